@@ -1,8 +1,8 @@
 """The replica's composition root: the only file that names concrete classes.
 
 Start: server (NOT_SERVING), membership (STARTING), configuration, handler, SERVING, READY.
-Stop: NOT_SERVING and DRAINING, what has not started goes back to the routers, what runs ends; their streams end after
-the last answer; STOPPED; membership, server.
+Stop: NOT_SERVING and DRAINING; calls that have not started are handed back to the routers, running calls end; the
+routers' streams end after the last outcome; STOPPED; membership, server.
 """
 
 from __future__ import annotations
@@ -64,15 +64,15 @@ EXIT_LOST_CALLS = 1
 EXIT_UNHEALTHY = 1
 """Exit status of a replica that ended because its health checks had failed."""
 EXIT_WITHIN_GRACE_S = 2.0
-"""Of the grace of a fence, what is kept for the end of the process once its calls were cancelled."""
+"""The part of a fence's grace that is reserved for the exit of the process after its calls were cancelled."""
 TASK_FAILED = "a part of it has failed, which its log names"
-"""Why a replica ends, for people."""
+"""A reason why a replica ends, as text for operators."""
 EXIT_S = 1.0
-"""How long the process may take to end after the drain."""
+"""How long the process may take to exit after the drain."""
 ROUTER_GRACE_S = 2.0
-"""How long routers have to half-close their streams once all was answered."""
+"""How long routers have to half-close their streams after the last outcome."""
 STREAM_GRACE_S = 5.0
-"""How long routers have to read their last answers."""
+"""How long routers have to read the last outcomes."""
 
 
 async def main(settings: ReplicaSettings) -> int:
@@ -82,7 +82,7 @@ async def main(settings: ReplicaSettings) -> int:
             watch_parent(settings.parent_fd, partial(stop.ask, LAUNCHER_ENDED))
         app = ReplicaApp(settings, load=partial(load_handler, code=settings.code))
         if settings.controller is None:
-            app.on_ready = _tell_that_it_is_alone
+            app.on_ready = _warn_of_no_controller
         app.replica.stop_asked = stop
         of_process.source = app.replica.own_mesh
         log_loop_errors(asyncio.get_running_loop(), texts=settings.log_exception_text)
@@ -96,7 +96,7 @@ async def main(settings: ReplicaSettings) -> int:
         return status
 
 
-def _tell_that_it_is_alone() -> None:
+def _warn_of_no_controller() -> None:
     _log.warning(
         "this replica belongs to no mesh, and no router sends it calls: it was started without --controller; start it "
         "with --controller HOST:PORT (SLOTMESH_CONTROLLER), as --controller 127.0.0.1:7070"
@@ -107,7 +107,7 @@ class ReplicaApp:
     """A replica on the running event loop."""
 
     fencing: Fencing | None = None
-    """Set before `run`, where the replica fences itself."""
+    """Set before `run` if the replica fences itself."""
 
     def __init__(
         self,
@@ -117,13 +117,10 @@ class ReplicaApp:
         server: Server | None = None,
         load: LoadHandler = load_handler,
     ) -> None:
-        """`clock` is the source of time; the system's where it is None.
-
-        `server` replaces the one that the settings describe, and `load` the import of the handler that they name.
-        """
+        """`clock` None: the system's. `server` replaces the settings' server, `load` the import of the handler."""
         self._settings = settings
         self.on_ready: Callable[[], None] = lambda: None
-        """Called once, when the handler takes calls."""
+        """Called once, when the replica accepts calls."""
         self._clock = clock or MonotonicClock()
         self.identity = ReplicaIdentity(
             replica_id=settings.make_replica_id(), incarnation=new_id(), backend=settings.backend_name
@@ -133,7 +130,6 @@ class ReplicaApp:
         self._direct_servicer = DirectServicer(self._clock)
         self.tls = settings.tls_source(Role.REPLICA, self.identity.backend)
         self._dialer = Dialer(self.tls)
-        """Certificates; None without TLS."""
         self.server = server or GrpcServer(
             "replica",
             host=settings.host,
@@ -166,14 +162,14 @@ class ReplicaApp:
             logs_texts=settings.log_exception_text,
         )
         self.is_process = False
-        """Whether it has the process to itself."""
+        """Whether the process runs nothing else."""
         self.replica.on_sick = lambda: self.server.set_serving(False)
 
     def prepare_fence(self) -> None:
-        """Has the process end where no controller acknowledges its reports, if the settings say so.
+        """Sets up fencing if the settings have it.
 
         Raises:
-            CannotStart: nothing could end this process.
+            CannotStart: the kernel's timer could not end this process.
         """
         if self._settings.fence is not None:
             timer = KernelTimer(self._clock)
@@ -181,16 +177,16 @@ class ReplicaApp:
             self.fence_by(timer)
 
     def fence_by(self, timer: EndTimer) -> None:
-        """Follows the settings for the fence, with this timer."""
+        """Sets up fencing with this timer if the settings have it."""
         if (fence := self._settings.fence) is not None:
             drain = partial(self.replica.drain_within, max(0.0, fence.grace_s - EXIT_WITHIN_GRACE_S))
             self.fencing = Fencing(Fence(fence), self._clock, timer, drain)
 
     async def run(self) -> int:
-        """From start to stop; returns the exit status.
+        """Runs the replica from start to stop. Returns the exit status.
 
         Raises:
-            CannotStart: the port or the handler is at fault.
+            CannotStart: the port cannot be opened, or the handler cannot be constructed.
         """
         settings, replica = self._settings, self.replica
         if settings.controller is not None or current_source.get() is None:
@@ -237,7 +233,7 @@ class ReplicaApp:
             await traces.aclose()
 
     async def _live(self, tasks: Supervisor, *, attached: bool) -> int:
-        """From the handler's construction to the end of the last call; returns the exit status."""
+        """Runs from the handler's construction to the end of the last call. Returns the exit status."""
         replica = self.replica
         is_complete = True
         if (not attached or await replica.wait_configured()) and await replica.start():
@@ -257,7 +253,7 @@ class ReplicaApp:
         return 0 if is_complete else EXIT_LOST_CALLS
 
     def _attach(self, tasks: Supervisor) -> ControllerLink | None:
-        """Membership of the mesh; None for a replica on its own."""
+        """Starts the link to the controller; returns None if the settings name none."""
         if self._settings.controller is None:
             return None
         hello = membership_service_pb2.ReplicaHello(
@@ -289,7 +285,7 @@ class ReplicaApp:
     def _make_engine(
         self, methods: dict[str, HandlerMethod], max_ongoing: int, prefetch: int, handler_loop: HandlerLoop
     ) -> Engine:
-        """The handler is there: from now on routers get streams."""
+        """Makes the engine for the constructed handler. From now on routers get streams."""
         if self.fencing is not None:
             self.fencing.begin()
         engine = Engine(
@@ -312,8 +308,8 @@ class ReplicaApp:
         observe_edge(self._metrics.meter, self.server.edge, [engine.scheduler.slots.quota])
         observe(self._metrics, engine, self.identity.backend, self.fencing)
         if (tracing := self._traces.tracing) is not None:
-            said = {names.REPLICA_ID: self.identity.replica_id, names.BACKEND: self.identity.backend}
-            engine.traces = ReplicaTraces(tracing, self._clock.now, said)
+            attributes = {names.REPLICA_ID: self.identity.replica_id, names.BACKEND: self.identity.backend}
+            engine.traces = ReplicaTraces(tracing, self._clock.now, attributes)
         engine.errors.logs_texts = self._settings.log_exception_text
         self.servicer.engine = engine
         self._slot_servicer.serve(engine)

@@ -1,4 +1,4 @@
-"""The settings of a replica process."""
+"""The settings of a replica process, and `HeldName`, which makes it one of a numbered set."""
 
 from __future__ import annotations
 
@@ -16,22 +16,19 @@ from slotmesh.config.reading import FlagOnly
 from slotmesh.ids import new_id
 from slotmesh.runtime.exits import CannotStart
 
-# The name of a replica as one of a numbered set: `BACKEND-0`, `BACKEND-1` and so on, the lowest that is free.
-#
-# Purpose: container engines give each new container another name, and a replica whose name never comes back keeps its
-# ordering keys for ever. With n replicas the names 0 to n - 1 are in use, so the process in place of one that has ended
-# takes its name, by which the controller knows that it has ended.
-# Invariants: a name is held by a lock on a file of a directory that the processes share, on one machine: the kernel
-# lets
-# go of it when the process has ended, however it ended, and no earlier. Files stay; they are empty.
-# Owner: the process, for as long as it runs.
-
 MAX_NAMES: Final = 4_096
 """Replicas of one backend that share a directory, at most."""
 
 
 class HeldName:
-    """A name that no other process on this machine has."""
+    """The lowest free name of `BACKEND-0`, `BACKEND-1` and so on, which no other process on this machine has.
+
+    Container engines give each new container another name, and a replica whose name never returns keeps its ordering
+    keys for ever. With n replicas the names 0 to n - 1 are in use, so a process that replaces an ended one takes its
+    name, which proves to the controller that the earlier one has ended. The name is held by a lock on an empty file in
+    a directory that the processes share. The kernel releases the lock when the process ends, in any way, and no
+    earlier. The process owns it while it runs.
+    """
 
     def __init__(self, name: str, lock: int) -> None:
         self.name = name
@@ -39,7 +36,7 @@ class HeldName:
 
     @classmethod
     def take(cls, directory: Path, backend: str) -> HeldName:
-        """The lowest free name of the backend. Raises CannotStart."""
+        """Takes the lowest free name of the backend. Raises CannotStart."""
         try:
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             for number in range(MAX_NAMES):
@@ -60,7 +57,7 @@ class HeldName:
         raise CannotStart(f"{directory}: all {MAX_NAMES} names of backend {backend} are in use")
 
     def release(self) -> None:
-        """Another process may have it now."""
+        """Frees the name for another process."""
         os.close(self._lock)
 
 
@@ -75,15 +72,15 @@ class ReplicaSettings(MemberSettings):
     code: Annotated[str | None, FlagOnly()] = Field(
         None,
         min_length=1,
-        description="The code to run, as the controller that starts it says it: the folder of a snapshot, or an "
-        "installed distribution as dist:NAME==VERSION. Not given: the files that are found.",
+        description="The code to run, set by the controller that starts the replica: the folder of a snapshot, or an "
+        "installed distribution as dist:NAME==VERSION. Not given: the files on the module path.",
     )
     backend: str | None = Field(
         None, min_length=1, max_length=63, description="Backend that it belongs to; the handler's NAME where not given."
     )
     controller: HostPorts | None = Field(
         None,
-        description="Where the controller is; of several, with commas between them, it follows the one that leads. "
+        description="Address of the controller; of several, separated by commas, the replica follows the leader. "
         "Without it the replica belongs to no mesh: no router sends it calls.",
     )
     replica_id: MemberId | None = Field(
@@ -102,39 +99,39 @@ class ReplicaSettings(MemberSettings):
     graceful_timeout: Duration = Field(
         timedelta(seconds=30),
         ge=timedelta(0),
-        description="Time to finish what runs when it is told to stop; the controller's configuration goes before it.",
+        description="Time to finish running calls after a stop request; the controller's configuration overrides it.",
     )
     orphan_timeout: Duration | None = Field(
         None,
         gt=timedelta(0),
-        description="How long it goes on while no controller can be reached; then it drains and ends. Not given: for "
-        "ever, as befits replicas that somebody else starts again.",
+        description="How long the replica continues while no controller can be reached; then it drains and exits. Not "
+        "given: without limit, for replicas that a supervisor restarts.",
     )
     fence_after: Duration | None = Field(
         None,
         ge=timedelta(seconds=2),
         le=timedelta(hours=24),
-        description="For replicas that the controller has not started: how long it starts calls without an "
-        "acknowledgement of the controller. Then it drains, and its process ends within --fence-grace, in any case: so "
-        "the controller can give its ordering keys to others. Not given: it goes on, and its keys wait for it.",
+        description="For replicas that the controller has not started: how long the replica starts calls without an "
+        "acknowledgement of the controller. Then it drains, and its process exits within --fence-grace in any case, so "
+        "that the controller can move its ordering keys to other replicas. Not given: it continues, and its keys wait.",
     )
     fence_grace: Duration = Field(
         timedelta(seconds=5),
         ge=timedelta(seconds=1),
         le=timedelta(hours=1),
-        description="With --fence-after: how long calls that run then may go on, before the process ends with them.",
+        description="With --fence-after: how long running calls may continue before the process exits.",
     )
     resume_ttl: Duration = Field(
         timedelta(seconds=60),
         gt=timedelta(0),
-        description="How long results of sessions are kept for clients that come back.",
+        description="How long results of sessions are kept for clients that reconnect.",
     )
     keys_hook_timeout: Duration = Field(
         timedelta(seconds=10),
         gt=timedelta(0),
         le=timedelta(minutes=10),
-        description="What one call of the handler's on_keys_gained or on_keys_lost may take. Calls of these keys wait "
-        "meanwhile; when it is over they go on without the hook.",
+        description="Limit for one call of the handler's on_keys_gained or on_keys_lost. Calls of these keys wait "
+        "meanwhile; after the limit they continue without the hook.",
     )
     max_slots_per_caller: int | None = Field(
         None,
@@ -150,7 +147,7 @@ class ReplicaSettings(MemberSettings):
     describe: Annotated[str | None, FlagOnly()] = Field(
         None,
         min_length=1,
-        description="MODULE:NAME: print what this handler's decorators say, and JSON Schemas of its methods, as JSON.",
+        description="MODULE:NAME: print this handler's decorator settings and its methods' JSON Schemas, as JSON.",
     )
 
     @model_validator
@@ -179,7 +176,7 @@ class ReplicaSettings(MemberSettings):
 
     @property
     def fence(self) -> FenceSettings | None:
-        """How long it goes on without an acknowledgement; None: without end."""
+        """How long the replica continues without an acknowledgement; None: without limit."""
         if self.fence_after is None:
             return None
         return FenceSettings(after_s=self.fence_after.total_seconds(), grace_s=self.fence_grace.total_seconds())

@@ -1,6 +1,8 @@
-"""The gRPC edge of a replica: which routers may open a stream, and when.
+"""The gRPC services of a replica: streams of routers, leased slots, and direct streams of clients.
 
-Invariants: only a router that asks for this incarnation gets a stream, and only once the handler is constructed.
+Purpose: validates, converts, calls the shell and maps failures, with the same checks as routers.
+Invariants: streams are served only once the handler is constructed. A stream must begin with `open`; one that names
+another replica, or for routers another incarnation, is refused.
 Owner: the app.
 """
 
@@ -38,17 +40,13 @@ from slotmesh.v1 import (
     slot_service_pb2_grpc,
 )
 
-# The gRPC edge of a replica for leased slots, for clients that are connected to the replica itself.
-#
-# Purpose: validates, converts, hands on to the shell, maps failures, as routers do, and with the same checks.
-# Owner: the app.
-
 Context = grpc.aio.ServicerContext[Any, Any]
 ValueT = TypeVar("ValueT")
+_log = get_logger(__name__)
 
 
 class ReplicaSlotServicer(slot_service_pb2_grpc.SlotServiceServicer):
-    """Slots of this replica, whichever caller has reserved them."""
+    """Serves leased slots of this replica to clients that are connected to it directly."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -56,7 +54,7 @@ class ReplicaSlotServicer(slot_service_pb2_grpc.SlotServiceServicer):
         self._issuer = convert.Issuer(clock)
 
     def serve(self, engine: Engine) -> None:
-        """The handler has been constructed."""
+        """Begins to serve: the handler has been constructed."""
         self._slots = DirectSlots(engine, self._clock)
         self._issuer = engine.slots.issuer
 
@@ -69,9 +67,9 @@ class ReplicaSlotServicer(slot_service_pb2_grpc.SlotServiceServicer):
         failure = failure or reservation_failure(request) or options_failure(request.options)
         if failure := failure or self._misses(request):
             await abort(context, failure)
-        wish = ReservationTerms(request.endpoint, _sound(ttl_of(request)), caller_name())
-        patience_s = _patience_s(request.options, context)
-        granted = _sound(await slots.reserve(wish, patience_s, of_caller(request.request_id)))
+        terms = ReservationTerms(request.endpoint, _value_of(ttl_of(request)), caller_name())
+        wait_s = _wait_s(request.options, context)
+        granted = _value_of(await slots.reserve(terms, wait_s, of_caller(request.request_id)))
         return slot_service_pb2.ReserveSlotResponse(slot=self._to_wire(granted))
 
     async def RenewSlot(
@@ -79,16 +77,16 @@ class ReplicaSlotServicer(slot_service_pb2_grpc.SlotServiceServicer):
     ) -> slot_service_pb2.RenewSlotResponse:
         """Prolongs a lease."""
         slots = self._ready()
-        secret = _sound(self._issuer.secret_of(request.token, caller_name(), callable_endpoints()))
-        granted = _sound(slots.renew(secret, _sound(ttl_of(request))))
+        secret = _value_of(self._issuer.secret_of(request.token, caller_name(), callable_endpoints()))
+        granted = _value_of(slots.renew(secret, _value_of(ttl_of(request))))
         return slot_service_pb2.RenewSlotResponse(slot=self._to_wire(granted))
 
     async def ReleaseSlot(
         self, request: slot_service_pb2.ReleaseSlotRequest, context: Context
     ) -> slot_service_pb2.ReleaseSlotResponse:
-        """Gives a slot back."""
+        """Releases a slot."""
         slots = self._ready()
-        secret = _sound(self._issuer.secret_to_release(request.token, caller_name(), callable_endpoints()))
+        secret = _value_of(self._issuer.secret_to_release(request.token, caller_name(), callable_endpoints()))
         released = slots.release(secret)
         return convert.released_to_wire(released)
 
@@ -107,7 +105,7 @@ class ReplicaSlotServicer(slot_service_pb2_grpc.SlotServiceServicer):
     async def DispatchStreaming(  # type: ignore[override]  # it writes to the context instead of yielding
         self, request: slot_service_pb2.DispatchStreamingRequest, context: Context
     ) -> None:
-        """Runs a call in a reserved slot, and passes on each value that its handler yields."""
+        """Runs a call in a reserved slot, and sends each value that its handler yields."""
         backend, replica_id = self._issuer.backend, self._issuer.replica_id
 
         async def write(payload: bytes, content_type: str) -> None:
@@ -131,18 +129,18 @@ class ReplicaSlotServicer(slot_service_pb2_grpc.SlotServiceServicer):
         slots = self._ready()
         if failure := overlong_endpoint(request.endpoint) or slot_refusal(request.endpoint):
             await abort(context, failure)
-        secret = _sound(self._issuer.secret_of(request.token, caller_name(), callable_endpoints()))
+        secret = _value_of(self._issuer.secret_of(request.token, caller_name(), callable_endpoints()))
         if failure := dispatch_failure(request, streaming=streaming) or options_failure(request.options):
             await abort(context, failure)
-        patience_s = _patience_s(request.options, context)
+        wait_s = _wait_s(request.options, context)
         request.options.streaming = streaming
-        options = _sound(convert.slot_call_options(request.options))
-        failure = await slots.dispatch(secret, request.endpoint, options, request.payload, patience_s, write)
+        options = _value_of(convert.slot_call_options(request.options))
+        failure = await slots.dispatch(secret, request.endpoint, options, request.payload, wait_s, write)
         if failure is not None:
             await abort(context, failure)
 
     def _ready(self) -> DirectSlots:
-        """Raises BackendUnavailable before the handler is there."""
+        """Raises BackendUnavailable before the handler is constructed."""
         if self._slots is None:
             raise to_exception(
                 Failure(reason=Reason.BACKEND_UNAVAILABLE, message="the replica is starting", retry_delay_s=1.0)
@@ -150,13 +148,13 @@ class ReplicaSlotServicer(slot_service_pb2_grpc.SlotServiceServicer):
         return self._slots
 
     def _misses(self, request: slot_service_pb2.ReserveSlotRequest) -> Failure | None:
-        """Why no slot of this replica will do, if none will."""
+        """Returns the failure if the request excludes this replica."""
         here = self._issuer.replica_id
         if request.replica_id not in ("", here):
-            message = f"replica_id: this is replica {here}, and gives no slots of {show(request.replica_id)!r}"
+            message = f"replica_id: this is replica {here}, and leases no slots of {show(request.replica_id)!r}"
             return Failure(reason=Reason.REPLICA_GONE, message=message, metadata={"replica_id": request.replica_id})
         if here in request.excluded_replica_ids:
-            message = f"excluded_replica_ids: this is replica {here}, and it gives no slots of others"
+            message = f"excluded_replica_ids: this is replica {here}, and it leases no slots of others"
             return Failure(reason=Reason.NO_SLOT, message=message, retry_delay_s=RETRY_DELAY_S)
         return None
 
@@ -164,28 +162,22 @@ class ReplicaSlotServicer(slot_service_pb2_grpc.SlotServiceServicer):
         return self._issuer.to_wire(granted.slot, granted.ongoing)
 
 
-def _patience_s(options: call_pb2.CallOptions, context: Context) -> float | None:
-    """How long the caller waits for its answer; None where that is not known."""
-    told = [options.timeout.ToNanoseconds() / 1e9] if options.HasField("timeout") else []
+def _wait_s(options: call_pb2.CallOptions, context: Context) -> float | None:
+    """How long the caller waits for its response; None if unknown."""
+    timeouts = [options.timeout.ToNanoseconds() / 1e9] if options.HasField("timeout") else []
     left_s: float | None = context.time_remaining()  # type: ignore[assignment, unused-ignore]  # None: no deadline
-    return min(told if left_s is None else [*told, left_s], default=None)
+    return min(timeouts if left_s is None else [*timeouts, left_s], default=None)
 
 
-def _sound(value: ValueT | Failure) -> ValueT:
-    """What is no failure; a failure is raised."""
+def _value_of(value: ValueT | Failure) -> ValueT:
+    """Returns the value; raises the exception of a failure."""
     if isinstance(value, Failure):
         raise to_exception(value)
     return value
 
 
-# The gRPC edge of a replica for clients that hold slots and speak to it themselves.
-#
-# Invariants: a stream begins once the handler is there, and with `open`; one that means another replica is refused.
-# Owner: the app.
-
-
 class DirectServicer(direct_service_pb2_grpc.DirectServiceServicer):
-    """Serves clients."""
+    """Serves direct streams of clients that hold slots of this replica."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -193,7 +185,7 @@ class DirectServicer(direct_service_pb2_grpc.DirectServiceServicer):
         self._streams: set[AttachStream] = set()
 
     def serve(self, engine: Engine) -> None:
-        """The handler has been constructed."""
+        """Begins to serve: the handler has been constructed."""
         self._engine = engine
         engine.at_drain.append(self._go_away)
 
@@ -212,7 +204,7 @@ class DirectServicer(direct_service_pb2_grpc.DirectServiceServicer):
             self._streams.discard(stream)
 
     def end_streams(self) -> None:
-        """All is answered, or nobody waits for it any longer."""
+        """Ends all streams, at the end of the drain."""
         for stream in self._streams:
             stream.end()
 
@@ -221,12 +213,12 @@ class DirectServicer(direct_service_pb2_grpc.DirectServiceServicer):
             stream.go_away()
 
     def _check(self, request: AttachRequest) -> Engine:
-        """The engine that the client means.
+        """Returns the engine if the first frame is valid.
 
         Raises:
             BadRequest: the first frame is not `open`.
-            BackendUnavailable: the handler is not there yet.
-            ReplicaGone: the client means another replica.
+            BackendUnavailable: the handler is not constructed yet.
+            ReplicaGone: the client names another replica.
         """
         if request.WhichOneof("frame") != "open":
             raise to_exception(
@@ -243,12 +235,9 @@ class DirectServicer(direct_service_pb2_grpc.DirectServiceServicer):
         return self._engine
 
 
-_log = get_logger(__name__)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaIdentity:
-    """Which replica this is."""
+    """The names of this replica."""
 
     replica_id: str
     incarnation: str
@@ -257,7 +246,7 @@ class ReplicaIdentity:
 
 
 class ReplicaServicer(replica_service_pb2_grpc.ReplicaServiceServicer):
-    """Serves routers."""
+    """Serves streams of routers."""
 
     def __init__(self, identity: ReplicaIdentity, clock: Clock) -> None:
         self._identity = identity
@@ -292,10 +281,10 @@ class ReplicaServicer(replica_service_pb2_grpc.ReplicaServiceServicer):
             _log.info("router link ended", router=router_id)
 
     async def end_streams(self, grace_s: float, *, answers: bool = True) -> None:
-        """Routers are asked to half-close; after `grace_s` streams of those that did not are ended.
+        """Requests a half-close of each router, and ends the streams that are still open after `grace_s`.
 
-        If a stream ended before its router has half-closed, runs on their way would be lost with it. `answers`: whether
-        all calls are answered. If not, streams end only after the half-close: routers then fail the open calls with
+        Ending a stream before its router has half-closed would lose runs in transit. `answers`: whether all calls have
+        their outcome. If not, streams are ended after the half-close: routers then fail the open calls with
         executed = unknown.
         """
         self._is_ending = True
@@ -316,11 +305,11 @@ class ReplicaServicer(replica_service_pb2_grpc.ReplicaServiceServicer):
                 stream.end()
 
     def _check(self, request: ExecuteRequest) -> str:
-        """The router's id.
+        """Returns the router's id if the first frame is valid.
 
         Raises:
             BadRequest: the first frame is not `open`.
-            ReplicaGone: the router means another replica, or an earlier incarnation.
+            ReplicaGone: the router names another replica, or an earlier incarnation.
         """
         if request.WhichOneof("frame") != "open":
             raise to_exception(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from itertools import islice
 
-from replica_service.core.state.call_times import ToldTime
+from replica_service.core.state.call_times import ReportedTime
 from replica_service.core.state.permits import PermitCapacity
 from replica_service.core.state.session_table import SessionReport
 from slotmesh.calls.id_ranges import Range
@@ -26,7 +26,7 @@ def capacity_to_wire(capacity: PermitCapacity) -> call_pb2.Capacity:
     )
 
 
-def service_times_to_wire(times: Iterable[ToldTime]) -> replica_service_pb2.ServiceTimes:
+def service_times_to_wire(times: Iterable[ReportedTime]) -> replica_service_pb2.ServiceTimes:
     """How quickly calls are got through."""
     wire = replica_service_pb2.ServiceTimes()
     for each in times:

@@ -1,6 +1,7 @@
-"""The runs of a frame: those of its batches, or one for each key where a batch has a column of them.
+"""Converts the batches of a `RunFrame` to runs: one per batch, or one per stretch of equal keys.
 
-Cost is once a batch, and once a key; what is wrong with a batch fails its calls.
+Cost is per batch and per key. An invalid batch fails its calls, and the other batches are unaffected. Equal call
+options are converted once.
 """
 
 from __future__ import annotations
@@ -38,18 +39,17 @@ from slotmesh.status import to_exception
 from slotmesh.streams.limits import MAX_ELEMENTS, MAX_PAYLOAD_BYTES
 from slotmesh.v1 import call_pb2, replica_service_pb2
 
-# Call options as the wire has them -> what the replica reads of them. Equal ones are converted once.
-
 _KNOWN_TYPES = frozenset({*CONTENT_TYPES, *RPC_TYPES})
 NO_OPTIONS = ReplicaCallOptions()
-
-
 MAX_KNOWN_BYTES = 512
-"""Larger options are converted each time: what is remembered must stay small, whatever clients send."""
+"""Larger options are converted each time, which bounds the size of the cache."""
+MAX_NEIGHBOURS = 64
+"""Calls of one batch with a column of keys that share a record."""
+_NO_TRACES: Traces = {}
 
 
 def options_from_wire(raw: bytes) -> ReplicaCallOptions | Failure:
-    """Equal options are one object, unless they are large."""
+    """Converts call options. Equal options share one object, unless they are large."""
     return _known_options(raw) if len(raw) <= MAX_KNOWN_BYTES else _options(raw)
 
 
@@ -63,15 +63,15 @@ def _options(raw: bytes) -> ReplicaCallOptions | Failure:
     if wire.content_type and wire.content_type not in _KNOWN_TYPES:
         known = ", ".join(CONTENT_TYPES)
         return bad_request("options.content_type", f"must be one of {known}, got {show(wire.content_type)!r}")
-    said = stated.options_from_wire(wire, Reader.REPLICA)
-    said.setdefault("content_type", OCTET_STREAM)
+    fields = stated.options_from_wire(wire, Reader.REPLICA)
+    fields.setdefault("content_type", OCTET_STREAM)
     if wire.method == CALL:
-        said["method"] = ""
-    return ReplicaCallOptions(**said)
+        fields["method"] = ""
+    return ReplicaCallOptions(**fields)
 
 
 def with_credit(options: ReplicaCallOptions, values: int, nbytes: int) -> ReplicaCallOptions:
-    """The same with so much credit; 0 and less, or more than there is, mean all of it."""
+    """Returns the options with this credit. Values outside 1 … `MAX_CREDIT` mean the maximum."""
     most = MAX_CREDIT
     credit = HandlerCredit(
         values if 0 < values < most.values else most.values, nbytes if 0 < nbytes < most.bytes else most.bytes
@@ -80,30 +80,25 @@ def with_credit(options: ReplicaCallOptions, values: int, nbytes: int) -> Replic
 
 
 def bad_request(field: str, problem: str) -> Failure:
-    """A mistake of the router, or of the client behind it."""
+    """Returns the failure for an invalid field of a router's or its client's message."""
     return Failure(reason=Reason.BAD_REQUEST, message=f"{field}: {problem}", metadata={"field": field})
 
-
-MAX_NEIGHBOURS = 64
-"""Calls of one batch with a column of keys that share a record."""
-
-_NO_TRACES: Traces = {}
 
 RejectedRun = tuple[ReplicaRun, Failure]
 
 
 class Arrived(NamedTuple):
-    """What a frame brought."""
+    """The contents of a frame."""
 
     runs: list[ReplicaRun]
     rejected: list[RejectedRun]
-    """Those that fail as they are."""
+    """Invalid runs and their failures."""
     announced: dict[int, int]
-    """Run ids of calls whose payloads come in chunks, and their sizes, bytes. Each of them is a run of its own."""
+    """Sizes in bytes, by run id, of payloads that arrive in chunks. Each such call is a run of its own."""
 
 
 def runs_of(frame: replica_service_pb2.RunFrame, link: RouterPeer, now: float, *, most_traced: int = 0) -> Arrived:
-    """The runs of a frame. Each call that is sampled is one of its own: of one trace context so many at most.
+    """Returns the runs of a frame. A sampled call is a run of its own, for at most `most_traced` calls per trace.
 
     Raises:
         DuplicateCallId: run ids do not strictly increase.
@@ -139,7 +134,7 @@ def runs_of(frame: replica_service_pb2.RunFrame, link: RouterPeer, now: float, *
             run.arrival = arrival._replace(heads=AnswerHeads(options.http)) if options.http else arrival
         if run.ordering_key and not batch.ordering_keys:
             run.partition, run.owner_epoch = batch.partition, batch.owner_epoch
-        if failure := (_column_mistake(batch, run) if has_columns else None) or _mistake(batch, run):
+        if failure := (_column_failure(batch, run) if has_columns else None) or _batch_failure(batch, run):
             rejected.append((run, failure))
             continue
         if session_id := batch.session_id:
@@ -155,7 +150,7 @@ def runs_of(frame: replica_service_pb2.RunFrame, link: RouterPeer, now: float, *
 def _parts(
     batch: replica_service_pb2.RunBatch, whole: ReplicaRun, announced: dict[int, int], most_traced: int
 ) -> Iterator[ReplicaRun]:
-    """The runs that a sound batch comes to."""
+    """Splits the run of a valid batch into the runs that the scheduler gets."""
     arrival, sampled = whole.arrival, dict[int, TraceContext]()
     if most_traced and arrival is not None and arrival.traces and not batch.recover:
         sampled = arrival.sampled(most_traced)
@@ -169,8 +164,8 @@ def _parts(
 
 
 def _payloads(batch: replica_service_pb2.RunBatch, most: int) -> list[bytes]:
-    if mistake := block_problem(batch):
-        field, problem = mistake
+    if error := block_problem(batch):
+        field, problem = error
         raise to_exception(bad_request(f"runs.batches.{field}", problem))
     if count_of(batch) > most:
         raise to_exception(_TOO_MANY)
@@ -178,7 +173,7 @@ def _payloads(batch: replica_service_pb2.RunBatch, most: int) -> list[bytes]:
 
 
 def _cut(run: ReplicaRun, most: int) -> Iterator[ReplicaRun]:
-    """The run in parts of so many calls, each with a record of its own: what is looked for in it is found soon."""
+    """Cuts the run into parts of at most `most` calls, each with its own record, so that lookups stay short."""
     if run.hi <= most:
         yield run
         return
@@ -192,7 +187,7 @@ def _announced(
     announced: dict[int, int],
     sampled: Mapping[int, TraceContext],
 ) -> Iterator[ReplicaRun]:
-    """Each call by itself: nothing but the order of its key holds up those whose payloads are here."""
+    """Returns one run per call, so that a call with a complete payload waits only for earlier calls of its key."""
     sizes = batch.chunked_sizes
     for index in range(whole.hi):
         run = whole.cut_out(index, index + 1)
@@ -207,7 +202,7 @@ def _announced(
 
 
 def _sampled_apart(whole: ReplicaRun, sampled: Mapping[int, TraceContext]) -> Iterator[ReplicaRun]:
-    """The calls in order, each that is sampled by itself."""
+    """Returns the calls in order, each sampled call as a run of its own."""
     if whole.hi == 1:
         whole.traced = sampled.get(whole.first)
         yield whole
@@ -228,9 +223,9 @@ def _sampled_apart(whole: ReplicaRun, sampled: Mapping[int, TraceContext]) -> It
 def _by_key(
     batch: replica_service_pb2.RunBatch, whole: ReplicaRun, begin: int, sampled: Mapping[int, TraceContext]
 ) -> list[ReplicaRun]:
-    """Neighbours with the calls of this run, which starts at `begin` of the batch: one for each stretch of a key.
+    """Splits the run, which starts at index `begin` of the batch, into neighbours: one run per stretch of a key.
 
-    A call that is sampled is a stretch of its own.
+    A sampled call is a stretch of its own.
     """
     link, first, payloads, record = whole.link, whole.first, whole.payloads, whole.record
     options, endpoint, now, deadline = whole.options, whole.endpoint, whole.arrived, whole.deadline
@@ -257,7 +252,7 @@ def _by_key(
 
 
 def _arrival(batch: replica_service_pb2.RunBatch, first: int, count: int) -> Arrival | Failure | None:
-    """What the batch says of where its calls come from. None where it says nothing."""
+    """Returns what the batch states about the origin of its calls; None if it states nothing."""
     waited_us = batch.waited_us
     waited_s = waited_us / 1e6 if waited_us > 0 else None
     if not batch.HasField("origins"):
@@ -267,24 +262,24 @@ def _arrival(batch: replica_service_pb2.RunBatch, first: int, count: int) -> Arr
     if len(shard_keys) not in {0, 1, count}:
         return bad_request("origins.shard_keys", f"{len(shard_keys)} of them for {count} payloads")
     columns = TraceColumns(origins.trace_starts, origins.traceparents, origins.tracestates, origins.http_requests)
-    if mistake := columns.mistake(count):
-        return bad_request(f"origins.{mistake[0]}", mistake[1])
+    if error := columns.mistake(count):
+        return bad_request(f"origins.{error[0]}", error[1])
     return Arrival(waited_s, origins.shadow, first, shard_keys, columns.by_id(range(first, first + count)))
 
 
 def _record(batch: replica_service_pb2.RunBatch, session_id: str, count: int) -> RunRecord:
-    """What is to be kept of a run of a session, whose fields are sound."""
+    """Returns the record of a session's run. The batch has been validated."""
     ids = _ids(batch.call_ids, count)
     return Record(session_id, batch.epoch, ids, count, attempt=batch.attempt, recovers=batch.recover)
 
 
 def _ids(sent: Sequence[int], count: int) -> Sequence[int]:
-    """So many ids, of which the first may stand for all."""
+    """Returns `count` ids. A single id stands for that many consecutive ones."""
     return range(sent[0], sent[0] + count) if len(sent) == 1 else tuple(sent)
 
 
-def _mistake(batch: replica_service_pb2.RunBatch, run: ReplicaRun) -> Failure | None:
-    """What fails all calls of the batch."""
+def _batch_failure(batch: replica_service_pb2.RunBatch, run: ReplicaRun) -> Failure | None:
+    """Returns the failure of all calls of an invalid batch."""
     if not 0 <= run.partition < PARTITIONS:
         return bad_request("partition", f"must be 0 … {PARTITIONS - 1}, got {run.partition}")
     if not batch.session_id:
@@ -299,8 +294,8 @@ def _mistake(batch: replica_service_pb2.RunBatch, run: ReplicaRun) -> Failure | 
     return None
 
 
-def _column_mistake(batch: replica_service_pb2.RunBatch, run: ReplicaRun) -> Failure | None:
-    """The same, where calls differ in more than their payloads."""
+def _column_failure(batch: replica_service_pb2.RunBatch, run: ReplicaRun) -> Failure | None:
+    """Like `_batch_failure`, for a batch with columns besides its payloads."""
     count, partitions, sizes = run.hi, batch.partitions, batch.chunked_sizes
     if batch.ordering_keys:
         counts = (len(batch.ordering_keys), len(partitions), len(batch.owner_epochs))
@@ -327,7 +322,7 @@ def _column_mistake(batch: replica_service_pb2.RunBatch, run: ReplicaRun) -> Fai
 
 
 def disorder(field: str, first: int, last: int) -> Failure:
-    """The end of a stream on which run ids, in this field, do not increase."""
+    """Returns the failure that ends a stream whose run ids, in this field, do not increase."""
     return Failure(
         reason=Reason.DUPLICATE_CALL_ID,
         message=f"{field}: run ids strictly increase on a stream, got {first} after {last}",
@@ -339,14 +334,11 @@ _TOO_MANY = bad_request("runs.batches.payloads", f"one frame has at most {MAX_EL
 _EMPTY = bad_request("runs.batches.payloads", "a run has at least one")
 
 
-# What routers ask about calls by their ids.
-
-
 def questions_of(frame: replica_service_pb2.Reconcile) -> list[tuple[str, int, Iterator[Range]]]:
-    """Session, epoch and calls, a session at a time. Of sessions that are not known nobody need look at the calls.
+    """Returns session id, epoch and call id ranges for each session of a router's query. Ranges are read lazily.
 
     Raises:
-        BadRequest: it asks about more ranges of calls than one frame may.
+        BadRequest: the frame has more ranges of calls than the limit.
     """
     if (asked := sum(len(each.calls) for each in frame.sessions)) > MAX_ELEMENTS:
         problem = f"at most {MAX_ELEMENTS} ranges in one frame, got {asked}"

@@ -1,7 +1,10 @@
-"""Operations on slots: what a frame or an rpc asks for, and the answers that frames carry.
+"""Converts slot operations and the frames of direct streams between protobuf messages and the core's values.
 
-Invariants: what is wrong with an operation fails that operation; ids that do not increase are a `DuplicateCallId` of
-the stream, like those of runs, with which they share one sequence. Secrets are in no `repr`.
+Invariants: an invalid operation, slot or call fails alone, and the failure names the field. Operation ids share one
+increasing sequence with run ids; one that does not increase ends the stream with `DuplicateCallId`. A token of another
+replica or of an earlier incarnation fails with `ReplicaGone`; a slot that belongs to another identity or endpoint is
+reported as unknown, like a made-up token. Secrets are in no `repr`. Equal call options are converted once.
+Owner: the app (`Issuer`); the streams call the functions.
 """
 
 from __future__ import annotations
@@ -37,34 +40,29 @@ from slotmesh.streams.limits import MAX_INLINE_BYTES
 from slotmesh.v1 import call_pb2, direct_service_pb2, replica_service_pb2, slot_service_pb2
 from slotmesh.version import VERSION
 
-# Slots as their callers see them: under tokens that name this incarnation of this replica.
-#
-# Invariants: a token of another replica, or of an earlier incarnation, opens nothing here and its holder hears why;
-# that
-# of a slot which another identity has reserved, or for an endpoint that the caller may not call, is as unknown as one
-# that was made up; what is told of a lease is true at the moment in which it is told.
-# Owner: the app.
-
 _NO_SECRET = b""
-"""That of no slot."""
+"""Matches no slot."""
 
 
 @dataclass(frozen=True, slots=True)
 class Issuer:
-    """Who gives slots here. Without a name it still tells its own tokens from those of others."""
+    """Writes and checks the tokens of this incarnation's slots. `replica_id` and `incarnation` may be empty.
+
+    Lease times are computed when a response is written.
+    """
 
     clock: Clock
     replica_id: str = ""
     incarnation: str = ""
     backend: str = ""
     address: Callable[[], str] = str
-    """Where callers reach this replica, once it is known."""
+    """Returns the address that callers connect to; empty until it is known."""
     is_of_another: Callable[[bytes, str, Container[str] | None], bool] = lambda _secret, _identity, _endpoints: False
-    """Whether the slot with this secret was reserved by somebody else than who has this name, or for another endpoint
-    than one of these."""
+    """Whether the slot with this secret was reserved by an identity other than the given one, or for an endpoint
+    outside the given set."""
 
     def to_wire(self, slot: ReservedSlot, ongoing: int) -> slot_service_pb2.Slot:
-        """A slot, and how loaded the replica is: running calls and reservations, this one included."""
+        """Returns the slot's message. `ongoing`: running calls and reservations, this one included."""
         ttl_s = slot.ttl_s(self.clock.now())
         wire = slot_service_pb2.Slot(
             token=format_token(self.replica_id, self.incarnation, slot.secret),
@@ -78,9 +76,10 @@ class Issuer:
         return wire
 
     def secret_of(self, token: str, identity: str, endpoints: Container[str] | None) -> bytes | Failure:
-        """The secret of a slot that this incarnation may have given to who has this name; empty: to anybody.
+        """Returns the secret in the token, or a failure if this caller cannot hold such a slot of this incarnation.
 
-        `endpoints`: those that who has the name may call; None: all.
+        `identity`: the caller's name; empty if callers are not identified.
+        `endpoints`: those that the caller may call; None: all.
         """
         parsed = token_of(token)
         if isinstance(parsed, Failure):
@@ -90,7 +89,7 @@ class Issuer:
         return self._gone(parsed.replica_id)
 
     def secret_to_release(self, token: str, identity: str, endpoints: Container[str] | None) -> bytes | Failure:
-        """The same, for whoever wants nothing but that the slot is free: those of earlier incarnations are."""
+        """Like `secret_of`, for a release: slots of earlier incarnations and unknown slots count as free already."""
         secret = self.secret_of(token, identity, endpoints)
         if not isinstance(secret, Failure):
             return secret
@@ -136,14 +135,14 @@ class ReleaseOp:
 
 
 class RejectedDispatch(NamedTuple):
-    """A call that fails as it is."""
+    """An invalid call."""
 
     run: ReplicaRun
     failure: Failure
 
 
 class RejectedOp(NamedTuple):
-    """Any other operation that fails as it is."""
+    """Any other invalid operation."""
 
     op_id: int
     failure: Failure
@@ -153,7 +152,7 @@ SlotOp = ReserveOp | DispatchOp | RenewOp | ReleaseOp | RejectedDispatch | Rejec
 
 
 class Granted(NamedTuple):
-    """A slot was given, or its lease prolonged."""
+    """A slot was leased, or its lease prolonged."""
 
     slot: ReservedSlot
     ongoing: int
@@ -161,7 +160,7 @@ class Granted(NamedTuple):
 
 
 class SlotReleased(NamedTuple):
-    """A slot is held no more."""
+    """A slot was released."""
 
     ongoing: int
     max_ongoing: int
@@ -190,7 +189,7 @@ def slot_ops_of(frame: replica_service_pb2.SlotOps, link: RouterPeer, issuer: Is
 def reservation_run(
     link: RouterPeer, op_id: int, endpoint: str, ttl_s: float, now: float, deadline: float, identity: str = ""
 ) -> ReplicaRun:
-    """A reservation, as the scheduler takes it. `identity`: the name of who asks."""
+    """Returns the run that represents a reservation in the scheduler. `identity`: the caller's name."""
     run = ReplicaRun(link, op_id, [b""], NO_OPTIONS, endpoint, now, deadline)
     run.lease_s = ttl_s
     run.identity = identity
@@ -198,7 +197,7 @@ def reservation_run(
 
 
 def slot_call_options(wire: call_pb2.CallOptions) -> ReplicaCallOptions | Failure:
-    """Options of a call in a slot. They are looked up by what calls share, and no two have the same time left."""
+    """Returns the options of a call in a slot. The timeout is cleared first, so that equal options share one object."""
     if wire.HasField("timeout"):
         wire.ClearField("timeout")
     return options_from_wire(wire.SerializeToString())
@@ -218,7 +217,7 @@ def add_answers(frame: replica_service_pb2.SlotResults, answers: Iterable[tuple[
 
 
 def released_to_wire(answer: SlotReleased) -> slot_service_pb2.ReleaseSlotResponse:
-    """What whoever gives a slot back is told."""
+    """Returns the response to a release."""
     return slot_service_pb2.ReleaseSlotResponse(ongoing=answer.ongoing, max_ongoing=answer.max_ongoing)
 
 
@@ -271,12 +270,6 @@ def _deadline(options: call_pb2.CallOptions, now: float) -> float:
     return now + seconds_of(options.timeout) if options.HasField("timeout") else inf
 
 
-# Frames of direct streams: what a client hands over or sends, and what it is told. One call a frame.
-#
-# Invariants: what is wrong with a slot or a call fails it, and names its field; call ids that do not increase end the
-# stream. Equal options are looked at once.
-
-
 def attachment_of(
     wire: direct_service_pb2.AttachSlot,
     link: RouterPeer,
@@ -284,7 +277,10 @@ def attachment_of(
     identity: str,
     endpoints: Container[str] | None,
 ) -> AttachCame | Failure:
-    """What a client hands over, or why it cannot. `identity`: its name. `endpoints`: those it may call; None: all."""
+    """Returns the event for a slot that a client attaches to its direct stream, or the failure if it is invalid.
+
+    `identity`: the client's name. `endpoints`: those it may call; None: all.
+    """
     secret = issuer.secret_of(wire.token, identity, endpoints)
     ttl_s = ttl_of(wire)
     if isinstance(secret, Failure):
@@ -295,7 +291,7 @@ def attachment_of(
 
 
 def slot_call_of(wire: direct_service_pb2.SlotCall, link: RouterPeer, now: float) -> tuple[ReplicaRun, Failure | None]:
-    """A call, and why it fails as it is, if it does.
+    """Returns a direct call and, if it is invalid, its failure.
 
     Raises:
         DuplicateCallId: call ids do not strictly increase.
@@ -306,7 +302,7 @@ def slot_call_of(wire: direct_service_pb2.SlotCall, link: RouterPeer, now: float
     link.last_run_id = call_id
     stated, payload, deadline = wire.options, wire.payload, inf
     if stated.HasField("timeout"):
-        if (failure := _timeout_mistake(stated.timeout)) is not None:
+        if (failure := _timeout_failure(stated.timeout)) is not None:
             return ReplicaRun(link, call_id, [b""], NO_OPTIONS, "", now), failure
         deadline = now + stated.timeout.ToNanoseconds() / 1e9
         stated.ClearField("timeout")
@@ -319,7 +315,7 @@ def slot_call_of(wire: direct_service_pb2.SlotCall, link: RouterPeer, now: float
 
 
 def slot_failure(call_id: int, failure: Failure) -> direct_service_pb2.AttachResponse:
-    """What the client is told of a call that failed."""
+    """Returns the message that reports a failed call."""
     response = direct_service_pb2.AttachResponse()
     response.failed.call_id = call_id
     response.failed.failure.CopyFrom(to_wire(failure))
@@ -327,7 +323,7 @@ def slot_failure(call_id: int, failure: Failure) -> direct_service_pb2.AttachRes
 
 
 def attached_to_wire(number: int, failure: Failure | None) -> direct_service_pb2.AttachResponse:
-    """What the client is told of a slot that it handed over."""
+    """Returns the message that confirms or rejects an attached slot."""
     response = direct_service_pb2.AttachResponse()
     response.attached.slot_id = number
     if failure is not None:
@@ -336,7 +332,7 @@ def attached_to_wire(number: int, failure: Failure | None) -> direct_service_pb2
 
 
 def detached_to_wire(number: int, failure: Failure | None) -> direct_service_pb2.AttachResponse:
-    """What the client is told of a slot that its stream holds no longer."""
+    """Returns the message that reports a slot as detached from the stream."""
     response = direct_service_pb2.AttachResponse()
     response.detached.slot_id = number
     if failure is not None:
@@ -352,12 +348,12 @@ def _known_options(raw: bytes) -> ReplicaCallOptions | Failure:
 def _options(raw: bytes) -> ReplicaCallOptions | Failure:
     wire = call_pb2.CallOptions.FromString(raw)
     if wire.streaming:
-        return bad_request("options.streaming", "a direct stream brings one result a call: call through a router")
-    mistake = dispatch_failure(slot_service_pb2.DispatchRequest(options=wire), streaming=False)
-    return mistake or options_failure(wire) or options_from_wire(raw)
+        return bad_request("options.streaming", "a direct stream carries one result per call: call through a router")
+    failure = dispatch_failure(slot_service_pb2.DispatchRequest(options=wire), streaming=False)
+    return failure or options_failure(wire) or options_from_wire(raw)
 
 
-def _timeout_mistake(timeout: duration_pb2.Duration) -> Failure | None:
+def _timeout_failure(timeout: duration_pb2.Duration) -> Failure | None:
     if timeout.seconds >= 0 and 0 <= timeout.nanos < 10**9:
         return None
     return options_failure(call_pb2.CallOptions(timeout=timeout))

@@ -1,9 +1,14 @@
-"""When a handler's `check_health` is called, and what its answers mean.
+"""The health of a handler: its `check_health` (`HandlerHealth`), and whether it blocks its event loop (`Blocking`).
 
-Invariants: one check at a time: one that hangs counts as failed when its time is over, and once more each period for as
-long as it hangs; no other one starts meanwhile. A check that passes resets the count of failures; `FAILURES` in a row
-make the handler unhealthy for the rest of its life.
-Owner: the shell's health watch.
+Health checks: one at a time. A check that hangs counts as failed at its timeout, and again each period while it hangs;
+no other check starts meanwhile. A check that passes resets the count of failures; `FAILURES` in a row make the handler
+unhealthy for the rest of its life.
+
+Blocking: a loop that does not respond is blocked, unless its thread did not get a processor. Time in which the thread
+waits for a processor, or in which the watch itself could not run because the process was stopped, does not count,
+except processor time that the thread used meanwhile. Each block is reported once, and its end once.
+
+Owner: the shell: `upkeep.py` checks, `loop_watch.py` watches the loop in its own thread.
 """
 
 from __future__ import annotations
@@ -13,28 +18,33 @@ from enum import Enum
 from typing import Final, NamedTuple
 
 FAILURES: Final = 3
-"""Checks in a row that fail before a handler counts as sick."""
+"""Consecutive failed checks after which a handler is unhealthy."""
+LOOKS: Final = 4
+"""Samples within the time that a loop may be blocked."""
+MIN_INTERVAL_S: Final = 0.02
+LATE: Final = 1.5
+"""In intervals: a sample counts at most this time; later than that, the watch itself was suspended."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HealthSettings:
-    """How often, and how long."""
+    """Period and timeout of the checks."""
 
     period_s: float
     """From the start of a check to the start of the next one."""
     timeout_s: float
-    """What a check may take."""
+    """The longest time that a check may take."""
 
 
 class HealthCommand(Enum):
-    """What the shell is to do."""
+    """What the shell has to do."""
 
     START = "start"
-    """Call `check_health`, and pass on its answer."""
+    """Call `check_health`, and report its result by `answered`."""
     CANCEL = "cancel"
-    """The check takes too long: cancel it, where that can be done."""
+    """Cancel the check if possible: it takes too long."""
     GIVE_UP = "give up"
-    """The handler is sick."""
+    """Report the handler as unhealthy."""
 
 
 class HandlerHealth:
@@ -42,33 +52,33 @@ class HandlerHealth:
 
     def __init__(self, settings: HealthSettings, now: float) -> None:
         self.problem = ""
-        """The failure of the latest check, as text: several lines where it raised. Empty where it passed."""
+        """The failure of the latest check as text, a traceback if it raised; empty if it passed."""
         self.failures = 0
-        """In a row."""
+        """Consecutive failures."""
         self._settings = settings
         self._due = now + settings.period_s
-        """When the next check starts, or the one that runs counts as failed (again)."""
+        """When the next check starts, or the running one counts as failed (again)."""
         self._started = now
         self._is_running = False
         self._is_overdue = False
 
     @property
     def is_sick(self) -> bool:
-        """Nothing is asked any more."""
+        """Whether the handler is unhealthy. It is not checked any more."""
         return self.failures >= FAILURES
 
     def next_deadline(self) -> float | None:
-        """When `passed` should be called next."""
+        """Returns when `passed` is to be called next; None: never."""
         return None if self.is_sick else self._due
 
     def configure(self, settings: HealthSettings) -> None:
-        """Other settings, from the next check on."""
+        """Applies other settings from the next check on."""
         if not self._is_running:
             self._due += settings.period_s - self._settings.period_s
         self._settings = settings
 
     def passed(self, now: float) -> list[HealthCommand]:
-        """Time has passed."""
+        """Returns the commands that are due at this time."""
         if self.is_sick or now < self._due:
             return []
         if not self._is_running:
@@ -82,7 +92,7 @@ class HandlerHealth:
         return commands + self._failed(f"check_health has not answered for {now - self._started:.3g} s")
 
     def answered(self, problem: str, now: float) -> list[HealthCommand]:
-        """The check has ended; `problem` is why it failed, empty where it did not."""
+        """Handles the end of a check. `problem` states why it failed; empty if it passed."""
         self._is_running = False
         self._due = max(now, self._started + self._settings.period_s)
         if self._is_overdue or self.is_sick:
@@ -98,62 +108,47 @@ class HandlerHealth:
         return [HealthCommand.GIVE_UP] if self.is_sick else []
 
 
-# Whether a handler blocks its event loop, judged by how long the loop takes to give a sign of life.
-#
-# Purpose: distinguishes a loop that is blocked from one whose thread did not get a processor.
-# Invariants: what the machine does to the loop's thread does not count: while it waits for a processor, and while the
-# watch could not look, as when the whole process was stopped, unless the thread has computed meanwhile. Each time that
-# the loop is blocked for too long is reported once, and its end once.
-# Owner: the loop watch, in its thread.
-
-LOOKS: Final = 4
-"""Looks within the time that a loop may be kept."""
-MIN_INTERVAL_S: Final = 0.02
-LATE: Final = 1.5
-"""A look may be late by half its interval; time beyond that was not observed."""
-
-
 class Look(NamedTuple):
-    """What is to be seen of the loop's thread at one moment. Only differences mean something."""
+    """A sample of the loop's thread. Only differences between samples are meaningful."""
 
     now: float
     """Monotonic seconds."""
     cpu_s: float
-    """Seconds of a processor that the thread has had."""
+    """Processor time of the thread, seconds."""
     queued_s: float
-    """Seconds for which the thread was ready and others had the processors; 0 throughout where that is unknown."""
+    """Seconds for which the thread was ready and had no processor; always 0 if unknown."""
 
 
 class Blocking:
-    """How long the loop has been kept, since a sign of life was asked for."""
+    """How long the loop has been blocked since the last probe was sent to it."""
 
     def __init__(self, after_s: float) -> None:
-        """A loop that is kept for longer than `after_s` is blocked."""
+        """`after_s`: a loop that does not respond for longer is blocked."""
         self.interval_s = max(after_s / LOOKS, MIN_INTERVAL_S)
-        """How often the watch should look."""
+        """How often the watch should take a sample."""
         self._after_s = after_s
         self._last = Look(0.0, 0.0, 0.0)
         self._kept_s = 0.0
-        self._is_told = False
+        self._is_reported = False
 
     def asked(self, look: Look) -> None:
-        """The loop was asked for a sign of life, or it is idle and will give it."""
+        """Begins to count: the loop was probed, or it is idle and will respond."""
         self._last = look
         self._kept_s = 0.0
-        self._is_told = False
+        self._is_reported = False
 
     def silent(self, look: Look) -> float | None:
-        """It has given none yet. Returns for how long it has been kept when that is too long, once."""
+        """Counts a sample without a response. Returns the duration once it is too long; afterwards None."""
         self._count(look)
-        if self._is_told or self._kept_s < self._after_s:
+        if self._is_reported or self._kept_s < self._after_s:
             return None
-        self._is_told = True
+        self._is_reported = True
         return self._kept_s
 
     def answered(self, look: Look) -> float | None:
-        """The loop gave a sign of life by this look. Returns for how long it was blocked, where that was reported."""
+        """Counts the sample of the response. Returns the duration of the block if it was reported."""
         self._count(look)
-        return self._kept_s if self._is_told else None
+        return self._kept_s if self._is_reported else None
 
     def _count(self, look: Look) -> None:
         last, self._last = self._last, look

@@ -1,6 +1,7 @@
-"""Where a replica is in its life: a table, from which the drawing in the documentation is made.
+"""The replica's states as a table, from which the documentation's diagram is made; and the lease of a fenced replica.
 
-Invariant: a replica never goes back; what is not in the table does not happen.
+Invariants: a replica never returns to an earlier state; a transition that is not in the table is illegal. A fence that
+has closed stays closed.
 """
 
 from __future__ import annotations
@@ -13,29 +14,29 @@ from types import MappingProxyType
 
 
 class State(Enum):
-    """Where a replica is. The values are those of `slotmesh.v1.ReplicaState`."""
+    """The state of a replica. The values are those of `slotmesh.v1.ReplicaState`."""
 
     STARTING = 1
     """The handler is being constructed."""
     READY = 2
-    """It takes calls."""
+    """The replica accepts calls."""
     DRAINING = 3
-    """It takes no new calls and finishes what runs."""
+    """The replica accepts no new calls and finishes the running ones."""
     STOPPED = 4
-    """Nothing runs any more."""
+    """No call runs any more."""
     FAILED = 5
     """The handler could not be constructed."""
 
 
 class LifecycleEvent(Enum):
-    """What moves a replica on."""
+    """What changes a replica's state."""
 
     CONSTRUCTED = "constructed"
     CONSTRUCTION_FAILED = "construction failed"
     STOP_ASKED = "stop asked"
     """By a signal, by the controller, or because the launcher has ended."""
     EMPTIED = "emptied"
-    """What ran has ended, or its time was over."""
+    """The running calls have ended, or the grace was over."""
 
 
 TRANSITIONS: Mapping[State, Mapping[LifecycleEvent, State]] = MappingProxyType(
@@ -63,7 +64,7 @@ class IllegalTransition(Exception):
 
 
 def next_state(state: State, event: LifecycleEvent) -> State:
-    """Where the event leads.
+    """Returns the state after the event.
 
     Raises:
         IllegalTransition: the table has no such row.
@@ -74,33 +75,28 @@ def next_state(state: State, event: LifecycleEvent) -> State:
         raise IllegalTransition(f"{event.value} cannot happen to a replica that is {state.name}") from None
 
 
-# The lease of a replica that fences itself: how long it may run calls without an acknowledgement of the controller.
-#
-# Purpose: a controller that has acknowledged no report for `bound_s` can rely on the end of the replica's process. So
-# it
-# may give the replica's ordering keys to another one without a word from it.
-# Invariants: time counts from the sending of the newest report that was acknowledged, never from the arrival of the
-# acknowledgement; a fence that has closed stays closed: the replica drains and ends.
-# Owner: `shell.fencing`, on the replica's event loop.
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FenceSettings:
-    """How long a replica goes on without an acknowledgement."""
+    """How long a replica continues without an acknowledgement."""
 
     after_s: float
-    """Until it starts no more calls."""
+    """Time until it starts no more calls."""
     grace_s: float
-    """From then on, until its process has ended, whatever runs."""
+    """Time from then until its process has ended, even if calls still run."""
 
     @property
     def bound_s(self) -> float:
-        """What the replica states in its hello: its process ends so long after the sending of the newest report."""
+        """The time that the hello states: the process ends this long after the newest acknowledged report was sent."""
         return self.after_s + self.grace_s
 
 
 class Fence:
-    """The lease of one replica."""
+    """The lease of one replica: how long it may run calls without an acknowledgement of the controller.
+
+    A controller that has acknowledged no report for `bound_s` can rely on the end of the replica's process, and may
+    move its ordering keys without contact to it. Time counts from the sending of the newest acknowledged report, never
+    from the arrival of the acknowledgement. Owned by `shell/fencing.py`, on the replica's event loop.
+    """
 
     def __init__(self, settings: FenceSettings) -> None:
         self.settings = settings
@@ -109,7 +105,7 @@ class Fence:
 
     @property
     def has_begun(self) -> bool:
-        """The replica takes calls, so its lease counts."""
+        """Whether the replica accepts calls, so that its lease counts."""
         return self._since < inf
 
     @property
@@ -123,16 +119,16 @@ class Fence:
         return self._since + self.settings.bound_s
 
     def begin(self, now: float) -> None:
-        """The replica is about to report that it is ready: until then it has no calls, and no lease."""
+        """Starts the lease. Called before the replica reports that it is ready; until then it has no calls."""
         self._since = now
 
     def acknowledged(self, stamp: float, now: float) -> bool:
-        """The controller has read the report that was sent at `stamp`. Returns whether that prolongs the lease."""
+        """Handles the acknowledgement of the report that was sent at `stamp`. Returns whether it prolongs the lease."""
         if not self.has_begun or self.is_closed(now) or min(stamp, now) <= self._since:
             return False
         self._since = min(stamp, now)
         return True
 
     def is_closed(self, now: float) -> bool:
-        """Whether nothing may start any more. It stays so, since no acknowledgement counts from then on."""
+        """Whether no call may start any more. Once closed, no acknowledgement reopens the fence."""
         return now >= self.closes_at

@@ -171,7 +171,7 @@ class ReplicaScheduler:
     def next_deadline(self) -> float | None:
         """When `ReplicaTimePassed` should come next; None where nothing waits for time to pass."""
         state = self._state
-        deadline = state.vacancies.tell_at
+        deadline = state.vacancies.notify_at
         if (due := state.payloads.due) < deadline:
             deadline = due
         if (due := state.slots.due) < deadline:
@@ -190,7 +190,7 @@ class ReplicaScheduler:
         parked = sum(run.hi - run.lo for run in link.parked if run.lane is None and run.slot is None)
         others = taken - (link.unkeyed - link.in_slots - parked)
         is_full = others > 0 and taken >= permits.max_ongoing + permits.prefetch and not link.closed
-        self._state.vacancies.told(link, is_full=is_full)
+        self._state.vacancies.reported(link, is_full=is_full)
         return PermitCapacity(
             permits.max_ongoing,
             permits.prefetch,

@@ -1,7 +1,7 @@
-"""Waits for something to become true of the replica: that nothing runs, that a partition is empty.
+"""Conditions that tasks wait for, such as "no call runs", and one timer for the earliest of many deadlines.
 
-Purpose: conditions are checked after each event that may change them, and only while a task waits for one.
-Owner: the engine, which checks them after its events.
+Conditions are checked after each event that may change them, and only while a task waits for one.
+Owner: the engine.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ class Conditions:
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self.waiters: list[tuple[Callable[[], bool], asyncio.Future[None]]] = []
-        """Empty while no task waits: the engine looks at this list first."""
+        """Empty while no task waits; the engine checks that before it calls `look_around`."""
 
     async def until(self, is_true: Callable[[], bool]) -> None:
-        """Returns once the condition holds after the end of some work, or holds already."""
+        """Returns when the condition holds."""
         if is_true():
             return
         waiter = (is_true, self._loop.create_future())
@@ -31,12 +31,12 @@ class Conditions:
         finally:
             self.waiters.remove(waiter)
 
-    async def lasts(self, is_true: Callable[[], bool], patience_s: float) -> None:
-        """Returns once the condition has held for so long."""
+    async def lasts(self, is_true: Callable[[], bool], duration_s: float) -> None:
+        """Returns when the condition has held for this duration."""
         while True:
             await self.until(is_true)
             try:
-                async with asyncio.timeout(patience_s):
+                async with asyncio.timeout(duration_s):
                     await self.until(lambda: not is_true())
             except TimeoutError:
                 return
@@ -48,17 +48,12 @@ class Conditions:
                 future.set_result(None)
 
 
-# One timer for the earliest of many deadlines.
-#
-# Invariant: it fires no later than the earliest deadline that was set since it fired last.
-# Owner: the engine.
-
 MIN_TIMER_S = 0.001
 """The event loop's timers tick in milliseconds."""
 
 
 class DeadlineTimer:
-    """Fires once after it was set."""
+    """Fires once, no later than the earliest deadline that was set since it fired last."""
 
     __slots__ = ("_at", "_fired", "_handle", "_loop", "_now")
 
@@ -70,7 +65,7 @@ class DeadlineTimer:
         self._at = 0.0
 
     def set(self, deadline: float) -> None:
-        """A timer that runs already and is early enough stays: the engine sets it again when it has fired."""
+        """Sets the timer. An earlier running timer is kept; the engine sets it again when it has fired."""
         if self._handle is not None:
             if self._at <= deadline:
                 return
@@ -79,7 +74,7 @@ class DeadlineTimer:
         self._handle = self._loop.call_later(max(deadline - self._now(), MIN_TIMER_S), self._fire)
 
     def stop(self) -> None:
-        """It does not fire."""
+        """Prevents the timer from firing."""
         if self._handle is not None:
             self._handle.cancel()
 

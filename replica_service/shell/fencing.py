@@ -1,12 +1,12 @@
-"""A replica that fences itself: it drains where the controller acknowledges none of its reports, and ends in any case.
+"""A replica without a controller: `Fencing` ends it without acknowledgements, `ControllerAbsence` logs and drains.
 
-Purpose: carries out what `core.health.fence` decides. The end does not depend on this process: a timer of the kernel
-ends it by SIGALRM, also where a handler keeps the event loop. A process that was stopped (SIGSTOP, a frozen container)
-when the timer ran out is ended as it goes on, before its own code runs.
-Invariants: the timer is armed before the controller can learn that the replica is ready, and is only ever moved by an
-acknowledgement; it is set by the clock that the lease is counted with, and set again where the process stood still
-between reading that clock and setting the timer.
-Owner: the app, on the event loop.
+Purpose of fencing: carries out the decisions of `core.lifecycle.Fence`. The end of the process does not depend on its
+own code: a kernel timer ends it by SIGALRM, even if a handler blocks the event loop. A process that was stopped
+(SIGSTOP, a frozen container) when the timer fired is ended when it continues, before its own code runs.
+Invariants: the timer is armed before the controller can learn that the replica is ready, and only an acknowledgement
+moves it. It is set by the clock that the lease is measured with, and set again if the process was suspended between
+reading that clock and setting the timer.
+Owner: the app (fencing) and the controller link (absence), on the event loop.
 """
 
 from __future__ import annotations
@@ -25,22 +25,24 @@ from slotmesh.runtime.exits import CannotStart
 from slotmesh.units import format_duration
 
 SLACK_S: Final = 0.1
-"""How much later than it should the timer may end the process: for as long setting it may take."""
+"""How late the timer may end the process: the bound on the time to set it."""
 _SOONEST_S: Final = 1e-6
 """0 would disarm the timer."""
+REMIND_S: Final = 60.0
+"""Interval of the warning while no controller is connected."""
 
 _log = get_logger(__name__)
 
 
 class EndTimer(Protocol):
-    """Ends this process at a time, whatever it does then."""
+    """Ends this process at a set time, independently of its code."""
 
     def set(self, ends_at: float) -> None:
-        """At this moment of the clock, in place of the one before."""
+        """Sets the time, on the clock, and replaces the previous one."""
 
     @property
     def is_overridden(self) -> bool:
-        """Whether other code has taken the timer's signal, which then would not end the process."""
+        """Whether other code handles the timer's signal, so that it would not end the process."""
 
 
 class KernelTimer:
@@ -69,7 +71,7 @@ class KernelTimer:
         while True:
             began = self._now()
             self._arm(max(_SOONEST_S, ends_at - began))
-            # Where the process stood still in between, the delay was too long.
+            # If the process was suspended in between, the delay was too long: set it again.
             if self._now() - began < SLACK_S:
                 return
 
@@ -93,27 +95,27 @@ class Fencing:
 
     @property
     def bound_s(self) -> float:
-        """Within which the process ends after the newest report that was acknowledged."""
+        """The process ends within this time after the newest acknowledged report was sent."""
         return self._fence.settings.bound_s
 
     @property
     def left_s(self) -> float:
-        """For how long calls may start without another acknowledgement, seconds; 0 where none may."""
+        """How long calls may start without another acknowledgement, seconds; 0 if none may."""
         return 0.0 if self._is_over else max(0.0, self._fence.closes_at - self._now())
 
     def begin(self) -> None:
-        """The replica is about to report that it is ready."""
+        """Starts the lease. To be called before the replica reports that it is ready."""
         self._fence.begin(self._now())
         self._timer.set(self._fence.ends_at)
         self._look()
 
     def stamp(self) -> int:
-        """The moment at which a report leaves, nanoseconds of the clock."""
+        """Returns the stamp of a report that is sent now: nanoseconds of the clock."""
         self._is_still_open()
         return round(self._now() * 1e9)
 
     def acknowledged(self, stamp: int) -> None:
-        """The controller has read the report with this stamp."""
+        """Prolongs the lease: the controller has read the report with this stamp."""
         if not self._is_still_open():
             return
         if self._timer.is_overridden:
@@ -124,7 +126,7 @@ class Fencing:
             self._timer.set(self._fence.ends_at)
 
     def close(self) -> None:
-        """The replica ends. The timer stays: what does not end is ended."""
+        """Stops following the lease, because the replica ends. The timer stays, and ends a process that does not."""
         self._is_over = True
         if self._look_at is not None:
             self._look_at.cancel()
@@ -147,27 +149,19 @@ class Fencing:
         self._drain(f"fenced: {why}")
 
 
-# What a replica does while no controller can be reached: it says so in its log, and does not wait for ever.
-#
-# Invariants: the first failure to reach the controller is logged at once, as a warning, and again every minute, however
-# often it is tried meanwhile; with a time-out, the replica is told to drain once that has passed without an attachment.
-# Owner: the link to the controller, on its event loop.
-
-REMIND_S: Final = 60.0
-"""How often it is logged that the controller is still away."""
-
-
 class ControllerAbsence:
-    """Begins when the controller cannot be reached, and ends with the next frame of one that leads."""
+    """The time without a controller: from the first failure to reach one to the next frame of one that leads.
+
+    The first failure is logged immediately as a warning, and again every minute, independently of the number of
+    attempts. With a timeout, the replica drains after that time without such a frame.
+    """
 
     def __init__(
         self, addresses: Callable[[], str], timeout_s: float | None, on_timeout: Callable[[str], None]
     ) -> None:
-        """`addresses` are those that are tried, for people.
+        """`addresses`: those of the controllers, for the log. `timeout_s` None: the replica waits without limit.
 
-        `timeout_s`: how long the replica goes on without a controller; None: for ever.
-
-        `on_timeout` is called once when that is over, with the reason.
+        `on_timeout` is called once, with the reason, when the timeout has passed.
         """
         self._addresses = addresses
         self._timeout_s = timeout_s
@@ -177,7 +171,7 @@ class ControllerAbsence:
         self._reminder: asyncio.TimerHandle | None = None
 
     def begin(self, reason: str) -> None:
-        """The controller cannot be reached, or ended the stream. May be called again while it is away."""
+        """Notes that no controller can be reached, or that it ended the stream. May be called repeatedly."""
         self._reason = reason
         if self._reminder is not None:
             return
@@ -186,7 +180,7 @@ class ControllerAbsence:
         self._remind()
 
     def end(self) -> None:
-        """The controller has answered, or the replica ends. May be called again."""
+        """Ends the absence: the replica is attached, or ends. May be called repeatedly."""
         for timer in (self._ending, self._reminder):
             if timer is not None:
                 timer.cancel()
@@ -199,7 +193,7 @@ class ControllerAbsence:
         if self._ending is not None:
             left["drains_in"] = _in_words(round(self._ending.when() - loop.time(), 1))
         _log.warning(
-            "no controller: this replica goes on with what it has, and tries again",
+            "no controller: this replica continues with its last configuration, and tries again",
             controller=self._addresses(),
             reason=self._reason,
             **left,

@@ -1,8 +1,8 @@
-"""One replica's life: from its configuration over its handler to its drain.
+"""One replica's life: configuration, handler, drain.
 
-Purpose: moves through the table of `core.lifecycle` and reports each step to the controller.
-Invariants: the handler is constructed once, in a thread, so that the service's event loop goes on; routers get streams
-only while the replica is ready; STOPPED is reported after the last answer was written, or after the grace was over.
+Purpose: follows the state table of `core/lifecycle.py` and reports each change to the controller.
+Invariants: the handler is constructed once, in a thread, so that it does not block the service's event loop. Routers
+get streams only while the replica is ready. STOPPED is reported after the last outcome was written, or after the grace.
 Owner: the app.
 """
 
@@ -48,10 +48,10 @@ from slotmesh.runtime.tasks import Supervisor
 from slotmesh.spec.model import Backend
 
 MakeEngine = Callable[[dict[str, HandlerMethod], int, int, HandlerLoop], Engine]
-"""From methods, `max_ongoing`, `prefetch`, and where `async def` methods run."""
+"""Arguments: methods, `max_ongoing`, `prefetch`, and the loop that `async def` methods run on."""
 
 REPLACED_WITHIN_S = 30.0
-"""How long the controller has to replace a replica whose health checks fail, before it drains by itself."""
+"""How long the controller has to replace an unhealthy replica before the replica drains by itself."""
 UNHEALTHY = "its health checks failed"
 UNCONSTRUCTED = "its handler could not be constructed"
 _log = get_logger(__name__)
@@ -73,24 +73,24 @@ class HostedReplica:
         dialer: Dialer = PLAIN_TEXT,
         logs_texts: bool = False,
     ) -> None:
-        """`load` gives the class or function that `handler` names. `logs_texts`: of `OwnLoop`."""
+        """`load` returns the class or function that `handler` names. `logs_texts`: see `OwnLoop`."""
         self.state = State.STARTING
         self.stop_asked = StopRequest()
         self.configured = asyncio.Event()
-        """The first configuration is there."""
+        """Set when the first configuration has arrived."""
         self.on_change: Callable[[], None] = lambda: None
         """Called after each change that is to be reported to the controller."""
         self.on_sick: Callable[[], None] = lambda: None
-        """Called once, when the health checks of the handler have failed too often."""
+        """Called once, when the handler becomes unhealthy."""
         self.has_controller = False
-        """Whether a controller may replace it."""
+        """Whether a controller may replace the replica."""
         self.address = ""
         self.metrics_address = ""
         self.engine: Engine | None = None
         self.handler: Any = None
         """The constructed object, or the function; None before."""
         self.own_mesh = OwnMesh(dialer)
-        """Of which code of the handler has clients."""
+        """The mesh's client for code of the handler."""
         self._handler = handler
         self._load = load
         self._logs_texts = logs_texts
@@ -101,7 +101,7 @@ class HostedReplica:
         self._keys_hook_timeout_s = keys_hook_timeout_s
         self._key_hooks: KeyHooks | None = None
         self._backend = Backend(name="")
-        """The backend's settings from the controller; defaults before these came."""
+        """The backend's settings from the controller; defaults until they arrive."""
         self._description: HandlerDescription | None = None
         self._error = ""
         self._clock = clock or MonotonicClock()
@@ -141,12 +141,12 @@ class HostedReplica:
 
     @property
     def is_sick(self) -> bool:
-        """Its health checks have failed too often: it should be replaced."""
+        """Whether the handler is unhealthy, so that the replica should be replaced."""
         return self._upkeep is not None and self._upkeep.is_sick
 
     @property
     def _end_reason(self) -> str:
-        """Why it ends, for people; empty while it does not."""
+        """Why the replica ends, as text for operators; empty while it does not."""
         return UNCONSTRUCTED if self.state is State.FAILED else self.stop_asked.reason
 
     @property
@@ -171,16 +171,16 @@ class HostedReplica:
         self.own_mesh.follow(addresses)
 
     def drain(self, message: str) -> None:
-        _log.info("told to stop", reason=message)
+        _log.info("stop requested", reason=message)
         self.stop_asked.ask(message)
 
     def drain_within(self, grace_s: float, message: str) -> None:
-        """Drains, with no longer a grace than this."""
+        """Drains with at most this grace."""
         self._most_grace_s = grace_s
         self.drain(message)
 
     def revoke(self, epochs: PartitionEpochs) -> AsyncGenerator[PartitionEpochs, None]:
-        return self.engine.revoke(epochs) if self.engine is not None else _at_once(epochs)
+        return self.engine.revoke(epochs) if self.engine is not None else _emptied(epochs)
 
     def fence(self, epoch: int) -> dict[str, set[int]]:
         return self.engine.fence(epoch) if self.engine is not None else {}
@@ -188,7 +188,7 @@ class HostedReplica:
     # -- its life --------------------------------------------------------------------------------------------------
 
     async def start(self) -> bool:
-        """Constructs the handler, and is ready; False where the replica was asked to stop meanwhile.
+        """Constructs the handler and becomes ready. Returns False if a stop was requested meanwhile.
 
         Raises:
             CannotStart: the handler cannot be imported or constructed; its traceback was reported or logged.
@@ -203,7 +203,7 @@ class HostedReplica:
             raise error
         if error is not None:
             self._failed(users_traceback(error))
-            # The controller has the traceback, for operators.
+            # With a controller, its report already shows the traceback to operators.
             log = _log.info if self.has_controller else _log.error
             log("handler cannot start", handler=self._handler, exc_info=error)
             raise CannotStart(f"handler {self._handler} cannot start: {described(error)}") from error
@@ -231,7 +231,7 @@ class HostedReplica:
         return True
 
     async def wait_configured(self) -> bool:
-        """Waits for the first configuration; False where the replica was asked to stop meanwhile."""
+        """Waits for the first configuration. Returns False if a stop was requested meanwhile."""
         return await self._unless_stopped(asyncio.ensure_future(self.configured.wait()))
 
     def look_after(self, tasks: Supervisor) -> None:
@@ -240,7 +240,7 @@ class HostedReplica:
             self._upkeep.start(tasks)
 
     async def finish(self) -> bool:
-        """Drains. False where calls went on when the grace was over and they were cancelled: threads cannot be."""
+        """Drains. Returns False if calls in threads, which cannot be cancelled, still ran after the grace."""
         if self.engine is None or self._upkeep is None:
             return True
         self._move(LifecycleEvent.STOP_ASKED)
@@ -250,11 +250,11 @@ class HostedReplica:
         return await Drain(self.engine, self._upkeep, min(grace_s, self._most_grace_s), self._resume_ttl_s).run()
 
     def stopped(self) -> None:
-        """No call runs any more, and all answers to routers are written."""
+        """Reports STOPPED: no call runs any more, and all outcomes are written."""
         self._move(LifecycleEvent.EMPTIED if self.state is State.DRAINING else LifecycleEvent.STOP_ASKED)
 
     def _watch(self, engine: Engine) -> None:
-        """The handler's loop is watched from now on, unless its decorator says never."""
+        """Starts to watch the handler's loop, unless its decorator disables that."""
         after_s = self._description.blocked_after_s if self._description is not None else 0.0
         if after_s:
             handler_loop = self._handler_loop
@@ -262,7 +262,7 @@ class HostedReplica:
             self._loop_watch = LoopWatch(handler_loop, engine.methods.values(), self._blocks, after_s)
 
     async def close(self) -> None:
-        """After all else: ends what the handler still has on a loop of its own."""
+        """Ends the handler's own loop and its tasks. To be called last."""
         if self._key_hooks is not None:
             self._key_hooks.close()
         if self._loop_watch is not None:
@@ -272,11 +272,11 @@ class HostedReplica:
 
     def _reconfigure(self, upkeep: Upkeep) -> None:
         if not upkeep.reconfigures:
-            _log.warning("user_config has changed, and the handler has no reconfigure: only later replicas have it")
+            _log.warning("user_config has changed, and the handler has no reconfigure: only new replicas apply it")
         upkeep.reconfigure(dict(self._backend.user_config))
 
     def _got_sick(self) -> None:
-        """A controller may start another replica first; it will not be waited for without end."""
+        """Drains, with a controller only after it has had `REPLACED_WITHIN_S` to start another replica."""
         self.on_sick()
         if not self.has_controller:
             self.stop_asked.ask(UNHEALTHY)
@@ -303,19 +303,19 @@ class HostedReplica:
         return await self._handler_loop.construct(make)
 
     def _limits(self) -> tuple[int, int]:
-        described, told = self._description, self._backend
+        described, configured = self._description, self._backend
         if described is None:
             raise RuntimeError("the handler has not been read yet")
         return (
-            described.max_ongoing if told.max_ongoing is None else told.max_ongoing,
-            described.prefetch if told.prefetch is None else told.prefetch,
+            described.max_ongoing if configured.max_ongoing is None else configured.max_ongoing,
+            described.prefetch if configured.prefetch is None else configured.prefetch,
         )
 
     def _health(self) -> HealthSettings:
-        described, told = self._description, self._backend
+        described, configured = self._description, self._backend
         if described is None:
             raise RuntimeError("the handler has not been read yet")
-        period_s, timeout_s = told.health_check_period_s, told.health_check_timeout_s
+        period_s, timeout_s = configured.health_check_period_s, configured.health_check_timeout_s
         return HealthSettings(
             period_s=described.health_check_period_s if period_s is None else period_s,
             timeout_s=described.health_check_timeout_s if timeout_s is None else timeout_s,
@@ -348,6 +348,6 @@ class _Constructed(NamedTuple):
     hooks: Hooks
 
 
-async def _at_once(epochs: PartitionEpochs) -> AsyncGenerator[PartitionEpochs, None]:
-    """Nothing has come yet, so nothing is left."""
+async def _emptied(epochs: PartitionEpochs) -> AsyncGenerator[PartitionEpochs, None]:
+    """Yields all partitions as empty: before the engine exists, there are no calls."""
     yield epochs

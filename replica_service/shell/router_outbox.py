@@ -58,7 +58,7 @@ class Outbox:
         self._about_to_end, self._are_quick = about_to_end, are_quick
         self._times = times if SERVICE_TIMES in features else None
         self._opening = opening or Response()
-        self._times_told = 0
+        self._times_version = 0
         """The version of them that the router has."""
         self.issuer = issuer
         self._cuts = CHUNKS in features
@@ -285,9 +285,9 @@ class Outbox:
         ends = self._ends
         if not (self._batches or ends.failures or ends.without_result or ends.large):
             return None
-        if self._times is not None and self._times_told != self._times.version:
-            self._times_told = self._times.version
-            return Response(service_times=convert.service_times_to_wire(self._times.told))
+        if self._times is not None and self._times_version != self._times.version:
+            self._times_version = self._times.version
+            return Response(service_times=convert.service_times_to_wire(self._times.reported))
         unanswered = self._about_to_end()
         return None if unanswered and self._holds_back(unanswered) else self._result_frame()
 

@@ -1,11 +1,12 @@
-"""The replica's spans of a call that is sampled: from arrival to outcome; inside its wait, its batch and its handler.
+"""A replica's telemetry: its counters, the spans of sampled calls, and the call's facts in log records.
 
-Purpose: whoever executes the call enters and leaves the handler's span, where users' own spans become its children, by
-OpenTelemetry's context. A call that is sampled is a run of its own, so that others cost one look a run.
+Spans: one from a call's arrival to its outcome, with children for its wait, its batch and its handler. The executor
+enters and leaves the handler's span, so users' own spans become its children through OpenTelemetry's context. A sampled
+call is a run of its own, so other calls cost one check per run.
 Invariants: `enter` and `leave` are called in one context, in the task or thread of the handler; `end` on the engine's
 loop, once, when the outcome is known. A batch has one span, in the trace of its first sampled call, with a link to each
-of the others; these have a span of the same time, with a link to that one.
-Owner: the engine makes them; executors use them.
+of the other sampled calls; each of these has a span of the same time with a link to that one.
+Owner: the engine makes spans and counters; executors use them; the logging set-up calls `facts_of_call`.
 """
 
 from __future__ import annotations
@@ -29,46 +30,47 @@ from slotmesh.telemetry import names
 from slotmesh.telemetry.mesh_span import MAX_LINKS
 from slotmesh.telemetry.tracing import MAX_ALIKE, Tracing, WallClock, call_name, failed
 
-# The counters of the replica: plain integers, read at each scrape.
-
 REFUSED_HERE: Final = (Reason.METHOD_NOT_FOUND, Reason.BAD_ARGUMENTS)
-"""Failures of calls that the handler could not take: they count as ended, though nothing was executed."""
+"""Failures of calls that the handler could not accept. They count as ended, though nothing was executed."""
 FAULTS: Final = (*REFUSED_HERE, Reason.HANDLER_ERROR, Reason.DEADLINE_RUNNING, Reason.BATCH_SIZE_MISMATCH)
-"""Failures that another version of the handler may have, or not have."""
+"""Failures that depend on the version of the handler."""
+SESSION_CHARS: Final = 8
+"""Leading characters of a session's id that are logged."""
+REQUEST_ID_FACT: Final = "request_id"
 
 
 class ReplicaCounters:
-    """Totals since the start."""
+    """Totals since the start: plain integers, read at each scrape."""
 
     __slots__ = ("batched_calls", "batches", "blocked_s", "blocks", "calls", "failures", "on_batch")
 
     def __init__(self) -> None:
         self.calls = 0
-        """Calls executed to their end, well or not."""
+        """Calls executed to their end, successful or failed."""
         self.failures: Counter[Reason] = Counter()
-        """Calls that ended in a failure here."""
+        """Calls that ended in a failure here, by reason."""
         self.batches = 0
         self.batched_calls = 0
-        """Calls in these."""
+        """Calls in these batches."""
         self.blocks = 0
-        """Times that the handler has blocked its event loop."""
+        """How often the handler blocked its event loop."""
         self.blocked_s = 0.0
-        """For how long, those that have ended."""
+        """Total duration of the blocks that have ended."""
         self.on_batch: Callable[[int], None] | None = None
-        """Called with each batch's number of calls."""
+        """Called with the number of calls of each batch."""
 
     @property
     def ended_calls(self) -> int:
-        """Calls that came to the handler, and have ended."""
+        """Calls that reached the handler and have ended."""
         return self.calls + sum(self.failures[reason] for reason in REFUSED_HERE)
 
     @property
     def failed_calls(self) -> int:
-        """Those of them that have failed for what the handler is."""
+        """Ended calls whose failure depends on the handler."""
         return min(self.ended_calls, sum(self.failures[reason] for reason in FAULTS))
 
     def batch(self, calls: int) -> None:
-        """A batch of so many calls was handed to an executor."""
+        """Counts a batch handed to an executor."""
         self.batches += 1
         self.batched_calls += calls
         if self.on_batch is not None:
@@ -76,7 +78,7 @@ class ReplicaCounters:
 
 
 NOTHING_COUNTED: Final = ReplicaCounters()
-"""Of a replica that has no handler yet; to be read."""
+"""The counters of a replica that has no handler yet; read only."""
 
 
 class ReplicaTraces:
@@ -92,7 +94,7 @@ class ReplicaTraces:
         self._attributes = dict(attributes)
 
     def begin(self, runs: Iterable[ReplicaRun]) -> None:
-        """Runs have arrived."""
+        """Replaces the trace contexts of arrived runs by spans."""
         for run in runs:
             if run.traced is not None:
                 run.traced = TracedCall(self._tracing, self._now, run, run.traced, self._attributes)
@@ -127,26 +129,26 @@ class TracedCall:
         self._clock = clock = WallClock(now())
         self.name = call_name(run.endpoint, run.options.method)
         self.waits_from = run.arrived
-        """Since when it is not started, monotonic seconds."""
-        said = {**attributes, names.ENDPOINT: run.endpoint, names.METHOD: run.options.method}
-        self._replica = tracing.start(f"replica {self.name}", parent, clock.ns(run.arrived), said, SpanKind.SERVER)
+        """Since when the call waits to be started, monotonic seconds."""
+        facts = {**attributes, names.ENDPOINT: run.endpoint, names.METHOD: run.options.method}
+        self._replica = tracing.start(f"replica {self.name}", parent, clock.ns(run.arrived), facts, SpanKind.SERVER)
         self._handler: Span | None = None
         self._left_at: float | None = None
-        """When its handler ended, or waited no longer for it."""
+        """When the handler ended, or its executor stopped waiting for it."""
         self._token: Token[Context] | None = None
         self._has_ended = False
 
     @property
     def span(self) -> Span:
-        """From arrival to outcome."""
+        """The span from arrival to outcome."""
         return self._replica
 
     def enter(self) -> None:
-        """The handler begins here and now."""
+        """Begins the handler's span in the current context."""
         self._enter(self._replica, self._begin())
 
     def enter_batch(self, size: int, links: Sequence[Span]) -> Span:
-        """So does a batch of so many calls, of which this is the first that is sampled. Returns its span."""
+        """Begins the spans of a batch of `size` calls, of which this is the first sampled one. Returns the batch's."""
         began_ns = self._begin()
         batch = self._tracing.start(
             f"batch {self.name}", self._replica, began_ns, {names.BATCH_SIZE: size}, links=links
@@ -159,14 +161,14 @@ class TracedCall:
         self._token = otel_context.attach(set_span_in_context(handler))
 
     def leave(self) -> None:
-        """The handler has ended, or its call goes on without being looked at."""
+        """Leaves the handler's span: the handler has ended, or its executor stopped waiting for it."""
         self._left_at = self._now()
         token, self._token = self._token, None
         if token is not None:
             otel_context.detach(token)
 
     def note_batch(self, batch: Span, size: int, began: float) -> None:
-        """The call was in a batch that has ended, whose span is in another trace."""
+        """Records that the call was in a batch that has ended and whose span is in another trace."""
         if self._has_ended:
             return
         self._begin(began)
@@ -176,7 +178,7 @@ class TracedCall:
         self._handler = self._tracing.start(f"handler {self.name}", mine, times[0], names.NO_ATTRIBUTES)
 
     def end(self, failure: Failure | None = None) -> None:
-        """The call has its outcome; or goes back, with why it was not started."""
+        """Ends the spans: the call has its outcome, or it is handed back, and `failure` states why."""
         if self._has_ended:
             return
         self._has_ended = True
@@ -193,13 +195,13 @@ class TracedCall:
         self._replica.end(clock.ns(now))
 
     def end_batch(self, batch: Span) -> None:
-        """The batch that this call entered has ended."""
+        """Ends the span of the batch that this call entered."""
         self.leave()
         batch.end(self._clock.ns(self._now()))
 
     def _begin(self, at: float | None = None) -> int:
-        """The call waits no longer. Returns when, nanoseconds since 1970."""
-        if (earlier := self._handler) is not None:  # it came back unstarted, as it was too late for it
+        """Ends the call's wait. Returns when, nanoseconds since 1970."""
+        if (earlier := self._handler) is not None:  # an executor returned it unstarted, because it was too late
             earlier.set_attribute(names.OUTCOME, "not started")
             earlier.end(self._clock.ns(self._now() if self._left_at is None else self._left_at))
             self._handler = self._left_at = None
@@ -216,14 +218,14 @@ class TracedBatch:
     __slots__ = ("_began", "_calls", "_size", "_span")
 
     def __init__(self, calls: Sequence[TracedCall], size: int, now: float) -> None:
-        """The batch begins here and now."""
+        """Begins the batch's span in the current context."""
         first, *others = self._calls = calls
         self._size = size
         self._began = now
         self._span = first.enter_batch(size, [each.span for each in others[:MAX_LINKS]])
 
     def leave(self) -> None:
-        """The batch has ended; its calls have no outcomes yet."""
+        """Ends the batch's spans. Its calls have no outcomes yet."""
         first, *others = self._calls
         first.end_batch(self._span)
         for each in others:
@@ -237,7 +239,7 @@ def traced_batch(parts: Sequence[Part], now: float) -> TracedBatch | None:
 
 
 def entered(run: ReplicaRun) -> Callable[[], None] | None:
-    """Enters the handler of this call, if it is sampled. Returns what leaves it."""
+    """Enters the handler's span of this call if it is sampled. Returns the function that leaves it."""
     traced: TracedCall | None = run.traced
     if traced is None:
         return None
@@ -246,29 +248,23 @@ def entered(run: ReplicaRun) -> Callable[[], None] | None:
 
 
 def entered_batch(parts: Sequence[Part], now: float) -> Callable[[], None] | None:
-    """The same for a batch."""
+    """Like `entered`, for a batch."""
     traced = traced_batch(parts, now)
     return None if traced is None else traced.leave
 
 
-# What a replica's log says of the call in which something is logged, by a handler or of it.
-#
-# Invariants: asked only where something is logged, so that calls pay nothing; where it cannot be told which call it is,
-# nothing is said; never a payload, metadata or a key. Of a session the log has the beginning of its id.
-# Owner: the set-up of logs.
-
-SESSION_CHARS: Final = 8
-REQUEST_ID_FACT: Final = "request_id"
-
-
 def facts_of_call() -> Mapping[str, str]:
-    """Endpoint, session, id of the call and of its request, and trace, as far as there are any here."""
+    """Returns the facts of the current call for a log record: endpoint, session, call id, request id and trace id.
+
+    Called only when something is logged, so calls cost nothing. Facts that are unknown or ambiguous are left out. It
+    never returns a payload, metadata or an ordering key, and only the beginning of a session's id.
+    """
     facts: dict[str, str] = {}
     place = current_place.get()
     if place is not None:
         try:
             calls = place.contexts()
-        except RuntimeError:  # it cannot be told which of several calls
+        except RuntimeError:  # several calls run here: ambiguous
             calls = ()
         if len(calls) == 1:
             facts["call_id"] = calls[0].call_id

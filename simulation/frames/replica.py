@@ -75,7 +75,7 @@ class Wire:
         if known.version != self._times_told:
             self._times_told = known.version
             cost_s += costs.message_s
-            times = {each.method: MethodTime(each.service_s, each.batch_size) for each in known.told}
+            times = {each.method: MethodTime(each.service_s, each.batch_size) for each in known.reported}
         frame = (self._run_ids, self._payloads, self._replica.capacity(self.near), times)
         self._run_ids, self._payloads = [], []
         return frame, cost_s

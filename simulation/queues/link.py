@@ -92,7 +92,7 @@ class QueuesLink:
         times = self.replica.core.service_times
         if self._times_told != times.version:
             self._times_told = times.version
-            told = {each.method: MethodTime(each.service_s, each.batch_size) for each in times.told}
+            told = {each.method: MethodTime(each.service_s, each.batch_size) for each in times.reported}
             self._plan(self._tell_times, told)
         if has_results:
             self._plan(self._bring, (self._results, self._failed, self._capacity()))

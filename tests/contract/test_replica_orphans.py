@@ -14,7 +14,7 @@ from tests.support.wait import wait_until
 
 pytestmark = pytest.mark.asyncio
 
-AWAY = "no controller: this replica goes on with what it has, and tries again"
+AWAY = "no controller: this replica continues with its last configuration, and tries again"
 
 
 def warnings_of(caplog: pytest.LogCaptureFixture) -> int:

@@ -75,7 +75,7 @@ async def test_what_a_handler_prints_is_read_from_anywhere_and_outlives_the_cont
             followed = await following
         assert followed.status == 0
         assert followed.out.startswith(one.out)
-        assert "told to stop" in followed.out
+        assert "stop requested" in followed.out
 
 
 @pytest.mark.timeout(120)

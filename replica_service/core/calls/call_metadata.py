@@ -1,4 +1,9 @@
-"""The options that the calls of a run share, as far as the replica reads them."""
+"""What a run's calls carry besides their payloads: options, origin, response heads, weights and slots.
+
+Invariants: `AnswerHeads` and `Arrival` are one object per batch, shared by all runs that it is cut into, so calls are
+identified by run id. A call with a weighing failure has no weight and never reaches the handler.
+Owner: made when a frame is converted; executors and outcomes read.
+"""
 
 from __future__ import annotations
 
@@ -15,41 +20,38 @@ from slotmesh.calls.trace_context import TraceContext, Traces, is_sampled
 from slotmesh.errors import Failure
 from slotmesh.streams.limits import MAX_BYTES_AHEAD, MAX_VALUES_AHEAD
 
-# What handlers set for the answers of calls that came by HTTP: status and headers.
-#
-# Invariants: one object for a whole batch, which all its runs share, so that calls are told apart by run id; what is
-# set
-# for an answer is taken once, with the first that is sent of it, and can be set no more from then on.
-# Owner: made at the edge; handlers set, on any thread, and outcomes take, on the event loop.
-
 
 class AnswerHeads:
-    """Of one batch."""
+    """Status and headers that handlers set for the responses to HTTP calls of one batch.
+
+    A head is sent once, with the first payload of the response, and cannot be set afterwards. Handlers set heads on any
+    thread; outcomes take them on the event loop.
+    """
 
     __slots__ = ("_begun", "_heads", "_mark")
 
     def __init__(self, mark: bytes) -> None:
-        """`mark`: of the calls' options."""
+        """`mark`: the HTTP mark of the calls' options."""
         self._mark = mark
         self._heads: dict[int, bytes] = {}
         """By run id."""
         self._begun: set[int] = set()
 
     def put(self, run_id: int, head: bytes) -> bool:
-        """Returns whether the answer can still have this: it has not begun."""
+        """Sets the head of a call's response. Returns False if the response has begun."""
         if run_id in self._begun:
             return False
         self._heads[run_id] = head
         return True
 
     def begin(self, run_id: int, payload: bytes) -> bytes:
-        """The next payload that is sent of a call. Returns it with what was set for its answer, if anything was."""
+        """Begins the response of a call. Returns the payload to send, with the head if one was set."""
         self._begun.add(run_id)
         head = self._heads.pop(run_id, None)
         return payload if head is None else with_head(payload, head, self._mark)
 
     def begin_each(self, first: int, payloads: Sequence[bytes]) -> Sequence[bytes]:
-        """The same, of neighbours that have one payload each."""
+        """Like `begin`, for consecutive calls with one payload each."""
         if not self._heads:
             self._begun.update(range(first, first + len(payloads)))
             return payloads
@@ -57,7 +59,7 @@ class AnswerHeads:
 
 
 class HandlerCredit(NamedTuple):
-    """How far a handler that yields may be ahead of its caller: it waits when either is reached."""
+    """How far a handler that yields may be ahead of its caller: it waits when either limit is reached."""
 
     values: int
     bytes: int
@@ -68,47 +70,39 @@ MAX_CREDIT = HandlerCredit(MAX_VALUES_AHEAD, MAX_BYTES_AHEAD)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaCallOptions(StatedOptions):
-    """What the calls of a run share. One object for all runs with equal options."""
+    """The options that the calls of a run share. One object for all runs with equal options."""
 
     credit: HandlerCredit = MAX_CREDIT
-    """Read only where callers take each value that the handler yields."""
-
-
-# Where calls come from, as far as only their handler may want to know it.
-#
-# Invariants: one object for a whole batch, which all its runs share, whatever they are cut into: so calls are told
-# apart
-# by run id.
-# Owner: made at the edge, read by executors.
+    """Used only if the caller takes each value that the handler yields."""
 
 
 class Arrival(NamedTuple):
-    """What a router says of the calls of a batch, beside their options."""
+    """What a router states about the origin of a batch's calls, besides their options."""
 
     waited_s: float | None
-    """Seconds from the arrival of the first of them at the router to this replica; None where it does not say."""
+    """Seconds from the first call's arrival at the router to its arrival here; None if not stated."""
     is_shadow: bool
-    """They are sampled copies, whose results nobody has."""
+    """They are sampled copies, whose results are dropped."""
     first: int
-    """Run id of the first of the calls."""
+    """Run id of the first call."""
     shard_keys: Sequence[str]
-    """One for each of them, or a single one for all; empty where none has one."""
+    """One for each call, or a single one for all; empty if none has one."""
     traces: Traces
     """Trace contexts, by run id."""
     heads: AnswerHeads | None = None
-    """What handlers set for their answers; None where they cannot."""
+    """Response heads that handlers set; None if the calls did not arrive by HTTP."""
 
     def shard_key(self, run_id: int) -> str:
-        """That of one call; empty where it has none."""
+        """Returns the shard key of one call; empty if it has none."""
         keys = self.shard_keys
         return keys[run_id - self.first if len(keys) > 1 else 0] if keys else ""
 
     def trace(self, run_id: int) -> TraceContext:
-        """That of one call; empty where it has none."""
+        """Returns the trace context of one call; empty if it has none."""
         return self.traces.get(run_id, _NO_TRACE)
 
     def sampled(self, most_alike: int) -> dict[int, TraceContext]:
-        """Those of calls whose spans are kept, by run id, ascending: of each trace context so many calls at most."""
+        """Returns the contexts of sampled calls, by ascending run id, at most `most_alike` calls of each context."""
         if self.is_shadow:
             return {}
         alike: Counter[str] = Counter()
@@ -125,26 +119,21 @@ _NO_TRACE = TraceContext("")
 
 
 class RerunOrigin(NamedTuple):
-    """Where calls without a session ran first that run once more."""
+    """The first attempt at calls without a session that run again."""
 
     stream_id: str
     run_ids: Sequence[int]
-    """On it, parallel to the payloads."""
+    """Their run ids on that stream, parallel to the payloads."""
     attempt: int
     """At least 1."""
 
 
-# What one call of a batch method weighs, where its `batch_size_fn` says so.
-#
-# Purpose: the batcher asks for the weight of a call once, where it first counts; what was decoded for that stays with
-# the
-# run until the call is executed, so that no payload is decoded twice.
-# Invariant: a call that has a failure has no weight, and never reaches the handler.
-# Owner: the batcher; the shell makes the values, and takes the arguments out again.
-
-
 class Weighed:
-    """One call, weighed."""
+    """The weight of one call of a batch method with a `batch_size_fn`.
+
+    The batcher requests the weight once. The decoded arguments stay with the run until the call is executed, so that no
+    payload is decoded twice.
+    """
 
     __slots__ = ("arguments", "failure", "weight")
 
@@ -154,11 +143,11 @@ class Weighed:
         self.arguments = arguments
         """The shell's, opaque here."""
         self.failure = failure
-        """Why the call cannot be executed: its arguments are unsound, or its weight cannot be computed."""
+        """Why the call cannot be executed: its arguments are invalid, or its weight cannot be computed."""
 
 
 class SlotState(Enum):
-    """What has become of a slot. The values are those that are shown."""
+    """The state of a slot. The values are shown to users."""
 
     RESERVED = "reserved"
     HELD = "held"
@@ -166,11 +155,11 @@ class SlotState(Enum):
     BUSY = "busy"
     """A direct stream has it, and a call runs in it."""
     DISPATCHED = "dispatched"
-    """A call has taken it over."""
+    """A call uses it."""
     DONE = "done"
-    """That call has ended."""
+    """The call in it has ended."""
     RELEASED = "released"
-    """Given back without a call."""
+    """Released without a call."""
     EXPIRED = "expired"
 
 
@@ -194,29 +183,29 @@ class ReservedSlot:
 
     def __init__(self, secret: bytes, endpoint: str, granted_at: float, expires_at: float, identity: str = "") -> None:
         self.secret = secret
-        """A caller that has it may use the slot, if it is the one that has reserved it."""
+        """Authorizes its use by the identity that reserved the slot."""
         self.identity = identity
-        """The name of that one; empty where nobody was asked who they are."""
+        """The name of the caller that reserved it; empty if callers are not identified."""
         self.endpoint = endpoint
-        """What was reserved for calls of this endpoint serves no other."""
+        """The only endpoint that it may be used for."""
         self.state = SlotState.RESERVED
         self.granted_at = granted_at
         self.expires_at = expires_at
-        """Exclusive. Has no meaning any more once the slot was dispatched."""
+        """Exclusive. Unused once the slot is dispatched."""
         self.alarm = inf
-        """When its lease is looked at; infinite once it is reserved no more."""
+        """When its lease is checked; infinite once it is no longer reserved."""
         self.holder: object = None
-        """The link of the direct stream that has it; opaque here. None where none has."""
+        """The link of the direct stream that has it; opaque here. None if no stream has it."""
         self.number = 0
-        """What the stream calls it."""
+        """The stream's number for it."""
         self.lease_s = 0.0
-        """What its lease lasts each time it starts anew, where a stream has it."""
+        """The length of its restarted lease while a stream has it."""
         self.forget_at = inf
-        """When its end need not be remembered any more."""
+        """When its end is forgotten."""
 
     def __repr__(self) -> str:
         return f"<Slot of {self.endpoint}, {self.state.value}>"
 
     def ttl_s(self, now: float) -> float:
-        """What is left of its lease."""
+        """The remaining time of its lease."""
         return max(0.0, self.expires_at - now)

@@ -1,13 +1,13 @@
-"""What the replica moves: runs of calls, the lanes that they wait in, the turns of lanes, and who sent them.
+"""Runs of calls, the lanes that they wait in, the turns of lanes, and the routers that sent them.
 
-Purpose: the values that the scheduler, batches and executors pass around. One object a run, never one a call.
-Invariants: `begin <= lo <= hi <= end <= len(payloads)`; calls before `lo` have been handed to an executor or a batch,
-or answered; calls from `lo` to `hi` wait; calls from `hi` on were answered, or belong to a run that was split off. A
-run is in its link's `waiting` for as long as one of its calls could still be taken back.
-A run keeps its payloads while a call of it is `left`.
-Runs of one batch that differ in their ordering keys alone are neighbours: they share `first`, `payloads` and `record`,
+Purpose: the values that the scheduler, batches and executors pass around. One object per run, never per call.
+Invariants: `begin <= lo <= hi <= end <= len(payloads)`. Calls before `lo` have been handed to an executor or a batch,
+or have their outcome; calls from `lo` to `hi` wait; calls from `hi` on have their outcome, or belong to a run that was
+split off. A run is in its link's `waiting` while one of its calls can still be taken back, and keeps its payloads while
+a call of it is `left`.
+Runs of one batch that differ only in their ordering keys are neighbours: they share `first`, `payloads` and `record`,
 so that an index means the same call in all of them.
-A link is fresh until `fresh_until`; from then on none of its calls starts, and its runs are parked when they would.
+A link is fresh until `fresh_until`. After that none of its calls starts, and its runs are parked when they would start.
 Owner: the scheduler; executors read.
 """
 
@@ -30,7 +30,7 @@ RunTaker: TypeAlias = Taker["ReplicaRun", "RouterPeer"]
 
 
 class RouterPeer:
-    """One router, as far as the core knows it. Compared by identity."""
+    """One router's link, as the core sees it. Compared by identity."""
 
     __slots__ = (
         "closed",
@@ -48,10 +48,10 @@ class RouterPeer:
         "parked",
         "requests",
         "sent",
+        "silent_until",
         "splits",
         "stream_id",
         "unkeyed",
-        "untold_until",
         "uploads",
         "waiting",
     )
@@ -64,42 +64,42 @@ class RouterPeer:
         fresh_until: float = inf,
         max_result_bytes: int = MAX_INLINE_BYTES,
     ) -> None:
-        """`outbox` is the shell's: where answers go. Opaque here."""
+        """`outbox` takes the outcomes. It is the shell's, opaque here."""
         self.outbox = outbox
         self.closed = False
         self.stream_id = stream_id
-        """No other link of any replica has it: with a run id it names a call for ever."""
+        """Unique among all links of all replicas: together with a run id it identifies a call for ever."""
         self.last_run_id = 0  # they strictly increase on a link
         self.unkeyed = 0
-        """Its calls without ordering key that are here, running or not, and its reservations that wait."""
+        """Its present calls without ordering key, running or not, and its waiting reservations."""
         self.in_slots = 0
-        """Those of these calls that are in slots. Their permits were taken before, by whomever."""
-        self.keyed = 0  # its calls with an ordering key that are here, running or not
+        """Unkeyed calls that are in slots. Their permits were taken with the slots."""
+        self.keyed = 0  # its present calls with an ordering key, running or not
         self.handed = 0
-        """Those of them that are in a turn or a batch. Some may have been answered: it ends as a whole."""
+        """Keyed calls in a turn or a batch. Some may already have an outcome: a turn or batch ends as a whole."""
         self.overrun = False
-        """It went past its keyed window: nothing keyed is taken until all that is here has been answered."""
+        """It exceeded its keyed window: no keyed call is accepted until all present ones have their outcome."""
         self.waiting: dict[int, ReplicaRun] = {}
         """Its runs with calls that can still be taken back, by `key`."""
         self.uploads: Any = None
-        """What puts together payloads of its calls that come in chunks. The shell's, opaque here."""
+        """Assembles payloads of its calls that arrive in chunks. The shell's, opaque here."""
         self.requests: Any = None
-        """Requests of its calls that take several. The shell's, opaque here."""
+        """Requests of its client-streaming calls. The shell's, opaque here."""
         self.max_result_bytes = max_result_bytes
-        """The stream carries no larger results."""
+        """The largest result that the stream carries."""
         self.fresh_until = fresh_until
-        """Monotonic seconds, exclusive. Infinite where the router echoes nothing."""
+        """Monotonic seconds, exclusive. Infinite if the router does not echo stamps."""
         self.parked: list[ReplicaRun] = []
         """Its runs that would have started when it was no longer fresh, in order. They are in no queue and no lane."""
         self.splits = 0  # runs of it that were split off others
-        self.moved: list[ReplicaRun] = []  # their sessions went on elsewhere: it takes back nothing of them
-        self.has_joined = False  # it has asked for outcomes of calls that ran already
+        self.moved: list[ReplicaRun] = []  # their sessions moved to another router: this one can cancel none of them
+        self.has_joined = False  # it has requested outcomes of calls that ran already
         self.sent: dict[int, RunRecord | RunTaker] = {}
-        """What of sessions is owed or kept under its run ids, by the first of them."""
+        """Records and takers of sessions under its run ids, by the first run id of each."""
         self.freed_at: float | None = None
-        """When a call of it ended and so made room that others wait for, until it sends the next one."""
-        self.untold_until = -inf
-        """Not before this moment it is told again that there is room."""
+        """When a call of it ended and made room that other routers wait for, until it sends the next one."""
+        self.silent_until = -inf
+        """Not before this time it is notified again of room."""
 
 
 class ReplicaRun:
@@ -153,7 +153,7 @@ class ReplicaRun:
         begin: int = 0,
         end: int | None = None,
     ) -> None:
-        """`begin` and `end`: which of the payloads are its own, where not all are."""
+        """`begin` and `end`: the range of the payloads that belongs to this run, by default all."""
         self.link = link
         self.max_result_bytes = link.max_result_bytes
         """A larger result fails its call."""
@@ -162,43 +162,43 @@ class ReplicaRun:
         self.payloads = payloads
         self.options = options
         self.ordering_key = options.ordering_key
-        """That of its batch, or its own where the batch has a column of them. Empty means none."""
+        """The key of its batch, or its own if the batch has a column of keys. Empty means none."""
         self.endpoint = endpoint
         self.arrived = arrived  # monotonic seconds
         self.arrival: Arrival | None = None
-        """What its router says of where the calls come from, if anything."""
+        """What its router states about the origin of the calls, if anything."""
         self.traced: Any = None
-        """Where its one call is sampled: the parent of its spans, then what the shell has made of that."""
+        """If its single call is sampled: the parent of its spans, later the shell's object for the spans."""
         self.deadline = deadline
-        """Monotonic seconds, exclusive: from then on no call of the run is started."""
+        """Monotonic seconds, exclusive: no call of the run is started later."""
         self.partition = self.owner_epoch = 0
-        """Both are read only where there is an ordering key."""
+        """Used only with an ordering key."""
         self.begin = self.lo = begin
         self.end = self.hi = len(payloads) if end is None else end
         self.open = self.left = self.end - begin
-        """Calls that can still be taken back, and calls that have neither ended nor been answered."""
+        """`open`: calls that can still be taken back. `left`: calls that have neither ended nor an outcome."""
         self.key = first + begin
-        """Where it is in its link's `waiting`; unique there. Negative where it was split off another run."""
+        """Its key in its link's `waiting`. Negative if it was split off another run."""
         self.awaits = False
-        """Its payload is under way; it is a single call then, and does not start."""
+        """Its payload is still arriving in chunks. It is a single call then, and does not start."""
         self.is_split = False  # calls of it may be in a run that was split off
         self.lane: ReplicaLane | None = None
         self.record: RunRecord | None = None
-        """What is kept of its calls, where they belong to a session."""
-        self.origin: RerunOrigin | None = None  # of another attempt at calls without a session
+        """What a session keeps of its calls; None without a session."""
+        self.origin: RerunOrigin | None = None  # the first attempt at calls without a session
         self.lease_s, self.identity = 0.0, ""
-        """Of a reservation: the lease, and who asks. It is one call, which starts by becoming a slot. 0: it is none."""
-        self.slot: ReservedSlot | None = None  # that it runs in: it is one call, and holds that permit while it is here
-        self.started_at = 0.0  # mean of when its calls that run were started, unkeyed ones; monotonic seconds
+        """Of a reservation: the lease (0: no reservation) and the caller. Its single call starts by becoming a slot."""
+        self.slot: ReservedSlot | None = None  # that its single call runs in, with that permit
+        self.started_at = 0.0  # mean start time of its running unkeyed calls; monotonic seconds
         self.weighed: dict[int, Weighed] | None = None
-        """What is known of its calls' weights, by index; shared with runs that were split off."""
+        """Known weights of its calls, by index; shared with runs that were split off."""
         self.failed_at: float = inf
-        """Index of the first call that failed where it is executed, set before the next starts. Only where it stops."""
+        """In a lane that stops: index of the first call that failed, set before the next one starts."""
         self.withdrawn: set[int] | None = None
-        """Indices of calls that were handed to an executor and must not start any more, if it has not started them."""
+        """Indices of calls that an executor has, and must not start if it has not yet."""
 
     def cut_out(self, lo: int, hi: int) -> ReplicaRun:
-        """A run of its own, with its own record, for some of the calls, before anything has happened to them."""
+        """Returns a new run with its own record for some of the calls, before any of them is processed."""
         part = ReplicaRun(
             self.link, self.first + lo, self.payloads[lo:hi], self.options, self.endpoint, self.arrived, self.deadline
         )
@@ -211,12 +211,12 @@ class ReplicaRun:
         return part
 
     def split(self, lo: int, hi: int) -> ReplicaRun:
-        """A run of its own for the calls from `lo` up to `hi`; they keep their indices. The caller adjusts this one."""
+        """Returns a new run for the calls from `lo` up to `hi`, with the same indices. The caller adjusts this run."""
         self.open -= hi - lo
         return self.reopen(lo, hi)
 
     def reopen(self, lo: int, hi: int) -> ReplicaRun:
-        """The same for calls that could no longer be taken back, and that have come back unstarted."""
+        """Like `split`, for calls that could no longer be taken back and were returned unstarted."""
         link = self.link
         part = ReplicaRun(
             *(link, self.first, self.payloads, self.options, self.endpoint, self.arrived, self.deadline),
@@ -238,18 +238,21 @@ class ReplicaRun:
         return part
 
     def close(self, count: int) -> None:
-        """So many of its calls can no longer be taken back."""
+        """Notes that `count` of its calls can no longer be taken back."""
         self.open -= count
         if not self.open:
             del self.link.waiting[self.key]
 
     def start(self, count: int, now: float) -> None:
-        """This number of its calls start, each with a permit of its own; `lo` is behind them."""
+        """Notes that `count` of its calls start, each with its own permit. `lo` is already after them."""
         running = self.left - (self.hi - self.lo)  # with them
         self.started_at = now if running <= count else self.started_at + (now - self.started_at) * count / running
 
     def ended(self, count: int) -> None:
-        """This number of its calls have ended, were answered or were split off. Contexts left behind keep the run."""
+        """Notes that `count` of its calls have ended, have an outcome or were split off.
+
+        Payloads are dropped with the last one, because contexts that calls leave behind may keep the run.
+        """
         self.left -= count
         if not self.left:
             self.payloads, self.weighed = (), None
@@ -259,24 +262,24 @@ class ReplicaRun:
         return self.first == run.first and self.link is run.link
 
     def is_part_of(self, run: ReplicaRun) -> bool:
-        """Whether its calls are some of those of a run, which it may be split off."""
+        """Whether all its calls are in `run`'s range, as after a split."""
         return self.is_of_batch(run) and run.begin <= self.begin and self.end <= run.end
 
     def withdraw(self, lo: int, hi: int) -> None:
-        """The executor must not start these calls, as far as it has not."""
+        """Forbids the executor to start those of these calls that it has not started."""
         if self.withdrawn is None:
             self.withdrawn = set()
         self.withdrawn.update(range(lo, hi))
 
 
 class LaneQueue(Protocol):
-    """What holds a lane and counts its first calls. It hears what changes in the lane."""
+    """Holds a lane and counts its first calls. The lane's changes are reported to it."""
 
     def recount(self, lane: ReplicaLane) -> bool:
-        """The lane's calls have changed. Returns False where it holds the lane no longer."""
+        """Counts anew after the lane's calls have changed. Returns False if it no longer holds the lane."""
 
     def extend(self, lane: ReplicaLane, run: ReplicaRun) -> None:
-        """The run was just put at the end of the lane."""
+        """Counts a run that was just appended to the lane."""
 
 
 class ReplicaLane:
@@ -304,17 +307,17 @@ class ReplicaLane:
         self.is_idle = True
         """Neither in the ready queue nor with a permit."""
         self.is_blocked = False
-        """Likewise, with calls: the payload of the first one is under way."""
+        """Neither in the ready queue nor with a permit, although it has calls: see `state/lanes.py`."""
         self.batcher: LaneQueue | None = None
-        """What gathers calls for a batch, where its first ones are offered to that."""
+        """The batcher's queue that the lane's first calls are offered to, if any."""
         self.offered = 0
         """Calls that the batcher counts as its own."""
         self.offered_runs = 0
-        """Runs at the head that these calls belong to."""
+        """Runs at the head that the offered calls belong to."""
         self.offered_weight = 0.0
-        """What they weigh, where the batcher weighs."""
+        """Weight of the offered calls, if the batcher weighs calls."""
         self.turn: StartTurn | None = None
-        """The turn that it has."""
+        """Its current turn."""
 
     def head(self) -> ReplicaRun | None:
         """The first run with waiting calls."""
@@ -328,7 +331,7 @@ class ReplicaLane:
 
 
 class StartTurn:
-    """Execute the calls from `lo` up to `hi` of the run one after another, while time lasts and the link is fresh."""
+    """Execute the calls from `lo` up to `hi` of the run in sequence, until `over`, while the link is fresh."""
 
     __slots__ = ("hi", "lane", "lo", "next", "over", "run", "started_at", "stop")
 
@@ -338,10 +341,10 @@ class StartTurn:
         self.lo = lo
         self.hi = hi
         self.next = lo
-        """Claims move it: the first call that has not started."""
+        """The first call that has not started; advanced by claims."""
         self.over = inf
-        """From then on only a call that has started goes on; monotonic seconds. Set by the first claim."""
+        """No call starts later; monotonic seconds. Set by the first claim."""
         self.stop = hi
-        """Calls from here on must not start any more."""
+        """Calls from this index on must not start."""
         self.started_at = now
         """Monotonic seconds."""

@@ -1,8 +1,9 @@
-"""A bound for what sessions remember of lanes: all of them together, however long the ordering keys are.
+"""What sessions remember of their lanes, within one bound for all sessions of the replica.
 
-Purpose: lanes are remembered by the hash of their endpoint and key. Where there are too many, the session that
-remembers most forgets the half of them that it began with first.
-Owner: the session table.
+`Stops`: in lanes that stop after a failure, calls after the failed one do not start. `Progress`: no call is executed
+after a later one of its lane. Lanes are remembered by the hash of their endpoint and key, so long keys cost no memory.
+`LaneBook` keeps the bound: above it, the session that remembers most lanes forgets the older half of them.
+Owner: the session table has the books; each session has its part of them.
 """
 
 from __future__ import annotations
@@ -12,21 +13,21 @@ from typing import Protocol
 
 
 class Remembering(Protocol):
-    """What one session remembers. Compared by identity."""
+    """The part of one session. Compared by identity."""
 
     size_bits: int
-    """The book's: 0 at first."""
+    """Used by the book; 0 at first."""
 
     def __len__(self) -> int: ...
 
     def __hash__(self) -> int: ...
 
     def forget_half(self) -> int:
-        """Forgets the lanes that began first; returns how many."""
+        """Forgets the older half of the lanes; returns their number."""
 
 
 MAX_LANES = 131_072
-"""Lanes that all sessions of a replica remember; each takes some 150 bytes."""
+"""Lanes that all sessions of a replica remember together, about 150 bytes each."""
 
 
 class LaneBook:
@@ -36,13 +37,13 @@ class LaneBook:
 
     def __init__(self, max_lanes: int = MAX_LANES) -> None:
         self.lanes = 0
-        """Of all sessions."""
+        """Total of all sessions."""
         self._max_lanes = max_lanes
         self._by_size: list[dict[Remembering, None]] = [{} for _ in range((max_lanes + 1).bit_length() + 1)]
-        """Those that remember any lanes, by the number of bits of how many."""
+        """Parts with lanes, by the bit length of their number of lanes."""
 
     def added(self, part: Remembering) -> None:
-        """One lane more is remembered."""
+        """Counts a lane that the part has added."""
         self.lanes += 1
         self._put(part)
         if self.lanes > self._max_lanes:
@@ -51,7 +52,7 @@ class LaneBook:
             self._put(most)
 
     def left(self, part: Remembering) -> None:
-        """Drops what the session remembers."""
+        """Drops the part of a session."""
         self._by_size[part.size_bits].pop(part, None)
         self.lanes -= len(part)
 
@@ -63,17 +64,11 @@ class LaneBook:
             part.size_bits = bits
 
 
-# Lanes that stop after a failure: which calls do not start because one before them has failed.
-#
-# Purpose: a session remembers, of each lane and generation of which a call has failed, the first such call.
-# Invariants: only calls behind the one that failed are stopped, and none of another generation. The newest failures of
-# a
-# session are remembered, and a bounded number for all sessions together.
-# Owner: the session, which has a part of the table's book of failures.
-
-
 class Stops:
-    """What has failed in the lanes of one session."""
+    """The first failed call of each lane and stop generation of one session.
+
+    Only calls after the failed one are stopped, and none of another generation. The newest failures are remembered.
+    """
 
     __slots__ = ("_book", "_failed", "size_bits")
 
@@ -82,13 +77,12 @@ class Stops:
         self._failed: dict[int, int] = {}
         """Hash of endpoint, ordering key and generation -> id of the first call that failed. The newest last."""
         self.size_bits = 0
-        """The book's."""
 
     def __len__(self) -> int:
         return len(self._failed)
 
     def failed(self, endpoint: str, key: str, generation: int, call_id: int) -> None:
-        """A call has failed."""
+        """Notes a failed call."""
         lane = hash((endpoint, key, generation))
         first = self._failed.get(lane)
         self._failed[lane] = call_id if first is None else min(first, call_id)
@@ -100,23 +94,19 @@ class Stops:
         return self._failed.get(hash((endpoint, key, generation)), call_id) < call_id
 
     def forget_half(self) -> int:
-        """Forgets the oldest failures; returns how many."""
+        """Forgets the older half of the failures; returns their number."""
         count = (len(self._failed) + 1) // 2
         self._failed = dict(islice(self._failed.items(), count, None))
         return count
 
 
-# How far the lanes of sessions have come: no call is executed after a later one of its lane.
-#
-# Purpose: a router that lost its link fails the calls that were under way and goes on with the next ones. A client that
-# changes routers before it gets these failures sends the calls again, and no replica has seen them: they are too late.
-# Invariants: only calls that have started count. A lane that was dropped may have come far: a call that may be too late
-# in it counts as too late.
-# Owner: the session, which has a part of the table's book of lanes.
-
-
 class Progress:
-    """Of one session. Compared by identity."""
+    """The last call that has started in each lane of one session. Compared by identity.
+
+    A router that loses its link fails the calls in transit and continues with the next ones. A client that changes
+    routers before it receives these failures sends the calls again, and no replica has a record of them: they are too
+    late. Only started calls count. A call that may be too late in a forgotten lane counts as too late.
+    """
 
     __slots__ = ("_book", "_forgotten", "_last", "_newest", "_resumed_at", "size_bits")
 
@@ -125,19 +115,18 @@ class Progress:
         self._last: dict[int, int] = {}
         """Hash of a lane, its endpoint and ordering key -> id of the last call that has started."""
         self._newest = 0
-        """The highest of these ids that there ever was."""
+        """The highest of these ids so far."""
         self._resumed_at = 0
-        """The same when the session's newest connection showed itself: calls up to there were sent before."""
+        """`_newest` when the session's newest connection began: calls up to that id were sent before."""
         self._forgotten = 0
-        """The highest id of all lanes that were dropped."""
+        """The highest id of all forgotten lanes."""
         self.size_bits = 0
-        """The book's."""
 
     def __len__(self) -> int:
         return len(self._last)
 
     def started(self, endpoint: str, key: str, call_id: int) -> None:
-        """A call has started, and so have those before it in its lane."""
+        """Notes that a call and those before it in its lane have started."""
         lane = hash((endpoint, key))
         last = self._last.get(lane)
         self._last[lane] = call_id if last is None else max(last, call_id)
@@ -146,13 +135,13 @@ class Progress:
             self._book.added(self)
 
     def resumed(self) -> None:
-        """A newer connection of the session has shown itself."""
+        """Notes that a newer connection of the session has begun."""
         self._resumed_at = self._newest
 
     def is_passed(self, endpoint: str, key: str, call_id: int, *, again: bool) -> bool:
-        """Whether calls that came after this one in its lane have started, or may have.
+        """Whether calls after this one in its lane have started, or may have.
 
-        `again`: it was sent before on this connection. What comes for the first time comes in order.
+        `again`: the call was sent before on this connection. Calls that are sent for the first time arrive in order.
         """
         last = self._last.get(hash((endpoint, key)))
         if last is not None:
@@ -160,7 +149,7 @@ class Progress:
         return call_id < self._forgotten and (again or call_id <= self._resumed_at)
 
     def forget_half(self) -> int:
-        """Forgets the lanes that began first; returns how many."""
+        """Forgets the older half of the lanes; returns their number."""
         count = (len(self._last) + 1) // 2
         self._forgotten = max(self._forgotten, *islice(self._last.values(), count))
         self._last = dict(islice(self._last.items(), count, None))

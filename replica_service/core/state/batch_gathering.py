@@ -1,9 +1,9 @@
-"""What waits for the next batch of a batch method: unkeyed calls, and lanes with the calls at their heads.
+"""The queue of one batch method: unkeyed calls, and lanes with the calls at their heads.
 
-Purpose: counts what is there, and weighs it where the method says what a call weighs, so that whether a batch is full
-is known without a look at the queue.
-Invariants: `waiting` is the number of calls in the queue, `load` their weight; of a lane only those calls count that
-fill a batch, and those that go with the last of them.
+Purpose: counts the waiting calls, and weighs them if the method has a `batch_size_fn`, so that the batcher knows
+whether a batch is full without reading the queue.
+Invariants: `waiting` is the number of calls in the queue, `load` their weight. Of a lane only the calls that fill a
+batch count, and those of the same run as the last of them.
 Owner: the batcher, which takes calls off the queue when it cuts a batch, and updates the counts here.
 """
 
@@ -20,7 +20,7 @@ from slotmesh.errors import Failure
 from slotmesh.handlers.batching import BatchControl
 
 Weigh = Callable[[ReplicaRun, int], Weighed]
-"""Weighs the call of the run at an index. Raises nothing."""
+"""Weighs the run's call at an index. Does not raise."""
 
 
 class GatheredPiece:
@@ -35,7 +35,7 @@ class GatheredPiece:
 
 
 class BatchGathering:
-    """The queue of one batch method, and what is in it."""
+    """The queue of one batch method, and its counts."""
 
     __slots__ = (
         "_control",
@@ -51,26 +51,26 @@ class BatchGathering:
     )
 
     def __init__(self, method: str, control: BatchControl, max_ongoing: int, weigh: Weigh | None = None) -> None:
-        """`control` has the settings, which may change at any time. `weigh`: a batch is bounded by weight, too."""
+        """`control` has the settings, which may change at any time. `weigh`: batches are bounded by weight as well."""
         self.method = method
         self._control = control
         self.weigh = weigh
-        """None where calls have no weight."""
+        """None if calls have no weight."""
         self._max_ongoing = max_ongoing
         self.max_batch_size = 0
-        """As `size` and the lanes' counts have it."""
+        """The setting that `size` and the lanes' counts were computed with."""
         self.queue: deque[GatheredPiece | ReplicaLane] = deque()
         self.oldest_at: float | None = None
-        """When the call arrived that waits longest; None: to be looked up."""
+        """When the longest waiting call arrived; None: to be computed."""
         self.waiting = 0
         self.load = 0.0
-        """Stays 0 where nothing is weighed."""
+        """Total weight; 0 if calls have no weight."""
         self.size = 0
-        """Calls that fill a batch, whatever they weigh."""
+        """The number of calls that fill a batch, independently of weight."""
         self.limit(max_ongoing)
 
     def limit(self, max_ongoing: int) -> None:
-        """No batch has more calls than there are permits: it would never fill."""
+        """Limits batches to the number of permits: a larger batch would never fill."""
         self._max_ongoing = max_ongoing
         self.max_batch_size = self._control.max_batch_size
         self.size = max_ongoing if self.weigh is not None else min(self.max_batch_size, max_ongoing)
@@ -79,14 +79,14 @@ class BatchGathering:
                 self.recount(entry)
 
     def follow(self) -> None:
-        """Before each decision: the settings may have changed."""
+        """Applies changed settings. To be called before each decision."""
         if self.max_batch_size != self._control.max_batch_size:
             self.limit(self._max_ongoing)
 
     # -- in --------------------------------------------------------------------------------------------------------
 
     def add(self, run: ReplicaRun, lo: int, hi: int) -> Sequence[tuple[int, Failure]]:
-        """Unkeyed calls with permits. Returns those of them, by index, that cannot be executed: they are not taken."""
+        """Adds unkeyed calls with permits. Returns the failures, by index, of calls that fit no batch and stay out."""
         if self.weigh is None:
             self._append(GatheredPiece(run, lo, hi))
             self.waiting += hi - lo
@@ -102,13 +102,13 @@ class BatchGathering:
         return unfit
 
     def offer(self, lane: ReplicaLane) -> None:
-        """A lane with a permit, whose head is a call of this method."""
+        """Adds a lane with a permit, whose first call is of this method."""
         lane.batcher = self
         self._append(lane)
         self._recount(lane)
 
     def recount(self, lane: ReplicaLane) -> bool:
-        """The lane's calls have changed. Returns False where it has none of this method at its head: it is out then."""
+        """Counts the lane's calls anew. Returns False, and removes the lane, if its first call is of another method."""
         self.oldest_at = None
         return self._recount(lane)
 
@@ -155,7 +155,7 @@ class BatchGathering:
         return taken
 
     def unfit(self, run: ReplicaRun, index: int) -> Failure | None:
-        """Why the call fits into no batch, if it fits into none."""
+        """Returns the failure of a call that fits no batch; None if it fits."""
         if self.weigh is None:
             return None
         each = weighed(run, index, self.weigh)
@@ -166,9 +166,9 @@ class BatchGathering:
     # -- what waits ------------------------------------------------------------------------------------------------
 
     def oldest(self) -> float:
-        """When the call in the queue arrived that waits longest, monotonic seconds.
+        """Returns when the longest waiting call in the queue arrived, monotonic seconds.
 
-        It may be anywhere: permits came in another order, or the call that brought a lane here was taken back.
+        It may be at any position: permits are assigned in another order, and a lane's first call may be cancelled.
         """
         if self.oldest_at is None:
             self.oldest_at = min(map(_arrived, self.queue))
@@ -185,17 +185,17 @@ class BatchGathering:
         return 0.0 if self.weigh is None else sum(weighed(run, index, self.weigh).weight for index in range(lo, hi))
 
     def gone(self, run: ReplicaRun, lo: int, hi: int) -> None:
-        """Unkeyed calls have left the queue."""
+        """Discounts unkeyed calls that were removed from the queue."""
         self.waiting -= hi - lo
         if self.weigh is not None:
             self.load -= self._weight_of(run, lo, hi)
 
     def _fills(self, lane: ReplicaLane) -> bool:
-        """Whether what the lane offers fills a batch."""
+        """Whether the calls that the lane offers fill a batch."""
         return lane.offered >= self.size or (self.weigh is not None and lane.offered_weight >= self.max_batch_size)
 
     def _count(self, lane: ReplicaLane, run: ReplicaRun) -> None:
-        """Counts calls of the run that comes next in the lane: all, or where they are weighed those that matter."""
+        """Counts the calls of the lane's next run: all, or if calls are weighed, those until a batch is full."""
         hi = run.hi
         if self.weigh is not None:
             hi, weight = run.lo, 0.0
@@ -211,7 +211,7 @@ class BatchGathering:
         self.waiting += hi - run.lo
 
     def discount(self, lane: ReplicaLane) -> None:
-        """What the lane offers does not count any more."""
+        """Discounts the calls that the lane offers."""
         self.waiting -= lane.offered
         self.load -= lane.offered_weight
         lane.offered = lane.offered_runs = 0
@@ -224,7 +224,7 @@ def _arrived(entry: GatheredPiece | ReplicaLane) -> float:
 
 
 def weighed(run: ReplicaRun, index: int, weigh: Weigh) -> Weighed:
-    """The call at the index, weighed now or before."""
+    """Returns the weight of the call at the index, and computes it at the first request."""
     known = run.weighed
     if known is None:
         known = run.weighed = {}

@@ -1,13 +1,18 @@
-"""How long calls take, by method. Routers decide by it how many calls travel together.
+"""How long calls take: `ServiceTimes` by method, for routers; `ReplicaCallTimes` as histograms, for operators.
 
-Purpose: one figure a method, the time of a call. Of calls that are executed one after another, and of those in a batch,
-it is what each takes of the handler; of calls that wait, beside others, their time from start to end. The time that
-calls wait in queues is not in it, nor the fixed cost of a frame.
-Invariants: a figure is a mean over what has ended the latest `WINDOW_ENDS` times, so that one slow call, as the first
-one or one that the machine interrupted, soon has no weight; a figure is reported again only where it is twice or half
-of the one that was reported.
-Source: the service demand of operational analysis, busy time over completions (Denning and Buzen, The Operational
-Analysis of Queueing Network Models, 1978).
+Service times: one figure per method, by which routers decide how many calls they send together. For calls that are
+executed in sequence or in a batch, it is the handler time per call; for concurrent calls that wait, the time from start
+to end. Neither the time in queues nor the fixed cost of a frame is included. A figure is a mean over the latest
+`WINDOW_ENDS` ends, so that one slow call soon has no weight, and it is reported again only when it is twice or half the
+reported one. Source: the service demand of operational analysis, busy time over completions (Denning and Buzen, The
+Operational Analysis of Queueing Network Models, 1978).
+
+Histograms: `waits` from a call's arrival to its start, `runs` from its start to its end; they show which replica of a
+backend is slow. A call starts when it gets its permit, and a call of a batch method when its batch is cut. Calls of one
+ordering key run in sequence, so each counts with its share of the turn's time. A call that yields values runs until its
+generator is closed: a slow reader makes it longer. Each call counts once, when it has ended; the cost is per piece of
+work, not per call.
+
 Owner: the scheduler.
 """
 
@@ -23,22 +28,18 @@ from replica_service.core.state.batcher import Batcher
 from slotmesh.histogram import CALL_TIMES, Histogram
 from slotmesh.streams.pacing import QUICK_S
 
-# How long calls wait at the replica, and how long they run there.
-#
-# Purpose: shows which replica of a backend is slow. Two histograms in plain integers: `waits` from the arrival of a
-# call
-# until it starts, `runs` from its start to its end.
-# A call starts when it gets its permit, and a call of a batch method when its batch is cut. Calls of one ordering key
-# run
-# one after another, so each counts with its share of the time of their turn. A call that yields values runs until its
-# generator is closed: a slow reader makes it longer.
-# Invariants: totals only grow; each call counts once, when it has ended; the cost is per piece of work, however many
-# calls are in it.
-# Owner: the scheduler.
+LEAST_S = 1e-6
+"""Shorter times are reported as this, since the rest of a frame costs as much."""
+FRAME_S = 0.00025
+"""The time from start to end of the shortest calls, mostly turns of the event loop. At most half of a measured time is
+discounted as that, and nothing if calls of the method have ended since the start."""
+WINDOW_ENDS = 8
+"""About the number of ends that a mean is taken over. Calls that end together are one end."""
+_KEEP = 1 - 1 / WINDOW_ENDS
 
 
 class ReplicaCallTimes:
-    """Of all calls since the start."""
+    """Histograms of all calls since the start. Totals only grow."""
 
     __slots__ = ("runs", "waits")
 
@@ -47,41 +48,31 @@ class ReplicaCallTimes:
         self.runs = Histogram(CALL_TIMES)
 
     def calls_ended(self, run: ReplicaRun, count: int, now: float) -> None:
-        """This number of calls of the run have ended."""
+        """Adds `count` ended calls of the run."""
         self.waits.observe(run.started_at - run.arrived, count)
         self.runs.observe(now - run.started_at, count)
 
     def batch_ended(self, batch: StartBatch, now: float) -> None:
-        """A batch has ended."""
+        """Adds the calls of an ended batch."""
         self.runs.observe(now - batch.started_at, batch.count)
         for run, lo, hi in batch.parts:
             self.waits.observe(batch.started_at - run.arrived, hi - lo)
 
     def turn_ended(self, turn: StartTurn, count: int, now: float) -> None:
-        """A turn has ended, with this number of its calls, one after another."""
+        """Adds `count` calls that an ended turn has executed in sequence."""
         if count:
             self.waits.observe(turn.started_at - turn.run.arrived, count)
             self.runs.observe((now - turn.started_at) / count, count)
 
 
-LEAST_S = 1e-6
-"""Shorter times are reported as this: the rest of a frame costs as much."""
-FRAME_S = 0.00025
-"""What goes by from the start of calls to their end however few and quick they are: turns of the event loop, mostly. At
-most half of their time counts as that, and nothing where calls of the method have ended since they were started."""
-WINDOW_ENDS = 8
-"""Ends that a mean is taken over, about. Of calls that end together it is one."""
-_KEEP = 1 - 1 / WINDOW_ENDS
-
-
-class ToldTime(NamedTuple):
-    """What is reported to routers of one method."""
+class ReportedTime(NamedTuple):
+    """The figures of one method that are reported to routers."""
 
     method: str
     service_s: float
     """Seconds."""
     batch_size: int
-    """Calls that it takes at once, at most; 0 where it takes one."""
+    """The most calls of one batch; 0 for a method that is no batch method."""
 
 
 class _Mean:
@@ -92,33 +83,33 @@ class _Mean:
     def __init__(self) -> None:
         self.busy_s = 0.0
         self.calls = 0.0
-        """Both are sums in which what is older weighs less."""
+        """Both are sums with exponentially decreasing weights."""
         self.low_s = self.high_s = 0.0
-        """A mean between these, both excluded, is not reported again."""
+        """A mean between these bounds, both exclusive, is not reported again."""
         self.batch_size = 0
 
 
 class ServiceTimes:
-    """Moving means, and the figures that were reported."""
+    """Moving means, and the reported figures."""
 
-    __slots__ = ("_batchers", "_ended_at", "_latest_s", "_means", "_told", "version")
+    __slots__ = ("_batchers", "_ended_at", "_latest_s", "_means", "_reported", "version")
 
     def __init__(self, batchers: Mapping[str, Batcher]) -> None:
         """`batchers`: those of the batch methods, by name."""
         self._batchers = batchers
         self._means: dict[str, _Mean] = {}
         self._ended_at: dict[str, float] = {}
-        """When calls of a method that are executed one after another have ended last."""
-        self._told: dict[str, ToldTime] = {}
+        """When calls of a method that are executed in sequence ended last."""
+        self._reported: dict[str, ReportedTime] = {}
         self._latest_s = inf
-        """Mean of the method of which calls have ended last."""
+        """The mean of the method whose calls ended last."""
         self.version = 0
-        """Counts what is worth telling; 0 where nothing was measured."""
+        """Counts changes of the reported figures; 0 before the first measurement."""
 
     def ended(self, method: str, calls: int, started_at: float, now: float) -> None:
-        """Calls that were started together, to be executed one after another, have ended together.
+        """Adds calls that were started together, executed in sequence, and ended together.
 
-        Calls of the method that ended since then were executed before them.
+        Calls of the method that ended since their start were executed before them.
         """
         latest_at = self._ended_at.get(method, -inf)
         self._ended_at[method] = now
@@ -126,7 +117,7 @@ class ServiceTimes:
         self.took(method, calls, now - latest_at if started_at < latest_at else max(took_s - FRAME_S, took_s / 2))
 
     def took(self, method: str, calls: int, seconds: float) -> None:
-        """Adds calls that have taken so many seconds in all."""
+        """Adds calls that have taken this time in total."""
         if not calls:
             return
         mean = self._means.get(method)
@@ -138,15 +129,15 @@ class ServiceTimes:
         size = 0 if (batcher := self._batchers.get(method)) is None else batcher.gathered.size
         if not mean.low_s < mean_s < mean.high_s or size != mean.batch_size:
             mean.low_s, mean.high_s, mean.batch_size = mean_s / 2, mean_s * 2, size
-            self._told[method] = ToldTime(method, mean_s, size)
+            self._reported[method] = ReportedTime(method, mean_s, size)
             self.version += 1
 
     @property
-    def told(self) -> list[ToldTime]:
+    def reported(self) -> list[ReportedTime]:
         """The figures to report, as of `version`."""
-        return list(self._told.values())
+        return list(self._reported.values())
 
     @property
     def are_quick(self) -> bool:
-        """Whether calls are quick, going by those that have ended last: others will end soon, too."""
+        """Whether the calls that ended last were quick, so that others are likely to end soon."""
         return self._latest_s < QUICK_S

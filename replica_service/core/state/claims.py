@@ -1,11 +1,10 @@
-"""Whether calls may start: the one answer, which every executor asks for right before it runs their code.
+"""Whether calls may start: the single check that every executor makes right before it runs their code.
 
 Purpose: covers deadlines, links that are not fresh, sessions that moved, calls that were taken back, lanes that have
-stopped, and the length of a turn. What asks again when the arguments are decoded compares the clock with
-`StartNow.until`.
-Invariants: a call that was claimed has started: a hold of its turn afterwards finds it before `turn.next`; one that was
-not claimed never starts. A claim and a hold of one turn exclude each other, whatever threads they are in.
-Owner: each executor has `TurnClaims` of its own.
+stopped, and the length of a turn. After the arguments are decoded, executors check the clock against `StartNow.until`.
+Invariants: a claimed call has started: a later hold of its turn finds it before `turn.next`; a call that was not
+claimed never starts. A claim and a hold of one turn exclude each other across threads.
+Owner: each executor has its own `TurnClaims`.
 """
 
 from __future__ import annotations
@@ -26,25 +25,25 @@ class StartNow(NamedTuple):
     """These calls start now."""
 
     hi: int
-    """Index behind the last one of them."""
+    """Index after the last one of them."""
     until: float
-    """Monotonic seconds: a call whose code does not run by then must not run without another claim."""
+    """Monotonic seconds: a call whose code has not begun at this time needs another claim."""
 
 
 class Skip(NamedTuple):
     """These calls must not start; all of them end in one failure."""
 
     hi: int
-    """Index behind the last one of them."""
+    """Index after the last one of them."""
     failure: Failure
 
 
 Claim: TypeAlias = StartNow | Skip | None
-"""None: nothing more of this work starts. What has not started goes back to the scheduler."""
+"""None: no further call of this work starts. Calls that have not started are returned to the scheduler."""
 
 
 def claim(run: ReplicaRun, lo: int, hi: int, now: float) -> Claim:
-    """Whether calls of the run, from index `lo` up to `hi`, may start. In a lane that stops it is one at a time."""
+    """Whether calls of the run, from index `lo` up to `hi`, may start; in a lane that stops, one at a time."""
     link = run.link
     if now >= run.deadline:
         return Skip(hi, EXPIRED)
@@ -52,7 +51,7 @@ def claim(run: ReplicaRun, lo: int, hi: int, now: float) -> Claim:
         return None
     if run.options.stop_generation:
         if is_stopped(run, lo):
-            return None  # the lane's next turn answers the rest
+            return None  # the lane's next turn fails the rest
         hi = lo + 1
     if (withdrawn := run.withdrawn) is not None:
         if lo in withdrawn:
@@ -62,14 +61,14 @@ def claim(run: ReplicaRun, lo: int, hi: int, now: float) -> Claim:
 
 
 def too_late(run: ReplicaRun, now: float) -> Failure | None:
-    """Why calls of the run that share a batch with others must not start any more."""
+    """Returns why calls of the run must not start any more in a batch; None if they may."""
     if now >= run.deadline:
         return EXPIRED
     return UNHEARD if now >= run.link.fresh_until else None
 
 
 def may_begin(parts: Sequence[Part], now: float) -> bool:
-    """Whether all calls of a batch may start; else it goes back as a whole."""
+    """Whether all calls of a batch may start; if not, the whole batch is returned to the scheduler."""
     return all(
         now < run.link.fresh_until and now < run.deadline and not (run.record is not None and run.record.is_fenced)
         for run, _, _ in parts
@@ -80,19 +79,19 @@ _OPEN: Final = nullcontext()
 
 
 class TurnClaims:
-    """Claims calls of turns, one after another."""
+    """Claims the calls of turns in sequence."""
 
     __slots__ = ("_guard", "_one_by_one")
 
     def __init__(self, lock: AbstractContextManager[object] | None = None) -> None:
-        """`lock`: another thread may hold turns up while their calls are executed, so they are claimed one by one."""
+        """`lock`: another thread may hold turns while their calls are executed, so calls are claimed one by one."""
         self._guard = _OPEN if lock is None else lock
         self._one_by_one = lock is not None
 
     def claim(self, turn: StartTurn, index: int, now: float, most: int = sys.maxsize) -> Claim:
-        """Whether the turn goes on with the call at `index`, and up to which one: at most so many calls.
+        """Claims up to `most` calls of the turn from `index` on.
 
-        With a lock only the first of them has started, and `go_on` is asked before each other one.
+        With a lock only the first of them has started, and `go_on` must be called before each other one.
         """
         if index == turn.lo:
             turn.over = now + MAX_TURN_S
@@ -108,7 +107,7 @@ class TurnClaims:
             return found
 
     def go_on(self, turn: StartTurn, index: int) -> bool:
-        """Whether a call starts as well that follows on one that was claimed."""
+        """Claims the next call after one that was claimed. Returns whether it starts."""
         run = turn.run
         with self._guard:
             if index >= turn.stop or (run.withdrawn is not None and index in run.withdrawn):
@@ -117,6 +116,6 @@ class TurnClaims:
             return True
 
     def hold(self, turn: StartTurn) -> None:
-        """No further call of the turn starts: `turn.stop` says from which one on."""
+        """Prevents the turn's next calls from starting. Afterwards `turn.stop` is the first of them."""
         with self._guard:
             turn.stop = turn.next

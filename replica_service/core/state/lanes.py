@@ -1,11 +1,12 @@
-"""Lanes: calls of one ordering key, one after another.
+"""Lanes: calls of one ordering key, executed in sequence; and what a session's lane history means for a run.
 
-Purpose: keeps the order of each key, and serves the keys in turn.
+Purpose: keeps the order of each key, and serves the keys in turn. The functions read and note, for runs, what their
+session remembers of lanes (`Progress`, `Stops`); whether a call may start is decided in `state/claims.py`.
 Invariants: a lane is in exactly one place: idle (empty, and then dropped), in the ready queue, blocked (the payload of
-its first call is under way, or a hook of the handler for its partition), or held by a turn or a batcher, with one
-permit. Calls leave it in the order in which they came. A partition that moves away is kept apart for as long as one of
-its lanes is left.
-Owner: the scheduler.
+its first call is still arriving, or a hook of the handler runs for its partition), or held by a turn or a batcher, with
+one permit. Calls leave it in the order of arrival. A partition that moves away is tracked while one of its lanes is
+left.
+Owner: the scheduler. The scheduler's parts and the shell's sessions note history; executors mark and read it.
 """
 
 from __future__ import annotations
@@ -15,22 +16,21 @@ from collections.abc import Callable, Container, Mapping
 
 from replica_service.core.calls.runs import ReplicaLane, ReplicaRun, RouterPeer
 
-# What a lane's history means for a call: whether later calls have run, and whether an earlier one has failed.
-#
-# Purpose: reads and notes, for runs, what their session remembers of lanes (`Progress`, `Stops`). Whether a call may
-# start is answered in `state/claims.py`.
-# Owner: the scheduler's parts and the shell's sessions note; executors mark and read.
+MAX_TURN_CALLS = 256
+"""Calls that a lane executes before other lanes get a turn."""
+MAX_TURN_S = 0.050
+"""Seconds after which a lane starts no further call before other lanes get a turn."""
 
 
 def note_progress(run: ReplicaRun, index: int) -> None:
-    """The calls of the run up to this one have started."""
+    """Notes that the calls of the run up to this one have started."""
     record = run.record
     if record is not None and (session := record.session) is not None:
         session.progress.started(run.endpoint, run.ordering_key, record.call_ids[index])
 
 
 def is_passed(run: ReplicaRun) -> bool:
-    """Whether calls that came after the next one of this run have started, or may have."""
+    """Whether calls after this run's next one have started in its lane, or may have."""
     record = run.record
     if record is None or (session := record.session) is None:
         return False
@@ -39,7 +39,7 @@ def is_passed(run: ReplicaRun) -> bool:
 
 
 def is_stopped(run: ReplicaRun, index: int) -> bool:
-    """Whether a call must not start because one before it has failed."""
+    """Whether a call must not start because an earlier one of its lane has failed."""
     generation = run.options.stop_generation
     if not generation or not run.ordering_key:
         return False
@@ -52,44 +52,38 @@ def is_stopped(run: ReplicaRun, index: int) -> bool:
 
 
 def is_late(run: ReplicaRun, now: float) -> bool:
-    """Whether a call that ends now has failed, whatever it returns: it is overdue, in a lane that stops."""
+    """Whether a call that ends now fails regardless of its result: it is overdue, in a lane that stops."""
     return run.options.stop_generation > 0 and now >= run.deadline
 
 
 def mark_failure(run: ReplicaRun, lo: int) -> None:
-    """The same as `note_failure`, on the thread that executes the run; the engine notes it later."""
+    """Marks the failure on the run, in the thread that executes it; the engine calls `note_failure` later."""
     if run.options.stop_generation:
         run.failed_at = min(run.failed_at, lo)
 
 
 def note_failure(run: ReplicaRun, lo: int) -> None:
-    """The calls of the run from index `lo` on, one at least, have failed."""
+    """Notes that calls of the run from index `lo` on have failed."""
     record = run.record
     if run.ordering_key and record is not None and (session := record.session) is not None:
         session.stops.failed(run.endpoint, run.ordering_key, run.options.stop_generation, record.call_ids[lo])
 
 
-MAX_TURN_CALLS = 256
-"""Calls that a lane executes before others get their turn."""
-MAX_TURN_S = 0.050
-"""Seconds after which a lane starts no further call before others got their turn."""
-
-
 class Lanes:
-    """All lanes that have calls, and those of them that wait for a permit."""
+    """All lanes that have calls, and the queue of those that wait for a permit."""
 
     __slots__ = ("_by_key", "_leaving", "calls", "on_returned", "ready")
 
     def __init__(self) -> None:
         self._by_key: dict[tuple[str, str], ReplicaLane] = {}
         self._leaving: dict[tuple[str, int], int] = {}
-        """Lanes that are left of each partition (endpoint, number) that moves away; no entry where there is none."""
+        """Number of lanes left of each partition (endpoint, number) that moves away; no entry is 0."""
         self.calls = 0
-        """Keyed calls that are here, running or not."""
+        """Present keyed calls, running or not."""
         self.ready: deque[ReplicaLane] = deque()
-        """In the order of their turns."""
+        """Lanes that wait for a permit, in the order of their turns."""
         self.on_returned: Callable[[ReplicaLane], None] | None = None
-        """Called with each lane whose turn is over. None: no part asks."""
+        """Called with each lane whose turn is over."""
 
     def __len__(self) -> int:
         return len(self._by_key)
@@ -122,20 +116,20 @@ class Lanes:
         return lane
 
     def unblock(self, lane: ReplicaLane) -> None:
-        """Its calls have changed: it becomes ready if it was blocked."""
+        """Makes the lane ready if it was blocked."""
         if lane.is_blocked:
             lane.is_blocked = False
             self.ready.append(lane)
 
     def gone(self, link: RouterPeer, count: int) -> None:
-        """Takes keyed calls that have ended, or were answered, off the link's count."""
+        """Subtracts keyed calls that have ended or have an outcome from the link's count."""
         self.calls -= count
         link.keyed -= count
         if not link.keyed:
             link.overrun = False
 
     def give_back(self, lane: ReplicaLane) -> None:
-        """The lane's turn is over: it goes to the back of the queue, or is dropped where it has no calls."""
+        """Ends the lane's turn: it moves to the back of the queue, or is dropped if it has no calls."""
         if self.on_returned is not None:
             self.on_returned(lane)
         if lane.head() is not None:
@@ -144,29 +138,29 @@ class Lanes:
             self._forget(lane)
 
     def forget_empty(self) -> None:
-        """Forgets the lanes in which nothing waits any more, without waiting for a permit for them."""
+        """Drops ready lanes without calls, without waiting for a permit for them."""
         for _ in range(len(self.ready)):
             self.give_back(self.ready.popleft())
 
     def forget_those_that_left(self) -> None:
-        """The same after calls of lanes were cancelled; partitions that are empty by that are reported."""
+        """Like `forget_empty`, if any partition moves away: cancelled calls may have made it empty."""
         if self._leaving:
             self.forget_empty()
 
     def leave(self, partitions: Mapping[str, Container[int]]) -> None:
-        """These partitions, by endpoint, move away: nothing of them is started any more."""
+        """Tracks these partitions, by endpoint, which move away: none of their calls starts any more."""
         self._leaving |= Counter((lane.key[0], lane.partition) for lane in self.of(partitions))
 
     def is_left(self, endpoint: str, partition: int) -> bool:
-        """Whether something of a partition that moves away is still here."""
+        """Whether a partition that moves away still has lanes here."""
         return (endpoint, partition) in self._leaving
 
     def of(self, partitions: Mapping[str, Container[int]]) -> list[ReplicaLane]:
-        """The lanes of these partitions, by endpoint. Looks at each lane: for rare events."""
+        """Returns the lanes of these partitions, by endpoint. Iterates over all lanes: for rare events."""
         return [lane for lane in self._by_key.values() if lane.partition in partitions.get(lane.key[0], ())]
 
     def all(self) -> list[ReplicaLane]:
-        """Every lane that has calls, running or not."""
+        """Returns every lane that has calls, running or not."""
         return list(self._by_key.values())
 
     def _forget(self, lane: ReplicaLane) -> None:

@@ -1,10 +1,16 @@
-"""Which owner epochs this replica still serves, by endpoint and partition.
+"""Partitions at this replica: the owner epochs it still serves, and the partitions that the handler knows of.
 
-Purpose: the fence that keeps calls of one ordering key in order across replicas: a run that was sent at an older epoch
-is refused, and goes on being refused, so that no later call overtakes it.
-Invariants: a partition's floor never falls while it is remembered; floors that a fence makes superfluous are dropped.
-The newest floors are remembered: `MAX_FLOORS` of them, whole endpoints at a time, so that endpoints that come and go
-take no more memory.
+`ServedEpochs` keeps calls of one ordering key in order across replicas: a run that was sent at an older epoch is
+refused, permanently, so that no later call overtakes it. A partition's floor never falls while it is remembered; floors
+below a fence are dropped. At most `MAX_FLOORS` of the newest floors are remembered and whole endpoints are dropped, so
+that memory is bounded when endpoints change.
+
+`KeyHoldings`, for handlers with `on_keys_gained` or `on_keys_lost`, runs the hooks in step with the calls. A call of a
+partition starts when `on_keys_gained` has ended for its owner epoch; `on_keys_lost` begins when the last call has
+ended, and the partition counts as empty when the hook has ended. Each holding passes GAINING, HELD, LEAVING, LOSING in
+this order, each once; a partition has one holding at a time; lanes that wait for a phase are blocked, and not in the
+ready queue. For other handlers it costs one check per turn.
+
 Owner: the scheduler.
 """
 
@@ -20,7 +26,7 @@ from replica_service.core.calls.runs import ReplicaLane, ReplicaRun
 from replica_service.core.state.lanes import Lanes
 
 MAX_FLOORS: Final = 1_048_576
-"""Partitions, of all endpoints, of which a floor is remembered: some 100 bytes each."""
+"""Floors that are remembered for all endpoints, about 100 bytes each."""
 
 
 class ServedEpochs:
@@ -29,19 +35,19 @@ class ServedEpochs:
     __slots__ = ("_count", "_fence", "_floors", "_max_floors", "newest")
 
     def __init__(self, max_floors: int = MAX_FLOORS) -> None:
-        """`max_floors`: the floors that are remembered, beside those of the endpoint that had the newest one."""
+        """`max_floors`: floors that are remembered, not counting those of the endpoint with the newest one."""
         self._max_floors = max_floors
         self._floors: dict[str, dict[int, int]] = {}
-        """By endpoint and partition; the endpoint that had a new floor last is last."""
+        """By endpoint and partition; the endpoint with the newest floor is last."""
         self._count = 0
-        """Floors in all."""
+        """Total of all floors."""
         self._fence = 0
-        """The floor of partitions that have none of their own: theirs are higher."""
+        """The floor of partitions without a floor of their own, which would be higher."""
         self.newest = 0
-        """The newest owner epoch seen in calls and in orders of the controller."""
+        """The newest owner epoch in calls and in orders of the controller."""
 
     def admit(self, endpoint: str, partition: int, epoch: int) -> bool:
-        """Whether a run sent at this epoch may be taken. A higher epoch than before makes it the new floor."""
+        """Whether a run sent at this epoch is accepted. A higher epoch than before becomes the new floor."""
         floors = self._floors.get(endpoint)
         self.newest = max(self.newest, epoch)
         floor = self._fence if floors is None else floors.get(partition, self._fence)
@@ -52,7 +58,7 @@ class ServedEpochs:
         return True
 
     def serves(self, endpoint: str, partition: int, epoch: int) -> bool:
-        """Whether what was taken at this epoch may still start."""
+        """Whether a run that was accepted at this epoch may still start."""
         floors = self._floors.get(endpoint)
         return epoch >= (self._fence if floors is None else floors.get(partition, self._fence))
 
@@ -77,7 +83,7 @@ class ServedEpochs:
         self._count = sum(map(len, self._floors.values()))
 
     def _raise(self, endpoint: str, raised: Mapping[int, int]) -> None:
-        """These are the floors of partitions of the endpoint now."""
+        """Sets the floors of these partitions of the endpoint."""
         floors = self._floors.pop(endpoint, {})
         self._count -= len(floors)
         floors.update(raised)
@@ -85,16 +91,6 @@ class ServedEpochs:
         self._count += len(floors)
         while self._count > self._max_floors and len(self._floors) > 1:
             self._count -= len(self._floors.pop(next(iter(self._floors))))
-
-
-# Which partitions the handler has been told of, for a handler with `on_keys_gained` or `on_keys_lost`.
-#
-# Purpose: the hooks run in step with the calls. A call of a partition starts when `on_keys_gained` has ended for its
-# owner epoch; `on_keys_lost` begins when the last one has ended, and the partition counts as empty when the hook has.
-# Invariants: each holding passes GAINING, HELD, LEAVING, LOSING in this order, and no phase twice; a partition has one
-# at
-# a time; lanes that wait for a phase are blocked, and not in the ready queue. Off, this costs one look a turn.
-# Owner: the scheduler.
 
 
 class HoldingPhase(Enum):
@@ -105,7 +101,7 @@ class HoldingPhase(Enum):
     HELD = auto()
     """Calls start."""
     LEAVING = auto()
-    """It has been given up; calls that have started are still running."""
+    """The partition was given up; calls that have started still run."""
     LOSING = auto()
     """`on_keys_lost` runs, or is about to."""
 
@@ -121,15 +117,15 @@ class KeyHolding:
         self.epoch = epoch
         self.phase = HoldingPhase.GAINING
         self.is_given_up = False
-        """While GAINING: it leaves as soon as it is held."""
+        """While GAINING: the partition leaves as soon as it is held."""
         self.running = 0
-        """Lanes of it that have a permit."""
+        """Its lanes that have a permit."""
         self.waiting: dict[ReplicaLane, None] = {}
         """Lanes that are blocked until the phase changes."""
 
 
 class KeyHoldings:
-    """All of them."""
+    """All holdings of the replica."""
 
     __slots__ = ("_held", "_lanes", "_out", "_running", "is_on")
 
@@ -142,14 +138,14 @@ class KeyHoldings:
         self._running: dict[ReplicaLane, KeyHolding] = {}
 
     def turn_on(self) -> None:
-        """Before the first call."""
+        """Enables the hooks. To be called before the first call arrives."""
         self.is_on = True
         self._lanes.on_returned = self._returned
 
     # -- calls -----------------------------------------------------------------------------------------------------
 
     def may_start(self, lane: ReplicaLane, run: ReplicaRun) -> bool:
-        """Whether calls of the run may start now. If not, the lane is unblocked when that has changed."""
+        """Whether calls of the run may start now. If not, the lane is unblocked when they may."""
         key = run.endpoint, run.partition
         holding = self._held.get(key)
         if holding is None:
@@ -158,17 +154,17 @@ class KeyHoldings:
         elif holding.phase is HoldingPhase.HELD:
             if run.owner_epoch <= holding.epoch:
                 return True
-            self._leave(holding)  # it has come back at a newer epoch, without an order to give it up
+            self._leave(holding)  # it returned at a newer epoch, without an order to give it up
         holding.waiting[lane] = None
         return False
 
     def started(self, lane: ReplicaLane, run: ReplicaRun) -> None:
-        """The lane has its turn with this run."""
+        """Counts a lane that begins its turn with this run."""
         holding = self._running[lane] = self._held[run.endpoint, run.partition]
         holding.running += 1
 
     def _returned(self, lane: ReplicaLane) -> None:
-        """The lane's turn is over, if it had one."""
+        """Discounts a lane whose turn has ended, if it had one."""
         if (holding := self._running.pop(lane, None)) is not None:
             holding.running -= 1
             self._lose_if_over(holding)
@@ -176,13 +172,13 @@ class KeyHoldings:
     # -- partitions that go away -----------------------------------------------------------------------------------
 
     def leave(self, endpoint: str, partitions: Collection[int]) -> None:
-        """These partitions are given up. What of them has not started is handed back."""
+        """Gives these partitions up. Their calls that have not started are handed back elsewhere."""
         for partition in partitions:
             if (holding := self._held.get((endpoint, partition))) is not None:
                 self._leave(holding)
 
     def leave_all(self, through_epoch: float) -> None:
-        """The same for all that are held at this epoch, or an older one."""
+        """Gives up all partitions that are held at this epoch or an older one."""
         for holding in list(self._held.values()):
             if holding.epoch <= through_epoch:
                 self._leave(holding)
@@ -222,7 +218,7 @@ class KeyHoldings:
     # -- to be read ------------------------------------------------------------------------------------------------
 
     def holds(self, endpoint: str, partition: int) -> bool:
-        """Whether the handler has been told of the partition, and not yet of its loss."""
+        """Whether the handler has been notified of the partition, and not yet of its loss."""
         return (endpoint, partition) in self._held
 
     @property
@@ -231,7 +227,7 @@ class KeyHoldings:
         return all(holding.phase is HoldingPhase.HELD for holding in self._held.values())
 
     def by_endpoint(self) -> dict[str, set[int]]:
-        """All partitions that the handler has been told of."""
+        """Returns all partitions that the handler has been notified of."""
         found: dict[str, set[int]] = {}
         for endpoint, partition in self._held:
             found.setdefault(endpoint, set()).add(partition)

@@ -1,9 +1,10 @@
-"""Permits: how many calls may run, how many do, and which unkeyed calls wait for a permit.
+"""Permits: how many calls may run, how many do, which unkeyed calls wait, and which router is notified of free permits.
 
-Invariants: `in_use <= max_ongoing` unless `max_ongoing` was lowered meanwhile; `waiting` counts the unkeyed calls in
-the queue, and those whose payloads are under way. Lanes wait in a queue of their own (`state/lanes.py`); a call in a
-slot has the permit of the slot and waits for none.
-Owner: the scheduler, whose parts take permits here and give them back.
+Invariants: `in_use <= max_ongoing` unless `max_ongoing` was lowered meanwhile. `waiting` counts the unkeyed calls in
+the queue and those whose payloads are still arriving. Lanes wait in a queue of their own (`state/lanes.py`); a call in
+a slot uses the slot's permit. A router is notified of room only while there is room, and at most once per gap, which is
+jittered.
+Owner: the scheduler, whose parts take permits here and return them.
 """
 
 from __future__ import annotations
@@ -15,19 +16,28 @@ from math import inf
 
 from replica_service.core.calls.runs import ReplicaRun, RouterPeer
 
-# The load of the replica, as it is reported to one router.
+CAPACITY_GAP_S = 0.1
+"""A router that had no room is notified of room at most this often; results carry the capacity as well."""
+_HEAD_START = 1.5
+"""In reaction times: a little more than a router needs to send. With less, other routers would send in vain."""
+_NO_HEAD_START = 0.25
+"""Share of the freed permits that two routers race for. Each race costs a refusal."""
+_SLOWER = 1.05
+"""Factor by which the estimated reaction time may grow per sample, so that one quick sample does not last."""
+_LEAST_REACTION = 0.01
+"""The shortest reaction time that is assumed, in gaps."""
 
 
 @dataclass(frozen=True, slots=True)
 class PermitCapacity:
-    """Counts calls. What the router may send is `max_ongoing + prefetch - others` less what it has sent."""
+    """The load as reported to one router. The router may have sent `max_ongoing + prefetch - others` calls."""
 
     max_ongoing: int
     prefetch: int
     keyed_window: int
     draining: bool
     others: int
-    """Permits in use and unkeyed calls that wait, without the unkeyed calls of this router that are not in slots."""
+    """Permits in use and waiting unkeyed calls, except this router's own unkeyed calls outside slots."""
 
 
 class Permits:
@@ -40,101 +50,82 @@ class Permits:
         self.prefetch = prefetch
         """Unkeyed calls that may wait for a permit."""
         self.in_use = 0
-        """Calls that run or are in a batcher, lanes that have their turn, slots."""
+        """Held by running calls, calls in a batcher, lanes with a turn, and slots."""
         self.waiting = 0
         """Unkeyed calls and reservations without a permit."""
         self.queue: deque[ReplicaRun] = deque()
-        """Unkeyed runs with calls that wait for permits, by age. Some may have been emptied by a cancel."""
+        """Unkeyed runs with calls that wait for permits, oldest first. Some may have been emptied by a cancel."""
 
     @property
     def has_room(self) -> bool:
-        """Whether one unkeyed call more would be taken."""
+        """Whether another unkeyed call would be accepted."""
         return self.in_use + self.waiting < self.max_ongoing + self.prefetch
 
     def wait_first(self, run: ReplicaRun) -> None:
-        """The run, which was here before, waits again, before all others."""
+        """Puts a run that has waited before at the front of the queue."""
         self.waiting += run.hi - run.lo
         self.queue.appendleft(run)
 
 
-# Which router is told next that there is room again.
-#
-# A router whose call has ended knows of the free permit at once, by the result. Routers that were told of no room do
-# not,
-# and if all of them were told, all but one would send in vain. So the router whose call ended has a head start, and
-# then
-# one router after another is told, a head start apart, for as long as none has sent a call. Which one is drawn at
-# random,
-# as is whether there is a head start at all: otherwise routers that always have calls to send would keep the permits
-# that
-# they happen to have, and some of them would always have too few.
-# Invariants: a router is told only while there is room, and at most once a gap, which is jittered.
-# Owner: the scheduler.
-
-CAPACITY_GAP_S = 0.1
-"""A router that had no room is told of room at most this often, unless results tell it anyway."""
-_HEAD_START = 1.5
-"""In reactions: a little more than the time that a router needs to come. With less, others would come in vain."""
-_NO_HEAD_START = 0.25
-"""Share of the freed slots that two routers race for. Each race that both run costs a refusal."""
-_SLOWER = 1.05
-"""By how much a reaction may be slower than the quickest before, so that what was quick once is forgotten."""
-_LEAST_REACTION = 0.01
-"""In gaps."""
-
-
 class Vacancies:
-    """Links that wait for room. All times are monotonic seconds."""
+    """Decides which router is notified next that there is room again. All times are monotonic seconds.
+
+    A router whose call has ended learns of the free permit from the result. Routers with a report of no room do not,
+    and if all were notified, all but one would send in vain. So the router whose call ended has a head start, and then
+    one router after another is notified, a head start apart, until one sends a call. The router is drawn at random, as
+    is whether there is a head start at all: otherwise routers that always have calls to send would keep the permits
+    that they happen to have, and some of them would always have too few.
+    """
 
     def __init__(self, gap_s: float, chance: Callable[[], float]) -> None:
         """`gap_s` is the longest gap between two capacity frames to one router; `chance` draws from [0, 1)."""
         self._gap_s = gap_s
         self._chance = chance
         self.full: dict[RouterPeer, None] = {}
-        """Links that were told that there is no room: a set that keeps its order. Nothing is due while it is empty."""
-        self.tell_at = inf
-        """When the next one is told, if there is still room then; infinite while there is none, or no router waits."""
+        """Links whose last report stated no room: an ordered set. Nothing is due while it is empty."""
+        self.notify_at = inf
+        """When the next router is notified if there is room then; infinite while there is none, or no router waits."""
         self._reaction_s = gap_s
-        """How soon a router sends once it was told of room: about a round trip. The quickest seen lately."""
+        """How soon a router sends after a notification, about a round trip: the quickest of recent samples."""
 
-    def told(self, link: RouterPeer, *, is_full: bool) -> None:
-        """A frame with the capacity goes to the router."""
+    def reported(self, link: RouterPeer, *, is_full: bool) -> None:
+        """Notes that a frame with the capacity goes to the router."""
         if is_full:
             self.full[link] = None
         else:
             self.full.pop(link, None)
             if not self.full:
-                self.tell_at = inf
+                self.notify_at = inf
 
     def freed(self, link: RouterPeer, now: float) -> None:
-        """A call of the router has ended, and that made room."""
+        """Notes that a call of the router has ended and made room."""
         if self.full:
             link.freed_at = now
 
     def came(self, link: RouterPeer, now: float) -> None:
-        """A router that a call's end had made room for has sent a run."""
+        """Measures the reaction of a router that sends a run after its call's end had made room."""
         if link.freed_at is not None:
             reaction_s = min(now - link.freed_at, self._reaction_s * _SLOWER, self._gap_s)
             self._reaction_s = max(reaction_s, self._gap_s * _LEAST_REACTION)
             link.freed_at = None
 
     def due(self, now: float, *, has_room: bool) -> RouterPeer | None:
-        """The router that has to be told now, if any; ask again until there is none."""
+        """Returns a router to notify now, or None. To be called until it returns None."""
         if not has_room or not self.full:
-            self.tell_at = inf
+            self.notify_at = inf
             return None
-        if self.tell_at == inf:
-            self.tell_at = now if self._chance() < _NO_HEAD_START else now + self._head_start_s()
-        if now < self.tell_at:
+        if self.notify_at == inf:
+            self.notify_at = now if self._chance() < _NO_HEAD_START else now + self._head_start_s()
+        if now < self.notify_at:
             return None
-        may_hear = [link for link in self.full if link.untold_until <= now]
-        if not may_hear:
-            self.tell_at = min(link.untold_until for link in self.full)
+        candidates = [link for link in self.full if link.silent_until <= now]
+        if not candidates:
+            self.notify_at = min(link.silent_until for link in self.full)
             return None
-        link = may_hear[int(self._chance() * len(may_hear))]
+        link = candidates[int(self._chance() * len(candidates))]
         del self.full[link]
-        link.untold_until = now + self._gap_s * (1.0 + self._chance()) / 2
-        self.tell_at = now + self._head_start_s() if self.full else inf
+        link.silent_until = now + self._gap_s * (1.0 + self._chance()) / 2
+        self.notify_at = now + self._head_start_s() if self.full else inf
         return link
 
     def _head_start_s(self) -> float:

@@ -1,7 +1,7 @@
-"""What waits and runs at one replica: the state that the parts of its scheduler share.
+"""The waiting and running calls of one replica: the state that the parts of its scheduler share.
 
-Purpose: each kind of state is an object of its own, which keeps its invariants; a part that decides takes from here
-those that it works with, and no other.
+Purpose: each kind of state is an object that keeps its own invariants; each part of the scheduler takes only the
+objects that it works with.
 Owner: the scheduler; between two of its steps nothing here changes.
 """
 
@@ -21,23 +21,20 @@ from replica_service.core.state.permits import Permits, Vacancies
 from replica_service.core.state.slot_table import ReservedSlotCalls
 from slotmesh.handlers.batching import BatchControl
 
-# Runs whose payloads are under way in chunks: they do not start until the payload is complete.
-#
-# Invariants: a run is here exactly while `run.awaits`; it is a single call. An unkeyed one is in no queue, a keyed one
-# in
-# its lane, which it blocks when its turn comes.
-# Owner: the scheduler.
-
 
 class AwaitedPayloads:
-    """The runs, and when the first of them is late."""
+    """Runs whose payloads arrive in chunks: they do not start until the payload is complete.
+
+    A run is here exactly while `run.awaits`; it is a single call. An unkeyed run is in no queue; a keyed run is in its
+    lane, which it blocks when its turn comes.
+    """
 
     __slots__ = ("due", "runs")
 
     def __init__(self) -> None:
         self.runs: dict[ReplicaRun, None] = {}
         self.due = inf
-        """No deadline of theirs is before this moment; monotonic seconds."""
+        """None of their deadlines is earlier; monotonic seconds."""
 
     def add(self, run: ReplicaRun) -> None:
         self.runs[run] = None

@@ -139,41 +139,37 @@ def bytes_of(outcome: KeptOutcome) -> int:
     return sum(map(len, outcome)) if isinstance(outcome, Sequence) else 0
 
 
-# What a replica keeps of sessions that it has dropped: the newest epoch, and up to where calls are unaccounted for.
-#
-# Purpose: an older epoch stays refused, and a question for a call that the replica had a record of and has dropped is
-# answered "unknown".
-# Invariants: nothing is kept of sessions of which nothing could be asked or refused. Bounded: the oldest go first.
-# Owner: the session table.
-
 MAX_FORGOTTEN = 65_536
-"""How many forgotten sessions a replica remembers."""
+"""Forgotten sessions that a replica remembers."""
 
 
 class Remnant(NamedTuple):
     """One forgotten session."""
 
     epoch: int
-    """The newest epoch that was seen."""
+    """The newest epoch received."""
     lost_through: int
-    """No call with a greater id had started and is unaccounted for; 0 where none is."""
+    """The greatest id of a started call whose outcome was lost with the session; 0 if there is none."""
 
 
 class ForgottenSessions:
-    """The remnants, by session."""
+    """What remains of dropped sessions, so that older epochs stay refused and lost calls are reported as unknown.
+
+    A session without anything to refuse or report is not kept. The oldest are dropped first.
+    """
 
     __slots__ = ("_max", "_remnants")
 
     def __init__(self, most: int = MAX_FORGOTTEN) -> None:
         self._max = most
         self._remnants: dict[str, Remnant] = {}
-        """By age."""
+        """By session id, oldest first."""
 
     def __len__(self) -> int:
         return len(self._remnants)
 
     def add(self, session_id: str, remnant: Remnant) -> None:
-        """The session is dropped now."""
+        """Adds a session that is dropped."""
         if remnant.epoch <= 1 and not remnant.lost_through:
             return
         if len(self._remnants) >= self._max:
@@ -181,9 +177,9 @@ class ForgottenSessions:
         self._remnants[session_id] = remnant
 
     def find(self, session_id: str) -> Remnant | None:
-        """What is known of the session, if it was dropped."""
+        """Returns the remnant of a dropped session; None if it is not remembered."""
         return self._remnants.get(session_id)
 
     def remove(self, session_id: str) -> None:
-        """The session is back, and not forgotten any more."""
+        """Removes a session that exists again."""
         self._remnants.pop(session_id, None)

@@ -1,15 +1,17 @@
-"""Slots: permits under a lease. Which are held, until when, and what became of those that ended.
+"""Slots: permits under a lease. `SlotTable` has the leases, `ReservedSlotCalls` the calls that run in slots.
 
-Purpose: a caller reserves a permit and says later what to run in it. If the caller never uses it, or dies, the permit
-comes free at the end of the lease.
-Invariants: a slot is reserved, then dispatched, released or expired, then at most done, and never goes back; it is
-dispatched at most once. A direct stream may take a reserved slot over: from then on it is held, or busy with one call
-of that stream, again and again, until it is released or expired; where the stream goes while a call runs, the slot is
-dispatched, and ends with that call. A lease has ended from `expires_at` on, whether `expire` has been called or not: an
-operation at that moment or later is too late, so one of the two wins and never both. No lease lasts longer than
-`MAX_LEASE_S` from its grant; one that a stream holds starts anew when the stream says so, and when a call ends.
-`granted == reserved + dispatched + released + expired`. Ended slots are remembered, for a bounded time and in bounded
-number, so that late operations get the right failure. Secrets are in no failure and in no `repr`.
+Purpose: a caller reserves a permit and dispatches a call in it later. If the caller never uses it, or dies, the permit
+is freed at the end of the lease. A call in a slot uses the slot's permit and waits in no queue; it waits only for its
+link to be fresh, and no longer than the slot's lease would have lasted.
+Invariants: a slot is reserved, then dispatched, released or expired, then at most done, and never returns to an earlier
+state; it is dispatched at most once. A direct stream may attach a reserved slot: the slot is then held, or busy with
+one call of that stream, repeatedly, until it is released or expires. If the stream ends while a call runs, the slot is
+dispatched and ends with that call. A lease ends at `expires_at`, whether or not `expire` has been called: an operation
+at that time or later is too late, so exactly one of the two wins. No lease lasts longer than `MAX_LEASE_S` from its
+grant; a held slot's lease restarts when its stream requests it and when a call ends. `granted == reserved + dispatched
++ released + expired`. Ended slots are remembered for a bounded time and in a bounded number, so that late operations
+get the right failure. A call is in `entered` or in `held_up`, or it has started, or it has its outcome. Secrets are in
+no failure and in no `repr`.
 Owner: the scheduler, which keeps the permits. All times are monotonic seconds.
 """
 
@@ -31,15 +33,15 @@ from slotmesh.security.identity import is_member
 from slotmesh.security.quotas import Quota, QuotaKind
 
 REMEMBERED_S = 300.0
-"""How long the end of a slot is remembered at most."""
+"""How long an ended slot is remembered at most."""
 MAX_REMEMBERED = 65_536
-"""How many ended slots are remembered at most; the oldest are forgotten first."""
+"""Ended slots that are remembered at most; the oldest are forgotten first."""
 HELD_TIMES_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 """Bounds of the histogram of times from grant to dispatch, seconds."""
 
 
 class SlotTable:
-    """All slots that are held, and how others ended."""
+    """All current slots, and recently ended ones."""
 
     __slots__ = (
         "_by_secret",
@@ -58,39 +60,39 @@ class SlotTable:
 
     def __init__(self) -> None:
         self._by_secret: dict[bytes, ReservedSlot] = {}
-        """Slots that are held, and those whose end is remembered."""
+        """Current slots and remembered ended ones."""
         self._leases: DeadlineHeap[ReservedSlot] = DeadlineHeap()
         self._ended: deque[ReservedSlot] = deque()
-        """Those whose end is remembered, by age."""
+        """Remembered ended slots, oldest first."""
         self.granted = 0
         self.busy = 0
         """Slots of direct streams in which a call runs."""
         self.lapsed: list[ReservedSlot] = []
-        """Slots of direct streams whose leases have ended, until the streams are told."""
+        """Slots of direct streams whose leases have ended and whose streams have no report of it yet."""
         self.prolongs = True
-        """Whether leases that streams hold start anew. False once the replica drains; never goes back."""
+        """Whether leases of held slots restart. False for good once the replica drains."""
         self.dispatched = 0
-        """With those whose call has ended."""
+        """Including slots whose call has ended."""
         self.released = 0
-        """Given back without a call."""
+        """Released without a call."""
         self.expired = 0
         self.held_times = Histogram(HELD_TIMES_S)
-        """Seconds from grant to dispatch, of all that were dispatched."""
+        """Seconds from grant to dispatch."""
         self.quota = Quota(QuotaKind.SLOTS, 1, "max_slots_per_caller")
-        """Slots that are reserved or that direct streams have, by who has reserved them. Who grants says how many."""
+        """Slots that are reserved or held, by the identity that reserved them. `too_many_of` sets the limit."""
 
     @property
     def reserved(self) -> int:
-        """How many are reserved, or direct streams have, now: each holds a permit."""
+        """The number of slots that are reserved, held or busy; each has a permit."""
         return self.granted - self.dispatched - self.released - self.expired
 
-    # -- what is asked for -----------------------------------------------------------------------------------------
+    # -- operations ------------------------------------------------------------------------------------------------
 
     def grant(self, secret: bytes, endpoint: str, lease_s: float, now: float, identity: str = "") -> ReservedSlot:
-        """A new slot. The secret is new as well; a lease of more than `MAX_LEASE_S` is cut to that.
+        """Adds a reserved slot. A lease of more than `MAX_LEASE_S` is cut to that.
 
         Raises:
-            ValueError: the secret was drawn before, or the lease would have no length.
+            ValueError: the secret is in use, or the lease is not positive.
         """
         if secret in self._by_secret:
             raise ValueError("a secret was drawn twice")
@@ -104,14 +106,14 @@ class SlotTable:
         return slot
 
     def too_many_of(self, identity: str, most: int) -> Failure | None:
-        """Why whoever has this name may not have one slot more, where `most` are one's own; None where it may."""
+        """Returns the failure if this identity already has `most` slots; None if it may reserve another."""
         self.quota.most = most
         return self.quota.refusal(_counted(identity))
 
     def is_of_another(self, secret: bytes, identity: str, endpoints: Container[str] | None = None) -> bool:
-        """Whether somebody else has reserved the slot than who has this name, or for an endpoint that is not of these.
+        """Whether another identity reserved the slot, or its endpoint is not in `endpoints`.
 
-        Without a name it is a router's own. `endpoints` None: any will do.
+        An empty `identity` (a router's own operation) matches every slot. `endpoints` None: every endpoint matches.
         """
         slot = self._by_secret.get(secret)
         if slot is None or not identity:
@@ -119,7 +121,7 @@ class SlotTable:
         return slot.identity not in ("", identity) or (endpoints is not None and slot.endpoint not in endpoints)
 
     def renew(self, secret: bytes, lease_s: float, now: float) -> ReservedSlot | Failure:
-        """A new lease from now on, as far as `MAX_LEASE_S` in all allow; or why there is none."""
+        """Restarts the lease from `now`, within `MAX_LEASE_S` of the grant; or returns the failure."""
         slot = self._reserved(secret, now)
         if isinstance(slot, ReservedSlot):
             slot.expires_at = min(now + lease_s, slot.granted_at + MAX_LEASE_S)
@@ -127,7 +129,7 @@ class SlotTable:
         return slot
 
     def dispatch(self, secret: bytes, endpoint: str, now: float) -> ReservedSlot | Failure:
-        """A call takes the slot over; returns why not if it cannot. An empty `endpoint` means that of the slot."""
+        """Uses the slot for a call, or returns the failure. An empty `endpoint` means the slot's."""
         slot = self._reserved_for(secret, endpoint, now)
         if isinstance(slot, Failure):
             return slot
@@ -136,7 +138,7 @@ class SlotTable:
         return slot
 
     def release(self, secret: bytes, now: float) -> bool:
-        """Ends a slot that is reserved; returns whether there was one."""
+        """Ends a reserved slot. Returns whether there was one."""
         slot = self._reserved(secret, now)
         if isinstance(slot, Failure):
             return False
@@ -147,7 +149,7 @@ class SlotTable:
     # -- slots of direct streams -----------------------------------------------------------------------------------
 
     def hold(self, secret: bytes, endpoint: str, lease_s: float, now: float) -> ReservedSlot | Failure:
-        """A stream takes the slot over, or hears why it does not. An empty `endpoint` means that of the slot."""
+        """Attaches the slot to a direct stream, or returns the failure. An empty `endpoint` means the slot's."""
         slot = self._reserved_for(secret, endpoint, now)
         if isinstance(slot, ReservedSlot):
             slot.state = SlotState.HELD
@@ -158,9 +160,9 @@ class SlotTable:
         return slot
 
     def prolong(self, slot: ReservedSlot, now: float) -> None:
-        """The lease of a slot that is held starts anew, unless the replica drains.
+        """Restarts the lease of a held slot, unless the replica drains.
 
-        It is looked at when it would have ended before: not each call has to say when.
+        The heap keeps the earlier deadline and checks the slot then, so a call does not have to update the heap.
         """
         if self.prolongs:
             slot.expires_at = now + slot.lease_s
@@ -168,12 +170,12 @@ class SlotTable:
             self._leases.watch(slot.expires_at, slot)
 
     def begin(self, slot: ReservedSlot) -> None:
-        """A call takes over the slot, which is held, for as long as it is here."""
+        """Marks a held slot as busy with a call."""
         slot.state = SlotState.BUSY
         self.busy += 1
 
     def let_go(self, slot: ReservedSlot, now: float) -> bool:
-        """The stream has the slot no longer. Returns whether that ends the slot: else the call in it does."""
+        """Detaches the slot from its stream. Returns whether that ends the slot; otherwise the call in it does."""
         slot.holder = None
         if slot.state is SlotState.BUSY:
             self.busy -= 1
@@ -183,10 +185,10 @@ class SlotTable:
         self._end(slot, SlotState.RELEASED, now)
         return True
 
-    # -- what happens ----------------------------------------------------------------------------------------------
+    # -- events ----------------------------------------------------------------------------------------------------
 
     def done(self, slot: ReservedSlot, now: float) -> None:
-        """The call that took the slot over has ended, or will not start."""
+        """Handles the end of the call in the slot, or that it will not start."""
         if slot.state is SlotState.BUSY:
             slot.state = SlotState.HELD
             self.busy -= 1
@@ -195,34 +197,34 @@ class SlotTable:
             self._end(slot, SlotState.DONE, now)
 
     def expire(self, now: float) -> int:
-        """Ends the slots whose leases are over; returns how many."""
-        over = 0
+        """Ends the slots whose leases have ended. Returns their number."""
+        expired = 0
         for slot in self._leases.pop_due(now):
             if slot.state is SlotState.BUSY:
-                continue  # it is looked at again when its call has ended
+                continue  # its lease restarts when its call ends
             if slot.expires_at > now:
                 self._leases.watch(slot.expires_at, slot)
                 continue
-            over += 1
+            expired += 1
             self._end(slot, SlotState.EXPIRED, now)
             if slot.holder is not None:
                 self.lapsed.append(slot)
-        self.expired += over
-        return over
+        self.expired += expired
+        return expired
 
     def next_deadline(self) -> float | None:
-        """When the next lease ends; None where there is none."""
+        """When the next lease ends; None if there is none."""
         return self._leases.next_deadline()
 
     def take_lapsed(self) -> list[ReservedSlot]:
-        """Slots of streams whose leases have ended. They are the streams' no longer."""
+        """Returns the slots of streams whose leases have ended since the last call."""
         lapsed, self.lapsed = self.lapsed, []
         return lapsed
 
     # -- within ----------------------------------------------------------------------------------------------------
 
     def _reserved(self, secret: bytes, now: float) -> ReservedSlot | Failure:
-        """The slot, if it is reserved and its lease has not ended."""
+        """Returns the slot if it is reserved and its lease has not ended; otherwise the failure."""
         self._forget(now)
         slot = self._by_secret.get(secret)
         if slot is None:
@@ -232,7 +234,7 @@ class SlotTable:
         return _ENDS[slot.state]
 
     def _reserved_for(self, secret: bytes, endpoint: str, now: float) -> ReservedSlot | Failure:
-        """The same, if it was reserved for this endpoint, or for whichever where that is empty."""
+        """Like `_reserved`, and fails if the slot is for another endpoint. An empty `endpoint` matches every slot."""
         slot = self._reserved(secret, now)
         if isinstance(slot, ReservedSlot) and endpoint and endpoint != slot.endpoint:
             return failures.slot_of_another(slot.endpoint, endpoint)
@@ -260,7 +262,7 @@ class SlotTable:
 
 
 def _counted(identity: str) -> str:
-    """Whose quota it is; empty where it is of a member of the mesh, or of nobody who is known."""
+    """Returns the name whose quota counts; empty (not counted) for mesh members and unidentified callers."""
     return "" if is_member(identity) else identity
 
 
@@ -272,16 +274,7 @@ _ENDS = {
     SlotState.RELEASED: failures.SLOT_RELEASED,
     SlotState.EXPIRED: failures.SLOT_EXPIRED,
 }
-"""The failure of operations on slots that are not reserved any more."""
-
-
-# Calls that were dispatched in slots, until they start, and after they have ended.
-#
-# Purpose: a call in a slot has the slot's permit, so it waits in no queue; it only waits for its link to be fresh, and
-# no
-# longer than the lease of the slot would have lasted.
-# Invariants: a call is in `entered` or in `held_up`, or it has started, or it was answered.
-# Owner: the scheduler.
+"""The failure of an operation on a slot that is no longer reserved, by its state."""
 
 
 class ReservedSlotCalls:
@@ -293,36 +286,35 @@ class ReservedSlotCalls:
         self._permits = permits
         self.table = SlotTable()
         self.held: dict[RouterPeer, dict[int, ReservedSlot]] = {}
-        """The slots that direct streams hold, by what these call them."""
+        """The slots that direct streams hold, by the stream's number for them."""
         self.entered: deque[ReplicaRun] = deque()
         """Calls that have not started. Some may have been emptied by a cancel."""
         self.held_up: dict[ReplicaRun, float] = {}
-        """Calls that are parked, and until when they may be: they keep permits from others. Monotonic seconds."""
+        """Parked calls, and until when each may be parked, since it occupies a permit. Monotonic seconds."""
         self.due = inf
-        """No lease ends before this moment, nor the time of a call that is held up; minus infinity where there is
-        something to do at once."""
+        """No lease and no parked call's time ends earlier; minus infinity if there is work to do immediately."""
         self.vacated: list[ReservedSlot] = []
         """Slots whose calls have ended since the last step."""
 
     def grant(self, secret: bytes, endpoint: str, lease_s: float, now: float, identity: str) -> ReservedSlot:
-        """A new slot, whose lease begins, of whoever has this name."""
+        """Adds a slot reserved by this identity; its lease begins."""
         slot = self.table.grant(secret, endpoint, lease_s, now, identity)
         self.due = min(self.due, slot.expires_at)
         return slot
 
     def enter(self, run: ReplicaRun) -> None:
-        """The call is to start."""
+        """Adds a call that is to start."""
         self.entered.appendleft(run)
 
     def hold_up(self, run: ReplicaRun, slot: ReservedSlot) -> None:
-        """The call is parked: the rest of a lease may be less than what a link takes to become fresh."""
+        """Parks the call for at least `FRESH_S`: the rest of a lease may be too short for a link to become fresh."""
         until = self.held_up[run] = min(run.deadline, max(slot.expires_at, run.arrived + FRESH_S))
         self.due = min(self.due, until)
 
     def vacate(self, slot: ReservedSlot, link: RouterPeer) -> None:
-        """The call in the slot has ended, or will not start; its permit is free, or about to be.
+        """Handles the end of the call in the slot, or that it will not start. The caller frees the permit.
 
-        That of a slot that a direct stream holds passes back to the slot.
+        The permit of a slot that a direct stream holds returns to the slot.
         """
         link.in_slots -= 1
         if slot.holder is not None:
@@ -330,14 +322,14 @@ class ReservedSlotCalls:
         self.vacated.append(slot)
 
     def forget_vacated(self, now: float) -> None:
-        """The step in which calls have ended is over."""
+        """Completes the slots whose calls ended in this step."""
         for slot in self.vacated:
             self.table.done(slot, now)
             self.due = min(self.due, slot.alarm)
         self.vacated.clear()
 
     def set_due(self) -> None:
-        """All that was due has been seen to."""
+        """Recomputes `due` after all due work was done."""
         self.due = min(self.held_up.values(), default=inf)
         deadline = self.table.next_deadline()
         if deadline is not None:

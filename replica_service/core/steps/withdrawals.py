@@ -166,7 +166,7 @@ class RunWithdrawals:
         link = event.link
         link.closed = True
         link.fresh_until = -inf
-        self._vacancies.told(link, is_full=False)
+        self._vacancies.reported(link, is_full=False)
         self._parking.unpark(link)
         self._held.stream_ended(link, now)
         for run in list(link.waiting.values()):

@@ -1,9 +1,13 @@
-"""Invocations of batch methods: the arguments of a batch's calls put together, and the results taken apart.
+"""Invocations of batch methods: combines the arguments of a batch's calls, splits the results, and weighs calls.
 
-Purpose: shared by all executors. Its calls become columns as a whole (`slotmesh/codec/columns.py`), and an array
-that was returned is encoded as a whole. An entry of a list that is an exception is what that one call has raised.
-Invariants: a call whose arguments are unsound fails alone and is not executed; calls that give their arguments in
-different ways (other names, fewer of them) never share an invocation, so that a default of the method is a default.
+Purpose: shared by all executors. A batch's calls become columns as a whole (`slotmesh/codec/columns.py`), and a
+returned array is encoded as a whole. An exception in a returned list is the failure of that one call.
+Invariants: a call with invalid arguments fails alone and is not executed. Calls that pass their arguments in different
+ways (other names, fewer of them) never share an invocation, so that the method's defaults apply. No call begins after
+its deadline, nor while its link is not fresh. Each call is weighed in a context of its own; an error in its arguments,
+in `batch_size_fn` or in the returned weight is the failure of that one call. Arguments are decoded once: those decoded
+for the weight are kept with the run.
+Owner: executors; weighing runs on the engine's event loop.
 """
 
 from __future__ import annotations
@@ -29,23 +33,20 @@ from slotmesh.codec.tensors import count_of, split_rows
 from slotmesh.errors import Executed, Failure, Reason
 from slotmesh.foreign import is_exception, shown, type_name
 
-# What calls of a batch method weigh: the user's `batch_size_fn`, asked for the core.
-#
-# Purpose: decodes a call's arguments, once, and asks the function; the arguments wait with the call for its batch.
-# Invariants: each call is weighed in a context of its own; an error in the arguments, in the function, or in what it
-# returns, is the failure of that one call, which is not executed.
-# Owner: the engine, on its event loop.
-
 SizeFunction = Callable[..., Any]
+OnFailed = Callable[[ReplicaRun, int, int, Failure], None]
+"""Called for calls that failed: run, first index, count, failure."""
+FailureOf = Callable[[BaseException, str], Failure]
+"""Returns the failure for an exception of a method, by its name."""
 
 _MOST_SHOWN: Final = 256
-"""Characters of what was returned instead of a weight."""
-
+"""Characters of an invalid weight that a message shows."""
 _POSITIONAL = {inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD}
+_ENDS: Final = (StopIteration, StopAsyncIteration)
 
 
 def weighers(methods: Mapping[str, HandlerMethod], errors: HandlerErrors) -> dict[str, Weigh]:
-    """For each batch method whose calls have a weight, by name, how they are weighed."""
+    """Returns the weighing function of each batch method with a `batch_size_fn`, by name."""
     return {
         name: weigher(method, control.batch_size_fn, errors)
         for name, method in methods.items()
@@ -54,7 +55,7 @@ def weighers(methods: Mapping[str, HandlerMethod], errors: HandlerErrors) -> dic
 
 
 def weigher(method: HandlerMethod, size_fn: SizeFunction, errors: HandlerErrors) -> Weigh:
-    """How calls of the batch method are weighed."""
+    """Returns the function that weighs calls of the batch method."""
     first = _first_alone(method, size_fn)
 
     def weigh(run: ReplicaRun, index: int) -> Weighed:
@@ -86,10 +87,10 @@ def weigher(method: HandlerMethod, size_fn: SizeFunction, errors: HandlerErrors)
 
 
 def arguments(method: HandlerMethod, run: ReplicaRun, index: int) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
-    """The arguments of a call; those that were decoded for its weight, and then not again.
+    """Returns the arguments of a call. Those that were decoded for its weight are returned once, without decoding.
 
     Raises:
-        DecodeError: they are unsound.
+        DecodeError: the arguments are invalid.
     """
     if run.weighed is not None and (each := run.weighed.pop(index, None)) is not None and each.arguments is not None:
         decoded: tuple[tuple[Any, ...], Mapping[str, Any]] = each.arguments
@@ -98,19 +99,19 @@ def arguments(method: HandlerMethod, run: ReplicaRun, index: int) -> tuple[tuple
 
 
 def _first_alone(method: HandlerMethod, size_fn: SizeFunction) -> str | None:
-    """The name of the method's first parameter, where the size function takes that one; None where it takes all."""
+    """Returns the name of the method's first parameter if the size function takes only that; None if it takes all."""
     declared = method.signature.parameters
     first = declared[0].name if declared else ""
     try:
         parameters = inspect.signature(size_fn).parameters
-    except (TypeError, ValueError):  # some that are written in C have no signature; they take an item
+    except (TypeError, ValueError):  # some C functions have no signature; they take one item
         return first
     takes_one = len(parameters) == 1 and all(each.kind in _POSITIONAL for each in parameters.values())
     return first if takes_one else None
 
 
 def _number(weight: Any) -> float | None:
-    """The weight, if it is one; numbers of other kinds, as numpy's, are fine."""
+    """Returns the weight as a float, also from other number types such as numpy's; None if it is invalid."""
     try:
         number: float = weight if type(weight) in {int, float} else float(weight)
         return number if isfinite(number) and number >= 0 else None
@@ -122,30 +123,23 @@ def _unweighable(message: str) -> Failure:
     return Failure(reason=Reason.HANDLER_ERROR, message=message, executed=Executed.NO)
 
 
-OnFailed = Callable[[ReplicaRun, int, int, Failure], None]
-"""Called for calls that failed: run, first index, count, failure."""
-FailureOf = Callable[[BaseException, str], Failure]
-"""The failure that callers of a method, by name, get for an exception."""
-_ENDS: Final = (StopIteration, StopAsyncIteration)
-
-
 class Invocation:
-    """The arguments of one invocation of the batch method: lists, an entry a call, or arrays, a row a call."""
+    """The arguments of one invocation of the batch method: lists with an entry per call, or arrays with a row."""
 
     __slots__ = ("args", "named", "parts", "rows", "shape")
 
     def __init__(self, shape: Hashable) -> None:
         self.shape = shape
-        """What its calls have in common: how they give their arguments."""
+        """How its calls pass their arguments."""
         self.args: list[list[Any]] = []
         self.named: dict[str, list[Any]] = {}
         self.parts: list[Part] = []
         """The calls of these entries, in order."""
         self.rows: list[int] = []
-        """Of calls with tensors, how many entries each has; empty: one a call."""
+        """The number of rows of each call with tensors; empty: one per call."""
 
     def extend(self, columns: Columns, parts: Sequence[Part]) -> None:
-        """These calls come next; their columns are made for this, and are kept."""
+        """Appends these calls. Takes ownership of the columns."""
         self.rows += columns.rows
         if not self.parts:
             self.args, self.named = list(columns.args), dict(columns.named)
@@ -167,12 +161,12 @@ class Invocation:
         return sum(hi - lo for _, lo, hi in self.parts)
 
     def call(self, method: HandlerMethod) -> Any:
-        """Calls the method; a coroutine where it is `async def`."""
+        """Calls the method. Returns a coroutine if it is `async def`."""
         args, named = method.columns.passed(self.args, self.named)
         return method.function(*args, **named)
 
     def checked(self, returned: Any, method: HandlerMethod) -> Sequence[Any] | Failure:
-        """What the method returned: a result for each call, or why there is none for any."""
+        """Returns a result for each call, or the failure of all calls if the number of results is wrong."""
         if self.rows:
             by_call = split_rows(returned, self.rows)
             return by_call if by_call is not None else wrong_length(method.name, sum(self.rows), count_of(returned))
@@ -186,7 +180,7 @@ class Invocation:
     def outcomes(
         self, returned: Sequence[Any] | Failure, method: HandlerMethod, failure_of: FailureOf
     ) -> Iterator[Outcome]:
-        """What becomes of each call; `returned` is what `checked` or `HandlerErrors` made of what happened."""
+        """Yields the outcomes of the calls. `returned`: results from `checked`, or the failure of all calls."""
         if isinstance(returned, Failure):
             for run, lo, hi in self.parts:
                 yield run, lo, hi - lo, returned
@@ -207,7 +201,7 @@ class Invocation:
 
 
 def invocations(batch: StartBatch, method: HandlerMethod, on_failed: OnFailed) -> Iterator[Invocation]:
-    """The invocations that the batch takes, in order: one, unless calls differ in how they give their arguments."""
+    """Yields the invocations of the batch in order: one, unless calls pass their arguments in different ways."""
     current: Invocation | None = None
     for parts, pieces in _pieces(batch, method):
         size = sum(hi - lo for _, lo, hi in parts)
@@ -227,10 +221,7 @@ def invocations(batch: StartBatch, method: HandlerMethod, on_failed: OnFailed) -
 
 
 def _pieces(batch: StartBatch, method: HandlerMethod) -> Iterator[tuple[list[Part], Iterable[Columns | Flaw]]]:
-    """The arguments of the batch's calls: of all of one content type at once, from whichever client.
-
-    Those that were decoded before, to be weighed, are taken one by one.
-    """
+    """Yields the arguments of consecutive calls of one content type together, and those of weighed calls one by one."""
     alike: list[Part] = []
     for part in batch.parts:
         run, lo, hi = part
@@ -260,7 +251,7 @@ def _column_of_one(method: HandlerMethod, run: ReplicaRun, index: int) -> Column
 
 
 def _take(parts: deque[Part], count: int) -> list[Part]:
-    """Takes the first calls off the parts."""
+    """Removes the first `count` calls from the parts and returns them."""
     taken: list[Part] = []
     while count:
         run, lo, hi = parts.popleft()
@@ -273,28 +264,28 @@ def _take(parts: deque[Part], count: int) -> list[Part]:
 
 
 def is_of(work: StartCalls | StartBatch, is_wanted: Callable[[ReplicaRun], bool]) -> bool:
-    """Whether calls of a wanted run are in it."""
+    """Whether the work has calls of a wanted run."""
     if isinstance(work, StartCalls):
         return is_wanted(work.run)
     return any(is_wanted(run) for run, _, _ in work.parts)
 
 
 def ends_call(entry: Any) -> bool:
-    """Whether this entry of a list that was yielded means that its call has no more values."""
+    """Whether this entry of a yielded list ends its call."""
     return entry is StopIteration or entry is StopAsyncIteration or issubclass(type(entry), _ENDS)
 
 
 def _exceptions_in(values: Sequence[Any]) -> list[int]:
-    """Where there are exceptions among the values, from the last one on."""
+    """Returns the indices of exceptions among the values, in descending order."""
     if is_rows(values) or not any(issubclass(each, BaseException) for each in set(map(type, values))):
         return []
     return [index for index in range(len(values) - 1, -1, -1) if is_exception(values[index])]
 
 
 def _as_list(returned: Any) -> Sequence[Any] | None:
-    """What a batch method returned, one result each: lists, tuples, arrays and their like; None for anything else.
+    """Returns the results of a batch method as a plain list or numpy array; None if it is no list, tuple or array.
 
-    It is a list of ours, or an array of numpy: no foreign code is called as it is taken apart.
+    Splitting the returned value calls no foreign code.
     """
     if type(returned) is list or is_rows(returned):
         plain: Sequence[Any] = returned
@@ -306,18 +297,13 @@ def _as_list(returned: Any) -> Sequence[Any] | None:
     return values if isinstance(values, list) else None
 
 
-# Calls of a batch that become overdue before it is their turn.
-#
-# Purpose: a batch whose calls give their arguments in different ways takes several invocations of its method, one after
-# another. The batch was claimed for the first one; before each other one its calls are checked again.
-# Invariant: no call begins past its deadline, nor while its link is not fresh.
-# Owner: shared by all executors.
-
-
 def in_time(
     invocation: Invocation, batch: StartBatch, method: HandlerMethod, now: float, on_failed: OnFailed
 ) -> Invocation | None:
-    """The invocation without those of its calls that must not begin any more, which fail; None where none is left."""
+    """Returns the invocation without the calls that must not begin any more, which fail; None if none is left.
+
+    To be called before each invocation of a batch but the first, for which the batch was claimed.
+    """
     parts = []
     for part in invocation.parts:
         run, lo, hi = part

@@ -1,9 +1,9 @@
-"""Steps an `async def` that yields, in a task of its own.
+"""The three drives, which step methods that yield: `async def` in a task, on the handler's own loop, `def` in threads.
 
-Purpose: `asyncio.current_task()` and context variables are right in the handler, and so is `asyncio.timeout`: one that
-runs out between two values, while the task waits for the caller, is raised in the handler, where it is suspended.
-Invariants: a handler that never waits lets the rest of the process have the loop every `STEP_S`; one that was cancelled
-ends where it waits, or at its next value.
+Invariants: `asyncio.current_task()`, context variables and `asyncio.timeout` are right in the handler. A timeout that
+expires between two values, while the task waits for the caller, is raised in the handler where it is suspended. An
+`async def` that never waits leaves the loop to other tasks every `STEP_S`; a cancelled one ends where it waits, or at
+its next value.
 Owner: the generator executor, on its event loop.
 """
 
@@ -19,19 +19,23 @@ from replica_service.shell.executors.generator_drives import Drive, Script, Stag
 from slotmesh.handlers.context import current_place
 
 STEP_S = 0.005
+_END: Final = object()
+
+InThread = Callable[[Callable[[], None]], None]
+"""Schedules the function in a thread of the handlers."""
 
 
 class AsyncDrive(Drive):
-    """One generator that is `async def`."""
+    """Steps one `async def` generator in a task of its own."""
 
     def __init__(self, script: Script, stage: Stage) -> None:
         super().__init__(script, stage)
         self._loop = asyncio.get_running_loop()
         self._task: asyncio.Task[None] | None = None
         self._room: asyncio.Future[None] | None = None
-        """What it waits for while it is paused."""
+        """Awaited while the drive is paused."""
         self._is_ending = False
-        """Whether the process ends: outcomes are not delivered any more."""
+        """Whether the process ends, so that outcomes are not delivered any more."""
 
     def start(self) -> None:
         self._task = self._loop.create_task(self._run(), context=self._stage.context.copy())
@@ -60,18 +64,18 @@ class AsyncDrive(Drive):
             await self._serve(generator)
             self._left()
         if not self._is_ending:
-            self._say_over()
+            self._finish()
 
-    def _say_over(self) -> None:
-        # What follows is not the handler's: neither is the context.
+    def _finish(self) -> None:
+        # Not in the handler's context.
         self._stage.context.run(self._ended)
 
     async def _serve(self, generator: AsyncGenerator[Any, None] | None) -> None:
         try:
             if generator is not None:
                 await self._follow(generator)
-            elif self._mistake is not None:
-                raise self._mistake
+            elif self._error is not None:
+                raise self._error
         except BaseException as error:  # noqa: BLE001 - nothing that a handler raises may end more than its call
             if not self._is_ending:
                 self._raised(error)
@@ -82,14 +86,14 @@ class AsyncDrive(Drive):
     async def _close(self, generator: AsyncGenerator[Any, None]) -> None:
         task = self._task
         while task is not None and task.cancelling():
-            task.uncancel()  # what the handler does at its end was not taken back
+            task.uncancel()  # the cancellation must not hit the handler's cleanup
         try:
             await generator.aclose()
-        except BaseException as error:  # noqa: BLE001 - as above; this is for the log: the outcome is known
+        except BaseException as error:  # noqa: BLE001 - as above; only logged, since the outcome is known
             self._stage.errors.failure_of(error, self._script.method)
 
     async def _follow(self, generator: AsyncGenerator[Any, None]) -> None:
-        """Steps it until it ends or no call wants more of it."""
+        """Steps the generator until it ends or no call takes more values."""
         now, step = self._stage.now, generator.__anext__
         until = now() + STEP_S
         awaited = step()
@@ -113,7 +117,7 @@ class AsyncDrive(Drive):
             awaited = step()
 
     async def _pause(self) -> None:
-        """Until it may go on; for a moment at least."""
+        """Waits for credit; yields to the loop at least once."""
         await asyncio.sleep(0)
         while self._is_full:
             self._room = self._loop.create_future()
@@ -123,16 +127,13 @@ class AsyncDrive(Drive):
                 self._room = None
 
 
-# Steps an `async def` that yields on a loop of the handler's own, in another thread than the engine's.
-#
-# Purpose: an `AsyncDrive` with a thread between it and the engine.
-# Invariants: calls from the engine reach the handler's task on its loop, in order, and calls from the task reach the
-# engine on the engine's; a handler that closes is not disturbed by earlier ones.
-# Owner: the generator executor, on its event loop; `_run` and what it calls are on the handler's.
-
-
 class OwnLoopDrive(AsyncDrive):
-    """One generator that is `async def`, stepped elsewhere."""
+    """Steps one `async def` generator on the handler's own loop, in another thread than the engine's.
+
+    Calls of the engine reach the handler's task on its loop, in order, and calls of the task reach the engine on the
+    engine's loop. An earlier stop does not disturb a generator that is closing. `_run` and its callees run on the
+    handler's loop.
+    """
 
     def __init__(self, script: Script, stage: Stage, loop: asyncio.AbstractEventLoop) -> None:
         """`loop` is the handler's."""
@@ -158,8 +159,8 @@ class OwnLoopDrive(AsyncDrive):
         return ended
 
     def _pass_on(self, callback: Callable[[], None]) -> None:
-        with contextlib.suppress(RuntimeError):  # the handler's loop has ended, and all that was on it
-            # A context is one thread's at a time, and the stage's is the engine's.
+        with contextlib.suppress(RuntimeError):  # the handler's loop has ended with all its tasks
+            # Only one thread can enter a context at a time, and the stage's context is the engine's.
             self._loop.call_soon_threadsafe(callback, context=self._stage.context.copy())
 
     # -- on the handler's loop -------------------------------------------------------------------------------------
@@ -168,7 +169,7 @@ class OwnLoopDrive(AsyncDrive):
         with contextlib.suppress(RuntimeError):  # the engine's loop has ended
             self._engine_loop.call_soon_threadsafe(callback, context=self._stage.context)
 
-    def _say_over(self) -> None:
+    def _finish(self) -> None:
         self._post(self._ended)
 
     def _stop_here(self) -> None:
@@ -187,22 +188,13 @@ class OwnLoopDrive(AsyncDrive):
             task.add_done_callback(lambda _task: self._post(settle))
 
 
-# Steps a `def` that yields, in threads: a stint at a time.
-#
-# Purpose: a stint lasts until the generator ends, or is as far ahead of its callers as it may be: while it is paused it
-# holds no thread. Context variables are those of the call in whichever thread it is.
-# Invariants: one stint at a time; what follows from its end is decided on the loop, so that no value that is taken
-# meanwhile is overlooked.
-# Owner: the generator executor, on its event loop; `_serve` and what it calls run in a thread.
-
-_END: Final = object()
-
-InThread = Callable[[Callable[[], None]], None]
-"""Has a thread of the handlers call this soon."""
-
-
 class ThreadDrive(Drive):
-    """One generator that is `def`."""
+    """Steps one `def` generator in threads, one stint at a time.
+
+    A stint lasts until the generator ends or has used its callers' credit; a paused generator holds no thread. Context
+    variables are those of the call in every thread. The end of a stint is handled on the loop, so that acknowledgements
+    that arrive meanwhile are not missed. `_serve` and its callees run in a thread.
+    """
 
     def __init__(self, script: Script, stage: Stage, in_thread: InThread) -> None:
         super().__init__(script, stage)
@@ -221,7 +213,7 @@ class ThreadDrive(Drive):
             self._in_thread(self._stint)
 
     def _stop(self) -> None:
-        self.resume()  # a stint that is under way looks after each value
+        self.resume()  # a running stint checks after each value
 
     def end(self) -> None:
         for recipient in self.recipients:
@@ -233,7 +225,7 @@ class ThreadDrive(Drive):
             self._loop.call_soon_threadsafe(callback, context=self._stage.context)
 
     def _stinted(self) -> None:
-        """A stint has ended."""
+        """Handles the end of a stint."""
         if self._is_over:
             self._ended()
             return
@@ -255,8 +247,8 @@ class ThreadDrive(Drive):
                 return
         try:
             if self._generator is None:
-                if self._mistake is not None:
-                    raise self._mistake
+                if self._error is not None:
+                    raise self._error
             elif not self._step(self._generator):
                 return
         except BaseException as error:  # noqa: BLE001 - nothing that a handler raises may end the thread
@@ -266,7 +258,7 @@ class ThreadDrive(Drive):
         self._left()
 
     def _step(self, generator: Generator[Any, None, None]) -> bool:
-        """Steps it until it has to pause. Returns whether it has ended instead, or no call wants more of it."""
+        """Steps the generator. Returns False if it has to pause, True if it ended or no call takes more values."""
         while self._is_wanted:
             if self._is_full:
                 return False
@@ -279,5 +271,5 @@ class ThreadDrive(Drive):
         if self._generator is not None:
             try:
                 self._generator.close()
-            except BaseException as error:  # noqa: BLE001 - as above; this is for the log: the outcome is known
+            except BaseException as error:  # noqa: BLE001 - as above; only logged, since the outcome is known
                 self._stage.errors.failure_of(error, self._script.method)

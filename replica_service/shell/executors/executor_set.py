@@ -1,5 +1,7 @@
-"""The executors of one handler, and which of them executes which method.
+"""The executors of one handler, which methods each executes, and the recall of work that they have not started.
 
+Invariants of recalls: calls that have started continue unless they are cancelled. Calls that have not started are
+returned to the scheduler, which queues them again or ends them, before `recall` returns.
 Owner: the engine.
 """
 
@@ -39,9 +41,9 @@ class ExecutorSet:
         handler_loop: HandlerLoop | None,
         woken: WokenPumps,
     ) -> None:
-        """`max_ongoing` bounds threads. `handler_loop` is where `async def` methods run; None: on this loop.
+        """`max_ongoing` bounds threads. `handler_loop` runs `async def` methods; None: the current loop does.
 
-        `woken`: streams of this loop that write outcomes.
+        `woken`: the current loop's streams that write outcomes.
         """
         handler_loop = handler_loop or SharedLoop()
         self.of_async = (
@@ -58,35 +60,30 @@ class ExecutorSet:
         self.all: tuple[Executor, ...] = (self.of_async, self.threads, self.generators)
 
     def abandon(self, link: RouterPeer) -> None:
-        """The link has ended."""
+        """Cancels the running calls of an ended link, except those of sessions."""
         for executor in self.all:
             executor.abandon(link)
 
     def cut_off(self) -> None:
-        """The grace is over: cancels all that runs."""
+        """Cancels all running calls: the grace is over."""
         for executor in self.all:
             executor.cut_off()
 
     async def close(self) -> None:
-        """Ends what still runs."""
+        """Ends all calls that still run."""
         await self.of_async.close()
         await self.generators.close()
         await self.threads.close()
 
 
-# Takes work that must not start any more out of the executors.
-#
-# Purpose: the scheduler knows what it has handed to executors, and they know what of it has started; work is recalled
-# here, after the scheduler has given up what waits.
-# Invariants: what has started goes on, unless it is cancelled; what has not is returned to the scheduler, which has it
-# wait again or answers it, before this returns.
-# Owner: the engine.
-
 Unstarted = StartCalls | StartBatch
 
 
 class Recalls:
-    """Recalls work from the executors of one replica."""
+    """Recalls unstarted work from the executors, after the scheduler has removed the calls that wait.
+
+    The scheduler tracks the work that it has handed to executors, and only they track which of it has started.
+    """
 
     def __init__(
         self,
@@ -95,26 +92,26 @@ class Recalls:
         executors: ExecutorSet,
         post: Callable[[WorkReturned], None],
     ) -> None:
-        """`post` gives the scheduler events of work that was not started."""
+        """`post` passes events of unstarted work to the scheduler."""
         self._scheduler = scheduler
         self._sessions = sessions
         self._executors = executors
         self._post = post
 
     def hold(self, runs: Iterable[ReplicaRun]) -> None:
-        """No further call of their turns starts."""
+        """Prevents further calls of these runs' turns from starting."""
         for turn in self._scheduler.turns_of(runs):
             self._executors.by_method[turn.run.options.method].hold(turn)
             if turn.run.record is not None:
                 self._sessions.unstarted(turn.run.record, turn.stop, turn.hi)
 
     def hold_all(self, links: Iterable[RouterPeer]) -> None:
-        """The same for all runs of these links."""
+        """Holds all runs of these links."""
         for link in links:
             self.hold(link.waiting.values())
 
     def abandon(self, link: RouterPeer) -> None:
-        """The link has ended: none of its calls starts; running ones are cancelled if no other link gets them."""
+        """Handles the end of a link: none of its calls starts; running ones that no other link takes are cancelled."""
         self.hold(link.waiting.values())
         self.recall(lambda run: run.link is link)
         self._executors.abandon(link)
@@ -124,7 +121,7 @@ class Recalls:
         is_one_of_them: Callable[[ReplicaRun], bool],
         cancelled: Callable[[Unstarted], Sequence[Part]] = lambda _: (),
     ) -> None:
-        """Takes from the executors what else has not started of these runs. `cancelled`: which of it never will."""
+        """Takes the unstarted work of these runs from the executors. `cancelled`: its cancelled parts."""
         for executor in self._executors.all:
             for work in executor.recall(is_one_of_them):
                 self._post(WorkReturned(work, cancelled(work)))

@@ -1,10 +1,10 @@
 """Recipients of the values that a handler yields: one for each call, of three kinds.
 
-Purpose: values are encoded when they are yielded, as the handler may change them afterwards. A caller that takes
-several results gets each as it comes; others get all as one list at the end; values of no_reply calls are dropped.
-Invariants: `put` is called by the drive that steps the handler, on any thread, all else on the event loop; numbers that
-both sides read have one writer each. A caller that takes several results is never sent more than the credit of the call
-ahead of what it took.
+Purpose: values are encoded when they are yielded, because the handler may change them afterwards. A caller of a
+streaming call gets each value immediately; other callers get all as one list at the end; values of no_reply calls are
+dropped.
+Invariants: `put` is called by the drive that steps the handler, on any thread, all else on the event loop; counters
+that both sides read have one writer each. A caller is never sent more unacknowledged values than the call's credit.
 Owner: the drive (`drives.py`) that the call is part of.
 """
 
@@ -23,21 +23,21 @@ from slotmesh.errors import Failure
 class Recipient:
     """One call of a handler that yields. This one drops its values."""
 
-    __slots__ = ("has_ended", "index", "is_told", "run", "verdict")
+    __slots__ = ("has_ended", "index", "is_delivered", "run", "verdict")
 
-    is_heard = False
-    """Whether values are to be delivered as they come."""
+    takes_values = False
+    """Whether each value is delivered when it is yielded."""
 
     def __init__(self, run: ReplicaRun, index: int) -> None:
         self.run = run
         self.index = index
         """Index of its payload in the run."""
         self.verdict: Failure | None = None
-        """Why it takes no more values: the failure that its caller gets in the end."""
+        """The failure of the call, if it has failed; it takes no more values."""
         self.has_ended = False
-        """In a batch: the handler has no more values for it, and it ends well."""
-        self.is_told = False
-        """Its caller has its outcome."""
+        """In a batch: the handler has ended this call successfully."""
+        self.is_delivered = False
+        """Its outcome was delivered."""
 
     @property
     def is_wanting(self) -> bool:
@@ -46,21 +46,21 @@ class Recipient:
 
     @property
     def is_full(self) -> bool:
-        """Whether the handler is as far ahead of the caller as it may be."""
+        """Whether the handler has used the call's credit."""
         return False
 
     def put(self, _value: Any) -> Failure | None:
-        """The handler has yielded a value. Returns why the call fails at it, if it does."""
+        """Takes a yielded value. Returns the failure of the call if the value is invalid."""
         return None
 
     def deliver(self, sink: OutcomeSink) -> None:
-        """Sends the values that have come since the last time."""
+        """Sends the values that were put since the last call."""
 
     def take(self, count: int) -> None:
-        """The caller has taken so many values."""
+        """Applies the caller's acknowledgement of `count` values."""
 
     def end(self, sink: OutcomeSink) -> None:
-        """The handler has ended, well."""
+        """Delivers the successful end of the call."""
         sink.streamed(self.run, self.index)
 
 
@@ -87,7 +87,7 @@ class ListRecipient(Recipient):
 
 
 class StreamRecipient(Recipient):
-    """A call whose caller gets each value as it comes."""
+    """A call whose caller gets each value when it is yielded."""
 
     __slots__ = (
         "_bytes_put",
@@ -102,7 +102,7 @@ class StreamRecipient(Recipient):
         "_taken",
     )
 
-    is_heard = True
+    takes_values = True
 
     def __init__(self, run: ReplicaRun, index: int) -> None:
         super().__init__(run, index)
@@ -112,11 +112,11 @@ class StreamRecipient(Recipient):
         self._ready: deque[bytes] = deque()
         """Values that were not delivered yet."""
         self._sizes: deque[int] = deque()
-        """Bytes of each value that was not taken yet."""
+        """Bytes of each value that is not acknowledged yet."""
         self._put = self._bytes_put = 0
-        """Values in all; written by the thread that steps the handler."""
+        """All values; written by the thread that steps the handler."""
         self._taken = self._bytes_taken = 0
-        """Those of them that were taken; written on the loop."""
+        """Acknowledged values; written on the loop."""
 
     @property
     def is_full(self) -> bool:
@@ -154,15 +154,15 @@ class StreamRecipient(Recipient):
 
 
 def recipient_of(run: ReplicaRun, index: int) -> Recipient:
-    """The recipient that the call's options ask for, which have no mistake."""
+    """Returns the recipient for the call's options, which `failure_of` has accepted."""
     options = run.options
     if options.no_reply:
         return Recipient(run, index)
     return StreamRecipient(run, index) if options.streaming else ListRecipient(run, index)
 
 
-def mistake_in(run: ReplicaRun) -> Failure | None:
-    """Why calls of this run cannot be executed by a handler that yields, if they cannot."""
+def failure_of(run: ReplicaRun) -> Failure | None:
+    """Returns the failure of calls whose options do not permit a handler that yields; None if they do."""
     options = run.options
     if options.no_reply or options.streaming or carries_lists(options.content_type):
         return None

@@ -1,11 +1,11 @@
 """Runs methods that yield, `async def` and `def`, for single calls, lanes and batches.
 
-Purpose: each call, or batch of calls, gets a drive, which steps the method for it; values taken, cancels and ends of
-links reach the drive of a call here.
+Purpose: each call, or batch of calls, gets a drive that steps the method. This module passes acknowledged values,
+cancels and ends of links to the drive of a call.
 Invariants: a call holds its permit, its lane or its batch until its generator is closed; calls of a StartTurn run one
-after another; every outcome is delivered exactly once, like the end of each piece of work. Work that was handed over
-begins at once, or as soon as a thread is free, so that nothing waits here that could be recalled: a call that must not
-start any more is found when it would begin.
+after another; every outcome, and the end of each piece of work, is delivered exactly once. Work begins immediately, or
+when a thread is free, so nothing waits here that could be recalled: a call that must not start is detected when it
+would begin.
 Owner: the engine, on its event loop.
 """
 
@@ -27,7 +27,7 @@ from replica_service.core.state.claims import Skip, StartNow, TurnClaims, claim,
 from replica_service.shell.executors.batches import Invocation, in_time, invocations
 from replica_service.shell.executors.drives import AsyncDrive, InThread, OwnLoopDrive, ThreadDrive
 from replica_service.shell.executors.generator_drives import Drive, Script, Stage
-from replica_service.shell.executors.generator_recipients import Recipient, mistake_in, recipient_of
+from replica_service.shell.executors.generator_recipients import Recipient, failure_of, recipient_of
 from replica_service.shell.executors.protocol import CLOSE_S, OutcomeSink
 from replica_service.shell.handler.call_context import SinglePlace, base_context, batch_place
 from replica_service.shell.handler.failures import HandlerErrors
@@ -39,7 +39,7 @@ from slotmesh.errors import Failure
 
 
 class _Entry(NamedTuple):
-    """A call that runs."""
+    """A running call."""
 
     drive: Drive
     recipient: Recipient
@@ -59,7 +59,7 @@ class GeneratorExecutor:
         in_thread: InThread,
         handler_loop: HandlerLoop | None = None,
     ) -> None:
-        """`in_thread` has `def` methods stepped; `handler_loop` is where `async def` ones are, if not on this loop."""
+        """`in_thread` steps `def` methods; `handler_loop` steps `async def` methods if it is not the current loop."""
         self._methods = methods
         self._handler_loop = handler_loop
         self._sink = sink
@@ -69,15 +69,15 @@ class GeneratorExecutor:
         self._loop = asyncio.get_running_loop()
         self._stage = Stage(sink=sink, errors=errors, now=now, context=base_context(), lock=threading.Lock())
         self._is_cut_off = False
-        """Nothing begins any more."""
+        """No call may begin any more."""
         self._running: dict[RouterPeer, dict[int, _Entry]] = {}
-        """Calls that run, or are about to, by link and run id. No entry where there are none."""
+        """Calls that run or are about to, by link and run id. No link has an empty entry."""
 
     def start(self, work: WorkCommand) -> None:
         if isinstance(work, StartCalls):
             self._start_calls(work)
         elif isinstance(work, StartTurn):
-            self._go_on(work, work.lo)
+            self._continue_turn(work, work.lo)
         else:
             self._start_batch(work)
 
@@ -97,19 +97,19 @@ class GeneratorExecutor:
     # -- from routers ----------------------------------------------------------------------------------------------
 
     def take(self, link: RouterPeer, run_ids: Iterable[int], counts: Iterable[int]) -> None:
-        """The router has taken so many values of each of these calls. Unknown ones are ignored."""
+        """Applies the router's acknowledgement of `counts` values of these calls. Unknown calls are ignored."""
         if running := self._running.get(link):
             for run_id, count in zip(run_ids, counts, strict=False):
                 if (entry := running.get(run_id)) is not None:
                     entry.drive.take(entry.recipient, count)
 
     def take_all(self, link: RouterPeer) -> None:
-        """The router has half-closed, and acknowledges no more values: those that have come count as taken."""
+        """Counts all values as taken: the router has half-closed and acknowledges no more."""
         for entry in list(self._running.get(link, {}).values()):
             entry.drive.take(entry.recipient, MAX_CREDIT.values)
 
     def cancel(self, link: RouterPeer, ranges: Iterable[tuple[int, int]]) -> None:
-        """Cancels those of the router's calls that run, by run ids, both ends included."""
+        """Cancels the router's running calls in these ranges of run ids, both ends included."""
         if running := self._running.get(link):
             for first, last in ranges:
                 for run_id in among(running, first, last):
@@ -119,11 +119,11 @@ class GeneratorExecutor:
     def abandon(self, link: RouterPeer) -> None:
         for entry in list(self._running.get(link, {}).values()):
             run = entry.recipient.run
-            if entry.recipient.is_heard or (run.record is None and not run.options.no_reply):
+            if entry.recipient.takes_values or (run.record is None and not run.options.no_reply):
                 entry.drive.cancel(entry.recipient, CANCELLED, TAKEN_BACK)
 
     def cut_off(self) -> None:
-        """What has not begun is handed back when it would."""
+        """Hands calls back that have not begun, at the time they would begin."""
         self._is_cut_off = True
         for running in list(self._running.values()):
             for entry in list(running.values()):
@@ -134,8 +134,8 @@ class GeneratorExecutor:
     def _start_calls(self, work: StartCalls) -> None:
         run, lo, sink = work.run, work.lo, self._sink
         work.lo = work.hi
-        if (mistake := mistake_in(run)) is not None:
-            sink.failed(run, lo, work.hi - lo, mistake)
+        if (failure := failure_of(run)) is not None:
+            sink.failed(run, lo, work.hi - lo, failure)
             sink.post(CallsEnded(run, work.hi - lo))
             return
 
@@ -151,23 +151,23 @@ class GeneratorExecutor:
         for index in range(lo, work.hi):
             self._drive_call(run, index, then_of(index))
 
-    def _go_on(self, turn: StartTurn, index: int) -> None:
-        """Goes on with the call of the turn that starts next, if one does."""
+    def _continue_turn(self, turn: StartTurn, index: int) -> None:
+        """Starts the next call of the turn, or ends the turn if none may start."""
         run, sink = turn.run, self._sink
-        mistake = mistake_in(run)
+        failure = failure_of(run)
         while (found := self._turns.claim(turn, index, self._now(), most=1)) is not None:
             if isinstance(found, Skip):
                 sink.failed(run, index, found.hi - index, found.failure)
                 index = found.hi
                 continue
-            if mistake is not None:
-                sink.failed(run, index, 1, mistake)
+            if failure is not None:
+                sink.failed(run, index, 1, failure)
                 index += 1
                 continue
 
             def then(has_begun: bool, index: int = index) -> None:
                 if has_begun:
-                    self._go_on(turn, index + 1)
+                    self._continue_turn(turn, index + 1)
                 else:
                     sink.post(TurnEnded(turn, index))
 
@@ -196,10 +196,10 @@ class GeneratorExecutor:
         self._invoke(batch, method, calls, is_first=True)
 
     def _invoke(self, batch: StartBatch, method: HandlerMethod, calls: _Calls, *, is_first: bool) -> None:
-        """The next invocation of the batch. As long as none has begun, the batch can be handed back as a whole."""
+        """Starts the next invocation of the batch. Until one has begun, the batch can be handed back as a whole."""
         invocation = next(calls.invocations, None) if is_first else calls.next_in_time(self._now())
         if invocation is None or not is_first:
-            calls.tell_unsound()
+            calls.deliver_invalid()
         if invocation is None:
             self._sink.post(BatchEnded(batch))
             return
@@ -211,8 +211,8 @@ class GeneratorExecutor:
                 return True
             if self._is_cut_off or not may_begin(batch.parts, self._now()):
                 return False
-            if calls.unsound:
-                self._loop.call_soon_threadsafe(calls.tell_unsound, context=self._stage.context)
+            if calls.invalid:
+                self._loop.call_soon_threadsafe(calls.deliver_invalid, context=self._stage.context)
             return True
 
         def then(has_begun: bool) -> None:
@@ -243,7 +243,7 @@ class GeneratorExecutor:
     # -- calls -----------------------------------------------------------------------------------------------------
 
     def _drive(self, method: HandlerMethod, script: Script) -> None:
-        """Has a drive do it, which is found here until it is over."""
+        """Starts a drive for the script, and keeps it in `_running` until it ends."""
         then, recipients = script.then, script.recipients
 
         def over(has_begun: bool) -> None:
@@ -285,30 +285,30 @@ class GeneratorExecutor:
 
 
 class _Calls:
-    """The calls of a batch: its invocations, and those that are in none."""
+    """The calls of a batch: its invocations, and the invalid calls."""
 
     def __init__(self, batch: StartBatch, method: HandlerMethod, sink: OutcomeSink) -> None:
-        self.unsound: list[tuple[ReplicaRun, int, int, Failure]] = []
+        self.invalid: list[tuple[ReplicaRun, int, int, Failure]] = []
         """Calls that cannot be executed, and whose outcomes have not been delivered."""
         self._sink = sink
-        sound = []
+        valid = []
         for run, lo, hi in batch.parts:
-            if (mistake := mistake_in(run)) is not None:
-                self.unsound.append((run, lo, hi - lo, mistake))
+            if (failure := failure_of(run)) is not None:
+                self.invalid.append((run, lo, hi - lo, failure))
             else:
-                sound.append((run, lo, hi))
-        self._whole = StartBatch(batch.batcher, sound, batch.lanes, batch.count)
+                valid.append((run, lo, hi))
+        self._whole = StartBatch(batch.batcher, valid, batch.lanes, batch.count)
         self._method = method
-        self.invocations = invocations(self._whole, method, lambda *failed: self.unsound.append(failed))
+        self.invocations = invocations(self._whole, method, lambda *failed: self.invalid.append(failed))
 
     def next_in_time(self, now: float) -> Invocation | None:
-        """The next one of which something may still begin, with that alone."""
+        """Returns the next invocation with calls that may still begin, reduced to these calls."""
         for invocation in self.invocations:
             if (left := in_time(invocation, self._whole, self._method, now, self._sink.failed)) is not None:
                 return left
         return None
 
-    def tell_unsound(self) -> None:
-        unsound, self.unsound = self.unsound, []
-        for failed in unsound:
+    def deliver_invalid(self) -> None:
+        invalid, self.invalid = self.invalid, []
+        for failed in invalid:
             self._sink.failed(*failed)

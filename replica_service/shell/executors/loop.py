@@ -36,7 +36,7 @@ from replica_service.shell.executors.runners import (
     is_dropped,
     is_followed,
 )
-from replica_service.shell.handler.call_context import NEXT, TaskMarks, TaskPlace, islands, marking
+from replica_service.shell.handler.call_context import NEXT, TaskMarks, TaskPlace, in_fresh_contexts, marking
 from replica_service.shell.handler.failures import HandlerErrors
 from replica_service.shell.handler.methods import HandlerMethod
 from replica_service.shell.telemetry import entered
@@ -222,7 +222,7 @@ class AsyncExecutor:
         leave = run.traced and entered(run)
         current_place.set(site)
         try:
-            late = await islands(self._calls(work, lo, claimed, generation, until, payloads, task))
+            late = await in_fresh_contexts(self._calls(work, lo, claimed, generation, until, payloads, task))
         except BaseException as error:  # noqa: BLE001 - nothing that a handler raises may end its runner
             failure = await running.failure_of(error, task, run.options.method)
         finally:
@@ -254,7 +254,7 @@ class AsyncExecutor:
         results: list[bytes],
         task: asyncio.Task[Any],
     ) -> Generator[Any, Any, bytes | None]:
-        """The calls, for `islands`. Their results go to `results`; that of a call that has waited is returned."""
+        """Steps the calls for `in_fresh_contexts`. Appends to `results`; returns the result of a call that waited."""
         run, runners, running, now = work.run, self._runners, self._running, self._now
         until = min(until, limit := claimed.until)
         options, encode, append, cancelling = run.options, encoder_of(run), results.append, task.cancelling
@@ -303,7 +303,7 @@ class AsyncExecutor:
         if (traced := run.traced) is not None:
             traced.enter()
         try:
-            result = await islands(self._call(run, index, claimed.until))
+            result = await in_fresh_contexts(self._call(run, index, claimed.until))
             await running.uncancelled(task)  # but the handler went on
         except BaseException as error:  # noqa: BLE001 - nothing that a handler raises may end its runner
             self._sink.failed(run, index, 1, await running.failure_of(error, task, run.options.method))

@@ -1,7 +1,7 @@
-"""What runners execute now, and what becomes of it when it is cancelled.
+"""What runners execute: running calls and their cancellation, batches, and streaks.
 
-Invariants: a call is cancelled once, but where the grace is over; what is left of cancelling one hits no other call of
-its runner.
+Invariants: a call is cancelled once, and once more at the end of the grace. A cancellation that is still pending when
+its call ends hits no other call of the runner.
 Owner: the executor of `async def` methods, on the loop of its handler.
 """
 
@@ -32,7 +32,14 @@ from replica_service.shell.executors.runners import (
     is_dropped,
     this_task,
 )
-from replica_service.shell.handler.call_context import NEXT, SinglePlace, TaskMarks, TaskPlace, batch_place, islands
+from replica_service.shell.handler.call_context import (
+    NEXT,
+    SinglePlace,
+    TaskMarks,
+    TaskPlace,
+    batch_place,
+    in_fresh_contexts,
+)
 from replica_service.shell.handler.failures import HandlerErrors
 from replica_service.shell.handler.methods import HandlerMethod
 from replica_service.shell.telemetry import traced_batch
@@ -49,39 +56,39 @@ class RunningCalls:
         self._errors = errors
         self._runners = runners
         self.sites: dict[asyncio.Task[Any], TaskPlace] = {}
-        """Where each runner that executes calls is: between two steps of the loop, in a call that waits."""
+        """The place of each runner that executes calls. Between two steps of the loop it is in a call that waits."""
         self.batching: set[asyncio.Task[Any]] = set()
         """Runners that execute a batch."""
         self.cancelled: dict[asyncio.Task[Any], Failure] = {}
-        """Runners whose call was cancelled, and that have not noticed yet: the call's failure if it ends by that."""
+        """Runners whose call was cancelled and has not ended: the failure if the cancellation ends it."""
 
     def cancel(self, link: RouterPeer, ranges: Iterable[tuple[int, int]]) -> None:
-        """Cancels those of the router's calls that run and wait, by run ids, both ends included."""
+        """Cancels the router's running calls in these ranges of run ids, both ends included."""
         waiting = {site.run_id: task for task, site in self.sites.items() if site.run.link is link}
         for first, last in ranges:
             for run_id in among(waiting, first, last):
                 self._cancel(waiting[run_id], TAKEN_BACK)
 
     def abandon(self, link: RouterPeer) -> None:
-        """The router's link has ended: cancels its calls without a session, but for those without reply."""
+        """Cancels the calls of an ended link, except those of a session and those without reply."""
         for task, site in list(self.sites.items()):
             if site.run.link is link and site.run.record is None and not site.run.options.no_reply:
                 self._cancel(task, TAKEN_BACK)
 
     def cut_off(self) -> None:
-        """The grace is over."""
+        """Cancels all calls: the grace is over."""
         for task in [*self.sites, *self.batching]:
             self.cancelled.setdefault(task, CUT_OFF)
-            task.cancel()  # once more where it has gone on before
+            task.cancel()  # again, if the call has suppressed an earlier cancellation
 
     def _cancel(self, task: asyncio.Task[Any], failure: Failure) -> None:
-        """Cancels what a runner executes, once, unless it ends in this very step of the loop."""
+        """Cancels a runner's call, once. A call that ends in this step of the loop is not affected."""
         if task not in self.cancelled:
             self.cancelled[task] = failure
             task.cancel()
 
     async def failure_of(self, error: BaseException, task: asyncio.Task[Any], method: str) -> Failure:
-        """The failure of the cancelled call. Where the process ends, the runner does."""
+        """Returns the failure of a call that raised `error`. Ends the runner if the process ends."""
         if self._runners.is_closing:
             raise asyncio.CancelledError
         failure = await self.uncancelled(task)
@@ -91,28 +98,22 @@ class RunningCalls:
         return self._errors.failure_of(error, method)
 
     async def uncancelled(self, task: asyncio.Task[Any]) -> Failure | None:
-        """Why what the runner has ended was taken back, if it was.
+        """Clears a pending cancellation of the runner, so that it hits no other call.
 
-        The runner goes on as if nothing had been: what is left of cancelling it, be it by its handler, hits no other
-        call.
+        Returns the failure with which the ended call was cancelled, if it was.
         """
         while task.cancelling():
             task.uncancel()
             try:
-                await asyncio.sleep(0)  # what was not thrown yet is thrown here
+                await asyncio.sleep(0)  # a pending cancellation is raised here
             except asyncio.CancelledError:
                 if self._runners.is_closing:
                     raise
         return self.cancelled.pop(task, None)
 
 
-# Executes batches of `async def` batch methods, each in the runner that has taken it.
-#
-# Owner: the executor of `async def` methods.
-
-
 class AsyncBatches:
-    """Hands batches to their methods."""
+    """Executes batches of `async def` batch methods, each in the runner that has taken it."""
 
     def __init__(
         self,
@@ -131,14 +132,14 @@ class AsyncBatches:
         self._running = running
 
     async def run(self, batch: StartBatch, marks: TaskMarks) -> None:
-        """Executes all invocations of the batch. `marks`: those of the current task."""
+        """Executes all invocations of the batch. `marks`: of the current task."""
         if not may_begin(batch.parts, self._now()):
             self._sink.post(WorkReturned(batch))
             return
-        await self._go_on(_Invocations(batch, self._methods[batch.batcher.method]), marks)
+        await self._execute(_Invocations(batch, self._methods[batch.batcher.method]), marks)
 
-    async def _go_on(self, left: _Invocations, marks: TaskMarks | None = None) -> None:
-        """Executes those that are left, in another task where one that has ended has kept this."""
+    async def _execute(self, left: _Invocations, marks: TaskMarks | None = None) -> None:
+        """Executes the remaining invocations. Continues in a new task if an ended call has kept the current one."""
         sink, batch, marks = self._sink, left.batch, marks or TaskMarks()
         while True:
             context = copy_context()
@@ -148,9 +149,9 @@ class AsyncBatches:
             if batch.began is not None:
                 invocation = context.run(in_time, whole, batch, left.method, self._now(), sink.failed)
             elif not may_begin(batch.parts, self._now()):
-                sink.post(WorkReturned(batch))  # as a whole: the failures of unsound calls were not delivered yet
+                sink.post(WorkReturned(batch))  # as a whole: the failures of invalid calls were not delivered yet
                 return
-            left.tell_unsound(sink)
+            left.deliver_invalid(sink)
             if invocation is not None:
                 for run, lo, count, outcome in await self._invoke(invocation, left, context):
                     if isinstance(outcome, Failure):
@@ -158,20 +159,20 @@ class AsyncBatches:
                     else:
                         sink.payloads(run, lo, outcome)
             if marks.are_left:
-                self._runners.start(self._go_on(left))
+                self._runners.start(self._execute(left))
                 return
-        left.tell_unsound(sink)
+        left.deliver_invalid(sink)
         sink.post(BatchEnded(batch))
 
     async def _invoke(self, invocation: Invocation, left: _Invocations, context: Context) -> Iterable[Outcome]:
-        """Calls the method, in this context. Returns what becomes of the calls."""
+        """Calls the method in this context. Returns the outcomes of the calls."""
         task, running, method = this_task(), self._running, left.method
         running.batching.add(task)
         context.run(current_place.set, batch_place(invocation.parts, self._now))
         traced = context.run(traced_batch, invocation.parts, self._now())
         try:
-            outcomes = await islands(self._called(invocation, left.batch, method), context)
-            await running.uncancelled(task)  # but the handler went on
+            outcomes = await in_fresh_contexts(self._called(invocation, left.batch, method), context)
+            await running.uncancelled(task)  # the handler has suppressed the cancellation
         except BaseException as error:  # noqa: BLE001 - nothing that a handler raises may end its runner
             failure = await running.failure_of(error, task, method.name)
             return list(invocation.outcomes(failure, method, self._errors.failure_of))
@@ -182,39 +183,34 @@ class AsyncBatches:
         return outcomes
 
     async def _called(self, invocation: Invocation, batch: StartBatch, method: HandlerMethod) -> Iterable[Outcome]:
-        """In the context of the invocation."""
+        """Calls the method. Runs in the context of the invocation."""
         batch.began, batch.runner = self._now(), invocation.call(method)
         returned = invocation.checked(await batch.runner, method)
         return list(invocation.outcomes(returned, method, self._errors.failure_of))
 
 
 class _Invocations:
-    """The invocations of a batch that are left."""
+    """The remaining invocations of a batch."""
 
     def __init__(self, batch: StartBatch, method: HandlerMethod) -> None:
         self.batch = batch
         self.method = method
-        self._unsound: list[tuple[ReplicaRun, int, int, Failure]] = []
-        """Calls that are in none of them, and have not failed yet."""
-        self._left = invocations(batch, method, lambda *failed: self._unsound.append(failed))
+        self._invalid: list[tuple[ReplicaRun, int, int, Failure]] = []
+        """Calls with invalid arguments, whose failures are not delivered yet."""
+        self._left = invocations(batch, method, lambda *failed: self._invalid.append(failed))
 
     def next(self) -> Invocation | None:
-        """The next one: decodes the arguments of its calls."""
+        """Returns the next invocation, after decoding the arguments of its calls."""
         return next(self._left, None)
 
-    def tell_unsound(self, sink: OutcomeSink) -> None:
-        for failed in self._unsound:
+    def deliver_invalid(self, sink: OutcomeSink) -> None:
+        for failed in self._invalid:
             sink.failed(*failed)
-        self._unsound.clear()
-
-
-# Executes streaks of `async def` methods: turns of one call each, of neighbours, in one step of the loop.
-#
-# Owner: the executor of `async def` methods.
+        self._invalid.clear()
 
 
 class AsyncStreaks:
-    """Executes turns that follow one another as if they were one run."""
+    """Executes streaks of `async def` methods: turns of one call each, of neighbours, in one step of the loop."""
 
     def __init__(
         self,
@@ -233,7 +229,7 @@ class AsyncStreaks:
         self._running = running
 
     async def run(self, turn: StartTurn, generation: int) -> None:
-        """Executes turns of one call each, of neighbours, for as long as none of them waits or raises."""
+        """Executes turns of one call each, of neighbours, until one of them waits or raises."""
         run, lo, runners, running, sink = turn.run, turn.lo, self._runners, self._running, self._sink
         found = self._turns.claim(turn, lo, self._now())
         if not isinstance(found, StartNow):
@@ -251,7 +247,7 @@ class AsyncStreaks:
         site = running.sites[task] = StreakPlace(streak, lo, results, self._now, task)
         current_place.set(site)
         try:
-            late = await islands(self._calls(streak, found.until, generation, results, task))
+            late = await in_fresh_contexts(self._calls(streak, found.until, generation, results, task))
         except BaseException as error:  # noqa: BLE001 - nothing that a handler raises may end its runner
             failure = await running.failure_of(error, task, run.options.method)
         finally:
@@ -275,9 +271,9 @@ class AsyncStreaks:
     def _calls(
         self, streak: Streak, limit: float, generation: int, results: list[bytes], task: asyncio.Task[Any]
     ) -> Generator[Any, Any, bytes | None]:
-        """The calls, for `islands`. Their results go to `results`; that of a call that has waited is returned.
+        """Steps the calls for `in_fresh_contexts`. Appends to `results`; returns the result of a call that waited.
 
-        The last of the streak's turns was not started where it has neither.
+        If the streak's last turn has neither, its call was not started.
         """
         turn, run, runners, running, clock = streak.turns[0], streak.run, self._runners, self._running, self._now
         queue, payloads, cancelling, asks = runners.queue, run.payloads, task.cancelling, asking.is_known
@@ -302,14 +298,14 @@ class AsyncStreaks:
             if cancelling():
                 yield from running.uncancelled(task)
             if generation != runners.generation:
-                running.cancelled.pop(task, None)  # but the handler went on
+                running.cancelled.pop(task, None)  # the handler has suppressed the cancellation
                 return result
             results.append(result)
             limit = until
             if getrefcount(task) != references or getweakrefcount(task) != weak_references:
                 return None
             if len(payload) > LARGE_BYTES and clock() >= until:
-                return None  # or the next one would be decoded twice
+                return None  # otherwise the next payload could be decoded twice
             if not queue or (after := self._follower(turn)) is None:
                 return None
             turn = after
@@ -323,10 +319,10 @@ class AsyncStreaks:
             self._sink.post(TurnEnded(unstarted, unstarted.lo))
 
     def _follower(self, turn: StartTurn) -> StartTurn | None:
-        """The next work, where it goes on with a streak: from here on it has started."""
+        """Claims and returns the next work if it continues the streak."""
         try:
             work = self._runners.queue.popleft()
-        except IndexError:  # another thread has taken it in this moment
+        except IndexError:  # another thread has just taken it
             return None
         if follows(work, turn) and self._turns.go_on(work, work.lo):
             return work

@@ -1,10 +1,10 @@
-"""Runs `async def` methods on a loop of the handler's own, in another thread than the engine's.
+"""Runs `async def` methods on the handler's own loop, in another thread than the engine's.
 
-Purpose: a handler that blocks its loop blocks nothing else: health, heartbeats, streams and `def` methods go on. It is
-the executor of `async def` methods, with a thread between it and the engine.
-Invariants: what was taken from the queue has started, but for turns, whose calls are claimed one by one. The queue is
-shared without a lock, as each of its operations is a single one; claims of a turn and what holds it up exclude each
-other. A call that is cancelled while the handler blocks its loop never starts.
+Purpose: a handler that blocks its loop blocks nothing else: health, heartbeats, streams and `def` methods continue. It
+is `AsyncExecutor` with a thread boundary between it and the engine.
+Invariants: work taken from the queue has started, except turns, whose calls are claimed one by one. The queue is shared
+without a lock, because each access is a single atomic operation; claims and holds of a turn exclude each other. A call
+that is cancelled while the handler blocks its loop never starts.
 Owner: the engine, which calls the methods of an `Executor` on its loop. Everything else runs on the handler's loop.
 """
 
@@ -31,29 +31,25 @@ from replica_service.shell.handler.methods import HandlerMethod
 from slotmesh.calls.id_ranges import Range, common, merged, without
 from slotmesh.errors import Failure
 
-# The engine's sink, as another thread sees it.
-#
-# Purpose: outcomes from the other thread reach the engine on its loop, in order and in bursts: the loop is woken once,
-# however many there are.
-# Invariants: nothing that belongs to the handler is read by another thread; calls of a run that end one after another
-# are
-# delivered together; in a lane that stops, the run has a failure marked before it is delivered.
-# Owner: the executor that uses it, on its thread; `_collect` runs on the engine's loop.
-
 
 class PostingSink:
-    """Passes outcomes and ends of work on to the engine's loop."""
+    """Passes outcomes and ends of work from the handler's thread to the engine's loop, in order.
+
+    The engine's loop is woken once per burst. Consecutive calls of a run that end are delivered together. No object of
+    the handler is read by another thread. In a lane that stops, a failure is marked on the run before it is delivered.
+    `_collect` runs on the engine's loop, all else on the executor's thread.
+    """
 
     def __init__(self, sink: OutcomeSink, loop: asyncio.AbstractEventLoop) -> None:
         """`loop` is the engine's."""
         self._sink = sink
         self._loop = loop
-        self._told: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
-        """What to call, with which arguments."""
+        self._pending: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
+        """Functions to call on the engine's loop, and their arguments."""
         self._is_posted = False
-        # Once, so that they can be recognised.
-        self._tell_payloads = sink.payloads
-        self._tell_end = sink.post
+        # Bound once, so that `_collect` can recognise them by identity.
+        self._deliver_payloads = sink.payloads
+        self._deliver_end = sink.post
 
     def payloads(self, run: ReplicaRun, lo: int, payloads: Sequence[bytes]) -> None:
         if run.options.stop_generation:
@@ -61,7 +57,7 @@ class PostingSink:
             for index, payload in enumerate(payloads, lo):
                 if len(payload) > limit:
                     mark_failure(run, index)
-        self._put(self._tell_payloads, run, lo, payloads)
+        self._put(self._deliver_payloads, run, lo, payloads)
 
     def values(self, run: ReplicaRun, index: int, payloads: Sequence[bytes]) -> None:
         self._put(self._sink.values, run, index, payloads)
@@ -74,51 +70,51 @@ class PostingSink:
         self._put(self._sink.failed, run, lo, count, failure)
 
     def post(self, event: Ended, /) -> None:
-        self._put(self._tell_end, event)
+        self._put(self._deliver_end, event)
 
-    def _put(self, tell: Callable[..., None], *args: Any) -> None:
-        self._told.append((tell, args))
+    def _put(self, deliver: Callable[..., None], *args: Any) -> None:
+        self._pending.append((deliver, args))
         if not self._is_posted:
             self._is_posted = True
             with contextlib.suppress(RuntimeError):  # the loop has ended
                 self._loop.call_soon_threadsafe(self._collect)
 
     def _collect(self) -> None:
-        self._is_posted = False  # before the first look: outcomes that are put down later are posted again
-        told = self._told
-        while told:
-            tell, args = told.popleft()
-            if tell is self._tell_payloads:
+        self._is_posted = False  # before the first read: outcomes that are added later are posted again
+        pending = self._pending
+        while pending:
+            deliver, args = pending.popleft()
+            if deliver is self._deliver_payloads:
                 self._join(*args)
             else:
-                tell(*args)
+                deliver(*args)
 
     def _join(self, run: ReplicaRun, lo: int, payloads: Sequence[bytes]) -> None:
         """Delivers payloads together with those of the calls that follow, and the end of these calls."""
-        told = self._told
+        pending = self._pending
         ended, waited = 0, False
         joined: list[bytes] | None = None
         hi = lo + len(payloads)
-        while told:
-            tell, args = told[0]
-            if tell is self._tell_end and isinstance(event := args[0], CallsEnded) and event.run is run:
+        while pending:
+            deliver, args = pending[0]
+            if deliver is self._deliver_end and isinstance(event := args[0], CallsEnded) and event.run is run:
                 ended += event.count
                 waited = waited or event.waited
-            elif tell is self._tell_payloads and args[0] is run and args[1] == hi:
+            elif deliver is self._deliver_payloads and args[0] is run and args[1] == hi:
                 if joined is None:
                     joined = list(payloads)
                 joined += args[2]
                 hi += len(args[2])
             else:
                 break
-            told.popleft()
-        self._tell_payloads(run, lo, payloads if joined is None else joined)
+            pending.popleft()
+        self._deliver_payloads(run, lo, payloads if joined is None else joined)
         if ended:
-            self._tell_end(CallsEnded(run, ended, waited))
+            self._deliver_end(CallsEnded(run, ended, waited))
 
 
 class OwnLoopExecutor(AsyncExecutor):
-    """Executes work of `async def` methods elsewhere."""
+    """Executes work of `async def` methods on the handler's own loop."""
 
     def __init__(
         self,
@@ -145,7 +141,7 @@ class OwnLoopExecutor(AsyncExecutor):
     def hold(self, turn: StartTurn) -> None:
         super().hold(turn)
         if turn.stop == turn.lo and self._runners.take_out(turn):
-            self._sink.post(TurnEnded(turn, turn.lo))  # do not wait for a handler that blocks its loop
+            self._sink.post(TurnEnded(turn, turn.lo))  # without waiting for a handler that blocks its loop
 
     def cancel(self, link: RouterPeer, ranges: Iterable[Range]) -> None:
         self._post(self._cancel_here, link, merged(ranges))
@@ -159,29 +155,29 @@ class OwnLoopExecutor(AsyncExecutor):
     async def close(self) -> None:
         self._runners.is_closing = True
         self._runners.queue.clear()
-        with contextlib.suppress(TimeoutError):  # the handler keeps its loop: it ends with the process
+        with contextlib.suppress(TimeoutError):  # the handler blocks its loop, which ends with the process
             async with asyncio.timeout(CLOSE_S):
                 await self._handler_loop.run(self._runners.close)
 
     def _post(self, callback: Callable[..., None], *args: object) -> None:
-        with contextlib.suppress(RuntimeError):  # the handler's loop has ended: nothing runs
+        with contextlib.suppress(RuntimeError):  # the handler's loop has ended
             self._loop.call_soon_threadsafe(callback, *args, context=self._runners.context)
 
     # -- on the handler's loop -------------------------------------------------------------------------------------
 
     def _wake(self) -> None:
-        self._is_woken = False  # before the look: work that is added later wakes it again
+        self._is_woken = False  # before the check: work that is added later wakes the loop again
         runners = self._runners
         if runners.is_idle and runners.queue and not runners.is_closing:
             runners.spawn(1)
 
     def _stepped(self) -> None:
         self._runners.stepped()
-        self._wake()  # what came while it was about to be idle
+        self._wake()  # for work that arrived meanwhile
 
     def _cancel_here(self, link: RouterPeer, ranges: Sequence[Range]) -> None:
-        """What has come back into the queue since the engine looked there is answered; what runs is cancelled."""
-        self._runners.hand_over()  # outcomes that a runner holds whose call waits: they may not have been delivered yet
+        """Fails cancelled calls that returned to the queue since the engine read it, and cancels running ones."""
+        self._runners.hand_over()  # deliver outcomes that a runner holds while its call waits
         for work in self._runners.queue.copy():
             if isinstance(work, StartCalls) and work.run.link is link and self._runners.take_out(work):
                 self._leave_out(work, ranges)
@@ -189,7 +185,7 @@ class OwnLoopExecutor(AsyncExecutor):
         self._wake()
 
     def _cut_off_here(self) -> None:
-        """What has come back into the queue since the engine looked there goes back to it; what runs is cancelled."""
+        """Returns work to the engine that is in the queue since the engine read it, and cancels running calls."""
         self._runners.hand_over()
         for work in self._runners.queue.copy():
             if not isinstance(work, StartTurn) and self._runners.take_out(work):
@@ -197,7 +193,7 @@ class OwnLoopExecutor(AsyncExecutor):
         self._running.cut_off()
 
     def _leave_out(self, work: StartCalls, ranges: Sequence[Range]) -> None:
-        """Answers these of its calls; the others go back into the queue."""
+        """Fails the cancelled ones of its calls; the others return to the queue."""
         run = work.run
         first, last = run.first + work.lo, run.first + work.hi - 1
         for begin, end in common(first, last, ranges):

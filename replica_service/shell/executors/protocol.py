@@ -1,4 +1,9 @@
-"""The interfaces between executors and the engine. Everything is called on the event loop."""
+"""The interfaces between executors and the engine, and the encoding of handlers' results.
+
+The interfaces are called on the event loop. Results are encoded when the call returns, before other code of the handler
+runs, in the thread and context of the call: a caller gets the value as it was at that time, even if the handler changes
+it later. A result that cannot be sent fails its own call and no other.
+"""
 
 from __future__ import annotations
 
@@ -13,32 +18,26 @@ from replica_service.shell.handler.methods import FailedCall
 from slotmesh.codec import encode_each, encoder
 from slotmesh.errors import Failure
 
-# Encodes what handlers return as payloads: when the call returns, before other code of the handler runs.
-#
-# Invariants: a caller gets the value as it was when its own call returned, also where the handler changes it later; a
-# result that cannot be sent fails its own call, and no other.
-# Owner: the executors, on the thread that runs the handler and in the context of the call.
-
 Encode = Callable[[Any], bytes]
-"""Raises whatever the result raises when it is read: `Unsendable` is made of that."""
+"""Encodes a result. Raises any exception that the result raises when it is read."""
 Outcome: TypeAlias = tuple[ReplicaRun, int, int, "list[bytes] | Failure"]
-"""Of consecutive calls: run, index of the first, how many they are, and their payloads, or why all of them fail."""
+"""Of consecutive calls: run, index of the first, their number, and their payloads or their common failure."""
 
 
 class Unsendable(FailedCall):
-    """The handler returned what the call's content type cannot carry, or what raises when it is read."""
+    """The result has a type that the call's content type cannot carry, or raises when it is read."""
 
     def __init__(self, error: BaseException) -> None:
         super().__init__(unsendable(error))
 
 
 def encoder_of(run: ReplicaRun) -> Encode:
-    """Encodes the result of one call of the run."""
+    """Returns the function that encodes results of the run's calls."""
     return _nothing if run.options.no_reply else encoder(run.options.content_type)
 
 
 def encoded(run: ReplicaRun, value: Any) -> bytes:
-    """What one call of the run has returned. Raises Unsendable."""
+    """Encodes the result of one call of the run. Raises Unsendable."""
     try:
         return encoder_of(run)(value)
     except BaseException as error:  # noqa: BLE001 - a foreign object may fail in any way when it is read
@@ -46,7 +45,7 @@ def encoded(run: ReplicaRun, value: Any) -> bytes:
 
 
 def encoded_each(run: ReplicaRun, lo: int, values: Sequence[Any]) -> Iterator[Outcome]:
-    """What consecutive calls, from index `lo` on, have returned together. One that cannot be sent fails alone."""
+    """Encodes the results of consecutive calls from index `lo` on. A result that cannot be sent fails alone."""
     if run.options.no_reply:
         yield run, lo, len(values), [b""] * len(values)
         return

@@ -1,12 +1,15 @@
-"""Runners: tasks that start one call after another, without a task a call unless the call waits.
+"""Runners: tasks that execute calls in sequence, so that a call has its own task only if it waits.
 
 Purpose: a call that never waits costs a coroutine and a context, and no task. When a call waits, its runner stays with
-it to the end, so that `asyncio.current_task()` and `asyncio.timeout` are right inside handlers, and fresh runners go on
-with the rest. A runner whose task was kept by a call that has ended executes no other one.
+it to the end, so that `asyncio.current_task()` and `asyncio.timeout` are right inside handlers, and new runners
+continue with the rest. A runner whose task was kept by an ended call executes no other call.
 
-How a runner learns that its call has waited: the code that starts runners also schedules `stepped`, which the event
-loop calls after the first step of each of them. It begins a new generation; a runner that finds itself in an older one
-has waited. Results that a waiting runner had gathered are handed over by the next runner.
+How a runner detects that its call has waited: the code that starts runners also schedules `stepped`, which the event
+loop calls after the first step of each runner. It begins a new generation; a runner of an older generation has waited.
+Results that a waiting runner had gathered are delivered by the next runner.
+
+A streak is a sequence of turns of one call each whose runs are neighbours, executed as if they were one run, so that
+many ordering keys with one call each are as cheap as one key with many calls.
 
 Invariants: all calls are started within a bounded time of the loop, `STEP_S`, unless handlers block it; results that a
 runner has gathered are delivered exactly once, by itself or by `hand_over`.
@@ -28,14 +31,9 @@ from replica_service.shell.executors.protocol import CLOSE_S, OutcomeSink
 from replica_service.shell.handler.call_context import TaskPlace, base_context
 from slotmesh.transport.pump import WokenPumps
 
-# Streaks: turns of one call each whose runs are neighbours, executed one after another as if they were one run.
-#
-# Purpose: many ordering keys with one call each are as cheap as one key with many calls.
-# Owner: the executors of `async def` methods.
-
 
 class Streak:
-    """Turns whose results leave together."""
+    """Turns whose results are delivered together."""
 
     __slots__ = ("run", "turns")
 
@@ -45,7 +43,7 @@ class Streak:
 
 
 class StreakPlace(TaskPlace):
-    """In one of the calls of a streak, whose runs differ in their ordering keys."""
+    """The place of a streak's calls, whose runs differ in their ordering keys."""
 
     __slots__ = ("turns",)
 

@@ -1,6 +1,9 @@
-"""Executes batches of `def` batch methods, each in the thread that has taken it.
+"""Executes batches of `def` batch methods, and delivers the outcomes of the threads to the event loop.
 
-Owner: the executor of `def` methods.
+Outcomes arrive in bursts: the loop is woken once per burst, and results of neighbours are joined. Each outcome is
+delivered once, in the order in which it was put.
+Owner: the executor of `def` methods. A batch runs in the thread that has taken it; `ThreadOutcomes.put` is called in
+threads, everything else of it on the loop.
 """
 
 from __future__ import annotations
@@ -27,26 +30,19 @@ from replica_service.shell.telemetry import traced_batch
 from slotmesh.errors import Failure
 from slotmesh.handlers.context import current_place
 
-# Outcomes on their way from the threads that execute calls to the loop that delivers them.
-#
-# Purpose: they come back in bursts: the loop is woken once, however many there are, and results of neighbours are
-# joined.
-# Invariants: each outcome that is put down is delivered once, in the order in which they were put down.
-# Owner: the executor of `def` methods. `put` is called in its threads, everything else on its loop.
-
 SLOW_BATCH_S = 0.001
-"""After a batch of this length, the loop waits until the next one is under way."""
+"""After a batch of this duration, the loop waits until the next one has begun."""
 
 Done = tuple[WorkCommand, ReplicaRun | None, int, Any]
 """Work, run, index of the first call, outcome: a payload, payloads, a (count, Failure), or None for the end.
 
-Without a run it is the outcomes of a whole batch, each an `Outcome`, or `UNSTARTED`: the work comes back.
+Without a run: the outcomes of a whole batch, each an `Outcome`, or `UNSTARTED`: the work is returned.
 """
 UNSTARTED = "unstarted"
 
 
 class ThreadOutcomes:
-    """What threads have put down."""
+    """Outcomes in transit from threads to the loop."""
 
     def __init__(self, sink: OutcomeSink, now: Callable[[], float], loop: asyncio.AbstractEventLoop) -> None:
         self._sink = sink
@@ -55,7 +51,7 @@ class ThreadOutcomes:
         self._done: deque[Done] = deque()
         self._is_posted = False
         self.hands_over = False
-        """A batch has ended that took long: the next one is not to wait for the interpreter."""
+        """A long batch has ended: the loop lets the next one begin before it delivers."""
 
     def put(self, work: WorkCommand, run: ReplicaRun | None, index: int, outcome: Any) -> None:
         """In a thread: see `Done`."""

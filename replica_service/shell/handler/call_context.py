@@ -1,10 +1,19 @@
-"""The contexts of calls for `slotmesh.context()`, made from their runs, by the place that each executor keeps.
+"""The contexts of calls: what `slotmesh.context()` returns, and the isolation of context variables between calls.
 
-Purpose: one place for many calls that do not wait, one for each call where users' code asks for contexts
-(`context_use`): handlers that do not ask pay once a run.
-Invariants: a place is right in the call itself, in tasks and threads that it has started, and after its end; where it
-cannot know which of its calls is meant, it raises.
-Owner: the executors set `current_place`; handlers read, on any thread.
+Places: an executor sets `current_place`, from which `slotmesh.context()` makes a `CallContext`. Calls that do not wait
+share one place; each call has its own if users' code uses contexts, so other handlers pay once per run. A place is
+right in the call itself, in tasks and threads that the call started, and after its end; if it is ambiguous which of its
+calls is meant, it raises.
+
+Isolation: one task executes many calls in sequence, because a task per call would cost more than most calls. A context
+variable that a call sets must not reach another caller's call, so `in_fresh_contexts` steps each call in a fresh copy
+of the task's context, which user code never changes. Calls share a task only while none of them has kept it: when a
+call ends, `TaskMarks` detects whether it did, and then the task executes no other call. All steps of one call run in
+one context and under one `asyncio.current_task()`. The contexts of two calls share only what was in the task's context
+before the first.
+
+Owner: the executors of `async def` methods; those of `def` methods run each call with `Context.run`. Handlers read
+contexts on any thread.
 """
 
 from __future__ import annotations
@@ -39,45 +48,45 @@ from slotmesh.handlers.context import (
 )
 from slotmesh.v1 import call_pb2
 
-# `slotmesh.context().http`, made of what an HTTP front says of a call.
+Now = Callable[[], float]
+ResultT = TypeVar("ResultT")
+
+NEXT: Final = object()
+"""Yielded to `in_fresh_contexts` between two calls: the next step runs in another context."""
+_NO_TRACE = TraceContext("")
+_AMBIGUOUS = "which call has started this is not known any more: call slotmesh.context() in the method itself"
 
 
 def http_context(facts: bytes, heads: AnswerHeads | None, run_id: int) -> HttpContext | None:
-    """That of one call, of what its front says of the request; None where that is nothing that can be read."""
+    """Returns `slotmesh.context().http` of a call. `facts`: the ingress's `HttpRequest`; None if it is unreadable."""
     try:
-        said = call_pb2.HttpRequest.FromString(facts)
+        request = call_pb2.HttpRequest.FromString(facts)
     except DecodeError:
         return None
-    can_respond = said.can_respond
+    can_respond = request.can_respond
 
     def put(status: int, headers: HeaderPairs) -> None:
         if not can_respond or heads is None:
-            raise RuntimeError("this call has no HTTP answer of its own: it came by a WebSocket, or by /v2")
+            raise RuntimeError("this call has no HTTP response of its own: it came by a WebSocket, or by /v2")
         wire = call_pb2.HttpResponseHead(status=status)
         wire.headers.extend(call_pb2.HttpHeader(name=name, value=value) for name, value in headers)
         if not heads.put(run_id, wire.SerializeToString()):
-            raise RuntimeError("the answer has begun: set status and headers before the first value is yielded")
+            raise RuntimeError("the response has begun: set status and headers before the first value is yielded")
 
     return HttpContext(
-        said.method,
-        said.path,
-        said.query,
-        MappingProxyType({it.name: it.value for it in said.headers}),
-        request_id=said.request_id,
-        address=said.address,
-        is_truncated=said.truncated,
+        request.method,
+        request.path,
+        request.query,
+        MappingProxyType({it.name: it.value for it in request.headers}),
+        request_id=request.request_id,
+        address=request.address,
+        is_truncated=request.truncated,
         put=put,
     )
 
 
-Now = Callable[[], float]
-
-_NO_TRACE = TraceContext("")
-_CANNOT_BE_TOLD = "which call has started this cannot be told any more: ask slotmesh.context() in the method itself"
-
-
 def context_of(run: ReplicaRun, index: int, now: float) -> CallContext:
-    """The context of the call with this index in its run."""
+    """Returns the context of the call with this index in its run."""
     options, record, origin = run.options, run.record, run.origin
     deadline, ends_at = deadline_of(run.deadline - now)
     session_id, attempt = "", 0
@@ -125,7 +134,7 @@ def context_of(run: ReplicaRun, index: int, now: float) -> CallContext:
 
 
 class SinglePlace:
-    """In one call."""
+    """The place of one call."""
 
     __slots__ = ("_context", "index", "now", "run")
 
@@ -145,12 +154,12 @@ class SinglePlace:
 
 
 class SharedPlace(ABC):
-    """In one of the calls of a run that are executed one after another, in one task or thread."""
+    """The place of a run's calls that one task or thread executes in sequence."""
 
     __slots__ = ("lo", "now", "run", "values")
 
     def __init__(self, run: ReplicaRun, lo: int, values: Sequence[Any], now: Now) -> None:
-        """`values` are those of the calls from `lo` on that have ended; a call that waits is the last one."""
+        """`values`: results of the ended calls from `lo` on. The current call is the one after them."""
         self.run = run
         self.lo = lo
         self.values = values
@@ -158,30 +167,30 @@ class SharedPlace(ABC):
 
     @property
     def run_id(self) -> int:
-        """Of the call that is executed."""
+        """The run id of the current call."""
         return self.run.first + self.lo + len(self.values)
 
     def context(self) -> CallContext:
         done = len(self.values)
         if done and not self.is_here():
-            raise RuntimeError(_CANNOT_BE_TOLD)
+            raise RuntimeError(_AMBIGUOUS)
         return context_of(self.run_of(done), self.lo + done, self.now())
 
     def contexts(self) -> Sequence[CallContext]:
         return (self.context(),)
 
     def run_of(self, done: int) -> ReplicaRun:
-        """The run of the call behind so many."""
+        """Returns the run of the call after `done` ended ones."""
         del done
         return self.run
 
     @abstractmethod
     def is_here(self) -> bool:
-        """Whether it is asked from where the calls are executed, rather than from what one of them has started."""
+        """Whether the current code runs in the calls themselves, not in a task or thread that one of them started."""
 
 
 class TaskPlace(SharedPlace):
-    """In one of the calls that a task executes: the one behind those whose values it has."""
+    """The place of a run's calls that a task executes in sequence."""
 
     __slots__ = ("task",)
 
@@ -191,19 +200,19 @@ class TaskPlace(SharedPlace):
         """None once the task has left it."""
 
     def leave(self) -> None:
-        """The task has left it. Contexts that calls leave behind keep the place, which must not keep results."""
+        """Ends the place. Contexts that calls leave behind still refer to it, so it drops the results."""
         self.task = None
         self.values = range(len(self.values))
 
     def is_here(self) -> bool:
         try:
             return self.task is not None and asyncio.current_task() is self.task
-        except RuntimeError:  # asked in a thread
+        except RuntimeError:  # called in a thread
             return False
 
 
 class ThreadPlace:
-    """In the call that the thread executes that has made it."""
+    """The place of the call that the creating thread executes."""
 
     __slots__ = ("_thread", "index", "now", "run")
 
@@ -216,7 +225,7 @@ class ThreadPlace:
 
     def context(self) -> CallContext:
         if self.run is None or threading.get_ident() != self._thread:
-            raise RuntimeError(_CANNOT_BE_TOLD)
+            raise RuntimeError(_AMBIGUOUS)
         return context_of(self.run, self.index, self.now())
 
     def contexts(self) -> Sequence[CallContext]:
@@ -224,7 +233,7 @@ class ThreadPlace:
 
 
 class BatchContexts(Sequence[CallContext]):
-    """Those of the calls of a batch, each made when it is looked at."""
+    """The contexts of a batch's calls, each made on first access."""
 
     def __init__(self, parts: Sequence[Part], now: Now) -> None:
         self._parts = parts
@@ -259,43 +268,24 @@ class BatchContexts(Sequence[CallContext]):
 
 
 def marking(run: ReplicaRun, lo: int, hi: int, now: Now) -> Iterator[bytes]:
-    """The payloads of these calls. While iterating the place is in the call whose payload came last."""
+    """Yields the payloads of these calls, and sets the place to the call whose payload was yielded last."""
     for index in range(lo, hi):
         current_place.set(SinglePlace(run, index, now))
         yield run.payloads[index]
 
 
 def batch_place(parts: Sequence[Part], now: Now) -> BatchPlace:
-    """In a batch of these calls."""
+    """Returns the place of a batch."""
     return BatchPlace(BatchContexts(parts, now))
 
 
-# Gives each call a context and a task of its own, although one task executes many calls, one after another.
-#
-# Purpose: a context variable that a call sets, and a task that it keeps, must not reach another caller's call. A task
-# for
-# each call would cost more than most calls. `islands` steps the calls itself, each in a fresh copy of the task's
-# context,
-# which user code never changes. A task is shared by calls only while none of them has kept it: `TaskMarks` finds that
-# out
-# when a call has ended, and the task then executes no other one.
-# Invariants: all steps of one call run in one context, and under one `asyncio.current_task()`; nothing is shared by the
-# contexts of two calls but what was in the task's context before the first.
-# Owner: the executors of `async def` methods. Those of `def` methods run each call by `Context.run`.
-
-ResultT = TypeVar("ResultT")
-
-NEXT: Final = object()
-"""What is yielded to `islands` between two calls: from there on it is another context."""
-
-
 @coroutine
-def islands(
+def in_fresh_contexts(
     calls: Generator[Any, Any, ResultT] | Coroutine[Any, Any, ResultT], context: Context | None = None
 ) -> Generator[Any, Any, ResultT]:
-    """Runs it in a fresh copy of the current context, and in another one whenever it yields NEXT.
+    """Steps `calls` in a fresh copy of the current context, and in another copy after each NEXT that it yields.
 
-    `context`: the first one of these, if it was made before.
+    `context`: the first copy, if it was made before.
     """
     send = calls.send
     run = (context or copy_context()).run
@@ -305,7 +295,7 @@ def islands(
             while waits_for is not NEXT:
                 try:
                     sent = yield waits_for
-                except BaseException as error:  # noqa: BLE001 - the call gets it where it waits
+                except BaseException as error:  # noqa: BLE001 - raised in the call where it waits
                     waits_for = run(calls.throw, error)
                 else:
                     waits_for = run(send, sent)
@@ -316,7 +306,7 @@ def islands(
 
 
 def base_context() -> Context:
-    """What contexts of calls are copies of: the current one, without decimal's, which is changed in place."""
+    """Returns the context that calls' contexts are copies of: the current one without decimal's, which is mutable."""
     base = Context()
     for variable, value in copy_context().items():
         if type(value) is not decimal.Context:
@@ -325,7 +315,7 @@ def base_context() -> Context:
 
 
 class TaskMarks:
-    """What the current task looks like before calls are executed in it."""
+    """A snapshot of the current task before calls are executed in it, to detect calls that keep the task."""
 
     __slots__ = ("_name", "_references", "_weak_references", "task")
 
@@ -337,9 +327,9 @@ class TaskMarks:
 
     @property
     def are_left(self) -> bool:
-        """Whether a call that has ended keeps the task, or has left something at it.
+        """Whether an ended call keeps a reference to the task or has changed it.
 
-        Asked where no local variable has the task that had it when this was made.
+        To be called with the same number of local references to the task as when the snapshot was made.
         """
         return (
             getrefcount(self.task) != self._references

@@ -1,9 +1,9 @@
-"""Requests of rpcs that take several, on their way from one router to the handler.
+"""Requests of client-streaming rpcs, between one router's stream and the handler.
 
-Purpose: a handler takes requests one by one, on whichever loop or thread it runs; the router is told that it has begun,
-and how many it has taken, so that what waits here is bounded.
-Invariants: no more than the router was allowed is kept of a call; one that was cancelled, or whose router is gone,
-wakes a handler that waits, whichever thread it has; what comes for a call that has ended is dropped.
+Purpose: a handler takes requests one by one, on any loop or thread. The router receives an acknowledgement when the
+handler begins and for the requests it has taken, which bounds what is buffered here.
+Invariants: at most the credit that the router was given is buffered per call. A cancelled call, or one whose router has
+disconnected, wakes its waiting handler on any thread. Requests for a call that has ended are dropped.
 Owner: the router's stream, on the engine's event loop; a `RequestStream` is read where the handler runs.
 """
 
@@ -25,43 +25,55 @@ from slotmesh.status import to_exception
 from slotmesh.streams.limits import MAX_INLINE_BYTES
 from slotmesh.v1 import call_pb2, replica_service_pb2
 
-TOLD_AT: Final = MAX_REQUESTS_AHEAD // 2
-"""The router is told when a handler has taken so many, or half of the bytes."""
-TOLD_AT_BYTES: Final = MAX_REQUEST_BYTES_AHEAD // 2
+ACKNOWLEDGED_AT: Final = MAX_REQUESTS_AHEAD // 2
+"""Requests taken by a handler before they are acknowledged to the router."""
+ACKNOWLEDGED_AT_BYTES: Final = MAX_REQUEST_BYTES_AHEAD // 2
+"""The same as a number of bytes; whichever is reached first."""
 
 
 class RequestsLost(BadCall):
-    """There are no more requests, as nobody waits for the call any more. No defect of the handler: it is not logged."""
+    """No caller waits for the call any more, so no requests follow. Not an error of the handler: it is not logged."""
 
     def __init__(self) -> None:
         super().__init__(_LOST)
 
 
 class RequestStream:
-    """Those of one call."""
+    """The requests of one call."""
 
-    __slots__ = ("_bytes", "_count", "_is_lost", "_lock", "_loop", "_part", "_ready", "_tell", "_waiter", "is_last")
+    __slots__ = (
+        "_acknowledge",
+        "_bytes",
+        "_count",
+        "_is_lost",
+        "_lock",
+        "_loop",
+        "_part",
+        "_ready",
+        "_waiter",
+        "is_last",
+    )
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, tell: Callable[[int], None]) -> None:
-        """`loop` is the engine's, on which `tell` is called: so many were taken since the last time."""
+    def __init__(self, loop: asyncio.AbstractEventLoop, acknowledge: Callable[[int], None]) -> None:
+        """`acknowledge` is called on `loop`, the engine's, with the number of requests taken since the last call."""
         self._loop = loop
-        self._tell = tell
+        self._acknowledge = acknowledge
         self._lock = threading.Lock()
         self._ready: deque[bytes] = deque()
         self._part: list[bytes] = []
-        """Of a request that goes on."""
+        """The parts so far of an incomplete request."""
         self.is_last = False
         """The client has half-closed."""
         self._is_lost = False
         self._waiter: Callable[[], object] | None = None
-        """Wakes the handler that waits."""
+        """Wakes the handler if it waits."""
         self._count = self._bytes = 0
-        """Taken, and not told."""
+        """Taken but not yet acknowledged."""
 
     # -- on the engine's loop ----------------------------------------------------------------------------------------
 
     def feed(self, payloads: Iterable[bytes], *, is_cut: bool, is_last: bool) -> None:
-        """More have come. Raises BadRequest where a request is larger than any may be."""
+        """Adds requests that arrived. Raises BadRequest if one exceeds the size limit."""
         given = list(payloads)
         if given and self._part:
             self._part.append(given[0])
@@ -77,7 +89,7 @@ class RequestStream:
         self._wake()
 
     def lose(self) -> None:
-        """Nobody waits for the call any more."""
+        """Ends the stream: no caller waits for the call any more."""
         with self._lock:
             self._is_lost = True
             self._ready.clear()
@@ -93,11 +105,11 @@ class RequestStream:
     # -- where the handler runs --------------------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """The handler has begun: requests may come."""
+        """Reports to the router that the handler has begun, so that it sends requests."""
         self._on_engine(0)
 
     def take_now(self) -> bytes | None:
-        """The next one; None where it has not come, or there is none any more (`has_ended`). Raises RequestsLost."""
+        """Returns the next request; None if it has not arrived or none follows (`has_ended`). Raises RequestsLost."""
         with self._lock:
             if self._is_lost:
                 raise RequestsLost
@@ -106,7 +118,7 @@ class RequestStream:
             request = self._ready.popleft()
         self._count += 1
         self._bytes += len(request)
-        if self._count >= TOLD_AT or self._bytes >= TOLD_AT_BYTES:
+        if self._count >= ACKNOWLEDGED_AT or self._bytes >= ACKNOWLEDGED_AT_BYTES:
             count, self._count, self._bytes = self._count, 0, 0
             self._on_engine(count)
         return request
@@ -118,7 +130,7 @@ class RequestStream:
             return self.is_last and not self._ready and not self._is_lost
 
     async def take(self) -> bytes | None:
-        """The next one, once it is there; None at the end. Raises RequestsLost."""
+        """Waits for the next request and returns it; None at the end. Raises RequestsLost."""
         loop = asyncio.get_running_loop()
         while (request := self.take_now()) is None:
             if self.has_ended:
@@ -129,7 +141,7 @@ class RequestStream:
         return request
 
     def take_in_thread(self) -> bytes | None:
-        """The same, of a thread."""
+        """Like `take`, blocking the current thread."""
         while (request := self.take_now()) is None:
             if self.has_ended:
                 return None
@@ -139,7 +151,7 @@ class RequestStream:
         return request
 
     def _waits(self, wake: Callable[[], object]) -> bool:
-        """Whether there is something to wait for: if so, `wake` is called when more has come."""
+        """Returns whether the caller has to wait; if so, `wake` is called when the state changes."""
         with self._lock:
             if self._ready or self.is_last or self._is_lost:
                 return False
@@ -152,71 +164,71 @@ class RequestStream:
         except RuntimeError:
             is_here = False
         if is_here:
-            self._tell(count)
+            self._acknowledge(count)
         else:
             with contextlib.suppress(RuntimeError):  # the engine's loop has ended
-                self._loop.call_soon_threadsafe(self._tell, count)
+                self._loop.call_soon_threadsafe(self._acknowledge, count)
 
 
 class RouterRequests:
-    """Those of all calls of one router that take several."""
+    """The request streams of one router's client-streaming calls."""
 
     def __init__(self, wake: Callable[[], object]) -> None:
-        """`wake` is called when the router is to be told something."""
+        """`wake` is called when `taken` has something to send."""
         self._wake = wake
         self._taken: dict[int, int] = {}
-        """What it is to be told: requests that handlers have taken, by run id."""
+        """Requests taken by handlers and not yet acknowledged, by run id."""
         self._loop = asyncio.get_running_loop()
         self._streams: dict[int, RequestStream] = {}
         """By run id, of calls that have not ended. Handlers look theirs up, on any thread."""
 
     def expect(self, first: int, count: int) -> None:
-        """Calls from this run id on have come."""
+        """Adds streams for `count` calls from run id `first`."""
         for run_id in range(first, first + count):
-            self._streams[run_id] = RequestStream(self._loop, self._teller(run_id))
+            self._streams[run_id] = RequestStream(self._loop, self._acknowledger(run_id))
 
     def of(self, run_id: int) -> RequestStream | None:
-        """The requests of a call; None where it has ended."""
+        """Returns the requests of a call; None if it has ended."""
         return self._streams.get(run_id)
 
     def taken(self) -> call_pb2.TakeItems | None:
-        """What the router is to be told, for a frame; None: nothing."""
+        """Returns the acknowledgements to send, and forgets them; None if there are none."""
         if not self._taken:
             return None
         taken, self._taken = self._taken, {}
         return call_pb2.TakeItems(call_ids=taken.keys(), counts=taken.values())
 
     def add(self, frame: replica_service_pb2.RequestItems) -> None:
-        """A frame has come. Raises BadRequest."""
+        """Passes the requests of a frame to their calls. Raises BadRequest."""
         for batch in frame.batches:
             if (stream := self._streams.get(batch.run_id)) is not None:
                 stream.feed(batch.payloads, is_cut=batch.is_cut, is_last=batch.is_last)
 
     def cancel(self, ranges: Iterable[tuple[int, int]]) -> None:
-        """Nobody waits for these calls any more, by run ids, both ends included."""
+        """Ends the streams of cancelled calls, given as ranges of run ids, both ends included."""
         if self._streams:
             for first, last in ranges:
                 for run_id in list(among(self._streams, first, last)):
                     self._streams[run_id].lose()
 
     def ended(self, first: int, count: int) -> None:
-        """Calls from this run id on have their outcome."""
+        """Removes `count` calls from run id `first`, which have their outcome."""
         for run_id in range(first, first + count):
             if (stream := self._streams.pop(run_id, None)) is not None:
                 stream.lose()
 
     def close(self) -> None:
-        """The router is gone."""
+        """Ends all streams: the router has disconnected."""
         for stream in self._streams.values():
             stream.lose()
 
-    def _teller(self, run_id: int) -> Callable[[int], None]:
-        def tell(count: int) -> None:
+    def _acknowledger(self, run_id: int) -> Callable[[int], None]:
+        def acknowledge(count: int) -> None:
             if run_id in self._streams:
                 self._taken[run_id] = self._taken.get(run_id, 0) + count
                 self._wake()
 
-        return tell
+        return acknowledge
 
 
 def _settle_on(loop: asyncio.AbstractEventLoop, future: asyncio.Future[None]) -> None:
@@ -236,7 +248,7 @@ def _settle_on(loop: asyncio.AbstractEventLoop, future: asyncio.Future[None]) ->
 
 
 _LOST: Final = Failure(
-    reason=Reason.CANCELLED, message="nobody waits for this call any more", executed=Executed.UNKNOWN
+    reason=Reason.CANCELLED, message="no caller waits for this call any more", executed=Executed.UNKNOWN
 )
 _TOO_LARGE: Any = Failure(
     reason=Reason.BAD_REQUEST,

@@ -1,10 +1,10 @@
-"""One direct stream: the replica's side of a conversation with a client that holds slots here.
+"""One direct stream: the replica's side of a stream from a client that holds slots here.
 
-Purpose: reads slots, calls, cancels and renewals; outcomes are written from where they become known. To the engine it
-is one more link, which needs no heartbeats: its leases are the client's signs of life.
-Invariants: when the stream ends, however, its slots go back and what runs in them is cancelled; after half-close it
-ends OK once all calls are answered. A client that does not read is not read from while more than `MAX_BACKLOG_BYTES` of
-frames wait for it.
+Purpose: reads slots, calls, cancels and renewals, and writes each outcome as a frame of its own as soon as it is known.
+To the engine the stream is one more link and outbox, without heartbeats: renewed leases replace them.
+Invariants: when the stream ends in any way, its slots are released and their calls cancelled; after half-close it ends
+OK once all calls have their outcome. Frames are written in the order of events. While more than `MAX_BACKLOG_BYTES` of
+frames wait for a slow client, the replica does not read from it; each frame counts with the memory that it occupies.
 Owner: the servicer's task of this stream.
 """
 
@@ -36,22 +36,15 @@ from slotmesh.transport.prompt_writer import PromptWriter
 from slotmesh.v1 import direct_service_pb2
 from slotmesh.version import VERSION
 
-# What a direct stream tells its client: each outcome is a frame of its own, written when it is known.
-#
-# Purpose: to the engine it is one more outbox. Nothing is gathered here: one call at a time has nothing to wait for.
-# Invariants: frames leave in the order in which things have happened. Each counts in the backlog what it takes in
-# memory.
-# Owner: the direct stream.
-
 FRAME_BYTES = 512
-"""What a frame takes in memory besides its payload."""
+"""Memory of a frame besides its payload."""
 
 Response = direct_service_pb2.AttachResponse
 _Result = direct_service_pb2.SlotCallResult
 
 
 class AttachOutbox:
-    """Writes outcomes of calls, and what becomes of slots."""
+    """Writes outcomes of calls and changes of slots."""
 
     def __init__(self, writer: PromptWriter[Response], issuer: Issuer) -> None:
         """`issuer` names this replica."""
@@ -59,16 +52,16 @@ class AttachOutbox:
         self._send: Callable[..., None] = writer.send
 
     def close(self) -> None:
-        """The stream ends: its status is the outcome of the calls that have none yet."""
+        """Drops later outcomes: the status of the ended stream is the outcome of its open calls."""
         self._send = _drop
 
     def results(self, first: int, payloads: Sequence[bytes], size: int, content_type: str) -> None:
-        del size, content_type  # it is that of the call
+        del size, content_type  # the content type is the call's
         for call_id, payload in enumerate(payloads, first):
             self._send(Response(result=_Result(call_id=call_id, payload=payload)), FRAME_BYTES + len(payload))
 
     def done(self, first: int, count: int) -> None:
-        """Calls have ended well without a result. Only calls without a reply do, and they are refused before."""
+        """Writes successful ends without a result. Only calls without a reply have these, and they are refused."""
         for call_id in range(first, first + count):
             self._send(Response(result=_Result(call_id=call_id)), FRAME_BYTES)
 

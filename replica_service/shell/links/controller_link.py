@@ -1,10 +1,10 @@
-"""The replica's membership: one AttachReplica stream, kept up for as long as the process lives.
+"""The replica's membership: its report, and one AttachReplica stream that reconnects while the process lives.
 
-Purpose: identifies the replica and reports its state, every second and at once when that changes; takes its
-configuration and orders. Revoked partitions are reported as they become empty: a call that takes long holds up its own
-partition only. Of several controllers, it follows the one that leads.
-Invariants: the replica goes on serving while the controller is away; the first report of a stream follows its hello;
-an incarnation that was replaced does not come back, one that is refused for another reason tries again.
+Purpose: identifies the replica; reports its state every second and immediately after a change; receives its
+configuration and orders. Revoked partitions are reported as each becomes empty, so a long call holds up only its own
+partition. Of several controllers, the link follows the leader.
+Invariants: the replica continues to serve while no controller is connected. The first report of a stream follows its
+hello. An incarnation that was replaced does not reconnect; one that is refused for another reason tries again.
 Owner: the app.
 """
 
@@ -39,40 +39,43 @@ from slotmesh.transport.pump import StreamPump
 from slotmesh.v1 import membership_service_pb2 as wire
 from slotmesh.v1 import membership_service_pb2_grpc
 
-# What a replica reports to its controller, and the report as a frame has it.
-
 MAX_END_REASON_CHARS = 300
 MAX_REPORTED_CHARS = 16_384
-"""Bound of an error or a warning. Of a traceback the end is kept: it says what went wrong."""
+"""Bound of an error or a warning. A longer text keeps its end, where a traceback has the exception."""
+REPORT_INTERVAL_S = 1.0
+GOODBYE_S = 2.0
+"""How long the last report may take to reach the controller."""
+
+_log = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberReport:
-    """How the replica does."""
+    """The replica's state and load."""
 
     state: State
     address: str = ""
-    """Where routers reach it; empty until it is ready."""
+    """The address that routers connect to; empty until the replica is ready."""
     max_ongoing: int = 0
     error: str = ""
-    """What is wrong with it, mostly a traceback."""
+    """Why it failed or is unhealthy, usually a traceback."""
     metrics_address: str = ""
     unhealthy: bool = False
     """Its handler should be replaced."""
     reconfigures: bool = False
     """Its handler has a `reconfigure`."""
     warning: str = ""
-    """What operators should know although the replica goes on."""
+    """A problem that operators should see although the replica continues."""
     ended_calls: int = 0
-    """Calls that came to the handler, and have ended."""
+    """Calls that reached the handler and have ended."""
     failed_calls: int = 0
-    """Those of them that have failed for what the handler is."""
+    """Ended calls whose failure depends on the handler."""
     ongoing: int = 0
     """Permits in use."""
     slots: int = 0
-    """Of these, slots that are reserved and not used, and those of direct streams."""
+    """Permits in use by slots that are reserved and unused, or held by direct streams."""
     waiting: int = 0
-    """What waits for a permit, or in a lane."""
+    """Calls that wait for a permit or in a lane."""
     calls: int = 0
     """Calls executed to their end, since the start of the process; so are the next three."""
     failures: int = 0
@@ -80,16 +83,16 @@ class MemberReport:
     batches: int = 0
     batched_calls: int = 0
     times: Sequence[int] = ()
-    """Calls that have ended, by the time that they ran, in the buckets of `slotmesh.histogram.CALL_TIMES`."""
+    """Ended calls by running time, in the buckets of `slotmesh.histogram.CALL_TIMES`."""
     end_reason: str = ""
-    """Why it ends, for people; empty while it does not."""
+    """Why the replica ends, as text for operators; empty while it does not."""
     sampled_at: float = 0.0
-    """When the load was as these say, seconds since 1970; 0: there is none yet."""
+    """When the load was sampled, seconds since 1970; 0: no load yet."""
 
 
 def report_to_wire(report: MemberReport) -> wire.ReplicaReport:
-    """The report as a message."""
-    said = wire.ReplicaReport(
+    """Converts the report to its message."""
+    message = wire.ReplicaReport(
         state=report.state.value,  # type: ignore[arg-type]  # the enums share their numbers
         address=report.address,
         max_ongoing=report.max_ongoing,
@@ -103,15 +106,15 @@ def report_to_wire(report: MemberReport) -> wire.ReplicaReport:
         end_reason=sendable_text(report.end_reason, MAX_END_REASON_CHARS),
     )
     if report.sampled_at:
-        load = said.load
+        load = message.load
         load.ongoing, load.slots, load.waiting = report.ongoing, report.slots, report.waiting
         load.sample_time.FromMicroseconds(round(report.sampled_at * 1e6))
         totals = load.totals
         totals.calls, totals.failed = report.calls, report.failures
         totals.batches, totals.batched_calls = report.batches, report.batched_calls
         totals.times.extend(report.times)
-        totals.SetInParent()  # zeros are known, too
-    return said
+        totals.SetInParent()  # present even if all are 0
+    return message
 
 
 def _end_of(text: str) -> str:
@@ -122,41 +125,35 @@ Request = wire.AttachReplicaRequest
 Response = wire.AttachReplicaResponse
 AttachReplicaCall = grpc.aio.StreamStreamCall[Request, Response]
 
-REPORT_INTERVAL_S = 1.0
-GOODBYE_S = 2.0
-"""How long the last report may take to reach the controller."""
-
-_log = get_logger(__name__)
-
 
 class AttachedMember(Protocol):
-    """The replica, as its membership sees it."""
+    """The replica, as its link to the controller uses it."""
 
     @property
     def newest_epoch(self) -> int:
-        """The newest owner epoch that it has seen; 0 where there is none."""
+        """The newest owner epoch that the replica has received; 0 if none."""
 
     def report(self) -> MemberReport:
-        """How it does now."""
+        """Returns the current report."""
 
     def configure(self, backend: Backend) -> None:
-        """The backend's settings came from the controller: at first, and whenever they change."""
+        """Applies the backend's settings: after each attachment and whenever they change."""
 
     def follow_routers(self, addresses: Sequence[str]) -> None:
-        """These are the mesh's routers, as far as the controller knows; called before `configure`."""
+        """Sets the addresses of the mesh's routers that the controller lists; called before `configure`."""
 
     def drain(self, message: str) -> None:
-        """It should stop."""
+        """Makes the replica drain and stop."""
 
     def revoke(self, epochs: PartitionEpochs) -> AsyncGenerator[PartitionEpochs, None]:
-        """Partitions move away; yields those of which nothing is there any more, until none is."""
+        """Gives partitions up. Yields those that have become empty, until all have."""
 
     def fence(self, epoch: int) -> dict[str, set[int]]:
-        """All partitions move away that it had at this epoch or older ones; returns those (by endpoint) still there."""
+        """Gives up all partitions of this epoch and older ones. Returns those that are not empty, by endpoint."""
 
 
 class ControllerLink:
-    """Attaches, and attaches again."""
+    """Attaches the replica to the leading controller, again after each disconnection."""
 
     def __init__(
         self,
@@ -169,9 +166,9 @@ class ControllerLink:
         dialer: Dialer = PLAIN_TEXT,
         fencing: Fencing | None = None,
     ) -> None:
-        """`dialer` connects. `fencing`: follows acknowledgements of reports; None: the replica needs none.
+        """`fencing`: follows acknowledgements of reports; None: the replica needs none.
 
-        `orphan_timeout_s`: how long the replica goes on without a controller before it drains; None: for ever.
+        `orphan_timeout_s`: how long the replica continues without a controller before it drains; None: without limit.
         """
         self._search = ControllerSearch(addresses)
         self._dialer = dialer
@@ -186,18 +183,18 @@ class ControllerLink:
         self._pending: deque[Request] = deque()
         self._is_report_due = False
         self.is_over = False
-        """`goodbye` was called, or another incarnation took over: `run` returns for good."""
+        """`goodbye` was called, or another incarnation took over: `run` returns."""
         self._refusal = ""
         """The failure with which the controller refused the last hello."""
         self._is_unknown = False
         """The controller has no backend of this name."""
         self._written = asyncio.Event()
-        """Nothing is left to be written after the goodbye."""
+        """The last frame was written after `goodbye`."""
         self._ended = asyncio.Event()
         """The stream of the goodbye has ended."""
 
     async def run(self) -> None:
-        """Attached for as long as it can be; returns after `goodbye`, or when another incarnation took over."""
+        """Keeps the replica attached; returns after `goodbye`, or when another incarnation took over."""
         async with ControllerChannels(self._search, self._dialer) as channels:
             while not self.is_over:
                 stub = membership_service_pb2_grpc.MembershipServiceStub(await channels.current())
@@ -232,21 +229,21 @@ class ControllerLink:
                     await asyncio.sleep(self._backoff.next_delay_s())
 
     def _refused(self, failure: Failure) -> None:
-        """Logs once what an operator has to change."""
+        """Logs a refusal that an operator has to resolve, once."""
         if failure.reason is not Reason.BAD_REQUEST:
             self._away(failure.message)
             return
         self._absence.end()
         if failure.message != self._refusal:
             self._refusal = failure.message
-            _log.error("the controller refuses this replica; it is tried again", reason=failure.message)
+            _log.error("the controller refuses this replica; it tries again", reason=failure.message)
 
     def _away(self, reason: str) -> None:
         if not self.is_over:
             self._absence.begin(reason)
 
     def report_soon(self) -> None:
-        """Something has changed that is to be reported at once."""
+        """Reports immediately instead of with the next interval."""
         self._is_report_due = True
         if self._pump is not None:
             self._pump.wake()
@@ -265,14 +262,14 @@ class ControllerLink:
                 await self._call.done_writing()
                 await self._ended.wait()
         except (TimeoutError, *TRANSPORT_ERRORS):
-            _log.warning("the controller did not hear the last report", address=self._search.current)
+            _log.warning("the controller did not receive the last report", address=self._search.current)
 
     async def _converse(self, call: AttachReplicaCall, tasks: Supervisor) -> str:
-        """One stream, from hello to its end; returns why the replica, or the controller, ended it."""
+        """Runs one stream from hello to its end. Returns why the replica or the controller ended it."""
         self._call = call
         self._hello.has_served = self._member.report().state is not State.STARTING
         self._hello.newest_epoch = self._member.newest_epoch
-        # Left to the pump, so that a stream that is refused ends with the controller's words, wherever it has got to.
+        # Sent by the pump, so that a refused stream always ends with the controller's error, not with a failed write.
         self._pending = deque([Request(hello=self._hello)])
         pump = self._pump = StreamPump(writer_of(call), self._next_frame)
         self.report_soon()
@@ -285,7 +282,7 @@ class ControllerLink:
             if frame.WhichOneof("frame") == "configuration":
                 generation = frame.configuration.generation
             if not self._terms.obeys(generation, frame.term):
-                return f"it leads under term {frame.term}, and a newer one has been heard of"
+                return f"it leads under term {frame.term}, and a newer term is known"
             self._absence.end()  # only a controller that leads sends frames
             self._handle(frame, pump, tasks)
         return "it has ended the stream"
@@ -299,7 +296,7 @@ class ControllerLink:
                     setattr(self._hello, name, getattr(frame.configuration, name))
                 self._search.announced(frame.configuration.controller_addresses)
                 _log.info("attached", controller=self._search.current)
-                self._tell_whether_known(frame.configuration)
+                self._log_whether_known(frame.configuration)
                 self._member.follow_routers(frame.configuration.router_addresses)
                 backend, _ = backend_from_wire(backend_within(frame.configuration))
                 self._member.configure(backend)
@@ -317,7 +314,7 @@ class ControllerLink:
                 self._refusal = ""
                 self._log_hold(is_starting=frame.on_hold.is_starting)
             case unknown:
-                _log.warning("frame of a newer controller left out", frame=unknown)
+                _log.warning("unknown frame of a newer controller ignored", frame=unknown)
 
     def _log_hold(self, *, is_starting: bool) -> None:
         if is_starting:
@@ -330,8 +327,8 @@ class ControllerLink:
             **fence,
         )
 
-    def _tell_whether_known(self, configuration: wire.ReplicaConfiguration) -> None:
-        """Logs that nobody calls this replica as no backend has its name, and that it is over."""
+    def _log_whether_known(self, configuration: wire.ReplicaConfiguration) -> None:
+        """Logs when the controller has no backend of this name, so no router calls the replica, and when it has."""
         was_unknown, self._is_unknown = self._is_unknown, configuration.is_backend_unknown
         name = self._hello.backend
         if self._is_unknown and not was_unknown:
@@ -348,10 +345,10 @@ class ControllerLink:
             epochs.setdefault(each.endpoint, {}).update(zip(each.partitions, each.owner_epochs, strict=True))
         async with aclosing(self._member.revoke(epochs)) as waves:
             async for emptied in waves:
-                answer = Request(emptied=wire.PartitionsEmptied())
-                for endpoint, gone in emptied.items():
-                    answer.emptied.endpoints.add(endpoint=endpoint, partitions=gone.keys(), owner_epochs=gone.values())
-                self._pending.append(answer)
+                frame = Request(emptied=wire.PartitionsEmptied())
+                for endpoint, empty in emptied.items():
+                    frame.emptied.endpoints.add(endpoint=endpoint, partitions=empty.keys(), owner_epochs=empty.values())
+                self._pending.append(frame)
                 pump.wake()
 
     def _fence(self, epoch: int, pump: StreamPump[Request]) -> None:

@@ -1,8 +1,13 @@
-"""Slots for callers that are connected to the replica itself.
+"""Slots for callers that are connected to the replica directly.
 
-Purpose: what routers do by frames of Execute, done by single rpcs, through the same scheduler and executors.
-Invariants: the calls of a caller that leaves are cancelled, waiting or running; a slot that was granted to it meanwhile
-is released at once, unless a request id lets it ask again.
+Purpose: single rpcs with the function of a router's Execute frames, by the same scheduler and executors. To the engine,
+`DirectLink` is one more router, without heartbeats: a call of this process is always fresh. Each run id is a call or a
+reservation of one rpc.
+Invariants: calls of a caller that disconnects are cancelled, waiting or running; a slot that was granted to it
+meanwhile is released immediately, unless a request id lets it repeat the request. A caller that repeats a request id
+joins the pending reservation, or gets the granted slot. A reservation is cancelled when its last waiting caller
+disconnects; a slot under a request id stays with that id while it is reserved, so that a lost response loses nothing.
+An rpc gets its outcome once; outcomes for rpcs that have ended are dropped.
 Owner: the servicer of slots.
 """
 
@@ -25,53 +30,44 @@ from slotmesh.ids import STREAM_ID_BYTES, new_id
 from slotmesh.runtime.clock import Clock
 from slotmesh.spec.rules import show
 
-# Reservations that callers wait for here: one caller each, or several under one request id.
-#
-# Purpose: a caller that sends the same request id again joins the reservation under way, or gets the granted slot.
-# Invariants: a reservation is cancelled when the last caller that waits for it has left; a slot under a request id
-# stays
-# with that id for as long as it is reserved, so that a lost reply loses nothing, and otherwise goes back when its only
-# caller has left.
-# Owner: the direct slots.
-
 _LEAST_SWEEP = 64
 
 
 @dataclass(frozen=True, slots=True)
 class ReservationTerms:
-    """What is asked for. The same request id cannot mean two of them."""
+    """The terms of a reservation. One request id stands for one set of terms."""
 
     endpoint: str
     ttl_s: float
     identity: str = ""
-    """The name of who asks; empty where nobody was asked who they are."""
+    """The caller's name; empty if callers are not identified."""
 
 
 class AwaitedReservation:
-    """A reservation, the rpcs that wait for it, and its answer."""
+    """A reservation, the rpcs that wait for it, and its result."""
 
-    def __init__(self, wish: ReservationTerms, take_back: Callable[[], None]) -> None:
-        """`take_back` is called once no rpc waits for it any more; it is answered then."""
-        self.wish = wish
-        self.answer: Granted | Failure | None = None
+    def __init__(self, terms: ReservationTerms, take_back: Callable[[], None]) -> None:
+        """`take_back` is called when no rpc waits for a pending reservation any more; it cancels it."""
+        self.terms = terms
+        self.result: Granted | Failure | None = None
         self._take_back = take_back
         self._waiters: set[asyncio.Future[Granted | Failure]] = set()
 
-    def answered(self, answer: Granted | Failure) -> None:
-        """It became a slot, or will not."""
-        self.answer = answer
+    def answered(self, result: Granted | Failure) -> None:
+        """Sets the result: a slot or a failure."""
+        self.result = result
         for waiter in self._waiters:
             if not waiter.done():
-                waiter.set_result(answer)
+                waiter.set_result(result)
 
-    async def wait(self, patience_s: float | None, given_up: Failure) -> Granted | Failure:
-        """What it becomes; after `patience_s` seconds `given_up`."""
-        if self.answer is not None:
-            return self.answer
+    async def wait(self, timeout_s: float | None, given_up: Failure) -> Granted | Failure:
+        """Waits for the result. Returns `given_up` after the timeout."""
+        if self.result is not None:
+            return self.result
         loop = asyncio.get_running_loop()
         waiter: asyncio.Future[Granted | Failure] = loop.create_future()
         self._waiters.add(waiter)
-        timer = None if patience_s is None else loop.call_later(patience_s, self._leave, waiter, given_up)
+        timer = None if timeout_s is None else loop.call_later(timeout_s, self._leave, waiter, given_up)
         try:
             return await waiter
         finally:
@@ -80,11 +76,11 @@ class AwaitedReservation:
             self._leave(waiter, given_up)
 
     def is_over(self, now: float) -> bool:
-        """Whether neither a slot is held nor any rpc waits for one."""
-        if isinstance(self.answer, Granted):
-            slot = self.answer.slot
+        """Whether the reservation is neither pending nor has a slot that is still reserved."""
+        if isinstance(self.result, Granted):
+            slot = self.result.slot
             return slot.state is not SlotState.RESERVED or now >= slot.expires_at
-        return self.answer is not None
+        return self.result is not None
 
     def _leave(self, waiter: asyncio.Future[Granted | Failure], given_up: Failure) -> None:
         if waiter not in self._waiters:
@@ -92,7 +88,7 @@ class AwaitedReservation:
         self._waiters.discard(waiter)
         if not waiter.done():
             waiter.set_result(given_up)
-        if not self._waiters and self.answer is None:
+        if not self._waiters and self.result is None:
             self._take_back()
 
 
@@ -103,12 +99,12 @@ class SlotRequests:
         self._by_id: dict[str, AwaitedReservation] = {}
         self._sweep_at = _LEAST_SWEEP
 
-    def find(self, request_id: str, wish: ReservationTerms, now: float) -> AwaitedReservation | Failure | None:
-        """The reservation of this id; None where there is none, or it is over."""
+    def find(self, request_id: str, terms: ReservationTerms, now: float) -> AwaitedReservation | Failure | None:
+        """Returns the reservation of this id; None if there is none, or it is over."""
         found = self._by_id.get(request_id)
         if found is None or found.is_over(now):
             return None
-        if found.wish != wish:
+        if found.terms != terms:
             message = f"request_id: {show(request_id)!r} was used for another reservation, which still lives"
             return Failure(reason=Reason.BAD_REQUEST, message=message, metadata={"field": "request_id"})
         return found
@@ -120,13 +116,6 @@ class SlotRequests:
             self._by_id = {each: found for each, found in self._by_id.items() if not found.is_over(now)}
             self._sweep_at = max(_LEAST_SWEEP, 2 * len(self._by_id))
 
-
-# The link of callers that are connected to the replica itself: brings the engine's answers to the rpcs that wait.
-#
-# Purpose: to the engine it is one more router, which needs no heartbeats: what is in this process is as fresh as it can
-# be. Each run id is a call or a reservation of one rpc, which gets its answer at once.
-# Invariants: an rpc that waits for a run id gets its outcome once; answers for rpcs that have ended are dropped.
-# Owner: the direct slots.
 
 WriteValue = Callable[[bytes, str], Awaitable[object]]
 """Takes a payload and its content type."""
@@ -254,17 +243,17 @@ class DirectSlots:
         engine.at_end.append(self._line.end)
         self._requests = SlotRequests()
 
-    async def reserve(self, wish: ReservationTerms, patience_s: float | None, request_id: str) -> Granted | Failure:
+    async def reserve(self, terms: ReservationTerms, timeout_s: float | None, request_id: str) -> Granted | Failure:
         """A slot, as soon as there is one; None means to wait as long as it takes."""
-        found = self._requests.find(request_id, wish, self._now()) if request_id else None
+        found = self._requests.find(request_id, terms, self._now()) if request_id else None
         if isinstance(found, Failure):
             return found
-        reservation = found or self._begin(wish, request_id)
+        reservation = found or self._begin(terms, request_id)
         try:
-            answer = await reservation.wait(patience_s, _no_slot(patience_s))
+            answer = await reservation.wait(timeout_s, _no_slot(timeout_s))
         except asyncio.CancelledError:
-            if not request_id and isinstance(reservation.answer, Granted):
-                self._slots.release(reservation.answer.slot.secret)
+            if not request_id and isinstance(reservation.result, Granted):
+                self._slots.release(reservation.result.slot.secret)
             raise
         if isinstance(answer, Granted):
             return answer if found is None else Granted(answer.slot, self._engine.scheduler.in_use)
@@ -287,19 +276,19 @@ class DirectSlots:
         endpoint: str,
         options: ReplicaCallOptions,
         payload: bytes,
-        patience_s: float | None,
+        timeout_s: float | None,
         write: WriteValue,
     ) -> Failure | None:
         """Runs a call in a slot and writes its results; returns why it failed, if it did."""
         call, link, now = DirectCall(), self._line.link, self._now()
         run_id = self._line.expect_call(call)
-        deadline = inf if patience_s is None else now + patience_s
+        deadline = inf if timeout_s is None else now + timeout_s
         run = ReplicaRun(link, run_id, [payload], options, endpoint, now, deadline)
         timer = None
         try:
             self._engine.post(DispatchCame(run, secret))
-            if patience_s is not None:
-                timer = asyncio.get_running_loop().call_later(patience_s, self._overdue, call, run)
+            if timeout_s is not None:
+                timer = asyncio.get_running_loop().call_later(timeout_s, self._overdue, call, run)
             return await call.write(write, lambda: self._engine.take(link, (run_id,), (1,)))
         finally:
             if timer is not None:
@@ -317,21 +306,21 @@ class DirectSlots:
         self._line.forget(run.first)
         self._engine.cancel(run.link, [(run.first, run.first)])
 
-    def _begin(self, wish: ReservationTerms, request_id: str) -> AwaitedReservation:
+    def _begin(self, terms: ReservationTerms, request_id: str) -> AwaitedReservation:
         link, now = self._line.link, self._now()
-        reservation = AwaitedReservation(wish, lambda: self._engine.cancel(link, [(op_id, op_id)]))
+        reservation = AwaitedReservation(terms, lambda: self._engine.cancel(link, [(op_id, op_id)]))
         op_id = self._line.expect_slot(reservation.answered)
         if request_id:
             self._requests.add(request_id, reservation, now)
-        run = reservation_run(link, op_id, wish.endpoint, wish.ttl_s, now, inf, wish.identity)
+        run = reservation_run(link, op_id, terms.endpoint, terms.ttl_s, now, inf, terms.identity)
         self._engine.post(RunsCame([run]))
         return reservation
 
 
-def _no_slot(patience_s: float | None) -> Failure:
+def _no_slot(timeout_s: float | None) -> Failure:
     return Failure(
         reason=Reason.NO_SLOT,
-        message=f"no slot of this replica came free within {patience_s or 0:g} s",
+        message=f"no slot of this replica came free within {timeout_s or 0:g} s",
         retry_delay_s=RETRY_DELAY_S,
     )
 

@@ -1,9 +1,10 @@
-"""One Execute stream: the replica's side of a conversation with a router.
+"""One Execute stream: the replica's side of a stream from a router.
 
-Purpose: reads runs and their chunks, operations on slots, cancels, acknowledgements and questions, writes results and
-signs of life; both halves end together.
-Invariants: the reader never waits for the writer; after half-close the stream ends OK once all is answered and written;
-a frame that this replica does not take ends it with UNIMPLEMENTED, a broken contract with INVALID_ARGUMENT.
+Purpose: reads runs and their chunks, slot operations, cancels, acknowledgements and queries; writes results and
+heartbeats. Both halves end together. `RouterUploads` assembles payloads that arrive in chunks.
+Invariants: the reader never waits for the writer. After half-close the stream ends OK once all outcomes are written. An
+unknown frame ends it with UNIMPLEMENTED, a violation of the protocol with INVALID_ARGUMENT. A chunk for a call that
+does not wait for its payload is dropped; an invalid chunk fails its call, and no other.
 Owner: the servicer's task of this stream.
 """
 
@@ -12,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING
 
 import grpc
 
@@ -33,21 +33,9 @@ from slotmesh.transport.pump import StreamPump
 from slotmesh.v1 import call_pb2, replica_service_pb2
 from slotmesh.version import VERSION
 
-if TYPE_CHECKING:
-    from replica_service.shell.engine import Engine
-
-
-# Payloads of calls that come in chunks from one router.
-#
-# Purpose: puts chunks together, and posts when a payload is complete, or never will be.
-# Invariants: only calls that wait for their payload have one here: the engine names those that it answers. A chunk of
-# any
-# other call is dropped; one that breaks the rules fails its call, and no other.
-# Owner: the router's stream.
-
 
 class RouterUploads:
-    """What one router has announced and not brought."""
+    """The incomplete payloads of one router. Only calls that wait for their payload have one here."""
 
     def __init__(self, engine: Engine, link: RouterPeer) -> None:
         self._engine = engine
@@ -57,33 +45,33 @@ class RouterUploads:
         link.uploads = self
 
     def __bool__(self) -> bool:
-        """Whether any is under way."""
+        """Whether any payload is incomplete."""
         return bool(self._under_way)
 
     def announce(self, sizes: Mapping[int, int]) -> None:
-        """The chunks of these calls, by run id, come next; of so many bytes. Those that were answered do not count."""
+        """Expects chunks of these calls, by run id, with sizes in bytes. Calls with an outcome are ignored."""
         for run_id, size in sizes.items():
             run = self._link.waiting.get(run_id)
             if run is not None and run.awaits:
                 self._under_way[run_id] = (run, JoinedAssembly(size))
 
     def add(self, chunk: call_pb2.Chunk) -> None:
-        """The next chunk of some payload."""
+        """Adds a chunk to its payload."""
         found = self._under_way.get(chunk.call_id)
         if found is None:
             return
         run, assembly = found
         try:
             is_complete = assembly.add(chunk.offset, chunk.total, chunk.data)
-        except BadChunk as mistake:
-            self._spoil(run, f"chunk.{mistake}", f"chunk.{mistake.field}")
+        except BadChunk as error:
+            self._spoil(run, f"chunk.{error}", f"chunk.{error.field}")
             return
         if is_complete:
             del self._under_way[chunk.call_id]
             self._engine.post(PayloadCame(run, assembly.payload()))
 
     def forget(self, run_id: int) -> None:
-        """The call of this run id has its answer, or never came in chunks."""
+        """Drops the payload of a call that has its outcome."""
         self._under_way.pop(run_id, None)
 
     def end(self) -> None:

@@ -26,13 +26,13 @@ class Clock:
         self.times.ended(method, calls, started_at, self.now)
 
     def time(self, method: str = "m") -> float:
-        (found,) = [each.service_s for each in self.times.told if each.method == method]
+        (found,) = [each.service_s for each in self.times.reported if each.method == method]
         return found
 
 
 def test_nothing_is_told_before_anything_has_ended() -> None:
     clock = Clock()
-    assert (clock.times.version, clock.times.told, clock.times.are_quick) == (0, [], False)
+    assert (clock.times.version, clock.times.reported, clock.times.are_quick) == (0, [], False)
     clock.times.ended("m", 0, 0.0, 1.0)
     assert clock.times.version == 0
 
@@ -138,10 +138,10 @@ def test_batch_methods_say_how_much_they_take_at_once_and_when_that_changes() ->
     control = BatchControl(BatchSettings(max_batch_size=8))
     clock = Clock(m=Batcher("m", control, 100))
     clock.end(8, 0.01)
-    (told,) = clock.times.told
+    (told,) = clock.times.reported
     assert (told.method, told.batch_size) == ("m", 8)
     assert told.service_s == pytest.approx((0.01 - FRAME_S) / 8)
     control.set_max_batch_size(16)
     clock.times._batchers["m"].gathered.follow()
     clock.end(8, 0.01)
-    assert clock.times.told[0].batch_size == 16
+    assert clock.times.reported[0].batch_size == 16

@@ -16,7 +16,7 @@ def vacancies(*waiting: RouterPeer, draws: Sequence[float] = (0.5,)) -> Vacancie
     """`draws` come one after another, again and again: head start or none; which router, and how long a gap."""
     made = Vacancies(1.0, cycle(draws).__next__)
     for link in waiting:
-        made.told(link, is_full=True)
+        made.reported(link, is_full=True)
     return made
 
 
@@ -31,7 +31,7 @@ def reacting(made: Vacancies, reaction_s: float, times: int = 1) -> None:
 def test_nobody_waits_for_time_to_pass_where_there_is_no_room() -> None:
     made = vacancies(RouterPeer())
     assert made.due(5.0, has_room=False) is None
-    assert made.tell_at == inf
+    assert made.notify_at == inf
 
 
 def test_the_router_whose_call_ended_has_a_head_start() -> None:
@@ -39,10 +39,10 @@ def test_the_router_whose_call_ended_has_a_head_start() -> None:
     made = vacancies(waiting)
     reacting(made, 0.1)
     assert made.due(5.0, has_room=True) is None
-    assert made.tell_at == pytest.approx(5.15)
+    assert made.notify_at == pytest.approx(5.15)
     assert made.due(5.15, has_room=True) is waiting
     assert made.due(9.0, has_room=True) is None
-    assert made.tell_at == inf
+    assert made.notify_at == inf
 
 
 def test_one_router_after_another_is_told_whichever_is_drawn() -> None:
@@ -51,7 +51,7 @@ def test_one_router_after_another_is_told_whichever_is_drawn() -> None:
     reacting(made, 0.1)
     made.due(0.0, has_room=True)
     heard = []
-    while (now := made.tell_at) < inf:
+    while (now := made.notify_at) < inf:
         heard.append((made.due(now, has_room=True), round(now, 6)))
     assert heard == [(third, 0.15), (first, 0.3), (second, 0.45)]
 
@@ -61,14 +61,14 @@ def test_sometimes_there_is_no_head_start() -> None:
     made = vacancies(first, second, draws=(0.24, 0.5, 0.5))
     reacting(made, 0.1)
     assert made.due(0.0, has_room=True) is second
-    assert made.tell_at == pytest.approx(0.15)
+    assert made.notify_at == pytest.approx(0.15)
 
 
 def test_who_has_heard_it_by_a_result_is_not_told() -> None:
     told, other = RouterPeer(), RouterPeer()
     made = vacancies(told, other)
     made.due(0.0, has_room=True)
-    made.told(told, is_full=False)
+    made.reported(told, is_full=False)
     assert made.due(1.0, has_room=True) is other
     assert made.due(2.0, has_room=True) is None
 
@@ -80,9 +80,9 @@ def test_it_ends_when_somebody_has_come_and_begins_anew() -> None:
     heard = made.due(1.0, has_room=True)
     assert heard in {first, second}
     assert made.due(1.5, has_room=False) is None
-    assert made.tell_at == inf
+    assert made.notify_at == inf
     assert made.due(3.0, has_room=True) is None
-    assert made.tell_at == 4.0
+    assert made.notify_at == 4.0
     assert {heard, made.due(4.0, has_room=True)} == {first, second}
 
 
@@ -92,12 +92,12 @@ def test_a_router_is_told_once_a_gap_and_others_meanwhile() -> None:
     reacting(made, 0.125)
     made.due(0.0, has_room=True)
     assert made.due(0.25, has_room=True) is often
-    made.told(often, is_full=True)
-    made.told(other, is_full=True)
+    made.reported(often, is_full=True)
+    made.reported(other, is_full=True)
     made.due(0.25, has_room=True)
     assert made.due(0.5, has_room=True) is other
     assert made.due(0.75, has_room=True) is None
-    assert made.tell_at == 0.25 + 0.75
+    assert made.notify_at == 0.25 + 0.75
     assert made.due(1.0, has_room=True) is often
 
 
@@ -107,21 +107,21 @@ def test_the_head_start_follows_the_quickest_and_forgets_it() -> None:
     reacting(made, 0.1)
     reacting(made, 0.5)
     made.due(0.0, has_room=True)
-    assert made.tell_at == pytest.approx(1.5 * 0.1 * 1.05)
+    assert made.notify_at == pytest.approx(1.5 * 0.1 * 1.05)
     made.due(0.0, has_room=False)
     reacting(made, 0.5, times=100)
     made.due(0.0, has_room=True)
-    assert made.tell_at == pytest.approx(1.5 * 0.5)
+    assert made.notify_at == pytest.approx(1.5 * 0.5)
 
 
 def test_the_head_start_is_at_most_a_gap_and_never_nothing() -> None:
     made = vacancies(RouterPeer())
     made.due(0.0, has_room=True)
-    assert made.tell_at == 1.0
+    assert made.notify_at == 1.0
     made.due(0.0, has_room=False)
     reacting(made, 0.0)
     made.due(0.0, has_room=True)
-    assert made.tell_at == pytest.approx(0.015)
+    assert made.notify_at == pytest.approx(0.015)
 
 
 def test_only_the_first_run_after_an_end_counts_as_a_reaction() -> None:
@@ -130,4 +130,4 @@ def test_only_the_first_run_after_an_end_counts_as_a_reaction() -> None:
     made.came(link, 0.2)
     made.came(link, 0.21)
     made.due(0.0, has_room=True)
-    assert made.tell_at == pytest.approx(0.3)
+    assert made.notify_at == pytest.approx(0.3)
