@@ -1,4 +1,4 @@
-"""What the replica tells, as frames say it."""
+"""Converts the replica's reports to routers to frames."""
 
 from __future__ import annotations
 

@@ -163,7 +163,7 @@ class ReplicaScheduler:
         }
 
     def hold_keys(self) -> None:
-        """Before the first call: the handler is told of the partitions that are gained and lost."""
+        """Enables the handler's hooks for gained and lost partitions. To be called before the first call."""
         self._state.keys.turn_on()
 
     # -- when to come again ------------------------------------------------------------------------------------------
@@ -273,7 +273,7 @@ class ReplicaScheduler:
         return self._state.ownership.newest
 
     def is_emptied(self, endpoint: str, partition: int) -> bool:
-        """Whether nothing of a partition that was revoked runs or waits, and the handler has been told so."""
+        """Whether a revoked partition has no running or waiting calls, and the handler's hook for it has ended."""
         return not self._state.lanes.is_left(endpoint, partition) and not self._state.keys.holds(endpoint, partition)
 
     def busy(self) -> dict[str, set[int]]:

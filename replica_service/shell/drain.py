@@ -38,7 +38,7 @@ class Drain:
         engine, ends = self._engine, self._ends
         engine.drain()
         _log.info("draining", running=engine.scheduler.in_use, grace_s=self._grace_s)
-        told = asyncio.create_task(self._tell_handler(), name="on_drain")
+        hook = asyncio.create_task(self._call_hook(), name="on_drain")
         try:
             async with asyncio.timeout_at(ends):
                 await engine.idle()
@@ -50,9 +50,9 @@ class Drain:
             return True
         finally:
             # No handler keeps the process.
-            await asyncio.wait((told,), timeout=max(0.0, ends - self._now()) + CANCEL_S)
+            await asyncio.wait((hook,), timeout=max(0.0, ends - self._now()) + CANCEL_S)
 
-    async def _tell_handler(self) -> None:
+    async def _call_hook(self) -> None:
         """Calls the handler's `on_drain`, which may take until the end of the grace."""
         try:
             async with asyncio.timeout_at(self._ends):

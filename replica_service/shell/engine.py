@@ -168,7 +168,7 @@ class Engine:
 
         A handler that is `def` runs to its end, and so does a batch, for the sake of the others in it; but one that
         yields is closed at its next value, a batch once none of its calls is wanted. However running calls end, their
-        lanes stop there if they stop at failures. `tells_stopped`: the router is told where.
+        lanes stop there if they stop at failures. `tells_stopped`: report the stops to the router.
         """
         ranges = list(ranges)
         own = without_moved(link, ranges)
@@ -201,7 +201,7 @@ class Engine:
             self.leave(link)
 
     def leave(self, link: RouterPeer) -> None:
-        """Nobody reads on this link any more: nothing of it starts, what runs is cancelled, its slots go back."""
+        """Handles an ended link: its waiting calls do not start, running ones are cancelled, slots are released."""
         self.post(LinkClosed(link))
         self._recalls.abandon(link)
         if self._waiters:
@@ -221,7 +221,7 @@ class Engine:
             outbox.tell_capacity()
 
     def drain(self) -> None:
-        """Takes no new calls, hands back those that have not started, tells the routers. Granted slots stay valid."""
+        """Accepts no new calls, hands back unstarted ones, and notifies the routers. Granted slots stay valid."""
         self.post(DrainBegan())
         self._recalls.hold_all(self._links)
         self._recalls.recall(lambda run: run.slot is None)

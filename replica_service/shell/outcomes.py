@@ -151,7 +151,7 @@ def connect_link(
         max_result_bytes=MAX_PAYLOAD_BYTES if CHUNKS in features else MAX_INLINE_BYTES,
     )
     times = scheduler.service_times
-    told = {name: method for name, method in sorted(methods.items()) if not isinstance(method, RpcMethod)}
+    described = {name: method for name, method in sorted(methods.items()) if not isinstance(method, RpcMethod)}
     outbox = link.outbox = Outbox(
         lambda: scheduler.capacity(link),
         issuer,
@@ -159,8 +159,8 @@ def connect_link(
         times=times,
         opening=replica_service_pb2.ExecuteResponse(
             methods=sorted(name or CALL for name in methods)[:MAX_METHODS],
-            outlines=outlines_to_wire(fitting(each.outline for each in islice(told.values(), MAX_METHODS))),
-            tensors=tensors_to_wire((name or CALL, each.tensors) for name, each in told.items()),
+            outlines=outlines_to_wire(fitting(each.outline for each in islice(described.values(), MAX_METHODS))),
+            tensors=tensors_to_wire((name or CALL, each.tensors) for name, each in described.items()),
         ),
         about_to_end=partial(scheduler.about_to_end, link),
         are_quick=lambda: times.are_quick,

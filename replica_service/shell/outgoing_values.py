@@ -54,7 +54,7 @@ class OutgoingResults:
         return batch
 
     def has_room(self, count: int, size: int) -> bool:
-        """Whether so many payloads, so many bytes in all, fit in besides."""
+        """Whether this number of further payloads, with this total of bytes, fits."""
         return self.size + size <= MAX_FRAME_BYTES and len(self.ids) + count <= MAX_FRAME_CALLS
 
 
@@ -88,7 +88,7 @@ class OutgoingValues:
             self._join(run_id, payloads, size, content_type)
 
     def end(self, first: int, count: int, failure: Failure | None) -> Iterator[OutgoingEnd]:
-        """Calls have ended. Returns the ends that can be sent at once."""
+        """Adds ended calls. Returns the ends that can be sent immediately."""
         for run_id in self._lines.among(range(first, first + count)):
             self._lines.wait(run_id, (run_id, 1, failure))
             yield from self._end(first, run_id - first, failure)
@@ -96,7 +96,7 @@ class OutgoingValues:
         yield from self._end(first, count, failure)
 
     def chunks_left(self, run_id: int, content_type: str, size: int) -> Iterator[OutgoingEnd] | None:
-        """The last chunk of a payload has left. Returns the ends that can leave at once; None where it is no value."""
+        """Notes a sent last chunk. Returns the ends that can be sent now; None if the payload is no value."""
         return self._go_on(run_id, content_type, size) if run_id in self._lines else None
 
     def left(self, batch: OutgoingResults) -> Sequence[OutgoingEnd]:
@@ -150,16 +150,12 @@ class OutgoingValues:
                 yield from self.end(*entry)
 
 
-# What ends calls of one router other than a result in the frame: failures, ends without result, large results.
-#
-# Invariants: consecutive calls that failed alike share an entry, as do those that ended without a result; a frame has
-# at
-# most `MAX_FRAME_CALLS` of either.
-# Owner: the outbox.
-
-
 class OutgoingEnds:
-    """Ends on their way to one router."""
+    """Ends of one router's calls that are no result in the frame: failures, ends without result, large results.
+
+    Consecutive calls with equal failures share an entry, as do calls that ended without a result. A frame has at most
+    `MAX_FRAME_CALLS` of either. Owned by the outbox.
+    """
 
     __slots__ = ("failures", "large", "without_result")
 
@@ -168,11 +164,11 @@ class OutgoingEnds:
         self.without_result: list[id_ranges.Range] = []
         """Run ids."""
         self.large: list[tuple[int, str, int]] = []
-        """Run id, content type and size, bytes, of results whose last chunk has left."""
+        """Run id, content type and size in bytes of results whose last chunk was sent."""
 
     @property
     def calls(self) -> int:
-        """How many calls have failed, or ended without a result."""
+        """The number of calls that failed or ended without a result."""
         failed = sum(len(ids) for ids, _ in self.failures)
         return failed + sum(last - first + 1 for first, last in self.without_result)
 
@@ -182,17 +178,17 @@ class OutgoingEnds:
         self.large.clear()
 
     def failed(self, first: int, count: int, failure: Failure) -> None:
-        """Consecutive calls failed alike."""
+        """Adds consecutive calls with the same failure."""
         if not self.failures or self.failures[-1][1] != failure:
             self.failures.append(([], failure))
         self.failures[-1][0].extend(range(first, first + count))
 
     def done(self, first: int, count: int) -> None:
-        """Consecutive calls have ended well, without a result."""
+        """Adds consecutive calls that succeeded without a result."""
         id_ranges.append(self.without_result, first, first + count - 1)
 
     def tell(self, ends: Iterable[OutgoingEnd]) -> None:
-        """Calls of which values came before have ended."""
+        """Adds the ends of streaming calls, after their values."""
         for first, count, failure in ends:
             if failure is None:
                 self.done(first, count)
@@ -200,7 +196,7 @@ class OutgoingEnds:
                 self.failed(first, count, failure)
 
     def fill(self, frame: call_pb2.ResultFrame, calls: int, *, as_range: bool = False) -> None:
-        """Puts what fits into the frame, which has results of so many calls. `as_range`: as `errors_to_wire` has it."""
+        """Moves the ends that fit to the frame, which has `calls` results. `as_range`: see `errors_to_wire`."""
         for run_id, content_type, total in self.large:
             frame.batches.append(
                 call_pb2.ResultBatch(

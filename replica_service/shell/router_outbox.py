@@ -51,7 +51,7 @@ class Outbox:
     ) -> None:
         """`capacity` is asked when a frame is built. `issuer` names this replica in slot tokens.
 
-        `features`: the router's. `times`: service times, if it reads them. `opening`: what the first frame says, too.
+        `features`: the router's. `times`: service times, if it reads them. `opening`: added to the first frame.
         `about_to_end`: how many of the router's calls are, and `are_quick`: whether they are known to take little time.
         """
         self._capacity = capacity

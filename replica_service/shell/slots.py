@@ -1,4 +1,4 @@
-"""Leased slots: what routers and direct callers ask for, brought to the scheduler, and the answers back.
+"""Leased slots: passes the operations of routers and direct callers to the scheduler, and the results back.
 
 Purpose: operations become events, and the grants, refusals and failures of reservations, which the engine brings here,
 answers. Counts what became of reservations.

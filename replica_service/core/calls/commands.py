@@ -20,7 +20,7 @@ Part: TypeAlias = tuple[ReplicaRun, int, int]
 
 
 class StartCalls:
-    """Start the calls from `lo` up to `hi` of the run, in any order, at once: each holds a permit."""
+    """Start the calls from `lo` up to `hi` of the run concurrently, in any order: each holds a permit."""
 
     __slots__ = ("hi", "lo", "run")
 
@@ -41,7 +41,7 @@ class BatchQueue(Protocol):
 
 
 class StartBatch:
-    """Hand the calls to the batch method, all at once."""
+    """Invoke the batch method with these calls."""
 
     __slots__ = ("batcher", "began", "count", "lanes", "parts", "runner", "started_at")
 
@@ -126,7 +126,7 @@ class TellDetached:
 
 @dataclass(slots=True, eq=False)
 class TellCapacity:
-    """Tell a router that was told of no room that there is room now."""
+    """Notify a router, whose last report stated no room, that there is room now."""
 
     link: RouterPeer
 

@@ -128,7 +128,7 @@ class AttachCame:
 
 @dataclass(slots=True, eq=False)
 class SlotCallCame:
-    """A client has sent a call for a slot that its stream holds. `run.slot` says afterwards whether the call has it."""
+    """A client has sent a call for a slot that its stream holds. If the call gets the slot, `run.slot` is set."""
 
     run: ReplicaRun
     """One call without ordering key."""
@@ -145,7 +145,7 @@ class StreamRenewed:
 
 @dataclass(slots=True, eq=False)
 class DetachCame:
-    """A client gives a slot back that its stream holds. A call that runs in it goes on."""
+    """A client detaches a slot from its stream. A call that runs in it continues."""
 
     link: RouterPeer
     number: int
@@ -215,7 +215,7 @@ class BatchSettingsChanged:
 
 @dataclass(slots=True, eq=False)
 class LimitsChanged:
-    """The replica has other limits. What runs goes on; nothing starts while more permits are in use than there are."""
+    """The replica's limits have changed. Running calls continue; no call starts while too many permits are in use."""
 
     max_ongoing: int
     """Permits."""

@@ -1,10 +1,11 @@
-"""Batches of one batch method: gathered until one may run, cut then.
+"""Batchers, one per batch method: calls are gathered until a batch may run, and the batch is cut then.
 
-Purpose: under load a batch fills while the one before it runs; without load its first call waits a bounded time.
-Invariants: a batch is cut only when one of `max_concurrent_batches` is free, by the settings of that moment; it has at
-least one call, and not more than fit, of a lane the first ones, in order; a lane is in one batch at a time. What does
-not fit keeps its place: nothing overtakes it.
-Owner: the scheduler, which gives each unkeyed call and each lane in here a permit before.
+Purpose: under load a batch fills while the previous one runs; without load its first call waits a bounded time.
+Invariants: a batch is cut only when one of `max_concurrent_batches` is free, by the current settings. It has at least
+one call and at most as many as fit, of a lane the first ones in order; a lane is in one batch at a time. Calls that do
+not fit keep their place, and none overtakes them. A lane in a batcher or in a running batch holds one permit; an
+unkeyed call in a batcher holds one.
+Owner: the scheduler, which assigns the permits first.
 """
 
 from __future__ import annotations
@@ -156,7 +157,7 @@ class Batcher:
                     taken += run.lo - lo
                 continue
             if run.options.stop_generation:
-                note_failure(run, lo)  # at once: what follows is not to be in this batch either
+                note_failure(run, lo)  # now: the calls after it must not be in this batch either
         return taken
 
     def _fit(self, run: ReplicaRun, lo: int, hi: int, room: _Room) -> int:
@@ -181,14 +182,8 @@ class Batcher:
         return index
 
 
-# The batchers of all batch methods, and the lanes that hold permits in them.
-#
-# Invariants: a lane in a batcher, or in a batch that runs, holds one permit; an unkeyed call in a batcher holds one.
-# Owner: the scheduler.
-
-
 class Batching:
-    """All batchers of one replica."""
+    """The batchers of all batch methods of one replica."""
 
     __slots__ = ("_lanes", "_permits", "batchers", "gathering")
 
@@ -212,17 +207,17 @@ class Batching:
         self._lanes = lanes
 
     def limit(self, max_ongoing: int) -> None:
-        """Sets how many permits there are from now on."""
+        """Sets the number of permits."""
         for batcher in self.batchers.values():
             batcher.gathered.limit(max_ongoing)
 
     def recount(self, lane: ReplicaLane) -> None:
-        """The calls of a lane have changed: where its first one is no call of the batch method now, it leaves."""
+        """Counts a changed lane anew; removes it from its batcher if its first call is of another method."""
         if (batcher := lane.batcher) is not None and not batcher.recount(lane):
             self.release((lane,))
 
     def release(self, lanes: Iterable[ReplicaLane]) -> None:
-        """Lanes that held a permit go back to where they wait for one, or out."""
+        """Takes the permits of these lanes; they wait for another one, or are dropped if they have no calls."""
         for lane in lanes:
             self._permits.in_use -= 1
             self._lanes.give_back(lane)

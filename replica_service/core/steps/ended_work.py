@@ -78,7 +78,7 @@ class Endings:
         self._batching.release(batch.lanes)
 
     def _free(self, run: ReplicaRun, count: int) -> None:
-        """So many unkeyed calls of the run have ended."""
+        """Handles the end of `count` unkeyed calls of the run."""
         self._permits.in_use -= count
         run.link.unkeyed -= count
         run.ended(count)

@@ -1,4 +1,4 @@
-"""What routers send: taken in as far as there is room, or refused at once.
+"""Accepts the runs of routers as far as there is room, or refuses them immediately.
 
 Invariants: what is refused was not executed; of unkeyed calls the last ones of a run are refused, of keyed ones whole
 runs, so that no later run of a key is taken where an earlier one was not.

@@ -1,9 +1,12 @@
-"""What callers do with slots that they have: dispatch a call, renew, give back.
+"""Operations on granted slots (dispatch, renew, release), and on slots that direct streams hold.
 
-Purpose: the permit of a slot passes to the call that is dispatched in it, over whichever link it comes. So the call is
-never refused for load and never waits, also while the replica drains or has fewer permits by now.
-Invariants: one event decides: a dispatch finds the slot reserved and takes it, or changes nothing. What becomes of the
-call afterwards does not bring the slot back; its permit is free once the call is over.
+Purpose: the permit of a slot passes to the call that is dispatched in it, over any link. So the call is never refused
+for load and never waits, even while the replica drains or has fewer permits than before. A client that is connected to
+the replica attaches slots to its direct stream and sends call after call without requesting a permit again.
+Invariants: one event decides: a dispatch finds the slot reserved and takes it, or changes nothing. The end of the call
+does not return the slot; it frees the permit. A slot that a stream holds has a permit, whether a call runs in it or
+not, and runs one call at a time; the permit passes to the call and back. A stream that ends releases its slots; a slot
+whose call still runs is freed when the call ends.
 Owner: the scheduler.
 """
 
@@ -77,24 +80,12 @@ class GrantedSlotOperations:
             self._slots.due = -inf
 
 
-# Slots that direct streams hold: calls run in them one after another.
-#
-# Purpose: a client that speaks to the replica itself hands slots that it has reserved over to its stream, and then
-# sends
-# call after call without asking for a permit again.
-# Invariants: a slot that is held has a permit, whether a call runs in it or not, and runs one call at a time; the
-# permit
-# passes to the call and back. A stream that ends gives back what it holds; a slot whose call still runs is free when
-# that
-# has ended.
-# Owner: the scheduler.
-
 MAX_HELD = 1024
 """Slots that one stream holds at most."""
 
 
 class HeldSlots:
-    """Takes what is to be done with slots of direct streams."""
+    """Handles the events of slots that direct streams hold."""
 
     __slots__ = ("_operations", "_out", "_permits", "_slots", "_state")
 
@@ -150,7 +141,7 @@ class HeldSlots:
             self._let_go(slot, now)
 
     def tell_lapsed(self) -> None:
-        """Leases have ended: the streams are told."""
+        """Reports ended leases to the streams."""
         for slot in self._slots.table.take_lapsed():
             link = slot.holder
             if isinstance(link, RouterPeer) and self._slots.held.get(link, {}).pop(slot.number, None) is not None:

@@ -1,7 +1,10 @@
-"""Answers calls that have not started: cancelled by their router, handed back by the replica, or overdue.
+"""Calls that have not started: those that are cancelled, handed back or overdue, and those that are parked.
 
-Invariants: each call is answered once; the permit that a call or its lane holds comes free with the answer. A search
-for runs in queues unparks them first (`steps/unstarted_calls.py`).
+`UnstartedCalls` ends them. `Parking` holds runs that would have started while their link was not fresh, until their
+router echoes a stamp.
+Invariants: each call is ended once; the permit that a call or its lane holds is freed with that. A parked run is in
+`parked` of its link and nowhere else, and does not count as waiting; a search for runs in queues unparks them first. A
+call in a slot is parked no longer than the slot's lease would have lasted.
 Owner: the scheduler.
 """
 
@@ -85,7 +88,7 @@ class UnstartedCalls:
     def answer(self, run: ReplicaRun, lo: int, hi: int, failure: Failure) -> None:
         """Calls never start that were taken out of where they waited; they have their answer."""
         if run.options.stop_generation and not run.link.closed and not failures.hands_back(failure):
-            note_failure(run, lo)  # at once: the consequences are decided before the answer is written
+            note_failure(run, lo)  # now: the consequences are decided before the outcome is written
         count = hi - lo
         run.close(count)
         run.ended(count)
@@ -101,22 +104,14 @@ class UnstartedCalls:
         self._out.append(command(run, lo, hi, failure))
 
 
-# Runs that would have started when their link was not fresh: parked until their router echoes a stamp.
-#
-# Invariants: a parked run is in `parked` of its link and nowhere else; it does not count as waiting. A call in a slot
-# is
-# parked no longer than the lease of the slot would have lasted.
-# Owner: the scheduler.
-
-
 class Parking:
-    """Parks runs, and has them wait again."""
+    """Parks runs, and returns them to their queues."""
 
     __slots__ = ("_batching", "_lanes", "_permits", "_slots", "_unstarted", "links")
 
     def __init__(self, state: SchedulerState, unstarted: UnstartedCalls) -> None:
         self.links: dict[RouterPeer, None] = {}
-        """Those that have parked runs."""
+        """Links with parked runs."""
         self._permits = state.permits
         self._lanes = state.lanes
         self._batching = state.batching
@@ -131,7 +126,7 @@ class Parking:
                 self.unpark(link)
 
     def park(self, run: ReplicaRun) -> None:
-        """The run was taken from where it waited: it stays with its link until that is fresh."""
+        """Parks a run that was taken from its queue, until its link is fresh."""
         if run.slot is not None:
             self._slots.hold_up(run, run.slot)
         elif run.lane is None:
@@ -140,7 +135,7 @@ class Parking:
         self.links[run.link] = None
 
     def park_gathered(self, run: ReplicaRun, lo: int, hi: int) -> None:
-        """The same for calls from `lo` up to `hi` that were in a batcher."""
+        """Parks the run's calls from `lo` up to `hi`, which were in a batcher."""
         if run.lane is None:
             if run.slot is None:
                 self._permits.in_use -= hi - lo
@@ -151,7 +146,7 @@ class Parking:
         self.park(run)
 
     def unpark(self, link: RouterPeer) -> None:
-        """Its runs wait again where they were, before those of other links."""
+        """Returns the link's runs to the front of their queues."""
         if link not in self.links:
             return
         del self.links[link]
@@ -170,7 +165,7 @@ class Parking:
             self.unpark(link)
 
     def end_held_up(self, now: float) -> None:
-        """Calls in slots that were parked for too long give back their permits."""
+        """Fails calls in slots that were parked for too long, which frees their permits."""
         held_up = self._slots.held_up
         for run in [run for run, until in held_up.items() if until <= now]:
             del held_up[run]

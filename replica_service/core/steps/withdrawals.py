@@ -1,6 +1,11 @@
-"""What routers take back: calls that they cancel, and all that they have sent when they leave or sessions leave them.
+"""Withdrawals of calls by routers, and calls that the replica hands back.
 
-Purpose: what has not started is answered; the executors, which the shell asks next, hold the rest.
+`RunWithdrawals`: calls that a router cancels, or that it has sent when its link ends or its sessions move.
+`HandingBack`: calls of partitions that move away, and all calls when the replica drains; they return unexecuted to
+their router, which sends them elsewhere. Both end the calls that have not started in the scheduler; the shell recalls those in executors.
+A router that a session has left may not be aware of that. It may cancel a call whose deadline has passed after another
+router was informed that the call runs, and waits for its outcome. So `RouterPeer.moved` notes the runs that have moved,
+and `without_moved` excludes them from cancels.
 Owner: the scheduler.
 """
 
@@ -25,15 +30,9 @@ from replica_service.core.steps.slot_operations import HeldSlots
 from replica_service.core.steps.unstarted_calls import Parking, UnstartedCalls
 from slotmesh.calls.id_ranges import Range, common, merged, without
 
-# Which calls a router may still cancel, once sessions have moved to another router.
-#
-# A router that a session has left may not know that yet. It may cancel a call whose deadline has passed, after another
-# router has been told that the call runs, and waits for its outcome.
-# Owner: the scheduler, which notes in `RouterPeer.moved` what has moved; the engine asks before it cancels calls.
-
 
 def note_moved(runs: Sequence[ReplicaRun]) -> None:
-    """The sessions of these runs went on elsewhere."""
+    """Notes that the sessions of these runs have moved to another router."""
     for link in {run.link for run in runs}:
         link.moved = _pending(link)
     for run in runs:
@@ -41,7 +40,7 @@ def note_moved(runs: Sequence[ReplicaRun]) -> None:
 
 
 def without_moved(link: RouterPeer, ranges: Iterable[Range]) -> list[Range]:
-    """These run ids of the link, both ends included, but for those of calls that went on elsewhere."""
+    """Returns these ranges of the link's run ids, both ends included, without those of moved calls."""
     if not link.moved:
         return list(ranges)
     link.moved = _pending(link)
@@ -53,14 +52,8 @@ def _pending(link: RouterPeer) -> list[ReplicaRun]:
     return [run for run in link.moved if run.record is not None and run.record.pending]
 
 
-# What the replica gives up: partitions that move away, and everything when it drains.
-#
-# Purpose: what has not started goes back to its router, unexecuted, which sends it elsewhere.
-# Owner: the scheduler.
-
-
 class HandingBack:
-    """Hands calls back."""
+    """Hands unstarted calls back to their routers."""
 
     __slots__ = (
         "_batching",
@@ -134,7 +127,7 @@ class HandingBack:
 
 
 class RunWithdrawals:
-    """Finds what is taken back."""
+    """Ends the unstarted calls that routers withdraw."""
 
     __slots__ = ("_held", "_lanes", "_parking", "_unstarted", "_vacancies")
 
@@ -157,7 +150,7 @@ class RunWithdrawals:
                 others.append((first, last))
         if wanted := merged(others):
             for run in list(link.waiting.values()):
-                # From the last one on: what is taken out in the middle splits off what follows.
+                # In descending order, because removing calls in the middle splits off those after them.
                 for first, last in reversed(common(run.first + run.begin, run.first + run.end - 1, wanted)):
                     take_back(run, first - run.first, last + 1 - run.first, failures.CANCELLED)
         self._lanes.forget_those_that_left()

@@ -46,7 +46,7 @@ from slotmesh.handlers.context import asking, current_place
 from slotmesh.transport.pump import WokenPumps
 
 _NO_GENERATION: Final = -1
-"""Of a runner that goes on with one turn: its calls wait or not, others go on anyway."""
+"""The generation of a runner that continues one turn alone: whether its calls wait does not matter to others."""
 
 
 class AsyncExecutor:

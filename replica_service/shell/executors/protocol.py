@@ -96,7 +96,7 @@ class Executor(Protocol):
     """Runs what the scheduler has decided to start."""
 
     def start(self, work: WorkCommand) -> None:
-        """Takes work, and returns at once."""
+        """Takes work, and returns immediately."""
 
     def hold(self, turn: StartTurn) -> None:
         """No further call of the turn starts; `turn.stop` is the index of the first that does not."""
@@ -108,7 +108,7 @@ class Executor(Protocol):
     # same, and one alone: the result of its code.
 
     def cancel(self, link: RouterPeer, ranges: Iterable[tuple[int, int]]) -> None:
-        """Cancels those of the router's calls that run, by run ids, both ends included. A batch goes on."""
+        """Cancels the router's running calls in these ranges of run ids, both ends included; batches continue."""
 
     def abandon(self, link: RouterPeer) -> None:
         """The link has ended: cancels its calls, but for those of sessions and those without reply."""

@@ -58,7 +58,7 @@ class StreakPlace(TaskPlace):
 
 
 def is_followed(turn: StartTurn, queue: deque[WorkCommand]) -> bool:
-    """Whether the next work goes on with a streak. Another thread may take it meanwhile."""
+    """Whether the next work continues a streak. Another thread may take it meanwhile."""
     try:
         return follows(queue[0], turn)
     except IndexError:
@@ -90,7 +90,7 @@ STEP_S = 0.005
 LARGE_BYTES = 4096
 """Before decoding more than this the clock is read, and not only after it."""
 MAX_RUNNERS = 64
-"""Runners that are started at once when calls wait: 1, 2, 4, … for as long as all of them do."""
+"""The most runners that start together: 1, 2, 4, … while all calls wait."""
 
 
 class Runners:
@@ -142,7 +142,7 @@ class Runners:
         return True
 
     def spawn(self, count: int) -> None:
-        """Starts a generation of so many runners."""
+        """Starts a generation of this number of runners."""
         self.is_idle = False
         self.until = 0.0
         self.count = count

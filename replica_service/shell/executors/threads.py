@@ -134,7 +134,7 @@ class ThreadExecutor:
             return recalled
 
     def cancel(self, link: RouterPeer, ranges: Iterable[tuple[int, int]]) -> None:
-        """What runs goes on: nothing interrupts a thread."""
+        """Does nothing: a thread cannot be interrupted."""
 
     def abandon(self, link: RouterPeer) -> None:
         """Likewise."""

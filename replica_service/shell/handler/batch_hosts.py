@@ -1,9 +1,10 @@
-"""The replica's side of `@batch` methods: settings that change, and the state of their batches.
+"""The replica's side of `@batch` methods: changes of settings, the state of batches, and the stack of a running one.
 
 Purpose: a handler may change the settings of its batch methods and read the state of their batches, from any thread.
-Invariants: what changed is in force for the next batch that is cut, as the core reads the settings when it cuts; the
-call to `settings_changed` only ends waits by the old ones. A method that can never fill its batches is warned of once
-for each pair of numbers.
+Invariants: a change applies to the next batch that is cut, because the core reads the settings when it cuts;
+`settings_changed` only ends waits under the old ones. A method that can never fill its batches is logged once for each
+pair of numbers. A stack shows only the handler's frames: of a coroutine or generator from its outermost frame on, of a
+thread those below the replica's own.
 Owner: the engine, on its event loop; `batch_state` and `settings_changed` are called on any thread.
 """
 
@@ -23,15 +24,8 @@ from replica_service.shell.handler.methods import HandlerMethod
 from slotmesh.handlers import CALL, BatchControl, BatchState, RunningBatch
 from slotmesh.logs import get_logger
 
-# Where a handler is in its code, as a traceback prints it.
-#
-# Purpose: shows what a handler is doing or waiting for, from outside, without disturbing it.
-# Invariant: of a coroutine or generator only what is the handler's is shown, from its outermost frame on; of a thread
-# all
-# below the replica's own frames.
-
 MAX_FRAMES = 64
-"""Outermost ones, of a coroutine's awaits: recursion may go deep."""
+"""Outermost frames of a coroutine's awaits that are shown."""
 
 _FRAMES: Final = ("cr_frame", "gi_frame", "ag_frame")
 _INNER: Final = ("cr_await", "gi_yieldfrom", "ag_await")
@@ -40,9 +34,9 @@ _OURS: Final = __name__.partition(".")[0]
 
 
 def stack_of(runner: Any) -> str:
-    """The stack of a coroutine, of a generator of either kind, or of the thread with this ident.
+    """Returns the stack of a coroutine, a generator or the thread with this ident, formatted like a traceback.
 
-    Empty where there is none to be seen: it has ended, or it is something else.
+    Empty if it has ended, or is of another type.
     """
     if isinstance(runner, int):
         frame = sys._current_frames().get(runner)  # documented, in spite of its name

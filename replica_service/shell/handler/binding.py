@@ -1,4 +1,11 @@
-"""From a handler to its methods, by the names that calls give: its own, and those of users' rpcs."""
+"""Binds a constructed handler to its methods, by the names that calls use: its own methods, and users' rpcs.
+
+An rpc of the user's own protos is a method named `package.Service/Method`: its request is a message, or an iterator
+over messages; what it returns or yields is a message, framed with the metadata that the method has set. Messages are of
+the classes of the user's generated module. The context that a method takes is that of its call; what is set in it
+before a failure is sent with the failure.
+Owner: made when the handler has been constructed; executors read.
+"""
 
 from __future__ import annotations
 
@@ -35,15 +42,6 @@ from slotmesh.handlers.kinds import runnable
 from slotmesh.logs import get_logger
 from slotmesh.runtime.exits import CannotStart
 
-# The methods of a handler that implement rpcs of the user's own protos, ready to be called.
-#
-# Purpose: an rpc is one more method to all that runs methods, under the name `package.Service/Method`: its request is a
-# message, or an iterator over messages; what it returns or yields is a message, framed with the metadata that it has
-# set.
-# Invariants: messages are of the classes of the user's generated module; the context that a method takes is that of its
-# call; what is set in it before a failure goes with the failure.
-# Owner: made when the handler has been constructed; executors read.
-
 
 class RpcMethod(HandlerMethod):
     """One rpc of the constructed handler."""
@@ -52,7 +50,7 @@ class RpcMethod(HandlerMethod):
         """`function` is the handler's method of that name.
 
         Raises:
-            TypeError: it cannot be called as this rpc is.
+            TypeError: it cannot be called as this rpc.
         """
         kind, batch = described.kind, described.batch
         yields = kind in {MethodKind.ASYNC_GENERATOR, MethodKind.GENERATOR}
@@ -147,7 +145,7 @@ def _parsed(parse: Callable[[bytes], Any], request: bytes) -> Any:
 
 
 def _call_of(place: Place | None) -> tuple[ReplicaRun, int]:
-    """The call that begins here, as the executor has said before."""
+    """Returns the call that begins, from the place that the executor has set."""
     match place:
         case SinglePlace():
             return place.run, place.index

@@ -65,7 +65,7 @@ class HandlerLoop(ABC):
 
     @abstractmethod
     async def construct(self, function: Callable[[], ResultT]) -> ResultT:
-        """Calls it beside the service's loop, which goes on: on the handler's own loop, or in a thread for just this.
+        """Calls it without blocking the service's loop: on the handler's own loop, or in a thread for this call.
 
         A call that never returns does not keep the process. Raises what `run` raises.
         """
@@ -98,7 +98,7 @@ class SharedLoop(HandlerLoop):
             result: ResultT | BaseException
             try:
                 result = _constructed(function)
-            except BaseException as error:  # noqa: BLE001 - handed on to whoever awaits
+            except BaseException as error:  # noqa: BLE001 - raised where the result is awaited
                 result = error
             with contextlib.suppress(RuntimeError):  # the loop has ended
                 self.loop.call_soon_threadsafe(settle, result)
@@ -110,7 +110,7 @@ class SharedLoop(HandlerLoop):
         return result
 
     async def close(self) -> None:
-        """There is nothing to end: the loop goes on."""
+        """Does nothing: the service's loop continues."""
 
 
 class OwnLoop(HandlerLoop):

@@ -49,7 +49,7 @@ class HookRun:
         self._task: asyncio.Task[None] | None = None
 
     def cancel(self) -> None:
-        """Cancels it, if it is `async def`; a thread runs to its end. Either way `ended` says when it has ended."""
+        """Cancels the hook if it is `async def`; a thread runs to its end. `ended` is set in both cases."""
         if self._task is not None:
             self._task.cancel()
 
@@ -129,11 +129,11 @@ class Hooks:
             self._functions[hook] = function
 
     def has(self, hook: Hook) -> bool:
-        """Whether the handler has it."""
+        """Whether the handler has this hook."""
         return hook in self._functions
 
     def start(self, hook: Hook, *args: Any) -> HookRun:
-        """Calls one that the handler has."""
+        """Calls a hook that the handler has."""
         function = self._functions[hook]
         run = HookRun(hook)
         if (kind := kind_of(function)) is MethodKind.ASYNC:
@@ -143,25 +143,22 @@ class Hooks:
         return run
 
 
-# A handler's `on_keys_gained` and `on_keys_lost`, called in step with the calls of those keys.
-#
-# Purpose: one hook at a time, in the order in which the scheduler decides; partitions that gather meanwhile share the
-# next call of a hook.
-# Invariants: each command is answered by its event exactly once, whatever the hook does: one that raises is logged, and
-# one that takes too long is logged and waited for no longer (`async def` is cancelled, a thread goes on).
-# Owner: the engine, on the service's loop.
-
 KEYS_HOOK_TIMEOUT_S: Final = 10.0
-"""What one call of a hook may take, unless a process is configured otherwise. Calls of the keys wait meanwhile."""
+"""The default limit of one call of a hook. Calls of the keys wait meanwhile."""
 
 _log = get_logger(__name__)
 
 
 class KeyHooks:
-    """The hooks of one handler, and what they are still to be told."""
+    """Calls a handler's `on_keys_gained` and `on_keys_lost` in step with the calls of those keys.
+
+    One hook runs at a time, in the scheduler's order; partitions that gather meanwhile share the next call of a hook.
+    Each command is followed by its event exactly once. A hook that raises is logged; one that takes too long is logged
+    and not awaited any more: `async def` is cancelled, a thread continues. Owned by the engine, on the service's loop.
+    """
 
     def __init__(self, hooks: Hooks, timeout_s: float, post: Callable[[KeysGained | KeysLost], None]) -> None:
-        """`post` gives events to the scheduler. `timeout_s`: of each call of a hook."""
+        """`post` passes events to the scheduler. `timeout_s`: limit of each call of a hook."""
         self._hooks = hooks
         self._timeout_s = timeout_s
         self._post = post
@@ -169,13 +166,13 @@ class KeyHooks:
         self._task: asyncio.Task[None] | None = None
 
     def take(self, command: TellKeys) -> None:
-        """Calls the hook, after those before it."""
+        """Calls the hook after the earlier ones."""
         self._due.append(command)
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._run(), name="hooks for keys")
 
     def close(self) -> None:
-        """Waits for no hook any more."""
+        """Drops all hooks that have not ended."""
         self._due.clear()
         if self._task is not None:
             self._task.cancel()

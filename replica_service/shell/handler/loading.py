@@ -1,7 +1,11 @@
-"""`MODULE:NAME` -> the handler. The only place in the mesh that imports users' code.
+"""Imports a handler by `MODULE:NAME`. The only module that imports users' code.
 
-Invariant: an error in the name is raised with the way out; exceptions of the user's code pass as they are, with their
-tracebacks.
+It also prepares the code that is imported (a snapshot that the controller has taken, or an installed distribution),
+writes users' tracebacks without the frames above their code, and detects whether their code uses call contexts.
+Invariants: an error in the name is raised with its remedy; exceptions of the user's code pass unchanged, with their
+tracebacks. Nothing is imported from a snapshot whose files differ from the applied ones. On the import path the
+snapshot replaces the folder that it was taken of; other entries and the working directory stay.
+Owner: the replica, once in the life of a process.
 """
 
 from __future__ import annotations
@@ -30,18 +34,12 @@ from slotmesh.handlers import describe
 from slotmesh.runtime.exits import CannotStart
 from slotmesh.spec.model import DISTRIBUTION
 
-# The code that a replica imports: a snapshot that the controller has taken, or an installed distribution.
-#
-# Invariants: nothing is imported from a snapshot whose files are not what was applied. On the import path the snapshot
-# takes the place of the folder that it was taken of; other entries stay, and so does the working directory.
-# Owner: `shell.handler.loading`, once in the life of a process.
-
 _PATHS: dict[str, str] = {}
-"""Of the snapshot that is imported from: the beginning of its paths, and that of the same ones in the project."""
+"""The prefix of the snapshot's paths, and the prefix of the same paths in the project."""
 
 
 def shown_paths(text: str) -> str:
-    """A text for the author of the handler: with the paths of the project, and not those of a snapshot."""
+    """Replaces a snapshot's paths in the text by the project's, for the author of the handler."""
     for files, root in _PATHS.items():
         text = text.replace(files, root)
     return text
@@ -130,7 +128,7 @@ def load_handler(path: str, code: str | None = None) -> Handler:
 
     `code`: what it is imported from, the folder of a snapshot or an installed distribution; None: what is found.
 
-    Raises: CannotStart: there is no such handler, or not this code; the message says what to do.
+    Raises: CannotStart: there is no such handler, or not this code; the message has the remedy.
     """
     module_name, colon, name = path.partition(":")
     if not colon or not module_name or not name or name.startswith("."):
@@ -220,22 +218,19 @@ def _can_be_called(value: Handler) -> bool:
     return True
 
 
-# A handler's exception as its author reads it: the frames above the author's own code are left out.
-#
-# Invariant: all below the first frame of the author's stays, also frames of libraries. The log has the others, too.
-
 _ABOVE: Final = (
     f"{Path(__file__).parents[1]}{os.sep}",
     *(f"{Path(module.__file__ or '').parent}{os.sep}" for module in (version, importlib, asyncio)),
     "<frozen importlib",
 )
-"""Prefixes of the names of files that are not the author's: this service, slotmesh, and what calls for them."""
+"""Path prefixes of files that are not the author's: this service, slotmesh, and the library code that calls them."""
 
 
 def users_traceback(error: BaseException) -> str:
-    """The traceback as Python writes it; the bare exception where the author's code has no part in it.
+    """Returns the traceback without the frames above the first of the author's code; later library frames stay.
 
-    Raises nothing: of an exception whose class does as it is written, what can be written is left.
+    If the author's code has no frame, returns only the exception. Never raises: if formatting the exception fails,
+    returns the description that is possible.
     """
     try:
         return _written(error)
@@ -259,23 +254,19 @@ def _written(error: BaseException) -> str:
     return shown_paths("".join(shown.format()))
 
 
-# Whether users' code asks for contexts of calls, looked up before the first call.
-#
-# Purpose: executors keep the place of each call only where users' code asks for contexts. The first question turns that
-# on; this module turns it on in time for a first question from a task whose call has ended.
-# Invariant: too often yes rather than too often no.
-
 _NAME = re.compile(r"\b(contexts?\b|mesh(_sync)?\()")
 _OURS = ("slotmesh", "replica_service")
 _WAYS = (context_module.context, context_module.contexts, handler_mesh.mesh, handler_mesh.mesh_sync)
 
 
 def asks_for_contexts(modules: Iterable[Any] | None = None) -> bool:
-    """Whether the source of a module that imports slotmesh has the words `context` or `contexts`, or asks for the mesh.
+    """Whether the source of a module that imports slotmesh has the words `context` or `contexts`, or calls `mesh()`.
 
-    Calls that are made by `slotmesh.mesh()` take over what the call has left in which they are made.
+    Executors keep the place of each call only if users' code uses contexts. The first use enables that; this check
+    enables it before the first call, for a first use in a task whose call has ended. It may be true without a use,
+    rarely false with one. `mesh()` counts because calls through it inherit the deadline of the current call.
 
-    Without `modules` it looks at all modules that were imported.
+    `modules` None: all imported modules.
     """
     if modules is None:
         modules = list(sys.modules.values())
@@ -295,7 +286,7 @@ def _may_ask(module: ModuleType) -> bool:
 
 
 def _is_ours(value: Any) -> bool:
-    """Something of slotmesh by which contexts can be had."""
-    if issubclass(type(value), ModuleType):  # its own word for its class may be anything
+    """Whether the value is slotmesh itself, or a function of it that gives access to contexts."""
+    if issubclass(type(value), ModuleType):  # `__class__` of a foreign object may be anything
         return str(vars(value).get("__name__")).partition(".")[0] == "slotmesh"
     return any(value is each for each in _WAYS)

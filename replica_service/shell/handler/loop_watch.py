@@ -1,10 +1,12 @@
 """Watches the event loop that a handler runs on, and reports which of its methods blocks it.
 
-Purpose: a handler that blocks its loop blocks its other calls, and without a loop of its own the whole replica; nothing
-else can say why. A thread asks the loop for a sign of life a few times a second, and looks at its stack if none comes.
-Invariants: a report has where the loop's thread was at that moment; a loop that is idle is not blocked, however long
-the machine takes to run it. A look costs the loop one callback.
-Owner: the replica, on the service's loop; everything behind `close` is the thread's.
+Purpose: a handler that blocks its loop blocks its other calls, and without a loop of its own the whole replica. A
+thread probes the loop a few times a second with a callback, and reads the loop's stack if the callback does not run.
+Invariants: a report has the stack of the loop's thread at that time; an idle loop does not count as blocked, even if
+the machine is slow to run it. A block is reported while it lasts. Each method is logged at most every `LOG_GAP_S`, with
+the number of blocks left out.
+Owner: the replica, on the service's loop; methods below `close` run in the thread. `BlockReports.warning` and the
+counters are read on the service's loop.
 """
 
 from __future__ import annotations
@@ -28,15 +30,22 @@ from slotmesh.logs import get_logger
 
 MAX_FRAMES: Final = 32
 """Innermost frames of a stack that are reported."""
+LOG_GAP_S: Final = 10.0
+WARNS_FOR_S: Final = 600.0
+"""How long the replica's report has a warning after the last block."""
+MAX_STACK_CHARS: Final = 8_000
+"""The length of a reported stack: its innermost part."""
 
 _LOOPS: Final = frozenset({"asyncio.base_events", "asyncio.events", "asyncio.runners", HandlerLoop.__module__})
-"""Modules whose frames run a loop: what is below them is what it runs."""
+"""Modules whose frames run a loop: the frames below them are the callback."""
 _IDLE: Final = _LOOPS | {"selectors"}
-"""Where the thread is while its loop has nothing to do."""
+"""Modules of the innermost frame while the loop is idle."""
+
+_log = get_logger(__name__)
 
 
 class LoopWatch:
-    """Watches one loop, from now on."""
+    """Watches one loop from its construction to `close`."""
 
     def __init__(
         self, handler_loop: HandlerLoop, methods: Iterable[HandlerMethod], reports: BlockReports, after_s: float
@@ -48,7 +57,7 @@ class LoopWatch:
         self._reports = reports
         self._blocking = Blocking(after_s)
         self._answered_at: float | None = None
-        """When the loop gave the sign of life that it was last asked for; None: not yet."""
+        """When the loop ran the last probe; None: not yet."""
         self._clock_id = _clock_id_of(self._watched)
         self._schedstat = Path(f"/proc/self/task/{self._watched.native_id}/schedstat")
         self._closed = threading.Event()
@@ -59,7 +68,7 @@ class LoopWatch:
         self._closed.set()
 
     def _answer(self) -> None:
-        """On the loop that is watched."""
+        """The probe; runs on the watched loop."""
         self._answered_at = time.monotonic()
 
     # -- in the thread ---------------------------------------------------------------------------------------------
@@ -69,7 +78,7 @@ class LoopWatch:
         while is_open and not self._closed.wait(self._blocking.interval_s):
             if self._answered_at is None:
                 if self._loop.is_closed():
-                    return  # it ended between being asked and answering
+                    return  # it ended before the probe ran
                 self._look_closely()
                 continue
             kept_s = self._blocking.answered(self._look(self._answered_at))
@@ -78,7 +87,7 @@ class LoopWatch:
             is_open = self._ask()
 
     def _ask(self) -> bool:
-        """Asks for a sign of life; False where there is no loop any more."""
+        """Sends a probe. Returns False if the loop has ended."""
         self._answered_at = None
         self._blocking.asked(self._look(time.monotonic()))
         try:
@@ -88,7 +97,7 @@ class LoopWatch:
         return True
 
     def _look_closely(self) -> None:
-        """No sign of life has come yet."""
+        """Samples the thread while the probe has not run, and reports a block that is too long."""
         look = self._look(time.monotonic())
         frame = sys._current_frames().get(self._watched.ident or 0)
         if frame is None or _module_of(frame) in _IDLE:
@@ -114,7 +123,7 @@ class LoopWatch:
             return 0.0
 
     def _place_of(self, innermost: FrameType) -> tuple[str, str]:
-        """The method that the loop has called, empty where it is in none, and the stack from there on."""
+        """Returns the method that the loop executes, empty if it is in none, and the stack from there on."""
         frames: list[tuple[FrameType, int]] = []
         method, size = "", None
         for frame, line in traceback.walk_stack(innermost):
@@ -128,7 +137,7 @@ class LoopWatch:
 
 
 def _codes_of(methods: Iterable[HandlerMethod]) -> Mapping[CodeType, str]:
-    """The names of the methods, by their code, and by that of the decorators that one method alone has."""
+    """Returns the methods' names by their code, and by the code of decorators that only one method has."""
     names: dict[CodeType, set[str]] = {}
     for method in methods:
         for layer in method.layers:
@@ -144,29 +153,14 @@ def _module_of(frame: FrameType) -> str:
 
 
 def _clock_id_of(thread: threading.Thread) -> int | None:
-    """Of the clock of the processor time that the thread has had; None where there is no such clock."""
+    """Returns the id of the thread's processor time clock; None if there is no such clock."""
     if not hasattr(time, "pthread_getcpuclockid") or thread.ident is None:
         return None
     return time.pthread_getcpuclockid(thread.ident)
 
 
-# Reports of a handler that blocks its event loop: the log, the metrics, a warning of the replica.
-#
-# Invariants: the first time is reported at once, while the loop is still blocked; a handler that always blocks fills no
-# disk: it is logged at most every `LOG_GAP_S` for each method, with how many times were left out.
-# Owner: the loop watch calls it, in its thread; `warning` and the counters are read on the service's loop.
-
-LOG_GAP_S: Final = 10.0
-WARNS_FOR_S: Final = 600.0
-"""How long the replica warns after the last time."""
-MAX_STACK_CHARS: Final = 8_000
-"""How much of a stack is reported: its innermost part."""
-
-_log = get_logger(__name__)
-
-
 class BlockReports:
-    """Reports on one loop."""
+    """Reports the blocks of one loop: in the log, the metrics and the replica's warning."""
 
     def __init__(self, counters: ReplicaCounters, now: Callable[[], float], *, own_loop: bool) -> None:
         """`own_loop`: only the handler's own calls are held up."""
@@ -179,17 +173,17 @@ class BlockReports:
         self._logged_at: dict[str, float] = {}
         self._left_out: dict[str, int] = {}
         self._is_logged = False
-        """The time that goes on is in the log."""
+        """Whether the current block was logged."""
         self._warning = ""
         self._warned_at = 0.0
 
     @property
     def warning(self) -> str:
-        """The latest report, a line and a stack; empty where there was none for a while."""
+        """The latest report, a line and a stack; empty if it is older than `WARNS_FOR_S`."""
         return self._warning if self._now() - self._warned_at < WARNS_FOR_S else ""
 
     def began(self, method: str, stack: str, kept_s: float) -> None:
-        """A method, or something beside all methods where it is empty, has kept the loop for too long, and goes on."""
+        """Reports that a method, or other code if it is empty, has blocked the loop for too long and still does."""
         now = self._now()
         self._method, self._stack = method, stack[-MAX_STACK_CHARS:]
         self._since = datetime.now(UTC).strftime("%H:%M:%S UTC")
@@ -210,13 +204,13 @@ class BlockReports:
         )
 
     def ended(self, kept_s: float) -> None:
-        """The handler no longer blocks the loop, which it had done for so long."""
+        """Reports the end of a block and its duration."""
         self._counters.blocked_s += kept_s
         times = self._counters.blocks
         how_often = "" if times == 1 else f"; {times} times so far"
         self._warn(f"{self._who} blocked the event loop for {kept_s:.1f} s at {self._since}{how_often}")
         if self._is_logged:
-            _log.warning("the event loop goes on", by=self._who, blocked_s=round(kept_s, 3))
+            _log.warning("the event loop is no longer blocked", by=self._who, blocked_s=round(kept_s, 3))
 
     @property
     def _who(self) -> str:

@@ -66,7 +66,7 @@ class HandlerMethod:
         """What a batch method is given for many calls."""
         self._starts: dict[str, StartFunction] = {}
         self.outline = MethodOutline(name or CALL)
-        """What routers are told of it."""
+        """The description that routers receive."""
 
     @property
     def signature(self) -> Signature:
@@ -97,7 +97,7 @@ class HandlerMethod:
         """The arguments of one call.
 
         Raises:
-            DecodeError: they are unsound; `failure` says where.
+            DecodeError: they are invalid; `failure` names the place.
         """
         return self._decoder.decode(content_type, payload)
 
@@ -115,7 +115,7 @@ class HandlerMethod:
             raise BadCall(error.failure) from None
 
     def start(self, content_type: str) -> StartFunction:
-        """The function that starts one call: it returns the result, a coroutine or a generator, as the kind says."""
+        """Returns the function that starts one call and returns its result, coroutine or generator, by `kind`."""
         start = self._starts.get(content_type)
         if start is None:
             start = self._starts[content_type] = self._make_start(content_type)

@@ -1,7 +1,11 @@
-"""Calling a method as an rpc: the four ways, each for `async def` and `def`, with and without a context.
+"""Rpcs of users' own protos: which ones a handler implements, and the wrappers that call a method as an rpc.
 
-Invariants: a wrapper adds nothing to what a method sees: what is thrown into one that yields reaches it where it is
-suspended, and it is closed with it; a response of another class fails the call.
+A handler's module imports the generated module of its protos, because it needs the messages. So the services are found
+by name in the imported modules, with the message classes of the user's own module. A handler implements an rpc if it
+has a public method of that name; services of the mesh itself and of gRPC are excluded.
+Wrappers exist for the four kinds of rpcs, each for `async def` and `def`, with and without a context. They are
+transparent: an exception thrown into a generator reaches the method where it is suspended, and closing the wrapper
+closes the method. A response of another class fails the call.
 """
 
 from __future__ import annotations
@@ -19,31 +23,24 @@ from slotmesh.codec import RpcReply
 from slotmesh.handlers.context import current_place
 from slotmesh.handlers.rpc_context import RpcContext
 
-# Which rpcs of users' own protos a handler implements: found in the generated modules that its process has imported.
-#
-# Purpose: a handler's module imports the generated module of its protos, as it needs the messages. So the services are
-# known here by their names, with the classes of their messages: those of the user's own module.
-# Invariants: an rpc is a handler's where it has a public method of that name; services of the mesh itself, and of gRPC,
-# are no handler's.
-
 
 class FoundRpc(NamedTuple):
     """One rpc that a handler implements."""
 
     path: str
-    """`package.Service/Method`, as calls name it."""
+    """`package.Service/Method`, the name that calls use."""
     method: str
-    """The handler's."""
+    """The name of the handler's method."""
     request: type[Message]
     response: type[Message]
     takes_several: bool
     gives_several: bool
     is_whole: bool
-    """The handler has a method for each rpc of the service: it is surely meant."""
+    """Whether the handler has a method for each rpc of the service, so that it surely implements it."""
 
 
 def found_rpcs(methods: Collection[str]) -> Iterator[FoundRpc]:
-    """Those of all services in this process that have the name of one of these methods."""
+    """Yields the rpcs of all services in this process whose name is one of these methods."""
     files: dict[str, FileDescriptor] = {}
     for module in list(sys.modules.values()):
         declared = getattr(module, "__dict__", {}).get("DESCRIPTOR")

@@ -66,10 +66,10 @@ class AttachOutbox:
             self._send(Response(result=_Result(call_id=call_id)), FRAME_BYTES)
 
     def failed(self, first: int, count: int, failure: Failure) -> None:
-        # What routers see to, clients would have to.
-        told = ENDED if failure is CUT_OFF else failure
+        # Routers retry calls that are cut off; these clients must be able to see that the replica ended.
+        reported = ENDED if failure is CUT_OFF else failure
         for call_id in range(first, first + count):
-            self._tell(convert.slot_failure(call_id, told))
+            self._tell(convert.slot_failure(call_id, reported))
 
     def refused(self, first: int, count: int, failure: Failure) -> None:
         """The client may send it elsewhere."""

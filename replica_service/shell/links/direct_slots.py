@@ -128,22 +128,22 @@ class DirectCall:
         self._values: deque[tuple[bytes, str]] = deque()
         self._failure: Failure | None = None
         self.is_over = False
-        """It has ended, whether that was written or not."""
+        """Whether it has ended; its results may not be written yet."""
         self._has_come = asyncio.Event()
 
     def value(self, payload: bytes, content_type: str) -> None:
-        """A result: the only one, or one that the handler has yielded."""
+        """Adds a result: the only one, or a yielded value."""
         self._values.append((payload, content_type))
         self._has_come.set()
 
     def over(self, failure: Failure | None) -> None:
-        """It has ended, and why it failed, if it did."""
+        """Ends the call, with its failure if it failed."""
         self._failure = failure
         self.is_over = True
         self._has_come.set()
 
     async def write(self, write: WriteValue, taken: Callable[[], None]) -> Failure | None:
-        """Writes the results as they come, each followed by `taken`; returns why the call failed, if it did."""
+        """Writes each result when it arrives, followed by `taken`. Returns the failure of the call, if it failed."""
         while True:
             await self._has_come.wait()
             self._has_come.clear()
@@ -155,7 +155,7 @@ class DirectCall:
 
 
 class DirectLink:
-    """Takes the place of an outbox. A reservation waits as a function of its answer."""
+    """The link and outbox of directly connected callers. A pending reservation is a function that takes its result."""
 
     def __init__(self, issuer: Issuer) -> None:
         """`issuer` names this replica."""
@@ -165,19 +165,19 @@ class DirectLink:
         self._reservations: dict[int, Callable[[Granted | Failure], None]] = {}
 
     def expect_call(self, call: DirectCall) -> int:
-        """A new run id, whose answers go to the call."""
+        """Returns a new run id, whose outcomes are passed to the call."""
         self.link.last_run_id += 1
         self._calls[self.link.last_run_id] = call
         return self.link.last_run_id
 
     def expect_slot(self, answer: Callable[[Granted | Failure], None]) -> int:
-        """A new run id, under which a reservation may wait."""
+        """Returns a new run id for a slot operation, whose result is passed to `answer`."""
         self.link.last_run_id += 1
         self._reservations[self.link.last_run_id] = answer
         return self.link.last_run_id
 
     def forget(self, run_id: int) -> None:
-        """The caller has left."""
+        """Drops outcomes of a call whose caller has disconnected."""
         self._calls.pop(run_id, None)
 
     # -- from the engine -------------------------------------------------------------------------------------------
@@ -199,7 +199,7 @@ class DirectLink:
         self._over(first, count, None)
 
     def failed(self, first: int, count: int, failure: Failure) -> None:
-        # Routers retry calls that are cut off; these callers would have to do so themselves.
+        # Routers retry calls that are cut off; these callers must be able to see that the replica ended.
         self._over(first, count, ENDED if failure is CUT_OFF else failure)
 
     def refused(self, first: int, count: int, failure: Failure) -> None:
@@ -215,10 +215,10 @@ class DirectLink:
             waiting(answer)
 
     def tell_capacity(self) -> None:
-        """Ignored: callers are answered at once whether there is room."""
+        """Ignored: each rpc gets its own response about room."""
 
     def end(self) -> None:
-        """The replica ends, whatever still runs."""
+        """Ends all calls, because the replica ends."""
         for run_id in list(self._calls):
             self._over(run_id, 1, ENDED)
 
@@ -229,11 +229,11 @@ class DirectLink:
 
 
 RETRY_DELAY_S = 0.1
-"""When to ask again for a slot: it is not known when the next one comes free."""
+"""The suggested delay before another reservation: it is unknown when the next slot is freed."""
 
 
 class DirectSlots:
-    """Submits operations on slots, and awaits what becomes of them."""
+    """Submits operations on slots, and awaits their results."""
 
     def __init__(self, engine: Engine, clock: Clock) -> None:
         self._engine = engine
@@ -244,7 +244,7 @@ class DirectSlots:
         self._requests = SlotRequests()
 
     async def reserve(self, terms: ReservationTerms, timeout_s: float | None, request_id: str) -> Granted | Failure:
-        """A slot, as soon as there is one; None means to wait as long as it takes."""
+        """Waits for a slot. `timeout_s` None: without limit."""
         found = self._requests.find(request_id, terms, self._now()) if request_id else None
         if isinstance(found, Failure):
             return found
@@ -260,14 +260,14 @@ class DirectSlots:
         return answer if answer.reason is not Reason.QUEUE_FULL else _later(answer)
 
     def renew(self, secret: bytes, ttl_s: float) -> Granted | Failure:
-        """A new lease from now on."""
+        """Restarts the lease of a slot."""
         answers: list[Granted | Failure] = []
         op_id = self._line.expect_slot(answers.append)
         self._engine.post(RenewalCame(self._line.link, op_id, secret, ttl_s))
         return answers[0]
 
     def release(self, secret: bytes) -> SlotReleased:
-        """Gives a slot back, if it is still reserved."""
+        """Releases a slot if it is still reserved."""
         return self._slots.release(secret)
 
     async def dispatch(
@@ -279,7 +279,7 @@ class DirectSlots:
         timeout_s: float | None,
         write: WriteValue,
     ) -> Failure | None:
-        """Runs a call in a slot and writes its results; returns why it failed, if it did."""
+        """Runs a call in a slot and writes its results. Returns its failure, if it failed."""
         call, link, now = DirectCall(), self._line.link, self._now()
         run_id = self._line.expect_call(call)
         deadline = inf if timeout_s is None else now + timeout_s
@@ -297,7 +297,7 @@ class DirectSlots:
                 self._take_back(run)
 
     def _overdue(self, call: DirectCall, run: ReplicaRun) -> None:
-        """No router is there that would see to deadlines of calls that run."""
+        """Ends an overdue call, which a router would do for its calls."""
         if not call.is_over:
             call.over(EXPIRED if run.link.waiting.get(run.key) is run else OVERDUE)
             self._take_back(run)

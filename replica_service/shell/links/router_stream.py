@@ -179,7 +179,7 @@ class RouterStream:
             try:
                 self._handle(request)
             finally:
-                woken.write()  # what is answered at once, as slots are
+                woken.write()  # for immediate outcomes, such as those of slot operations
         self._uploads.end()
         self._heard_out.set()
         await self._engine.finish(self._link)
