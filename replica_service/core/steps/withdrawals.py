@@ -2,7 +2,8 @@
 
 `RunWithdrawals`: calls that a router cancels, or that it has sent when its link ends or its sessions move.
 `HandingBack`: calls of partitions that move away, and all calls when the replica drains; they return unexecuted to
-their router, which sends them elsewhere. Both end the calls that have not started in the scheduler; the shell recalls those in executors.
+their router, which sends them elsewhere. Both end the calls that have not started in the scheduler; the shell recalls
+those in executors.
 A router that a session has left may not be aware of that. It may cancel a call whose deadline has passed after another
 router was informed that the call runs, and waits for its outcome. So `RouterPeer.moved` notes the runs that have moved,
 and `without_moved` excludes them from cancels.
