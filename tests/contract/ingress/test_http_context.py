@@ -195,7 +195,7 @@ async def test_they_go_before_the_first_value(served: ServedMesh, method: str, a
 
 async def test_behind_the_first_value_it_is_too_late(served: ServedMesh) -> None:
     answer = await served.ask("POST", "/answers/late", [], {"accept": "application/x-ndjson"})
-    assert (answer.status, b"the answer has begun" in answer.body) == (200, True)
+    assert (answer.status, b"the response has begun" in answer.body) == (200, True)
 
 
 @pytest.mark.parametrize("status", [204, 304])
@@ -248,7 +248,7 @@ async def test_a_socket_is_told_of_its_handshake_and_has_no_answer_to_set(served
         assert value["headers"]["x-a"] == "1"
     async with connect(f"{address}/wrong") as socket:
         await socket.send("[200]")
-        assert "no HTTP answer of its own" in json.loads(await socket.recv())["value"]
+        assert "no HTTP response of its own" in json.loads(await socket.recv())["value"]
 
 
 class KeptSpans:

@@ -235,7 +235,7 @@ async def test_a_copy_of_the_context_in_a_pool_hears_of_its_call(known: bool) ->
         await host.execute(run)
         assert host.results(run) == ids(run)
         if not known:
-            assert "cannot be told" in host.outbox.failures_of[1].message
+            assert "is not known any more" in host.outbox.failures_of[1].message
 
 
 async def test_all_that_is_known_of_a_call() -> None:
