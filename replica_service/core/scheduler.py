@@ -1,12 +1,11 @@
-"""The replica's decisions, `(event, now) -> commands`: which calls run next, by permits, lanes, batches, drain.
+"""The replica's decisions, `(event, now) -> commands`: which calls run next, by permits, lanes, batches and drain.
 
-Purpose: the core that the engine feeds with what routers send and what executors finish. Each event has one handler,
-which changes the state of its part; what can start after it is started once, at the end of the step
-(`steps/starting.py`).
-Invariants: `in_use <= max_ongoing` unless `max_ongoing` was lowered meanwhile, then nothing starts until it holds
-again; an unkeyed call holds one permit from its start, or its way into a batcher, to its end, a lane one for its turn,
-a slot one from its grant to its end, or that of the call in it; no permit is free while something waits for one; each
-call of a run is started at most once and answered or refused exactly once; nothing starts whose link is not fresh. Cost
+Purpose: the core, which gets events of routers and executors from the engine. Each event has one handler, which changes
+the state of its part; at the end of the step, everything that can start is started once (`steps/starting.py`).
+Invariants: `in_use <= max_ongoing`, unless `max_ongoing` was lowered; then no call starts until it holds again. An
+unkeyed call holds one permit from its start, or from entering a batcher, to its end; a lane holds one for its turn; a
+slot holds one from its grant to its end, or to the end of the call in it. No permit is free while a call waits for one.
+Each call is started at most once, and gets exactly one outcome or refusal. No call starts whose link is not fresh. Cost
 is per run, never per call.
 Owner: the engine.
 """
@@ -65,7 +64,7 @@ from replica_service.core.steps.withdrawals import HandingBack, RunWithdrawals
 from slotmesh.handlers.batching import BatchControl
 
 DEFAULT_KEYED_WINDOW = 8192
-"""Keyed calls that one router may have unanswered."""
+"""Keyed calls without outcome that one router may have here."""
 
 
 def _no_secrets() -> bytes:
@@ -88,14 +87,14 @@ class ReplicaScheduler:
         new_secret: Callable[[], bytes] = _no_secrets,
         max_slots_per_caller: int | None = None,
     ) -> None:
-        """`methods`: those that can be called, by name, with the settings of batch methods.
+        """`methods`: the callable methods by name, with the settings of batch methods.
 
         `weigh`: computes the weight of calls of batch methods that have one. `capacity_gap_s` and `chance`: see
-        `Vacancies`. `new_secret` draws 128 random bits, for each slot. `max_slots_per_caller`: slots that one caller
-        whose name is known may have; None: `SHARE_OF_ONE_CALLER` of the permits.
+        `Vacancies`. `new_secret` draws 128 random bits for each slot. `max_slots_per_caller`: limit for one identified
+        caller; None: `SHARE_OF_ONE_CALLER` of the permits.
         """
         self._state = state = SchedulerState(methods, weigh or {}, max_ongoing, prefetch, capacity_gap_s, chance)
-        # From those that only answer up to those that start.
+        # In the order of their dependencies.
         unstarted = UnstartedCalls(state)
         self._parking = parking = Parking(state, unstarted)
         operations = GrantedSlotOperations(state, methods, unstarted)
@@ -113,7 +112,7 @@ class ReplicaScheduler:
         self._permits = state.permits
 
     def step(self, event: ReplicaEvent, now: float) -> list[ReplicaCommand]:
-        """What is to be done after this event. `now`: monotonic seconds."""
+        """Handles the event and returns the commands that follow. `now`: monotonic seconds."""
         self._handlers[type(event)](event, now)
         self._settle(now)
         out = self._out
@@ -166,10 +165,10 @@ class ReplicaScheduler:
         """Enables the handler's hooks for gained and lost partitions. To be called before the first call."""
         self._state.keys.turn_on()
 
-    # -- when to come again ------------------------------------------------------------------------------------------
+    # -- time --------------------------------------------------------------------------------------------------------
 
     def next_deadline(self) -> float | None:
-        """When `ReplicaTimePassed` should come next; None where nothing waits for time to pass."""
+        """Returns when `ReplicaTimePassed` is to be posted next; None if nothing depends on time."""
         state = self._state
         deadline = state.vacancies.notify_at
         if (due := state.payloads.due) < deadline:
@@ -181,10 +180,10 @@ class ReplicaScheduler:
                 deadline = cut_at
         return None if deadline == inf else deadline
 
-    # -- how things stand --------------------------------------------------------------------------------------------
+    # -- state -------------------------------------------------------------------------------------------------------
 
     def capacity(self, link: RouterPeer) -> PermitCapacity:
-        """The capacity to report to the router. Where other routers fill it, the end of that is reported, too."""
+        """Returns the capacity to report to the router. If it is full, the router is notified of room later."""
         permits = self._permits
         taken = permits.in_use + permits.waiting
         parked = sum(run.hi - run.lo for run in link.parked if run.lane is None and run.slot is None)
@@ -200,15 +199,15 @@ class ReplicaScheduler:
         )
 
     def about_to_end(self, link: RouterPeer) -> int:
-        """How many of the router's calls are about to end, while others wait here for their permits.
+        """Returns the number of the router's calls that are about to end while other calls wait here for permits.
 
-        None where nothing waits here: then results are what brings the calls that take free permits.
+        0 if no call waits here: then the router sends the next calls only when it has the results.
         """
         return link.unkeyed + link.keyed if self._permits.waiting or self._state.lanes.ready else 0
 
     @property
     def in_use(self) -> int:
-        """Permits in use: calls that run or are in a batcher, lanes that have their turn, slots."""
+        """Permits in use: by running calls, calls in a batcher, lanes with a turn, and slots."""
         return self._permits.in_use
 
     @property
@@ -218,12 +217,12 @@ class ReplicaScheduler:
 
     @property
     def keyed(self) -> int:
-        """Keyed calls that are here, running or not."""
+        """Present keyed calls, running or not."""
         return self._state.lanes.calls
 
     @property
     def max_ongoing(self) -> int:
-        """Permits that there are."""
+        """The number of permits."""
         return self._permits.max_ongoing
 
     @property
@@ -233,43 +232,43 @@ class ReplicaScheduler:
 
     @property
     def draining(self) -> bool:
-        """Whether nothing new is taken any more."""
+        """Whether the replica accepts no new calls any more."""
         return self._state.draining
 
     @property
     def is_quiet(self) -> bool:
-        """Whether no call runs, nor waits with a permit."""
+        """Whether no call runs or waits with a permit."""
         return self.in_use == self.slots.reserved - self.slots.busy
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing runs, nothing waits, no slot is out, and no hook for keys is under way."""
+        """Whether no call runs or waits, no slot is granted, and no hook for keys runs."""
         is_empty = not self.in_use and not self.waiting and not len(self._state.lanes) and not self._parking.links
         return is_empty and self._state.keys.is_settled
 
     @property
     def slots(self) -> SlotTable:
-        """The slots, to be read."""
+        """The slots; read only."""
         return self._state.slots.table
 
     @property
     def batchers(self) -> Mapping[str, Batcher]:
-        """Those of the batch methods, by name, to be read."""
+        """The batchers by method; read only."""
         return self._state.batching.batchers
 
     @property
     def call_times(self) -> ReplicaCallTimes:
-        """How long calls wait here and run, to be read."""
+        """How long calls wait here and run; read only."""
         return self._state.call_times
 
     @property
     def service_times(self) -> ServiceTimes:
-        """What calls take of the handler, by method, to be read."""
+        """The handler time of calls by method; read only."""
         return self._endings.service_times
 
     @property
     def newest_epoch(self) -> int:
-        """The newest owner epoch that was seen."""
+        """The newest owner epoch received."""
         return self._state.ownership.newest
 
     def is_emptied(self, endpoint: str, partition: int) -> bool:
@@ -277,20 +276,20 @@ class ReplicaScheduler:
         return not self._state.lanes.is_left(endpoint, partition) and not self._state.keys.holds(endpoint, partition)
 
     def busy(self) -> dict[str, set[int]]:
-        """The partitions, by endpoint, of which something runs or waits, or that the handler holds."""
+        """Returns the partitions, by endpoint, with running or waiting calls, and those that the handler holds."""
         busy = self._state.keys.by_endpoint()
         for lane in self._state.lanes.all():
             busy.setdefault(lane.key[0], set()).add(lane.partition)
         return busy
 
     def turns_of(self, runs: Iterable[ReplicaRun]) -> list[StartTurn]:
-        """The turns under way in which calls of these runs are."""
+        """Returns the current turns with calls of these runs."""
         return [run.lane.turn for run in runs if run.lane is not None and run.lane.turn and run.lane.turn.run is run]
 
     def in_batches(self) -> list[Part]:
-        """The calls in batches that run."""
+        """Returns the calls in running batches."""
         return [part for batcher in self.batchers.values() for batch in batcher.running for part in batch.parts]
 
 
 def _nothing(_event: ReplicaEvent, _now: float) -> None:
-    """What is due is started at the end of the step."""
+    """Changes nothing: due calls are started at the end of each step."""

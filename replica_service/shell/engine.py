@@ -1,8 +1,9 @@
-"""The replica's one writer: feeds the scheduler, starts what it decides, brings outcomes to their routers.
+"""The replica's engine, the only writer of its state: passes events to the scheduler and carries out its commands.
 
-Purpose: between the streams, the executors and the core. All of it is synchronous; nothing is awaited between an event
-and what follows from it.
-Invariants: events reach the scheduler by `post` only; every outcome goes into the outbox of the router that asked.
+Purpose: connects the streams, the executors and the core. All of it is synchronous; nothing is awaited between an event
+and its commands.
+Invariants: events reach the scheduler only by `post`; every outcome goes into the outbox of the router that sent the
+call.
 Owner: the app, on one event loop.
 """
 
@@ -80,9 +81,9 @@ class Engine:
         handler_loop: HandlerLoop | None = None,
         max_slots_per_caller: int | None = None,
     ) -> None:
-        """Made on the event loop that it works on. `chance` draws from [0, 1), for reports of capacity to routers.
+        """To be called on the engine's event loop. `chance` draws from [0, 1), for reports of capacity to routers.
 
-        `issuer` names this replica in slot tokens. `handler_loop` is where `async def` methods run, if not here.
+        `issuer` names this replica in slot tokens. `handler_loop` runs `async def` methods; None: this loop does.
         """
         self.counters = ReplicaCounters()
         self.traces: ReplicaTraces | None = None  # where calls are traced
@@ -118,19 +119,19 @@ class Engine:
         )
         self._timer = DeadlineTimer(clock.now, partial(self.post, ReplicaTimePassed()))
         self.tell_keys: Callable[[TellKeys], object] = lambda _command: None
-        """Calls hooks of the handler for keys, and posts when they have ended. Used once `scheduler.hold_keys` was."""
+        """Calls the handler's hooks for keys, and posts their end. Used after `scheduler.hold_keys`."""
         self._links: dict[RouterPeer, Outbox] = {}
         self.at_drain: list[Callable[[], None]] = []
-        """Called when the replica begins to drain, for clients that speak to it themselves."""
+        """Called when the replica begins to drain, for directly connected clients."""
         self.at_end: list[Callable[[], None]] = []
-        """Called when the drain gives up calls that still run, for callers that are connected without a router."""
+        """Called when the drain gives up calls that still run, for directly connected callers."""
 
     # -- routers ---------------------------------------------------------------------------------------------------
 
     def open(self, features: Collection[str] = (), stream_id: str = "") -> tuple[RouterPeer, Outbox]:
-        """A router's stream begins. If it echoes stamps, its runs are started only while it does.
+        """Adds the link of a router's stream. If the router echoes stamps, its runs are started only while it does.
 
-        `features`: the router's. `stream_id` is the router's id of the stream, if it has one.
+        `features`: the router's. `stream_id`: the router's id of the stream, if it has one.
         """
         link, outbox = connect_link(self.scheduler, self.slots.issuer, self._now(), features, stream_id, self.methods)
         self._links[link] = outbox
@@ -141,7 +142,7 @@ class Engine:
         return link, outbox
 
     def submit(self, runs: Sequence[ReplicaRun], rejected: Iterable[tuple[ReplicaRun, Failure]] = ()) -> None:
-        """A frame of runs, and those of them that fail as they are."""
+        """Submits the runs of a frame, and fails its invalid runs."""
         for run, failure in rejected:
             self.outcomes.failed(run, 0, len(run.payloads), failure)
         if any(run.record is not None for run in runs):
@@ -151,24 +152,24 @@ class Engine:
         self.post(RunsCame(runs))
 
     def reconcile(self, questions: Iterable[Question]) -> list[tuple[str, int, SessionReport]]:
-        """What became of calls of sessions that moved to this router."""
+        """Returns the state of the calls of sessions that have moved to this router."""
         answers = self.sessions.reconcile(questions)
         if self._waiters:
             self._conditions.look_around()
         return answers
 
     def acknowledge(self, link: RouterPeer, ranges: Iterable[tuple[int, int]]) -> None:
-        """Clients have the outcomes of these run ids, both ends included."""
+        """Drops kept outcomes that clients have received, by ranges of run ids, both ends included."""
         self.sessions.acknowledge(link, ranges)
         if self._waiters:
             self._conditions.look_around()
 
     def cancel(self, link: RouterPeer, ranges: Iterable[tuple[int, int]], *, tells_stopped: bool = False) -> None:
-        """A router cancels run ids, both ends included: waiting calls never start, running ones are cancelled.
+        """Cancels ranges of run ids, both ends included: waiting calls never start, running ones are cancelled.
 
-        A handler that is `def` runs to its end, and so does a batch, for the sake of the others in it; but one that
-        yields is closed at its next value, a batch once none of its calls is wanted. However running calls end, their
-        lanes stop there if they stop at failures. `tells_stopped`: report the stops to the router.
+        A `def` method runs to its end, and so does a batch, because of its other calls; a method that yields is closed
+        at its next value, in a batch when none of its calls is left. Regardless of how running calls end, their lanes
+        stop there if they stop at failures. `tells_stopped`: report the stops to the router.
         """
         ranges = list(ranges)
         own = without_moved(link, ranges)
@@ -180,20 +181,20 @@ class Engine:
             self._conditions.look_around()
 
     def take(self, link: RouterPeer, run_ids: Iterable[int], counts: Iterable[int]) -> None:
-        """Values of handlers that yield were taken, counts by run id: these handlers may go on."""
+        """Applies acknowledgements of values, counts by run id: the handlers may continue."""
         self._executors.generators.take(link, run_ids, counts)
 
     async def finish(self, link: RouterPeer) -> None:
-        """The router has half-closed: returns when all of its calls have been answered.
+        """Returns when all calls of a router that has half-closed have their outcome.
 
-        It cannot acknowledge values of handlers that yield any more, so they count as taken once they leave.
+        The router cannot acknowledge values any more, so values count as taken when they are sent.
         """
         link.outbox.take_values(lambda run_ids: self._executors.generators.take(link, run_ids, repeat(1)))
         self._executors.generators.take_all(link)
         await self._conditions.until(lambda: not (link.unkeyed or link.keyed or self.sessions.owes(link)))
 
     def close(self, link: RouterPeer) -> None:
-        """The router's stream has ended, however."""
+        """Removes the link of a router's stream that has ended."""
         outbox = self._links.pop(link, None)
         if outbox is not None:
             outbox.discard()
@@ -208,7 +209,7 @@ class Engine:
             self._conditions.look_around()
 
     async def answered(self, link: RouterPeer) -> None:
-        """Returns when all calls of a direct stream have been answered."""
+        """Returns when all calls of a direct stream have their outcome."""
         await self._conditions.until(lambda: not link.unkeyed)
 
     # -- the replica -----------------------------------------------------------------------------------------------
@@ -232,7 +233,7 @@ class Engine:
         self._conditions.look_around()
 
     def cut_off(self) -> None:
-        """The grace is over: what has not started is handed back, in slots too, and what runs is cancelled."""
+        """Hands back all unstarted calls, also in slots, and cancels running ones: the grace is over."""
         self.post(GraceEnded())
         self._recalls.hold_all(self._links)
         self._recalls.recall(lambda _run: True)
@@ -240,28 +241,28 @@ class Engine:
         self._conditions.look_around()
 
     def give_up(self) -> None:
-        """Calls that run on although they were cancelled are lost. Routers notice that by the end of their streams."""
+        """Gives up calls that run despite their cancellation. Routers detect that by the end of their streams."""
         for tell in self.at_end:
             tell()
 
     async def quiet(self) -> None:
-        """Returns when no call runs. Slots may be out."""
+        """Returns when no call runs. Slots may still be granted."""
         await self._conditions.until(lambda: self.scheduler.is_quiet)
 
     async def idle(self) -> None:
-        """Returns when nothing runs and nothing waits."""
+        """Returns when no call runs or waits, and no slot is granted."""
         await self._conditions.until(lambda: self.scheduler.is_idle)
 
     async def acknowledged(self) -> None:
         """Returns when no outcome of a session is kept any more."""
         await self._conditions.until(lambda: not self.sessions.unacknowledged)
 
-    async def deserted(self, patience_s: float) -> None:
-        """Returns when there was no router for so long: kept outcomes cannot reach clients any more."""
-        await self._conditions.lasts(lambda: not self._links, patience_s)
+    async def deserted(self, duration_s: float) -> None:
+        """Returns when no router was connected for this duration, so that kept outcomes cannot reach clients."""
+        await self._conditions.lasts(lambda: not self._links, duration_s)
 
     async def revoke(self, epochs: PartitionEpochs) -> AsyncGenerator[PartitionEpochs, None]:
-        """Partitions move away: yields those of which nothing is here any more, until none is."""
+        """Gives partitions up. Yields those that have become empty, until all have."""
         self.post(PartitionsRevoked(epochs))
         is_emptied = self.scheduler.is_emptied
         left = {(endpoint, partition) for endpoint, each in epochs.items() for partition in each}
@@ -274,12 +275,12 @@ class Engine:
             yield emptied
 
     def fence(self, epoch: int) -> dict[str, set[int]]:
-        """All partitions move away that it had at this epoch or older ones; returns those (by endpoint) still here."""
+        """Gives up all partitions of this epoch and older ones. Returns those that are not empty, by endpoint."""
         self.post(EpochFenced(epoch))
         return self.scheduler.busy()
 
     async def stop(self) -> None:
-        """Ends what still runs."""
+        """Ends all calls that still run."""
         self._timer.stop()
         self.sessions.stop()
         self.batch_hosts.close()
@@ -288,16 +289,16 @@ class Engine:
     # -- what must not start any more ------------------------------------------------------------------------------
 
     def _fence_runs(self, runs: Sequence[ReplicaRun]) -> None:
-        """Sessions went on elsewhere: what of these runs has not started is handed back."""
+        """Hands back unstarted calls of these runs, whose sessions have moved to another router."""
         self._recalls.hold(runs)
-        # Waiting calls are cancelled before executors give back work: that makes room, in which they would start.
+        # Waiting calls are cancelled before executors return work: otherwise they would start in the room it makes.
         self.post(SessionsMoved(runs))
         self._recalls.recall(frozenset(runs).__contains__)
 
     # -- decisions -------------------------------------------------------------------------------------------------
 
     def post(self, event: ReplicaEvent) -> None:
-        """The one way into the scheduler: carries out what it decides, sets the timer, and looks around."""
+        """The only way into the scheduler: carries out its commands, sets the timer, and checks conditions."""
         scheduler = self.scheduler
         if commands := scheduler.step(event, self._now()):
             self._carry_out(commands)
@@ -341,6 +342,6 @@ class Engine:
                     self.tell_keys(command)
 
     def _batch_settings_changed(self) -> None:
-        """A handler has set something: what waits may be due, or its time another."""
+        """Handles changed batch settings: a batch may be due, or at another time."""
         self.batch_hosts.warn_of_unfillable(self.scheduler.max_ongoing, self.scheduler.prefetch)
         self.post(BatchSettingsChanged())

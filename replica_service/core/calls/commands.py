@@ -1,8 +1,8 @@
-"""Commands: what the scheduler has decided. The engine carries them out in order; they have no behaviour.
+"""Commands: the decisions of the scheduler. The engine carries them out in order; they have no behaviour.
 
-The three `Start…` commands are the work of an executor too, which keeps its place in them and gives them back by the
-events `CallsEnded`, `TurnEnded`, `BatchEnded`, or `WorkReturned` where it was not started. `StartTurn` is in
-`calls.py`, beside the lane that has it.
+The three `Start…` commands are also an executor's work: it keeps its position in them, and ends them by the events
+`CallsEnded`, `TurnEnded`, `BatchEnded`, or `WorkReturned` if they have not started. `StartTurn` is in `runs.py`, beside
+the lane that has it.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ class StartCalls:
     def __init__(self, run: ReplicaRun, lo: int, hi: int) -> None:
         self.run = run
         self.lo = lo
-        """The executor moves it: the first call that has not started."""
+        """The first call that has not started; advanced by the executor."""
         self.hi = hi
 
 
 class BatchQueue(Protocol):
-    """The queue that a batch was cut from, as far as it must be known to give the batch back."""
+    """The queue that a batch was cut from, and that is notified of its end."""
 
     method: str
 
     def ended(self, batch: StartBatch) -> None:
-        """The batch runs no more."""
+        """Removes the batch from the running ones."""
 
 
 class StartBatch:
@@ -50,7 +50,7 @@ class StartBatch:
         self.parts = parts
         """In order. Parts of one run ascend."""
         self.lanes = lanes
-        """The lanes whose calls are among them."""
+        """The lanes that calls of the batch belong to."""
         self.count = count
         """Calls in all parts."""
         self.started_at = 0.0
@@ -73,7 +73,7 @@ class Refuse:
 
 @dataclass(slots=True, eq=False)
 class Fail:
-    """Answer calls with a failure."""
+    """End calls with a failure."""
 
     run: ReplicaRun
     lo: int
@@ -83,7 +83,7 @@ class Fail:
 
 @dataclass(slots=True, eq=False)
 class Grant:
-    """Answer a reservation with the slot that it has become."""
+    """End a reservation with its slot."""
 
     run: ReplicaRun
     slot: ReservedSlot
@@ -93,35 +93,35 @@ class Grant:
 
 @dataclass(slots=True, eq=False)
 class AnswerRenewal:
-    """Answer a caller that has asked to renew a lease."""
+    """Report the result of a renewal to its caller."""
 
     link: RouterPeer
     op_id: int
     """Id of the operation on the link."""
     answer: ReservedSlot | Failure
-    """The slot with its new lease; or why there is none."""
+    """The slot with its new lease, or the failure."""
 
 
 @dataclass(slots=True, eq=False)
 class AnswerAttach:
-    """Answer a client who handed a slot over to its direct stream."""
+    """Report to a client whether its direct stream holds the slot that it attached."""
 
     link: RouterPeer
     number: int
-    """What the stream calls the slot."""
+    """The stream's number for the slot."""
     failure: Failure | None
-    """Why the stream does not hold it; None where it does."""
+    """Why the stream does not hold it; None if it does."""
 
 
 @dataclass(slots=True, eq=False)
 class TellDetached:
-    """A direct stream holds a slot no longer."""
+    """Report to a client that its direct stream no longer holds a slot."""
 
     link: RouterPeer
     number: int
-    """What the stream has called it."""
+    """The stream's number for the slot."""
     failure: Failure | None
-    """Why; None where it was given back."""
+    """The reason; None if the client detached it."""
 
 
 @dataclass(slots=True, eq=False)
@@ -138,13 +138,13 @@ class TellKeys:
     endpoint: str
     partition: int
     epoch: int
-    """At which it is, or was, held."""
+    """The owner epoch."""
     is_gain: bool
-    """`on_keys_gained`; else `on_keys_lost`."""
+    """True: `on_keys_gained`; False: `on_keys_lost`."""
 
 
 WorkCommand = StartCalls | StartTurn | StartBatch
-"""What executors take."""
+"""The work of executors."""
 ReplicaCommand = (
     WorkCommand | Refuse | Fail | Grant | AnswerRenewal | AnswerAttach | TellDetached | TellCapacity | TellKeys
 )

@@ -1,9 +1,9 @@
-"""What happens to the calls of a replica: routers send and take back, executors finish, time passes, settings change.
+"""The events of a replica: runs sent and cancelled by routers, work finished by executors, time, changed settings.
 
-Purpose: the one way into the scheduler, by `ReplicaScheduler.step(event, now)`. Events are data, without behaviour.
-Invariants: each class is in `ReplicaEvent` and has one handler, which the table in `scheduler.py` names. No list
-or mapping that an event carries is kept, or changed.
-Owner: streams, executors and timers make events; the engine brings them to the scheduler.
+Purpose: the only input of the scheduler, by `ReplicaScheduler.step(event, now)`. Events are data without behaviour.
+Invariants: each class is in `ReplicaEvent` and has one handler in the table in `scheduler.py`. The scheduler neither
+keeps nor changes a list or mapping of an event.
+Owner: streams, executors and timers make events; the engine passes them to the scheduler.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ class RunsCame:
     """A router has sent runs: calls, or reservations of slots."""
 
     runs: Sequence[ReplicaRun]
-    """In the order in which they were sent."""
+    """In the order of sending."""
 
 
 @dataclass(slots=True, eq=False)
 class RunsCancelled:
-    """A router takes calls back: those that have not started never do."""
+    """A router has cancelled calls: those that have not started never do."""
 
     link: RouterPeer
     ranges: Iterable[tuple[int, int]]
@@ -38,7 +38,7 @@ class RunsCancelled:
 
 @dataclass(slots=True, eq=False)
 class PayloadCame:
-    """The payload of a run that came without it is complete. A run that was answered meanwhile stays as it is."""
+    """The payload of a run that waits for it is complete. No effect if the run has its outcome."""
 
     run: ReplicaRun
     payload: bytes
@@ -46,16 +46,16 @@ class PayloadCame:
 
 @dataclass(slots=True, eq=False)
 class PayloadFailed:
-    """The payload of a run that came without it will not come. A run that was answered meanwhile stays as it is."""
+    """The payload of a run that waits for it is invalid or was not sent. No effect if the run has its outcome."""
 
     run: ReplicaRun
     failure: Failure
-    """The answer to the call."""
+    """The failure of the call."""
 
 
 @dataclass(slots=True, eq=False)
 class StampEchoed:
-    """A router has echoed a stamp of this replica: until `FRESH_S` after it, runs of the link start."""
+    """A router has echoed a stamp of this replica: until `FRESH_S` after the stamp, runs of the link may start."""
 
     link: RouterPeer
     stamp_s: float
@@ -64,15 +64,15 @@ class StampEchoed:
 
 @dataclass(slots=True, eq=False)
 class SessionsMoved:
-    """Sessions went on at another router: what of these runs has not started is handed back."""
+    """Sessions have moved to another router: unstarted calls of these runs are handed back."""
 
     runs: Sequence[ReplicaRun]
-    """Runs that the router has sent from which the sessions went."""
+    """Runs sent by the previous routers of the sessions."""
 
 
 @dataclass(slots=True, eq=False)
 class LinkClosed:
-    """A router's stream has ended: its calls that have not started never will, and answers cannot be written."""
+    """A router's stream has ended: its unstarted calls never start, and outcomes cannot be written."""
 
     link: RouterPeer
 
@@ -82,29 +82,29 @@ class LinkClosed:
 
 @dataclass(slots=True, eq=False)
 class DispatchCame:
-    """A caller has sent a call for a slot. `run.slot` is set afterwards if the call has it."""
+    """A caller has sent a call for a slot. If the call gets the slot, `run.slot` is set."""
 
     run: ReplicaRun
     """One call without ordering key."""
     secret: bytes
-    """That of the slot."""
+    """The slot's secret."""
 
 
 @dataclass(slots=True, eq=False)
 class RenewalCame:
-    """A caller has asked to renew a lease. Answered by `AnswerRenewal`."""
+    """A caller has requested to renew a lease. The result is `AnswerRenewal`."""
 
     link: RouterPeer
     op_id: int
     """Id of the operation on this link."""
     secret: bytes
     lease_s: float
-    """Seconds from now; shorter ones than what is left shorten the lease."""
+    """Seconds from now; may shorten the lease."""
 
 
 @dataclass(slots=True, eq=False)
 class ReleaseCame:
-    """A caller gives a slot back. Without effect where the slot is not reserved any more."""
+    """A caller has released a slot. No effect if the slot is not reserved any more."""
 
     secret: bytes
 
@@ -114,16 +114,16 @@ class ReleaseCame:
 
 @dataclass(slots=True, eq=False)
 class AttachCame:
-    """A client hands a leased slot over to its direct stream. Answered by `AnswerAttach`."""
+    """A client attaches a leased slot to its direct stream. The result is `AnswerAttach`."""
 
     link: RouterPeer
     number: int
-    """What the stream calls the slot; at least 1."""
+    """The stream's number for the slot; at least 1."""
     secret: bytes
     endpoint: str
-    """The endpoint that the client means; empty where it does not say."""
+    """The endpoint that the client states; empty: the slot's."""
     lease_s: float
-    """What the lease lasts, from now, from each renewal, and from the end of each call."""
+    """Length of the lease from now, from each renewal, and from the end of each call."""
 
 
 @dataclass(slots=True, eq=False)
@@ -133,12 +133,12 @@ class SlotCallCame:
     run: ReplicaRun
     """One call without ordering key."""
     number: int
-    """What the stream calls the slot."""
+    """The stream's number for the slot."""
 
 
 @dataclass(slots=True, eq=False)
 class StreamRenewed:
-    """A client lives: the leases of all slots that its stream holds start anew."""
+    """A client has renewed its direct stream: the leases of all slots that the stream holds restart."""
 
     link: RouterPeer
 
@@ -156,17 +156,17 @@ class DetachCame:
 
 @dataclass(slots=True, eq=False)
 class CallsEnded:
-    """Calls of a StartCalls have ended, well or not."""
+    """Calls of a StartCalls have ended, successful or failed."""
 
     run: ReplicaRun
     count: int
     waited: bool = False
-    """Other calls could run while these did."""
+    """Whether the calls waited, so that other calls could run meanwhile."""
 
 
 @dataclass(slots=True, eq=False)
 class TurnEnded:
-    """A turn is over: its calls before `reached` have ended, well or not; the others have not started."""
+    """A turn has ended: its calls before `reached` have ended, successful or failed; the others have not started."""
 
     turn: StartTurn
     reached: int
@@ -175,7 +175,7 @@ class TurnEnded:
 
 @dataclass(slots=True, eq=False)
 class TurnsEnded:
-    """All calls of these turns, which were executed one after another, have ended, well or not."""
+    """All calls of these turns, which were executed in sequence, have ended, successful or failed."""
 
     turns: Sequence[StartTurn]
     """At least one, in the order of execution; of one method."""
@@ -183,7 +183,7 @@ class TurnsEnded:
 
 @dataclass(slots=True, eq=False)
 class BatchEnded:
-    """All calls of a batch have ended, well or not."""
+    """All calls of a batch have ended, successful or failed."""
 
     batch: StartBatch
 
@@ -192,12 +192,12 @@ class BatchEnded:
 class WorkReturned:
     """None of the calls of this work has started: links were not fresh, or the work was recalled.
 
-    Those that were taken back never do; the others wait again.
+    Cancelled ones never do; the others wait again.
     """
 
     work: StartCalls | StartBatch
     cancelled: Sequence[Part] = ()
-    """Parts of it that were taken back just now. More may have been while an executor had the work."""
+    """Parts that are cancelled with this event. Others may have been cancelled while an executor had the work."""
 
 
 # -- the replica ---------------------------------------------------------------------------------------------------
@@ -205,12 +205,12 @@ class WorkReturned:
 
 @dataclass(slots=True, eq=False)
 class ReplicaTimePassed:
-    """The moment has come that `next_deadline` named."""
+    """The time that `next_deadline` returned has come."""
 
 
 @dataclass(slots=True, eq=False)
 class BatchSettingsChanged:
-    """A handler has changed settings of its batch methods, which batchers read: what waits may be due."""
+    """A handler has changed settings of its batch methods, which batchers read: a batch may be due."""
 
 
 @dataclass(slots=True, eq=False)
@@ -229,7 +229,7 @@ PartitionEpochs: TypeAlias = Mapping[str, Mapping[int, int]]
 
 @dataclass(slots=True, eq=False)
 class PartitionsRevoked:
-    """Partitions move away: calls of them that were sent at these owner epochs, or older ones, never start."""
+    """Partitions move away: their calls that were sent at these owner epochs, or older ones, never start."""
 
     epochs: PartitionEpochs
 
@@ -251,7 +251,7 @@ class KeysGained:
 
 @dataclass(slots=True, eq=False)
 class KeysLost:
-    """The handler's `on_keys_lost` has ended for these partitions: nothing of them is here any more."""
+    """The handler's `on_keys_lost` has ended for these partitions: they are empty."""
 
     endpoint: str
     partitions: Collection[int]
@@ -259,12 +259,12 @@ class KeysLost:
 
 @dataclass(slots=True, eq=False)
 class DrainBegan:
-    """The replica is to end: it takes nothing new and hands back what has not started. Slots are honoured."""
+    """The replica begins to drain: it accepts no new calls and hands back unstarted ones. Slots stay valid."""
 
 
 @dataclass(slots=True, eq=False)
 class GraceEnded:
-    """The replica ends: slots are honoured no longer; a call in one is handed back, if it has not started."""
+    """The grace of the drain is over: slots are not valid any more, and unstarted calls in slots are handed back."""
 
 
 Ended = CallsEnded | TurnEnded | TurnsEnded | BatchEnded | WorkReturned
