@@ -1,6 +1,6 @@
-"""Every failure that the replica's core makes: why calls are not executed.
+"""The failures that the replica's core makes: why calls are not executed.
 
-Invariant: all of them have `executed` = no, but for those of calls that had started.
+Invariant: `executed` is no, except for calls that had started.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ LATE = Failure(
     message="the call ended well, but after its deadline, and its lane stops at failures",
     executed=Executed.YES,
 )
-"""The call's client may have got its failure already, and relies on that."""
+"""The call's client may already have received its failure, and relies on it."""
 EXPIRED = Failure(reason=Reason.DEADLINE_IN_QUEUE, message="the deadline passed before the call started")
 UNHEARD = Failure(
     reason=Reason.BACKEND_UNAVAILABLE,
@@ -40,13 +40,13 @@ CUT_OFF = Failure(
     message="the replica was told to stop, and the call still ran when its grace was over; it was cancelled",
     executed=Executed.UNKNOWN,
 )
-"""For routers, who execute it again elsewhere if it is `idempotent`, or tell their caller that the replica is lost."""
+"""For routers, which send an `idempotent` call to another replica, and otherwise report the replica as lost."""
 ENDED = Failure(
     reason=Reason.REPLICA_LOST,
     message="the replica was told to stop, and the call still ran when its grace was over",
     executed=Executed.UNKNOWN,
 )
-"""The same for callers that are connected to the replica itself."""
+"""The same for directly connected callers."""
 STALE = Failure(
     reason=Reason.STALE_TABLE, message="the replica is not the partition's owner at this epoch: the table is older"
 )

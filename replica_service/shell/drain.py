@@ -1,7 +1,7 @@
-"""The drain of a replica: no new calls, calls that have not started go back, running ones end, results reach clients.
+"""The drain of a replica: no new calls, unstarted calls are handed back, running ones end, clients get their results.
 
-Invariants: all of it is over a bounded time after the grace, whatever the handler does; kept outcomes of sessions end
-with this process, which stays, within the grace, until clients have them.
+Invariants: the drain ends within a bounded time after the grace, regardless of the handler. Kept outcomes of sessions
+are lost with this process, so it stays, within the grace, until clients have them.
 Owner: the replica, which drains once.
 """
 
@@ -14,15 +14,15 @@ from replica_service.shell.handler.upkeep import Upkeep
 from slotmesh.logs import get_logger
 
 ROUTER_RETURN_S = 3.0
-"""How long a replica that drains waits for a router where there is none. One that is started anew may need as long."""
+"""How long a draining replica without routers waits for one: the time that a restarted router may need."""
 CANCEL_S = 1.0
-"""How long calls have to end that were cancelled at the end of the grace."""
+"""How long calls that were cancelled at the end of the grace have to end."""
 
 _log = get_logger(__name__)
 
 
 class Drain:
-    """Made where it begins, on the engine's loop."""
+    """One drain. Its construction, on the engine's loop, begins the grace."""
 
     def __init__(self, engine: Engine, upkeep: Upkeep, grace_s: float, resume_ttl_s: float) -> None:
         self._engine = engine
@@ -34,7 +34,7 @@ class Drain:
         """When the grace is over."""
 
     async def run(self) -> bool:
-        """Returns when it is over: False where calls went on although they were cancelled, or slots were out."""
+        """Drains. Returns False if calls still run despite their cancellation, or slots are still granted."""
         engine, ends = self._engine, self._ends
         engine.drain()
         _log.info("draining", running=engine.scheduler.in_use, grace_s=self._grace_s)
@@ -49,7 +49,7 @@ class Drain:
             await self._stay(min(ends, self._now() + self._resume_ttl_s))
             return True
         finally:
-            # No handler keeps the process.
+            # Bounded, so that no handler keeps the process alive.
             await asyncio.wait((hook,), timeout=max(0.0, ends - self._now()) + CANCEL_S)
 
     async def _call_hook(self) -> None:
@@ -61,7 +61,7 @@ class Drain:
             _log.warning("on_drain has not ended at the end of the grace")
 
     async def _cut_off(self) -> bool:
-        """Cancels what runs. False where that did not end all of it, or slots were out."""
+        """Cancels running calls. Returns False if some still run, or slots are still granted."""
         engine = self._engine
         engine.cut_off()
         try:
@@ -73,7 +73,7 @@ class Drain:
         return engine.scheduler.is_idle
 
     async def _stay(self, ends: float) -> None:
-        """Until clients have all outcomes, for as long as there are routers to bring them."""
+        """Waits until clients have all outcomes, while there are routers that can deliver them."""
         engine = self._engine
         acknowledged = asyncio.ensure_future(engine.acknowledged())
         deserted = asyncio.ensure_future(engine.deserted(ROUTER_RETURN_S))

@@ -1,4 +1,4 @@
-"""The replica's instruments: what the engine counts anyway, read at each scrape."""
+"""The replica's instruments: numbers that the engine counts in any case, read at each scrape."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Outcomes of calls from the executors: counted, and passed to the links that asked for them.
+"""Outcomes of calls from the executors: counted, and passed to the links that requested them.
 
 Purpose: the sink of all executors, for what a handler returns, yields or raises.
 Invariant: each call has one outcome, in the outbox of its link, or kept by its session.
@@ -38,10 +38,10 @@ from slotmesh.v1 import replica_service_pb2
 
 
 class OutcomeReporter:
-    """Brings outcomes to callers, and the ends of work to the scheduler."""
+    """Passes outcomes to callers, and the ends of work to the scheduler."""
 
     def __init__(self, counters: ReplicaCounters, sessions: Sessions, post: Callable[[Ended], None]) -> None:
-        """`post` gives the scheduler events of work that has ended."""
+        """`post` passes events of ended work to the scheduler."""
         self.post = post
         self.woken = WokenPumps()
         """The streams to routers."""
@@ -85,7 +85,7 @@ class OutcomeReporter:
         self._done(run, index, 1)
 
     def _done(self, run: ReplicaRun, lo: int, count: int) -> None:
-        """Calls have ended well without a payload: their values were sent, or they were made with no_reply."""
+        """Ends successful calls without a payload: streaming calls after their values, and calls with no_reply."""
         self._counters.calls += count
         if run.traced is not None:
             run.traced.end()
@@ -113,7 +113,7 @@ class OutcomeReporter:
 
 
 def answered(run: ReplicaRun, lo: int, hi: int, failure: Failure) -> None:
-    """Calls from index `lo` up to `hi` never start: one that waits for its payload, or is sampled, is alone."""
+    """Cleans up calls that never start. A call that waits for its payload or is sampled is a run of its own."""
     if run.traced is not None:
         run.traced.end(failure)
     if (uploads := run.link.uploads) is not None:
@@ -123,12 +123,10 @@ def answered(run: ReplicaRun, lo: int, hi: int, failure: Failure) -> None:
 
 
 def _requests_end(run: ReplicaRun, lo: int, count: int) -> None:
-    """The calls from index `lo` on take no more requests."""
+    """Ends the request streams of `count` calls from index `lo` on."""
     if run.link.requests is not None:
         run.link.requests.ended(run.first + lo, count)
 
-
-# What a router's stream begins with: its link, as the core knows it, and the outbox that its answers go to.
 
 NO_METHODS: Final[Mapping[str, HandlerMethod]] = MappingProxyType({})
 
@@ -141,9 +139,9 @@ def connect_link(
     stream_id: str,
     methods: Mapping[str, HandlerMethod] = NO_METHODS,
 ) -> tuple[RouterPeer, Outbox]:
-    """A link and its outbox. `features`: the router's, which calls the stream `stream_id`, if it has a name for it.
+    """Returns a router's link and its outbox. `features`: the router's. `stream_id`: the router's id of the stream.
 
-    `methods`: of the handler; the empty name is that of the handler itself.
+    `methods`: of the handler; the empty name stands for the handler itself.
     """
     link = RouterPeer(
         stream_id=stream_id or new_id(STREAM_ID_BYTES),

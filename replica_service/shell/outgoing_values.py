@@ -1,9 +1,9 @@
-"""What handlers yield, on its way to one router: behind one another, and before what ends their calls.
+"""Yielded values in transit to one router, and the ends of calls, which are sent after the values.
 
-Purpose: values join the results that wait to leave, as batches of their own. One that leaves in chunks takes its time:
-all others pass it, but later values and the end of its own call wait for it.
-Invariants: values of one call leave in the order in which they came; the outcome of a call is in the frame of its last
-value or a later one. Of one call, one value at a time is in chunks.
+Purpose: values join the pending results as batches of their own. A value in chunks is overtaken by all others, except
+later values and the end of its own call.
+Invariants: values of one call are sent in order; the outcome of a call is in the frame of its last value or a later
+one. Of one call, one value at a time is in chunks.
 Owner: the outbox.
 """
 

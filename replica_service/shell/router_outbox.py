@@ -1,9 +1,9 @@
-"""What is to be written to one router, until a frame carries it.
+"""The messages to one router that wait for a frame.
 
-Purpose: results of many runs leave as one frame; while a frame is written, the next one fills, and a small one waits
-for a moment where more calls are about to end (`slotmesh.streams.pacing`). Large results go before the frame that names
-them, in chunks: at most one of these between two other frames, and several results take turns. What handlers yield
-leaves in order, and what ends a call after its last value.
+Purpose: results of many runs are sent as one frame; while a frame is written, the next one fills, and a small one waits
+briefly if more calls are about to end (`slotmesh.streams.pacing`). Large results are sent before the frame that names
+them, in chunks: at most one chunk between two other frames, and several results take turns. Yielded values are sent in
+order, and the end of a call after its last value.
 Invariants: within a frame the ids of one content type are together; a frame stays near `MAX_FRAME_BYTES` and below
 `MAX_FRAME_CALLS`; capacity is read when the frame is built, so that it is never older than the frame's results; after
 `discard` nothing is kept.
@@ -36,7 +36,7 @@ Response = replica_service_pb2.ExecuteResponse
 
 
 class Outbox:
-    """Answers on their way to one router."""
+    """The pending messages to one router."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class Outbox:
         about_to_end: Callable[[], int] = int,
         are_quick: Callable[[], bool] = bool,
     ) -> None:
-        """`capacity` is asked when a frame is built. `issuer` names this replica in slot tokens.
+        """`capacity` is called when a frame is built. `issuer` names this replica in slot tokens.
 
         `features`: the router's. `times`: service times, if it reads them. `opening`: added to the first frame.
         `about_to_end`: how many of the router's calls are, and `are_quick`: whether they are known to take little time.
@@ -59,13 +59,13 @@ class Outbox:
         self._times = times if SERVICE_TIMES in features else None
         self._opening = opening or Response()
         self._times_version = 0
-        """The version of them that the router has."""
+        """The version of the service times that the router has."""
         self.issuer = issuer
         self._cuts = CHUNKS in features
         self._reads_ranges, self._reads_blocks = ID_RANGES in features, BLOCKS in features
         self._max_inline_bytes = CHUNK_BYTES if self._cuts else MAX_INLINE_BYTES
         self._large: ChunkTurns[ChunkOwner] = ChunkTurns()
-        """Results under way, by run id and content type."""
+        """Results that are sent in chunks, by run id and content type."""
         self._was_chunk = False
         """Whether the frame before the next one is a chunk."""
         self._wake: Callable[[], None] = _sleep
@@ -83,7 +83,7 @@ class Outbox:
         self._heartbeat: Callable[[], call_pb2.Heartbeat] | None = None
         self._capacity_due = True
         self._is_open = False
-        """The first frame has left: capacity, whatever else there is."""
+        """Whether the first frame was sent, which has the capacity in any case."""
         self._go_away: call_pb2.GoAway | None = None
         self._frame_no = 0
         self._discards = False
@@ -94,11 +94,11 @@ class Outbox:
         self._pacer = Pacer(wake, now)
 
     def hurry(self) -> None:
-        """Nothing waits for anything any more: it is the last chance."""
+        """Sends everything without waiting for more, because the stream ends."""
         self._pacer.hurry()
 
     def discard(self) -> None:
-        """Drops everything: the link has ended."""
+        """Drops everything, because the link has ended."""
         self._discards = True
         self._wake = _sleep
         self._pacer.stop()
@@ -115,7 +115,7 @@ class Outbox:
     # -- in --------------------------------------------------------------------------------------------------------
 
     def results(self, first: int, payloads: Sequence[bytes], size: int, content_type: str) -> None:
-        """Results of consecutive calls from run id `first` on, `size` bytes in all."""
+        """Adds results of consecutive calls from run id `first` on, `size` bytes in total."""
         if self._discards:
             return
         count = len(payloads)
@@ -138,14 +138,14 @@ class Outbox:
         self._wake()
 
     def values(self, run_id: int, payloads: Sequence[bytes], size: int, content_type: str) -> None:
-        """Values that the handler of a call has yielded, `size` bytes in all."""
+        """Adds yielded values of a call, `size` bytes in total."""
         if self._discards:
             return
         self._values.put(run_id, payloads, size, content_type)
         self._wake()
 
     def take_values(self, take: Callable[[list[int]], None]) -> None:
-        """From now on `take` is called with the run ids of values that leave, an id for each value."""
+        """Calls `take` from now on with the run ids of sent values, an id for each value."""
         self._on_values = take
 
     def _results_one_by_one(self, first: int, payloads: Sequence[bytes], content_type: str) -> None:
@@ -161,7 +161,7 @@ class Outbox:
                 self.failed(run_id, 1, too_large(size, self._max_inline_bytes))
 
     def failed(self, first: int, count: int, failure: Failure) -> None:
-        """Consecutive calls failed alike."""
+        """Adds consecutive calls with the same failure."""
         if self._discards:
             return
         if self._values:
@@ -171,7 +171,7 @@ class Outbox:
         self._wake()
 
     def done(self, first: int, count: int) -> None:
-        """Consecutive calls have ended well, without a result."""
+        """Adds consecutive calls that succeeded without a result."""
         if self._discards:
             return
         if self._values:
@@ -181,31 +181,31 @@ class Outbox:
         self._wake()
 
     def reconciled(self, answer: replica_service_pb2.Reconciled) -> None:
-        """What became of calls of sessions."""
+        """Adds the state of sessions' calls."""
         if not self._discards:
             self._answers.append(answer)
             self._wake()
 
     def stopped(self, ranges: Iterable[Range]) -> None:
-        """Lanes have stopped at these calls, by run ids, both ends included."""
+        """Adds calls at which lanes have stopped, by run ids, both ends included."""
         if not self._discards:
             self._stopped += ranges
             self._wake()
 
     def slot_answer(self, op_id: int, answer: SlotAnswer) -> None:
-        """What became of an operation on a slot."""
+        """Adds the result of a slot operation."""
         if not self._discards:
             self._slot_answers.append((op_id, answer))
             self._wake()
 
     def heartbeat(self, beat: Callable[[], call_pb2.Heartbeat]) -> None:
-        """A sign of life is due; `beat` is asked when it leaves."""
+        """Schedules a heartbeat; `beat` is called when it is sent."""
         if not self._discards:
             self._heartbeat = beat
             self._wake()
 
     def refused(self, first: int, count: int, failure: Failure) -> None:
-        """Consecutive calls were not taken."""
+        """Adds consecutive calls that were refused."""
         if self._discards:
             return
         if not self._refused or self._refused[-1][1] != failure:
@@ -214,12 +214,12 @@ class Outbox:
         self._wake()
 
     def tell_capacity(self) -> None:
-        """The next frame carries the capacity, with or without results."""
+        """Adds the capacity to the next frame, with or without results."""
         self._capacity_due = True
         self._wake()
 
     def go_away(self, message: str, *, now: bool = False) -> None:
-        """The replica takes nothing new. `now`: it keeps nothing either, and the router should half-close."""
+        """Reports that the replica accepts no new calls. `now`: the router should half-close."""
         self._go_away = call_pb2.GoAway(message=message)
         if now:
             self._go_away.time_left.SetInParent()
@@ -229,7 +229,7 @@ class Outbox:
     # -- out -------------------------------------------------------------------------------------------------------
 
     def next_frame(self) -> Response | None:
-        """The next frame of what is pending; None where nothing is."""
+        """Returns the next frame; None if nothing is pending."""
         large = self._large.rota
         if large and self._is_open and not self._was_chunk:
             return self._next_chunk()
@@ -281,7 +281,7 @@ class Outbox:
         return self._next_outcomes()
 
     def _next_outcomes(self) -> Response | None:
-        """What has ended; what is new of how quick calls are goes before it."""
+        """Returns the frame of ended calls; changed service times are sent before it."""
         ends = self._ends
         if not (self._batches or ends.failures or ends.without_result or ends.large):
             return None
@@ -292,7 +292,7 @@ class Outbox:
         return None if unanswered and self._holds_back(unanswered) else self._result_frame()
 
     def _holds_back(self, unanswered: int) -> bool:
-        """Whether what has ended is little, and better waits for what is about to end. Values never do."""
+        """Whether a small frame should wait for calls that are about to end. Values never wait."""
         ends = self._ends
         if self._values or ends.large or self._capacity_due:
             return False

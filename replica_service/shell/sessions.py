@@ -1,8 +1,8 @@
-"""Runs of sessions: which calls are executed, answered from kept outcomes, or refused, and which links get outcomes.
+"""Runs of sessions: which calls are executed, get a kept outcome, or are refused, and which links get outcomes.
 
-Purpose: between the engine and the session table. Runs without session do not come here.
-Invariants: for each call of a session's run the link that sent it gets exactly one outcome, as long as it is open; a
-call that ran is not run again while its outcome is kept.
+Purpose: connects the engine and the session table. Runs without session are not passed to it.
+Invariants: for each call of a session's run, the link that sent it gets exactly one outcome while it is open; a call
+that ran does not run again while its outcome is kept.
 Owner: the engine.
 """
 
@@ -24,7 +24,7 @@ SWEEPS = 4
 """Sweeps in a session's time to live."""
 
 Question = tuple[str, int, Iterable[Range]]
-"""Session, epoch, the calls asked for."""
+"""Session, epoch, and the ranges of the calls in question."""
 
 
 class Sessions:
@@ -36,7 +36,7 @@ class Sessions:
         now: Callable[[], float],
         ttl_s: float,
     ) -> None:
-        """`hand_back` keeps what has not started of runs from starting, and hands it back as fenced."""
+        """`hand_back` prevents unstarted calls of runs from starting, and hands them back as fenced."""
         self._table = SessionTable(ttl_s=ttl_s)
         self._hand_back = hand_back
         self._now = now
@@ -46,7 +46,7 @@ class Sessions:
 
     @property
     def unacknowledged(self) -> int:
-        """Runs of which outcomes are kept."""
+        """The number of runs with kept outcomes."""
         return self._table.kept
 
     def stop(self) -> None:
@@ -56,7 +56,7 @@ class Sessions:
     # -- runs ------------------------------------------------------------------------------------------------------
 
     def admit(self, runs: Iterable[ReplicaRun]) -> list[ReplicaRun]:
-        """Those that are to be executed. The others are answered, now or when what they ask for has ended."""
+        """Returns the runs to execute. The others get their outcome now, or when the calls that they repeat end."""
         admitted: list[ReplicaRun] = []
         table = self._table
         met: tuple[str, int] | None = None
@@ -79,7 +79,7 @@ class Sessions:
         return admitted
 
     def _meet(self, session_id: str, epoch: int) -> bool:
-        """Whether the connection is the newest of its session; what it overtook is handed back."""
+        """Whether the connection is the newest of its session. Unstarted calls of older connections are handed back."""
         overtaken = self._table.meet(session_id, epoch, self._now())
         if overtaken is None:
             return False
@@ -94,7 +94,7 @@ class Sessions:
         return True
 
     def _answer_known(self, run: ReplicaRun, asking: RunRecord) -> list[ReplicaRun]:
-        """Calls that are known are answered, or join those that run. Returns what is left of the run."""
+        """Delivers kept outcomes, and joins running calls. Returns the runs of the remaining calls."""
         stretches = self._table.find(asking)
         if not asking.recovers and (lost := self._table.lost_to(run.link, stretches)):
             self._hand_back(lost)
@@ -109,7 +109,7 @@ class Sessions:
                 for begin, end, outcome in pieces:
                     if outcome is not None:
                         first = run.first + lo + begin - index
-                        _tell(run.link, first, end - begin, outcome, bytes_of(outcome), record.content_type)
+                        _deliver_to(run.link, first, end - begin, outcome, bytes_of(outcome), record.content_type)
             elif asking.recovers:
                 run.link.outbox.failed(run.first + lo, hi - lo, failures.EVICTED)
             else:
@@ -124,7 +124,7 @@ class Sessions:
     # -- outcomes --------------------------------------------------------------------------------------------------
 
     def results(self, run: ReplicaRun, record: RunRecord, lo: int, payloads: Sequence[bytes], size: int) -> None:
-        """Calls have results, `size` bytes in all."""
+        """Delivers and keeps the results of calls, `size` bytes in total."""
         link = run.link
         if record.link is link and not record.takers:
             link.outbox.results(run.first + lo, payloads, size, run.options.content_type)
@@ -133,21 +133,21 @@ class Sessions:
         self._table.ended(record, lo, lo + len(payloads), payloads, size)
 
     def ended(self, run: ReplicaRun, record: RunRecord, lo: int, count: int, outcome: Failure | Mark) -> None:
-        """Calls that had started have ended without results.
+        """Delivers and keeps the outcomes of calls that had started and have ended without results.
 
-        Calls whose caller takes several results do not outlive their connection: no outcome of them is kept.
+        Streaming calls do not outlive their connection: no outcome of them is kept.
         """
         if run.options.streaming:
-            _tell(run.link, run.first + lo, count, outcome, 0, "")
+            _deliver_to(run.link, run.first + lo, count, outcome, 0, "")
             self._table.unstarted(record, lo, lo + count)
             return
         self._deliver(run, record, lo, count, outcome)
         self._table.ended(record, lo, lo + count, outcome, 0)
 
     def failed(self, run: ReplicaRun, record: RunRecord, lo: int, count: int, failure: Failure) -> None:
-        """Calls failed. Of those that had not started nothing is kept."""
+        """Delivers failures. Those of calls that had not started are not kept."""
         if run.options.stop_generation and not (run.link.closed and failure.executed is Executed.NO):
-            # What never started because its link is closed has not failed: it is sent again.
+            # A call that never started because its link is closed has not failed: its client sends it again.
             note_failure(run, lo)
         if failure.executed is Executed.NO:
             self._deliver(run, record, lo, count, Mark.DONE if run.options.no_reply else failure)
@@ -156,7 +156,7 @@ class Sessions:
             self.ended(run, record, lo, count, Mark.DONE if run.options.no_reply else failure)
 
     def refused(self, run: ReplicaRun, record: RunRecord, lo: int, count: int, failure: Failure) -> None:
-        """Calls are handed back."""
+        """Hands calls back."""
         run.link.outbox.refused(run.first + lo, count, failure)
         for taker in record.takers:
             begin, end = max(lo, taker.lo), min(lo + count, taker.hi)
@@ -165,24 +165,24 @@ class Sessions:
         self._table.unstarted(record, lo, lo + count)
 
     def unstarted(self, record: RunRecord, lo: int, hi: int) -> None:
-        """These calls will not start; the links that wait for them are answered later."""
+        """Notes that these calls will not start. The links that wait for them get their outcome later."""
         self._table.unstarted(record, lo, hi)
 
     def _deliver(self, run: ReplicaRun, record: RunRecord, lo: int, count: int, outcome: KeptOutcome) -> None:
-        """Delivers to the link that asked last. Another open link gets a failure: the call was overtaken."""
+        """Delivers to the link that requested the calls last. The run's own open link otherwise gets a failure."""
         link = run.link
-        is_told = False
-        for to, first, begin, end in record.told(lo, lo + count):
+        is_delivered = False
+        for to, first, begin, end in record.recipients(lo, lo + count):
             part = outcome[begin - lo : end - lo] if isinstance(outcome, Sequence) else outcome
-            _tell(to, first, end - begin, part, bytes_of(part), run.options.content_type)
-            is_told |= to is link and first == run.first + begin
-        if not is_told and not link.closed:
+            _deliver_to(to, first, end - begin, part, bytes_of(part), run.options.content_type)
+            is_delivered |= to is link and first == run.first + begin
+        if not is_delivered and not link.closed:
             link.outbox.failed(run.first + lo, count, failures.OVERTAKEN)
 
     # -- routers ---------------------------------------------------------------------------------------------------
 
     def reconcile(self, questions: Iterable[Question]) -> list[tuple[str, int, SessionReport]]:
-        """What became of calls; from now on nothing starts that was sent at older epochs."""
+        """Returns the state of the calls in question. From now on no call starts that was sent at an older epoch."""
         answers: list[tuple[str, int, SessionReport]] = []
         for session_id, epoch, asked in questions:
             self._meet(session_id, epoch)
@@ -200,7 +200,10 @@ class Sessions:
         return any(True for _ in self._table.joined(link))
 
     def running_of(self, link: RouterPeer, ranges: Iterable[Range]) -> list[tuple[ReplicaRun, int, int, int]]:
-        """Calls that the router has joined under these run ids: run, first and last index, and run id of the first."""
+        """Returns running calls that the router has joined under these run ids.
+
+        Each entry: run, first and last index, and run id of the first.
+        """
         out: list[tuple[ReplicaRun, int, int, int]] = []
         wanted = merged(ranges)
         for at, taker in list(self._table.joined(link)):
@@ -216,7 +219,7 @@ class Sessions:
             self._timer = self._loop.call_later(self._sweep_s, self._sweep)
 
 
-def _tell(link: RouterPeer, first: int, count: int, outcome: KeptOutcome, size: int, content_type: str) -> None:
+def _deliver_to(link: RouterPeer, first: int, count: int, outcome: KeptOutcome, size: int, content_type: str) -> None:
     """Puts an outcome into the link's outbox, under its run ids."""
     if isinstance(outcome, Failure):
         link.outbox.failed(first, count, outcome)

@@ -1,8 +1,8 @@
 """Leased slots: passes the operations of routers and direct callers to the scheduler, and the results back.
 
-Purpose: operations become events, and the grants, refusals and failures of reservations, which the engine brings here,
-answers. Counts what became of reservations.
-Invariants: every operation has exactly one answer on the link that asked; calls in slots are answered as all calls are.
+Purpose: converts operations to events, and the engine's grants, refusals and failures of reservations to results.
+Counts the results of reservations.
+Invariants: every operation has exactly one result on its link; calls in slots have outcomes like all calls.
 Owner: the engine.
 """
 

@@ -119,7 +119,8 @@ class SessionMachine(RuleBasedStateMachine):
         assert record is not None
         payloads = [b"%d" % call_id * size for call_id in ids]
         lo, hi = first.index, first.index + len(ids)
-        told = {(link, run_id + at) for link, run_id, begin, end in record.told(lo, hi) for at in range(end - begin)}
+        found = record.recipients(lo, hi)
+        told = {(link, run_id + at) for link, run_id, begin, end in found for at in range(end - begin)}
         assert told == {each.to for each in map(self.calls.get, ids) if each is not None and each.to is not None}
         self.table.ended(record, lo, hi, payloads, sum(map(len, payloads)))
         for call_id, payload in zip(ids, payloads, strict=True):

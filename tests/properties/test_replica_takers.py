@@ -29,7 +29,7 @@ def test_each_call_is_told_to_the_link_that_asked_last(
         record.take_over(Taker(record, lo, hi, links[who], run_id))
         told[lo:hi] = [(links[who], run_id + at) for at in range(hi - lo)]
     found: list[tuple[RouterPeer, int] | None] = [None] * CALLS
-    for link, run_id, lo, hi in record.told(*asked):
+    for link, run_id, lo, hi in record.recipients(*asked):
         assert found[lo:hi] == [None] * (hi - lo), "each is told once"
         found[lo:hi] = [(link, run_id + at) for at in range(hi - lo)]
     lo, hi = asked

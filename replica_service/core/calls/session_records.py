@@ -1,9 +1,9 @@
-"""What is known of the calls of one run of a session: one record a run, never one a call; and a session's records.
+"""Records of a session's calls, one per run and never one per call; and the session with its records.
 
-Invariants: of each call exactly one holds: it is pending (it waits or runs), its outcome is kept, or it is gone (its
-outcome was acknowledged or evicted, or it never started, or its caller gave it up); `pending` and `left` count them. A
-record says which runs its calls wait in, and which links its outcomes go to, and looks into neither: they are
-parameters of its type (`core/calls/runs.py` names the record of runs and links).
+Invariants: each call is in exactly one state: pending (it waits or runs), kept (its outcome is kept), or gone (its
+outcome was acknowledged or evicted, it never started, or its caller gave it up); `pending` and `left` count them. A
+record refers to the runs that its calls wait in and the links that its outcomes go to, but does not use their contents:
+they are parameters of its type (`core/calls/runs.py` has the concrete type).
 Owner: the session table.
 """
 
@@ -26,18 +26,18 @@ class Mark(Enum):
     """The mark in place of an outcome without a payload."""
 
     DONE = "done"
-    """A call has ended whose caller gave it up."""
+    """The call has ended, and its caller gave it up."""
     GONE = "gone"
 
 
 KeptOutcome = Sequence[bytes] | Failure | Mark
-"""A result for each call, or what all of them share."""
+"""A result for each call, or the common outcome of all."""
 RecordPiece = tuple[int, int, KeptOutcome | None]
-"""The calls from the first index up to the second. Without an outcome they are pending."""
+"""The calls from the first index up to the second, and their outcome; None: pending."""
 
 
 class Taker(Generic[RunT, LinkT]):
-    """A link that has asked for the outcomes of calls that ran already: those from `lo` up to `hi` of a record."""
+    """A link that takes the outcomes of a record's calls from `lo` up to `hi`, which were sent on another link."""
 
     __slots__ = ("first", "hi", "link", "lo", "record")
 
@@ -51,7 +51,7 @@ class Taker(Generic[RunT, LinkT]):
 
 
 class Record(Generic[RunT, LinkT]):
-    """The calls of one run, by index as in its payloads. Compared by identity."""
+    """The calls of one run, by the index of their payloads. Compared by identity."""
 
     __slots__ = (
         "acknowledged",
@@ -82,30 +82,30 @@ class Record(Generic[RunT, LinkT]):
         self.session_id = session_id
         self.epoch = epoch
         self.call_ids = call_ids
-        """The client's, strictly increasing; a `range` where they follow one by one."""
+        """The client's ids, strictly increasing; a `range` if they are consecutive."""
         self.attempt = attempt
         self.recovers = recovers
-        """The run only asks what became of calls."""
+        """Whether the run only requests outcomes of earlier calls."""
         self.count = self.pending = self.left = count
         """Calls in all, those without outcome, and those that are not gone."""
         self.content_type = ""
         self.session: ReplicaSession[RunT, LinkT] | None = None
-        """None before it was admitted, and once nothing of it is of interest."""
+        """None before the record is admitted, and after it was dropped."""
         self.is_fenced = False
-        """A newer epoch has come, or its router has lost it and asks again: what has not started never does."""
+        """Unstarted calls never start: a newer epoch was received, or the router has sent the calls again."""
         self.runs: list[RunT] = []
         """The run, or neighbours, and those that were split off; empty once all calls have ended, as payloads go with
         them."""
         self.link: LinkT | None = None
-        """The link that gets the outcomes, as long as it is open and of the newest epoch."""
+        """The link that gets the outcomes while it is open and of the newest epoch."""
         self.first = 0
         """Run id of the first call there."""
         self.takers: Sequence[Taker[RunT, LinkT]] = ()
-        """Links that get outcomes besides. Their calls never overlap."""
+        """Other links that take outcomes. Their ranges never overlap."""
         self.pieces: list[tuple[int, int, KeptOutcome]] = []
-        """What is not pending. They never overlap."""
+        """Ranges that are not pending. They never overlap."""
         self.has_gaps = False
-        """Calls may be gone that an executor still has."""
+        """Whether calls may be gone that an executor still has."""
         self.acknowledged: list[Range] = []
         """Indices, first and last, of calls that were pending when their client had another outcome of them, as that
         their time was over: what they come to is not kept."""
@@ -115,7 +115,7 @@ class Record(Generic[RunT, LinkT]):
         """Where the table has it, in the order in which records are evicted."""
 
     def cut_out(self, lo: int, hi: int) -> Record[RunT, LinkT]:
-        """A record of its own for some of the calls, before anything is known of them."""
+        """Returns a new record for some of the calls, before any of them is processed."""
         return Record(
             self.session_id,
             self.epoch,
@@ -128,11 +128,11 @@ class Record(Generic[RunT, LinkT]):
     # -- indices and ids -------------------------------------------------------------------------------------------
 
     def stretches(self) -> Iterator[tuple[int, int, int]]:
-        """First and last id of consecutive calls, and the index of the first."""
+        """Yields the first and last id of consecutive calls, and the index of the first."""
         return stretches(self.call_ids)
 
     def ids_of(self, lo: int, hi: int) -> Iterator[Range]:
-        """The ids of the calls from index `lo` up to `hi`."""
+        """Yields the ids of the calls from index `lo` up to `hi`."""
         for first, last, index in self.stretches():
             begin, end = max(lo, index), min(hi, index + last - first + 1)
             if begin < end:
@@ -141,7 +141,7 @@ class Record(Generic[RunT, LinkT]):
     # -- what became of them ---------------------------------------------------------------------------------------
 
     def between(self, lo: int, hi: int) -> Iterator[RecordPiece]:
-        """All calls from index `lo` up to `hi`, in order."""
+        """Yields all calls from index `lo` up to `hi`, in order."""
         at = lo
         self.pieces.sort(key=_index_of)
         for begin, end, outcome in list(self.pieces):
@@ -159,7 +159,7 @@ class Record(Generic[RunT, LinkT]):
             yield at, hi, None
 
     def put(self, lo: int, hi: int, outcome: KeptOutcome) -> None:
-        """Replaces what is known of these calls."""
+        """Replaces the outcome of these calls."""
         pieces: list[tuple[int, int, KeptOutcome]] = []
         for begin, end, known in self.pieces:
             if end <= lo or hi <= begin:
@@ -175,7 +175,7 @@ class Record(Generic[RunT, LinkT]):
     # -- which links get outcomes ----------------------------------------------------------------------------------
 
     def take_over(self, taker: Taker[RunT, LinkT]) -> list[Taker[RunT, LinkT]]:
-        """The taker gets the outcomes of its calls, and no other link does. Returns those that it replaces, in part."""
+        """Makes the taker the only recipient of its calls. Returns the takers that it replaces, entirely or partly."""
         replaced = [each for each in self.takers if each.lo < taker.hi and taker.lo < each.hi]
         takers = [each for each in self.takers if each not in replaced]
         for each in replaced:
@@ -186,8 +186,8 @@ class Record(Generic[RunT, LinkT]):
         self.takers = [*takers, taker]
         return replaced
 
-    def told(self, lo: int, hi: int) -> list[tuple[LinkT, int, int, int]]:
-        """Links that get outcomes of these calls: link, run id of the first, and the indices from and up to which."""
+    def recipients(self, lo: int, hi: int) -> list[tuple[LinkT, int, int, int]]:
+        """Returns the links that get the outcomes of these calls: link, run id of the first, first and end index."""
         out: list[tuple[LinkT, int, int, int]] = []
         at = lo
         for taker in sorted(self.takers, key=lambda each: each.lo):
@@ -211,21 +211,21 @@ class ReplicaSession(Generic[RunT, LinkT]):
     def __init__(self, session_id: str, epoch: int, now: float, progress: Progress, stops: Stops) -> None:
         self.session_id = session_id
         self.epoch = epoch
-        """The newest epoch that was seen."""
+        """The newest epoch received."""
         self.records: dict[Record[RunT, LinkT], None] = {}
         self.index: list[tuple[int, int, int, Record[RunT, LinkT]]] | None = None
         """First and last id of consecutive calls that are known, index of the first, record; sorted, and apart from one
         another. None where it has to be made."""
         self.evicted: dict[int, list[Range]] = {}
-        """Ids of calls whose outcomes were evicted, by the epoch they were sent at."""
+        """Ids of calls whose outcomes were evicted, by the epoch of their sending."""
         self.lost_through = 0
-        """No call with a greater id had started and is unaccounted for."""
+        """The greatest id of a started call whose outcome was lost; 0 if there is none."""
         self.seen_at = now
         self.progress = progress
         self.stops = stops
 
     def known(self, first: int, last: int) -> Iterator[tuple[int, int, int, Record[RunT, LinkT]]]:
-        """Of these calls those that are pending or kept: first and last id, index of the first, record."""
+        """Yields those of these calls that are pending or kept: first and last id, index of the first, record."""
         if self.index is None:
             # Of what is gone another record may know: together the ranges would overlap, and could not be searched.
             self.index = sorted(

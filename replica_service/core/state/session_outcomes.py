@@ -1,7 +1,8 @@
-"""Outcomes that are kept until their clients have acknowledged them, or the bounds are passed.
+"""Outcomes that are kept until their clients have acknowledged them, or the bounds are exceeded.
 
-Purpose: keeps, evicts and forgets what records know, so that bytes and records are counted in one place.
-Invariants: `bytes` is what the records on the two shelves keep; the oldest outcomes that were delivered go first, and
+Purpose: keeps, evicts and drops the outcomes of records, so that bytes and records are counted in one place; and
+remembers what remains of dropped sessions.
+Invariants: `bytes` is the sum of the records on the two shelves. The oldest delivered outcomes are evicted first, and
 their session remembers them as evicted. Cost is per run, never per call.
 Owner: the session table.
 """
@@ -19,39 +20,39 @@ from slotmesh.streams.limits import MAX_PAYLOAD_BYTES
 MAX_KEPT_BYTES = 2 * MAX_PAYLOAD_BYTES
 MAX_KEPT_RUNS = 65_536
 MAX_EVICTED_RANGES = 4_096
-"""Ranges of evicted calls that a session remembers; of the oldest it then remembers only up to where they went."""
+"""Ranges of evicted calls that a session remembers; of older ones it remembers only the greatest id."""
 CALL_BYTES = 64
-"""What a kept outcome costs besides its payload."""
+"""Memory of a kept outcome besides its payload."""
 
 
 class KeptOutcomes:
-    """What records of all sessions keep."""
+    """The kept outcomes of all sessions."""
 
     __slots__ = ("_delivered", "_max_bytes", "_max_runs", "_retained", "bytes")
 
     def __init__(self, max_bytes: int, max_runs: int) -> None:
         self.bytes = 0
-        """What kept outcomes cost."""
+        """Memory of the kept outcomes, bytes."""
         self._max_bytes = max_bytes
         self._max_runs = max_runs
         self._delivered: dict[RunRecord, None] = {}
-        """Records of which outcomes are kept, by age."""
+        """Records with kept outcomes, oldest first."""
         self._retained: dict[RunRecord, None] = {}
-        """Those of them with outcomes that were not delivered: there was no link."""
+        """Records with outcomes that were not delivered, because there was no link."""
 
     def __len__(self) -> int:
-        """Records of which outcomes are kept."""
+        """The number of records with kept outcomes."""
         return len(self._delivered) + len(self._retained)
 
     def taken(self, record: RunRecord) -> None:
-        """A link takes the outcomes of the record."""
+        """Notes that a link takes the outcomes of the record."""
         if record.shelf is self._retained:
             del self._retained[record]
             self._delivered[record] = None
             record.shelf = self._delivered
 
     def keep(self, record: RunRecord, lo: int, hi: int, outcome: KeptOutcome, size: int) -> None:
-        """Calls that were pending have this outcome; `size`: bytes of its payloads."""
+        """Keeps the outcome of calls that were pending. `size`: bytes of its payloads."""
         record.pending -= hi - lo
         if not record.pending:
             record.runs = []
@@ -86,7 +87,7 @@ class KeptOutcomes:
         self.forget(record, 0, record.count)
 
     def forget(self, record: RunRecord, lo: int, hi: int, *, pending_too: bool = False) -> None:
-        """The outcomes of these calls will not be asked for: drops them."""
+        """Drops the outcomes of these calls, which will not be requested."""
         if lo <= 0 and record.count <= hi and not record.pending:
             self.drop(record)
             return
@@ -109,7 +110,7 @@ class KeptOutcomes:
             record.shelf = None
 
     def drop(self, record: RunRecord) -> None:
-        """Nothing of the record is of interest any more."""
+        """Drops the record."""
         if record.session is not None:
             del record.session.records[record]
             record.session = None
@@ -124,7 +125,7 @@ class KeptOutcomes:
 
 
 def disconnect(record: RunRecord) -> None:
-    """The outcomes of the record's calls are not delivered any more."""
+    """Ends the delivery of the record's outcomes."""
     if record.link is not None:
         record.link.sent.pop(record.first, None)
         record.link = None
@@ -135,7 +136,7 @@ def disconnect(record: RunRecord) -> None:
 
 
 def bytes_of(outcome: KeptOutcome) -> int:
-    """Bytes of its payloads."""
+    """Returns the number of bytes of the outcome's payloads."""
     return sum(map(len, outcome)) if isinstance(outcome, Sequence) else 0
 
 

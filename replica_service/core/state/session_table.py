@@ -1,11 +1,11 @@
-"""What a replica remembers of sessions: the newest epoch, and what became of their calls.
+"""The sessions of a replica: the newest epoch of each, and the state of their calls.
 
-Purpose: a client that lost its router asks again over another one, and each call is executed once all the same.
-Invariants: a session's epoch never falls; outcomes are kept until they are acknowledged, until a newer connection does
-not ask for them, until the bounds are passed (the oldest that were delivered go first, and are remembered as evicted),
-or until the session was silent for its time to live. A call that had started and was dropped unacknowledged is never
-taken for one that has not started: that it was dropped is remembered. Cost is per run and per delivery, never per call;
-what costs more happens only when a connection was lost.
+Purpose: a client that lost its router requests its calls again through another one, and each call is executed once.
+Invariants: a session's epoch never falls. Outcomes are kept until they are acknowledged, until a newer connection does
+not request them, until the bounds are exceeded (the oldest delivered ones are evicted first, and remembered as
+evicted), or until the session was silent for its time to live. A started call that was dropped unacknowledged is never
+reported as unstarted: the table remembers that it was dropped. Cost is per run and per delivery, never per call;
+operations with a higher cost happen only after a connection was lost.
 Owner: the engine's sessions (`shell/sessions.py`).
 """
 
@@ -39,7 +39,7 @@ MAX_SESSIONS = 65_536
 
 @dataclass(frozen=True, slots=True)
 class SessionReport:
-    """What became of the calls that were asked for. Those in no list have not started, and will not."""
+    """The state of the calls in question. Calls in no list have not started, and will not."""
 
     running: Sequence[Range] = ()
     kept: Sequence[Range] = ()
@@ -50,16 +50,16 @@ class SessionReport:
 
 @dataclass(frozen=True, slots=True)
 class Overtaken:
-    """What an older connection has left behind. What of it waits is to be handed back."""
+    """The calls of an older connection. Their waiting calls are to be handed back."""
 
     runs: list[ReplicaRun]
     """Runs with pending calls."""
     takers: list[RunTaker]
-    """Links that were promised outcomes, some of which are pending."""
+    """Links that wait for pending outcomes."""
 
 
 Stretch = tuple[int, int, RunRecord | None, int]
-"""The calls of a run from `lo` up to `hi`, the record that knows them, and the index of the first in it."""
+"""The calls of a run from `lo` up to `hi`, the record that has them, and the index of the first in it."""
 
 
 class SessionTable:
@@ -87,12 +87,12 @@ class SessionTable:
 
     @property
     def bytes(self) -> int:
-        """What kept outcomes cost."""
+        """Memory of the kept outcomes, bytes."""
         return self._outcomes.bytes
 
     @property
     def kept(self) -> int:
-        """Runs of which outcomes are kept."""
+        """The number of runs with kept outcomes."""
         return len(self._outcomes)
 
     # -- connections -----------------------------------------------------------------------------------------------
@@ -131,7 +131,7 @@ class SessionTable:
         return overtaken
 
     def close(self, link: RouterPeer) -> None:
-        """The link has ended."""
+        """Handles an ended link."""
         for entry in link.sent.values():
             if isinstance(entry, Record):
                 entry.link = None
@@ -142,7 +142,7 @@ class SessionTable:
     # -- calls -----------------------------------------------------------------------------------------------------
 
     def add(self, run: ReplicaRun) -> None:
-        """A run of a session that was met at its epoch, and of which nothing is known. The first one of neighbours."""
+        """Adds the record of a new run (the first of neighbours), after `meet` with its session's epoch."""
         record = run.record
         if record is None:
             raise ValueError("the run belongs to no session")
@@ -156,7 +156,7 @@ class SessionTable:
         run.link.sent[run.first] = record
 
     def ended(self, record: RunRecord, lo: int, hi: int, outcome: KeptOutcome, size: int) -> None:
-        """Calls that had started have their outcome; `size`: bytes of its payloads. Kept if a client may ask for it."""
+        """Keeps the outcome of started calls if a client may request it. `size`: bytes of its payloads."""
         if record.session is None:
             return
         if record.has_gaps:
@@ -171,12 +171,12 @@ class SessionTable:
                 self._outcomes.forget(record, first, last + 1)
 
     def unstarted(self, record: RunRecord, lo: int, hi: int) -> None:
-        """Calls were answered without having started: nothing is known of them."""
+        """Drops calls that have an outcome and had not started."""
         if record.session is not None:
             self._outcomes.forget(record, lo, hi, pending_too=True)
 
     def find(self, asking: RunRecord) -> list[Stretch]:
-        """The records of the calls that are asked for, in the order of the calls."""
+        """Yields the records of the requested calls, in the order of the calls."""
         session = self._sessions.get(asking.session_id)
         out: list[Stretch] = []
         for first, last, index in asking.stretches():
@@ -219,7 +219,7 @@ class SessionTable:
 
     @staticmethod
     def joined(link: RouterPeer) -> Iterator[tuple[int, RunTaker]]:
-        """What was asked for on this link under which run id, as far as some of it is pending."""
+        """Yields the takers of this link with pending calls, by run id."""
         if link.has_joined:
             for first, entry in link.sent.items():
                 if isinstance(entry, Taker) and any(
@@ -230,7 +230,7 @@ class SessionTable:
     # -- forgetting ------------------------------------------------------------------------------------------------
 
     def acknowledge(self, link: RouterPeer, ranges: Iterable[Range], now: float) -> None:
-        """Clients have outcomes of these run ids, both ends included. Pending ones are dropped when they end."""
+        """Drops outcomes that clients have received, by run ids, both ends included; pending ones when they end."""
         sent = link.sent
         keys: list[int] | None = None
         for first, last in ranges:
@@ -277,7 +277,7 @@ class SessionTable:
         if session is None or session.epoch > epoch:
             return SessionReport(is_incomplete=True)
         if not (session.records or session.evicted or session.lost_through):
-            return SessionReport([], [], [])  # the replica knows none of it: however much is asked, no search is made
+            return SessionReport([], [], [])  # unknown session: no search, regardless of the number of ranges
         wanted = merged(asked)
         running: list[Range] = []
         kept: list[Range] = []
@@ -317,7 +317,7 @@ class SessionTable:
     # -- in here ---------------------------------------------------------------------------------------------------
 
     def _forget_idle(self) -> None:
-        """Forgets the half of the sessions without records that was silent for longest."""
+        """Forgets the half of the sessions without records that has been silent longest."""
         idle = sorted(
             (session for session in self._sessions.values() if not session.records), key=lambda each: each.seen_at
         )
@@ -325,7 +325,7 @@ class SessionTable:
             self._forget_session(session)
 
     def _forget_session(self, session: RunSession) -> None:
-        """Drops a session without pending calls; remembers that it did."""
+        """Drops a session without pending calls, and remembers its remnant."""
         lost = [session.lost_through, *(last for ranges in session.evicted.values() for _, last in ranges)]
         for record in list(session.records):
             lost += [

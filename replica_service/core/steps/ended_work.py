@@ -1,7 +1,7 @@
-"""How work ends that executors were given: permits come free, and what has not started waits again.
+"""The end of work in executors: permits are freed, and unstarted calls wait again.
 
-Invariants: work ends once, as a whole or call by call; a lane goes back to where it waits for its next permit. What
-comes back unstarted goes to the head of where it waited, or is answered where it must not wait any longer.
+Invariants: work ends once, as a whole or call by call; a lane returns to the queue for its next permit. Unstarted calls
+return to the head of their queue, or get their outcome if they must not wait any longer.
 Owner: the scheduler.
 """
 
@@ -21,7 +21,7 @@ from slotmesh.errors import Failure
 
 
 class Endings:
-    """Takes back permits."""
+    """Handles the ends of work, and frees permits."""
 
     __slots__ = (
         "_batching",
@@ -154,11 +154,11 @@ class Endings:
             self._batching.release(work.lanes)
 
     def _must_not_wait(self, run: ReplicaRun) -> Failure | None:
-        """Why calls that came back from an executor cannot wait for another turn, if they cannot."""
+        """Returns the failure of calls from an executor that must not wait for another turn; None if they may."""
         if self._state.ended or (self._state.draining and run.slot is None):
             return failures.DRAINING
         if run.record is not None and run.record.is_fenced:
-            return failures.FENCED  # also where its link has ended: the next router may have asked for it meanwhile
+            return failures.FENCED  # also if its link has ended: the next router may have requested it meanwhile
         if run.link.closed:
             return failures.CANCELLED
         if run.lane is not None and not self._ownership.serves(run.endpoint, run.partition, run.owner_epoch):

@@ -1,7 +1,7 @@
 """Accepts the runs of routers as far as there is room, or refuses them immediately.
 
-Invariants: what is refused was not executed; of unkeyed calls the last ones of a run are refused, of keyed ones whole
-runs, so that no later run of a key is taken where an earlier one was not.
+Invariants: a refused call was not executed. Of unkeyed calls the last ones of a run are refused, of keyed calls whole
+runs, so that no later run of a key is accepted after an earlier one was refused.
 Owner: the scheduler.
 """
 
@@ -20,7 +20,7 @@ from slotmesh.errors import Failure
 
 
 class RunIntake:
-    """Takes runs, and payloads that come later."""
+    """Accepts runs, and payloads that arrive later."""
 
     __slots__ = (
         "_lanes",
@@ -38,9 +38,9 @@ class RunIntake:
     def __init__(
         self, state: SchedulerState, methods: Collection[str], keyed_window: int, unstarted: UnstartedCalls
     ) -> None:
-        """`methods`: those that can be called."""
+        """`methods`: the callable ones."""
         self.keyed_window = keyed_window
-        """Keyed calls that one router may have unanswered."""
+        """Keyed calls without outcome that one router may have here."""
         self._out = state.out
         self._methods = methods
         self._permits = state.permits
@@ -86,7 +86,7 @@ class RunIntake:
             self._unstarted.answer_waiting(run, run.lo, run.hi, event.failure)
 
     def _refuse(self, run: ReplicaRun, lo: int, failure: Failure) -> None:
-        """The run's calls from `lo` on are not taken."""
+        """Refuses the run's calls from `lo` on."""
         self._out.append(Refuse(run, lo, run.hi, failure))
         run.ended(run.hi - lo)
 
@@ -114,9 +114,9 @@ class RunIntake:
         if not self._ownership.admit(run.endpoint, run.partition, run.owner_epoch):
             self._refuse(run, run.lo, failures.STALE)
             return
-        # What is in a turn may have been answered, and the router may have filled its place.
+        # Calls in a turn may have their outcome already, and the router may have sent others for them.
         if link.overrun or link.keyed - link.handed + count > self.keyed_window:
-            # A later run of the same key must not be taken where this one was not: all of them wait outside.
+            # No later run of the same key may be accepted before this one: all keyed runs are refused for now.
             link.overrun = link.keyed > 0
             failure = failures.past_window(link.keyed, count, self.keyed_window)
             self._refuse(run, run.lo, failure)

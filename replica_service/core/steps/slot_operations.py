@@ -34,12 +34,12 @@ from slotmesh.errors import Failure
 
 
 class GrantedSlotOperations:
-    """Takes what is to be done with slots that were granted."""
+    """Handles the events of granted slots."""
 
     __slots__ = ("_methods", "_out", "_permits", "_slots", "_state", "_unstarted")
 
     def __init__(self, state: SchedulerState, methods: Collection[str], unstarted: UnstartedCalls) -> None:
-        """`methods`: those that can be called."""
+        """`methods`: the callable ones."""
         self._out = state.out
         self._methods = methods
         self._permits = state.permits
@@ -57,7 +57,7 @@ class GrantedSlotOperations:
         self.enter(run, slot)
 
     def enter(self, run: ReplicaRun, slot: ReservedSlot) -> None:
-        """The call has the slot, and its permit."""
+        """Passes the slot and its permit to the call."""
         slots, link, methods = self._slots, run.link, self._methods
         run.slot, run.endpoint = slot, slot.endpoint
         link.unkeyed += 1
@@ -136,7 +136,7 @@ class HeldSlots:
             self._out.append(TellDetached(event.link, event.number, None))
 
     def stream_ended(self, link: RouterPeer, now: float) -> None:
-        """The stream is gone, and what it held with it."""
+        """Releases the slots of a stream that has ended."""
         for slot in self._slots.held.pop(link, {}).values():
             self._let_go(slot, now)
 

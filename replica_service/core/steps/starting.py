@@ -1,11 +1,11 @@
-"""How calls start: permits go to lanes and unkeyed runs in turn, batches are cut when one may run.
+"""The start of calls: lanes and unkeyed runs get permits alternately, and batches are cut when one may run.
 
-Purpose: after each event, starts all that can be started, and answers what is found too late on the way.
-A reservation waits among the unkeyed runs, and its start is that its permit passes to the table of slots. A call that
-is dispatched in a slot takes over that permit, and so waits for none.
-Whether a call that was handed to an executor may start is decided in `claims.py`, right before it would.
-Invariants: nothing is handed out past its deadline, nor while its link is not fresh; no permit is free while something
-waits for one.
+Purpose: after each event, starts all calls that can be started, and fails those that are found overdue.
+A reservation waits among the unkeyed runs, and starts by passing its permit to the table of slots. A call that is
+dispatched in a slot uses the slot's permit, and so waits for none.
+Whether a call in an executor may start is decided in `state/claims.py`, right before it would.
+Invariants: no call is handed to an executor after its deadline, nor while its link is not fresh; no permit is free
+while a call waits for one.
 Owner: the scheduler.
 """
 
@@ -23,11 +23,11 @@ from replica_service.core.steps.slot_operations import HeldSlots
 from replica_service.core.steps.unstarted_calls import Parking, UnstartedCalls
 
 SHARE_OF_ONE_CALLER: Final = 0.75
-"""Of a replica's permits, what one caller may have reserved, unless a number was given."""
+"""The share of the permits that one caller may have reserved, if no number is configured."""
 
 
 class Starting:
-    """Starts all that can be started."""
+    """Starts all calls that can be started."""
 
     __slots__ = (
         "_batching",
@@ -61,14 +61,14 @@ class Starting:
         """`new_secret` draws 128 random bits, for each slot. `max_slots_per_caller`: see `ReplicaScheduler`."""
         self._max_slots_per_caller = max_slots_per_caller
         self._odd = 0
-        """Which side gets the odd permit when lanes and unkeyed runs share: 1 for lanes."""
+        """Which side gets the odd permit when lanes and unkeyed runs share: 1 means lanes."""
         self._out = state.out
         self._new_secret = new_secret
         self._permits = state.permits
         self._lanes = state.lanes
         self._keys = state.keys
         self._batching = state.batching
-        # What each step looks at, once more: these objects are never replaced.
+        # Cached for each step: these objects are never replaced.
         self._queue = state.permits.queue
         self._ready = state.lanes.ready
         self._gathering = state.batching.gathering
@@ -80,7 +80,7 @@ class Starting:
         self._held = held
 
     def settle(self, now: float) -> None:
-        """The end of each step: starts all that can be started."""
+        """Starts all calls that can be started, at the end of each step."""
         if self._payloads.due <= now:
             for run in self._payloads.late(now):
                 self._unstarted.answer_waiting(run, run.lo, run.hi, failures.EXPIRED)
@@ -100,7 +100,7 @@ class Starting:
             slots.forget_vacated(now)
 
     def _grant(self, now: float) -> None:
-        """Gives free permits to lanes and unkeyed runs, half and half where both wait."""
+        """Assigns free permits to lanes and unkeyed runs, half and half if both wait."""
         permits, queue, ready = self._permits, self._queue, self._ready
         while (free := permits.max_ongoing - permits.in_use) > 0:
             if not ready:
@@ -203,7 +203,7 @@ class Starting:
             self._out.append(StartCalls(run, lo, hi))
 
     def _lease(self, run: ReplicaRun, now: float) -> int:
-        """The turn of a reservation has come: its permit passes to the table. Returns how many permits that took."""
+        """Starts a reservation: its permit passes to the table of slots. Returns the number of permits used."""
         permits = self._permits
         most = self._max_slots_per_caller or max(1, int(permits.max_ongoing * SHARE_OF_ONE_CALLER))
         if (failure := self._slots.table.too_many_of(run.identity, most)) is not None:
@@ -220,7 +220,7 @@ class Starting:
         return 1
 
     def _see_to_slots(self, now: float) -> None:
-        """Leases end, and the time of calls that are held up."""
+        """Ends due leases, and parked calls in slots whose time is over."""
         slots = self._slots
         self._permits.in_use -= slots.table.expire(now)
         if slots.table.lapsed:
@@ -230,7 +230,7 @@ class Starting:
         slots.set_due()
 
     def _start_entered(self, now: float) -> None:
-        """Calls that were dispatched in slots start."""
+        """Starts calls that were dispatched in slots."""
         slots = self._slots
         while slots.entered:
             run = slots.entered.popleft()
@@ -246,7 +246,7 @@ class Starting:
                 self._start_with_permits(run, lo, hi, now)
 
     def _cut(self, now: float) -> bool:
-        """Cuts all batches that are due; returns whether permits came free on the way."""
+        """Cuts all due batches. Returns whether permits were freed meanwhile."""
         permits, batching, answer = self._permits, self._batching, self._unstarted.answer
         in_use = permits.in_use
         for batcher in list(self._gathering):

@@ -22,7 +22,7 @@ from slotmesh.errors import Failure
 
 
 class UnstartedCalls:
-    """Takes calls out of where they wait, and answers them."""
+    """Removes calls from their queues, and ends them with a failure."""
 
     __slots__ = ("_batching", "_lanes", "_out", "_payloads", "_permits", "_slots")
 
@@ -35,7 +35,7 @@ class UnstartedCalls:
         self._payloads = state.payloads
 
     def take_back(self, run: ReplicaRun, lo: int, hi: int, failure: Failure) -> None:
-        """Answers those of the calls that have not started; those that an executor holds must not start any more."""
+        """Fails those of the calls that have not started, and forbids those in an executor to start."""
         handed = min(hi, run.lo)
         self.answer_waiting(run, max(lo, run.lo), min(hi, run.hi), failure)
         if lo >= handed:
@@ -48,7 +48,7 @@ class UnstartedCalls:
                 self.answer(run, begin, end, failure)
 
     def answer_waiting(self, run: ReplicaRun, lo: int, hi: int, failure: Failure) -> None:
-        """Takes calls out that wait, and answers them: `run.lo <= lo` and `hi <= run.hi`."""
+        """Removes waiting calls and fails them: `run.lo <= lo` and `hi <= run.hi`."""
         if lo >= hi:
             return
         lane = run.lane
@@ -74,19 +74,19 @@ class UnstartedCalls:
 
         Those of its calls that were taken back meanwhile do not.
         """
-        # From the last one on: what is taken out in the middle splits off what follows.
+        # In descending order, because removing calls in the middle splits off those after them.
         for index in sorted(run.withdrawn or (), reverse=True):
             if lo <= index < hi:
                 self.answer_waiting(part, index, index + 1, failures.CANCELLED)
 
     def hand_back(self, lane: ReplicaLane, failure: Failure, *, through_epoch: float = inf) -> None:
-        """Answers what waits in the lane and was sent at this owner epoch, or an older one."""
+        """Fails the lane's waiting calls that were sent at this owner epoch, or an older one."""
         for run in list(lane.runs):
             if run.owner_epoch <= through_epoch:
                 self.answer_waiting(run, run.lo, run.hi, failure)
 
     def answer(self, run: ReplicaRun, lo: int, hi: int, failure: Failure) -> None:
-        """Calls never start that were taken out of where they waited; they have their answer."""
+        """Ends calls that were removed from their queue with this failure."""
         if run.options.stop_generation and not run.link.closed and not failures.hands_back(failure):
             note_failure(run, lo)  # now: the consequences are decided before the outcome is written
         count = hi - lo

@@ -1,7 +1,7 @@
 """Runs `async def` methods on the event loop, without a task a call unless the call waits.
 
 Purpose: takes work from the queue of its runners (see `runners.py`), and executes calls and turns. Streaks, batches and
-what is cancelled while it runs have parts of their own.
+cancellations of running calls are in `loop_calls.py`.
 Invariants: calls of a StartTurn run one after another; none starts whose link is not fresh; every outcome is delivered
 exactly once, like the end of each piece of work. Each call has a context of its own, and a task that executes no other
 call once its own has kept it (`call_context.py`); its result is encoded before another call runs.
@@ -106,7 +106,7 @@ class AsyncExecutor:
         await self._runners.close()
 
     def _claimed(self, _turn: StartTurn, _lo: int, payloads: Iterable[bytes]) -> Iterable[bytes]:
-        """The payloads of the turn's calls from index `lo` on, which were claimed, for as long as they may start."""
+        """Yields the payloads of the turn's claimed calls from index `lo` on, while they may start."""
         return payloads
 
     # -- work ------------------------------------------------------------------------------------------------------
@@ -122,7 +122,7 @@ class AsyncExecutor:
         while queue and generation == runners.generation and not runners.is_late:
             try:
                 work = queue.popleft()
-            except IndexError:  # another thread has taken it in this moment
+            except IndexError:  # another thread has just taken it
                 return
             if isinstance(work, StartCalls):
                 await self._run_calls(work, generation, marks)
@@ -194,7 +194,7 @@ class AsyncExecutor:
         sink.post(TurnEnded(turn, index))
 
     async def _go_on(self, turn: StartTurn, index: int) -> None:
-        """Executes the rest of a turn in another task, as a call that has ended has kept the one before."""
+        """Executes the rest of a turn in another task, because an ended call has kept the previous one."""
         await self._run_turn(turn, _NO_GENERATION, index, TaskMarks())
 
     # -- calls -----------------------------------------------------------------------------------------------------
@@ -269,7 +269,7 @@ class AsyncExecutor:
         references, weak_references = getrefcount(task), getweakrefcount(task)
         for payload in payloads:
             if results and len(payload) > LARGE_BYTES and now() >= until:
-                break  # or it would be decoded twice
+                break  # otherwise it could be decoded twice
             awaited = start(payload)
             if now() >= limit and is_dropped(awaited):
                 break
@@ -283,7 +283,7 @@ class AsyncExecutor:
             if cancelling():
                 yield from running.uncancelled(task)
             if generation != runners.generation:
-                running.cancelled.pop(task, None)  # but the handler went on
+                running.cancelled.pop(task, None)  # the handler has suppressed the cancellation
                 return result
             append(result)
             if getrefcount(task) != references or getweakrefcount(task) != weak_references:
@@ -295,7 +295,7 @@ class AsyncExecutor:
         return None
 
     async def _execute_one(self, run: ReplicaRun, index: int, claimed: StartNow, task: asyncio.Task[Any]) -> int:
-        """Executes one call; returns 0 where it was too late for it when its arguments were there."""
+        """Executes one call. Returns 0 if it was too late for it after its arguments were decoded."""
         running = self._running
         sites = running.sites
         site = sites[task] = TaskPlace(run, index, (), self._now, task)
@@ -304,7 +304,7 @@ class AsyncExecutor:
             traced.enter()
         try:
             result = await in_fresh_contexts(self._call(run, index, claimed.until))
-            await running.uncancelled(task)  # but the handler went on
+            await running.uncancelled(task)  # the handler has suppressed the cancellation
         except BaseException as error:  # noqa: BLE001 - nothing that a handler raises may end its runner
             self._sink.failed(run, index, 1, await running.failure_of(error, task, run.options.method))
         else:
@@ -321,7 +321,7 @@ class AsyncExecutor:
         return 1
 
     async def _call(self, run: ReplicaRun, index: int, until: float) -> bytes | None:
-        """One call, in its context. Returns its result, or None where it was too late for it."""
+        """Executes one call in its context. Returns its result; None if it was too late for it."""
         start = self._methods[run.options.method].start(run.options.content_type)
         awaited = start(run.payloads[index])
         if self._now() >= until and is_dropped(awaited):

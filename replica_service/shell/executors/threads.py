@@ -1,9 +1,9 @@
 """Runs `def` methods in threads of this replica.
 
-Purpose: whole runs and turns pass to a thread, which takes call after call: a hop costs more than most calls.
-How many threads take part: one more wakes the next only where calls are known to be slow (they wait, or compute without
-the interpreter's lock); otherwise one works alone, and a look every `LOOK_S` wakes more if it gets on slowly. Many
-threads with quick calls would only fight for the interpreter. How outcomes come back: `thread_batches.py`.
+Purpose: a thread takes whole runs and turns and executes call after call, because a switch of threads costs more than
+most calls. The number of threads: a thread wakes another one only if calls are known to be slow (they wait, or compute
+without the interpreter's lock); otherwise one works alone, and a check every `LOOK_S` wakes more if it is slow. Many
+threads with quick calls would only compete for the interpreter. Outcomes return by `thread_batches.py`.
 Invariants: calls of a StartTurn run one after another, in one thread; there are never more threads than calls may run
 at once, nor more than `MAX_THREADS`; no call starts whose link is not fresh; every outcome is delivered exactly once,
 as is the end of each piece of work.
@@ -37,17 +37,17 @@ from slotmesh.logs import get_logger
 
 MAX_THREADS = 1024
 SLOW_S = 0.0001
-"""Calls that take longer than this in the mean are worth a thread each."""
+"""Calls with a longer mean time get a thread each."""
 LOOK_S = 0.001
 """How often the progress of the threads is checked."""
 HAND_OVER_S = 0.0002
-"""But no longer than this."""
+"""The upper bound."""
 
 _log = get_logger(__name__)
 
 
 class _Stint:
-    """Something else that handlers need a thread for."""
+    """Other work of handlers that needs a thread."""
 
     __slots__ = ("run",)
 
@@ -79,17 +79,17 @@ class ThreadExecutor:
         self._wait_for = wait_for
         self._loop = asyncio.get_running_loop()
         self._context = base_context()
-        """What threads start from: never that of a call."""
+        """The context that threads start from, which is never that of a call."""
         self._lock = threading.Lock()
         self._turns = TurnClaims(threading.Lock())
         self._sleepers: list[threading.Lock] = []
-        """What idle workers wait for, the latest last: who was at work just now has its memory at hand."""
+        """Locks that idle workers wait for. The latest is last and is woken first, since its memory is cached."""
         self._queue: deque[WorkCommand | _Stint] = deque()
         self._threads = 0
         self._waking = 0
-        """Workers that were woken or started and have not looked at the queue yet."""
+        """Workers that were woken or started and have not read the queue yet."""
         self._taken = 0
-        """Calls, turns and batches taken from the queue, ever."""
+        """Total of calls, turns and batches taken from the queue."""
         self._mean_s = 0.0
         """Mean time of the latest calls; single long ones count as `2 * SLOW_S`. Written without the lock: a hint."""
         self._look: asyncio.TimerHandle | None = None
@@ -107,7 +107,7 @@ class ThreadExecutor:
         self._enqueue(work)
 
     def step(self, stint: Callable[[], None]) -> None:
-        """Has a thread call this, once, soon. The caller holds a permit; `stint` raises nothing."""
+        """Calls `stint` once in a thread. The caller holds a permit; `stint` must not raise."""
         self._enqueue(_Stint(stint))
 
     def _enqueue(self, work: WorkCommand | _Stint) -> None:
@@ -155,7 +155,7 @@ class ThreadExecutor:
     # -- on the loop -----------------------------------------------------------------------------------------------
 
     def _look_after(self) -> None:
-        """Wakes as many workers again where calls are left and those that are at it get on slowly."""
+        """Wakes as many workers again if calls are left and the current ones are slow."""
         self._look = None
         with self._lock:
             if not self._queue:
@@ -194,14 +194,14 @@ class ThreadExecutor:
             try:
                 name, context = f"handler-{self._threads + 1}", self._context.copy()
                 threading.Thread(target=context.run, args=(self._serve,), name=name, daemon=True).start()
-            except RuntimeError as error:  # the machine has no more of them: those that there are go on
+            except RuntimeError as error:  # no further threads are available: the existing ones continue
                 self._say_short(error)
                 return
             self._waking += 1
             self._threads += 1
 
     def _say_short(self, error: RuntimeError) -> None:
-        """Calls wait for threads that could not be started: tries again."""
+        """Tries again to start threads for waiting calls."""
         if not self._is_short:
             self._is_short = True
             _log.error("threads cannot be started, so calls wait", threads=self._threads, exc_info=error)
@@ -226,7 +226,7 @@ class ThreadExecutor:
             else:
                 self._batches.execute(work)
             place.run = None
-            del taken, work  # a thread that sleeps keeps no call
+            del taken, work  # a sleeping thread must not keep a call alive
 
     def _take(self, wanted: threading.Lock, *, is_new: bool) -> tuple[WorkCommand | _Stint, int, Claim] | None:
         """The next call of a StartCalls, with its index and claim, or a whole turn, batch or stint; None at the end.
@@ -279,11 +279,11 @@ class ThreadExecutor:
             else:
                 index, has_failed = index + 1, not has_result
             if has_failed and run.options.stop_generation:
-                break  # the lane's next turn answers the rest
+                break  # the lane's next turn fails the rest
         self._put(turn, None, index, None)
 
     def _execute(self, work: WorkCommand, run: ReplicaRun, index: int, until: float, place: ThreadPlace) -> bool | None:
-        """Executes a call that was claimed; returns whether it has a result, or None where it was too late for it."""
+        """Executes a claimed call. Returns whether it has a result; None if it was too late for it."""
         place.run, place.index = run, index
         outcome = copy_context().run(self._outcome_of, run, index, until)
         if outcome is None:
@@ -292,7 +292,7 @@ class ThreadExecutor:
         return type(outcome) is bytes and len(outcome) <= run.max_result_bytes
 
     def _outcome_of(self, run: ReplicaRun, index: int, until: float) -> bytes | tuple[int, Failure] | None:
-        """Executes the call, in a context of its own. Returns its outcome, or None where it was too late for it."""
+        """Executes the call in a context of its own. Returns its outcome; None if it was too late for it."""
         outcome: bytes | tuple[int, Failure]
         began = self._now()
         if asking.is_known:
@@ -317,7 +317,7 @@ class ThreadExecutor:
         return outcome
 
     def _encoded(self, run: ReplicaRun, value: Any) -> bytes:
-        """What a call has returned; an awaitable, which nothing else can encode, is awaited. Raises Unsendable."""
+        """Encodes the result of a call; awaits it first if it is awaitable. Raises Unsendable."""
         try:
             payload = encoded(run, value)
             if not run.options.no_reply or not isawaitable(value):

@@ -1,10 +1,10 @@
-"""The failures that callers get for exceptions of a handler; the traceback stays here, in the log, without their texts.
+"""The failures that callers get for exceptions of a handler, and the tracebacks in the replica's log.
 
-Invariants: every exception of a handler becomes a failure of its call, SystemExit and KeyboardInterrupt too, and one
-whose class raises as it is looked at; a message can always be sent (valid UTF-8, bounded); nothing of a call stays on
-an exception, which other calls may raise, too; a handler that always fails does not fill the disk with tracebacks; one
-that chooses a status has made a decision, which leaves none. The text of an exception may quote what the call has sent:
-it goes to the caller, and to the log only where that was asked for.
+Invariants: every exception of a handler becomes a failure of its call, also SystemExit, KeyboardInterrupt and an
+exception whose class raises when it is inspected. A message can always be sent (valid UTF-8, bounded). An exception
+object keeps nothing of a call, since other calls may raise it as well. The rate of logged tracebacks is bounded, and an
+exception with a status chosen by the handler is not logged. The text of an exception may quote the call's payload: it
+is sent to the caller, and logged only if that is configured.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class HandlerErrors:
         self._logged = 0
         self._left_out = 0
         self._left_out_ref = ""
-        """What finds those that were left out of this second."""
+        """The id in the log of the exceptions that were left out in this second."""
 
     def failure_of(self, error: BaseException, method: str) -> Failure:
         """The failure that the caller gets. Called on any thread. Raises nothing.
@@ -61,7 +61,7 @@ class HandlerErrors:
             forget_call(raised)
 
     def _failure_of(self, error: BaseException, method: str, trailers: bytes) -> Failure:
-        """In a context of its own, as the exception's class is the user's."""
+        """Runs in a context of its own, because the exception's class is the user's."""
         code, metadata = _decision_of(error)
         text = text_of(error)
         if metadata is None:
@@ -121,7 +121,7 @@ def unlistable(method: str, content_type: str) -> Failure:
 
 
 def too_large(size: int, limit: int) -> Failure:
-    """The handler returned more than travels inline."""
+    """The result exceeds the size limit."""
     return Failure(
         reason=Reason.PAYLOAD_TOO_LARGE,
         message=f"the result has {size} bytes, encoded; at most {limit} bytes are allowed: yield it in parts",
@@ -131,7 +131,7 @@ def too_large(size: int, limit: int) -> Failure:
 
 
 def wrong_length(method: str, count: int, got: str) -> Failure:
-    """A batch method returned something else than one result a call."""
+    """A batch method did not return one result per call."""
     return Failure(
         reason=Reason.BATCH_SIZE_MISMATCH,
         message=f"{method or CALL} was given {count} calls and returned {got}; it must return a list as long",
@@ -157,7 +157,7 @@ def _decision_of(error: BaseException) -> tuple[int | None, dict[str, str] | Non
 
 
 def _why_unsendable(error: BaseException) -> str:
-    """The codec words its own errors; others are named by their class."""
+    """Returns the codec's own message, or the class name of another exception."""
     return text_of(error) if type(error) is EncodeError else described(error)
 
 

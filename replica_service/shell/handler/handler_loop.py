@@ -1,12 +1,11 @@
-"""The event loop that the handler lives on: the service's own, or one in a thread of its own.
+"""The event loop that the handler runs on: the service's, or the handler's own in a thread.
 
-Purpose: whatever is `async` of a handler runs on one loop, so that objects that are bound to a loop (sessions of HTTP
-clients, locks, connections) work in all of it: its methods, and what the replica calls of itself, with
-`await handler_loop.run(handler.check_health)`; with a loop of its own also its constructor.
-Invariants: users' code that is called here ends neither loop, whatever it raises; nor does a task that it has started,
-which asyncio would let end its loop by SystemExit or KeyboardInterrupt: a loop of the handler's own goes on, and the
-service's does by `slotmesh.runtime.main`. A loop of the handler's own is closed once, and its thread does not keep
-the process.
+Purpose: all `async` code of a handler runs on one loop, so that objects bound to a loop (HTTP client sessions, locks,
+connections) work everywhere in it: in its methods and in hooks, called with
+`await handler_loop.run(handler.check_health)`; with its own loop also in its constructor.
+Invariants: users' code ends neither loop, even if it raises SystemExit or KeyboardInterrupt, with which asyncio would
+end the loop; nor does a task that it has started: the handler's own loop continues, and the service's does by
+`slotmesh.runtime.main`. The handler's own loop is closed once, and its thread does not keep the process alive.
 Owner: the replica, on the service's loop.
 """
 
@@ -27,10 +26,10 @@ from slotmesh.runtime.main import log_loop_errors
 ResultT = TypeVar("ResultT")
 
 CLOSE_S = 1.0
-"""How long a handler's own loop has to end what is left on it. One that is blocked does not."""
+"""How long a handler's own loop has to end its remaining tasks. A blocked loop does not end."""
 
 _ENDS = (SystemExit, KeyboardInterrupt, GeneratorExit)
-"""What would end more than the code that raises it."""
+"""Exceptions with which asyncio would end its loop."""
 _MOST_SHOWN = 1000
 """Characters of such an exception in the one that takes its place."""
 
@@ -38,10 +37,10 @@ _log = get_logger(__name__)
 
 
 class HandlerLoop(ABC):
-    """Where the handler runs. Its methods are called on the service's loop."""
+    """The loop that the handler runs on. Methods are called on the service's loop."""
 
     is_own: bool
-    """It is not the service's."""
+    """Whether it is not the service's loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, thread: threading.Thread) -> None:
         self.loop = loop
@@ -72,7 +71,7 @@ class HandlerLoop(ABC):
 
     @abstractmethod
     async def close(self) -> None:
-        """Ends what is left on a loop of the handler's own, as far as that can be done within `CLOSE_S`."""
+        """Ends the remaining tasks of the handler's own loop, as far as possible within `CLOSE_S`."""
 
 
 class SharedLoop(HandlerLoop):
@@ -81,7 +80,7 @@ class SharedLoop(HandlerLoop):
     is_own = False
 
     def __init__(self) -> None:
-        """Made on that loop."""
+        """To be called on that loop."""
         super().__init__(asyncio.get_running_loop(), threading.current_thread())
 
     async def run(self, function: Callable[[], Awaitable[ResultT]]) -> ResultT:
@@ -152,7 +151,7 @@ class OwnLoop(HandlerLoop):
             _log.warning("the handler's loop is still blocked; it ends with the process")
 
     def _serve(self) -> None:
-        """In the thread."""
+        """Runs in the thread."""
         asyncio.set_event_loop(self.loop)
         while not self._is_closing:
             self._go_on(self.loop.run_forever)
@@ -190,7 +189,7 @@ def _constructed(function: Callable[[], ResultT]) -> ResultT:
 
 
 async def _end_tasks() -> None:
-    """On the handler's loop: ends all tasks but this."""
+    """Ends all tasks except the current one. Runs on the handler's loop."""
     tasks = asyncio.all_tasks() - {asyncio.current_task()}
     for task in tasks:
         task.cancel()

@@ -1,4 +1,4 @@
-"""The hooks of a handler that the replica calls, each if there is one.
+"""The hooks of a handler that the replica calls, if the handler has them.
 
 Purpose: `reconfigure`, `check_health`, `on_drain`, `on_keys_gained`, `on_keys_lost`. An `async def` runs on the
 handler's loop, where its calls run; a `def` in a thread of its own, beside the calls and their permits.

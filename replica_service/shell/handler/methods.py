@@ -1,6 +1,6 @@
 """The handler's methods, ready to be called: the bound function, how it runs, and the codecs of its calls.
 
-Purpose: everything about a method that can be looked up once, so that a call looks up nothing.
+Purpose: computes everything about a method once, so that a call needs no lookups.
 Owner: made when the handler has been constructed; executors read.
 """
 

@@ -1,8 +1,8 @@
 """The upkeep of a handler: new configurations, health checks, `on_drain`.
 
-Purpose: carries out decisions about checks (`core.health` makes them), beside the calls, without waiting for them.
-Invariants: one `reconfigure` at a time, and only with what differs from the one before it; one that raises leaves the
-old configuration in force, and is not tried again before there is another one.
+Purpose: carries out the decisions of `core/handler_health.py`, concurrently with the calls.
+Invariants: one `reconfigure` at a time, and only with a configuration that differs from the previous one. If it raises,
+the old configuration stays, and it is not called again before there is another configuration.
 Owner: the replica, on the service's loop.
 """
 
@@ -24,7 +24,7 @@ _log = get_logger(__name__)
 
 
 class Upkeep:
-    """Looks after one handler, from its construction to its drain."""
+    """The upkeep of one handler, from its construction to its drain."""
 
     def __init__(
         self,
@@ -51,10 +51,10 @@ class Upkeep:
         """The traceback of the newest `reconfigure`, if it failed."""
         self._health = HandlerHealth(health, self._now())
         self._is_settled = asyncio.Event()
-        """Something has happened that moves the next deadline of the checks."""
+        """Set when the next deadline of the checks has changed."""
         self._check: HookRun | None = None
         self._answer: tuple[str, Any] = "", None
-        """Of the latest check that has ended, late or not: the problem, and the outcome."""
+        """Problem and outcome of the latest ended check, late or not."""
 
     @property
     def reconfigures(self) -> bool:
@@ -63,12 +63,12 @@ class Upkeep:
 
     @property
     def is_sick(self) -> bool:
-        """Its health checks have failed too often."""
+        """Whether the handler is unhealthy."""
         return self._health.is_sick
 
     @property
     def problem(self) -> str:
-        """What is wrong, as text for operators; empty where nothing is known to be."""
+        """The current problem as text for operators; empty if there is none."""
         problems = [self._not_taken]
         if self._health.problem:
             problems.append(
@@ -77,17 +77,17 @@ class Upkeep:
         return "\n".join(problem for problem in problems if problem)
 
     def reconfigure(self, user_config: Mapping[str, Any]) -> None:
-        """There is a new configuration. What comes while the handler is busy with one replaces what waits."""
+        """Applies a new configuration. While the handler is busy with one, a newer one replaces the waiting one."""
         self._wanted = user_config
         self._is_wanted.set()
 
     def configure(self, health: HealthSettings) -> None:
-        """Other settings for the checks."""
+        """Applies other settings for the checks."""
         self._health.configure(health)
         self._is_settled.set()
 
     def start(self, tasks: Supervisor) -> None:
-        """From now on, in these tasks."""
+        """Starts the upkeep as tasks of the supervisor."""
         if self._hooks.has(Hook.CHECK_HEALTH):
             tasks.keep(self._check_health, name="health checks", until=lambda: self._health.next_deadline() is None)
         if self.reconfigures:
@@ -170,7 +170,7 @@ class Upkeep:
         self._is_settled.set()
 
     def _why(self) -> dict[str, Any]:
-        """What is wrong, for the log: with the traceback where the latest check has raised."""
+        """Returns the facts for the log: the problem, and the traceback if the latest check has raised."""
         problem, outcome = self._answer
         if isinstance(outcome, BaseException) and problem == self._health.problem:
             return {"exc_info": outcome}
