@@ -26,7 +26,7 @@ FINISH: Final = (
     mutant(
         "a thread that sleeps keeps its last call",
         "replica_service/shell/executors",
-        "            del taken, work  # a thread that sleeps keeps no call\n",
+        "            del taken, work  # a sleeping thread must not keep a call alive\n",
         "",
         PAYLOADS,
     ),
