@@ -151,6 +151,9 @@ async def test_all_routers_that_the_table_of_one_names_are_waited_for(tmp_path: 
             settled = again.controller.replicas.newer.settled
             await one.move(again.channel)
             await wait_until(lambda: len(again.controller.routers) == 1, what="one is attached")
+            await attach_as_configured(replica, again)
+            await wait_until(lambda: replica.holds, what="the replica is told to wait")
+            assert replica.holds == [True]
             assert not settled.is_set()
             # Of the other one no table is expected: it may have started anew.
             await other.move(again.channel)
