@@ -24,7 +24,7 @@ from slotmesh.convert.call_options import options_failure
 from slotmesh.convert.slot_requests import dispatch_failure, reservation_failure, ttl_of
 from slotmesh.errors import Failure, Reason
 from slotmesh.logs import get_logger
-from slotmesh.names import endpoint_mistake, overlong_endpoint
+from slotmesh.names import endpoint_failure, overlong_endpoint
 from slotmesh.runtime.clock import Clock
 from slotmesh.security.identity import caller_name, of_caller
 from slotmesh.security.permissions import callable_endpoints, endpoint_refusal, slot_refusal
@@ -63,7 +63,7 @@ class ReplicaSlotServicer(slot_service_pb2_grpc.SlotServiceServicer):
     ) -> slot_service_pb2.ReserveSlotResponse:
         """Waits for a free slot and leases it."""
         slots = self._ready()
-        failure = endpoint_mistake(request.endpoint) or endpoint_refusal(request.endpoint)
+        failure = endpoint_failure(request.endpoint) or endpoint_refusal(request.endpoint)
         failure = failure or reservation_failure(request) or options_failure(request.options)
         if failure := failure or self._misses(request):
             await abort(context, failure)

@@ -27,7 +27,7 @@ from slotmesh.codec import JSON
 from slotmesh.convert.specification import duration_to_wire
 from slotmesh.errors import Failure, Reason, bad_field
 from slotmesh.logs import get_logger
-from slotmesh.names import endpoint_mistake, overlong_endpoint
+from slotmesh.names import endpoint_failure, overlong_endpoint
 from slotmesh.runtime.loop_slices import StepQueue
 from slotmesh.security.audit import AUDIT
 from slotmesh.security.identity import caller, current_rpc, of_caller, quota_name
@@ -272,7 +272,7 @@ class RouterServicer(router_service_pb2_grpc.RouterServiceServicer):
 
     def _checked(self, endpoint: str, wire: call_pb2.CallOptions, payload: bytes) -> RouterCallOptions | Failure:
         """The options of a unary call, or the failure for invalid ones."""
-        if failure := endpoint_mistake(endpoint) or endpoint_refusal(endpoint):
+        if failure := endpoint_failure(endpoint) or endpoint_refusal(endpoint):
             return failure
         if len(payload) > MAX_INLINE_BYTES:
             return convert.too_large(len(payload))

@@ -27,7 +27,7 @@ from router_service.shell.dispatcher import Dispatcher
 from slotmesh.calls.slot_tokens import parse_token
 from slotmesh.convert.slot_requests import token_of, ttl_of
 from slotmesh.errors import Failure
-from slotmesh.names import endpoint_mistake, overlong_endpoint
+from slotmesh.names import endpoint_failure, overlong_endpoint
 from slotmesh.security.identity import caller_name, of_caller
 from slotmesh.security.permissions import callable_endpoints, endpoint_refusal, slot_refusal
 from slotmesh.status import abort
@@ -154,7 +154,7 @@ class RouterSlotServicer(slot_service_pb2_grpc.SlotServiceServicer):
         self, request: slot_service_pb2.ReserveSlotRequest, context: Context
     ) -> slot_service_pb2.ReserveSlotResponse:
         """Waits for a free slot and leases it."""
-        failure = endpoint_mistake(request.endpoint) or endpoint_refusal(request.endpoint)
+        failure = endpoint_failure(request.endpoint) or endpoint_refusal(request.endpoint)
         reservation = failure or convert.reservation_from_wire(request, caller_name())
         if isinstance(reservation, Failure):
             await abort(context, reservation)

@@ -1,8 +1,8 @@
 """slotmesh: a gRPC-native serving mesh. What applications import, and nothing else.
 
 The client and the decorators are loaded when they are first asked for: a service that needs the errors does not pay.
-Where gRPC is not loaded yet it is told to do without its event engine (`slotmesh.runtime.environment`), which makes
-calls quicker; an application that sets `GRPC_EXPERIMENTS` itself, to nothing too, keeps gRPC as it wants it.
+If gRPC is not loaded yet, its event engine is disabled (`slotmesh.runtime.environment`), which makes calls quicker; an
+application that sets `GRPC_EXPERIMENTS` itself, even to an empty value, keeps gRPC as it wants it.
 """
 
 from __future__ import annotations

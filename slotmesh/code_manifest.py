@@ -14,17 +14,14 @@ from hashlib import blake2b
 from types import MappingProxyType
 from typing import Any, Final
 
-# The files of an unpacked snapshot: whether there are others than its manifest has. The controller and replicas ask.
-#
-# Invariants: nothing is read, and no symlink is followed. What Python itself writes, `__pycache__`, does not count.
-
 _WRITTEN_BY_PYTHON = "__pycache__"
 
 
 def added_files(files: str, manifest: CodeManifest) -> Iterator[str]:
     """The paths of files and symlinks below the folder `files` that are not part of the snapshot.
 
-    One of them may be imported in place of another module: a user whom modes do not hold, as root, can add it.
+    One of them could be imported in place of another module: a user to whom file modes do not apply, as root, can add
+    it. No file is read, and no symlink is followed. `__pycache__`, which Python writes, is ignored.
     """
     known = {it.path for it in manifest.files} | manifest.links.keys()
     for place, folders, names in os.walk(files):
@@ -64,7 +61,7 @@ class CodeFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CodeManifest:
-    """What a snapshot has."""
+    """The content of a snapshot."""
 
     root: str
     """The folder that it was taken of: replicas import from the snapshot in its place."""

@@ -1,4 +1,4 @@
-"""Every way a call can fail: the reasons, what each says about execution, and the exceptions users catch.
+"""Every way a call can fail: the reasons, whether the call was executed, and the exceptions users catch.
 
 Purpose: the failure vocabulary of the whole mesh. Pure: the cores decide in these terms.
 Invariants: a `Failure` always states whether the call was executed; each `Reason` has exactly one exception class.
@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Final
 
 _ITEMS_SHOWN: Final = 10
-"""Places of items that a text names."""
+"""Places of items that a text lists."""
 _NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
@@ -89,7 +89,7 @@ class Failure:
     retry_delay_s: float | None = None
     """When a retry may succeed, seconds from now."""
     code: int | None = None
-    """gRPC status number where it differs from the reason's own: a handler may choose one."""
+    """gRPC status number if it differs from the reason's own: a handler may choose one."""
     metadata: Mapping[str, str] = field(default_factory=dict)
     trailers: bytes = b""
     """Of an rpc of a user's own proto: the trailing metadata that its handler has set
@@ -98,7 +98,7 @@ class Failure:
 
 
 def bad_field(field: str, what: str) -> Failure:
-    """A request is refused for what one of its fields has."""
+    """The failure of a request with an invalid field."""
     return Failure(reason=Reason.BAD_REQUEST, message=f"{field}: {what}", metadata={"field": field})
 
 
@@ -145,7 +145,7 @@ class SlotmeshError(Exception):
         """Of a `map`: the places of all items that failed, counted from 0, ascending. Empty where it was no map."""
 
     def of_map(self, failed_items: tuple[int, ...], count: int) -> None:
-        """This is the first failure of a map of `count` items, of which these failed. Its text says so, too."""
+        """This is the first failure of a map of `count` items, of which these failed. Adds them to the text."""
         self.failed_items = failed_items
         self.args = (f"{self.args[0]}; {items_failed(failed_items, count)}", *self.args[1:])
 
@@ -165,7 +165,7 @@ class InvalidArgument(SlotmeshError):
 
 
 class ResourceExhausted(SlotmeshError):
-    """No room now; `retry_delay_s` says when to try again."""
+    """No room now; `retry_delay_s`: when to try again."""
 
 
 class Unavailable(SlotmeshError):
@@ -281,7 +281,7 @@ class ClientBufferFull(ResourceExhausted):
 
 
 class QuotaExceeded(ResourceExhausted):
-    """The caller has as much of something as one caller may; its `metadata["quota"]` says of what."""
+    """The caller has as much of something as one caller may have; `metadata["quota"]` names it."""
 
     reason = Reason.QUOTA_EXCEEDED
 
@@ -326,7 +326,7 @@ class Draining(Unavailable):
 
 
 class StreamSilent(Unavailable):
-    """The stream had no call and said nothing for too long: its server has ended it. Nothing of it was executed."""
+    """The stream had no call and was silent for too long: its server has ended it. Nothing of it was executed."""
 
     reason = Reason.STREAM_SILENT
 
@@ -404,7 +404,7 @@ class RevisionConflict(Aborted):
 
 
 class ApplyConflict(Aborted):
-    """A file that is applied has changed what somebody else has changed, too; look at it, then force it or adopt it."""
+    """An applied file has changed what another change has changed, too; look at it, then force it or adopt it."""
 
     reason = Reason.APPLY_CONFLICT
 

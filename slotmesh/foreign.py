@@ -1,12 +1,12 @@
-"""Foreign code: functions, classes and objects of users, wherever slotmesh calls or reads them.
+"""Foreign code: functions, classes and objects of users, wherever slotmesh calls or reads them. Pure.
 
-Purpose: the one guard for all these places. Each of them catches `BaseException` around the foreign call, and words and
-counts what came of it by this module.
-Invariants: foreign code may raise anything, also as it is only described: SystemExit, KeyboardInterrupt, StopIteration,
-GeneratorExit, or a CancelledError where nothing was cancelled. That is the outcome of the one call it was raised in.
-`text_of`, `described`, `shown` and `type_name` raise nothing and return plain strings; `each` returns a result for each
-value or raises, as StopIteration ends a `list(map(…))` without a trace.
-Pure.
+Purpose: the one guard for all these places. Each of them catches `BaseException` around the foreign call, and uses this
+module to describe and count the outcome.
+Invariants: foreign code may raise anything, even while it is only described: SystemExit, KeyboardInterrupt,
+StopIteration, GeneratorExit, or a CancelledError although nothing was cancelled. That is the outcome of the one call it
+was raised in. `text_of`, `described`, `shown` and `type_name` raise nothing and return plain strings; `each` returns a
+result for each value or raises, as StopIteration would end a `list(map(…))` without a trace. Once a call's failure is
+known, `forget_call` removes everything of the call from the exception.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def each(function: Callable[[ValueT], ResultT], values: Sequence[ValueT]) -> lis
 
     Raises:
         StoppedEarly: `function` raised StopIteration.
-        BaseException: whatever else `function` raises.
+        BaseException: any other error of `function`.
     """
     results = list(map(function, values))
     if len(results) != len(values):
@@ -69,25 +69,14 @@ def shown(value: object, most: int) -> str:
 
 
 def is_exception(value: Any) -> bool:
-    """Whether this is an exception by its class. The object itself is not asked, as `isinstance` would."""
+    """Whether this is an exception by its class. Does not use `isinstance`, which would call the object's own code."""
     return issubclass(type(value), BaseException)
 
 
-# Exceptions that several calls raise: a module's own, one that a future keeps, one that the constructor has caught.
-#
-# Purpose: Python keeps on an exception where it was raised, once more each time, and what was being handled: frames,
-# with
-# all arguments of the calls. What one call leaves there would be kept for as long as the exception, and be logged as
-# another call's.
-# Invariant: once a call's failure is known, nothing of the call is on what it has raised, nor on its causes, its
-# contexts
-# and the members of its groups. Text, arguments and notes are the user's, and stay.
-# Pure.
-
 MAX_EXCEPTIONS: Final = 1_000
-"""Of one chain and its groups; those beyond keep what they have."""
+"""Of one chain and its groups; further ones keep what they have."""
 
-# As they are of all exceptions: a class of the user's may forbid to set attributes, as frozen dataclasses do.
+# The descriptors of the base class: a class of the user's may forbid setting attributes, as frozen dataclasses do.
 _cause: Final[Any] = BaseException.__dict__["__cause__"]
 _context: Final[Any] = BaseException.__dict__["__context__"]
 _suppress_context: Final[Any] = BaseException.__dict__["__suppress_context__"]
@@ -96,13 +85,19 @@ _members: Final[Any] = BaseExceptionGroup.__dict__["exceptions"]
 
 
 def forget_call(error: BaseException) -> None:
-    """Takes tracebacks, causes and contexts off the exception, and off all that these lead to."""
+    """Removes tracebacks, causes and contexts from the exception, and from all that these lead to.
+
+    Several calls may raise one exception: a module's own, one that a future keeps, one that the constructor has caught.
+    Python adds to it each time where it was raised, and the exception being handled: frames, with all arguments of the
+    calls. These would be kept for as long as the exception, and be logged with another call. Text, arguments and notes
+    are the user's, and stay.
+    """
     met = {id(error)}
     pending = [error]
     while pending:
         each = pending.pop()
         linked = [_cause.__get__(each), _context.__get__(each)]
-        if issubclass(type(each), BaseExceptionGroup):  # the object itself is not asked, as it is foreign
+        if issubclass(type(each), BaseExceptionGroup):  # not `isinstance`, which would call foreign code
             linked += _members.__get__(each)
         _traceback.__set__(each, None)
         _cause.__set__(each, None)

@@ -43,7 +43,7 @@ class Histogram:
 
 
 def quantile_bound(bounds: Sequence[float], counts: Sequence[int], share: float) -> float | None:
-    """The upper bound of the bucket that the quantile is in: so many of the values are there or below.
+    """The upper bound of the bucket with the quantile: the share `share` of the values is in it or below.
 
     None without values; infinite where it is above all bounds. `share` is above 0, and 1 at most.
     """

@@ -1,7 +1,7 @@
 """The one table from gRPC statuses and reasons to statuses of HTTP. Pure.
 
-Invariants: each gRPC status has one; a reason goes before its status only where HTTP has a word of its own for it. A
-failure of what ran is never told as a mistake of the request, unless the handler itself says so by its status.
+Invariants: each gRPC status has one; a reason goes before its status only if HTTP has a status of its own for it. A
+failure of a call that ran is never reported as an error of the request, unless the handler chooses such a status.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The one table between reasons, gRPC statuses and exceptions, and the conversions that read it.
 
 Purpose: domain `Failure` <-> `slotmesh.v1.Failure` in frames <-> `google.rpc.Status` details on rpcs <-> exceptions.
-Invariants: no other module names a `grpc.StatusCode`; every failure on the wire says whether the call was executed.
+Invariants: no other module names a `grpc.StatusCode`; every failure on the wire states whether the call was executed.
 """
 
 from __future__ import annotations
@@ -269,7 +269,7 @@ def from_rpc_error(error: grpc.RpcError) -> Failure:
 
 
 def unauthenticated(message: str) -> grpc.aio.AioRpcError:
-    """The error of an rpc that was not sent, as its caller has no token to send."""
+    """The error of an rpc that was not sent, because the token source has no token."""
     failure = Failure(reason=Reason.UNAUTHENTICATED, message=message, executed=Executed.NO)
     status: Any = rpc_status.to_status(to_status(failure))
     trailing = grpc.aio.Metadata(*status.trailing_metadata)
@@ -279,10 +279,10 @@ def unauthenticated(message: str) -> grpc.aio.AioRpcError:
 def is_unknown_there(error: grpc.RpcError) -> bool:
     """Whether the server does not have the rpc at all: servers of slotmesh refuse with details."""
     try:
-        said = rpc_status.from_call(error) is not None  # type: ignore[arg-type]  # as above
+        has_details = rpc_status.from_call(error) is not None  # type: ignore[arg-type]  # as above
     except ValueError:
-        said = True
-    return not said and error.code() is _Code.UNIMPLEMENTED
+        has_details = True
+    return not has_details and error.code() is _Code.UNIMPLEMENTED
 
 
 def _transport_failure(code: grpc.StatusCode, message: str) -> Failure:

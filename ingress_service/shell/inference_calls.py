@@ -30,7 +30,7 @@ from slotmesh.client.calls.outcomes import refusal_of
 from slotmesh.client.calls.payloads import too_large
 from slotmesh.errors import Executed, Failure, MethodNotFound, Reason
 from slotmesh.inference.grpc_inference_service_pb2_grpc import GRPCInferenceServiceStub
-from slotmesh.names import endpoint_mistake
+from slotmesh.names import endpoint_failure
 from slotmesh.oip.calls import (
     ParameterMeaning,
     answer_of,
@@ -101,7 +101,7 @@ class Inferences:
         answer: RequestAnswer,
     ) -> None:
         """Reads the body, and answers. `lines`: all headers. Raises RequestRefusal, SlotmeshError, ClientLeft."""
-        if failure := endpoint_mistake(path.model, "model_name"):
+        if failure := endpoint_failure(path.model, "model_name"):
             raise to_exception(failure)
         options = inference_headers(lines)
         terms = terms_of(headers.terms) if headers.terms else PLAIN

@@ -262,7 +262,7 @@ def _arrival(batch: replica_service_pb2.RunBatch, first: int, count: int) -> Arr
     if len(shard_keys) not in {0, 1, count}:
         return bad_request("origins.shard_keys", f"{len(shard_keys)} of them for {count} payloads")
     columns = TraceColumns(origins.trace_starts, origins.traceparents, origins.tracestates, origins.http_requests)
-    if error := columns.mistake(count):
+    if error := columns.problem(count):
         return bad_request(f"origins.{error[0]}", error[1])
     return Arrival(waited_s, origins.shadow, first, shard_keys, columns.by_id(range(first, first + count)))
 

@@ -162,7 +162,7 @@ def _add_origins(origins: replica_service_pb2.RunOrigins, outgoing: OutgoingBatc
 def traces_of(batch: router_service_pb2.CallBatch, ids: Sequence[int]) -> dict[int, TraceContext] | Failure:
     """The trace contexts of the calls of a batch, by id. The ids are valid."""
     columns = TraceColumns(batch.trace_starts, batch.traceparents, batch.tracestates, batch.http_requests)
-    problem = columns.mistake(len(ids))
+    problem = columns.problem(len(ids))
     return columns.by_id(ids) if problem is None else bad_field(*problem)
 
 

@@ -21,7 +21,7 @@ from router_service.core.rosters import FoundCalls, RosterVersion, SessionConnec
 from slotmesh.calls.id_ranges import Range
 from slotmesh.convert.batches import ranges_from_wire, ranges_to_wire
 from slotmesh.errors import Executed, Failure, Reason, bad_field
-from slotmesh.names import endpoint_mistake
+from slotmesh.names import endpoint_failure
 from slotmesh.streams.features import RESENT_ALL
 from slotmesh.streams.limits import MAX_CALL_ID, MAX_ROSTERS
 from slotmesh.v1 import call_pb2, replica_service_pb2, router_service_pb2
@@ -39,7 +39,7 @@ def opening_problem(request: StreamRequest) -> Failure | None:
             "open", f"the first frame must be open, got {request.WhichOneof('frame') or 'an unknown frame'}"
         )
     opening = request.open
-    if failure := endpoint_mistake(opening.endpoint, "open.endpoint"):
+    if failure := endpoint_failure(opening.endpoint, "open.endpoint"):
         return failure
     if len(opening.features) > MAX_FEATURES:
         return bad_field("open.features", f"at most {MAX_FEATURES}, got {len(opening.features)}")

@@ -1,6 +1,7 @@
 """The options of calls, each declared once, with its default. Pure.
 
-Purpose: what clients say, and what routers and replicas read; each of these adds what only it knows.
+The declaration of an option determines which values clients refuse (`slotmesh.client.calls.options`) and servers, too
+(`slotmesh.convert.call_options`), its form on the wire, and the services that read it.
 """
 
 from __future__ import annotations
@@ -12,18 +13,13 @@ from enum import Enum, Flag, auto
 from types import MappingProxyType
 from typing import Any, Final, TypedDict, TypeVar
 
-# What the declaration of one option of calls has besides its name, type and default. Pure.
-#
-# Purpose: an option is declared once, in `slotmesh.calls.call_options`. From its declaration follow what clients refuse
-# (`slotmesh.client.calls.options`) and servers too (`rules`), its form on the wire (`wire`), and who reads it.
-
 ValueT = TypeVar("ValueT")
 _DECLARED: Final = "option"
 """Key in the metadata of a dataclass's field."""
 
 
 class OptionKind(Enum):
-    """What values an option has."""
+    """The type of an option's values."""
 
     METHOD = auto()
     CONTENT_TYPE = auto()
@@ -32,16 +28,16 @@ class OptionKind(Enum):
     TENANT = auto()
     """Printable text of a bounded length; empty: none."""
     DURATION = auto()
-    """Seconds, not negative; None: not said. On the wire a Duration."""
+    """Seconds, not negative; None: not set. On the wire a Duration."""
     TIME = auto()
-    """A time of day, aware of its zone; None: not said. On the wire a Timestamp."""
+    """A time of day, aware of its zone; None: not set. On the wire a Timestamp."""
     FLAG = auto()
     COUNT = auto()
     """An integer, not negative."""
     METADATA = auto()
     """Text by name, bounded."""
     MARK = auto()
-    """Some bytes that nobody can guess; empty: none."""
+    """Some bytes that cannot be guessed; empty: none."""
 
 
 class Reader(Flag):
@@ -60,9 +56,9 @@ class Option:
     kind: OptionKind
     read_by: Reader
     wire: str = ""
-    """Name of the field of the message where it is another one than `argument`."""
+    """Name of the field of the message if it differs from `argument`."""
     stays: bool = False
-    """Routers take it out of what replicas get, so that calls which differ in it alone travel as one batch."""
+    """Routers remove it from the options for replicas, so that calls which differ only in it travel as one batch."""
 
     @property
     def argument(self) -> str:
@@ -104,7 +100,7 @@ _BOTH: Final = Reader.ROUTER | Reader.REPLICA
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatedOptions:
-    """What calls say of themselves. One object for all calls of a batch."""
+    """The options of calls. One object for all calls of a batch."""
 
     method: str = option("", OptionKind.METHOD, read_by=_BOTH)
     """Empty is `__call__`."""
@@ -112,10 +108,10 @@ class StatedOptions:
     ordering_key: str = option("", OptionKind.KEY, read_by=_BOTH, stays=True)
     """Calls of one key run one after another. Batches have a field for it: one key for all calls, or one for each."""
     shard_key: str = option("", OptionKind.KEY, read_by=_BOTH, stays=True)
-    """Calls of one key go to one backend. Means nothing where there is an ordering key.
-    Batches have a field for it, as handlers may ask for it."""
+    """Calls of one key go to one backend. No effect if there is an ordering key.
+    Batches have a field for it, as handlers may read it."""
     timeout_s: float | None = option(None, OptionKind.DURATION, read_by=Reader.ROUTER)
-    """From a call's arrival at the router to its deadline: what passes it is dropped. None: there is none."""
+    """From a call's arrival at the router to its deadline: a later call is dropped. None: there is none."""
     slo_s: float | None = option(None, OptionKind.DURATION, read_by=Reader.ROUTER, wire="relative_slo", stays=True)
     """From a call's arrival at the router to when it should be answered: orders the queue, drops nothing."""
     slo_at: datetime | None = option(None, OptionKind.TIME, read_by=Reader.ROUTER, wire="absolute_slo", stays=True)
@@ -123,11 +119,11 @@ class StatedOptions:
     idempotent: bool = option(False, OptionKind.FLAG, read_by=Reader.ROUTER)
     """Calls may be executed more than once."""
     no_reply: bool = option(False, OptionKind.FLAG, read_by=_BOTH)
-    """Callers hear only that a call has ended."""
+    """The caller's only result is that the call has ended."""
     streaming: bool = option(False, OptionKind.FLAG, read_by=_BOTH)
-    """Callers take each value that the handler yields. Such a call ends with its connection."""
+    """The caller takes each value that the handler yields. Such a call ends with its connection."""
     stop_generation: int = option(0, OptionKind.COUNT, read_by=_BOTH)
-    """Once a call of its ordering key and this generation has failed, none of these starts. 0: calls go on."""
+    """Once a call of its ordering key and this generation has failed, none of these starts. 0: calls continue."""
     tenant: str = option("", OptionKind.TENANT, read_by=Reader.ROUTER, stays=True)
     """On whose behalf the client calls. Calls that wait take turns by tenant, and endpoints may limit each."""
     metadata: Mapping[str, str] = option(NO_METADATA, OptionKind.METADATA, read_by=Reader.REPLICA)
@@ -141,7 +137,7 @@ OPTIONS: Final = options_of(StatedOptions)
 
 
 class OptionChanges(TypedDict, total=False):
-    """What a view may say differently from the view that it is made from. `Endpoint.options` says what each means."""
+    """Options in which a view may differ from the view that it is made from; documented by `Endpoint.options`."""
 
     content_type: str
     timeout: float | timedelta | None

@@ -1,7 +1,7 @@
-"""One bound that many share: one holder cannot take all of it, and newcomers find a reserve.
+"""One bound that many share: one holder cannot take all of it, and newcomers find a reserve. Pure.
 
-Purpose: for what is counted in all (bytes, requests, connections), where quotas of known callers do not tell how much
-there is for the others. Pure.
+Purpose: for totals (bytes, requests, connections), where quotas of known callers do not determine how much is left for
+the others.
 Invariants: `total` is the sum of `held`; a holder that has something gets no more once it has its share; above `most`
 only holders get anything that have `floor` at most, and all of these together get `reserve`. A holder with
 nothing is not kept here. Each amount taken is given back exactly once, by the code that took it.
@@ -14,23 +14,21 @@ from enum import Enum, auto
 from math import ceil
 from typing import Final, Generic, NamedTuple, Self, TypeVar
 
-# How much of a bound one holder may have: a multiple of what it leaves free. Pure.
-#
-# Purpose: alone a holder has most of the bound; several that want more have equal parts; and there is always room for
-# one
-# more. No holder has to be known before, and none is a reserve for others that do not come.
-# Source: A. K. Choudhury and E. L. Hahne, "Dynamic queue length thresholds for shared-memory packet switches", IEEE/ACM
-# Transactions on Networking 6 (2), 1998.
-
 
 class DynamicThreshold(NamedTuple):
-    """A holder may have `times / per` of what is free then."""
+    """A holder may have a multiple of what it leaves free: `times / per`.
+
+    A single holder has most of the bound; several that want more have equal parts; and there is always room for one
+    more. Holders need not be known before, and nothing is reserved for others that do not come.
+    Source: A. K. Choudhury and E. L. Hahne, "Dynamic queue length thresholds for shared-memory packet switches",
+    IEEE/ACM Transactions on Networking 6 (2), 1998.
+    """
 
     times: int = 1
     per: int = 1
 
     def allows(self, held: int, free: int) -> bool:
-        """Whether a holder may have `held` where `free` is left beside that."""
+        """Whether a holder may have `held` while `free` is left beside that."""
         return self.per * held <= self.times * free
 
     def room(self, held: int, free: int) -> int:
@@ -84,10 +82,10 @@ class FairBound(Generic[HolderT]):
         return cls(most, share=int(SHARE * most), reserve=max(floor, int(RESERVE * most)), floor=floor)
 
     def over(self, who: HolderT, amount: int, own: int = 0, *, has_share: bool = True) -> Over | None:
-        """Why `who` may not have so much more; None where it may.
+        """Why `who` may not have `amount` more; None if it may.
 
-        `own`: what it has already of the one thing that would become larger: a share does not bind who has one thing.
-        `has_share` False: `who` stands for many, for whom no share goes.
+        `own`: what it has already of the one thing that would grow: the share does not limit a holder of one thing.
+        `has_share` False: `who` stands for many holders, to which no share applies.
         """
         held = self.held.get(who, 0) + amount
         if has_share and held > self.share and held - amount > own:
@@ -96,14 +94,14 @@ class FairBound(Generic[HolderT]):
         return Over.ALL if self.total + amount > room else None
 
     def take(self, who: HolderT, amount: int) -> None:
-        """It has so much more."""
+        """Adds `amount` to the holder."""
         if not amount:
             return
         self.held[who] = self.held.get(who, 0) + amount
         self.total += amount
 
     def give(self, who: HolderT, amount: int) -> None:
-        """It has so much less."""
+        """Takes `amount` from the holder."""
         if not amount:
             return
         if left := self.held[who] - amount:

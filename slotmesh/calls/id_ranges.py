@@ -1,8 +1,9 @@
-"""Ids as ranges, both ends included, as frames name them: neighbours together, so that cost is not once an id.
+"""Ids as ranges, both ends included, as frames name them; and the slices of calls that ids belong to.
 
-Purpose: calls that were sent, acknowledged, cancelled, found or forgotten are named by ranges on every stream.
-Invariants: arguments named `ranges` are as `merged` leaves them: in order, disjoint, and never next to one another.
-Owner: pure functions.
+Purpose: calls that were sent, acknowledged, cancelled, found or forgotten are named by ranges on every stream, so that
+the cost is not per id.
+Invariants: arguments named `ranges` are as `merged` returns them: in order, disjoint, and never adjacent.
+Owner of the functions: none, they are pure; of a ledger: the sender of the calls.
 """
 
 from __future__ import annotations
@@ -10,17 +11,6 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Protocol, TypeVar
-
-# Which slice of calls an id means: slices by the ids that they were given when they were sent.
-#
-# Purpose: the sender of calls in slices gives them consecutive ids, and finds the slice by an id that comes back, and
-# the
-# place in it. Cost is once a slice, not once an id.
-# Invariants: ids strictly increase, so slices are in the order of their ids. A slice stays until it is dropped as a
-# whole. It comes in by `number` or `take_over`, and leaves by `drop` or `reset`, by nothing else that a dict has: this
-# is
-# one (first id -> slice) because most answers name the first id of a slice, and a look-up of that must not cost a call.
-# Owner: the sender of the calls: `RoutedReplica` in the router, the pending calls in the client.
 
 _SWEEP_FROM = 64
 
@@ -37,7 +27,16 @@ SliceT = TypeVar("SliceT", bound=Slice)
 
 
 class Ledger(dict[int, SliceT]):
-    """Slices that were sent, by the first of their ids."""
+    """Slices of calls that were sent, by the first of their ids.
+
+    Purpose: the sender of calls in slices gives them consecutive ids, and finds the slice, and the place in it, by an
+    id that is returned. The cost is per slice, not per id.
+    Invariants: ids strictly increase, so slices are in the order of their ids. A slice stays until it is dropped as a
+    whole. It is added by `number` or `take_over`, and removed by `drop` or `reset`, never by the methods of a dict:
+    this is one (first id -> slice) because most answers name the first id of a slice, and looking that up must not cost
+    a call.
+    Owner: the sender of the calls: `RoutedReplica` in the router, the pending calls in the client.
+    """
 
     __slots__ = ("_firsts", "next_id")
 
@@ -63,13 +62,13 @@ class Ledger(dict[int, SliceT]):
         self._firsts.append(each.first)
 
     def drop(self, each: SliceT) -> None:
-        """Nothing more comes for the slice."""
+        """The slice gets no more answers."""
         del self[each.first]
         if len(self._firsts) > _SWEEP_FROM + 2 * len(self):
             self._firsts = list(self)
 
     def reset(self) -> None:
-        """Ids mean nothing any more, and begin anew."""
+        """Forgets all ids, and starts anew."""
         self.clear()
         self._firsts.clear()
         self.next_id = 1
@@ -95,7 +94,7 @@ class Ledger(dict[int, SliceT]):
     def slices(self, ids: Sequence[int]) -> Iterator[tuple[SliceT, int, int, int]]:
         """Cuts ids, in any order, into slices: slice, place of the first id in it, index in `ids`, count.
 
-        What is not here is passed over. A slice may be dropped before the next one is asked for.
+        Unknown ids are skipped. A slice may be dropped before the next one is requested.
         """
         at, end = 0, len(ids)
         may_jump = not isinstance(ids, range)

@@ -1,6 +1,7 @@
-"""What a handler's method takes and gives, as it travels from replicas to routers to who asks. Pure.
+"""The parameters and results of a handler's methods, as replicas report them to routers and routers to clients. Pure.
 
-Invariant: routers pass the text of a schema on, and never read it.
+Replicas read them off annotations: JSON Schemas, and tensors with the datatypes of the Open Inference Protocol.
+Invariant: routers pass the text of a schema on, and never parse it.
 """
 
 from __future__ import annotations
@@ -10,15 +11,13 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
-# Datatypes of the Open Inference Protocol, and how their elements lie in memory. Pure.
-
 BYTES: Final = "BYTES"
 BF16: Final = "BF16"
 
 
 @dataclass(frozen=True, slots=True)
 class Datatype:
-    """One of them, of elements of a fixed size."""
+    """A datatype of elements of a fixed size, and their form in memory."""
 
     name: str
     size: int
@@ -26,7 +25,7 @@ class Datatype:
     dtype: str
     """As numpy writes it, little-endian. Of BF16, which numpy lacks, that of FP32: it is widened, without a loss."""
     typed: str = ""
-    """The field of `InferTensorContents` that has its elements; empty: it has none."""
+    """The field of `InferTensorContents` for its elements; empty: none."""
     code: str = ""
     """The type code of `array` and `memoryview`."""
 
@@ -54,7 +53,7 @@ FIXED: Final[Mapping[str, Datatype]] = MappingProxyType(
 DATATYPES: Final = (*FIXED, BYTES)
 """All names."""
 TYPED_BYTES: Final = "bytes_contents"
-"""The field that has the elements of BYTES."""
+"""The field for the elements of BYTES."""
 OF_DTYPE: Final[Mapping[str, str]] = MappingProxyType(
     {each.dtype: name for name, each in FIXED.items() if name != BF16}
 )
@@ -83,7 +82,7 @@ class MethodOutline:
 
 
 def fitting(outlines: Iterable[MethodOutline], most: int = MAX_OUTLINE_CHARS) -> tuple[MethodOutline, ...]:
-    """The first of them, with so many characters in all."""
+    """The first outlines that together have at most `most` characters."""
     kept: list[MethodOutline] = []
     for each in outlines:
         most -= each.size
@@ -92,8 +91,6 @@ def fitting(outlines: Iterable[MethodOutline], most: int = MAX_OUTLINE_CHARS) ->
         kept.append(each)
     return tuple(kept)
 
-
-# What a method takes and gives as tensors: read by replicas off annotations, told by routers to who asks. Pure.
 
 MAX_DESCRIBED: Final = 4_096
 """Tensors of all methods of a handler that are described; methods behind them are not."""
@@ -108,23 +105,23 @@ class TensorType:
     datatype: str
     """As the protocol names it."""
     shape: tuple[int, ...]
-    """-1 where a dimension is not known."""
+    """-1 for an unknown dimension."""
     optional: bool = False
     """Of an input: the parameter has a default."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MethodTensors:
-    """One method."""
+    """The tensors of one method."""
 
     inputs: tuple[TensorType, ...] = ()
     outputs: tuple[TensorType, ...] = ()
-    """Empty where the annotation does not tell."""
+    """Empty if the annotation does not determine them."""
     yields: bool = False
     """It has any number of results."""
     batch_size: int = 0
-    """Calls that it takes at once, at most; 0: it is no batch method."""
+    """Calls that one batch has at most; 0: it is no batch method."""
 
 
 NO_TENSORS: Final[Mapping[str, MethodTensors]] = MappingProxyType({})
-"""Of methods that nothing is known of."""
+"""Of unknown methods."""

@@ -1,9 +1,9 @@
 """Payloads of many calls back to back, in one piece of memory, with their sizes beside it.
 
-Purpose: whoever passes payloads on makes no object of each. One is cut out where it is wanted, and all of them are in
+Purpose: code that passes payloads on makes no object of each. One is cut out where it is needed, and all of them are in
 one pass without a step of Python for each.
 Invariants: the sizes add up to the block. A part of a block is a copy of its own: it keeps no other payload alive.
-Owner: whoever has parsed, or joined, the payloads; nobody changes a block.
+Owner: the code that has parsed, or joined, the payloads. Blocks are never changed.
 """
 
 from __future__ import annotations

@@ -1,8 +1,13 @@
-"""Rpcs of users' own protos between router and replica: their content types, and how responses are framed.
+"""Payloads with more than a result in them: responses of users' own rpcs, and results with an HTTP status and headers.
 
-Purpose: a response travels as its bytes, and what gRPC has beside responses (initial and trailing metadata) in the same
-payload, framed as gRPC-Web does it: a byte that says what follows, its length in four bytes, and that. Pure.
-Invariants: what is framed here is found again by `frames_in`; bytes of a peer that are no frames are a `BadFrames`.
+An rpc of a user's own proto: its response travels as bytes, together with its initial and trailing metadata, in frames
+as in gRPC-Web: one byte for the kind, four for the length, then the content.
+A call by HTTP: status and headers that a handler sets for its response follow the result: they belong to one call, and
+results travel in batches. In the payload they are counted, cut into chunks, kept and sent again with it; other calls
+pay nothing, and routers need not support them.
+Invariants: `frames_in` parses what `framed` makes; invalid bytes of a peer raise `BadFrames`. Behind a result follow
+the head, its size (four bytes, little-endian), and the mark of the call's options, which cannot be guessed by the
+author of a result. If the size is impossible, there is no head. Pure.
 """
 
 from __future__ import annotations
@@ -16,17 +21,17 @@ from typing import Any, Final, TypeAlias
 RPC: Final = "application/grpc+proto"
 """The payload is the one request, the result is frames."""
 RPC_REQUESTS: Final = "application/grpc+proto;requests"
-"""The payload is empty: requests come one by one, by RequestItems. The result, or each value, is frames."""
+"""The payload is empty: requests arrive one by one, by RequestItems. The result, or each value, is frames."""
 RPC_TYPES: Final = frozenset({RPC, RPC_REQUESTS})
 
 MESH_SERVICES: Final = ("slotmesh.", "grpc.", "inference.GRPCInferenceService")
-"""How full names of services begin that are the mesh's, and no user's own."""
+"""Full names of services with this prefix are the mesh's own, not a user's."""
 
 MESSAGE: Final = 0x00
 INITIAL: Final = 0x40
 """Initial metadata. gRPC-Web has none in its body."""
 TRAILERS: Final = 0x80
-"""Trailing metadata: not the end of the rpc, which says itself how it ended."""
+"""Trailing metadata. It is not the end of the rpc, which has an outcome of its own."""
 HEAD_BYTES: Final = 5
 
 MAX_METADATA_BYTES: Final = 4 * 1024
@@ -35,7 +40,7 @@ MAX_METADATA_BYTES: Final = 4 * 1024
 MAX_REQUESTS_AHEAD: Final = 64
 """Requests of one call that its handler has not taken, at most."""
 MAX_REQUEST_BYTES_AHEAD: Final = 256 * 1024
-"""The same in bytes: no more are sent once there are so many. One request always may be."""
+"""The same in bytes: no more requests are sent above this. One request always may be."""
 MAX_REQUEST_FRAME_BYTES: Final = 256 * 1024
 """Of requests in one frame; larger ones are cut."""
 
@@ -53,7 +58,7 @@ def framed(kind: int, content: bytes) -> bytes:
 
 
 def message_alone(payload: bytes) -> bytes | None:
-    """The message in a payload that has nothing else; None where it has."""
+    """The message of a payload that has nothing else; None for other payloads."""
     if payload[:1] == b"\x00" and int.from_bytes(payload[1:HEAD_BYTES], "big") == len(payload) - HEAD_BYTES:
         return payload[HEAD_BYTES:]
     return None
@@ -95,18 +100,12 @@ def metadata_from_bytes(raw: bytes) -> MetadataPairs:
     return tuple(pairs)
 
 
-# Status and headers of an answer of HTTP, which a handler has set, behind the payload of its result. Pure.
-#
-# Purpose: they are each call's own, while results travel in batches. In the payload they are counted, cut into chunks,
-# kept and sent again with it; calls that do not use them pay nothing, and routers need not know of them.
-# Invariants: behind the result stands the head, its size in four bytes, the lowest first, and the mark of the call's
-# options, which nobody can guess who could have had a part in the result. Where the size cannot be true, there is none.
-
+# -- HTTP status and headers of a result -------------------------------------------------------------------------------
 MAX_HEAD_BYTES: Final = 64 * 1024
 MIN_MARK_BYTES: Final = 16
 MAX_MARK_BYTES: Final = 32
 MAX_HEADERS: Final = 64
-"""Of an answer, as a handler sets them."""
+"""Of a response, as set by a handler."""
 MAX_HEADER_BYTES: Final = 8 * 1024
 """Names and values of these."""
 BODILESS: Final = frozenset({204, 304})
@@ -117,20 +116,20 @@ _VALUE: Final = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
 _RESERVED: Final = frozenset(
     # Of one connection, which is not the handler's (RFC 9110, section 7.6.1).
     {"connection", "keep-alive", "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade"}
-    # What frames the answer, or what the front itself says.
+    # Those that frame the response, or that the front sets itself.
     | {"content-length", "date", "x-request-id", "proxy-authenticate", "proxy-authorization"}
 )
 _RESERVED_PREFIX: Final = "access-control-"
-"""Of browsers, which ask the front (`--cors-origins`)."""
+"""Of browsers' CORS requests, which the front answers (`--cors-origins`)."""
 
 
 def with_head(payload: bytes, head: bytes, mark: bytes) -> bytes:
-    """A result, and what was set for its answer."""
+    """A result, followed by the head for its response."""
     return b"".join((payload, head, len(head).to_bytes(_SIZE_BYTES, "little"), mark))
 
 
 def split_head(payload: bytes, mark: bytes) -> tuple[bytes, bytes | None]:
-    """A result, and what was set for its answer; None: nothing was."""
+    """A result, and the head for its response; None: there is none."""
     if not payload.endswith(mark):
         return payload, None
     end = len(payload) - len(mark) - _SIZE_BYTES
@@ -141,7 +140,7 @@ def split_head(payload: bytes, mark: bytes) -> tuple[bytes, bytes | None]:
 
 
 def head_problem(status: Any, headers: Iterable[tuple[Any, Any]]) -> str:
-    """Why an answer cannot have this status and these headers; empty where it can."""
+    """Why a response cannot have this status and these headers; empty if it can."""
     if type(status) is not int or not 200 <= status <= 599:
         return f"status must be 200 to 599, got {status!r:.40}"
     size = 0

@@ -2,7 +2,7 @@
 
 Purpose: any router finds the replica that granted a slot by its token alone, and tokens cannot be guessed.
 Invariants: a token is printable and safe in URLs; what `format_token` writes, `parse_token` reads back; a text in which
-a character was changed, added or lost is no token. (A checksum detects mistakes. It need not detect forgeries: without
+a character was changed, added or lost is no token. (A checksum detects errors. It need not detect forgeries: without
 the secret they open nothing.) A token is a secret: its `repr` does not show it, and messages have it `redacted`.
 """
 
@@ -13,10 +13,8 @@ from functools import lru_cache
 from hashlib import blake2b
 from typing import Final, NamedTuple
 
-# How long leases of slots are: the same for clients, routers and replicas. Pure.
-
 DEFAULT_LEASE_S: Final = 10.0
-"""Where nothing else is asked for."""
+"""The default, for clients, routers and replicas."""
 MAX_LEASE_S: Final = 300.0
 """Of one lease, and of a slot in all, renewed or not."""
 
@@ -24,7 +22,7 @@ MAX_LEASE_S: Final = 300.0
 SECRET_BYTES = 16
 """128 random bits, drawn by the replica for each slot."""
 MAX_TOKEN_CHARS = 2048
-"""Longer texts are not looked at."""
+"""Longer texts are not parsed."""
 SHOWN_CHARS = 4
 """As much of a token as may be shown."""
 

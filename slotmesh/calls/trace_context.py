@@ -1,7 +1,9 @@
-"""Which trace calls belong to, by W3C Trace Context, and which HTTP request: the columns of a batch that say so. Pure.
+"""The trace and the HTTP request that calls belong to, and the columns of a batch for them. Pure.
 
 Purpose: metadata is the same for all calls of a batch, and a `traceparent` there would split every batch. So batches
-have columns for it, of stretches of calls that share one; a batch without any has nothing.
+have columns for it, with an entry for each stretch of calls that share one; a batch without any has none. Ids that
+clients and proxies give their requests (X-Request-ID) are restricted to texts that are short and safe in a header, a
+log line and a document.
 Owner: pure functions, for clients, routers and replicas.
 """
 
@@ -15,7 +17,7 @@ from typing import Final, NamedTuple, cast
 MAX_TRACEPARENT_CHARS: Final = 128
 MAX_TRACESTATE_CHARS: Final = 512
 MAX_HTTP_BYTES: Final = 8 * 1024
-"""Of what is said of one request."""
+"""Of one HttpRequest."""
 
 _SAMPLED: Final = 0x01
 
@@ -27,10 +29,10 @@ class TraceContext(NamedTuple):
     """The span that a call was made in, and the HTTP request that it came by."""
 
     traceparent: str
-    """Empty: it was made in no span that is known."""
+    """Empty: it was made in no known span."""
     tracestate: str = ""
     http: bytes = b""
-    """An HttpRequest, which nobody reads on the way; empty: it did not come by HTTP."""
+    """An HttpRequest, which is not parsed on the way; empty: it did not come by HTTP."""
 
 
 Traces = Mapping[int, TraceContext]
@@ -38,15 +40,15 @@ Traces = Mapping[int, TraceContext]
 
 
 class TraceColumns(NamedTuple):
-    """What a batch says. See `CallBatch` for what each column means."""
+    """The columns of a batch. See `CallBatch` for the meaning of each."""
 
     starts: Sequence[int]
     traceparents: Sequence[str]
     tracestates: Sequence[str]
     http_requests: Sequence[bytes] = ()
 
-    def mistake(self, count: int) -> tuple[str, str] | None:
-        """Which column of a batch with so many calls is wrong, and why."""
+    def problem(self, count: int) -> tuple[str, str] | None:
+        """The first invalid column of a batch with `count` calls, and why."""
         starts = self.starts
         if len(self.traceparents) != len(starts):
             return "traceparents", f"{len(self.traceparents)} of them for {len(starts)} trace_starts"
@@ -73,7 +75,7 @@ class TraceColumns(NamedTuple):
         return None
 
     def by_id(self, ids: Sequence[int]) -> dict[int, TraceContext]:
-        """The trace contexts of the calls with these ids, which are those of the whole batch. The columns are sound."""
+        """The trace contexts of the calls with these ids, which are all of the batch. The columns must be valid."""
         traces: dict[int, TraceContext] = {}
         stops = [*self.starts, len(ids)][1:]
         states = self.tracestates or [""] * len(self.starts)
@@ -118,7 +120,7 @@ def is_traceparent(text: str) -> bool:
 
 
 def is_sampled(trace: TraceContext) -> bool:
-    """Whether spans of calls with this parent are kept. The context is sound."""
+    """Whether spans of calls with this parent are kept. The context must be valid."""
     return bool(trace.traceparent) and bool(int(trace.traceparent[53:55], 16) & _SAMPLED)
 
 
@@ -148,15 +150,11 @@ def ids_with(traces: Traces, ids: Sequence[int]) -> Sequence[int]:
 _NONE: Final = TraceContext("")
 
 
-# Ids that clients and proxies give their requests: X-Request-ID of HTTP, `x-request-id` of gRPC's metadata. Pure.
-#
-# Invariant: one that is taken can stand in a header, a log line and a document as it is, and is short.
-
 REQUEST_ID: Final = "x-request-id"
 MAX_CHARS: Final = 128
 _ID: Final = re.compile(r"[A-Za-z0-9._:/+=@~-]+")
 
 
-def is_request_id(said: str) -> bool:
-    """Whether it is an id."""
-    return len(said) <= MAX_CHARS and _ID.fullmatch(said) is not None
+def is_request_id(text: str) -> bool:
+    """Whether it is an acceptable id."""
+    return len(text) <= MAX_CHARS and _ID.fullmatch(text) is not None

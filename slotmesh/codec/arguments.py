@@ -163,7 +163,7 @@ class ArgumentsDecoder:
         """Decodes and checks the arguments of one call.
 
         Raises:
-            DecodeError: `failure` says which argument, or that the content type is not known.
+            DecodeError: `failure` names the argument, or the content type is not supported.
         """
         return self.of(content_type)(payload)
 
@@ -247,11 +247,8 @@ def _protobuf_decoder(signature: Signature) -> DecodeArguments:
     return lambda payload: ((parse(payload),), NO_NAMED)
 
 
-# The arguments of a method that implements an rpc of a user's own proto: its request.
-
-
 class RpcDecoder(ArgumentsDecoder):
-    """Decodes the requests of one rpc, each into a message of its class."""
+    """Decodes the requests of one rpc of a user's own proto, each into a message of its class."""
 
     __slots__ = ()
 

@@ -184,7 +184,7 @@ def array_of(numpy: Any, data: memoryview) -> Array:
     """The array in an extension's data, whose memory it shares; a copy where its elements are not aligned in it.
 
     Raises:
-        BrokenArray: it is none, the message says why.
+        BrokenArray: it is none; the message contains the reason.
     """
     dtype, shape, offset = parse_head(data)
     try:
@@ -225,7 +225,7 @@ def lists_in(data: memoryview) -> int:
 
 
 def parse_head(data: memoryview) -> tuple[str, tuple[int, ...], int]:
-    """Name of the dtype, shape, and where the elements begin; they are exactly as many as the shape says.
+    """Name of the dtype, shape, and offset of the elements, whose number is checked against the shape.
 
     Raises:
         BrokenArray: the data contradicts itself.

@@ -42,7 +42,7 @@ def strings_head(shape: Sequence[int], size: int) -> bytes:
 
 
 def joined_strings(strings: Iterable[bytes]) -> bytes:
-    """The elements, each behind its length. Who calls this has counted them."""
+    """The elements, each behind its length. The caller has bounded their number."""
     elements = list(strings)
     parts = [b""] * (2 * len(elements))
     parts[::2] = map(_LENGTH.pack, map(len, elements))
@@ -75,7 +75,7 @@ def parse_strings(data: memoryview) -> tuple[tuple[int, ...], memoryview]:
 
 
 def cut_strings(elements: bytes | memoryview, count: int) -> list[bytes]:
-    """So many elements, which take all of the bytes.
+    """`count` elements, which take all of the bytes.
 
     Raises:
         BrokenArray: they do not.
@@ -99,7 +99,7 @@ def strings_of(numpy: Any, data: memoryview) -> Any:
     """The tensor in an extension's data: an array of objects, or nested lists where there is no numpy.
 
     Raises:
-        BrokenArray: it is none; the message says why.
+        BrokenArray: it is none; the message contains the reason.
     """
     if numpy is None:
         return string_lists(data)

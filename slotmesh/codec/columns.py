@@ -1,11 +1,12 @@
 """Calls of a batch method as the columns that it takes: lists of items, or arrays with a row a call.
 
-Purpose: a whole slice of a frame becomes columns in a few operations, whatever its length; only where its calls differ
-in form, or one of them is unsound, they are taken one by one.
-Calls with tensors give rows, one or many: each column has an entry a row, and `Columns.rows` says how many a call has.
-Invariants: each call is given what it would have been given alone; one that is unsound is told apart, and harms no
-other. Calls in one `Columns` give their arguments in the same way (`shape`), and so may those of several whose shapes
-are equal; others must not be passed together.
+Purpose: a whole slice of a frame becomes columns in a few operations, whatever its length; only if its calls differ in
+form, or one of them is invalid, they are converted one by one.
+Calls with tensors have rows, one or many: each column has an entry for each row, and `Columns.rows` the number of rows
+of each call.
+Invariants: each call gets the arguments that it would get alone; an invalid one becomes a `Flaw`, and does not affect
+the others. Calls in one `Columns` give their arguments in the same way (`shape`), and so may those of several whose
+shapes are equal; others must not be passed together.
 Owner: made with the method; it has no state.
 """
 
@@ -81,7 +82,7 @@ class ColumnsDecoder:
     def split(self, content_type: str, payloads: Sequence[bytes]) -> Iterator[Columns | Flaw]:
         """The calls with these payloads, in order: all together if possible. Columns may be kept, the list is.
 
-        Each answer is of as many calls as it says, a flaw of one.
+        Each item is for as many calls as it states, a flaw for one.
         """
         if not payloads:
             return
@@ -182,7 +183,7 @@ class ColumnsDecoder:
                 if stacked is not None and (arrays := arrays_in(self._each.fit(stacked))) is not None:
                     return (arrays,)
             rows = each(decode, payloads)
-        except BaseException:  # noqa: BLE001 - some are unsound, or a type of the user's own says no: find out which
+        except BaseException:  # noqa: BLE001 - some are invalid, or a user's type raises: the caller finds which
             return None
         return list(map(list, zip(*rows, strict=True)))
 

@@ -118,7 +118,7 @@ def _pieces(value: Any) -> Iterator[Any]:
 
 
 def array_head(count: int) -> bytes:
-    """What a list of so many entries begins with."""
+    """The first bytes of a list of `count` entries."""
     if count < 16:
         return bytes((0x90 | count,))
     return b"\xdc" + count.to_bytes(2, "big") if count < 1 << 16 else b"\xdd" + count.to_bytes(4, "big")

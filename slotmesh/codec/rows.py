@@ -106,7 +106,7 @@ def _rows_of_arrays(numpy: Any, payloads: Sequence[bytes], begin: int) -> Array 
 
 
 def _rows_of_floats(numpy: Any, payloads: Sequence[bytes], begin: int, shape: tuple[int, ...]) -> Array | None:
-    """Floats side by side, each behind a byte that says that it is one."""
+    """Adjacent floats, each behind a byte that marks it as one."""
     first = payloads[0]
     if len(first) <= begin or (marker := first[begin]) not in _FLOATS:
         return None

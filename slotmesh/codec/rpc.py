@@ -1,6 +1,6 @@
 """Requests and responses of users' own rpcs: messages of the classes that their generated module has.
 
-Invariant: what a handler returns is a message of its rpc's class, or an error that says so.
+Invariant: a handler returns a message of its rpc's class, or the call fails with an error that names the class.
 """
 
 from __future__ import annotations

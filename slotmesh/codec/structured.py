@@ -1,7 +1,7 @@
 """JSON and msgpack -> arguments: an array of positional ones or a map of named ones, checked by msgspec.
 
-Invariants: msgspec's decoders are built once per method. The first byte says array or map, so that the right one of two
-decoders runs, once. Arguments that are left out keep the method's own defaults.
+Invariants: msgspec's decoders are built once per method. The first byte decides between array and map, so that one of
+two decoders runs, once. Arguments that are left out keep the method's own defaults.
 """
 
 from __future__ import annotations
@@ -180,7 +180,7 @@ def _first_unset(values: Sequence[Any]) -> int:
 
 
 def _open_ended(parameters: Sequence[Parameter], rest: Any, content_type: str) -> DecodeArguments:
-    """`*args`: the parts are taken raw, then checked one by one, as no type of msgspec says `int, then any str`."""
+    """`*args`: the parts are split raw, then checked one by one, as msgspec has no type for `int, then any str`."""
     split = _splitter(list[msgspec.Raw], content_type)
     decoders = [_decoder(parameter.wanted, content_type, (parameter,)) for parameter in parameters]
     decode_rest = _decoder(rest, content_type, ())

@@ -1,4 +1,4 @@
-"""Values <-> payloads, one value each: what a handler returns and what a caller gets.
+"""Values <-> payloads, one value each: the results of handlers, for their callers.
 
 Invariants: a content type's encoder and decoder are inverse for what the type can carry. Never pickle.
 """
@@ -162,7 +162,7 @@ def decoder_of_each(content_type: str, wanted: Any = Any) -> Callable[[list[byte
 
 
 def _small_arrays(payloads: list[bytes], wanted: Any) -> list[Any] | None:
-    """Arrays of one dtype and shape, at once."""
+    """Arrays of one dtype and shape, decoded together."""
     first = payloads[0] if payloads else b""
     if first[:1] != EXT_32 or len(first) > SMALL or len(payloads) < 2:
         return None
@@ -302,13 +302,11 @@ _ENCODERS: dict[str, Encode] = {
 }
 
 
-# A list out of values that are encoded already, as its own content type would encode it.
-#
-# Purpose: values that come one by one are encoded while they are what they are, and take no more room than their bytes.
-
-
 class EncodedList:
-    """A list that grows at its end."""
+    """A list of values that are already encoded, as its own content type would encode it. It grows at its end.
+
+    Values that arrive one by one are encoded while they are unchanged, and take no more room than their bytes.
+    """
 
     __slots__ = ("_body", "_count", "_is_json")
 

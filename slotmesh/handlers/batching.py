@@ -1,11 +1,11 @@
-"""A batch method's settings while it is in use, and what can be seen of its batches.
+"""A batch method's settings while it is in use, and the state of its batches. Pure: the replica's core reads it.
 
-Purpose: what `@batch` leaves on a function, so that a handler can turn the settings and look at its batches, and the
-replica can follow.
+Purpose: `@batch` attaches a `BatchControl` to a function, so that a handler can change the settings and inspect its
+batches, and the replica can follow.
 Invariants: each setting is one attribute, replaced as a whole, so any thread may set it and any other read it without a
-lock; a wrong value changes nothing. Settings belong to the function: to all handlers of the class in this process,
+lock; an invalid value changes nothing. Settings belong to the function: to all handlers of the class in this process,
 which in a replica is one.
-Owner: the decorated function. Pure: the replica's core reads it.
+Owner: the decorated function.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ class RunningBatch:
     running_s: float
     """Seconds since it was handed to the method."""
     stack: str
-    """Where the method is, as a traceback prints it; empty where that cannot be seen at the moment."""
+    """The current line of the method, as in a traceback; empty if it cannot be determined now."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchState:
-    """What becomes of a batch method's calls, at one moment."""
+    """The calls of a batch method, at one moment."""
 
     is_alive: bool
     """Whether a replica cuts batches of it."""
@@ -58,7 +58,7 @@ class BatchHost(Protocol):
 
 
 class BatchControl:
-    """The settings in force of one batch method; getters, setters and `batch_state` are found on the method."""
+    """The current settings of one batch method; getters, setters and `batch_state` are attributes of the method."""
 
     __slots__ = ("_hosts", "batch_size_fn", "batch_wait_timeout_s", "max_batch_size", "max_concurrent_batches", "whole")
 
@@ -68,12 +68,12 @@ class BatchControl:
         self.max_concurrent_batches = settings.max_concurrent_batches
         self.batch_size_fn = settings.batch_size_fn
         self.whole: Callable[..., Any] | None = None
-        """The function that takes nothing but whole batches, where the decorated one takes single items, too."""
+        """The function that takes only whole batches, if the decorated one takes single items, too."""
         self._hosts: tuple[BatchHost, ...] = ()
 
     @property
     def settings(self) -> BatchSettings:
-        """Those in force now."""
+        """The current settings."""
         return BatchSettings(
             max_batch_size=self.max_batch_size,
             batch_wait_timeout_s=self.batch_wait_timeout_s,
@@ -96,35 +96,35 @@ class BatchControl:
         return self.max_concurrent_batches
 
     def set_max_batch_size(self, max_batch_size: float) -> None:
-        """From the next batch on, a batch has at most so many calls, or so much weight; a whole number.
+        """Limits a batch, from the next one on, to this number of calls, or this weight; a whole number.
 
         Raises:
-            TypeError, ValueError: no such size; nothing has changed.
+            TypeError, ValueError: an invalid size; nothing has changed.
         """
         self.max_batch_size = checked_max_batch_size(max_batch_size, is_weight=self.batch_size_fn is not None)
         self._tell()
 
     def set_batch_wait_timeout_s(self, batch_wait_timeout_s: float) -> None:
-        """From the next batch on, its first call waits so many seconds for others.
+        """Sets how long the first call of a batch, from the next one on, waits for others.
 
         Raises:
-            TypeError, ValueError: no such time; nothing has changed.
+            TypeError, ValueError: an invalid time; nothing has changed.
         """
         check_batch_wait_timeout_s(batch_wait_timeout_s)
         self.batch_wait_timeout_s = batch_wait_timeout_s
         self._tell()
 
     def set_max_concurrent_batches(self, max_concurrent_batches: float) -> None:
-        """From now on, so many batches run at the same time; where more do already, they end as they are.
+        """Limits the batches that run at the same time, from now on; if more are running, they end normally.
 
         Raises:
-            TypeError, ValueError: no such number; nothing has changed.
+            TypeError, ValueError: an invalid number; nothing has changed.
         """
         self.max_concurrent_batches = checked_max_concurrent_batches(max_concurrent_batches)
         self._tell()
 
     def batch_state(self) -> BatchState:
-        """What waits and what runs, since when, and where. Looks at stacks: for finding faults, not for each call."""
+        """What waits and what runs, since when, and where. Inspects stacks: for diagnosis, not for each call."""
         states = [host.batch_state() for host in self._hosts]
         return BatchState(
             is_alive=any(state.is_alive for state in states),
@@ -186,4 +186,4 @@ class BatchFunction(Protocol, Generic[FirstT, P, ReturnedT]):
 
 
 Batchable = Callable[Concatenate[FirstT, P], ReturnedT]
-"""What `@batch` goes on: its first parameter is `self`, or the list of items."""
+"""What `@batch` decorates: its first parameter is `self`, or the list of items."""

@@ -1,10 +1,10 @@
-"""What a handler can ask about the call that it is executing: `slotmesh.context()`, in batch methods `contexts()`.
+"""The call that a handler is executing: `slotmesh.context()`, in batch methods `contexts()`.
 
-Purpose: executors keep the place that they execute (a `Place`); the context of a call is made only when users' code
-asks for it. So handlers that do not ask pay nothing.
+Purpose: executors keep the place that they execute (a `Place`); the context of a call, and its HTTP request, are made
+only when users' code requests them, so other handlers pay nothing.
 Invariants: tasks that a handler starts, and other code that runs in a copy of its context, get the context of the call
-that started them, also after its end; a place that cannot tell which of several calls is meant raises, and is never
-wrong.
+that started them, also after its end; a place that cannot determine which of several calls is meant raises, and is
+never wrong.
 Owner: the replica sets `current_place`; tests of handlers may, by `slotmesh.testing`.
 """
 
@@ -23,21 +23,18 @@ from slotmesh.calls.partitions import partition_of
 from slotmesh.calls.payload_framing import head_problem
 from slotmesh.calls.trace_context import REQUEST_ID
 
-# What a handler is told of the HTTP request that its call came by, and what it says of the answer.
-#
-# Purpose: `slotmesh.context().http`. A handler that does not ask pays nothing.
-# Invariants: what cannot stand in an answer raises where it is set; what is set counts for the result that is returned,
-# or the first value that is yielded, and not for a failure, whose answer is a problem document.
-# Owner: the replica makes one for each context of such a call; tests of handlers may.
-
 HeaderPairs = tuple[tuple[str, str], ...]
 _NO_HEADERS: Final[Mapping[str, str]] = MappingProxyType({})
 PutHead = Callable[[int, HeaderPairs], None]
-"""Takes status and headers. Raises RuntimeError where the answer has begun."""
+"""Takes status and headers. Raises RuntimeError if the response has begun."""
 
 
 class HttpContext:
-    """One request, and its answer as far as the handler sets it."""
+    """The HTTP request that a call came by, and its response as far as the handler sets it: `slotmesh.context().http`.
+
+    Invariants: an invalid status or header raises where it is set; they apply to the result that is returned, or the
+    first value that is yielded, and not to a failure, whose response is a problem document.
+    """
 
     __slots__ = (
         "_put",
@@ -64,11 +61,11 @@ class HttpContext:
         is_truncated: bool = False,
         put: PutHead | None = None,
     ) -> None:
-        """`put`: the replica's; None: what is set can only be looked at, as in a test."""
+        """`put`: the replica's; None: what is set can only be read back, as in a test."""
         self.method = method
         """GET, POST, PUT, PATCH, DELETE or HEAD."""
         self.path = path
-        """As it was asked for, percent-encoded, without the query."""
+        """The requested path, percent-encoded, without the query."""
         self.query = query
         """Behind the question mark, percent-encoded; empty: there is none."""
         self.headers = headers
@@ -76,11 +73,11 @@ class HttpContext:
         self.request_id = request_id
         """X-Request-ID."""
         self.address = address
-        """Of the client, as far as the front knows it (`--http-trusted-proxies`)."""
+        """The address of the client, as the front determines it (`--http-trusted-proxies`)."""
         self.is_truncated = is_truncated
         """Headers, and then the query, were left out, as together they have more than 8 KiB."""
         self.response_status: int | None = None
-        """What `respond` was given; None: nothing."""
+        """The arguments of `respond`; None: it was not called."""
         self.response_headers: HeaderPairs = ()
         self._put = put
 
@@ -111,7 +108,7 @@ MAX_IDEMPOTENCY_KEY_CHARS: Final = 128
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallContext:
-    """One call, as its handler sees it."""
+    """One call, for its handler."""
 
     call_id: str = ""
     """The client's id of the call in its session; without a session the router's. Unique only together with it."""
@@ -145,11 +142,11 @@ class CallContext:
     shard_key: str = ""
     """Calls of one shard key go to one backend; empty: the call has none."""
     is_shadow: bool = False
-    """A sampled copy of a call, for a shadow: nobody has its result."""
+    """A sampled copy of a call, for a shadow: its result is dropped."""
     traceparent: str = ""
-    """The span that the caller made the call in, as W3C Trace Context says it; empty: the caller did not say."""
+    """The span that the caller made the call in, a W3C `traceparent`; empty: the caller sent none."""
     tracestate: str = ""
-    """What goes with it; empty: nothing does."""
+    """The `tracestate` of that span; empty: none."""
     http: HttpContext | None = None
     """The HTTP request that the call came by, and its answer; None: it did not come by HTTP."""
     ends_at: float = field(default=inf, repr=False, compare=False)
@@ -180,13 +177,13 @@ class CallContext:
 
 
 class Place(Protocol):
-    """Where an executor is."""
+    """What an executor is executing."""
 
     def context(self) -> CallContext:
-        """The call that runs. Raises RuntimeError where it is not one, or cannot be told."""
+        """The running call. Raises RuntimeError if there is none, or if it is unknown which one runs."""
 
     def contexts(self) -> Sequence[CallContext]:
-        """The calls of the batch that runs, in its order; elsewhere the one call. Raises as `context` does."""
+        """The calls of the running batch, in its order; elsewhere the one call. Raises as `context` does."""
 
 
 current_place: ContextVar[Place | None] = ContextVar("slotmesh.place", default=None)
@@ -194,7 +191,7 @@ current_place: ContextVar[Place | None] = ContextVar("slotmesh.place", default=N
 
 
 class CallPlace:
-    """A place in a call whose context is known: for tests of handlers, and for what has no executor."""
+    """A place in a call whose context is known: for tests of handlers, and for code without an executor."""
 
     __slots__ = ("_context",)
 
@@ -224,10 +221,10 @@ class BatchPlace:
 
 
 class Asking:
-    """Whether code in this process asks for contexts: executors then keep the place of each single call.
+    """Whether code in this process requests contexts: executors then keep the place of each single call.
 
-    Until then they keep one place for many calls that do not wait. That is enough for the calls themselves, while tasks
-    that they have started and left behind could not be told apart.
+    Until then they keep one place for many calls that do not wait. That is enough for the calls themselves, but tasks
+    that they have started and left behind could not be assigned to their calls.
     """
 
     __slots__ = ("is_known",)
@@ -258,7 +255,7 @@ def contexts() -> Sequence[CallContext]:
 
 
 def deadline_of(left_s: float) -> tuple[datetime | None, float]:
-    """`deadline` and `ends_at` of a call that has so many seconds left; infinite: none."""
+    """`deadline` and `ends_at` of a call with `left_s` seconds left; infinite: none."""
     if left_s == inf:
         return None, inf
     left_s = min(left_s, _LONGEST_S)
@@ -266,7 +263,7 @@ def deadline_of(left_s: float) -> tuple[datetime | None, float]:
 
 
 def arrived_at_of(age_s: float | None) -> float | None:
-    """`arrived_at` of a call that is so old; None: not known."""
+    """`arrived_at` of a call of this age; None: not known."""
     return None if age_s is None else time.monotonic() - age_s
 
 
@@ -283,18 +280,18 @@ def _place(asked: str) -> Place:
 
 
 _LONGEST_S: Final = 1e9
-"""Some 30 years: what a datetime can surely say."""
-
-
-# The ordering keys that a replica has gained or lost, as `on_keys_gained` and `on_keys_lost` get them.
+"""About 30 years: what a datetime can certainly express."""
 
 
 @dataclass(frozen=True, slots=True)
 class OwnedKeys:
-    """Ordering keys of one endpoint, by the partitions that they hash to. `"alice" in keys`: whether that one is."""
+    """Ordering keys that a replica has gained or lost, for `on_keys_gained` and `on_keys_lost`.
+
+    They are of one endpoint, and determined by the partitions that they hash to. `"alice" in keys`: whether it is.
+    """
 
     endpoint: str
-    """The endpoint whose calls they are of."""
+    """The endpoint of their calls."""
     owner_epochs: Mapping[int, int]
     """Owner epoch by partition, 0 … 4,095: at which the replica owns it now, or has owned it until now."""
 

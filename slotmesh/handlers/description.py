@@ -1,8 +1,10 @@
-"""What a handler offers, read off the class or function without constructing it.
+"""The description of a handler, read off the class or function without constructing it.
 
-Purpose: the one reading of a handler, for the replica that runs it and for `--describe`.
-Invariants: names of methods are public, `__call__` aside; the numbers are those in force where neither specification
-nor controller says otherwise.
+Purpose: the one reading of a handler, for the replica that runs it, for `--describe`, and, as JSON Schemas of its
+methods, for OpenAPI documents.
+Invariants: names of methods are public, except `__call__`; the numbers apply unless the specification or the controller
+overrides them. An annotation without a schema is left open, and does not affect the others; a schema that is too long
+is left out; of users' code only their types are read, by `msgspec`.
 """
 
 from __future__ import annotations
@@ -38,7 +40,7 @@ from slotmesh.handlers.kinds import MethodKind, is_method, kind_of
 from slotmesh.spec.handler_settings import BatchSettings
 
 CALL: Final = "__call__"
-"""The method that the empty name means."""
+"""The method with the empty name."""
 RESERVED: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
     {
         "reconfigure": ("user_config",),
@@ -48,7 +50,7 @@ RESERVED: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         "on_keys_lost": ("keys",),
     }
 )
-"""Methods that the replica calls, never a client, and with what."""
+"""Methods that the replica calls, never a client, and their arguments."""
 
 DEFAULT_MAX_ONGOING_ASYNC = 512
 DEFAULT_MAX_ONGOING_THREADS = 8
@@ -97,7 +99,7 @@ def describe(handler: type | Callable[..., Any]) -> HandlerDescription:
     """Reads a class or function, decorated with `@deployment` or not.
 
     Raises:
-        TypeError: it is neither; it has no method that can be called; one that the replica calls takes something else.
+        TypeError: it is neither; it has no callable method; a method that the replica calls has other parameters.
     """
     if inspect.isclass(handler):
         methods = _methods_of(handler)
@@ -147,7 +149,7 @@ def _methods_of(handler: type) -> dict[str, MethodDescription]:
 
 
 def _refuse_dispatch(handler: type, name: str) -> None:
-    """Which function of it runs depends on the type of a Python argument. That of a base class is left out."""
+    """Refuses it: which function runs depends on the type of a Python argument. Those of base classes are ignored."""
     if name in vars(handler):
         raise TypeError(
             f"{handler.__qualname__}.{name} is a singledispatchmethod, which chooses by its first argument's type; "
@@ -197,12 +199,6 @@ def _method_as_json(method: MethodDescription) -> dict[str, Any]:
     }
 
 
-# The annotations of a method as JSON Schema: what its calls take, and what comes back.
-#
-# Purpose: replicas tell it to routers, `--describe` prints it; OpenAPI documents are made of it.
-# Invariants: an annotation that has no schema is left open, and costs the others nothing; what is too long is left out;
-# nothing of users is executed but what `msgspec` reads of their types.
-
 MAX_SCHEMA_CHARS: Final = 16 * 1024
 """Of one method."""
 _AWAITED: Final = (Awaitable, Coroutine)
@@ -210,12 +206,12 @@ _YIELDING: Final = (AsyncIterator, AsyncIterable, AsyncGenerator, Iterator, Iter
 
 
 def outline_of(name: str, function: Callable[..., Any], *, yields: bool, is_batch: bool) -> MethodOutline:
-    """Of a function or a bound method. `is_batch`: it is given lists, an entry a call."""
+    """The outline of a function or a bound method. `is_batch`: it takes lists, with an entry for each call."""
     return MethodOutline(name, yields, _schema(function, yields=yields, is_batch=is_batch))
 
 
 def _schema(function: Callable[..., Any], *, yields: bool, is_batch: bool) -> str:
-    """JSON text; empty where there is nothing to say, or too much."""
+    """JSON text; empty if nothing is known, or if it is too long."""
     try:
         signature = read_signature(function, batched=is_batch)
     except (TypeError, ValueError):
@@ -234,7 +230,7 @@ def _schema(function: Callable[..., Any], *, yields: bool, is_batch: bool) -> st
 
 
 def result_type(function: Callable[..., Any], *, yields: bool, is_batch: bool) -> Any:
-    """The annotated type of one result, or one value; Any where it is not known."""
+    """The annotated type of one result, or one value; Any if it is not known."""
     try:
         annotation = inspect.signature(function).return_annotation
     except (TypeError, ValueError):
@@ -243,7 +239,7 @@ def result_type(function: Callable[..., Any], *, yields: bool, is_batch: bool) -
 
 
 def _given(wanted: Any, *, yields: bool, is_batch: bool) -> Any:
-    """Of a return annotation: the type of one result, or one value."""
+    """The type of one result, or one value, of a return annotation."""
     if get_origin(wanted) in _AWAITED and get_args(wanted):
         wanted = get_args(wanted)[-1]
     for is_wrapped, kinds in ((yields, _YIELDING), (is_batch, (list, Sequence))):
@@ -254,13 +250,13 @@ def _given(wanted: Any, *, yields: bool, is_batch: bool) -> Any:
 
 
 def _schema_of(wanted: Any, definitions: dict[str, Any]) -> dict[str, Any]:
-    """What `msgspec` makes of it; what it names is put into `definitions`."""
+    """The schema that `msgspec` makes of it; adds what it references to `definitions`."""
     if wanted is Any:
         return {}
     named: dict[str, Any] = {}
 
     def schema_of(kind: Any) -> dict[str, Any]:
-        """Of a type that msgspec leaves to its hooks."""
+        """The schema of a type that msgspec leaves to its hooks."""
         if is_model(kind):
             found = codec_of(kind).json_schema()
             named.update(found.pop("$defs", {}))
@@ -278,9 +274,9 @@ def _schema_of(wanted: Any, definitions: dict[str, Any]) -> dict[str, Any]:
         made = made_of(wanted)
         schema = schemas(wanted if made is None else made.base)
         json.dumps([schema, named])
-    except Exception:  # noqa: BLE001 - whatever reading a foreign type raises: it has no schema then
+    except Exception:  # noqa: BLE001 - reading a foreign type may raise anything: it has no schema then
         return {}
     for name, each in named.items():
         if definitions.setdefault(name, each) != each:
-            return {}  # two types of one name: say nothing of the second
+            return {}  # two types of one name: the second is left open
     return schema

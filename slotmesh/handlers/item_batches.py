@@ -1,9 +1,9 @@
 """Single items for a batch method, from within its own process: `await self.classify(image)` in another method.
 
-Purpose: items that calls of a handler hand to one of its batch methods become batches by the same settings as calls of
-clients do; what those are in a replica is the replica's affair.
-Invariants: items leave in the order in which they came, each in one batch; those of one batch give the same parameters.
-Whoever gives its item up takes it out, as long as no batch has it. All happens on one event loop.
+Purpose: items that calls of a handler pass to one of its batch methods become batches, by the same settings as calls of
+clients.
+Invariants: items leave in the order in which they came, each in one batch; those of one batch have the same parameters.
+A cancelled item is removed, unless a batch has it. Everything happens on one event loop.
 Owner: the decorated function, one gathering for each instance and event loop, for as long as it has something to do.
 """
 
@@ -26,7 +26,7 @@ BatchMethod = Callable[..., Coroutine[Any, Any, Sequence[Any]]]
 
 
 class Item(NamedTuple):
-    """What one caller hands over."""
+    """The item of one caller."""
 
     outcome: asyncio.Future[Any]
     args: tuple[Any, ...]
@@ -36,11 +36,11 @@ class Item(NamedTuple):
     """Seconds of the event loop's clock."""
     context: Context
     call: CallContext | None
-    """Of the call that hands it over; None outside of calls."""
+    """Of the call that passes it; None outside of calls."""
 
     @property
     def shape(self) -> tuple[object, ...]:
-        """Which parameters are given."""
+        """The parameters that are given."""
         return len(self.args), *sorted(self.kwargs)
 
 
@@ -60,7 +60,7 @@ class ItemGathering:
         self._timer: asyncio.TimerHandle | None = None
 
     def add(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> asyncio.Future[Any]:
-        """The result of one item, some time later. Raises ValueError where it is too heavy for any batch."""
+        """The future result of one item. Raises ValueError if it is too heavy for any batch."""
         weight = self._weight_of(args, kwargs)
         outcome = self._loop.create_future()
         outcome.add_done_callback(self._is_over)
@@ -86,12 +86,12 @@ class ItemGathering:
     # -- batches -----------------------------------------------------------------------------------------------------
 
     def _is_over(self, outcome: asyncio.Future[Any]) -> None:
-        """An item has its result, or was given up."""
+        """An item has its result, or was cancelled."""
         if outcome.cancelled():
             self._pump()
 
     def _pump(self) -> None:
-        """Cuts the batches that are full and may run, and sees to it that the next one is cut in time."""
+        """Cuts the batches that are full and may run, and sets a timer for the next one."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -113,7 +113,7 @@ class ItemGathering:
         self._pump()
 
     def _next_items(self) -> list[Item]:
-        """Those of the next batch, which stay where they are. What was given up is dropped."""
+        """Those of the next batch, which stay in the queue. Cancelled ones are dropped."""
         if any(each.outcome.done() for each in self._items):
             self._items = deque(each for each in self._items if not each.outcome.done())
         items: list[Item] = []
@@ -160,7 +160,7 @@ class ItemGathering:
                 each.outcome.set_result(result)
 
     def _raised(self, error: BaseException) -> BaseException:
-        """What the callers get. What would end more than a call, or an iteration, is the cause of another error."""
+        """The error for the callers. One that would end more than a call, or an iteration, becomes a cause."""
         if isinstance(error, Exception) and not isinstance(error, StopIteration | StopAsyncIteration):
             return error
         raised = RuntimeError(f"{self._name} raised {described(error)}")
@@ -234,7 +234,7 @@ def _is_cancelled(error: BaseException) -> bool:
 
 
 def _call() -> CallContext | None:
-    """The call that is being executed; None where there is none, or it is a whole batch."""
+    """The call that is being executed; None if there is none, or it is a whole batch."""
     place = current_place.get()
     if place is None:
         return None

@@ -1,7 +1,7 @@
 """How a method is run: read off the function, below its decorators, and off its return annotation.
 
-Purpose: a decorator that is a plain `def` around an `async def` or a generator function leaves the method what it was;
-so does `functools.partial`, and a `def` whose annotation says that it returns an awaitable or an iterator.
+Purpose: a decorator that is a plain `def` around an `async def` or a generator function does not change the kind of the
+method; nor does `functools.partial`, or a `def` whose annotation is an awaitable or an iterator.
 Invariants: the kind is known at start. `runnable` gives executors a function of exactly that kind, whatever the user's
 function returns; a function that is of its kind already is returned as it is, and costs nothing.
 """

@@ -1,9 +1,10 @@
-"""What a method that implements an rpc of its own proto is given as context: `def SayHello(self, request, context)`.
+"""How a handler ends its call: `slotmesh.abort`, and the context of a method that implements an rpc of its own proto.
 
-Purpose: the part of gRPC's context that says how an rpc ends, and what came with it. A method may leave the parameter
-out, and use `slotmesh.context()` and `slotmesh.abort`, as any other method does.
-Invariants: a wrong use raises where it is written. What was set before a failure, however it came, goes with it.
-Owner: the replica makes one for each call whose method takes it; tests of handlers may.
+Purpose: `def SayHello(self, request, context)` gets the part of gRPC's context for the end of an rpc, and its metadata.
+A method may omit the parameter, and use `slotmesh.context()` and `slotmesh.abort`, as any other method does.
+Invariants: incorrect use raises ValueError or TypeError where it happens, so that no call ends with a status that gRPC
+does not have. What was set before a failure, however it came, is sent with it.
+Owner: the replica makes one context for each call whose method takes it; tests of handlers may.
 """
 
 from __future__ import annotations
@@ -17,23 +18,18 @@ from slotmesh.errors import Executed, HandlerError
 from slotmesh.handlers.context import CallContext, Place
 from slotmesh.status import STATUS_NUMBERS, name_of
 
-# `slotmesh.abort`: a handler ends its call with a status of its own choice.
-#
-# Invariant: a wrong use raises ValueError or TypeError where it is written, so that no call ends as something that gRPC
-# does not know.
-
 MAX_ABORT_METADATA_BYTES: Final = 4096
 
 
 def abort(code: str | int, message: str, metadata: Mapping[str, str] | None = None) -> NoReturn:
     """Ends the call, or all calls of the batch, that is being executed: the caller's HandlerError has this status.
 
-    It is a decision, not a defect: the replica's log has no traceback of it. It is raised as an exception, which a
-    handler's own `except Exception` would catch.
+    It is a decision, not a defect: the replica logs no traceback of it. It is raised as an exception, which a handler's
+    own `except Exception` would catch.
 
     Args:
         code: a status of gRPC other than OK, by its name, as "NOT_FOUND", or its number.
-        message: for whoever reads the error.
+        message: for the person who reads the error.
         metadata: facts for programs, found in the error's `metadata`; 4,096 bytes in all.
 
     Raises:
@@ -81,7 +77,7 @@ _RESERVED: Final = frozenset({"content-type", "te", "user-agent"})
 
 
 class RpcRaised(Exception):
-    """What a method has raised, and the trailing metadata that it had set by then.
+    """The error that a method has raised, and the trailing metadata that it had set before.
 
     The metadata is not kept on the exception itself, which other calls may raise, too.
     """
@@ -104,7 +100,7 @@ class RpcContext:
         self._initial: MetadataPairs = ()
         self._trailing: MetadataPairs = ()
 
-    # -- what came with it -------------------------------------------------------------------------------------------
+    # -- the request ---------------------------------------------------------------------------------------------------
 
     @property
     def call(self) -> CallContext:

@@ -27,7 +27,7 @@ from slotmesh.calls.trace_context import TraceContext
 from slotmesh.codec import TENSORS
 from slotmesh.errors import Failure, bad_field
 from slotmesh.inference import grpc_inference_service_pb2 as wire_pb2
-from slotmesh.names import endpoint_mistake
+from slotmesh.names import endpoint_failure
 from slotmesh.oip.calls import DEFAULT_METHOD, ParameterMeaning, answer_of, has_many_results, meaning_of, payload_of
 from slotmesh.oip.model import InferenceAnswer, InferenceRequest, InvalidRequest
 from slotmesh.security.permissions import endpoint_refusal
@@ -67,7 +67,7 @@ class InferenceCalls:
 
     def prepared(self, wire: wire_pb2.ModelInferRequest, context: Context) -> PreparedInference | Failure:
         """The call of a request, or what is wrong with that. The first routing table should be there."""
-        if failure := endpoint_mistake(wire.model_name, "model_name") or endpoint_refusal(wire.model_name):
+        if failure := endpoint_failure(wire.model_name, "model_name") or endpoint_refusal(wire.model_name):
             return failure
         try:
             request = request_of(wire)

@@ -245,19 +245,15 @@ async def _wait(running: asyncio.Task[None], fail_rest: FailRest) -> None:
         fail_rest(refusal, is_closed)
 
 
-# Another router, while the one in use leaves.
-#
-# Purpose: a router that leaves answers what it has; meanwhile a connection to one of the others is made, over which the
-# session goes on.
-# Invariants: one search at a time. What was reached is taken once, or cancelled by `discard`.
-# Owner: the endpoint's `Connection`.
-
-
 class NextRouter:
-    """Looked for from `seek` to `stop`."""
+    """The search for another router while the current one leaves, from `seek` to `stop`.
+
+    A leaving router answers its calls; meanwhile a connection to another one is made, on which the session continues.
+    Invariants: one search at a time. The router that was found is taken once, or cancelled by `discard`.
+    """
 
     def __init__(self, endpoint: str, others: Callable[[], Sequence[str]], call: Callable[[str], StreamCall]) -> None:
-        """`others`: the routers that may be used instead. `call` makes a stream to one, not opened yet."""
+        """`others`: the routers that may be used instead. `call` makes a stream to one, which is not open yet."""
         self._endpoint = endpoint
         self._others = others
         self._call = call
@@ -267,7 +263,7 @@ class NextRouter:
         self._found: asyncio.Future[None]
 
     def awaited(self) -> asyncio.Future[None]:
-        """A link is used from now on. Done when another router than its was reached."""
+        """A link is used from now on. The future is done when another router than its own was found."""
         self._found = self._loop.create_future()
         return self._found
 

@@ -145,7 +145,7 @@ def is_custom(kind: type) -> bool:
     """Whether msgspec leaves the class to its hooks."""
     try:
         return isinstance(msgspec.inspect.type_info(kind), msgspec.inspect.CustomType)
-    except Exception:  # noqa: BLE001 - whatever reading a foreign class raises: msgspec says so itself
+    except Exception:  # noqa: BLE001 - a foreign class may raise anything, and msgspec will report it
         return False
 
 
@@ -207,7 +207,7 @@ def _prepared(wanted: Any) -> Any:
     if all(each is before for each, before in zip(made, arguments, strict=True)):
         return wanted
     if origin in _UNIONS:
-        return Union[made]  # noqa: UP007 - made of what the annotation says
+        return Union[made]  # noqa: UP007 - made from the annotation
     return wanted.copy_with(made) if hasattr(wanted, "copy_with") else origin[made]
 
 

@@ -1,4 +1,4 @@
-"""What an annotation says of an array, and arrays that are as it says: `np.ndarray`, `NDArray[np.float32]`.
+"""The arrays that an annotation describes, and the conversion to them: `np.ndarray`, `NDArray[np.float32]`.
 
 Invariants: a value changes its dtype only where it stays the same number, but for the rounding of floats. No array is
 made of anything but numbers, so that none is larger than the list that it came from.
@@ -138,7 +138,7 @@ class ArrayType:
 
 
 def array_type(annotation: Any) -> ArrayType | None:
-    """What the annotation says of arrays; None where it means none."""
+    """The arrays that the annotation describes; None if it is of another type."""
     numpy = used_numpy()  # where a handler speaks of numpy, it has imported it
     if numpy is None:
         return None

@@ -1,7 +1,19 @@
-"""Types that msgspec does not know by itself, by what they can do: nothing is imported for them.
+"""Types that msgspec does not support by itself, recognized by what they can do: nothing is imported for them.
 
 Arrays and their scalars (`.tolist()`: numpy and everything that follows it) and pydantic models go both ways. In
-msgpack arrays of numpy are an extension (`msgpack.py`), and never come here to be encoded.
+msgpack, arrays of numpy are an extension (`msgpack.py`), and are not encoded here.
+
+Types of the standard library, and classes derived from plain ones:
+
+| annotated | made of |
+|---|---|
+| `Iterable[T]`, `Container[T]`, `Reversible[T]`, `deque[T]` | a list |
+| `OrderedDict[K, V]`, `ChainMap[K, V]`, `MappingProxyType[K, V]`, `Counter[K]` | a map |
+| paths, addresses of `ipaddress` | text |
+| a class derived from `str`, `bytes`, `int`, `float`, `list`, `tuple`, `set`, `frozenset`, `dict` | that type |
+
+Invariants: a value is encoded as something that its own type can be made of again. Nothing is guessed about other
+classes.
 """
 
 from __future__ import annotations
@@ -25,17 +37,6 @@ from slotmesh.codec.arrays import used_numpy
 from slotmesh.codec.types.array_types import array_type
 from slotmesh.codec.types.models import codec_of, codec_of_value, is_model
 
-# Types of the standard library, and classes derived from plain ones, that msgspec does not know by itself.
-#
-# | annotated | made of |
-# |---|---|
-# | `Iterable[T]`, `Container[T]`, `Reversible[T]`, `deque[T]` | a list |
-# | `OrderedDict[K, V]`, `ChainMap[K, V]`, `MappingProxyType[K, V]`, `Counter[K]` | a map |
-# | paths, addresses of `ipaddress` | text |
-# | a class derived from `str`, `bytes`, `int`, `float`, `list`, `tuple`, `set`, `frozenset`, `dict` | that type |
-#
-# Invariants: what a value is encoded as is what its own type can be made of again. Nothing is guessed of other classes.
-
 _LISTS: Final = frozenset({collections.abc.Iterable, collections.abc.Container, collections.abc.Reversible})
 _MAPS: Final = frozenset({OrderedDict, ChainMap, MappingProxyType})
 _TEXTS: Final = (
@@ -56,7 +57,7 @@ _PLAIN: Final[tuple[tuple[type, Callable[[Any], Any]], ...]] = (
     (int, int.__int__),
     (float, float.__float__),
 )
-"""What makes the plain value of one whose class is derived; what a class overrides is not asked."""
+"""Returns the plain value of a derived class; overridden methods are not called."""
 
 
 class MadeOf(NamedTuple):
@@ -72,7 +73,7 @@ def made_of(wanted: Any) -> MadeOf | None:
     """How the annotated type is made of one that msgspec knows; None where it is none of these."""
     kind, arguments = get_origin(wanted) or wanted, get_args(wanted)
     if kind in _LISTS:
-        return MadeOf(list[arguments or (Any,)], list)  # type: ignore[misc]  # made from what the annotation says
+        return MadeOf(list[arguments or (Any,)], list)  # type: ignore[misc]  # made from the annotation
     if kind is deque:
         return MadeOf(list[arguments or (Any,)], deque)  # type: ignore[misc]
     if kind is Counter:
@@ -96,7 +97,7 @@ def _is_known(kind: type) -> bool:
 
 
 def _elements_of(kind: type, container: type, arguments: tuple[Any, ...]) -> Any:
-    """The container with what its elements are, where the class says so, as `class Row(list[float])`."""
+    """The container with the type of its elements, if the class declares it, as `class Row(list[float])`."""
     for base in getattr(kind, "__orig_bases__", ()):
         if get_origin(base) is container:
             parameters = getattr(base, "__parameters__", ())
@@ -108,7 +109,7 @@ def plain_of(value: Any) -> Any:
     """What msgspec can encode in the place of `value`.
 
     Raises:
-        TypeError: its type has no encoding; the message says what to return or to pass instead.
+        TypeError: its type has no encoding; the message names an alternative.
     """
     for kind, plain in _PLAIN:
         if isinstance(value, kind):

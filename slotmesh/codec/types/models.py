@@ -4,7 +4,7 @@ Purpose: a payload made of a model is one that its class accepts, in every conte
 | of a field | in payloads |
 |---|---|
 | aliases | written by the alias for serialization; read by its own aliases, and by what is written |
-| `bytes` | JSON: base64, as everywhere else, unless the model's configuration says otherwise; msgpack: bytes |
+| `bytes` | JSON: base64, as everywhere else, unless the model's configuration overrides it; msgpack: bytes |
 | computed | written, but for models that forbid or keep other fields, which could not be read again |
 | `SecretStr` and its like | read; writing is refused, as pydantic would write asterisks |
 
@@ -68,7 +68,7 @@ def codec_of(kind: Any) -> ModelCodec:
     """How a class of models is validated and dumped.
 
     Raises:
-        TypeError: it cannot be; the message says why.
+        TypeError: it cannot be; the message contains the reason.
     """
     if not hasattr(kind, "__pydantic_core_schema__") and not hasattr(kind, "slotmesh_wanted"):
         return DuckModels(kind)
@@ -93,11 +93,11 @@ class ModelCodec(ABC):
 
     @abstractmethod
     def from_json(self, value: Any) -> Any:
-        """A model of what JSON says. Raises ValueError."""
+        """A model of a decoded JSON value. Raises ValueError."""
 
     @abstractmethod
     def from_msgpack(self, value: Any) -> Any:
-        """A model of what msgpack says. Raises ValueError."""
+        """A model of a decoded msgpack value. Raises ValueError."""
 
     @abstractmethod
     def to_json(self, model: Any, fallback: Callable[[Any], Any]) -> Any:

@@ -1,6 +1,7 @@
-"""What a handler's method takes, as its signature says: the part of `inspect` that the codec needs.
+"""A handler's method by its signature: the part of `inspect` that the codec needs, and whether its result can be sent.
 
-Invariant: read once, when the method is registered; never on the way of a call.
+Invariants: read once, when the method is registered; never during a call. A class of results is refused only if neither
+it nor a class derived from it has an encoding.
 """
 
 from __future__ import annotations
@@ -157,13 +158,9 @@ def _element(wanted: Any) -> Any:
     return Any
 
 
-# Whether what a method is annotated to return can be sent: looked at once, when a method is registered.
-#
-# Invariant: a class is refused only where neither it nor a class derived from it has an encoding.
-
 _ENCODED: Final = (str, bytes, int, float, Mapping, Sequence, Set, ValuesView, deque, UserString, PurePath, Message)
 _MOST_SUBCLASSES: Final = 256
-"""Derived classes that are looked at; where there are more, nothing is said."""
+"""Derived classes that are examined; if there are more, the class is accepted."""
 
 
 def check_result(wanted: Any, *, batched: bool = False) -> None:

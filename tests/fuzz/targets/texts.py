@@ -44,7 +44,7 @@ def trace_contexts() -> Iterator[Callable[[bytes], object]]:
         chosen = [source.below(3) for _ in range(source.below(4) + 1)]
         parents = [TRACEPARENT, source.text(), source.rest().decode("latin1")]
         columns = TraceColumns(starts, [parents[each] for each in chosen[1:]], [parents[chosen[0]]])
-        if columns.mistake(8) is None:
+        if columns.problem(8) is None:
             columns.by_id(range(8))
         for parent in parents:
             if is_traceparent(parent):

@@ -31,7 +31,7 @@ BOTH = B._replace(http=b"another")
 @given(st.lists(st.sampled_from([None, A, B, H, BOTH]), min_size=1, max_size=30))
 def test_what_is_said_is_what_is_read(traces: list[TraceContext | None]) -> None:
     columns = columns_of(traces)
-    assert columns.mistake(len(traces)) is None
+    assert columns.problem(len(traces)) is None
     ids = range(100, 100 + len(traces))
     read = columns.by_id(ids)
     assert [read.get(each) for each in ids] == traces
@@ -62,7 +62,7 @@ def test_neighbours_share_an_entry_and_calls_without_a_trace_have_none_before_th
     ],
 )
 def test_what_is_wrong_names_its_column(columns: TraceColumns, field: str) -> None:
-    mistake = columns.mistake(3)
+    mistake = columns.problem(3)
     assert mistake is not None
     assert mistake[0] == field
 
