@@ -26,15 +26,11 @@ CONTENT_TYPES = (OCTET_STREAM, JSON, MSGPACK, PROTOBUF, TENSORS)
 """All that are known."""
 
 
-# Errors of encoding and decoding.
-#
-# Invariant: each message has the path (as `args[0].pixels[3]`) and what was expected; none holds payload data beyond
-# the
-# offending value's type.
-
-
 class DecodeError(ValueError):
-    """Bytes that cannot be decoded. `failure` is the one that a caller of a handler gets."""
+    """Bytes that cannot be decoded. `failure` is the one that a caller of a handler gets.
+
+    The message has the path (as `args[0].pixels[3]`) and what was expected; of the payload only the value's type.
+    """
 
     def __init__(
         self,

@@ -153,8 +153,6 @@ def _tensor_at(name: str, view: memoryview, at: int) -> tuple[Tensor, int]:
     return Tensor(name, datatype, shape, data[offset:]), end
 
 
-# `true` and `false`; but for `method`, `timeout`, `priority`, and those that are for servers (`FOR_SERVERS`).
-
 SLO_OF_PRIORITY_S: Final = 0.1
 """Calls that state nothing are ordered as if they had an SLO of 1 s, which is priority 10."""
 MAX_PRIORITY: Final = 2**32 - 1

@@ -221,10 +221,10 @@ class CallSpec:
         )
 
 
-# What all calls by an rpc of their own share: how large, and for how long.
+# -- calls by an rpc of their own: payload and timeout -----------------------------------------------------------------
 
 _SLACK_S: Final = 1.0
-"""How much later than the router's deadline the transport's is, so that the router's answer can arrive."""
+"""The transport's deadline is this much later than the router's, so that the router's answer can arrive."""
 
 _LONGEST_RPC_S: Final = 10**8
 """The transport takes far longer timeouts for deadlines that have passed. The router has the true one."""
