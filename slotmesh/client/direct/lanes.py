@@ -56,7 +56,7 @@ class DirectMethod(Generic[ResultT]):
         self._spec = spec
 
     def __call__(self, *args: Any, **kwargs: Any) -> asyncio.Future[ResultT]:
-        """Makes a call; await the result at will. It runs in the first slot that is free.
+        """Makes a call; await the result at any time. It runs in the first slot that is free.
 
         Cancelling the future cancels the call at its replica.
 
@@ -72,8 +72,8 @@ class DirectMethod(Generic[ResultT]):
         """The same method, with other options: `content_type`, `timeout`, `metadata`, `idempotent`.
 
         Raises:
-            BadRequest: a value that no call may have. It is a ValueError, too.
-            TypeError: there is no such option, or results of the new content type never become the type wanted.
+            BadRequest: an invalid value. It is a ValueError, too.
+            TypeError: an unknown option, or the new content type cannot carry results of the requested type.
         """
         if unknown := changes.keys() - DirectOptions.__annotations__.keys():
             known = ", ".join(DirectOptions.__annotations__)
@@ -86,7 +86,7 @@ class DirectMethod(Generic[ResultT]):
         """The same method, with results of this type, as `Method.returning`.
 
         Raises:
-            TypeError: the content type never becomes this type.
+            TypeError: the content type cannot carry this type.
         """
         spec = self._spec
         return DirectMethod(self._holder, CallSpec(spec.endpoint, spec.method, spec.options, CallQueue(), result_type))
@@ -131,7 +131,7 @@ class DirectLanes:
         return len(self._holder.plan.places)
 
     def method(self, name: str) -> DirectMethod[Any]:
-        """The handler's method of that name: for names that are attributes of ours, and for computed ones."""
+        """The handler's method of that name: for names that are attributes of this class, and for computed ones."""
         method = self._methods.get(name)
         if method is None:
             check_method_name(name)

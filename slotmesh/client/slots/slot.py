@@ -78,7 +78,7 @@ class SlotMethod(Generic[ResultT]):
         """The same method, with results of this type, as `Method.returning`.
 
         Raises:
-            TypeError: the content type never becomes this type.
+            TypeError: the content type cannot carry this type.
         """
         spec = self._spec
         return SlotMethod(self._lease, CallSpec(spec.endpoint, spec.method, spec.options, CallQueue(), result_type))

@@ -47,7 +47,7 @@ class SyncDirectMethod(Generic[ResultT]):
         self._method = method
 
     def __call__(self, *args: Any, **kwargs: Any) -> ResultT:
-        """Makes a call, and waits for its result. Ctrl-C takes the call back.
+        """Makes a call, and waits for its result. Ctrl-C cancels the call.
 
         Raises:
             TypeError: the content type cannot carry the arguments.
@@ -73,7 +73,7 @@ class SyncDirectMethod(Generic[ResultT]):
         return SyncDirectMethod(self._thread, self._method.options(**changes))
 
     def returning(self, result_type: type[OtherT]) -> SyncDirectMethod[OtherT]:
-        """The same method, with results of this type. Raises TypeError where the content type never becomes it."""
+        """The same method, with results of this type. Raises TypeError if the content type cannot carry it."""
         return SyncDirectMethod(self._thread, self._method.returning(result_type))
 
     def _begin(self, future: CallFuture[ResultT], payload: bytes) -> None:
@@ -100,7 +100,7 @@ class SyncDirectLanes:
         return self._lanes.held
 
     def method(self, name: str) -> SyncDirectMethod[Any]:
-        """The handler's method of that name: for names that are attributes of ours, and for computed ones."""
+        """The handler's method of that name: for names that are attributes of this class, and for computed ones."""
         with self._thread.lock:
             return SyncDirectMethod(self._thread, self._lanes.method(name))
 
@@ -142,7 +142,7 @@ class SyncMethodSpace:
         self._methods: dict[str, SyncMethod[Any]] = {}
 
     def method(self, name: str) -> SyncMethod[Any]:
-        """The handler's method of that name: for names that are attributes of ours, and for computed ones."""
+        """The handler's method of that name: for names that are attributes of this class, and for computed ones."""
         method = self._methods.get(name)
         if method is None:
             with self._thread.lock:
@@ -174,7 +174,7 @@ class SyncMethodSpace:
 
 
 class SyncEndpoint(SyncMethodSpace):
-    """The public name that one calls: `mesh.endpoint("digits").classify(pixels)`."""
+    """The public name that clients call: `mesh.endpoint("digits").classify(pixels)`."""
 
     def __init__(self, thread: ClientThread, endpoint: Endpoint) -> None:
         super().__init__(thread, endpoint)
@@ -187,7 +187,7 @@ class SyncEndpoint(SyncMethodSpace):
 
         Raises:
             BadRequest: an invalid value, or both kinds of SLO. It is a ValueError, too.
-            TypeError: there is no such option.
+            TypeError: an unknown option.
         """
         with self._thread.lock:
             return SyncEndpoint(self._thread, self._endpoint.options(**changes))
@@ -240,7 +240,7 @@ def reserve_all(
 
 
 class SyncLane(SyncMethodSpace):
-    """Calls of one ordering key. All lanes of one key are one, within a client and for the mesh.
+    """Calls of one ordering key. All lanes of a key are one lane, within a client and in the mesh.
 
     Calls that one thread makes are in the order of its statements, also those that it does not wait for. Calls of
     several threads are in the order in which they happened to be made.

@@ -87,7 +87,7 @@ class SyncMesh:
         self._endpoints: dict[str, SyncEndpoint] = {}
 
     def endpoint(self, name: str) -> SyncEndpoint:
-        """The endpoint of that name. It need not exist yet: calls say ENDPOINT_NOT_FOUND until it does.
+        """The endpoint of that name. It need not exist yet: calls fail with ENDPOINT_NOT_FOUND until it does.
 
         Raises:
             RuntimeError: the mesh is closed, or was used before this process was forked.
@@ -102,7 +102,7 @@ class SyncMesh:
         return endpoint
 
     def endpoints(self) -> dict[str, tuple[str, ...]]:
-        """The endpoints that there are, by name, each with the names of the methods that can be called.
+        """The existing endpoints, by name, each with the names of its callable methods.
 
         A router returns the methods that connected replicas have reported; empty if none is ready. From then on they
         are among the attributes of the endpoints (`dir`), so that shells complete them.

@@ -158,11 +158,11 @@ class SyncMethod(Generic[ResultT]):
         return SyncValueStream(self._thread, self._thread.call(partial(self._method.unary_stream, *args, **kwargs)))
 
     def options(self, **changes: Unpack[OptionChanges]) -> SyncMethod[ResultT]:
-        """The same method, with calls that differ in what is given here; options as those of `Endpoint.options`.
+        """The same method, with some options changed; options as those of `Endpoint.options`.
 
         Raises:
-            BadRequest: a value that no call may have. It is a ValueError, too.
-            TypeError: there is no such option, or results of the new content type never become the type wanted.
+            BadRequest: an invalid value. It is a ValueError, too.
+            TypeError: an unknown option, or the new content type cannot carry results of the requested type.
         """
         with self._thread.lock:
             return sync_method_of(self._thread, self._method.options(**changes))
@@ -173,7 +173,7 @@ class SyncMethod(Generic[ResultT]):
         A result that is not of the type raises DecodeError (a ValueError).
 
         Raises:
-            TypeError: the view's content type never becomes this type.
+            TypeError: the view's content type cannot carry this type.
         """
         with self._thread.lock:
             return sync_method_of(self._thread, self._method.returning(result_type))
@@ -284,7 +284,7 @@ class SyncValueStream(Iterator[ResultT], Generic[ResultT]):
         return fetched.popleft()
 
     def close(self) -> None:
-        """Takes the call back, unless it has ended: the handler is closed where it stands. There are no more values."""
+        """Cancels the call, unless it has ended: its handler is closed where it waits. There are no more values."""
         if not self._over:
             self._over = True
             self._thread.go_on(CallFuture(self._thread), self._values.aclose)

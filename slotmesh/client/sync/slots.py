@@ -26,7 +26,7 @@ OtherT = TypeVar("OtherT")
 
 
 class SyncSlotMethod(Generic[ResultT]):
-    """Calls one method in a slot. Get it as an attribute: `slot.generate`."""
+    """Calls one method of the handler in a slot. Get it as an attribute: `slot.generate`."""
 
     __slots__ = ("_method", "_thread")
 
@@ -35,7 +35,7 @@ class SyncSlotMethod(Generic[ResultT]):
         self._method = method
 
     def __call__(self, *args: Any, **kwargs: Any) -> ResultT:
-        """Makes the call that the slot was reserved for, and waits for its result. Ctrl-C takes the call back.
+        """Makes the call that the slot was reserved for, and waits for its result. Ctrl-C cancels the call.
 
         Raises:
             TypeError: the content type cannot carry the arguments. The slot is not used.
@@ -61,7 +61,7 @@ class SyncSlotMethod(Generic[ResultT]):
     def stream(self, *args: Any, **kwargs: Any) -> SyncValueStream[ResultT]:
         """Calls a handler that yields: `for value in slot.generate.stream(prompt)`.
 
-        Leaving the loop early takes the call back. Raises as a call does; SlotmeshError from the iterator, too.
+        Leaving the loop early cancels the call. Raises as a call does; SlotmeshError from the iterator, too.
         """
         payload = self._method.encode(args, kwargs)
         return SyncValueStream(self._thread, self._thread.call(partial(self._method.begin_stream, payload)))
@@ -71,7 +71,7 @@ class SyncSlotMethod(Generic[ResultT]):
         return SyncSlotMethod(self._thread, self._method.options(**changes))
 
     def returning(self, result_type: type[OtherT]) -> SyncSlotMethod[OtherT]:
-        """The same method, with results of this type. Raises TypeError where the content type never becomes it."""
+        """The same method, with results of this type. Raises TypeError if the content type cannot carry it."""
         return SyncSlotMethod(self._thread, self._method.returning(result_type))
 
     def _begin(self, future: CallFuture[ResultT], payload: bytes) -> None:
@@ -118,7 +118,7 @@ class SyncSlot:
         return self._slot.ongoing
 
     def method(self, name: str) -> SyncSlotMethod[Any]:
-        """The handler's method of that name: for names that are attributes of ours, and for computed ones."""
+        """The handler's method of that name: for names that are attributes of this class, and for computed ones."""
         return SyncSlotMethod(self._thread, self._slot.method(name))
 
     def release(self) -> ReplicaLoad:
@@ -147,7 +147,7 @@ class SyncSlot:
 
 
 class SyncReservation:
-    """A slot that is reserved when the block is entered. Made by `SyncEndpoint.reserve`; of use once."""
+    """`with endpoint.reserve() as slot`: a slot for a block. Made by `SyncEndpoint.reserve`; used once."""
 
     def __init__(self, thread: ClientThread, reservation: Reservation) -> None:
         self._thread = thread
@@ -158,7 +158,7 @@ class SyncReservation:
 
         Raises:
             NoSlot: none was free in time.
-            SlotmeshError: there is none to be had, and why.
+            SlotmeshError: the reservation failed.
             RuntimeError: the mesh is closed, this was entered before, or it is used where waiting would never end.
         """
         return SyncSlot(self._thread, _enter(self._thread, self._reservation))
@@ -173,7 +173,7 @@ class SyncReservation:
 
 
 class SyncReservationOfAll:
-    """Slots that are reserved when the block is entered. Made by `SyncMesh.reserve_all`; of use once."""
+    """Slots of several endpoints for a block, all or none. Made by `SyncMesh.reserve_all`; used once."""
 
     def __init__(self, thread: ClientThread, reservation: ReservationOfAll) -> None:
         self._thread = thread
