@@ -85,7 +85,7 @@ async def test_a_slot_is_of_no_use_after_its_block(slots: FakeSlots, decode: slo
 async def test_a_reservation_is_of_use_once(decode: slotmesh.Endpoint) -> None:
     reservation = decode.reserve()
     async with reservation:
-        with pytest.raises(RuntimeError, match="of use once"):
+        with pytest.raises(RuntimeError, match="used once"):
             async with reservation:
                 pass
 

@@ -214,6 +214,6 @@ async def test_of_use_once(mesh: slotmesh.Mesh) -> None:
     reservation = mesh.reserve_all("a")
     async with reservation:
         pass
-    with pytest.raises(RuntimeError, match="of use once"):
+    with pytest.raises(RuntimeError, match="used once"):
         await reservation.__aenter__()
     await wait_until(lambda: not any("slotmesh-client-" in task.get_name() for task in asyncio.all_tasks()))
