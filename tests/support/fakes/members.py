@@ -189,7 +189,8 @@ class FakeReplica(_Member):
         )
 
     async def _received(self, frame: pb.AttachReplicaResponse) -> None:
-        self.terms.add(frame.term)
+        if not frame.HasField("on_hold"):  # a controller that may not be the newest one names no term
+            self.terms.add(frame.term)
         match frame.WhichOneof("frame"):
             case "configuration":
                 self.configurations.append(frame.configuration)
@@ -294,7 +295,8 @@ class FakeRouter(_Member):
         )
 
     async def _received(self, frame: pb.AttachRouterResponse) -> None:
-        self.terms.add(frame.term)
+        if not frame.is_on_hold:
+            self.terms.add(frame.term)
         if frame.controller_addresses:
             self.controllers = [*frame.controller_addresses]
             assert frame.WhichOneof("frame") is None
