@@ -1,4 +1,4 @@
-"""Mutants that were seeded to try the tests, and that none noticed: the second of several, edges, identities, books."""
+"""Mutants that were seeded to try the tests, and that few or none noticed: second of several, edges, identities."""
 
 from __future__ import annotations
 
