@@ -1,0 +1,54 @@
+"""Text of the product uses the terms of the field, not those of a private dialect.
+
+Each word has a plain one that says more: "told" is reported, returned or announced; "mistake" is an error or problem;
+"nobody" and "somebody" are a named subject (no client, another caller). A reader must understand a sentence alone.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Final
+
+import pytest
+
+from tests.arch.sources import GENERATED, ROOT, SHIPPED
+
+WORDS: Final = re.compile(
+    r"\b(told|mistakes?|nobody|somebody|everybody|whoever|brought|so many|at last|hears|by then)\b", re.IGNORECASE
+)
+MOST_LINES: Final = 184
+"""Lines that still have one, most of them in `slotmesh/cli`. Only lowered."""
+
+
+def lines_with_dialect(text: str) -> Iterator[tuple[int, str]]:
+    """Yields the number and the text of each line that has one of the words."""
+    for number, line in enumerate(text.splitlines(), 1):
+        if WORDS.search(line):
+            yield number, line.strip()
+
+
+def test_no_line_is_added() -> None:
+    paths = [path for folder in SHIPPED for path in (ROOT / folder).rglob("*.py")]
+    paths += (ROOT / "protos").rglob("*.proto")
+    found = [
+        f"{path.relative_to(ROOT)}:{number} {line}"
+        for path in sorted(paths)
+        if path.parent not in GENERATED
+        for number, line in lines_with_dialect(path.read_text("utf-8"))
+    ]
+    assert len(found) <= MOST_LINES, "\n".join(["write it in plain terms (the head of this file):", *found])
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        ("The router told the client.", 1),
+        ("Whoever asks, nobody answers", 1),
+        ("a mistake\nMistakes", 2),
+        ("mistaken, foretold, reported, an error", 0),
+        ("def told(): ...", 1),
+    ],
+)
+def test_words_are_found_and_parts_of_words_are_not(text: str, count: int) -> None:
+    assert len(list(lines_with_dialect(text))) == count
