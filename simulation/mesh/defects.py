@@ -470,8 +470,8 @@ _CONTROLLER: Final = (
         "departures_forgotten",
         (
             "controller_service.core.roster:IncarnationRoster.learning",
-            "told = [it if it.generation in trusted else as_of_now(it) for it in news]",
-            "told = [it for it in news if False]",
+            "added = [it if it.generation in trusted else as_of_now(it) for it in news]",
+            "added = [it for it in news if False]",
         ),
     ),
     _defect(
