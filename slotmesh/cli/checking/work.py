@@ -120,7 +120,7 @@ def _of_backend(snapshot: Snapshot, backend: Backend, *, is_led_to: bool) -> Mes
             Section.BACKENDS,
             severity,
             subject,
-            f"{name} should have no replica, and endpoints lead to it: calls wait, and ordering keys have no owner",
+            f"{name} should have no replica, and endpoints lead to it: calls fail, and ordering keys have no owner",
             f"`slotmesh scale {name} 1`, or lead its endpoints elsewhere with `slotmesh traffic`",
         )
     replicas = [it for it in members.replicas if it.backend == name]
@@ -140,7 +140,8 @@ def _of_backend(snapshot: Snapshot, backend: Backend, *, is_led_to: bool) -> Mes
     texts = [it.error or it.last_exit or it.end_reason for it in replicas if it.state != "READY"]
     said = [line for text in texts for line in text.splitlines()[-1:]]
     why = f": {said[-1][:_MAX_REASON_CHARS]}" if said else ""
-    lost = "; calls wait, and ordering keys have no owner" if not ready and is_led_to else ""
+    lost = "; calls fail, or wait while a replica starts, and ordering keys have no owner"
+    lost = lost if not ready and is_led_to else ""
     return MeshFinding(Section.BACKENDS, severity, subject, f"{text}{lost}{why}", fix)
 
 

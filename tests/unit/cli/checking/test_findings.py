@@ -290,12 +290,13 @@ def test_backends_without_replicas_and_why() -> None:
     failed = replace(REPLICA, state="FAILED", error="Traceback\nRuntimeError: no model")
     severity, subject, text = one(with_replicas(failed), Section.BACKENDS)
     assert (severity, subject) == (Severity.ERROR, "backend/b")
-    assert text == "b has 0 of 1 replicas ready; calls wait, and ordering keys have no owner: RuntimeError: no model"
+    calls = "calls fail, or wait while a replica starts, and ordering keys have no owner"
+    assert text == f"b has 0 of 1 replicas ready; {calls}: RuntimeError: no model"
     assert one(with_replicas(REPLICA, wanted=2), Section.BACKENDS)[0] is Severity.WARNING
     looping = replace(REPLICA, replica_id="b-2", state="STARTING", restart_count=7)
     assert "restarted 7 times" in one(with_replicas(REPLICA, looping, wanted=2), Section.BACKENDS)[2]
     assert one(with_replicas(REPLICA, looping, wanted=2), Section.BACKENDS)[0] is Severity.ERROR
-    assert one(with_replicas(wanted=None), Section.BACKENDS)[2].startswith("b has no replica; calls wait")
+    assert one(with_replicas(wanted=None), Section.BACKENDS)[2].startswith("b has no replica; calls fail, or wait")
     assert one(with_replicas(wanted=0), Section.BACKENDS)[0] is Severity.ERROR
     unused = replace(with_replicas(wanted=0).snapshot, endpoints=())
     assert not wrong(replace(SEEN, snapshot=unused), Section.BACKENDS)
