@@ -19,7 +19,7 @@ class FieldDifference:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contested:
-    """A field that a file and somebody else have changed."""
+    """A field that both a file and another client have changed."""
 
     subject: str
     field: str

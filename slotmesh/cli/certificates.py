@@ -1,7 +1,7 @@
-"""What `slotmesh certs` does: makes a development authority, issues with it, issues again, and takes back.
+"""The work of `slotmesh certs`: creates a development authority; issues, renews and revokes its certificates.
 
-Invariants: an authority is never overwritten; what is refused is told with the way out, and nothing is half done of it
-but whole files. `cryptography` is imported here, and this module only where one of these commands runs.
+Invariants: an authority is never overwritten; a refusal names the way out; files are written whole or not at all. This
+module imports `cryptography`, and is itself imported only when one of these commands runs.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from slotmesh.security.tls.revoking import Revoking
 from slotmesh.security.tls_paths import CA_FILE, CRL_FILE, identity_of_file
 
 DAYS: Final = 90
-"""How long certificates last, unless something else is said."""
+"""The default lifetime of certificates."""
 _NOT_IN_NAMES: Final = re.compile(r"[^A-Za-z0-9_.-]")
 
 
@@ -109,7 +109,9 @@ def issue(
 
 
 def rotate(place: CertificatePlace, names: Sequence[str], lifetime: timedelta | None) -> list[Path]:
-    """Issues certificates of the directory again, all or those of these names; for as long as they were, unless said.
+    """Renews all certificates of the directory, or those with these names.
+
+    Without a `lifetime` each keeps the lifetime that it had.
 
     Raises:
         BadTls: one cannot be issued again; those before it were.

@@ -1,11 +1,12 @@
-"""The connection of a command to the controller, on which each change takes effect once, also if its reply is lost.
+"""A command's connection to the controller, on which each change takes effect once even if its reply is lost.
 
-Purpose: each request that changes something gets an id. If the connection breaks before its reply, the request is sent
-once more with the same id, to the controller that leads then. While a command waits for what follows from its change,
-its questions go on at the controller that leads then, too (`hold_on`).
-Invariants: a request is repeated only if the controller that got it first knows ids, and so does the one that gets it
-again: an older one would carry it out twice. What no store has is repeated only to the very same leader: another one
-does not know the id. Refusals are never repeated. One channel is open, a second one while the connection is replaced.
+Purpose: each changing request carries a random id. If the connection breaks before the reply, the request is sent once
+more with the same id, to the controller that leads then. While a command waits for the effects of its change, its
+queries move to the new leader, too (`hold_on`). Scaling a backend and the requests about HTTP routes are built on this.
+Invariants: a request is repeated only if both the controller that got it first and the one that gets the repetition
+know request ids: an older controller would apply it twice. Changes that no store holds are repeated only to the same
+leader, since another one does not know the id. Refusals are never repeated. One channel is open, and a second one only
+while the connection is replaced.
 """
 
 from __future__ import annotations
@@ -206,19 +207,18 @@ class _RepeatingStub:
         return await getattr(self._current(), rpc)(request, **terms)
 
 
-# Sets how many replicas a backend should have, whatever else is changed meanwhile.
-
 ATTEMPTS: Final = 10
-"""How often somebody else may be faster in changing the configuration."""
+"""The number of attempts while other clients change the configuration in between."""
 
 
 async def set_num_replicas(stub: Any, backend: str, replicas: int, *, dry_run: bool, **terms: Any) -> Applied:
-    """Reads the backend, changes its `num_replicas` and writes it back, unless it was changed in between: then again.
+    """Sets the number of replicas, whatever else of the backend is changed meanwhile.
 
-    `terms` go with each rpc, as its timeout.
+    Reads the backend and writes it back with the new `num_replicas`; if its revision has changed in between, does so
+    again. `terms` are passed to each rpc, such as its timeout.
 
     Raises:
-        grpc.RpcError: the controller refuses, or somebody else was faster `ATTEMPTS` times.
+        grpc.RpcError: the controller refuses, or the revision has changed in each of `ATTEMPTS` attempts.
     """
     for remaining in reversed(range(ATTEMPTS)):
         said = await stub.GetBackend(controller_service_pb2.GetBackendRequest(name=backend), **terms)
@@ -248,9 +248,6 @@ def _applied(revision: int, backend: str, before: str, after: str) -> Applied:
         deleted=(),
         fields=(FieldDifference(subject=subject, field="num_replicas", before=before, after=after),),
     )
-
-
-# Requests about routes of HTTP to a controller.
 
 
 class RouteRequests:

@@ -1,7 +1,8 @@
-"""Connects to a server of the mesh, with an error for operators where that fails.
+"""Connects to a server of the mesh, and finds the leading one of several controllers. Errors are written for operators.
 
-Invariants: an address where nothing answers is an error at once or within `CONNECT_TIMEOUT_S`, with the way out; a
-server of the wrong kind is distinguished from one that refuses.
+Invariants: an address where no server responds is an error, immediately or within `CONNECT_TIMEOUT_S`, with the way
+out; a server of the wrong kind is distinguished from one that refuses. Only the named addresses are queried for the
+leader; if some respond and none leads, an election is assumed and awaited for at most `LEADS_WITHIN_S`.
 """
 
 from __future__ import annotations
@@ -96,7 +97,7 @@ class Peer:
 
 
 def is_lost(error: grpc.RpcError) -> bool:
-    """Whether the connection broke, so that nobody knows whether the rpc was carried out: no server has said so."""
+    """Whether the connection broke before a server reported an outcome: the rpc may or may not have been executed."""
     return from_rpc_error(error).reason is Reason.ROUTER_LOST and rpc_status.from_call(error) is None  # type: ignore[arg-type]  # as in slotmesh.status
 
 
@@ -130,7 +131,7 @@ class NotOffered(CommandFailed):
 
 
 async def _details(channel: grpc.aio.Channel) -> str:
-    """What gRPC says of a connection that could not be made."""
+    """The description that gRPC gives of a failed connection attempt."""
     health: Any = health_pb2_grpc.HealthStub(channel)
     try:
         await health.Check(health_pb2.HealthCheckRequest(), timeout=_DETAILS_TIMEOUT_S)
@@ -151,11 +152,6 @@ async def _is_reached(channel: grpc.aio.Channel) -> bool:
         return False
     return True
 
-
-# Which of several controllers leads: commands ask that one.
-#
-# Invariants: only the addresses that were named are asked; where some answer and none leads, one is about to: that is
-# waited for, for a bounded time.
 
 LEADS_WITHIN_S: Final = 15.0
 """How long a command waits for one to lead."""
@@ -203,7 +199,7 @@ def _no_leader(
 
 
 async def standing_of(channel: grpc.aio.Channel, peer: Peer) -> ControllerStatus:
-    """Whether the controller leads, as it says itself. One of an older version does.
+    """The role that the controller reports. A controller of an older version counts as leading.
 
     Raises SlotmeshError, or CommandFailed where it cannot be asked or is no controller.
     """

@@ -1,6 +1,9 @@
-"""How a command ends: one place for what operators read when something does not work.
+"""How commands end and print: exit status, errors, the forms of `--output`, and texts that cannot steer the terminal.
 
-Invariants: failures go to stderr, as words and never as a traceback; results go to stdout.
+Invariants: failures go to stderr, as words and never as a traceback; results go to stdout. Errors, events and names are
+escaped here before people see them; only lines of handlers (`slotmesh logs`) and results of calls are written
+unchanged. A command defines its output once, as a `Printable` with all forms; JSON and YAML are the same document. The
+form `name` prints one name a line, each accepted by other commands.
 """
 
 from __future__ import annotations
@@ -22,11 +25,6 @@ from rich.text import Text
 
 from slotmesh.errors import SlotmeshError
 from slotmesh.names import LINES, printable_text
-
-# How commands print texts of others: errors, events and names steer no terminal.
-#
-# Invariants: what commands print for people comes by here, but for lines of handlers (`slotmesh logs`) and results of
-# calls, which are written as they are.
 
 
 def say(text: object, *, err: bool = False) -> None:
@@ -50,12 +48,6 @@ class PrintableConsole(Console):
                 yield segment
             else:
                 yield Segment(printable_text(segment.text, LINES), segment.style)
-
-
-# The forms in which commands print what they show: `--output table|json|yaml|name`.
-#
-# Invariants: a command says once what it shows, and has all forms of it; JSON and YAML are the same document; a name is
-# one that other commands take, a line each.
 
 
 class OutputForm(StrEnum):
@@ -102,7 +94,7 @@ class Printable:
 
 def as_yaml(document: Mapping[str, Any], *, explicit_start: bool = False) -> str:
     """The document as YAML; with `explicit_start` it may follow another one."""
-    import yaml  # noqa: PLC0415 - for who asks for YAML
+    import yaml  # noqa: PLC0415 - imported only for YAML output
 
     text: str = yaml.safe_dump(document, sort_keys=False, allow_unicode=True, explicit_start=explicit_start)
     return text
@@ -148,7 +140,7 @@ class CommandFailed(Exception):
 
 @asynccontextmanager
 async def ended_by_sigterm() -> AsyncIterator[None]:
-    """SIGTERM cancels the block, so that it says its last words; then the command ends as if killed by it."""
+    """SIGTERM cancels the block, so that it prints its summary; then the command ends as if killed by SIGTERM."""
     loop, task = asyncio.get_running_loop(), asyncio.current_task()
     received = False
 

@@ -1,4 +1,4 @@
-"""What has happened in the mesh, and what happens, as a controller tells it."""
+"""Past and new events of the mesh, from the controller."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ class LatencyHistogram:
         self.min_s, self.max_s = min(self.min_s, time_s), max(self.max_s, time_s)
 
     def quantile(self, share: float) -> float | None:
-        """So many of the calls took at most that long, seconds; None where there was none."""
+        """The upper bound, in seconds, for this share of the calls; None if there were no calls."""
         wanted, seen = share * self.count, 0
         for bucket in sorted(self._counts):
             seen += self._counts[bucket]

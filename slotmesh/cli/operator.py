@@ -41,7 +41,7 @@ from slotmesh.v1 import controller_service_pb2 as pb
 from slotmesh.v1.controller_service_pb2_grpc import ControllerServiceStub
 
 _AUTHOR: Final = (("slotmesh-client", "slotmesh"),)
-"""Metadata of changes: what the history says of who made them."""
+"""Metadata of changes: the author that the history records."""
 RPC_TIMEOUT_S: Final = 30.0
 """Longest wait for an answer of a controller that is there."""
 
@@ -85,7 +85,7 @@ class Operator:
         dry_run: bool = False,
         expected_revision: int | None = None,
     ) -> Applied:
-        """Changes what a file has changed since it was applied last. A dry run says of conflicts, too."""
+        """Applies the changes of a file since it was last applied. A dry run reports conflicts, too."""
         request = pb.ApplyMeshRequest(
             mesh=mesh_to_wire(mesh),
             prune=prune,
@@ -252,7 +252,7 @@ class Operator:
         return int(response.revision)
 
     async def drain(self, replica_id: str) -> None:
-        """Tells a replica to finish what runs, and to end. Raises ReplicaNotFound."""
+        """Drains a replica: it finishes its running calls and ends. Raises ReplicaNotFound."""
         with self._peer.telling():
             request = pb.DrainReplicaRequest(replica_id=replica_id)
             await self._stub.DrainReplica(request, timeout=RPC_TIMEOUT_S, metadata=_AUTHOR)

@@ -1,4 +1,8 @@
-"""Parameters that several commands take, and how their values are read."""
+"""Parameters of several commands: addresses, durations, names (`backend/NAME`, `replica/ID`), arguments of calls.
+
+Invariants: a name that one command prints is accepted by each command that takes such a name; `backend/digits` and
+`digits` are equal for a command that acts on backends only. JSON arguments are checked before any request is sent.
+"""
 
 from __future__ import annotations
 
@@ -72,13 +76,6 @@ ServerAddress = Annotated[
     ),
 ]
 
-
-# What commands act on, as people type it and as all commands print it: `backend/NAME`, `replica/ID` and so on. Pure.
-#
-# Invariant: what one command prints as a name, each command that takes such a thing takes: `backend/digits` and
-# `digits`
-# are the same where a command acts on backends only.
-
 BACKEND: Final = "backend"
 ENDPOINT: Final = "endpoint"
 ROUTE: Final = "route"
@@ -130,14 +127,12 @@ def configured_subject(text: str) -> str:
     raise typer.BadParameter(f"takes {BACKEND}/NAME, {ENDPOINT}/NAME or {ROUTE}/PATH, is {text}; {way_out}")
 
 
-# The arguments of a call as people type them: JSON, checked before anything is sent. Pure.
-
 NONE: Final = b"[]"
 """A call without arguments."""
 
 _KINDS: Final = {type(None): "null", bool: "a boolean", str: "a string"}
 _SHOWN: Final = 60
-"""Characters of the input around a mistake."""
+"""Characters of the input shown around an error."""
 
 
 class BadJson(ValueError):
@@ -171,7 +166,7 @@ def _refuse(constant: str) -> None:
 
 
 def _point(text: str, position: int) -> str:
-    """The line of the mistake, or the part of it around the mistake, with a caret below."""
+    """The line with the error, or the part of it around the error, with a caret below."""
     start = text.rfind("\n", 0, position) + 1
     end = text.find("\n", position)
     line = text[start : end if end >= 0 else len(text)]

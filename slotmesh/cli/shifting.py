@@ -1,4 +1,4 @@
-"""Shifts of traffic as people type them, and what commands do with them."""
+"""Shares of traffic (`v1=0.9`) and shifts as people type them; and shifts as lines, as a progress bar, and as JSON."""
 
 from __future__ import annotations
 
@@ -21,8 +21,6 @@ from slotmesh.spec.model import InvalidSpec, SpecViolation, TrafficPolicy
 from slotmesh.spec.rules import show, traffic_violations
 from slotmesh.units import format_duration, parse_duration
 from slotmesh.v1 import controller_service_pb2 as pb
-
-# Shifts of traffic for people, in lines or as a bar that fills, and as JSON for programs.
 
 
 def shift_lines(shift: ShiftStatus) -> Iterator[str]:
@@ -124,9 +122,6 @@ def _weights(weights: Mapping[str, float]) -> str:
     return " ".join(f"{name}={weight:.6g}" for name, weight in sorted(weights.items()))
 
 
-# Shares of backends as people type them, `v1=0.9`, and the policy that they come to. Pure.
-
-
 @dataclass(frozen=True, slots=True)
 class SaidPolicy:
     """A requested change of a traffic policy."""
@@ -146,13 +141,13 @@ def said_policy(
     no_shadows: bool = False,
     backends: Collection[str] | None = None,
 ) -> SaidPolicy:
-    """What is typed. A shadow of 0 is none, so `c=0` alone takes all of them away, as `no_shadows` does.
+    """The policy that was typed. A shadow of 0 is none, so `c=0` alone removes all shadows, as `no_shadows` does.
 
-    `current` is the policy now, which says only whether there are weights to stay. `backends`: the names of those that
+    `current` is the policy now; it only decides whether there are weights to keep. `backends`: the names of those that
     exist, if they are known; the controller refuses others, too.
 
     Raises:
-        InvalidSpec: with all mistakes of what was typed.
+        InvalidSpec: with all violations in what was typed.
     """
     mistakes: list[SpecViolation] = []
     said = read_shares(f"{endpoint}.traffic", weights, mistakes)
@@ -169,7 +164,7 @@ def said_policy(
 
 
 def _mistakes_of(endpoint: str, policy: TrafficPolicy) -> Iterator[SpecViolation]:
-    """Mistakes in what is given. Weights that are not given stay as they are, and so are no mistake."""
+    """Violations in what was typed. Weights that are not given stay as they are, which is no violation."""
     for mistake in traffic_violations(endpoint, policy):
         if policy.weights or mistake.path != f"{endpoint}.traffic":
             yield mistake
@@ -184,7 +179,7 @@ def _unknown_backends(endpoint: str, policy: TrafficPolicy, backends: Collection
 
 
 def read_shares(path: str, texts: Sequence[str], mistakes: list[SpecViolation]) -> Mapping[str, float]:
-    """Shares by backend. What is no share, or is given twice, is added to `mistakes`."""
+    """Shares by backend. A text that is no share, or a backend that is given twice, is added to `mistakes`."""
     shares: dict[str, float] = {}
     for text in texts:
         name, equals, number = text.rpartition("=")
@@ -333,7 +328,7 @@ def _guard(text: str, mistakes: list[SpecViolation]) -> pb.ShiftGuard | None:
             guard.max_time.FromTimedelta(parse_duration(limit))
             return guard
     except ValueError:
-        pass  # said below, with the figures that there are
+        pass  # reported below, with the figures that exist
     expected = "error_rate=SHARE or p99=DURATION, as p99=200ms, or of a shadow, as dark:p99=200ms"
     mistakes.append(SpecViolation("--guard", f"expected {expected}, got {show(text)!r}"))
     return None

@@ -32,7 +32,7 @@ class ReplicaStatus:
     start_time: datetime | None = None
     metrics_address: str = ""
     warning: str = ""
-    """What operators should know although the replica goes on."""
+    """A problem that operators should know, while the replica keeps running."""
     restart_count: int = 0
     """How often one was started in place of another, up to this one."""
     last_exit: str = ""
@@ -214,7 +214,7 @@ class ShiftStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControllerStatus:
-    """Whether a controller leads, as it says itself."""
+    """The role of a controller, as it reports it."""
 
     address: str
     leads: bool

@@ -1,4 +1,4 @@
-"""What the controller tells of members and of what became of them, as values that commands show.
+"""The controller's reports about members, converted to the values that commands show.
 
 Owner: pure functions.
 """

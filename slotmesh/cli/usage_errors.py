@@ -25,12 +25,12 @@ _KINDS: Final = {
     "less_than_equal": "must be at most {le:g}",
     "less_than": "must be less than {lt:g}",
 }
-"""By the name that the library which reads parameters has for a mistake."""
+"""By the error type of the library that reads parameters."""
 _PREFIX: Final = "Value error, "
 
 
 class CommandGroup(TyperGroup):
-    """Commands whose mistakes of usage are told in words of their own."""
+    """Commands with usage errors in the project's own words."""
 
     def make_context(self, *args: Any, **kwargs: Any) -> Any:
         with _in_own_words():
@@ -62,6 +62,6 @@ def _message(mistake: typer.BadParameter) -> str:
 
 
 def own_words(kind: str, given: object, bounds: Mapping[str, Any]) -> str:
-    """What is wrong, for a kind of mistake that is known; else empty."""
+    """The message for a known kind of error; otherwise empty."""
     words = _KINDS.get(kind)
     return f"{words.format_map(bounds)}, is {given}" if words else ""

@@ -1,4 +1,8 @@
-"""Waits, after a change, until the mesh has what was asked for, and says meanwhile what is lacking."""
+"""Waits after a change until the mesh is ready, and reports meanwhile what it lacks.
+
+Ready means: each backend has its number of replicas that accept calls, none of them still runs what it was started with
+before the change, and each router has the change and a link to all of them.
+"""
 
 from __future__ import annotations
 
@@ -21,12 +25,6 @@ from slotmesh.spec.model import DOCUMENT_SETTINGS, Backend
 from slotmesh.spec.setting import Change
 from slotmesh.units import format_duration
 
-# When a mesh that was changed is ready, and what it still lacks. Pure.
-#
-# Ready means: each backend has as many replicas that take calls as it should have, none of them runs what it was
-# started
-# with before the change, and each router has the change and reaches all of them.
-
 _OVER: Final = frozenset({FAILED_STATE, "STOPPED"})
 _MAX_REASON_CHARS: Final = 200
 EndedRollouts: TypeAlias = Mapping[str, datetime | None]
@@ -37,9 +35,9 @@ NO_ENDS: Final[EndedRollouts] = MappingProxyType({})
 def taken_back(
     snapshot: Snapshot, backends: Collection[str], ended: EndedRollouts, file: Collection[Backend]
 ) -> list[str]:
-    """Why backends do not run what they should, a line each: because it was taken back.
+    """The backends whose rollout was taken back, a line with the reason each.
 
-    That is so if it happened after `ended`; or before that, if `file` says something else than what is in force.
+    A rollout counts if it was taken back after `ended`; or before that, if `file` differs from what is in force.
     """
     live, wanted = ({it.name: it for it in some} for some in (snapshot.backends, file))
     lines = []
@@ -152,10 +150,10 @@ async def ends_of_rollouts(operator: Operator) -> EndedRollouts:
 
 @contextmanager
 def after_change(operator: Operator, done: str, look: str, patience: timedelta | None) -> Iterator[None]:
-    """A block that looks at what follows from a change that was made, also where another controller leads by then.
+    """A block that waits for the effects of an applied change, even if another controller leads meanwhile.
 
-    `done`: what was made, as `applied as revision 12`. `look`: the command that shows how it goes on. What fails in the
-    block is no failure of the change: it is raised as CommandFailed, with the exit status for that.
+    `done`: the change, as `applied as revision 12`. `look`: the command that shows its progress. A failure in the block
+    is no failure of the change: it is raised as CommandFailed, with the exit status for that.
     """
     if operator.connection.is_on_hold:
         raise CommandFailed(f"{done}, and stored; the controller is on hold: there is nothing to wait for", NOT_IN_TIME)

@@ -1,10 +1,10 @@
-"""Rpcs that end with a status leave nothing that waits for the garbage collector.
+"""Rpcs that end with a status leave no reference cycle for the garbage collector.
 
-Purpose: `grpc.aio` ends an rpc by an exception, which the rpc keeps. Its traceback refers to the frames that it came
-through, and these to the rpc: a cycle of some 40 objects and of what gRPC's core has of the rpc, 17 KB. Whoever has
-thousands of rpcs refused would fill the memory until a collection of everything, and that stops the process.
-Invariants: the exception is the same, as `grpc.aio` asks for it to be; all it loses is where it was raised. It is found
-where another one was raised in its place, too; a handler that suppresses it keeps it.
+Purpose: `grpc.aio` ends an rpc by an exception, which the rpc keeps. The exception's traceback refers to the frames
+that raised it, and these to the rpc: a cycle of some 40 objects and the core's state of the rpc, 17 KB. A client with
+thousands of refused rpcs would fill the memory until a full garbage collection, which stops the process.
+Invariants: the exception object stays the same, as `grpc.aio` requires; it loses its traceback only. It is found even
+if another exception was raised in its place; a handler that suppresses it keeps it.
 """
 
 from __future__ import annotations

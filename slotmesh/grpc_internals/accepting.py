@@ -1,12 +1,12 @@
-"""A server of `grpc.aio` that takes in several rpcs at a time.
+"""A server of `grpc.aio` that accepts several rpcs at a time, and begins them in turn, by connection.
 
-Purpose: `grpc.aio` asks its core for one rpc, and for the next one some turns of the event loop after that has come.
-With many rpcs that is what they wait for, and half of what they cost: a flood of them, cancelled ones too, makes all
-others wait. Here some are asked for ahead (`accept_ahead`), and those of the methods in `MANY` do not pass through the
-loop of `grpc.aio` at all: they are taken in as they come, and begin in turn (`fair_starts`).
-Invariants: what comes is handed to `grpc.aio` as its own loop does it. This is done by its inside, which may change:
-where it is not as expected, its own loop takes in everything, and nothing but time is lost. Nothing is asked for from a
-server that stops: its core may be gone.
+Purpose: `grpc.aio` requests one rpc from its core, and the next one only some turns of the event loop after the first
+has arrived. With many rpcs they mostly wait for that, and it is half of their cost: a flood of rpcs, even of cancelled
+ones, delays all others. Here some rpcs are requested ahead (`AcceptAhead`), and those of the methods in `MANY` bypass
+the loop of `grpc.aio`: they are accepted as they arrive, and begin in turn (`FairStarts`).
+Invariants: rpcs are handed to `grpc.aio` as its own loop does it. This uses private parts of `grpc.aio`: if they are
+not as expected, its own loop accepts all rpcs, and only speed is lost. No rpc is requested from a server that stops:
+its core may be freed.
 Owner: the server, on its event loop.
 """
 
@@ -30,26 +30,21 @@ from slotmesh.logs import get_logger
 from slotmesh.status import abort
 from slotmesh.streams.limits import MAX_PENDING
 
-# Rpcs that have been taken in begin in turn: round the connections that they have come by, and some at a time.
-#
-# Purpose: a server is to take rpcs in as quickly as they come, since until then all stand in one queue of gRPC's core,
-# the one call of somebody behind ten thousand of somebody else. To begin all of them at once would make for long turns
-# of
-# the event loop, so few begin in each; a connection waits for one rpc of each other connection, however many these
-# have.
-# Invariants: the rpcs of one connection begin in the order in which they have come. Where few come, each begins at
-# once.
-# What waits is bounded, and even then one of each connection may: nobody's flood keeps others out.
-# Owner: the accepting server, on its event loop.
-
 RpcT = TypeVar("RpcT")
 
 IN_A_TURN: Final = 8
-"""So many begin in one turn of the event loop: about a millisecond of what follows."""
+"""The number of rpcs that begin in one turn of the event loop: about a millisecond of work."""
 
 
 class FairStarts(Generic[RpcT]):
-    """Of one server."""
+    """Begins the accepted rpcs of one server: round-robin over their connections, a few in each turn of the event loop.
+
+    Purpose: until a server accepts them, all rpcs stand in one queue of gRPC's core, a client's single call behind ten
+    thousand of another, so they are accepted as fast as they arrive. Beginning all of them immediately would make for
+    long turns of the event loop. A connection waits for one rpc of each other connection, however many these have.
+    Invariants: the rpcs of one connection begin in their order of arrival. With few rpcs, each begins immediately. The
+    queue is bounded, and even when it is full one rpc of each connection may wait: no flood keeps other clients out.
+    """
 
     def __init__(self, start: Callable[[RpcT], None], peer_of: Callable[[RpcT], str], most: int) -> None:
         """`start` begins an rpc and raises nothing; `peer_of` names its connection. `most`: see `add`."""
@@ -58,7 +53,7 @@ class FairStarts(Generic[RpcT]):
         self._most = most
         self._loop = asyncio.get_running_loop()
         self._waiting: OrderedDict[str, deque[RpcT]] = OrderedDict()
-        """By connection, each with one at least; whose turn is next comes first."""
+        """By connection, each with at least one rpc; the connection whose turn is next is first."""
         self._count = 0
         self._left = IN_A_TURN
         """How many may still begin in this turn."""
@@ -68,9 +63,9 @@ class FairStarts(Generic[RpcT]):
         return self._count
 
     def add(self, rpc: RpcT) -> None:
-        """It begins now, if no other waits and few have begun; else when it is its turn.
+        """Begins the rpc now if no other waits and few have begun in this turn; otherwise queues it.
 
-        Where `most` wait, and one of its connection among them, it is let go, and never begins.
+        Drops it, so that it never begins, if `most` wait and one of its connection is among them.
         """
         if not self._has_next_turn:
             self._has_next_turn = True
@@ -86,7 +81,7 @@ class FairStarts(Generic[RpcT]):
         self._count += 1
 
     def begin_by(self, start: Callable[[RpcT], None]) -> None:
-        """From now on they begin by this."""
+        """Replaces `start` for all rpcs that have not begun."""
         self._start = start
 
     def _turn(self) -> None:
@@ -108,21 +103,19 @@ class FairStarts(Generic[RpcT]):
             self._loop.call_soon(self._turn)
 
 
-# Rpcs that have come and that their server has not taken yet: some are asked for before they are wanted.
-#
-# Invariants: there are never more than `AT_ONCE` of them, those that are asked for included. Each is taken once, or
-# refused once; after `close` all are refused.
-# Owner: the accepting server, on its event loop.
-
 MOST_AHEAD: Final = 8
-"""More are taken in no quicker, and begin all at once, which makes for long turns of the event loop."""
+"""More are not accepted faster; they would all begin in the same turn of the event loop, which makes it long."""
 
 
 class AcceptAhead:
-    """Of one server."""
+    """The rpcs of one server that have arrived and are not taken yet; some are requested before they are wanted.
+
+    Invariants: there are at most `MOST_AHEAD` of them, requested ones included. Each is taken once or refused once;
+    after `close` all are refused.
+    """
 
     def __init__(self, request: Callable[[], Awaitable[Any]], refuse: Callable[[Any], None]) -> None:
-        """`request` gives the next rpc, or raises once there is none any more. `refuse` ends one that nobody takes."""
+        """`request` returns the next rpc, or raises if there are no more. `refuse` ends an rpc that is not taken."""
         self._request = request
         self._refuse = refuse
         self._loop = asyncio.get_running_loop()
@@ -147,7 +140,7 @@ class AcceptAhead:
         return taker
 
     def close(self) -> None:
-        """Refuses what has come, and what comes from now on."""
+        """Refuses the rpcs that have arrived, and all later ones."""
         self._is_closed = True
         while self._come:
             self._refuse(self._come.popleft())
@@ -155,7 +148,7 @@ class AcceptAhead:
     async def _ask(self) -> None:
         try:
             rpc = await self._request()
-        except Exception as error:  # noqa: BLE001 - it is for who takes rpcs
+        except Exception as error:  # noqa: BLE001 - passed on to the taker
             if (taker := self._taken_by()) is not None:
                 taker.set_exception(error)
             return
@@ -169,7 +162,7 @@ class AcceptAhead:
             self._come.append(rpc)
 
     def _taken_by(self) -> asyncio.Future[Any] | None:
-        """Who waits for the next one; None where nobody does."""
+        """The future that waits for the next rpc, which is then no longer stored; None if there is none."""
         taker, self._taker = self._taker, None
         return None if taker is None or taker.done() else taker
 
@@ -191,7 +184,7 @@ MANY: Final = frozenset(
 )
 """Full names. Each one costs all rpcs of other methods a microsecond, in `grpc.aio`'s own loop."""
 MOST_OF_METHOD: Final = 128
-"""So many rpcs of each of these are taken in in one turn of the event loop."""
+"""The number of rpcs of each of these methods that are requested at a time."""
 _HANDLING: Final = {
     (False, False): "_handle_unary_unary_rpc",
     (False, True): "_handle_unary_stream_rpc",
@@ -203,7 +196,7 @@ _EXPECTED: Final = {
     **dict.fromkeys(_HANDLING.values(), ("method_handler", "rpc_state", "loop")),
     "_schedule_rpc_coro": ("rpc_coro", "rpc_state", "loop", "method_name"),
 }
-"""What is used of `grpc.aio`'s inside, and what it takes."""
+"""The private functions of `grpc.aio` that are used, with their parameters."""
 _CONTEXT: Final = "_ServicerContext"
 _MAY_BE_DERIVED_FROM: Final = 1 << 10
 """Py_TPFLAGS_BASETYPE."""
@@ -216,12 +209,12 @@ _log = get_logger(__name__)
 
 
 def accepting_server(options: Sequence[tuple[str, int]]) -> grpc.aio.Server:
-    """A server, as `grpc.aio.server` makes one."""
+    """Creates a server, as `grpc.aio.server` does."""
     keep_wakes_few()
     if (problem := f"{VARIABLE} is set" if is_off() else _PROBLEM or _problem()) is not None:
         _log.info("rpcs are taken in by grpc.aio itself, one at a time", why=problem, grpc=grpc.__version__)
         return grpc.aio.server(options=options)
-    with _MAKING:  # the only way to say which core it shall have
+    with _MAKING:  # the only way to choose its core
         own, cygrpc.AioServer = cygrpc.AioServer, _AcceptingCore
         try:
             return grpc.aio.server(options=options)
@@ -230,9 +223,9 @@ def accepting_server(options: Sequence[tuple[str, int]]) -> grpc.aio.Server:
 
 
 def serve_many(server: grpc.aio.Server, name: str, handlers: Mapping[str, Handler]) -> None:
-    """Before its start: these are the handlers that are registered at it one by one, by `/SERVICE/METHOD`.
+    """Passes the handlers that are registered one by one, by `/SERVICE/METHOD`. Call it before the server starts.
 
-    `name`: of the server, for those whom it refuses while it stops.
+    `name`: of the server, for the message to clients that it refuses while it stops.
     """
     core: Any = getattr(server, "_server", None)
     if hasattr(core, "serve_many"):
@@ -240,7 +233,7 @@ def serve_many(server: grpc.aio.Server, name: str, handlers: Mapping[str, Handle
 
 
 def _refusing(name: str) -> Handler:
-    """Of rpcs of whatever method."""
+    """A handler that refuses rpcs of any method."""
 
     async def refuse(_requests: object, context: grpc.aio.ServicerContext[Any, Any]) -> None:
         await abort(context, Failure(reason=Reason.DRAINING, message=f"the {name} stops"))
@@ -249,7 +242,7 @@ def _refusing(name: str) -> Handler:
 
 
 def _problem() -> str | None:
-    """What is not as expected of `grpc.aio`; None where everything is."""
+    """Describes how `grpc.aio` differs from what is expected; None if it does not."""
     core = getattr(cygrpc, "AioServer", None)
     if missing := [name for name in _OF_CORES if not callable(getattr(core, name, None))]:
         return f"its servers have no {missing[0]}"
@@ -270,12 +263,12 @@ def _problem() -> str | None:
 
 
 _PROBLEM: Final = _problem()
-"""With what there is when this module is loaded: it derives from that."""
+"""For the `AioServer` that exists when this module is loaded: `_AcceptingCore` derives from it."""
 _CORE: Any = cygrpc.AioServer if _PROBLEM is None else object
 
 
 class _AcceptingCore(_CORE):  # type: ignore[misc]  # it has no stubs
-    """What `grpc.aio` calls a server, within."""
+    """The internal server object of `grpc.aio`."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
@@ -342,7 +335,7 @@ class _AcceptingCore(_CORE):  # type: ignore[misc]  # it has no stubs
         self._hold(cygrpc._schedule_rpc_coro(handle(handler, rpc, loop), rpc, loop, path))
 
     def _hold(self, work: Coroutine[Any, Any, Any]) -> None:
-        """A loop keeps no task from being collected."""
+        """Runs a task, and keeps a reference to it: an event loop only has weak ones."""
         task = self._running_loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

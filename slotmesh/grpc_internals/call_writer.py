@@ -56,7 +56,7 @@ def writer_of(call: grpc.aio.StreamStreamCall[FrameT, Any]) -> Callable[[FrameT]
 
 
 async def _raise_status(call: grpc.aio.StreamStreamCall[Any, Any]) -> None:
-    """Nothing is raised where the peer has ended the stream in order: whoever reads sees that."""
+    """Raises the status of the rpc, except OK: the reader of the stream sees an orderly end."""
     code = await call.code()
     if call.cancelled():
         raise asyncio.CancelledError

@@ -1,8 +1,8 @@
 """`grpc.channelz.v1`: sockets, channels and servers of the process, with their counters, for `grpcdebug` and `grpcurl`.
 
-Purpose: what the published servicer does, except that it fails where gRPC's core is newer than it and tells of a field
-that it does not know, and that it ends an rpc without an answer that could be written.
-Invariants: off unless a setting asks for it, since it tells the addresses of all peers.
+Purpose: replaces the published servicer, which fails if a newer gRPC core reports a field that it does not know, and
+which ends some rpcs without a valid response.
+Invariants: off unless enabled by a setting, since it reveals the addresses of all peers.
 """
 
 from __future__ import annotations

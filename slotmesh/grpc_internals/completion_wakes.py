@@ -1,13 +1,13 @@
-"""How an event loop hears of what gRPC's core has completed: where much has, not of each by itself.
+"""Wakes an event loop once for many completions of gRPC's core, instead of once for each.
 
 Purpose: a thread of `grpc.aio` puts completions into a queue, and writes a byte into a socket for each of them. The
 event loop takes the whole queue when it is woken, and reads one byte: it is woken again for each of the others, to find
-the queue empty. Where many complete, the bytes fill the socket (some 280 do), and from then on that thread waits for
-the loop to read one: a single completion passes in a turn of the loop, whosever it is. Here most are read where there
+the queue empty. With many completions the bytes fill the socket (some 280 do), and from then on that thread waits until
+the loop reads one: each turn of the loop lets a single completion pass. Here the loop reads most of the bytes if there
 are many.
-Invariants: a byte is written when its completion is in the queue, which is emptied after the bytes were read. The
-emptying fails at a completion that is for a loop that has been closed: the bytes that are left have it go on. All this
-is the inside of `grpc.aio`, which may change: then nothing but time is lost.
+Invariants: a byte is written once its completion is in the queue, and the queue is emptied after the bytes were read.
+The emptying fails at a completion for a closed loop: the bytes left in the socket wake the loop to continue. All this
+depends on private parts of `grpc.aio`; if they change, only speed is lost.
 Owner: the process, for all of its loops; `grpc.aio` makes the sockets with its first channel or server.
 """
 
@@ -25,9 +25,9 @@ from grpc._cython import cygrpc  # type: ignore[attr-defined]
 from slotmesh.grpc_internals import is_off
 
 MANY: Final = 256
-"""With so many bytes in the socket most of them are read."""
+"""From this number of bytes in the socket on, most of them are read."""
 LEFT: Final = 128
-"""So many are left, and wake the loop for nothing most often."""
+"""The number of bytes left in the socket; they mostly wake the loop for nothing."""
 _BUFFER_BYTES: Final = 1024 * 1024
 """Asked for. The kernel gives what it allows: by default 400 KiB, for some 550 single bytes."""
 

@@ -1,6 +1,6 @@
-"""Asks each server of a mesh who it is, all at once, each for a bounded time.
+"""Queries the identity of each server of a mesh, concurrently, each for a bounded time.
 
-Invariants: what does not answer in time is an answer, too; so many are asked at a time, however many there are.
+Invariants: a server that does not respond in time is reported as a result, too; concurrent queries are bounded.
 Owner: `gathering.py`.
 """
 
@@ -49,7 +49,7 @@ async def ask_all(announced: Sequence[AnnouncedAddress]) -> tuple[ServerAnswer, 
 def own_tls() -> OwnTls:
     """What the command that runs connects with. Raises CommandFailed where it cannot be used."""
     tls = credentials().tls
-    dialer()  # what cannot be used is said in the words of all commands
+    dialer()  # raises CommandFailed, worded as in other commands
     if tls is None:
         return OwnTls()
     # Most of a second, for those who have certificates.

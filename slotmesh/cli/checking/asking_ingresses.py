@@ -1,9 +1,11 @@
-"""Asks ingresses who they are, by HTTP as their clients do: the controller knows of none, so they are named.
+"""Queries ingresses over HTTP, as their clients do. The controller does not know ingresses, so the command names them.
 
-Invariants: an ingress that does not answer in time is an answer, too. What answers has `ANSWER_WITHIN_S` for all that
-is asked of it, however it spreads its bytes, and a bounded number of them. Its certificate has to be one that HTTP
-clients of this machine take, or of the mesh's authority, for the name by which it is asked. A token is sent by TLS
-only.
+Invariants: an ingress that does not respond in time is reported as a result, too. All requests to one ingress share
+one deadline of `ANSWER_WITHIN_S` and a limit on the bytes read: a socket's own timeout restarts with each byte, so a
+slow server could hold a caller without end. At the deadline the socket is shut down, whichever thread waits for it, and
+the request fails with TimeoutError: a truncated response never passes for a whole one. Only the name resolver has its
+own bounds. An ingress's certificate must be trusted by HTTP clients of this machine or issued by the mesh's authority,
+and must match the queried name. A token is sent over TLS only.
 Owner: `gathering.py`.
 """
 
@@ -28,17 +30,12 @@ from slotmesh.runtime.channels import TokenSource
 from slotmesh.security.secret_files import authorities_in
 from slotmesh.units import parse_host_port
 
-# Some requests by HTTP with one deadline for all of them.
-#
-# Purpose: a socket's own timeout begins anew with each byte, so a server that sends one now and then would hold whoever
-# asks for as long as it likes.
-# Invariants: when the time is over the socket is shut, whichever thread waits for it, and what was asked has failed by
-# TimeoutError: no answer that was cut off looks like a whole one. The resolver of names alone has bounds of its own.
-# Owner: who asks; not for two threads.
-
 
 class HttpExchange:
-    """Requests to one server, to be used as a context: by one connection, or more where the server closes it."""
+    """HTTP requests to one server under one deadline; a context manager, not thread-safe.
+
+    Uses one connection, or another one when the server closes it.
+    """
 
     def __init__(self, host: str, port: int, context: ssl.SSLContext | None, within_s: float) -> None:
         """`context`: of TLS; None for plain text. The time begins now."""
@@ -56,7 +53,7 @@ class HttpExchange:
             raise TimeoutError from None
 
     def shown_certificate(self) -> dict[str, Any]:
-        """What the server's certificate says; nothing in plain text."""
+        """The fields of the server's certificate; empty for plain text."""
         if self._connection.sock is None:
             self._connection.connect()
         connected = self._connection.sock
@@ -78,7 +75,7 @@ class HttpExchange:
 
 
 class _Deadline:
-    """Shuts the socket that it is told of when the time is over."""
+    """Shuts down the watched socket when the time is over."""
 
     def __init__(self, within_s: float) -> None:
         self._at = time.monotonic() + within_s

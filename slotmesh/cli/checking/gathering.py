@@ -78,7 +78,7 @@ async def look_at(address: str, ingresses: Sequence[IngressUrl] = ()) -> SeenMes
 
 
 def announced_by(snapshot: Snapshot) -> Iterator[AnnouncedAddress]:
-    """All addresses that somebody is told: each server, each page of metrics."""
+    """All addresses that members announce: each server, each page of metrics."""
     if (standing := snapshot.controller) is not None:
         yield AnnouncedAddress(subject=f"controller {standing.address}", kind="controller", address=standing.address)
         for address in standing.standby_addresses:
@@ -157,7 +157,7 @@ def lost_among(events: Iterable[MeshEvent]) -> dict[str, LostMember]:
 
 
 def is_orderly(message: str) -> bool:
-    """Whether an event that a router has left says that it was stopped in order."""
+    """Whether the message of a router's departure event reports an orderly stop."""
     return message.startswith(ORDERLY) and FAILED_PART not in message
 
 

@@ -1,4 +1,4 @@
-"""What was seen of a mesh: the controller's view of it, and what each of its servers answered. Pure values."""
+"""The input and findings of a check: the controller's view of a mesh, and each server's response. Pure values."""
 
 from __future__ import annotations
 
@@ -12,15 +12,13 @@ from slotmesh.cli.snapshot import Snapshot
 from slotmesh.security.identity import Role
 from slotmesh.spec.routes import Route
 
-# What a check has found. Pure values.
-
 
 class Severity(StrEnum):
     """How bad it is."""
 
     OK = "ok"
     WARNING = "warning"
-    """It works, and may not for long, or not for everybody."""
+    """It works, but may stop working soon, or does not work for every client."""
     ERROR = "error"
     """Something does not work."""
 
@@ -94,7 +92,7 @@ class IngressUrl:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IngressFacts:
-    """What an ingress says of itself."""
+    """The facts that an ingress reports."""
 
     by_tls: bool
     not_ready: str = ""
@@ -102,14 +100,14 @@ class IngressFacts:
     tells_routes: bool = True
     """False: it wants a token first."""
     follows_controller: bool | None = None
-    """Whether a controller tells it of changes; None: it does not say."""
+    """Whether it receives changes from a controller; None: not reported."""
     routes_held: bool = False
     """It keeps its routes, as the controller's state file is an older copy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnnouncedAddress:
-    """An address that somebody is told."""
+    """An address that a member announces to others."""
 
     subject: str
     """As `router/r-1`."""

@@ -1,4 +1,8 @@
-"""What is wrong with the servers of a mesh: addresses, identities, certificates, versions, clocks. Pure."""
+"""Findings about the servers of a mesh. Pure.
+
+Addresses, identities, certificates, versions, clocks, the named ingresses; and whether all servers use the newest list
+of revoked certificates and the newest certificate files.
+"""
 
 from __future__ import annotations
 
@@ -232,8 +236,6 @@ def _span(seconds: float) -> str:
     return f"{seconds:.1f} s"
 
 
-# Whether all servers go by the newest list of revoked certificates, and by the files that they have. Pure.
-
 _SECTION = Section.CERTIFICATES
 
 
@@ -290,9 +292,6 @@ def _newest(facts: Iterable[TlsFacts]) -> dict[str, float]:
 
 def _when(seconds: float) -> str:
     return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M} UTC"
-
-
-# What is wrong with the ingresses that were named. Pure.
 
 
 def ingresses(seen: SeenMesh) -> Iterator[MeshFinding]:

@@ -1,4 +1,4 @@
-"""`slotmesh apply`: makes the mesh what a file says."""
+"""`slotmesh apply`: applies a file to the mesh."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ async def _apply(file: Path, terms: ApplyTerms, address: str) -> None:
         if is_change and terms.asks:
             typer.confirm("apply this?", abort=True, err=True)
         ended = await ends_of_rollouts(operator) if terms.patience is not None else {}
-        # What was shown is what is done: somebody who was faster is a REVISION_CONFLICT.
+        # Applies exactly the changes shown above: any change in between is a REVISION_CONFLICT.
         applied = await operator.apply_file(
             mesh, prune=terms.prune, force=terms.force, expected_revision=planned.revision
         )

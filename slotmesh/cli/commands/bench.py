@@ -1,4 +1,10 @@
-"""`slotmesh bench`: load on an endpoint, and what came of it."""
+"""`slotmesh bench`: puts load on an endpoint, prints the result, and compares it with an earlier one.
+
+Invariants: calls in flight are bounded, those in flight at the end are awaited and counted. In an open loop a call's
+time begins when the call was due, so that a system that falls behind does not look faster than it is (no coordinated
+omission).
+Owner: the command `bench` runs one loop, closed or open.
+"""
 
 from __future__ import annotations
 
@@ -29,14 +35,6 @@ from slotmesh.cli.parameters import (
 from slotmesh.client.mesh import connect
 from slotmesh.codec import JSON
 from slotmesh.errors import Reason, SlotmeshError
-
-# The two ways of putting load on something: so many calls at once, or so many a second.
-#
-# Invariants: calls under way are bounded; in an open loop a call's time begins when it should have begun, so that a
-# system that falls behind is not asked less and found quicker than it is (no coordinated omission); calls that are
-# under
-# way at the end are waited for, and count.
-# Owner: the command `bench` runs one of them.
 
 MAX_IN_FLIGHT: Final = 10_000
 
@@ -101,12 +99,12 @@ async def try_one(call: Awaitable[object]) -> None:
 
 
 async def closed_loop(run: BenchRun, make_call: MakeCall, in_flight: int) -> None:
-    """So many callers, each of which makes its next call when it has the outcome of the one before."""
+    """Runs `in_flight` callers; each makes its next call when the one before has ended."""
 
     async def caller(number: int) -> None:
         while (now := time.monotonic()) < run.until:
             await run.measure(make_call(number), now)
-            # Calls that fail at once would keep the loop from everything else.
+            # Calls that fail immediately would starve the other tasks of the event loop.
             await asyncio.sleep(0)
 
     async with asyncio.TaskGroup() as tasks:
@@ -115,7 +113,7 @@ async def closed_loop(run: BenchRun, make_call: MakeCall, in_flight: int) -> Non
 
 
 async def open_loop(run: BenchRun, make_call: MakeCall, rate: float, callers: int) -> None:
-    """So many calls a second, whatever becomes of them; `callers` take turns, and may have several under way."""
+    """Starts `rate` calls a second, whatever their outcomes; `callers` take turns, each with any number in flight."""
     began = run.until - run.planned_s
     total = round(run.planned_s * rate)
     room = asyncio.Semaphore(MAX_IN_FLIGHT)
@@ -139,8 +137,6 @@ async def open_loop(run: BenchRun, make_call: MakeCall, rate: float, callers: in
                 return
             tasks.create_task(one(number, due))
 
-
-# The result of a bench as a document, its histogram, and how it compares with an earlier one. Pure.
 
 FORMAT: Final = "slotmesh-bench/1"
 ROWS: Final = 16
@@ -183,7 +179,7 @@ def _histogram(run: BenchRun) -> Iterator[str]:
 
 
 class NotComparable(ValueError):
-    """The file has no result of a bench; the message says what it has."""
+    """The file holds no result of a bench; the message describes what it holds."""
 
 
 def comparison_lines(now: Mapping[str, Any], before: object) -> Iterator[str]:
@@ -309,7 +305,7 @@ async def _bench(
     address: str, settings: dict[str, Any], given: list[Any] | dict[str, Any], warm_up_s: float, timeout: timedelta
 ) -> BenchRun:
     async with Peer("router", address).connect():
-        pass  # what cannot be reached is said in the words of all commands
+        pass  # raises the same error as other commands if the address is unreachable
     args, named = (given, {}) if isinstance(given, list) else ([], given)
     callers: int = settings["in_flight"]
     by = credentials()

@@ -1,4 +1,4 @@
-"""`slotmesh call`: one call from the shell."""
+"""`slotmesh call`: unary calls from the shell, one after another. Each result is written as it arrives."""
 
 from __future__ import annotations
 
@@ -30,8 +30,6 @@ from slotmesh.codec import JSON
 from slotmesh.errors import SlotmeshError
 from slotmesh.v1 import router_service_pb2 as pb
 from slotmesh.v1 import router_service_pb2_grpc
-
-# Calls by unary rpcs, one after another: results and values are written as they come.
 
 _SLACK_S: Final = 1.0
 """How much later than the router's deadline the transport's is, so that the router's answer can arrive."""

@@ -1,4 +1,8 @@
-"""`slotmesh calls`: calls that have not ended."""
+"""`slotmesh calls`: calls of all routers that have not ended, the oldest first.
+
+Invariants: all routers are queried concurrently; a router that does not respond is named, and the calls of the others
+are listed. No list is longer than the limit.
+"""
 
 from __future__ import annotations
 
@@ -19,12 +23,6 @@ from slotmesh.convert.specification import seconds
 from slotmesh.errors import SlotmeshError
 from slotmesh.v1 import tap_service_pb2 as pb
 from slotmesh.v1.tap_service_pb2_grpc import TapServiceStub
-
-# Calls that have not ended, of all routers: the oldest of each, in one list.
-#
-# Invariants: all routers are asked at the same time; one that does not answer is named, and the calls of the others are
-# shown. No list is longer than the limit.
-# Owner: the command `calls`.
 
 ANSWER_S: Final = 10.0
 """How long a router may take."""
@@ -105,7 +103,7 @@ class ListedCalls:
 
 
 async def list_calls(request: pb.ListCallsRequest, routers: Sequence[str], *, limit: int) -> ListedCalls:
-    """Asks these routers. Raises what a router says of the request itself, if none has answered it."""
+    """Queries these routers. If none has responded, raises a router's error about the request itself."""
     answers = await asyncio.gather(*(_of_router(request, each) for each in routers), return_exceptions=True)
     listed = ListedCalls.of(request)
     refusals: list[CommandFailed | SlotmeshError] = []

@@ -1,4 +1,4 @@
-"""`slotmesh check`: what is wrong with a mesh that runs."""
+"""`slotmesh check`: finds the problems of a running mesh, and prints them by section, each with its fix."""
 
 from __future__ import annotations
 
@@ -20,8 +20,6 @@ from slotmesh.cli.checking.seen import IngressUrl, MeshFinding, Section, SeenMes
 from slotmesh.cli.console import UNWELL, WRONG_INPUT, CommandFailed, Output, OutputForm, Printable, complete, console_of
 from slotmesh.cli.parameters import CONTROLLER, ControllerAddress, read_address, read_duration
 from slotmesh.errors import SlotmeshError
-
-# All findings of a check, in order. Pure.
 
 _ASKS_CONTROLLER: Final = re.compile(
     r"`(slotmesh (?:apply|calls|delete|drain|events|forget|history|logs|rollback|rollout|scale|status|traffic)[^`]*)`"
@@ -87,8 +85,6 @@ def document_of(findings: Iterable[MeshFinding]) -> dict[str, Any]:
         ],
     }
 
-
-# Findings as people read them: by section, a line each, and below what is wrong what to do.
 
 _MARKS: Final = {Severity.OK: ("√", "green"), Severity.WARNING: ("‼", "yellow"), Severity.ERROR: ("×", "red")}
 

@@ -1,4 +1,4 @@
-"""`slotmesh describe`: a backend, its replicas, and why so many should run; or an endpoint, and how it is shifted."""
+"""`slotmesh describe`: a backend's settings, replicas and autoscaling decisions; or an endpoint and its shift."""
 
 from __future__ import annotations
 
@@ -23,8 +23,6 @@ from slotmesh.errors import BackendNotFound
 from slotmesh.spec.model import SETTINGS
 from slotmesh.spec.setting import Setting, SettingKind
 from slotmesh.units import format_duration, format_size
-
-# A backend as `slotmesh describe` shows it: its settings, its replicas, and why so many should run.
 
 
 def print_described(it: BackendDescription, out: TextIO) -> None:

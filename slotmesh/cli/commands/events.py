@@ -1,4 +1,4 @@
-"""`slotmesh events`: what has happened in the mesh, and what happens."""
+"""`slotmesh events`: past and new events of the mesh, as a table, as lines, or as documents."""
 
 from __future__ import annotations
 
@@ -18,8 +18,6 @@ from slotmesh.cli.operator import Operator
 from slotmesh.cli.parameters import CONTROLLER, KINDS, REVISION, ControllerAddress
 from slotmesh.cli.view.report import new_table
 from slotmesh.names import did_you_mean, printable_text
-
-# Events as a table, as lines that follow one another, and as documents.
 
 
 def printable_events(events: Sequence[MeshEvent]) -> Printable:

@@ -1,4 +1,4 @@
-"""`slotmesh history`: what was changed of the mesh, when, and by whom."""
+"""`slotmesh history`: the changes of the configuration, each with its time and author, as a table or JSON."""
 
 from __future__ import annotations
 
@@ -13,8 +13,6 @@ from slotmesh.cli.operator import Operator
 from slotmesh.cli.parameters import CONTROLLER, REVISION, ControllerAddress
 from slotmesh.cli.snapshot import Revision, RevisionChange
 from slotmesh.cli.view.report import new_table
-
-# The history of the configuration as a table for people, and as JSON for programs.
 
 
 def print_revisions(revisions: Sequence[Revision], out: TextIO) -> None:

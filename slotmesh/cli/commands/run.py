@@ -1,4 +1,4 @@
-"""`slotmesh run`: a whole mesh on this machine, with one command."""
+"""`slotmesh run`: a whole mesh on this machine, with one command. `--config KEY=VALUE` is checked before any start."""
 
 from __future__ import annotations
 
@@ -24,8 +24,6 @@ from slotmesh.config import LogLevel
 from slotmesh.spec.model import GrpcServices, InvalidSpec, JsonValue, Mesh
 from slotmesh.spec.proto_files import BadProtoFile, services_of_files
 from slotmesh.spec.rules import mesh_violations, show
-
-# A handler's configuration as people type it: `KEY=VALUE`, checked before anything is started. Pure.
 
 _JSON_BEGINS: Final = ("{", "[", '"')
 """A text that begins so is not meant as text, and its error would show far away."""
@@ -195,7 +193,7 @@ def run(
         log_level=log_level,
     )
     _check(order)
-    if reload:  # compiled modules are told apart by size and second: a quick change would be missed
+    if reload:  # Python compares compiled modules by size and second: it would miss a quick change
         os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
     tell = _keep_quiet if quiet else _tell
     complete(run_until_stopped(order, tell, partial(_announce, tell)))
@@ -268,7 +266,7 @@ def _tell(progress: str) -> None:
 
 
 def _keep_quiet(progress: str) -> None:
-    """Nobody reads it."""
+    """Discards a text."""
 
 
 def _announce(tell: Tell, mesh: LocalMesh) -> None:

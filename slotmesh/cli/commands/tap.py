@@ -1,4 +1,10 @@
-"""`slotmesh tap`: calls as they end."""
+"""`slotmesh tap`: calls of all routers as they end.
+
+Invariants: each router has one tap at a time; a router that disconnects is tapped again when the controller lists it.
+The queue for printing is bounded: if its reader is slow, routers drop calls and report the number. Dropped calls are
+printed immediately, then at most every `SAY_EVERY_S` for each router, and as a total at the end.
+Owner: the command `tap` runs `TappedRouters`.
+"""
 
 from __future__ import annotations
 
@@ -29,21 +35,12 @@ from slotmesh.v1.router_service_pb2 import DescribeEndpointsRequest
 from slotmesh.v1.router_service_pb2_grpc import RouterServiceStub
 from slotmesh.v1.tap_service_pb2_grpc import TapServiceStub
 
-# Live calls of all routers, one after another as they come.
-#
-# Invariants: each router is tapped once at a time; one that goes away is tapped again when the controller lists it;
-# what
-# waits to be printed is bounded, and a reader that is slow makes routers drop calls, which they say.
-# Owner: the command `tap` runs `TappedRouters`.
-
-# What is said of calls that routers have dropped: at once, then now and then, and the sum at the end. Pure.
-
 SAY_EVERY_S: Final = 5.0
-"""How often it is said of one router, at most."""
+"""The shortest time between two messages about dropped calls of one router."""
 
 
 class TapDrops:
-    """Calls that were dropped, by router."""
+    """Calls that routers have dropped, counted by router."""
 
     def __init__(self) -> None:
         self.total = 0
@@ -51,7 +48,7 @@ class TapDrops:
         self._told_at: dict[str, float] = {}
 
     def add(self, address: str, dropped: int, now: float) -> str:
-        """A router has dropped so many more. Returns what is to be said of it; empty where nothing is, for now."""
+        """Adds calls that a router has dropped. Returns the message to print; empty if none is due."""
         self.total += dropped
         untold = self._untold[address] = self._untold.get(address, 0) + dropped
         if not untold or now - self._told_at.get(address, -inf) < SAY_EVERY_S:
@@ -67,7 +64,7 @@ _ASK_S: Final = 2.0
 MAX_RESPONSES: Final = 16
 """That wait to be printed."""
 _FINAL: Final = frozenset({Reason.BAD_REQUEST, Reason.ENDPOINT_NOT_FOUND, Reason.QUEUE_FULL})
-"""Refusals that another router would repeat, or that somebody has to do something about."""
+"""Refusals that another router would repeat, or that an operator must resolve."""
 
 ListRouters = Callable[[], Awaitable[list[str]]]
 """Addresses of the routers that there are; none where that is not known now."""
@@ -75,17 +72,17 @@ ListRouters = Callable[[], Awaitable[list[str]]]
 
 @dataclass(frozen=True, slots=True)
 class Tapped:
-    """What one router says."""
+    """A response of one router."""
 
     address: str
     response: pb.TapCallsResponse
 
 
 class TappedRouters:
-    """All taps."""
+    """The taps of all routers."""
 
     def __init__(self, request: pb.TapCallsRequest, list_routers: ListRouters, tell: Callable[[str], None]) -> None:
-        """`tell` is told what people should know."""
+        """`tell` prints a message for the operator."""
         self._request = request
         self._list_routers = list_routers
         self._tell = tell
@@ -150,7 +147,7 @@ class TappedRouters:
 
 
 async def _doubt_of(channel: grpc.aio.Channel, request: pb.TapCallsRequest) -> str:
-    """What is said where no replica that the router knows has the method; empty where all is well, or not known."""
+    """A warning if no replica known to the router has the method; empty otherwise, or if that is unknown."""
     stub: Any = RouterServiceStub(channel)
     try:
         described = await stub.DescribeEndpoints(DescribeEndpointsRequest(endpoint=request.endpoint), timeout=_ASK_S)

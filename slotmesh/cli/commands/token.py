@@ -1,4 +1,4 @@
-"""`slotmesh token`: static bearer tokens, in a file of which servers read the hashes (`--tokens`)."""
+"""`slotmesh token`: static bearer tokens. A file (`--tokens`) holds their hashes; a token is shown only once."""
 
 from __future__ import annotations
 
@@ -32,8 +32,6 @@ from slotmesh.security.tokens.token_file import NoSuchChange, change_tokens, sta
 from slotmesh.security.tokens.verifier import read_static
 from slotmesh.spec.rules import is_name
 from slotmesh.units import parse_duration
-
-# Static tokens as `slotmesh token` shows them: never what could be used.
 
 _COLOURS = {"valid": "green", "expired": "yellow", "revoked": "red"}
 

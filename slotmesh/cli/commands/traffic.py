@@ -1,4 +1,4 @@
-"""`slotmesh traffic`: how the calls of an endpoint are divided, and how they should be."""
+"""`slotmesh traffic`: shows, sets or shifts how the calls of an endpoint are divided among backends."""
 
 from __future__ import annotations
 
@@ -46,8 +46,6 @@ from slotmesh.cli.view.troubles import shadow_troubles
 from slotmesh.cli.waiting import KnownRouters, after_change
 from slotmesh.spec.model import InvalidSpec, TrafficPolicy
 from slotmesh.units import format_duration
-
-# The traffic of one endpoint as a table for people, and as JSON for programs.
 
 _NONE = TrafficPolicy(weights={})
 

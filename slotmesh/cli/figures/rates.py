@@ -1,6 +1,7 @@
-"""Differences between two reports of one member, and what they come to over members. Pure.
+"""Rates and latencies between two reports of one member, summed over members and by tenant. Pure.
 
-Invariants: a rate is of one start of one member, so none is negative; what is not known of any member is None.
+Invariants: a rate belongs to one run of one member, so it is never negative; a value that no member reports is None.
+The table of tenants leaves out routers whose reports have stopped.
 """
 
 from __future__ import annotations
@@ -94,11 +95,6 @@ def shown_time(time_s: float | None) -> str:
     if not isfinite(time_s):
         return f"> {CALL_TIMES[-1]:g} s"
     return f"≤ {time_s:g} s" if time_s >= 1 else f"≤ {time_s * 1000:g} ms"
-
-
-# The tenants with most calls, over all routers. Pure.
-#
-# Invariant: what a router says that has been silent for a while is left out.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -78,7 +78,7 @@ class BackendFigures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaFigures:
-    """A replica, as it says, whichever way its calls come."""
+    """A replica's own figures, over all paths by which calls reach it."""
 
     replica_id: str
     backend: str

@@ -62,7 +62,7 @@ class EndpointSample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RouterReport:
-    """All that one report of a router says."""
+    """The values of one report of a router."""
 
     at_s: float
     """By the router's clock, seconds since 1970."""

@@ -103,7 +103,7 @@ def _flags(module: str) -> Sequence[str]:
 
 
 def _inherited() -> dict[str, str]:
-    """All but what says who the operator is, who starts them; flags say who they are."""
+    """The environment without the operator's identity; children get their own identity by flags."""
     return {name: value for name, value in os.environ.items() if name not in _OF_OPERATORS}
 
 

@@ -1,7 +1,7 @@
-"""The processes of a local mesh, from the first to the last.
+"""Starts and owns the processes of a local mesh.
 
-Order of start: the handlers are described; controller; routers; the ingress, where there is one; then the controller
-gets the configuration, and launches replicas. `stopping.py` has the order of stop.
+Order of start: requested ports are checked; the handlers are described; controller; routers; the ingress, if any; then
+the controller gets the configuration and launches replicas. `stopping.py` has the order of stop.
 Invariants: no process is left over: each child is waited for, and ends by itself when this process is killed.
 Owner: the `run` command, on one event loop.
 """
@@ -25,8 +25,6 @@ from slotmesh.cli.operator import Operator
 from slotmesh.runtime.parent import ParentPipe
 from slotmesh.runtime.signals import stop_signals
 from slotmesh.units import format_duration
-
-# Ports that were asked for by number: looked at before anything is started.
 
 HOST: Final = "127.0.0.1"
 """A local mesh is there for this machine only."""
@@ -244,7 +242,7 @@ async def run_until_stopped(order: Order, tell: Tell, announce: Callable[[LocalM
 
 
 async def _first_of(*works: Coroutine[Any, Any, object]) -> None:
-    """Returns, or raises, as the first of them does; the others are cancelled, and have ended by then."""
+    """Returns or raises as the first one that ends; the others are cancelled and awaited before that."""
     tasks = [asyncio.ensure_future(work) for work in works]
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

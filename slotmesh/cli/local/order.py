@@ -1,4 +1,4 @@
-"""What `slotmesh run` was asked for, as a value. Pure."""
+"""What `slotmesh run` was asked for, as a value; and when the local mesh is ready. Pure."""
 
 from __future__ import annotations
 
@@ -79,17 +79,12 @@ def mesh_of_handler(
     return Mesh(backends=(backend,), endpoints=(Endpoint(name=name, traffic=policy, grpc_services=services),))
 
 
-# When a local mesh is ready, and what it still lacks. Pure.
-#
-# Ready means that the first call meets the whole mesh: all replicas take calls, and each router has their table and a
-# link to each of them.
-
-
 def lacks(order: Order, snapshot: Snapshot) -> str:
-    """What is still missing of the backends that were ordered, for a person; empty when the mesh is ready.
+    """Describes what the requested backends still lack; empty when the mesh is ready.
 
-    How many replicas there should be is what the controller says: with a state file it may be another number than that
-    of the order.
+    Ready means that the first call finds the whole mesh: all replicas accept calls, and each router has their table and
+    a link to each of them. The controller decides the number of replicas: with a state file it may differ from the
+    order's.
     """
     members = snapshot.members
     wanted = {it.name: it.num_replicas or 0 for it in snapshot.backends if it.name in order.backend_names}

@@ -1,7 +1,8 @@
-"""`slotmesh run --reload`: replaces replicas whose module has changed, and applies a file again that has changed.
+"""`slotmesh run --reload`: replaces replicas whose module has changed; applies the mesh's file when it changes.
 
-Invariants: what cannot be used is told, and what runs goes on: a module is described in a process of its own, a file
-read as a whole, and protos compiled, before anything is replaced.
+Invariants: an invalid change is reported, and the running mesh stays as it is: a module is described, a file is read as
+a whole and protos are compiled before any replica is replaced. The command line never imports users' code: a separate
+process describes a handler, and no module is imported to find its file.
 Owner: `LocalMesh`, on one event loop.
 """
 
@@ -27,8 +28,6 @@ from slotmesh.runtime.parent import ParentPipe
 from slotmesh.spec.document import load_mesh
 from slotmesh.spec.model import Backend, InvalidSpec, Mesh, SpecViolation
 from slotmesh.spec.proto_files import BadProtoFile, services_of_files
-
-# Asks a handler what it is, in a process of its own: the command line never imports users' code.
 
 
 async def check_handler(handler: str, parent: ParentPipe) -> None:
@@ -56,23 +55,22 @@ async def check_handler(handler: str, parent: ParentPipe) -> None:
             await process.wait()
     if process.returncode:
         told = (err or out).decode(errors="replace").rstrip()
-        # Status 1 says that the reason is told.
+        # Status 1: the process has printed the reason.
         how_it_ended = f": {how(process.returncode)}" if process.returncode != 1 else ""
         said = [*filter(None, [told]), f"{handler} cannot be used{how_it_ended}; nothing was started"]
         raise CommandFailed("\n".join(said), WRONG_INPUT if process.returncode > 0 else FAILED)
 
-
-# Which files of a local mesh have changed: the modules of its handlers, and the file that it comes from.
-#
-# Invariants: a change is seen once; a file that is missing for a while, as when an editor replaces it, has not changed
-# until it is there again. No module is imported to find its file.
 
 _Stamp = tuple[int, int]
 """Time of the last change in nanoseconds, and size in bytes."""
 
 
 class FileChanges:
-    """Compares files with what they were when they were looked at last."""
+    """Detects changes of files by time and size.
+
+    Reports each change once. A file that is missing for a while, as when an editor replaces it, has not changed until
+    it exists again.
+    """
 
     def __init__(self, paths: Iterable[Path]) -> None:
         self._seen = {path: _stamp(path) for path in paths}
@@ -111,7 +109,7 @@ def _stamp(path: Path) -> _Stamp | None:
 
 
 POLL_S: Final = 0.25
-"""How soon it is seen that a file has changed."""
+"""The interval between two looks at the files."""
 
 
 class Reloader:
@@ -133,7 +131,7 @@ class Reloader:
         self._parent = parent
         self._tell = tell
         self._wanted = mesh
-        """What the file said when it was read last."""
+        """The content of the file when it was last read."""
         self._is_behind = False
         """The file has changed, and could not be applied yet."""
         self._changes = FileChanges(self._watched(mesh))
@@ -191,7 +189,7 @@ class Reloader:
         self._mesh = mesh
 
     async def _apply_again(self, operator: Operator, file: Path) -> None:
-        """Makes the mesh what the file says now; what the file had and has no more is deleted, endpoints first."""
+        """Applies the file; deletes what it no longer contains, endpoints first."""
         self._wanted = mesh = load_runnable(file)
         # From now on: a module that cannot be imported yet may be mended, or come.
         self._changes.watch(self._watched(mesh))
@@ -225,7 +223,7 @@ def unnamed(mesh: Mesh) -> Mesh:
 
 
 def load_runnable(file: Path) -> Mesh:
-    """The mesh of a file, for `slotmesh run`, which starts replicas. Raises InvalidSpec with every mistake."""
+    """The mesh of a file, for `slotmesh run`, which starts replicas. Raises InvalidSpec with every violation."""
     return load_mesh(file, _run_mistakes)
 
 

@@ -1,7 +1,7 @@
 """`python -m slotmesh.cli.local.tether FD MODULE ARGUMENTS…`: runs a module that ends when its launcher does.
 
 For a module that does not watch its launcher and may hang, such as one that imports users' code. FD is the launcher's
-`ParentPipe`; when its other end is closed, by SIGKILL of the launcher too, the process ends at once.
+`ParentPipe`; when its other end is closed, by SIGKILL of the launcher too, the process ends immediately.
 """
 
 from __future__ import annotations

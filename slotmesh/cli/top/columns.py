@@ -49,7 +49,7 @@ class Column:
 
 
 def bar(share: float, cells: int = BAR_CELLS) -> str:
-    """A bar of so many cells at most, in eighths of a cell; `share` is 0 to 1."""
+    """A bar of at most `cells` cells, in eighths of a cell; `share` is 0 to 1."""
     eighths = round(min(1.0, max(0.0, share)) * cells * 8)
     whole, part = divmod(eighths, 8)
     return (_EIGHTHS[8] * whole + (_EIGHTHS[part] if part else "")).ljust(cells)

@@ -1,4 +1,7 @@
-"""A screen as rich draws it, and tables of all views for output that is no terminal. Pure."""
+"""The screen of `slotmesh top`: built from its state and the figures, drawn by rich; or all views as tables. Pure.
+
+Invariants: a screen has no more rows than fit, and the cursor is among them. Output that is no terminal gets tables.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +17,6 @@ from slotmesh.cli.console import console_of
 from slotmesh.cli.figures.rows import MeshFigures
 from slotmesh.cli.top.columns import COLUMNS, Cell, Column, name_of_row, rows_of
 from slotmesh.cli.top.state import VIEWS, RowOrder, Scope, TopState, TopView, cursor_of
-
-# The screen of a live view, from its state and the figures. Pure: what is drawn, not how.
-#
-# Invariants: no more rows than fit; the cursor is among them.
 
 HELP: Final = (
     "1 … 5, Tab       endpoints, backends, replicas, routers, tenants",

@@ -1,7 +1,7 @@
-"""The live view on a terminal: keys come in, screens go out, the controller is asked again and again.
+"""The live view on a terminal: reads keys, draws screens, polls the controller.
 
-Invariants: the terminal is as it was before, however this ends; a controller that is away is said to be, and asked
-again; at most one request is under way.
+Invariants: the terminal is restored however the view ends; while the controller is unreachable, the view shows that and
+retries; at most one request is in flight.
 Owner: the command `top` runs `show`.
 """
 
@@ -26,8 +26,6 @@ from slotmesh.cli.figures.rows import NO_FIGURES, MeshFigures
 from slotmesh.cli.top.columns import COLUMNS
 from slotmesh.cli.top.drawing import LINES_AROUND, TopScreen, draw, screen_of
 from slotmesh.cli.top.state import TopState, press
-
-# What a terminal sends when keys are pressed, as names of keys. Pure.
 
 _SEQUENCES: Final = {
     "\x1b[A": "up",
@@ -88,7 +86,7 @@ _READ_BYTES: Final = 1024
 
 
 class ControllerAway(Exception):
-    """The controller could not be asked; the message says why."""
+    """The controller could not be queried; the message contains the reason."""
 
 
 AskFigures = Callable[[], Awaitable[MeshFigures]]
@@ -96,7 +94,7 @@ AskFigures = Callable[[], Awaitable[MeshFigures]]
 
 
 async def show(where: str, ask: AskFigures, interval_s: float, state: TopState) -> None:
-    """Shows figures until somebody quits, or the process is asked to end."""
+    """Shows figures until the user quits, or a signal ends the process."""
     with _keyboard() as descriptor:
         console = PrintableConsole()
         with Live(console=console, screen=True, auto_refresh=False, vertical_overflow="crop") as live:

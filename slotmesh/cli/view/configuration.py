@@ -1,4 +1,4 @@
-"""Backends, endpoints and routes as they are configured: a table for people, and a file that `apply` takes."""
+"""Backends, endpoints and routes: as a table, as a file for `slotmesh apply`, and the differences made by a change."""
 
 from __future__ import annotations
 
@@ -14,8 +14,6 @@ from slotmesh.cli.view.report import new_table
 from slotmesh.spec.model import Mesh
 from slotmesh.spec.routes import route_subject
 from slotmesh.spec.writing import mesh_document, shown_services
-
-# What a change comes to, a line each; and what a file would change, field by field.
 
 _VERBS: Final = ("created", "updated", "unchanged", "deleted")
 
@@ -51,7 +49,7 @@ def difference(planned: Applied) -> Iterator[str]:
 
 
 def consequences(applied: Applied, *, is_planned: bool = False) -> Iterator[str]:
-    """What goes on after a change: which replicas are replaced, which traffic waits for that; and warnings."""
+    """The effects of a change: replicas that are replaced, traffic that waits for them; and warnings."""
     if applied.rolling:
         are = "would be" if is_planned else "are"
         yield f"replicas of {', '.join(applied.rolling)} {are} started or replaced"
@@ -65,7 +63,7 @@ def consequences(applied: Applied, *, is_planned: bool = False) -> Iterator[str]
 
 
 def conflicts(planned: Applied) -> Iterator[str]:
-    """The lines that say what the file and somebody else have changed."""
+    """The lines for fields that both the file and another client have changed."""
     for it in planned.conflicts:
         yield f"! {it.subject}"
         yield f"    {it.field}: {it.live} is there, since somebody changed it"

@@ -1,4 +1,8 @@
-"""The errors of replicas, in short: once for all replicas of a backend that have the same; and crash loops. Pure."""
+"""The problems of a mesh as `slotmesh status` prints them, in short. Pure.
+
+An error that all replicas of a backend share is printed once. Also printed: crash loops, failed copies of calls for
+shadows, whether a controller leads, and why it reconciles nothing.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +42,7 @@ class CrashLoop:
     restarts: int
     last_exit: str
     last_lines: tuple[str, ...]
-    """What its newest process that ended has written last; none where replicas of it have said what is wrong."""
+    """The last lines of its newest ended process; empty if its replicas have reported an error."""
 
 
 def crash_loops_of(replicas: Iterable[ReplicaStatus]) -> list[CrashLoop]:
@@ -94,9 +98,6 @@ def _place(error: str) -> str:
     return f"{frame['file']}:{frame['line']}{name}"
 
 
-# What `slotmesh status` prints of a controller: whether it leads, and why it reconciles nothing.
-
-
 def leader_text(status: ControllerStatus | None) -> str:
     """Behind the address of the controller that leads; empty where it does not say."""
     if status is None or not status.term:
@@ -129,9 +130,6 @@ def standby_text(status: ControllerStatus) -> str:
 
 def standby_json(status: ControllerStatus) -> dict[str, Any]:
     return {"controller": status.address, "leads": False, "leader": status.leader_address}
-
-
-# What has gone wrong with the copies of calls that shadows get, for a person. Pure.
 
 
 def shadow_troubles(backend: str, members: Members) -> Iterator[str]:
