@@ -1,4 +1,4 @@
-"""What a change of the configuration comes to, as the controller answers it."""
+"""The effects of a change of the configuration, from the controller's response."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Applied:
     conflicts: tuple[Contested, ...] = ()
     """Of a dry run: why it would be refused."""
     rolling: tuple[str, ...] = ()
-    """Backends whose replicas are started or replaced because of it, by name."""
+    """Names of backends whose replicas the change starts or replaces."""
     waits: tuple[WaitingTraffic, ...] = ()
     """Traffic that moves later."""
     warnings: tuple[str, ...] = ()

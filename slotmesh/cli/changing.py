@@ -38,21 +38,21 @@ STORED_ON_HOLD: Final = (
     " (`slotmesh status` shows how)"
 )
 BACK_WITHIN_S: Final = 10.0
-"""How long after a lost reply a controller may take to answer again, or another one to lead."""
+"""The time limit after a lost reply for the controller to respond again, or for another one to lead."""
 _LOOK_EVERY_S: Final = 0.1
 
 
 def _changing(service: ServiceDescriptor) -> frozenset[str]:
-    """The rpcs whose requests have an id."""
+    """The rpcs with a `request_id` in their requests."""
     return frozenset(rpc.name for rpc in service.methods if "request_id" in rpc.input_type.fields_by_name)
 
 
 CHANGING: Final = _changing(controller_service_pb2.DESCRIPTOR.services_by_name["ControllerService"]) | _changing(
     route_service_pb2.DESCRIPTOR.services_by_name["RouteService"]
 )
-"""Rpcs of controllers that change something."""
+"""Rpcs of controllers that change state."""
 UNSTORED: Final = frozenset({"DrainReplica", "ForgetReplica"})
-"""Of these, those whose ids are not stored: the leader that carried them out knows them, and no other one."""
+"""Changing rpcs whose ids are not stored: only the leader that executed the request knows its id."""
 QUESTIONS: Final = (
     frozenset(
         rpc.name
@@ -65,21 +65,21 @@ QUESTIONS: Final = (
     )
     - CHANGING
 )
-"""Rpcs of controllers that change nothing and have one answer."""
+"""Rpcs of controllers that change nothing and have a single response."""
 
 
 class ControllerConnection:
-    """A channel to the controller that leads; after a lost reply it may be another one."""
+    """A channel to the leading controller; replaced by one to a new leader after a lost reply."""
 
     def __init__(self, addresses: Sequence[str]) -> None:
         self._addresses = addresses
         self._opened = AsyncExitStack()
         """Closes the channel."""
         self._known: ControllerStatus | None = None
-        """The standing of the controller, as it was asked first on this channel."""
+        """The status that the controller reported first on this channel."""
         self._holds_on_s = 0.0
         self.reconnects = 0
-        """How often another connection has taken the place of one that broke."""
+        """The number of broken connections that were replaced."""
         self.peer: Peer
         self.channel: grpc.aio.Channel
 
@@ -95,30 +95,30 @@ class ControllerConnection:
             await connection._opened.aclose()
 
     def stub(self, kind: type[Any]) -> Any:
-        """A stub of that class, with the same rpcs: those that change something are repeated where that is right."""
+        """A stub of that class that repeats a changing rpc after a lost reply, if that is safe."""
         return _RepeatingStub(self, kind)
 
     async def known_standing(self) -> ControllerStatus:
-        """The standing of the controller, as it was asked first on this channel."""
+        """The status that the controller reported first on this channel."""
         if self._known is None:
             try:
                 self._known = await standing_of(self.channel, self.peer)
             except (CommandFailed, SlotmeshError):
-                # Whatever it is, the request itself gets an answer that explains it.
+                # The response to the request itself explains the failure.
                 self._known = ControllerStatus(address=self.peer.address, leads=False)
         return self._known
 
     @property
     def is_on_hold(self) -> bool:
-        """Whether the controller reconciled nothing when it was asked last: changes are stored, without effect."""
+        """Whether the controller last reported that it reconciles nothing: changes are stored, without effect."""
         return self._known is not None and self._known.is_on_hold
 
     def hold_on(self, within_s: float) -> None:
-        """From now on a question whose connection breaks is asked again where a controller leads within that time."""
+        """From now on, repeats a query whose connection breaks, if a controller leads within that time."""
         self._holds_on_s = within_s
 
     async def standing(self) -> ControllerStatus:
-        """Whether the controller leads."""
+        """The current status of the controller."""
         while True:
             try:
                 return await standing_of(self.channel, self.peer)
@@ -127,11 +127,11 @@ class ControllerConnection:
                     raise
 
     async def is_back(self) -> bool:
-        """After a connection broke: whether there is another one, to a controller that leads."""
+        """Reconnects after a broken connection, if `hold_on` was called. Returns whether a leader is connected."""
         return self._holds_on_s > 0 and await self.reconnect(self._holds_on_s)
 
     async def reconnect(self, within_s: float = BACK_WITHIN_S) -> bool:
-        """Connects to the controller that leads now. Returns whether there is one."""
+        """Connects to the current leader. Returns False if there is none within `within_s`."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + within_s
         while loop.time() < deadline:

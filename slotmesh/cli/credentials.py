@@ -1,8 +1,8 @@
-"""By what the commands connect: certificates and tokens, from the flags and variables that all of them have.
+"""The certificates and tokens with which commands connect, from common flags and environment variables.
 
-Purpose: `connects` adds the flags to a command; what it opens connections with asks `credentials()`.
-Invariants: without any of them it is plain text. Tokens come by the environment or from a file, never by a flag's
-value, which others on the machine could read. Nothing is read before a connection is made.
+Purpose: `connects` adds the flags to a command; code that opens connections calls `credentials()`.
+Invariants: without any of them connections are plain text. A token comes from the environment or a file, never from a
+flag's value, which other users of the machine could read. No file is read before a connection is made.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Requests of operators to a controller: the one place of the command line that knows its messages."""
+"""Requests of operators to a controller: the only module of the command line that uses its messages."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ from slotmesh.v1.controller_service_pb2_grpc import ControllerServiceStub
 _AUTHOR: Final = (("slotmesh-client", "slotmesh"),)
 """Metadata of changes: the author that the history records."""
 RPC_TIMEOUT_S: Final = 30.0
-"""Longest wait for an answer of a controller that is there."""
+"""The time limit for a response of a reachable controller."""
 
 
 class Operator:
@@ -102,7 +102,7 @@ class Operator:
         return applied_from_wire(response)
 
     async def endpoint(self, name: str) -> Endpoint:
-        """The endpoint of that name. Raises EndpointNotFound, which names those that there are."""
+        """The endpoint of that name. Raises EndpointNotFound, which lists the existing endpoints."""
         endpoints = {endpoint.name: endpoint for endpoint in await self._endpoints()}
         if name not in endpoints:
             known = f"there are {', '.join(sorted(endpoints))}" if endpoints else "there is none"
@@ -137,7 +137,7 @@ class Operator:
         return int(response.revision)
 
     async def shift(self, endpoint: str) -> ShiftStatus | None:
-        """The newest shift of an endpoint; None where it was never shifted. Raises EndpointNotFound."""
+        """The newest shift of an endpoint; None if it was never shifted. Raises EndpointNotFound."""
         return next(iter(await self.shifts(endpoint)), None)
 
     async def shifts(self, endpoint: str = "") -> tuple[ShiftStatus, ...]:
@@ -166,7 +166,7 @@ class Operator:
         return response.rolled_back_to, rolled_back_from_wire(response)
 
     async def members(self) -> Members:
-        """The members. Routers are asked for after replicas, so that the newest table has these replicas."""
+        """The members. Routers are queried after replicas, so that their table contains these replicas."""
         replicas = await self._replicas()
         with self._peer.telling():
             routers = await self._stub.ListRouters(pb.ListRoutersRequest(), timeout=RPC_TIMEOUT_S)
@@ -178,7 +178,7 @@ class Operator:
         )
 
     async def snapshot(self) -> Snapshot:
-        """The whole mesh. Its parts are asked for one after another: it may change meanwhile."""
+        """The whole mesh. Its parts are queried one after another, so it may change in between."""
         shifts = await self.shifts()
         said = await self._backends()
         return Snapshot(

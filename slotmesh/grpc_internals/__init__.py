@@ -1,8 +1,8 @@
-"""What works around `grpc.aio`, each in a module of its own; one switch turns all of it off.
+"""Workarounds for `grpc.aio`, one in each module; one switch turns all of them off.
 
-With `SLOTMESH_PLAIN_GRPC=1` in its environment a process uses `grpc.aio` as it is published. That is for finding out
-whether a defect comes from here, and for a version of grpcio that these modules do not fit. Calls have
-the same results; what each module gains is lost (docs/performance.md has the figures).
+With `SLOTMESH_PLAIN_GRPC=1` in its environment a process uses the published `grpc.aio`. The switch helps to find out
+whether a defect comes from this package, or to run with a version of grpcio that these modules do not fit. Calls have
+the same results; the gain of each module is lost (docs/performance.md has the figures).
 
 - `accepting`: a server accepts several rpcs at a time, and begins them in turn, by connection. `grpc.aio` accepts one
   in several turns of its event loop, so that a flood delays all other rpcs. Can go when grpcio has an accept loop of
@@ -31,7 +31,7 @@ VARIABLE: Final = "SLOTMESH_PLAIN_GRPC"
 
 
 def is_off() -> bool:
-    """Whether `grpc.aio` is to be used as it is published.
+    """Whether to use the published `grpc.aio` without workarounds.
 
     Raises:
         ValueError: the variable is something else than 0 or 1.

@@ -1,8 +1,8 @@
-"""Writing to a stream that this process has opened, so that its end keeps the reason.
+"""Writes to a stream that this process has opened, and keeps the peer's status if the stream ends.
 
-Purpose: `grpc.aio` gives a stream that ends while a message is being written the status INTERNAL, "Internal error from
-Core", and drops the one that the peer has sent: a refusal with its words, or that there is no such method. Here a
-message that could not be sent waits for the status, which follows.
+Purpose: if a stream ends during a write, `grpc.aio` reports the status INTERNAL, "Internal error from Core", and drops
+the peer's status, such as a refusal with its message, or UNIMPLEMENTED. Here a failed write waits for the peer's
+status, which follows.
 """
 
 from __future__ import annotations

@@ -128,9 +128,9 @@ async def _connect(announced: AnnouncedAddress) -> ServerAnswer:
 
 
 async def _certificate(address: str) -> tuple[Validity | None, tuple[str, ...]]:
-    """How long the certificate lasts that is shown there, and whom it names.
+    """The validity and the names of the certificate that the server presents.
 
-    None in plain text, and where there is no valid one.
+    None for plain text, or if it presents no valid certificate.
     """
     tls = credentials().tls
     if tls is None:
@@ -152,7 +152,7 @@ async def _certificate(address: str) -> tuple[Validity | None, tuple[str, ...]]:
 
 
 def _context(tls: Tls) -> ssl.SSLContext:
-    """Trusts the same authority; whose name the certificate has is looked at by the connection of the rpc."""
+    """Trusts the same authority, but does not check the certificate's name: the rpc's own connection does."""
     context = ssl.create_default_context(cadata=None if tls.ca is None else authorities_in(tls.ca))
     context.check_hostname = False
     context.set_alpn_protocols(["h2"])

@@ -111,7 +111,7 @@ class _Deadline:
 
 
 class _Connection(HTTPConnection):
-    """Connects within what is left of the time, to whichever address of the host takes it."""
+    """Connects within the remaining time, to the first address of the host that accepts."""
 
     def __init__(self, host: str, port: int, context: ssl.SSLContext | None, deadline: _Deadline) -> None:
         super().__init__(host, port)

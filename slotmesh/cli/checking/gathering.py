@@ -1,6 +1,6 @@
-"""Looks at a mesh: asks the controller what there is, and every server that it names.
+"""Gathers the input of a check: queries the controller, and every server that it lists.
 
-Invariants: what is so for a moment only, such as a router that has yet to get the newest table, is given a while.
+Invariants: a state that may be momentary, such as a router without the newest table, counts only if it lasts.
 Owner: the command `check`.
 """
 
@@ -35,13 +35,13 @@ MAX_LOST: Final = 1_000
 ORDERLY: Final = "said goodbye"
 """How the event of a router begins that has left by itself."""
 FAILED_PART: Final = "a part of it has failed"
-"""How the reason of a member begins that has ended for a defect of its own."""
+"""The beginning of the reason of a member that ended because of its own defect."""
 
 
 async def look_at(address: str, ingresses: Sequence[IngressUrl] = ()) -> SeenMesh:
-    """All of a mesh, and the ingresses that are named.
+    """The whole mesh, and the named ingresses.
 
-    Raises CommandFailed or SlotmeshError where no controller that leads can be asked.
+    Raises CommandFailed or SlotmeshError if no leading controller can be queried.
     """
     own = own_tls()
     async with Operator.at(address) as operator:
@@ -134,7 +134,7 @@ def _lacking(members: Members) -> frozenset[tuple[str, str]]:
 
 
 async def _lost_members(operator: Operator) -> dict[str, LostMember]:
-    """Members whose newest end was no orderly one, by subject."""
+    """Members whose latest end was not orderly, by subject."""
     wanted = EventFilter(kinds=("router-left", "replica-suspect", "replica-dead"))
     newest: deque[MeshEvent] = deque(maxlen=MAX_LOST)
     try:
@@ -142,12 +142,12 @@ async def _lost_members(operator: Operator) -> dict[str, LostMember]:
             async for event in past:
                 newest.append(event)
     except (CommandFailed, SlotmeshError, TimeoutError):
-        return {}  # what can be asked otherwise is asked
+        return {}  # the other queries may still work
     return lost_among(newest)
 
 
 def lost_among(events: Iterable[MeshEvent]) -> dict[str, LostMember]:
-    """Members whose newest end was no orderly one, by subject. `events`: ends of members, oldest first."""
+    """Members whose latest end was not orderly, by subject. `events`: ends of members, oldest first."""
     newest = {it.subject: it for it in events}
     return {
         subject: LostMember(subject, it.time.timestamp(), it.message)

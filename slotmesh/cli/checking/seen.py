@@ -49,7 +49,7 @@ class MeshFinding:
     """As `router/r-1`, which other commands take; empty for the mesh."""
     text: str
     fix: str = ""
-    """What to do; empty where all is well."""
+    """The advice; empty if there is no problem."""
 
 
 def ok(section: Section, text: str) -> MeshFinding:
@@ -61,7 +61,7 @@ _ROLES: Final = {"router": Role.ROUTER, "replica": Role.REPLICA}
 
 @dataclass(frozen=True, slots=True)
 class Validity:
-    """Of a certificate, seconds since 1970."""
+    """The validity of a certificate, in seconds since 1970."""
 
     begins_at: float
     ends_at: float
@@ -69,21 +69,21 @@ class Validity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TlsFacts:
-    """What a server goes by as it asks for certificates. Times are seconds since 1970."""
+    """The revocation lists and files by which a server checks certificates. Times are seconds since 1970."""
 
     revoked: int = 0
-    """Certificates that its lists name."""
+    """The number of certificates in its lists."""
     lists_made_at: Mapping[str, float | None] = field(default_factory=lambda: MappingProxyType({}))
-    """The newest list of each authority that it trusts, by its id; None where it has none of it."""
+    """The time of the newest list of each trusted authority, by the authority's id; None if it has no list."""
     lists_end_at: float | None = None
-    """When the first one should have been replaced; None: never."""
+    """The earliest time at which a list expires; None: never."""
     keeps_older_files: bool = False
-    """Its files have changed and cannot be used."""
+    """Its files have changed and are invalid, so it keeps the older content."""
 
 
 @dataclass(frozen=True, slots=True)
 class IngressUrl:
-    """Where an ingress is asked."""
+    """The address of an ingress to check."""
 
     address: str
     by_tls: bool | None = None
@@ -96,9 +96,9 @@ class IngressFacts:
 
     by_tls: bool
     not_ready: str = ""
-    """Why it is not; empty where it is."""
+    """The reason why it is not ready; empty if it is."""
     tells_routes: bool = True
-    """False: it wants a token first."""
+    """False: it requires a token for that."""
     follows_controller: bool | None = None
     """Whether it receives changes from a controller; None: not reported."""
     routes_held: bool = False
@@ -127,11 +127,11 @@ class AnnouncedAddress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerAnswer:
-    """What answered at an address."""
+    """The response of the server at an address, or the failure to get one."""
 
     announced: AnnouncedAddress
     problem: str = ""
-    """Why nothing did; empty where something has."""
+    """The reason for the lack of a response; empty if there is one."""
     server_id: str = ""
     version: str = ""
     leads: bool | None = None
@@ -140,36 +140,36 @@ class ServerAnswer:
     store_problem: str = ""
     """Of a controller that leads: why its state cannot be written; empty if it can."""
     ahead_s: float | None = None
-    """How far its clock is before that of this machine; negative: behind. None: it does not say."""
+    """The lead of its clock over this machine's clock; negative: it lags. None: not reported."""
     uncertain_s: float = 0.0
-    """By how much `ahead_s` may be wrong: half the time that the answer took."""
+    """The error bound of `ahead_s`: half the response time."""
     open_descriptors: int = 0
     max_descriptors: int = 0
     """0: not known."""
     certificate: Validity | None = None
-    """Of the one that it shows; None: it shows none, or none that is valid."""
+    """The validity of the presented certificate; None: none presented, or it is not valid."""
     certificate_uris: tuple[str, ...] = ()
-    """Whom that one names."""
+    """The names in that certificate."""
     tls: TlsFacts | None = None
-    """None in plain text, and where it does not say."""
+    """None for plain text, or if not reported."""
     ingress: IngressFacts | None = None
     """Of ingresses."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnTls:
-    """What the command itself connects with."""
+    """The TLS files with which the command itself connects."""
 
     by_tls: bool = False
     name: str = ""
-    """The identity that the certificate names; empty where there is none."""
+    """The identity in the certificate; empty if there is no certificate."""
     certificate: Validity | None = None
     authority: Validity | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class LostMember:
-    """A router or replica that has fallen silent, and was not seen since."""
+    """A router or replica that stopped reporting and has not returned."""
 
     subject: str
     """As `router/r-1`."""
@@ -180,7 +180,7 @@ class LostMember:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeenMesh:
-    """All that was seen."""
+    """All input of a check."""
 
     now: float
     """Seconds since 1970, by this machine's clock."""
@@ -188,13 +188,13 @@ class SeenMesh:
     snapshot: Snapshot
     answers: tuple[ServerAnswer, ...]
     routes: tuple[Route, ...] = ()
-    """Paths of HTTP, and what they lead to."""
+    """HTTP routes."""
     own_tls: OwnTls = field(default_factory=OwnTls)
     lost_members: tuple[LostMember, ...] = ()
     """Routers of the last hour, and replicas that are suspect now."""
     silent_routers: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
-    """Seconds since the newest report, of those that have sent none for long."""
+    """Seconds since the newest report, for routers with overdue reports."""
     lagging_routers: frozenset[str] = frozenset()
-    """Ids of those whose table is not the newest, and was not a while before."""
+    """Ids of routers that have lacked the newest table for a while."""
     unlinked: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: MappingProxyType({}))
     """Ready replicas that a router has had no link to for a while, by its id."""

@@ -71,7 +71,7 @@ def controllers(seen: SeenMesh) -> Iterator[MeshFinding]:
 
 
 def reachability(seen: SeenMesh) -> Iterator[MeshFinding]:
-    """Whether whatever is announced answers, and is what it should be."""
+    """Findings about announced addresses: each must respond, and be the announced server."""
     answered = 0
     for each in seen.answers:
         announced = each.announced

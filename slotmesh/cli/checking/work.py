@@ -1,4 +1,4 @@
-"""What is wrong with the work of a mesh: routers, backends, endpoints, as the controller knows them. Pure."""
+"""Findings about routers, backends and endpoints, from the controller's view of them. Pure."""
 
 from __future__ import annotations
 

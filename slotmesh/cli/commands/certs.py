@@ -1,4 +1,4 @@
-"""`slotmesh certs`: certificates for a mesh, of an authority of its own."""
+"""`slotmesh certs`: a development authority, and certificates for a mesh."""
 
 from __future__ import annotations
 

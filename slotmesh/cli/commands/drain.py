@@ -1,4 +1,4 @@
-"""`slotmesh drain`: replicas that should finish what they do, and end."""
+"""`slotmesh drain`: lets replicas finish their running calls, and end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`slotmesh health`: whether a server takes work, for probes and for people."""
+"""`slotmesh health`: whether a server accepts work, for probes and for people."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`slotmesh rollback`: makes backends and endpoints what they were."""
+"""`slotmesh rollback`: restores backends and endpoints of an earlier revision."""
 
 from __future__ import annotations
 

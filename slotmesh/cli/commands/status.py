@@ -1,4 +1,4 @@
-"""`slotmesh status`: what the mesh is made of and how it does."""
+"""`slotmesh status`: the members of the mesh and their state."""
 
 from __future__ import annotations
 

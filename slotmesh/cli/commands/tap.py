@@ -58,16 +58,16 @@ class TapDrops:
 
 
 LOOK_EVERY_S: Final = 2.0
-"""How often the controller is asked which routers there are."""
+"""The interval at which the controller's list of routers is queried."""
 _ASK_S: Final = 2.0
-"""How long a router may take to say which methods there are."""
+"""The time limit for a router's list of methods."""
 MAX_RESPONSES: Final = 16
-"""That wait to be printed."""
+"""The limit of responses that wait to be printed."""
 _FINAL: Final = frozenset({Reason.BAD_REQUEST, Reason.ENDPOINT_NOT_FOUND, Reason.QUEUE_FULL})
 """Refusals that another router would repeat, or that an operator must resolve."""
 
 ListRouters = Callable[[], Awaitable[list[str]]]
-"""Addresses of the routers that there are; none where that is not known now."""
+"""Lists the addresses of all routers; empty while that is unknown."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""`slotmesh top`: what a mesh does now."""
+"""`slotmesh top`: a live view of the mesh."""
 
 from __future__ import annotations
 

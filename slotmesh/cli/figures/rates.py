@@ -16,18 +16,18 @@ from slotmesh.histogram import CALL_TIMES, quantile_bound
 from slotmesh.telemetry.names import OTHER_TENANTS
 
 SILENT_AFTER_S: Final = 3.5
-"""What a router whose newest report is older does now is not known. Reports are a second apart."""
+"""The figures of a router whose newest report is older are unknown. Reports are a second apart."""
 
 
 def rate(newest: int | None, earlier: int | None, seconds: float) -> float | None:
-    """How many a second; None where it is not known."""
+    """The rate per second; None if unknown."""
     if newest is None or earlier is None or seconds <= 0 or newest < earlier:
         return None
     return (newest - earlier) / seconds
 
 
 def total(values: Iterable[float | None]) -> float | None:
-    """The sum of those that are known; None where none is."""
+    """The sum of the known values; None if no value is known."""
     known = [value for value in values if value is not None]
     return sum(known) if known else None
 
@@ -89,7 +89,7 @@ def _times(ended: EndedTotals | None) -> Sequence[int] | None:
 
 
 def shown_time(time_s: float | None) -> str:
-    """As `≤ 20 ms`, `≤ 1.5 s`, `> 30 s`; empty where it is not known."""
+    """As `≤ 20 ms`, `≤ 1.5 s`, `> 30 s`; empty if unknown."""
     if time_s is None:
         return ""
     if not isfinite(time_s):

@@ -1,8 +1,8 @@
-"""The figures of a live view, from what the controller knows. Pure.
+"""The figures of a live view, from the controller's samples. Pure.
 
-Purpose: one row for each endpoint, backend, replica and router; rates over the last seconds, totals since the starts of
-the members that are there now.
-Invariants: rates and totals are of the counters that Prometheus scrapes; what is not known is None.
+Purpose: one row for each endpoint, backend, replica and router; rates over the last seconds, totals since the start of
+each present member.
+Invariants: rates and totals come from the counters that Prometheus scrapes; an unknown value is None.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class EndpointFigures:
     queued: int
     """What waits for the backends of its policy; without one, what waits for a policy."""
     calls_total: int
-    """`slotmesh_router_calls_total`, of the routers that there are."""
+    """`slotmesh_router_calls_total`, summed over the present routers."""
     failures_total: int
     """`slotmesh_router_failures_total`, likewise."""
     weights: Mapping[str, float]
@@ -66,7 +66,7 @@ class BackendFigures:
     batch_size: float | None
     """Calls in a batch."""
     sent_total: int
-    """`slotmesh_router_queue_time_seconds_count`, of the routers that there are."""
+    """`slotmesh_router_queue_time_seconds_count`, summed over the present routers."""
     ended_total: int
     failed_total: int
     unanswered_total: int

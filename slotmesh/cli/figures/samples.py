@@ -1,6 +1,6 @@
-"""What the controller knows at one moment, with what it knew a few seconds before. Pure values.
+"""The controller's view at one moment, and its view a few seconds earlier. Pure values.
 
-Invariants: what a member does not say is None, which is not 0.
+Invariants: a value that a member does not report is None, not 0.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""A mesh on this machine, each part a process of its own: what `slotmesh run` starts and ends."""
+"""A mesh on this machine, one process for each part: started and stopped by `slotmesh run`."""

@@ -58,7 +58,7 @@ def _problem(port: int) -> str:
 POLL_S: Final = 0.05
 """How soon a change of the members is seen while the mesh starts."""
 LAST_WORDS_S: Final = 1.0
-"""A process that ended is often seen before what it reported last."""
+"""The end of a process is often seen before its last report."""
 
 Tell = Callable[[str], object]
 
@@ -81,7 +81,7 @@ class LocalMesh:
 
     @property
     def endpoint_name(self) -> str:
-        """Of the first endpoint; empty where there is none."""
+        """Of the first endpoint; empty if there is none."""
         return self._order.endpoint_name
 
     @property
@@ -94,7 +94,7 @@ class LocalMesh:
 
     @property
     def http_address(self) -> str:
-        """Empty where there is no ingress."""
+        """Empty if there is no ingress."""
         return self._ingress.address if self._ingress is not None else ""
 
     async def start(self) -> None:
@@ -134,12 +134,12 @@ class LocalMesh:
             raise CommandFailed(f"not ready within {limit}: {still}; give it more time with --start-timeout") from None
 
     async def wait_for_loss(self) -> None:
-        """Never returns: raises CommandFailed when a process ends that was not asked to."""
+        """Never returns: raises CommandFailed when a process ends unexpectedly."""
         await self._lost.wait()
         raise CommandFailed(self._loss)
 
     async def follow_changes(self) -> None:
-        """Never returns: with `reloads`, replaces what has changed; else waits."""
+        """Never returns. Follows changed files with `reloads`; otherwise waits for the loss of a process."""
         if self._reloader is None:
             await self.wait_for_loss()
         else:
@@ -179,7 +179,7 @@ class LocalMesh:
             self._tell(f"{child.name} at {address}")
 
     async def _start_ingress(self, controller: str) -> None:
-        """Where one is asked for."""
+        """Starts the ingress, if the order has one."""
         order = self._order
         if order.http_port is None:
             return

@@ -31,17 +31,17 @@ class Order:
     controller_port: int
     """0: any free one."""
     http_port: int | None = None
-    """Of the ingress; 0: any free one; None: there is none."""
+    """Of the ingress; 0: any free one; None: no ingress."""
     state: str
     """The file of the controller's state, or `memory`."""
     start_timeout: timedelta
     log_level: str
     reloads: bool = False
-    """Replicas whose module has changed are replaced, and a file that has changed is applied again."""
+    """Whether to replace replicas whose module changes, and to apply a changed file."""
 
     @property
     def endpoint_name(self) -> str:
-        """Of the first endpoint; empty where there is none."""
+        """Of the first endpoint; empty if there is none."""
         return self.mesh.endpoints[0].name if self.mesh.endpoints else ""
 
     @property

@@ -1,9 +1,9 @@
-"""How a local mesh is taken down: in order, under one deadline, and immediately at a second Ctrl-C.
+"""Stops a local mesh: in order, under one deadline, and immediately at a second Ctrl-C.
 
 Order: the ingress; routers, which let running calls end; the controller, which drains its replicas. The ingress has a
 head start of `HEAD_START_S`, so that what it has accepted reaches a router, and ends beside the routers from then on.
-Invariants: graces do not add up: calls have until one deadline, whichever processes they pass through. Who waits reads
-what for. No process is left over: what has not ended in time is killed, replicas included.
+Invariants: graces do not add up: all calls share one deadline, whichever processes they pass through. The user sees
+what is awaited. No process is left over: a process that has not ended in time is killed, replicas included.
 Owner: `LocalMesh`, on one event loop.
 """
 
@@ -25,20 +25,20 @@ from slotmesh.errors import SlotmeshError
 from slotmesh.runtime.process_identity import has_ended, pid_of, process_of
 
 HEAD_START_S: Final = 1.0
-"""How long the ingress is alone in leaving; and the wait that needs no explanation."""
+"""The time that the ingress has to end before routers are stopped; and the delay before the first report."""
 REPORT_S: Final = 5.0
-"""Between two reports of what is waited for."""
+"""The interval between two reports of what is awaited."""
 LOOK_TIMEOUT_S: Final = 1.0
-"""How long the controller may take to report which calls run."""
+"""The time limit for the controller's report of running calls."""
 SLACK_S: Final = 5.0
-"""What a process may take to end beyond the grace of its calls, before it is killed."""
+"""The time that a process has to end after the grace of its calls, before it is killed."""
 SAME_INTERRUPT_S: Final = 0.5
 """Ctrl-C reaches a process twice where its launcher passes it on: within this time it is the same one."""
 
 
 @dataclass(frozen=True, slots=True)
 class MeshProcesses:
-    """What a mesh consists of, as far as it was started."""
+    """The processes of a mesh that were started."""
 
     ingress: Child | None
     routers: Sequence[Child]
@@ -134,7 +134,7 @@ class Shutdown:
 
 
 def waiting_for(left: Sequence[str], sample: MeshSample | None, left_s: float) -> str:
-    """The report, of the names of the children that run, and what the controller has reported; None: nothing."""
+    """The report, from the names of running children and the controller's sample, if it has sent one."""
     running = dict(_running(sample.replicas)) if sample is not None else {}
     calls = sum(running.values())
     if calls:

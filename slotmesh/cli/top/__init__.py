@@ -1,1 +1,1 @@
-"""The live view of a mesh: what is known, the figures of it, the screen that shows them, and the terminal."""
+"""The live view of a mesh: its state, columns and rows, the screen, and the terminal."""

@@ -1,6 +1,6 @@
-"""The columns of each view: what stands in a cell, and what rows are sorted by. Pure.
+"""The columns of each view: the text of cells, and the sort keys of rows. Pure.
 
-Invariants: what is not known is an empty cell, which is last in either order.
+Invariants: an unknown value is an empty cell, and sorts last in either order.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The figures as values of JSON. Pure.
 
-Invariants: what is not known is null; times above all bounds are the last bound, and named as above it.
+Invariants: an unknown value is null; a time above all bounds is the last bound, and marked as above it.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ class TopScreen:
 
     title: str
     notice: str
-    """What is wrong; empty where nothing is."""
+    """A problem to show; empty if there is none."""
     columns: Sequence[Column]
     order: RowOrder
     names: Sequence[str]

@@ -1,6 +1,6 @@
-"""What a live view shows of all that there is, and how keys change that. Pure: `(state, key, rows) -> state`.
+"""The state of a live view: view, order, filter, cursor. Keys change it. Pure: `(state, key, rows) -> state`.
 
-Invariants: each view has its own order; a cursor is on the name of a row, so that rows that come and go do not move it.
+Invariants: each view has its own order; a cursor holds the name of a row, so that new or removed rows do not move it.
 """
 
 from __future__ import annotations

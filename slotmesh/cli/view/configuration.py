@@ -37,7 +37,7 @@ def printable_change(applied: Applied, *, is_planned: bool = False) -> Printable
 
 
 def difference(planned: Applied) -> Iterator[str]:
-    """The lines of a diff: what is created, updated and deleted, with the fields that differ."""
+    """The lines of a diff: created, updated and deleted objects, with the fields that differ."""
     for sign, names in (("+", planned.created), ("~", planned.updated), ("-", planned.deleted)):
         for name in names:
             yield f"{sign} {name}"

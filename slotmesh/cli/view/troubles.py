@@ -36,7 +36,7 @@ LOOPING_AFTER: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class CrashLoop:
-    """A backend whose replicas end before they are ready, again and again."""
+    """A backend whose replicas repeatedly end before they are ready."""
 
     backend: str
     restarts: int
@@ -46,7 +46,7 @@ class CrashLoop:
 
 
 def crash_loops_of(replicas: Iterable[ReplicaStatus]) -> list[CrashLoop]:
-    """One for each backend where there is any: that of its most restarted replica."""
+    """At most one for each backend: that of its most restarted replica."""
     replicas = [*replicas]
     told = {replica.backend for replica in replicas if is_long(replica.error)}
     worst: dict[str, ReplicaStatus] = {}
@@ -99,7 +99,7 @@ def _place(error: str) -> str:
 
 
 def leader_text(status: ControllerStatus | None) -> str:
-    """Behind the address of the controller that leads; empty where it does not say."""
+    """The text after the leading controller's address; empty if the controller does not report its term."""
     if status is None or not status.term:
         return ""
     standbys = f", standby: {', '.join(status.standby_addresses)}" if status.standby_addresses else ""
