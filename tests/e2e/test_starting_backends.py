@@ -7,6 +7,7 @@ import os
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Final
 
 import pytest
 
@@ -34,6 +35,10 @@ def spec(weights: dict[str, float], shadows: dict[str, float] | None = None, **h
 
 def backend(name: str, handler: str, **config: JsonValue) -> Backend:
     return Backend(name=name, handler=handler, user_config={"name": name, **config})
+
+
+WITHOUT_ENDPOINT: Final = Mesh(backends=(backend("b", GOOD),))
+"""The endpoint is new in the next change: the traffic of one that has a ready backend would stay there."""
 
 
 async def apply(mesh: ProcessMesh, wanted: Mesh) -> None:
@@ -92,7 +97,7 @@ async def test_a_canary_that_does_not_start_costs_no_call(handler: str) -> None:
 @pytest.mark.asyncio
 @pytest.mark.parametrize("options", [{}, {"shard": "s"}, {"lane": "k"}])
 async def test_calls_fail_at_once_where_nothing_starts(options: dict[str, str]) -> None:
-    async with process_mesh(spec({"b": 1.0}, b=GOOD)) as mesh, slotmesh.connect(mesh.routers[0].address) as client:
+    async with process_mesh(WITHOUT_ENDPOINT) as mesh, slotmesh.connect(mesh.routers[0].address) as client:
         await apply(mesh, spec({"broken": 1.0}, broken=BROKEN))
         waiting = asyncio.create_task(names(client, 10, **options))
         with pytest.raises(slotmesh.BackendUnavailable, match="its replicas fail to start") as caught:
@@ -113,7 +118,7 @@ async def test_calls_wait_for_replicas_that_are_starting(options: dict[str, str]
     traffic = TrafficPolicy(weights={"gated": 1.0})
     gated = Mesh(backends=(backend("gated", GATED, gate=str(gate)),), endpoints=(Endpoint(name="e", traffic=traffic),))
     async with (
-        process_mesh(spec({"b": 1.0}, b=GOOD)) as mesh,
+        process_mesh(WITHOUT_ENDPOINT) as mesh,
         slotmesh.connect(mesh.routers[0].address) as client,
     ):
         await apply(mesh, gated)
@@ -131,7 +136,7 @@ async def test_calls_wait_for_replicas_that_are_starting(options: dict[str, str]
 
 @pytest.mark.asyncio
 async def test_a_backend_of_no_replicas_serves_nothing() -> None:
-    async with process_mesh(spec({"b": 1.0}, b=GOOD)) as mesh, slotmesh.connect(mesh.routers[0].address) as client:
+    async with process_mesh(WITHOUT_ENDPOINT) as mesh, slotmesh.connect(mesh.routers[0].address) as client:
         none = Backend(name="b", handler=GOOD, user_config={"name": "b"}, num_replicas=0)
         endpoint = Endpoint(name="e", traffic=TrafficPolicy(weights={"b": 1.0}))
         await apply(mesh, Mesh(backends=(none,), endpoints=(endpoint,)))
