@@ -188,7 +188,9 @@ class Runners:
 
     def start(self, work: Coroutine[Any, Any, None]) -> None:
         """Starts a task that does this and takes no other work."""
-        self._tasks.add(self._loop.create_task(self._tracked(work), context=self.context.copy()))
+        task = self._loop.create_task(self._tracked(work), context=self.context.copy())
+        task.add_done_callback(lambda _: work.close())  # a task that is cancelled before its first step never awaits it
+        self._tasks.add(task)
 
     async def close(self) -> None:
         """Ends all of them, as far as their calls do."""
