@@ -17,7 +17,7 @@ from tests.arch.sources import GENERATED, ROOT, SHIPPED
 WORDS: Final = re.compile(
     r"\b(told|mistakes?|nobody|somebody|everybody|whoever|brought|so many|at last|hears|by then)\b", re.IGNORECASE
 )
-MOST_LINES: Final = 132
+MOST_LINES: Final = 121
 """Lines that still have one, most of them in `slotmesh/cli`. Only lowered."""
 
 

@@ -1,8 +1,8 @@
 """What the owners of endpoints' partitions should become.
 
 Purpose: `(desired, observed, now) -> outcome`, one endpoint at a time, or all of one moment (`EndpointOutcomes`).
-Invariants: level-triggered and idempotent, as `core.reconcile`; endpoints that do not differ in what decides get the
-same object, which is computed once.
+Invariants: level-triggered and idempotent, as `core.reconciling.backends`; endpoints with the same relevant state get
+the same object, which is computed once.
 Owner: the reconcile loop.
 """
 

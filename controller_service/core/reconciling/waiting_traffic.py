@@ -5,7 +5,7 @@ The weights of each endpoint that raises a backend with new code follow, by a sh
 complete. Until then the endpoint keeps its weights, and backends that have this traffic are not deleted.
 Invariants: pure. Each waiting shift awaits the templates that its change, or a later one, rolls out: where a backend
 goes to another one without an operator's change, the traffic stays where it is. A change of weights alone never waits.
-Owner: `hold_back` is called by `shell.configurator`, `rollouts_of` by `shell.shifter`.
+Owner: `shell.changes.configurator` calls `hold_back`, `shell.loops.shifter` calls `rollouts_of`.
 """
 
 from __future__ import annotations

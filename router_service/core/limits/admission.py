@@ -143,7 +143,7 @@ class Account:
         return fits
 
     def _room_of(self, flow: Flow) -> tuple[int, int]:
-        """Calls, and bytes of them, that the queue takes of a flow, whoever its tenants are. Bytes may be negative."""
+        """Calls and bytes that the queue accepts from a flow, for all its tenants together. Bytes may be negative."""
         calls, size = self._by_flow.get(flow, (0, 0))
         floor = min(FLOOR_CALLS, max(1, self.max_calls // _FLOOR_SHARE)) - calls
         floor_bytes = min(FLOOR_BYTES, self.max_bytes // _FLOOR_SHARE) - size

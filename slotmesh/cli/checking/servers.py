@@ -38,9 +38,9 @@ _MOST_NAMED: Final = 5
 def controllers(seen: SeenMesh) -> Iterator[MeshFinding]:
     """Who leads, and who stands by."""
     section, standing = Section.CONTROLLER, seen.snapshot.controller
-    told = [it for it in seen.answers if it.announced.kind in {"controller", "standby"} and it.leads is not None]
+    statements = [it for it in seen.answers if it.announced.kind in {"controller", "standby"} and it.leads is not None]
     # One controller may be reached at several addresses: it names its own.
-    leaders = {it.leader_address or it.announced.address: it for it in told if it.leads}
+    leaders = {it.leader_address or it.announced.address: it for it in statements if it.leads}
     if len(leaders) > 1:
         named = ", ".join(sorted(leaders))
         fix = "end all but one, and start them with one --state file: only one can have its lock"
@@ -60,12 +60,12 @@ def controllers(seen: SeenMesh) -> Iterator[MeshFinding]:
             " `slotmesh state adopt --discard-members`"
         )
         yield MeshFinding(section, Severity.ERROR, f"controller {standing.address}", text, fix)
-    for each in told:
+    for each in statements:
         if not each.leads and standing is not None and each.leader_address not in {standing.address, ""}:
             text = f"{each.announced.address} stands by for {each.leader_address}, which does not lead"
             fix = "start it with the --state file of the controller that leads"
             yield MeshFinding(section, Severity.WARNING, each.announced.subject, text, fix)
-    standbys = [it for it in told if not it.leads]
+    standbys = [it for it in statements if not it.leads]
     if standbys:
         yield ok(section, f"{len(standbys)} standing by")
 
@@ -241,16 +241,16 @@ _SECTION = Section.CERTIFICATES
 
 def revocations(seen: SeenMesh) -> Iterator[MeshFinding]:
     """Who was revoked is still let in by a server that has an older list, or none."""
-    told = [(it.announced.subject, it.tls) for it in seen.answers if it.tls is not None]
-    for subject, tls in told:
+    reports = [(it.announced.subject, it.tls) for it in seen.answers if it.tls is not None]
+    for subject, tls in reports:
         if tls.keeps_older_files:
             text = f"{subject} cannot use its files of certificates and lists as they are, and goes by what was in them"
             yield MeshFinding(_SECTION, Severity.ERROR, subject, text, "its log has the reason: `cannot be read again`")
-    newest = _newest(tls for _, tls in told)
+    newest = _newest(tls for _, tls in reports)
     if not newest:
         return
     have_it = 0
-    for subject, tls in told:
+    for subject, tls in reports:
         older = [
             (made_at, newest[authority])
             for authority, made_at in tls.lists_made_at.items()
@@ -275,7 +275,7 @@ def revocations(seen: SeenMesh) -> Iterator[MeshFinding]:
             text = f"{subject} does not say which list of revoked certificates it has"
             fix = "it is of an older version, or in plain text, and asks for no certificates"
             yield MeshFinding(_SECTION, Severity.WARNING, subject, text, fix)
-    revoked = max(tls.revoked for _, tls in told)
+    revoked = max(tls.revoked for _, tls in reports)
     made = _when(max(newest.values()))
     yield ok(_SECTION, f"{have_it} servers have the newest list of revoked certificates, of {made}: {revoked} in it")
 
@@ -307,7 +307,7 @@ def ingresses(seen: SeenMesh) -> Iterator[MeshFinding]:
     if well:
         yield ok(Section.HTTP, f"{well} of {len(known)} ingresses are ready")
     if silent := sum(not facts.tells_routes for _, facts in known):
-        text = f"{silent} tell neither version nor routes without the token of somebody who may call (SLOTMESH_TOKEN)"
+        text = f"{silent} report neither version nor routes without a token that may call (SLOTMESH_TOKEN)"
         yield ok(Section.HTTP, text)
 
 
