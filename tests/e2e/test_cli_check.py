@@ -91,7 +91,7 @@ async def test_a_mesh_that_is_well_and_then_has_several_faults(tmp_path: Path) -
         assert all(it["fix"] for it in document["findings"] if it["severity"] != "ok")
         broken = next(it["text"] for it in document["findings"] if it["subject"] == "backend/broken")
         assert "0 of 1 replicas ready" in broken
-        assert "calls wait" in broken
+        assert "calls fail, or wait while a replica starts" in broken
 
 
 async def test_ingresses_that_are_named_are_looked_at(tmp_path: Path) -> None:
@@ -140,7 +140,7 @@ async def test_an_ingress_by_tls_and_who_may_see_its_routes(tmp_path: Path) -> N
             texts = [it["text"] for it in document["findings"]]
             assert said.status == 0, document
             assert "1 of 1 ingresses are ready" in texts
-            assert any("without the token" in it for it in texts)
+            assert any("without a token that may call" in it for it in texts)
             # Asked by another name than its certificate's, which its clients would not take either.
             said, document = await checked("--http", f"https://127.0.0.1:{port}", *at)
             assert ("reachability", "error", f"ingress 127.0.0.1:{port}") in not_well(document)
