@@ -211,6 +211,11 @@ class ShiftStatus:
         """Whether it got where it should."""
         return self.phase == "COMPLETE"
 
+    @property
+    def is_taken_back(self) -> bool:
+        """Whether a guard, or a rollout that it waited for, has ended it."""
+        return self.phase == "TAKEN_BACK"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControllerStatus:

@@ -8,6 +8,8 @@ from pathlib import Path
 import grpc
 import pytest
 
+from slotmesh.convert.specification import mesh_to_wire
+from slotmesh.spec.document import parse_mesh
 from slotmesh.v1 import controller_service_pb2 as pb
 from tests.contract.test_controller_launching import make_ready
 from tests.support.controllers import Controlled, as_if_killed, eventually, running_controller
@@ -90,6 +92,37 @@ async def test_replicas_that_die_again_and_again_take_it_back() -> None:
         assert await handler(mesh) == "app:Old"
         assert "3 replicas have died" in (await rollout(mesh)).taken_back
         assert mesh.launcher.running.keys() == set(old), "the old ones were never touched"
+
+
+async def taken_back(mesh: Controlled, yaml: str) -> None:
+    """The replicas of a file that is applied with `merge` die until the change is taken back."""
+    assert mesh.launcher is not None
+    done = len(mesh.launcher.started)
+    await merge(mesh, yaml)
+    for number in range(done + 1, done + 4):
+        mesh.launcher.exit((await mesh.wait_for_launches(number))[-1], "exited with status 1")
+    await eventually(lambda: is_in(mesh, "COMPLETE"), what="taken back")
+
+
+async def merge(mesh: Controlled, yaml: str, *, dry_run: bool = False) -> None:
+    request = pb.ApplyMeshRequest(mesh=mesh_to_wire(parse_mesh(yaml)), merge=True, dry_run=dry_run)
+    await mesh.operator.ApplyMesh(request)
+
+
+@pytest.mark.asyncio
+async def test_a_take_back_is_reported_until_an_operator_wants_what_is_in_force() -> None:
+    old, bad = MESH % "app:Old", MESH % "app:Raises"
+    async with running_controller(launches=True) as mesh, AsyncExitStack() as stack:
+        await first(mesh, stack)
+        await taken_back(mesh, bad)
+        await merge(mesh, bad)
+        await merge(mesh, old, dry_run=True)
+        await mesh.apply("endpoints: {e: {}}")
+        assert (await rollout(mesh)).taken_back, "none of these wants what is in force"
+        await merge(mesh, old)
+        shown = await rollout(mesh)
+        assert (shown.taken_back, shown.HasField("taken_back_time")) == ("", False)
+        assert await handler(mesh) == "app:Old"
 
 
 @pytest.mark.asyncio

@@ -20,8 +20,8 @@ from controller_service.core.desired.revisions import (
     subject_of,
 )
 from controller_service.core.desired.shifts import intended_endpoints
-from controller_service.core.desired.state import ChangeSet, Desired, restored
-from slotmesh.spec.model import NO_SERVICES, Endpoint, InvalidSpec, Mesh, SpecViolation, TrafficPolicy
+from controller_service.core.desired.state import ChangeSet, Desired, RolloutRecord, restored
+from slotmesh.spec.model import NO_SERVICES, Backend, Endpoint, InvalidSpec, Mesh, SpecViolation, TrafficPolicy
 from slotmesh.spec.routes import route_subject
 from slotmesh.spec.rules import clash_violations, mesh_violations, show
 from slotmesh.spec.tenants import NO_LIMITS
@@ -175,6 +175,8 @@ def plan_file(
     plan = plan_mesh(desired, filled, prune=prune, launches=launches, found=[*found, *violations])
     contested = {conflict.subject for conflict in merged.conflicts}
     change = replace(plan.change, put_applied=tuple(it for it in merged.applied if subject_of(it) not in contested))
+    as_written, _ = with_code(desired, mesh, code)
+    change = replace(change, put_rollouts=confirmed_rollouts(desired, as_written.backends))
     after = desired.apply(change)
     fields = (
         *field_changes(desired.backends, after.backends),
@@ -182,6 +184,16 @@ def plan_file(
         *field_changes(desired.routes, after.routes),
     )
     return replace(plan, change=change, fields=fields, conflicts=merged.conflicts)
+
+
+def confirmed_rollouts(desired: Desired, wanted: Iterable[Backend]) -> tuple[RolloutRecord, ...]:
+    """Rollouts that were taken back, of backends that are wanted as they are now: the failure is reported no longer."""
+    records = ((desired.rollouts.get(it.name), template_of(it)) for it in wanted)
+    return tuple(
+        replace(record, why="", failed_at_s=0.0)
+        for record, template in records
+        if record is not None and record.why and record.is_complete and record.template == template
+    )
 
 
 def plan_undo(desired: Desired, name: str) -> Plan:

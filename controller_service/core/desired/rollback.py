@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from controller_service.core.desired.merging import field_changes
-from controller_service.core.desired.planning import Plan, plan_mesh
+from controller_service.core.desired.planning import Plan, confirmed_rollouts, plan_mesh
 from controller_service.core.desired.revisions import (
     History,
     Resource,
@@ -49,7 +49,9 @@ def plan_rollback(desired: Desired, revision: int | None, *, launches: bool) -> 
     if not oldest <= revision <= desired.revision:
         text = f"must be {oldest} … {desired.revision}, the revisions that are kept, is {revision}"
         raise InvalidSpec([SpecViolation("revision", text)])
-    return _plan_as_of(desired, revision, launches=launches)
+    plan = _plan_as_of(desired, revision, launches=launches)
+    confirmed = confirmed_rollouts(desired, desired.apply(plan.change).backends.values())
+    return replace(plan, change=replace(plan.change, put_rollouts=confirmed))
 
 
 def _plan_as_of(desired: Desired, revision: int, *, launches: bool) -> Plan:

@@ -21,6 +21,7 @@ from controller_service.core.desired.planning import (
     ChangeTerms,
     Plan,
     changed_policy,
+    confirmed_rollouts,
     plan_file,
     plan_mesh,
     plan_undo,
@@ -289,7 +290,9 @@ class Configurator:
         found: Collection[SpecViolation] = (),
     ) -> Plan:
         found = [*found, *unknown_policies(mesh, self._policies)]
-        return plan_mesh(desired, mesh, prune=prune, launches=self._launches, clear_traffic=clear_traffic, found=found)
+        launches, confirmed = self._launches, confirmed_rollouts(desired, mesh.backends)
+        plan = plan_mesh(desired, mesh, prune=prune, launches=launches, clear_traffic=clear_traffic, found=found)
+        return replace(plan, change=replace(plan.change, put_rollouts=confirmed))
 
     def _held(self, desired: Desired, plan: Plan, terms: ChangeTerms, *, immediately: Collection[str] = ()) -> Plan:
         """The plan, without traffic that has to wait for a rollout."""

@@ -12,10 +12,13 @@ from slotmesh.cli.snapshot import FAILED_STATE, READY_STATE, Snapshot
 from slotmesh.cli.view.troubles import LOOPING_AFTER
 from slotmesh.spec.model import Backend
 from slotmesh.spec.routes import route_subject
+from slotmesh.spec.writing import shown_shares
 
 _MAX_REASON_CHARS: Final = 200
 _MOST_NAMED: Final = 5
 _MOST_LOST: Final = 10
+TAKEN_BACK_FOR_S: Final = 3_600.0
+"""How long a shift that was taken back is reported, unless the weights change before that."""
 
 
 def routers(seen: SeenMesh) -> Iterator[MeshFinding]:
@@ -96,14 +99,48 @@ def backends(seen: SeenMesh) -> Iterator[MeshFinding]:
 
 
 def rollouts(seen: SeenMesh) -> Iterator[MeshFinding]:
-    """Whether changes are rolled out."""
+    """Whether changes of backends and of traffic are in force, or were taken back."""
     for each in seen.snapshot.rollouts:
+        subject = f"backend/{each.backend}"
+        if each.trouble:
+            text = f"the rollout of {each.backend} fails: {_short(each.trouble)}"
+            fix = f"`slotmesh logs {each.backend}`, `slotmesh rollout status {each.backend}`; `slotmesh rollback`"
+            yield MeshFinding(Section.BACKENDS, Severity.ERROR, subject, text, fix)
+        elif each.taken_back:
+            at = (
+                "" if each.taken_back_time is None else f" at {each.taken_back_time.astimezone(UTC):%Y-%m-%d %H:%M} UTC"
+            )
+            in_force = f"{each.handler} {each.version}".strip()
+            text = f"the newest change of {each.backend} was taken back{at}, {in_force} is in force:"
+            text += f" {_short(each.taken_back)}"
+            fix = (
+                f"`slotmesh events backend/{each.backend} --kind rollout-taken-back` names what was taken back; correct"
+                " it and apply it again. To end this warning, apply what is in force, or roll back to its revision"
+            )
+            yield MeshFinding(Section.BACKENDS, Severity.WARNING, subject, text, fix)
         if each.is_paused:
             text = (
                 f"rollouts of {each.backend} are paused: a change of what its replicas are started with has no effect"
             )
             fix = f"`slotmesh rollout resume {each.backend}`"
-            yield MeshFinding(Section.BACKENDS, Severity.WARNING, f"backend/{each.backend}", text, fix)
+            yield MeshFinding(Section.BACKENDS, Severity.WARNING, subject, text, fix)
+    for shift in seen.snapshot.shifts:
+        policy = seen.snapshot.traffic_of(shift.endpoint)
+        is_before = policy is not None and dict(policy.weights) == dict(shift.from_weights)
+        if not (shift.is_taken_back and is_before and shift.end_time is not None):
+            continue
+        if shift.end_time.timestamp() > seen.now - TAKEN_BACK_FOR_S:
+            subject, wanted = f"endpoint/{shift.endpoint}", shown_shares(shift.to_weights)
+            at = f"{shift.end_time.astimezone(UTC):%Y-%m-%d %H:%M} UTC"
+            text = f"the shift of {shift.endpoint} to {wanted} was taken back at {at}: {_short(shift.reason)}"
+            fix = f"`slotmesh events endpoint/{shift.endpoint}` has its steps"
+            fix += f"; `slotmesh traffic {shift.endpoint}` shows the weights"
+            yield MeshFinding(Section.ENDPOINTS, Severity.WARNING, subject, text, fix)
+
+
+def _short(reason: str) -> str:
+    """A reason in one line."""
+    return " ".join(reason.split())[:_MAX_REASON_CHARS]
 
 
 def _of_backend(snapshot: Snapshot, backend: Backend, *, is_led_to: bool) -> MeshFinding | None:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
 
 import pytest
 
-from controller_service.core.desired.state import ChangeSet, Desired
+from controller_service.core.desired.handler_code import template_of
+from controller_service.core.desired.planning import ChangeTerms
+from controller_service.core.desired.state import ChangeSet, Desired, RolloutRecord
 from controller_service.shell.changes.configurator import Configurator, PlannedChange
 from controller_service.shell.events import EventFeed
 from controller_service.shell.mesh_state import Key, MeshState, WorkQueue
@@ -59,3 +63,44 @@ def test_violations_say_more_than_one_field_could() -> None:
     (_, details) = to_status(failure, [("a", "wrong"), ("b", "wrong too")]).details
     assert b"wrong too" in details.value
     assert b"all of it" not in details.value
+
+
+OLD = Backend(name="v1", handler="a:Old")
+BACK = RolloutRecord(
+    backend="v1", template=template_of(OLD), is_complete=True, good=OLD, why="it died", failed_at_s=5.0
+)
+
+
+@pytest.mark.parametrize(
+    ("change", "is_confirmed"),
+    [
+        (lambda it: it.apply_mesh(Mesh(backends=(OLD,))), True),
+        (lambda it: it.apply_file(Mesh(backends=(OLD,))), True),
+        (lambda it: it.roll_back(1), True),
+        (lambda it: it.apply_mesh(Mesh(backends=(OLD,)), ChangeTerms(dry_run=True)), False),
+        (lambda it: it.roll_back(1, ChangeTerms(dry_run=True)), False),
+        (lambda it: it.apply_mesh(Mesh(backends=(Backend(name="v2"),))), False),
+        (lambda it: it.apply_endpoint(Endpoint(name="e")), False),
+    ],
+)
+@pytest.mark.asyncio
+async def test_a_take_back_is_reported_until_a_change_wants_that_backend_as_it_is(
+    change: Callable[[Configurator], Awaitable[PlannedChange]], is_confirmed: bool
+) -> None:
+    store = SlowStore(generation="0" * 32)
+    others = tuple(replace(BACK, backend=name) for name in ("u", "w"))
+    backends = tuple(replace(OLD, name=name) for name in ("u", "v1", "w"))
+    await store.commit(ChangeSet(put_backends=backends, put_rollouts=(others[0], BACK, others[1])), expected_revision=0)
+    await change(configurator(store))
+    reported = {it.backend for it in store.read().rollouts.values() if it.why and it.failed_at_s}
+    assert ("v1" not in reported) is is_confirmed
+    assert store.read().backends["v1"] == OLD
+
+
+@pytest.mark.parametrize("record", [replace(BACK, is_complete=False), replace(BACK, template="other")])
+@pytest.mark.asyncio
+async def test_a_take_back_that_is_under_way_is_not_confirmed(record: RolloutRecord) -> None:
+    store = SlowStore(generation="0" * 32)
+    await store.commit(ChangeSet(put_backends=(OLD,), put_rollouts=(record,)), expected_revision=0)
+    await configurator(store).apply_mesh(Mesh(backends=(OLD,)))
+    assert store.read().rollouts["v1"] == record

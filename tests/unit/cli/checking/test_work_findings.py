@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 
@@ -10,7 +12,9 @@ from replica_service import app as replica_app
 from router_service import app as router_app
 from slotmesh.cli.checking.gathering import FAILED_PART, is_orderly
 from slotmesh.cli.checking.seen import LostMember, Section, Severity
+from slotmesh.cli.checking.work import TAKEN_BACK_FOR_S
 from slotmesh.cli.commands.check import findings_of, runnable
+from slotmesh.cli.snapshot import RolloutStatus, ShiftStatus
 from slotmesh.spec.model import Autoscale, Backend
 from tests.unit.cli.checking.meshes import CONTROLLER_ANSWER, NOW, REPLICA, SEEN, SNAPSHOT, one, with_replicas, wrong
 
@@ -82,3 +86,58 @@ def test_services_call_a_defect_of_their_own_as_the_check_knows_it(reason: str) 
 def test_a_backend_without_replicas_names_the_own_reason_of_one_that_has_ended() -> None:
     stopped = replace(REPLICA, state="STOPPED", end_reason="no controller for 5m (--orphan-timeout)")
     assert one(with_replicas(stopped), Section.BACKENDS)[2].endswith(": no controller for 5m (--orphan-timeout)")
+
+
+def test_a_change_that_was_taken_back_is_a_warning_with_the_reason_and_the_command_that_shows_more() -> None:
+    at = datetime(2027, 1, 15, 7, 59, tzinfo=UTC)
+    rollout = RolloutStatus(
+        backend="b", phase="COMPLETE", handler="a:B", version="2", wanted=1, current=1, available=1, outdated=0
+    )
+    back = replace(rollout, taken_back="3 replicas have died:\n  ValueError: no", taken_back_time=at)
+    others = (replace(rollout, backend="a"), back, replace(rollout, backend="c"))
+    (finding,) = wrong(replace(SEEN, snapshot=replace(SNAPSHOT, rollouts=others)), Section.BACKENDS)
+    assert (finding.severity, finding.subject) == (Severity.WARNING, "backend/b")
+    assert finding.text == (
+        "the newest change of b was taken back at 2027-01-15 07:59 UTC, a:B 2 is in force:"
+        " 3 replicas have died: ValueError: no"
+    )
+    assert "`slotmesh events backend/b --kind rollout-taken-back`" in finding.fix
+    failing = replace(back, phase="FAILING", trouble="r is not ready")
+    finding = wrong(replace(SEEN, snapshot=replace(SNAPSHOT, rollouts=(failing,))), Section.BACKENDS)[0]
+    assert (finding.severity, finding.text) == (Severity.ERROR, "the rollout of b fails: r is not ready")
+
+
+@pytest.mark.parametrize(
+    ("changes", "is_reported"),
+    [
+        ({}, True),
+        ({"end_time": NOW - TAKEN_BACK_FOR_S}, False),
+        ({"phase": "COMPLETE"}, False),
+        ({"from_weights": {"b": 0.9, "c": 0.1}}, False),
+    ],
+)
+def test_a_shift_that_was_taken_back_is_a_warning_for_an_hour_or_until_the_weights_change(
+    changes: dict[str, Any], is_reported: bool
+) -> None:
+    facts = {
+        "phase": "TAKEN_BACK",
+        "from_weights": {"b": 1.0},
+        "end_time": NOW - TAKEN_BACK_FOR_S + 1.0,
+        **changes,
+    }
+    facts["end_time"] = datetime.fromtimestamp(facts["end_time"], UTC)
+    shift = ShiftStatus(
+        **{
+            **dict.fromkeys(("step_number", "steps", "every_s", "guards", "min_calls", "who", "waits_for", "figures")),
+            **dict.fromkeys(("start_time", "step_time"), facts["end_time"]),
+            "endpoint": "e",
+            "to_weights": {"c": 1.0},
+            "reason": "p99 of c is 2 s",
+            **facts,
+        }
+    )
+    found = wrong(replace(SEEN, snapshot=replace(SNAPSHOT, shifts=(shift,))), Section.ENDPOINTS)
+    assert [(it.severity, it.subject) for it in found] == [(Severity.WARNING, "endpoint/e")] * is_reported
+    if is_reported:
+        text = "the shift of e to {c: 1} was taken back at 2027-01-15 07:00 UTC: p99 of c is 2 s"
+        assert found[0].text == text
