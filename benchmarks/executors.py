@@ -18,8 +18,8 @@ from benchmarks import findings
 from benchmarks.findings import Finding
 from benchmarks.progress import show
 from benchmarks.workloads import PAYLOAD
-from replica_service.core.calls.call_metadata import ReplicaCallOptions
-from replica_service.core.calls.runs import ReplicaRun
+from replica_service.core.call_metadata import ReplicaCallOptions
+from replica_service.core.runs import ReplicaRun
 from replica_service.shell.engine import Engine
 from replica_service.shell.handler.binding import bind_methods
 from slotmesh.codec import MSGPACK, OCTET_STREAM, encode_arguments

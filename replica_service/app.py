@@ -19,13 +19,13 @@ from replica_service.convert import Issuer
 from replica_service.core.lifecycle import Fence
 from replica_service.servicer import DirectServicer, ReplicaIdentity, ReplicaServicer, ReplicaSlotServicer
 from replica_service.shell.engine import Engine
-from replica_service.shell.fencing import EndTimer, Fencing, KernelTimer
 from replica_service.shell.handler.handler_loop import HandlerLoop
 from replica_service.shell.handler.loading import LoadHandler, load_handler
 from replica_service.shell.handler.methods import HandlerMethod
 from replica_service.shell.links.controller_link import ControllerLink
 from replica_service.shell.metrics import observe
 from replica_service.shell.replica import HostedReplica
+from replica_service.shell.stopping import EndTimer, Fencing, KernelTimer
 from replica_service.shell.telemetry import ReplicaTraces
 from slotmesh.client.handler_mesh import current_source, of_process
 from slotmesh.ids import new_id

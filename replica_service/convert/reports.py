@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from itertools import islice
 
-from replica_service.core.state.call_times import ReportedTime
-from replica_service.core.state.permits import PermitCapacity
-from replica_service.core.state.session_table import SessionReport
+from replica_service.core.call_times import ReportedTime
+from replica_service.core.permits import PermitCapacity
+from replica_service.core.session_table import SessionReport
 from slotmesh.calls.id_ranges import Range
 from slotmesh.calls.method_outlines import MAX_DESCRIBED, MethodOutline, MethodTensors
 from slotmesh.convert.batches import ranges_to_wire

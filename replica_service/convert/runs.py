@@ -14,7 +14,7 @@ from math import inf
 from operator import lt
 from typing import NamedTuple
 
-from replica_service.core.calls.call_metadata import (
+from replica_service.core.call_metadata import (
     MAX_CREDIT,
     AnswerHeads,
     Arrival,
@@ -22,8 +22,8 @@ from replica_service.core.calls.call_metadata import (
     ReplicaCallOptions,
     RerunOrigin,
 )
-from replica_service.core.calls.runs import ReplicaRun, RouterPeer, RunRecord
-from replica_service.core.calls.session_records import Record
+from replica_service.core.runs import ReplicaRun, RouterPeer, RunRecord
+from replica_service.core.session_records import Record
 from slotmesh.calls.call_options import Reader
 from slotmesh.calls.id_ranges import Range
 from slotmesh.calls.partitions import PARTITIONS

@@ -18,10 +18,10 @@ from typing import NamedTuple
 from google.protobuf import duration_pb2
 
 from replica_service.convert.runs import MAX_KNOWN_BYTES, NO_OPTIONS, bad_request, disorder, options_from_wire
-from replica_service.core.calls.call_metadata import ReplicaCallOptions, ReservedSlot
-from replica_service.core.calls.events import AttachCame
-from replica_service.core.calls.runs import ReplicaRun, RouterPeer
+from replica_service.core.call_metadata import ReplicaCallOptions, ReservedSlot
+from replica_service.core.events import AttachCame
 from replica_service.core.failures import SLOT_UNKNOWN
+from replica_service.core.runs import ReplicaRun, RouterPeer
 from slotmesh.calls.slot_tokens import format_token
 from slotmesh.convert.call_options import options_failure
 from slotmesh.convert.slot_requests import (

@@ -1,7 +1,7 @@
 """The replica's decisions, `(event, now) -> commands`: which calls run next, by permits, lanes, batches and drain.
 
 Purpose: the core, which gets events of routers and executors from the engine. Each event has one handler, which changes
-the state of its part; at the end of the step, everything that can start is started once (`steps/starting.py`).
+the state of its part; at the end of the step, everything that can start is started once (`starting.py`).
 Invariants: `in_use <= max_ongoing`, unless `max_ongoing` was lowered; then no call starts until it holds again. An
 unkeyed call holds one permit from its start, or from entering a batcher, to its end; a lane holds one for its turn; a
 slot holds one from its grant to its end, or to the end of the call in it. No permit is free while a call waits for one.
@@ -16,8 +16,10 @@ from collections.abc import Callable, Iterable, Mapping
 from math import inf
 from typing import Any
 
-from replica_service.core.calls.commands import Part, ReplicaCommand
-from replica_service.core.calls.events import (
+from replica_service.core.batching import Batcher, Weigh
+from replica_service.core.call_times import ReplicaCallTimes, ServiceTimes
+from replica_service.core.ending import Endings, Parking, UnstartedCalls
+from replica_service.core.events import (
     AttachCame,
     BatchEnded,
     BatchSettingsChanged,
@@ -36,6 +38,7 @@ from replica_service.core.calls.events import (
     PayloadFailed,
     ReleaseCame,
     RenewalCame,
+    ReplicaCommand,
     ReplicaEvent,
     ReplicaTimePassed,
     RunsCame,
@@ -48,19 +51,14 @@ from replica_service.core.calls.events import (
     TurnsEnded,
     WorkReturned,
 )
-from replica_service.core.calls.runs import ReplicaRun, RouterPeer, StartTurn
-from replica_service.core.state.batch_gathering import Weigh
-from replica_service.core.state.batcher import Batcher
-from replica_service.core.state.call_times import ReplicaCallTimes, ServiceTimes
-from replica_service.core.state.permits import CAPACITY_GAP_S, PermitCapacity
-from replica_service.core.state.scheduler_state import SchedulerState
-from replica_service.core.state.slot_table import SlotTable
-from replica_service.core.steps.ended_work import Endings
-from replica_service.core.steps.intake import RunIntake
-from replica_service.core.steps.slot_operations import GrantedSlotOperations, HeldSlots
-from replica_service.core.steps.starting import Starting
-from replica_service.core.steps.unstarted_calls import Parking, UnstartedCalls
-from replica_service.core.steps.withdrawals import HandingBack, RunWithdrawals
+from replica_service.core.permits import CAPACITY_GAP_S, PermitCapacity
+from replica_service.core.runs import ReplicaRun, RouterPeer, StartTurn
+from replica_service.core.scheduler_state import SchedulerState
+from replica_service.core.slot_operations import GrantedSlotOperations, HeldSlots
+from replica_service.core.slot_table import SlotTable
+from replica_service.core.starting import RunIntake, Starting
+from replica_service.core.withdrawals import HandingBack, RunWithdrawals
+from replica_service.core.work import Part
 from slotmesh.handlers.batching import BatchControl
 
 DEFAULT_KEYED_WINDOW = 8192

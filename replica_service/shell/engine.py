@@ -15,46 +15,42 @@ from functools import partial
 from itertools import repeat, starmap
 
 from replica_service.convert import Issuer
-from replica_service.core.calls.commands import (
+from replica_service.core.events import (
     AnswerAttach,
     AnswerRenewal,
-    Fail,
-    Grant,
-    Refuse,
-    ReplicaCommand,
-    StartBatch,
-    StartCalls,
-    TellCapacity,
-    TellDetached,
-    TellKeys,
-)
-from replica_service.core.calls.events import (
     BatchSettingsChanged,
     DrainBegan,
     EpochFenced,
+    Fail,
     GraceEnded,
+    Grant,
     LimitsChanged,
     LinkClosed,
     PartitionEpochs,
     PartitionsRevoked,
+    Refuse,
+    ReplicaCommand,
     ReplicaEvent,
     ReplicaTimePassed,
     RunsCame,
     RunsCancelled,
     SessionsMoved,
+    TellCapacity,
+    TellDetached,
+    TellKeys,
 )
-from replica_service.core.calls.runs import ReplicaRun, RouterPeer, StartTurn
 from replica_service.core.failures import DRAINING
+from replica_service.core.runs import ReplicaRun, RouterPeer, StartTurn
 from replica_service.core.scheduler import ReplicaScheduler
-from replica_service.core.state.session_table import RESUME_TTL_S, SessionReport
-from replica_service.core.steps.withdrawals import without_moved
+from replica_service.core.session_table import RESUME_TTL_S, SessionReport
+from replica_service.core.withdrawals import without_moved
+from replica_service.core.work import StartBatch, StartCalls
 from replica_service.shell.conditions import Conditions, DeadlineTimer
 from replica_service.shell.executors.batches import weighers
 from replica_service.shell.executors.executor_set import ExecutorSet, Recalls
-from replica_service.shell.handler.batch_hosts import BatchHosts
 from replica_service.shell.handler.failures import HandlerErrors
 from replica_service.shell.handler.handler_loop import HandlerLoop
-from replica_service.shell.handler.methods import HandlerMethod
+from replica_service.shell.handler.methods import BatchHosts, HandlerMethod
 from replica_service.shell.outcomes import OutcomeReporter, answered, connect_link
 from replica_service.shell.router_outbox import Outbox
 from replica_service.shell.sessions import Question, Sessions
@@ -314,7 +310,7 @@ class Engine:
                 case StartTurn() | StartCalls():
                     self._executor_of[command.run.options.method].start(command)
                 case StartBatch():
-                    self._executor_of[command.batcher.method].start(command)
+                    self._executor_of[command.method].start(command)
                     self.counters.batch(command.count)
                 case Refuse(run=run, lo=lo, hi=hi, failure=failure):
                     answered(run, lo, hi, failure)

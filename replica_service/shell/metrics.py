@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from replica_service.shell.engine import Engine
-from replica_service.shell.fencing import Fencing
 from replica_service.shell.slots import ReservationEnd
+from replica_service.shell.stopping import Fencing
 from slotmesh.histogram import Histogram
 from slotmesh.telemetry import names
 from slotmesh.telemetry.instruments import Buckets, observe_counter, observe_gauge

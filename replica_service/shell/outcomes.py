@@ -16,10 +16,10 @@ from typing import Final
 
 from replica_service.convert import Issuer, tensors_to_wire
 from replica_service.convert.reports import outlines_to_wire
-from replica_service.core.calls.events import Ended
-from replica_service.core.calls.runs import FRESH_S, ReplicaRun, RouterPeer
-from replica_service.core.calls.session_records import Mark
+from replica_service.core.events import Ended
+from replica_service.core.runs import FRESH_S, ReplicaRun, RouterPeer
 from replica_service.core.scheduler import ReplicaScheduler
+from replica_service.core.session_records import Mark
 from replica_service.shell.handler.binding import RpcMethod
 from replica_service.shell.handler.failures import too_large
 from replica_service.shell.handler.methods import HandlerMethod

@@ -13,15 +13,14 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from math import inf
 from typing import Any, NamedTuple
 
-from replica_service.core.calls.events import PartitionEpochs
+from replica_service.core.events import PartitionEpochs
 from replica_service.core.handler_health import HealthSettings
 from replica_service.core.lifecycle import LifecycleEvent, State, next_state
-from replica_service.core.state.session_table import RESUME_TTL_S
-from replica_service.shell.drain import Drain
+from replica_service.core.session_table import RESUME_TTL_S
 from replica_service.shell.engine import Engine
 from replica_service.shell.handler.binding import bind_methods
 from replica_service.shell.handler.handler_loop import HandlerLoop, OwnLoop, SharedLoop
-from replica_service.shell.handler.hooks import KEYS_HOOK_TIMEOUT_S, Hook, Hooks, KeyHooks
+from replica_service.shell.handler.hooks import KEYS_HOOK_TIMEOUT_S, Hook, Hooks, KeyHooks, Upkeep
 from replica_service.shell.handler.loading import (
     Handler,
     LoadHandler,
@@ -32,8 +31,8 @@ from replica_service.shell.handler.loading import (
 )
 from replica_service.shell.handler.loop_watch import BlockReports, LoopWatch
 from replica_service.shell.handler.methods import HandlerMethod
-from replica_service.shell.handler.upkeep import Upkeep
 from replica_service.shell.links.controller_link import MemberReport
+from replica_service.shell.stopping import Drain
 from replica_service.shell.telemetry import NOTHING_COUNTED
 from slotmesh.client.handler_mesh import OwnMesh
 from slotmesh.foreign import described

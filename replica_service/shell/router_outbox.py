@@ -18,8 +18,8 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 
 from replica_service import convert
 from replica_service.convert import Issuer, SlotAnswer
-from replica_service.core.state.call_times import ServiceTimes
-from replica_service.core.state.permits import PermitCapacity
+from replica_service.core.call_times import ServiceTimes
+from replica_service.core.permits import PermitCapacity
 from replica_service.shell.handler.failures import too_large
 from replica_service.shell.outgoing_values import ChunkOwner, OutgoingEnds, OutgoingResults, OutgoingValues
 from slotmesh.calls.id_ranges import Range, joined

@@ -15,11 +15,19 @@ from enum import StrEnum
 
 from replica_service import convert
 from replica_service.convert import Granted, Issuer, SlotReleased
-from replica_service.core.calls.call_metadata import ReservedSlot
-from replica_service.core.calls.commands import AnswerRenewal, Fail, Grant
-from replica_service.core.calls.events import DispatchCame, ReleaseCame, RenewalCame, ReplicaEvent, RunsCame
-from replica_service.core.calls.runs import ReplicaRun, RouterPeer
+from replica_service.core.call_metadata import ReservedSlot
+from replica_service.core.events import (
+    AnswerRenewal,
+    DispatchCame,
+    Fail,
+    Grant,
+    ReleaseCame,
+    RenewalCame,
+    ReplicaEvent,
+    RunsCame,
+)
 from replica_service.core.failures import SLOT_UNKNOWN
+from replica_service.core.runs import ReplicaRun, RouterPeer
 from replica_service.core.scheduler import ReplicaScheduler
 from slotmesh.errors import Failure, Reason
 from slotmesh.security.audit import AUDIT

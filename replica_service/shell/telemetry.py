@@ -21,8 +21,8 @@ from opentelemetry import trace
 from opentelemetry.context import Context
 from opentelemetry.trace import Span, SpanKind, set_span_in_context
 
-from replica_service.core.calls.commands import Part
-from replica_service.core.calls.runs import ReplicaRun
+from replica_service.core.runs import ReplicaRun
+from replica_service.core.work import Part
 from slotmesh.calls.trace_context import TraceContext
 from slotmesh.errors import Failure, Reason
 from slotmesh.handlers.context import current_place

@@ -6,12 +6,12 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from replica_service.core.calls.call_metadata import ReplicaCallOptions
-from replica_service.core.calls.commands import ReplicaCommand, StartCalls
-from replica_service.core.calls.events import CallsEnded, ReplicaTimePassed, RunsCame
-from replica_service.core.calls.runs import ReplicaRun
-from replica_service.core.calls.runs import RouterPeer as Near
+from replica_service.core.call_metadata import ReplicaCallOptions
+from replica_service.core.events import CallsEnded, ReplicaCommand, ReplicaTimePassed, RunsCame
+from replica_service.core.runs import ReplicaRun
+from replica_service.core.runs import RouterPeer as Near
 from replica_service.core.scheduler import ReplicaScheduler
+from replica_service.core.work import StartCalls
 from router_service.core.limits.capacity import MethodTime, ReportedCapacity
 from simulation.frames.machine import Process
 from simulation.frames.pump import Pump

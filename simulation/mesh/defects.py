@@ -187,7 +187,7 @@ _TAKEOVER: Final = (
         STOPS,
         "stop_lanes",
         (
-            "replica_service.core.calls.session_lanes:Stops.is_stopped",
+            "replica_service.core.session_records:Stops.is_stopped",
             "self._failed.get(hash((endpoint, key, generation)), call_id) < call_id",
             "False",
         ),
@@ -258,7 +258,7 @@ _REPLICA: Final = (
         ONCE,
         "router_leaves",
         (
-            "replica_service.core.state.session_table:SessionTable.meet",
+            "replica_service.core.session_table:SessionTable.meet",
             "if epoch < session.epoch:\n        return None",
             "if epoch < session.epoch:\n        return _NOTHING",
         ),
@@ -268,7 +268,7 @@ _REPLICA: Final = (
         "what waits of an epoch that was overtaken starts all the same",
         ONCE,
         "router_leaves",
-        ("replica_service.core.state.session_table:SessionTable.meet", "if record.pending:", "if False:"),
+        ("replica_service.core.session_table:SessionTable.meet", "if record.pending:", "if False:"),
     ),
     _defect(
         "failure_leaves_no_trace",
@@ -298,7 +298,7 @@ _REPLICA: Final = (
         ONCE,
         "long_away",
         (
-            "replica_service.core.state.session_outcomes:ForgottenSessions.find",
+            "replica_service.core.session_outcomes:ForgottenSessions.find",
             "return self._remnants.get(session_id)",
             "return None",
         ),
@@ -309,7 +309,7 @@ _REPLICA: Final = (
         ONCE,
         "router_leaves",
         (
-            "replica_service.core.state.session_table:SessionTable.reconcile",
+            "replica_service.core.session_table:SessionTable.reconcile",
             "(running if known is None else kept).append(span)",
             "known is None or kept.append(span)",
         ),
@@ -320,7 +320,7 @@ _REPLICA: Final = (
         ORDER,
         "keys_move",
         (
-            "replica_service.core.state.partitions:ServedEpochs.admit",
+            "replica_service.core.partitions:ServedEpochs.admit",
             "if epoch < floor:\n        return False",
             "if epoch < floor:\n        return True",
         ),
@@ -330,7 +330,7 @@ _REPLICA: Final = (
         "calls of a key start as they arrive, whatever has started of it before",
         ORDER,
         "key_overtaken",
-        ("replica_service.core.calls.session_lanes:Progress.is_passed", "return call_id < last", "return False"),
+        ("replica_service.core.session_records:Progress.is_passed", "return call_id < last", "return False"),
     ),
     _defect(
         "stop_not_noted",
@@ -360,7 +360,7 @@ _REPLICA: Final = (
         STOPS,
         "stop_lanes_late",
         (
-            "replica_service.core.state.lanes:is_late",
+            "replica_service.core.lanes:is_late",
             "run.options.stop_generation > 0 and now >= run.deadline",
             "False",
         ),

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from replica_service.core.calls.runs import RouterPeer as ReplicaSide
+from replica_service.core.runs import RouterPeer as ReplicaSide
 from router_service.core.events import ServiceTimesReported
 from router_service.core.limits.capacity import MethodTime, ReportedCapacity
 from simulation.queues.replica import QueuesReplica

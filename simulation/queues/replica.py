@@ -9,12 +9,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from replica_service.core.calls.call_metadata import ReplicaCallOptions
-from replica_service.core.calls.commands import Fail, Refuse, ReplicaCommand, StartCalls, TellCapacity
-from replica_service.core.calls.events import CallsEnded, ReplicaTimePassed, RunsCame
-from replica_service.core.calls.runs import ReplicaRun
-from replica_service.core.calls.runs import RouterPeer as Near
+from replica_service.core.call_metadata import ReplicaCallOptions
+from replica_service.core.events import (
+    CallsEnded,
+    Fail,
+    Refuse,
+    ReplicaCommand,
+    ReplicaTimePassed,
+    RunsCame,
+    TellCapacity,
+)
+from replica_service.core.runs import ReplicaRun
+from replica_service.core.runs import RouterPeer as Near
 from replica_service.core.scheduler import ReplicaScheduler
+from replica_service.core.work import StartCalls
 from simulation.ledger import Violation
 from simulation.payloads import call_of
 from slotmesh.streams.chunks import joined

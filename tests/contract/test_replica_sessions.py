@@ -255,7 +255,7 @@ async def test_a_draining_replica_stays_until_results_are_acknowledged() -> None
 
 
 async def test_a_draining_replica_stays_only_where_routers_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("replica_service.shell.drain.ROUTER_RETURN_S", 0.05)
+    monkeypatch.setattr("replica_service.shell.stopping.ROUTER_RETURN_S", 0.05)
     async with running_replica() as replica:
         async with replica.router() as stream, replica.router() as other:
             await stream.send(stream.run([b"a"], session_id=SESSION, call_ids=[1]))

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Final
 
-from replica_service.core.calls.runs import FRESH_S
+from replica_service.core.runs import FRESH_S
 from tests.history.log import HistoryLog
 from tests.history.model import Death, Fault
 from tests.support.faults import FaultyMesh, Service

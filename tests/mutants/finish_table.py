@@ -60,7 +60,7 @@ FINISH: Final = (
     ),
     mutant(
         "a replica's memory of epochs grows with the endpoints that there have been",
-        "replica_service/core/state",
+        "replica_service/core",
         "while self._count > self._max_floors and len(self._floors) > 1:",
         "while False:",
         "tests/unit/replica/test_ownership.py",

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 
-from replica_service.core.calls.commands import StartCalls
-from replica_service.core.calls.runs import StartTurn
+from replica_service.core.runs import StartTurn
+from replica_service.core.work import StartCalls
 from router_service.core.commands import CallDelivery, DeliverDone, DeliverFailure, DeliverResults
 from router_service.core.events import SessionDisconnected
 from router_service.core.runs import CallerBook

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from math import inf
 
-from replica_service.core.calls.runs import ReplicaLane, ReplicaRun
-from replica_service.core.state.batcher import Batcher
-from replica_service.core.state.permits import CAPACITY_GAP_S
+from replica_service.core.batching import Batcher
+from replica_service.core.permits import CAPACITY_GAP_S
+from replica_service.core.runs import ReplicaLane, ReplicaRun
 from tests.properties.replica_model import (
     KEYED_WINDOW,
     KEYS,
@@ -72,7 +72,7 @@ def no_batch_is_late(model: ReplicaModel) -> None:
     assert deadline is None or deadline > model.now
     for name, batcher in model.core.batchers.items():
         assert (batcher.gathered.waiting, batcher.gathered.load) == gathered_in(batcher)
-        running = sum(each.batcher is batcher for each in model.batches)
+        running = sum(each.method == batcher.method for each in model.batches)
         if batcher.gathered.queue and running < SETTINGS[name].max_concurrent_batches:
             assert deadline is not None
             assert batcher.gathered.waiting < model.max_ongoing

@@ -7,25 +7,27 @@ from dataclasses import dataclass, field
 from math import inf
 from random import Random
 
-from replica_service.core.calls.call_metadata import Weighed
-from replica_service.core.calls.commands import (
+from replica_service.core.call_metadata import Weighed
+from replica_service.core.events import (
     AnswerAttach,
     AnswerRenewal,
+    BatchEnded,
+    CallsEnded,
+    DrainBegan,
     Fail,
     Grant,
     Refuse,
     ReplicaCommand,
-    StartBatch,
-    StartCalls,
     TellCapacity,
     TellDetached,
     TellKeys,
+    TurnEnded,
 )
-from replica_service.core.calls.events import BatchEnded, CallsEnded, DrainBegan, TurnEnded
-from replica_service.core.calls.runs import FRESH_S, ReplicaRun, RouterPeer, StartTurn
+from replica_service.core.lanes import MAX_TURN_CALLS
+from replica_service.core.permits import CAPACITY_GAP_S
+from replica_service.core.runs import FRESH_S, ReplicaRun, RouterPeer, StartTurn
 from replica_service.core.scheduler import ReplicaScheduler
-from replica_service.core.state.lanes import MAX_TURN_CALLS
-from replica_service.core.state.permits import CAPACITY_GAP_S
+from replica_service.core.work import StartBatch, StartCalls
 from slotmesh.errors import Executed, Failure, Reason
 from slotmesh.handlers import BatchControl, BatchSettings
 
@@ -194,12 +196,12 @@ class ReplicaModel:
                     self.told_at[link] = self.now
 
     def batch_begins(self, batch: StartBatch) -> None:
-        method = batch.batcher.method
+        method = batch.method
         limits = SETTINGS[method]
         assert not self.is_stale(batch)
         assert batch.count == sum(hi - lo for _, lo, hi in batch.parts)
         assert batch.count >= 1
-        assert sum(each.batcher is batch.batcher for each in self.batches) < limits.max_concurrent_batches
+        assert sum(each.method == batch.method for each in self.batches) < limits.max_concurrent_batches
         arrived = min(run.arrived for run, _, _ in batch.parts)
         if method == "batch":
             most_calls = min(limits.max_batch_size, self.max_ongoing)

@@ -8,10 +8,10 @@ from random import Random
 
 from hypothesis import strategies as st
 
-from replica_service.core.calls.call_metadata import ReplicaCallOptions, ReservedSlot, SlotState
-from replica_service.core.calls.commands import Grant, ReplicaCommand, StartCalls
-from replica_service.core.calls.events import DispatchCame, ReleaseCame, ReplicaTimePassed, StampEchoed
-from replica_service.core.calls.runs import ReplicaLane, ReplicaRun
+from replica_service.core.call_metadata import ReplicaCallOptions, ReservedSlot, SlotState
+from replica_service.core.events import DispatchCame, Grant, ReleaseCame, ReplicaCommand, ReplicaTimePassed, StampEchoed
+from replica_service.core.runs import ReplicaLane, ReplicaRun
+from replica_service.core.work import StartCalls
 from slotmesh.errors import Reason
 from tests.properties.replica_model import Call, ReplicaModel, Router
 

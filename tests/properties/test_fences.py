@@ -15,7 +15,7 @@ from controller_service.core.observed.state import Observed, ReplicaState
 from controller_service.core.observed.transitions import Hello, ObservedReport, attached, ended, fell_silent, reported
 from controller_service.core.partitions import Incarnation
 from replica_service.core.lifecycle import Fence, FenceSettings
-from replica_service.shell.fencing import KernelTimer
+from replica_service.shell.stopping import KernelTimer
 from tests.support.examples import examples
 
 OWNER = Incarnation("r", "i")

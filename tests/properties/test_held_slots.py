@@ -13,32 +13,30 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from replica_service.core.calls.call_metadata import ReplicaCallOptions, ReservedSlot, SlotState
-from replica_service.core.calls.commands import (
+from replica_service.core.call_metadata import ReplicaCallOptions, ReservedSlot, SlotState
+from replica_service.core.events import (
     AnswerAttach,
-    Fail,
-    Grant,
-    Refuse,
-    ReplicaCommand,
-    StartCalls,
-    TellDetached,
-)
-from replica_service.core.calls.events import (
     AttachCame,
     CallsEnded,
     DetachCame,
     DispatchCame,
     DrainBegan,
+    Fail,
+    Grant,
     LinkClosed,
+    Refuse,
     ReleaseCame,
+    ReplicaCommand,
     ReplicaTimePassed,
     RunsCame,
     RunsCancelled,
     SlotCallCame,
     StreamRenewed,
+    TellDetached,
 )
-from replica_service.core.calls.runs import ReplicaRun, RouterPeer
+from replica_service.core.runs import ReplicaRun, RouterPeer
 from replica_service.core.scheduler import ReplicaScheduler
+from replica_service.core.work import StartCalls
 from slotmesh.errors import Executed, Reason
 from tests.support.examples import examples
 

@@ -13,11 +13,19 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from replica_service.core.calls.call_metadata import ReplicaCallOptions, Weighed
-from replica_service.core.calls.commands import Fail, ReplicaCommand, StartBatch
-from replica_service.core.calls.events import BatchEnded, LimitsChanged, ReplicaTimePassed, RunsCame, RunsCancelled
-from replica_service.core.calls.runs import ReplicaRun, RouterPeer
+from replica_service.core.call_metadata import ReplicaCallOptions, Weighed
+from replica_service.core.events import (
+    BatchEnded,
+    Fail,
+    LimitsChanged,
+    ReplicaCommand,
+    ReplicaTimePassed,
+    RunsCame,
+    RunsCancelled,
+)
+from replica_service.core.runs import ReplicaRun, RouterPeer
 from replica_service.core.scheduler import ReplicaScheduler
+from replica_service.core.work import StartBatch
 from slotmesh.errors import Failure, Reason
 from slotmesh.handlers import BatchControl, BatchSettings
 from tests.support.examples import examples

@@ -16,8 +16,8 @@ from math import inf
 
 import pytest
 
-from replica_service.core.calls.events import ReplicaTimePassed
-from replica_service.core.calls.runs import ReplicaRun, RouterPeer
+from replica_service.core.events import ReplicaTimePassed
+from replica_service.core.runs import ReplicaRun, RouterPeer
 from slotmesh.errors import Executed, Failure
 from slotmesh.handlers import batch, deployment
 from tests.support.examples import examples

@@ -15,9 +15,8 @@ from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from replica_service.core.calls.call_metadata import ReplicaCallOptions
-from replica_service.core.calls.commands import StartCalls
-from replica_service.core.calls.events import (
+from replica_service.core.call_metadata import ReplicaCallOptions
+from replica_service.core.events import (
     BatchEnded,
     CallsEnded,
     EpochFenced,
@@ -33,7 +32,8 @@ from replica_service.core.calls.events import (
     TurnEnded,
     WorkReturned,
 )
-from replica_service.core.calls.runs import FRESH_S, ReplicaRun
+from replica_service.core.runs import FRESH_S, ReplicaRun
+from replica_service.core.work import StartCalls
 from slotmesh.errors import Reason
 from tests.properties.replica_invariants import ALWAYS, nothing_is_left
 from tests.properties.replica_model import (

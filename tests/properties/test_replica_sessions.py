@@ -9,11 +9,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from replica_service.core.calls.call_metadata import ReplicaCallOptions
-from replica_service.core.calls.runs import ReplicaRun, RouterPeer, RunRecord
-from replica_service.core.calls.session_records import Mark, Record
-from replica_service.core.state.session_outcomes import CALL_BYTES
-from replica_service.core.state.session_table import SessionReport, SessionTable
+from replica_service.core.call_metadata import ReplicaCallOptions
+from replica_service.core.runs import ReplicaRun, RouterPeer, RunRecord
+from replica_service.core.session_outcomes import CALL_BYTES
+from replica_service.core.session_records import Mark, Record
+from replica_service.core.session_table import SessionReport, SessionTable
 from slotmesh.calls.id_ranges import merged
 from tests.support.examples import examples
 

@@ -13,9 +13,8 @@ from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import invariant, precondition, rule
 
-from replica_service.core.calls.call_metadata import ReplicaCallOptions
-from replica_service.core.calls.commands import AnswerRenewal
-from replica_service.core.calls.events import RenewalCame, RunsCame
+from replica_service.core.call_metadata import ReplicaCallOptions
+from replica_service.core.events import AnswerRenewal, RenewalCame, RunsCame
 from slotmesh.calls.slot_tokens import MAX_LEASE_S
 from slotmesh.errors import Failure
 from tests.properties.replica_slots_model import ALWAYS, ReplicaSlotsModel

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from replica_service import convert
-from replica_service.core.calls.events import PayloadCame
+from replica_service.core.events import PayloadCame
 from slotmesh.errors import Reason
 from slotmesh.v1 import call_pb2, replica_service_pb2
 from tests.support.examples import examples

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from replica_service.core.calls.runs import RouterPeer, RunRecord
-from replica_service.core.calls.session_records import Record, Taker
+from replica_service.core.runs import RouterPeer, RunRecord
+from replica_service.core.session_records import Record, Taker
 from tests.support.examples import examples
 
 CALLS = 12

@@ -9,11 +9,19 @@ from __future__ import annotations
 import random
 from itertools import count
 
-from replica_service.core.calls.call_metadata import ReplicaCallOptions, SlotState
-from replica_service.core.calls.commands import Fail, Grant, ReplicaCommand, StartCalls
-from replica_service.core.calls.events import CallsEnded, DispatchCame, ReplicaTimePassed, RunsCame
-from replica_service.core.calls.runs import ReplicaRun, RouterPeer
+from replica_service.core.call_metadata import ReplicaCallOptions, SlotState
+from replica_service.core.events import (
+    CallsEnded,
+    DispatchCame,
+    Fail,
+    Grant,
+    ReplicaCommand,
+    ReplicaTimePassed,
+    RunsCame,
+)
+from replica_service.core.runs import ReplicaRun, RouterPeer
 from replica_service.core.scheduler import ReplicaScheduler
+from replica_service.core.work import StartCalls
 from slotmesh.errors import Reason
 from tests.support.examples import examples
 

@@ -14,8 +14,8 @@ from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from replica_service.core.calls.call_metadata import ReservedSlot, SlotState
-from replica_service.core.state.slot_table import REMEMBERED_S, SlotTable
+from replica_service.core.call_metadata import ReservedSlot, SlotState
+from replica_service.core.slot_table import REMEMBERED_S, SlotTable
 from slotmesh.calls.slot_tokens import MAX_LEASE_S
 from slotmesh.errors import Executed, Failure, Reason
 from tests.support.examples import examples

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from replica_service import convert as replica_convert
-from replica_service.core.calls.commands import StartCalls
-from replica_service.core.calls.events import PartitionsRevoked, StampEchoed
-from replica_service.core.calls.runs import RouterPeer, StartTurn
+from replica_service.core.events import PartitionsRevoked, StampEchoed
+from replica_service.core.runs import RouterPeer, StartTurn
+from replica_service.core.work import StartCalls
 from replica_service.shell.engine import Engine
 from replica_service.shell.handler.binding import bind_methods
 from replica_service.shell.router_outbox import Outbox

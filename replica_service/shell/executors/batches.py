@@ -20,11 +20,10 @@ from functools import partial
 from math import isfinite
 from typing import Any, Final
 
-from replica_service.core.calls.call_metadata import Weighed
-from replica_service.core.calls.commands import Part, StartBatch, StartCalls
-from replica_service.core.calls.runs import ReplicaRun
-from replica_service.core.state.batch_gathering import Weigh
-from replica_service.core.state.claims import too_late
+from replica_service.core.batching import Weigh
+from replica_service.core.call_metadata import Weighed
+from replica_service.core.runs import ReplicaRun
+from replica_service.core.work import Part, StartBatch, StartCalls, too_late
 from replica_service.shell.executors.protocol import Outcome, encoded_each
 from replica_service.shell.handler.failures import HandlerErrors, wrong_length
 from replica_service.shell.handler.methods import HandlerMethod
@@ -313,5 +312,5 @@ def in_time(
             parts.append(part)
     if len(parts) == len(invocation.parts):
         return invocation
-    rest = StartBatch(batch.batcher, parts, (), sum(hi - lo for _, lo, hi in parts))
+    rest = StartBatch(batch.method, parts, (), sum(hi - lo for _, lo, hi in parts))
     return next(invocations(rest, method, on_failed), None)

@@ -18,16 +18,14 @@ from dataclasses import replace
 from math import inf
 from typing import Any, NamedTuple
 
-from replica_service.core.calls.call_metadata import MAX_CREDIT
-from replica_service.core.calls.commands import StartBatch, StartCalls, WorkCommand
-from replica_service.core.calls.events import BatchEnded, CallsEnded, TurnEnded, WorkReturned
-from replica_service.core.calls.runs import ReplicaRun, RouterPeer, StartTurn
+from replica_service.core.call_metadata import MAX_CREDIT
+from replica_service.core.events import BatchEnded, CallsEnded, TurnEnded, WorkReturned
 from replica_service.core.failures import CANCELLED, CUT_OFF, EXPIRED, OVERDUE, TAKEN_BACK
-from replica_service.core.state.claims import Skip, StartNow, TurnClaims, claim, may_begin
+from replica_service.core.runs import ReplicaRun, RouterPeer, StartTurn
+from replica_service.core.work import Skip, StartBatch, StartCalls, StartNow, TurnClaims, WorkCommand, claim, may_begin
 from replica_service.shell.executors.batches import Invocation, in_time, invocations
 from replica_service.shell.executors.drives import AsyncDrive, InThread, OwnLoopDrive, ThreadDrive
-from replica_service.shell.executors.generator_drives import Drive, Script, Stage
-from replica_service.shell.executors.generator_recipients import Recipient, failure_of, recipient_of
+from replica_service.shell.executors.generator_drives import Drive, Recipient, Script, Stage, failure_of, recipient_of
 from replica_service.shell.executors.protocol import CLOSE_S, OutcomeSink
 from replica_service.shell.handler.call_context import SinglePlace, base_context, batch_place
 from replica_service.shell.handler.failures import HandlerErrors
@@ -191,7 +189,7 @@ class GeneratorExecutor:
         self._drive(method, script)
 
     def _start_batch(self, batch: StartBatch) -> None:
-        method = self._methods[batch.batcher.method]
+        method = self._methods[batch.method]
         calls = _Calls(batch, method, self._sink)
         self._invoke(batch, method, calls, is_first=True)
 
@@ -297,7 +295,7 @@ class _Calls:
                 self.invalid.append((run, lo, hi - lo, failure))
             else:
                 valid.append((run, lo, hi))
-        self._whole = StartBatch(batch.batcher, valid, batch.lanes, batch.count)
+        self._whole = StartBatch(batch.method, valid, batch.lanes, batch.count)
         self._method = method
         self.invocations = invocations(self._whole, method, lambda *failed: self.invalid.append(failed))
 

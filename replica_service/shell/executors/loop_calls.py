@@ -15,11 +15,10 @@ from types import CoroutineType, coroutine
 from typing import Any
 from weakref import getweakrefcount
 
-from replica_service.core.calls.commands import StartBatch
-from replica_service.core.calls.events import BatchEnded, TurnEnded, TurnsEnded, WorkReturned
-from replica_service.core.calls.runs import ReplicaRun, RouterPeer, StartTurn
+from replica_service.core.events import BatchEnded, TurnEnded, TurnsEnded, WorkReturned
 from replica_service.core.failures import CUT_OFF, TAKEN_BACK
-from replica_service.core.state.claims import StartNow, TurnClaims, may_begin
+from replica_service.core.runs import ReplicaRun, RouterPeer, StartTurn
+from replica_service.core.work import StartBatch, StartNow, TurnClaims, may_begin
 from replica_service.shell.executors.batches import Invocation, in_time, invocations
 from replica_service.shell.executors.protocol import Outcome, OutcomeSink, Unsendable, encoder_of
 from replica_service.shell.executors.runners import (
@@ -136,7 +135,7 @@ class AsyncBatches:
         if not may_begin(batch.parts, self._now()):
             self._sink.post(WorkReturned(batch))
             return
-        await self._execute(_Invocations(batch, self._methods[batch.batcher.method]), marks)
+        await self._execute(_Invocations(batch, self._methods[batch.method]), marks)
 
     async def _execute(self, left: _Invocations, marks: TaskMarks | None = None) -> None:
         """Executes the remaining invocations. Continues in a new task if an ended call has kept the current one."""

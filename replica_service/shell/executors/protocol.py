@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Protocol, TypeAlias
 
-from replica_service.core.calls.commands import StartBatch, StartCalls, WorkCommand
-from replica_service.core.calls.events import Ended
-from replica_service.core.calls.runs import ReplicaRun, RouterPeer, StartTurn
+from replica_service.core.events import Ended
+from replica_service.core.runs import ReplicaRun, RouterPeer, StartTurn
+from replica_service.core.work import StartBatch, StartCalls, WorkCommand
 from replica_service.shell.handler.failures import unsendable
 from replica_service.shell.handler.methods import FailedCall
 from slotmesh.codec import encode_each, encoder

@@ -24,9 +24,9 @@ from collections.abc import Callable, Coroutine, Sequence
 from math import inf
 from typing import Any, TypeGuard
 
-from replica_service.core.calls.commands import StartCalls, WorkCommand
-from replica_service.core.calls.events import CallsEnded, TurnsEnded
-from replica_service.core.calls.runs import ReplicaRun, StartTurn
+from replica_service.core.events import CallsEnded, TurnsEnded
+from replica_service.core.runs import ReplicaRun, StartTurn
+from replica_service.core.work import StartCalls, WorkCommand
 from replica_service.shell.executors.protocol import CLOSE_S, OutcomeSink
 from replica_service.shell.handler.call_context import TaskPlace, base_context
 from slotmesh.transport.pump import WokenPumps

@@ -17,10 +17,9 @@ from contextvars import copy_context
 from inspect import isawaitable
 from typing import Any
 
-from replica_service.core.calls.commands import StartBatch, StartCalls, WorkCommand
-from replica_service.core.calls.events import BatchEnded, CallsEnded, TurnEnded, WorkReturned
-from replica_service.core.calls.runs import ReplicaRun, StartTurn
-from replica_service.core.state.claims import may_begin
+from replica_service.core.events import BatchEnded, CallsEnded, TurnEnded, WorkReturned
+from replica_service.core.runs import ReplicaRun, StartTurn
+from replica_service.core.work import StartBatch, StartCalls, WorkCommand, may_begin
 from replica_service.shell.executors.batches import Invocation, OnFailed, in_time, invocations
 from replica_service.shell.executors.protocol import Outcome, OutcomeSink
 from replica_service.shell.handler.call_context import batch_place
@@ -134,7 +133,7 @@ class ThreadBatches:
 
     def execute(self, batch: StartBatch) -> None:
         """In a thread. Its outcomes come back together."""
-        method = self._methods[batch.batcher.method]
+        method = self._methods[batch.method]
         if not may_begin(batch.parts, self._now()):
             self._outcomes.put(batch, None, 0, UNSTARTED)
             return

@@ -18,7 +18,7 @@ from dataclasses import replace
 from types import MethodType
 from typing import Any
 
-from replica_service.core.calls.runs import ReplicaRun
+from replica_service.core.runs import ReplicaRun
 from replica_service.shell.handler.call_context import SharedPlace, SinglePlace, ThreadPlace
 from replica_service.shell.handler.loading import load_handler, users_traceback
 from replica_service.shell.handler.methods import BadCall, HandlerMethod, StartFunction

@@ -32,9 +32,9 @@ from weakref import getweakrefcount
 
 from google.protobuf.message import DecodeError
 
-from replica_service.core.calls.call_metadata import AnswerHeads
-from replica_service.core.calls.commands import Part
-from replica_service.core.calls.runs import ReplicaRun
+from replica_service.core.call_metadata import AnswerHeads
+from replica_service.core.runs import ReplicaRun
+from replica_service.core.work import Part
 from slotmesh.calls.trace_context import TraceContext
 from slotmesh.handlers.context import (
     MAX_IDEMPOTENCY_KEY_CHARS,

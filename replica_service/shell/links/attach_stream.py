@@ -18,10 +18,9 @@ import grpc
 
 from replica_service import convert
 from replica_service.convert import Issuer
-from replica_service.core.calls.commands import AnswerAttach, TellDetached
-from replica_service.core.calls.events import AttachCame, DetachCame, SlotCallCame, StreamRenewed
-from replica_service.core.calls.runs import RouterPeer
+from replica_service.core.events import AnswerAttach, AttachCame, DetachCame, SlotCallCame, StreamRenewed, TellDetached
 from replica_service.core.failures import CUT_OFF, ENDED
+from replica_service.core.runs import RouterPeer
 from replica_service.shell.engine import Engine
 from slotmesh.errors import Failure, Reason
 from slotmesh.ids import STREAM_ID_BYTES, new_id

@@ -19,9 +19,9 @@ from typing import Protocol
 
 import grpc
 
-from replica_service.core.calls.events import PartitionEpochs
+from replica_service.core.events import PartitionEpochs
 from replica_service.core.lifecycle import State
-from replica_service.shell.fencing import ControllerAbsence, Fencing
+from replica_service.shell.stopping import ControllerAbsence, Fencing
 from slotmesh.convert.specification import backend_from_wire, backend_within
 from slotmesh.errors import Failure, Reason
 from slotmesh.grpc_internals.call_writer import writer_of

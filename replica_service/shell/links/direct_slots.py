@@ -20,10 +20,10 @@ from dataclasses import dataclass
 from math import inf
 
 from replica_service.convert import Granted, Issuer, SlotAnswer, SlotReleased, reservation_run
-from replica_service.core.calls.call_metadata import ReplicaCallOptions, SlotState
-from replica_service.core.calls.events import DispatchCame, RenewalCame, RunsCame
-from replica_service.core.calls.runs import ReplicaRun, RouterPeer
+from replica_service.core.call_metadata import ReplicaCallOptions, SlotState
+from replica_service.core.events import DispatchCame, RenewalCame, RunsCame
 from replica_service.core.failures import CUT_OFF, ENDED, EXPIRED, OVERDUE
+from replica_service.core.runs import ReplicaRun, RouterPeer
 from replica_service.shell.engine import Engine
 from slotmesh.errors import Failure, Reason
 from slotmesh.ids import STREAM_ID_BYTES, new_id

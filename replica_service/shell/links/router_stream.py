@@ -17,8 +17,8 @@ from collections.abc import Collection, Mapping
 import grpc
 
 from replica_service import convert
-from replica_service.core.calls.events import PayloadCame, PayloadFailed, StampEchoed
-from replica_service.core.calls.runs import ReplicaRun, RouterPeer
+from replica_service.core.events import PayloadCame, PayloadFailed, StampEchoed
+from replica_service.core.runs import ReplicaRun, RouterPeer
 from replica_service.shell.engine import Engine
 from replica_service.shell.handler.rpc_requests import RouterRequests
 from slotmesh.calls.payload_framing import RPC_REQUESTS

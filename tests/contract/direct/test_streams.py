@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from replica_service.core.state.slot_table import SlotTable
+from replica_service.core.slot_table import SlotTable
 from replica_service.shell.links import attach_stream
 from replica_service.shell.links.attach_stream import FRAME_BYTES
 from slotmesh.errors import Executed

@@ -6,7 +6,7 @@ from collections.abc import Awaitable
 
 import pytest
 
-from replica_service.core.state.slot_table import SlotTable
+from replica_service.core.slot_table import SlotTable
 from slotmesh.errors import Executed
 from tests.contract.slot_handlers import Handler
 from tests.support.replicas import RunningReplica

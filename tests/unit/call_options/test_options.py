@@ -14,7 +14,7 @@ from google.protobuf.descriptor import FieldDescriptor
 import replica_service.convert.runs as at_replicas
 import router_service.convert as at_routers
 import slotmesh
-from replica_service.core.calls.call_metadata import ReplicaCallOptions as ReplicaOptions
+from replica_service.core.call_metadata import ReplicaCallOptions as ReplicaOptions
 from router_service.core.calls import RouterCallOptions as RouterOptions
 from slotmesh.calls.call_options import OPTIONS, Option, OptionChanges, OptionKind, Reader, StatedOptions
 from slotmesh.client.calls.options import ViewOptions

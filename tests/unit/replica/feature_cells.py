@@ -10,10 +10,10 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from replica_service.convert import Granted
-from replica_service.core.calls.call_metadata import ReplicaCallOptions
-from replica_service.core.calls.events import DispatchCame, ReplicaTimePassed, StampEchoed
-from replica_service.core.calls.runs import ReplicaRun
-from replica_service.core.calls.session_records import Record
+from replica_service.core.call_metadata import ReplicaCallOptions
+from replica_service.core.events import DispatchCame, ReplicaTimePassed, StampEchoed
+from replica_service.core.runs import ReplicaRun
+from replica_service.core.session_records import Record
 from replica_service.shell.links.direct_slots import DirectSlots, ReservationTerms
 from slotmesh.codec import JSON, OCTET_STREAM
 from slotmesh.errors import Executed, Reason

@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from replica_service.core.calls.runs import ReplicaRun
-from replica_service.core.calls.session_records import Record
+from replica_service.core.runs import ReplicaRun
+from replica_service.core.session_records import Record
 from slotmesh.errors import Executed, Failure, Reason
 from slotmesh.handlers import batch, deployment
 from tests.support.wait import wait_until

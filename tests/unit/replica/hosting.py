@@ -10,8 +10,8 @@ from typing import Any
 
 from replica_service.convert import SlotAnswer
 from replica_service.convert.slots import Issuer
-from replica_service.core.calls.call_metadata import ReplicaCallOptions
-from replica_service.core.calls.runs import ReplicaRun, RouterPeer
+from replica_service.core.call_metadata import ReplicaCallOptions
+from replica_service.core.runs import ReplicaRun, RouterPeer
 from replica_service.shell.engine import Engine
 from replica_service.shell.handler.binding import bind_methods
 from replica_service.shell.handler.handler_loop import OwnLoop, SharedLoop

@@ -4,22 +4,21 @@ from __future__ import annotations
 
 from math import inf
 
-from replica_service.core.calls.call_metadata import ReplicaCallOptions, ReservedSlot
-from replica_service.core.calls.commands import (
+from replica_service.core.call_metadata import ReplicaCallOptions, ReservedSlot
+from replica_service.core.events import (
     AnswerAttach,
     AnswerRenewal,
     Fail,
     Grant,
     Refuse,
     ReplicaCommand,
-    StartBatch,
-    StartCalls,
     TellCapacity,
     TellDetached,
     TellKeys,
 )
-from replica_service.core.calls.runs import ReplicaRun, RouterPeer, StartTurn
+from replica_service.core.runs import ReplicaRun, RouterPeer, StartTurn
 from replica_service.core.scheduler import DEFAULT_KEYED_WINDOW, ReplicaScheduler
+from replica_service.core.work import StartBatch, StartCalls
 from slotmesh.handlers import BatchControl, BatchSettings
 
 GATHER_S = 0.5

@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 from replica_service.convert import Issuer
-from replica_service.core.calls.commands import AnswerAttach
-from replica_service.core.calls.runs import RouterPeer
+from replica_service.core.events import AnswerAttach
+from replica_service.core.runs import RouterPeer
 from replica_service.shell.links.attach_stream import FRAME_BYTES, AttachOutbox, Response
 from slotmesh.errors import Failure, Reason
 from slotmesh.transport.prompt_writer import PromptWriter

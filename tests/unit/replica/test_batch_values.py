@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from replica_service.core.calls.call_metadata import HandlerCredit
+from replica_service.core.call_metadata import HandlerCredit
 from slotmesh.codec import JSON, encode
 from slotmesh.errors import Executed, Reason
 from slotmesh.handlers import batch, deployment

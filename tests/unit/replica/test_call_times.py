@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from replica_service.core.calls.events import BatchEnded, CallsEnded, RunsCame, TurnEnded, TurnsEnded
-from replica_service.core.calls.runs import RouterPeer
+from replica_service.core.events import BatchEnded, CallsEnded, RunsCame, TurnEnded, TurnsEnded
+from replica_service.core.runs import RouterPeer
 from slotmesh.histogram import CALL_TIMES, Histogram
 from tests.unit.replica.scheduler_notes import batch_of, run, scheduler, turn_of
 

@@ -8,9 +8,9 @@ from itertools import count
 
 import pytest
 
-from replica_service.core.calls.call_metadata import ReplicaCallOptions
-from replica_service.core.calls.runs import ReplicaRun, RouterPeer
-from replica_service.core.calls.session_records import Record
+from replica_service.core.call_metadata import ReplicaCallOptions
+from replica_service.core.runs import ReplicaRun, RouterPeer
+from replica_service.core.session_records import Record
 from replica_service.shell.router_outbox import Outbox
 from slotmesh.calls.id_ranges import Range
 from slotmesh.codec import OCTET_STREAM

@@ -8,10 +8,10 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from replica_service.core.calls.call_metadata import ReplicaCallOptions
-from replica_service.core.calls.runs import ReplicaRun, RouterPeer, StartTurn
-from replica_service.core.calls.session_records import Record
-from replica_service.core.state.claims import Claim, TurnClaims
+from replica_service.core.call_metadata import ReplicaCallOptions
+from replica_service.core.runs import ReplicaRun, RouterPeer, StartTurn
+from replica_service.core.session_records import Record
+from replica_service.core.work import Claim, TurnClaims
 from slotmesh.codec import JSON
 from slotmesh.errors import Executed, Reason
 from slotmesh.handlers import deployment

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from replica_service.core.calls.call_metadata import ReplicaCallOptions
-from replica_service.core.calls.runs import ReplicaLane, ReplicaRun, RouterPeer, StartTurn
-from replica_service.core.calls.session_records import Record
+from replica_service.core.call_metadata import ReplicaCallOptions
 from replica_service.core.failures import CANCELLED, EXPIRED, UNHEARD
-from replica_service.core.state.claims import Claim, Skip, StartNow, TurnClaims, claim, may_begin, too_late
-from replica_service.core.state.lanes import MAX_TURN_S, mark_failure, note_failure
+from replica_service.core.lanes import MAX_TURN_S, mark_failure, note_failure
+from replica_service.core.runs import ReplicaLane, ReplicaRun, RouterPeer, StartTurn
+from replica_service.core.session_records import Record
+from replica_service.core.work import Claim, Skip, StartNow, TurnClaims, claim, may_begin, too_late
 
 NOW = 100.0
 

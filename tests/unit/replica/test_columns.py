@@ -10,7 +10,7 @@ import pytest
 
 from replica_service import convert
 from replica_service.convert.runs import MAX_NEIGHBOURS
-from replica_service.core.calls.runs import ReplicaRun, RouterPeer
+from replica_service.core.runs import ReplicaRun, RouterPeer
 from slotmesh.v1 import call_pb2, replica_service_pb2
 from tests.support.fakes.clock import FakeClock
 from tests.unit.replica.hosting import hosting

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from replica_service.convert.runs import runs_of
-from replica_service.core.calls.call_metadata import RerunOrigin
-from replica_service.core.calls.runs import ReplicaRun
-from replica_service.core.calls.session_records import Record
+from replica_service.core.call_metadata import RerunOrigin
+from replica_service.core.runs import ReplicaRun
+from replica_service.core.session_records import Record
 from slotmesh.codec import MSGPACK, encoder
 from slotmesh.handlers import batch, deployment
 from slotmesh.handlers.context import CallContext, asking, context, contexts, current_place

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from replica_service import convert
-from replica_service.core.calls.call_metadata import MAX_CREDIT
-from replica_service.core.calls.runs import RouterPeer
-from replica_service.core.state.session_table import SessionReport
+from replica_service.core.call_metadata import MAX_CREDIT
+from replica_service.core.runs import RouterPeer
+from replica_service.core.session_table import SessionReport
 from slotmesh.calls.call_options import NO_METADATA
 from slotmesh.codec import JSON, OCTET_STREAM
 from slotmesh.errors import BadRequest, DuplicateCallId, Executed, Reason

@@ -10,7 +10,7 @@ import pytest
 import pytest_asyncio
 
 from replica_service.convert import Granted
-from replica_service.core.calls.call_metadata import ReplicaCallOptions
+from replica_service.core.call_metadata import ReplicaCallOptions
 from replica_service.shell.links.direct_slots import AwaitedReservation, DirectSlots, ReservationTerms, SlotRequests
 from replica_service.shell.slots import ReservationEnd
 from slotmesh.codec import OCTET_STREAM

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from replica_service.core.calls.call_metadata import ReplicaCallOptions
-from replica_service.core.calls.runs import ReplicaRun, RouterPeer
+from replica_service.core.call_metadata import ReplicaCallOptions
+from replica_service.core.runs import ReplicaRun, RouterPeer
 from replica_service.shell.executors.protocol import encoded_each
 from slotmesh.codec import JSON, MSGPACK, OCTET_STREAM, encode
 from slotmesh.errors import Failure

@@ -10,22 +10,27 @@ from itertools import count
 
 import pytest
 
-from replica_service.core.calls.call_metadata import ReplicaCallOptions, Weighed
-from replica_service.core.calls.commands import AnswerAttach, AnswerRenewal, Fail, Refuse, ReplicaCommand, StartBatch
-from replica_service.core.calls.events import (
+from replica_service.core.call_metadata import ReplicaCallOptions, Weighed
+from replica_service.core.events import (
+    AnswerAttach,
+    AnswerRenewal,
     AttachCame,
     BatchEnded,
     DispatchCame,
+    Fail,
+    Refuse,
     RenewalCame,
+    ReplicaCommand,
     ReplicaTimePassed,
     RunsCame,
     SlotCallCame,
 )
-from replica_service.core.calls.runs import ReplicaRun, RouterPeer
+from replica_service.core.runs import ReplicaRun, RouterPeer
 from replica_service.core.scheduler import ReplicaScheduler
-from replica_service.core.state.session_outcomes import ForgottenSessions, Remnant
-from replica_service.core.state.session_table import SessionTable
-from replica_service.core.state.slot_table import SlotTable
+from replica_service.core.session_outcomes import ForgottenSessions, Remnant
+from replica_service.core.session_table import SessionTable
+from replica_service.core.slot_table import SlotTable
+from replica_service.core.work import StartBatch
 from slotmesh.errors import Failure, Reason
 from slotmesh.handlers import BatchControl, BatchSettings
 from tests.unit.replica.scheduler_notes import GATHER_S, run, scheduler

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from replica_service.core.lifecycle import Fence, FenceSettings
-from replica_service.shell.fencing import KernelTimer
+from replica_service.shell.stopping import KernelTimer
 from slotmesh.runtime.exits import CannotStart
 from tests.support.fakes.clock import FakeClock
 
@@ -71,7 +71,7 @@ def test_the_first_process_of_a_container_cannot_be_fenced(monkeypatch: pytest.M
 
 PROGRAM = """
     import signal, sys, threading, time
-    from replica_service.shell.fencing import KernelTimer
+    from replica_service.shell.stopping import KernelTimer
     from slotmesh.runtime.clock import MonotonicClock
 
     {before}

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from replica_service.core.calls.call_metadata import HandlerCredit
-from replica_service.core.calls.events import StampEchoed
+from replica_service.core.call_metadata import HandlerCredit
+from replica_service.core.events import StampEchoed
 from slotmesh.codec import JSON, MSGPACK, decode, encode
 from slotmesh.errors import Executed, Reason
 from slotmesh.handlers import batch, deployment

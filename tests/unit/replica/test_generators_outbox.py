@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from replica_service.convert import Issuer
-from replica_service.core.state.permits import PermitCapacity
+from replica_service.core.permits import PermitCapacity
 from replica_service.shell.router_outbox import Outbox, Response
 from slotmesh.codec import JSON, MSGPACK
 from slotmesh.errors import Executed, Failure, Reason

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from replica_service.convert import Issuer
-from replica_service.core.calls.call_metadata import ReplicaCallOptions
-from replica_service.core.calls.events import RunsCame
-from replica_service.core.calls.runs import ReplicaRun, RouterPeer
+from replica_service.core.call_metadata import ReplicaCallOptions
+from replica_service.core.events import RunsCame
+from replica_service.core.permits import PermitCapacity
+from replica_service.core.runs import ReplicaRun, RouterPeer
 from replica_service.core.scheduler import ReplicaScheduler
-from replica_service.core.state.permits import PermitCapacity
 from replica_service.shell.router_outbox import Outbox
 from slotmesh.codec import OCTET_STREAM
 from tests.support.fakes.clock import FakeClock

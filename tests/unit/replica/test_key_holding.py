@@ -6,21 +6,21 @@ from collections.abc import Callable
 
 import pytest
 
-from replica_service.core.calls.commands import ReplicaCommand
-from replica_service.core.calls.events import (
+from replica_service.core.events import (
     BatchEnded,
     DrainBegan,
     EpochFenced,
     KeysGained,
     KeysLost,
     PartitionsRevoked,
+    ReplicaCommand,
     ReplicaEvent,
     ReplicaTimePassed,
     RunsCame,
     RunsCancelled,
     TurnEnded,
 )
-from replica_service.core.calls.runs import ReplicaRun, RouterPeer
+from replica_service.core.runs import ReplicaRun, RouterPeer
 from tests.unit.replica.scheduler_notes import GATHER_S, batch_of, run, scheduler, told, turn_of
 
 

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from replica_service.core.calls.commands import TellKeys
-from replica_service.core.calls.events import KeysGained, KeysLost
+from replica_service.core.events import KeysGained, KeysLost, TellKeys
 from replica_service.shell.handler.handler_loop import SharedLoop
 from replica_service.shell.handler.hooks import Hooks, KeyHooks
 from slotmesh.calls.partitions import partition_of

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 import pytest
 
 from replica_service.convert import Issuer, SlotReleased
-from replica_service.core.state.permits import PermitCapacity
+from replica_service.core.permits import PermitCapacity
 from replica_service.shell.router_outbox import Outbox, Response
 from slotmesh.codec import JSON, OCTET_STREAM
 from slotmesh.errors import Failure, Reason

@@ -10,8 +10,8 @@ from collections import defaultdict, deque
 
 import pytest
 
-from replica_service.core.calls.commands import StartCalls, WorkCommand
 from replica_service.core.failures import TAKEN_BACK
+from replica_service.core.work import StartCalls, WorkCommand
 from slotmesh.codec import JSON
 from tests.support.wait import wait_until
 from tests.unit.replica.hosting import hosting

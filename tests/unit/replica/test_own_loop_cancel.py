@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from replica_service.core.calls.events import DrainBegan
-from replica_service.core.calls.session_records import Record
+from replica_service.core.events import DrainBegan
 from replica_service.core.failures import CANCELLED, CUT_OFF, TAKEN_BACK
+from replica_service.core.session_records import Record
 from replica_service.shell.executors.own_loop import OwnLoopExecutor
 from replica_service.shell.executors.runners import STEP_S
 from slotmesh.codec import JSON

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replica_service.core.calls.session_lanes import LaneBook, Progress
+from replica_service.core.session_records import LaneBook, Progress
 
 
 def test_a_call_behind_which_another_has_started_is_passed() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from replica_service import convert
-from replica_service.core.calls.runs import ReplicaRun, RouterPeer
+from replica_service.core.runs import ReplicaRun, RouterPeer
 from slotmesh.v1 import call_pb2, replica_service_pb2
 
 SAMPLED = "00-" + "a" * 32 + "-" + "1" * 16 + "-01"

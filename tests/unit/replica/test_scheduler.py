@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from replica_service.core.calls.commands import Fail, StartCalls
-from replica_service.core.calls.events import (
+from replica_service.core.events import (
     CallsEnded,
     DrainBegan,
+    Fail,
     LimitsChanged,
     LinkClosed,
     ReplicaTimePassed,
@@ -13,8 +13,9 @@ from replica_service.core.calls.events import (
     RunsCancelled,
     TurnEnded,
 )
-from replica_service.core.calls.runs import RouterPeer
-from replica_service.core.state.permits import CAPACITY_GAP_S
+from replica_service.core.permits import CAPACITY_GAP_S
+from replica_service.core.runs import RouterPeer
+from replica_service.core.work import StartCalls
 from slotmesh.errors import Reason
 from tests.unit.replica.scheduler_notes import run, scheduler, told, turn_of
 

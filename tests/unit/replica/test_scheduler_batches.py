@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from replica_service.core.calls.call_metadata import Weighed
-from replica_service.core.calls.commands import StartCalls
-from replica_service.core.calls.events import (
+from replica_service.core.call_metadata import Weighed
+from replica_service.core.events import (
     BatchEnded,
     LimitsChanged,
     ReplicaTimePassed,
@@ -13,8 +12,9 @@ from replica_service.core.calls.events import (
     StampEchoed,
     TurnEnded,
 )
-from replica_service.core.calls.runs import ReplicaRun, RouterPeer
+from replica_service.core.runs import ReplicaRun, RouterPeer
 from replica_service.core.scheduler import ReplicaScheduler
+from replica_service.core.work import StartCalls
 from slotmesh.handlers import BatchControl, BatchSettings
 from tests.unit.replica.scheduler_notes import GATHER_S, batch_of, run, scheduler, told, turn_of
 

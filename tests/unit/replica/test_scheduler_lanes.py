@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from replica_service.core.calls.events import (
+from replica_service.core.events import (
     CallsEnded,
     EpochFenced,
     LinkClosed,
@@ -14,8 +14,8 @@ from replica_service.core.calls.events import (
     SessionsMoved,
     TurnEnded,
 )
-from replica_service.core.calls.runs import RouterPeer, StartTurn
-from replica_service.core.state.lanes import MAX_TURN_CALLS
+from replica_service.core.lanes import MAX_TURN_CALLS
+from replica_service.core.runs import RouterPeer, StartTurn
 from tests.unit.replica.scheduler_notes import run, scheduler, told, turn_of
 
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from replica_service.core.calls.commands import StartCalls
-from replica_service.core.calls.events import (
+from replica_service.core.events import (
     CallsEnded,
     DrainBegan,
     LinkClosed,
@@ -14,7 +13,8 @@ from replica_service.core.calls.events import (
     TurnEnded,
     WorkReturned,
 )
-from replica_service.core.calls.runs import RouterPeer
+from replica_service.core.runs import RouterPeer
+from replica_service.core.work import StartCalls
 from tests.unit.replica.scheduler_notes import run, scheduler, told, turn_of
 
 

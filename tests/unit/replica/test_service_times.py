@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from replica_service.core.state.batcher import Batcher
-from replica_service.core.state.call_times import FRAME_S, LEAST_S, ServiceTimes
+from replica_service.core.batching import Batcher
+from replica_service.core.call_times import FRAME_S, LEAST_S, ServiceTimes
 from slotmesh.handlers.batching import BatchControl
 from slotmesh.spec.handler_settings import BatchSettings
 from slotmesh.streams.pacing import QUICK_S

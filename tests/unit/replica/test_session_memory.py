@@ -6,12 +6,12 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from replica_service.core.calls.call_metadata import ReplicaCallOptions
-from replica_service.core.calls.runs import ReplicaRun, RouterPeer, RunRecord
-from replica_service.core.calls.session_records import Record
-from replica_service.core.state import session_outcomes
-from replica_service.core.state.session_outcomes import CALL_BYTES, ForgottenSessions, Remnant
-from replica_service.core.state.session_table import SessionReport, SessionTable
+from replica_service.core import session_outcomes
+from replica_service.core.call_metadata import ReplicaCallOptions
+from replica_service.core.runs import ReplicaRun, RouterPeer, RunRecord
+from replica_service.core.session_outcomes import CALL_BYTES, ForgottenSessions, Remnant
+from replica_service.core.session_records import Record
+from replica_service.core.session_table import SessionReport, SessionTable
 
 TTL_S = 60.0
 

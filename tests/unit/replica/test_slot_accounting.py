@@ -11,25 +11,30 @@ from typing import Final
 
 import pytest
 
-from replica_service.core.calls.call_metadata import ReplicaCallOptions, ReservedSlot
-from replica_service.core.calls.commands import AnswerAttach, Fail, Grant, ReplicaCommand, StartCalls, TellDetached
-from replica_service.core.calls.events import (
+from replica_service.core.call_metadata import ReplicaCallOptions, ReservedSlot
+from replica_service.core.events import (
+    AnswerAttach,
     AttachCame,
     CallsEnded,
     DetachCame,
     DispatchCame,
     DrainBegan,
+    Fail,
     GraceEnded,
+    Grant,
     LinkClosed,
     ReleaseCame,
+    ReplicaCommand,
     ReplicaEvent,
     ReplicaTimePassed,
     RunsCame,
     SlotCallCame,
     StreamRenewed,
+    TellDetached,
 )
-from replica_service.core.calls.runs import ReplicaRun, RouterPeer
+from replica_service.core.runs import ReplicaRun, RouterPeer
 from replica_service.core.scheduler import ReplicaScheduler
+from replica_service.core.work import StartCalls
 from slotmesh.errors import Reason
 
 PERMITS: Final = 5

@@ -13,9 +13,9 @@ import pytest_asyncio
 from google.protobuf import duration_pb2
 
 from replica_service.convert import Granted, reservation_run, slot_call_options
-from replica_service.core.calls.call_metadata import ReplicaCallOptions
-from replica_service.core.calls.events import DispatchCame, ReplicaTimePassed, RunsCame, StampEchoed
-from replica_service.core.calls.runs import FRESH_S, ReplicaRun, RouterPeer
+from replica_service.core.call_metadata import ReplicaCallOptions
+from replica_service.core.events import DispatchCame, ReplicaTimePassed, RunsCame, StampEchoed
+from replica_service.core.runs import FRESH_S, ReplicaRun, RouterPeer
 from replica_service.shell.links.direct_slots import DirectSlots, ReservationTerms
 from slotmesh.calls.slot_tokens import format_token
 from slotmesh.codec import OCTET_STREAM

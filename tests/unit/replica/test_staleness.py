@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from replica_service.core.calls.events import StampEchoed
-from replica_service.core.calls.runs import FRESH_S
+from replica_service.core.events import StampEchoed
+from replica_service.core.runs import FRESH_S
 from slotmesh.handlers import batch, deployment
 from tests.support.fakes.clock import FakeClock
 from tests.support.wait import wait_until

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from replica_service.core.calls.events import StampEchoed
-from replica_service.core.calls.runs import ReplicaRun
+from replica_service.core.events import StampEchoed
+from replica_service.core.runs import ReplicaRun
 from slotmesh.codec import JSON
 from slotmesh.handlers import batch, deployment
 from tests.support.fakes.clock import FakeClock

@@ -7,9 +7,8 @@ from math import inf
 import pytest
 
 import slotmesh
-from replica_service.core.calls.runs import ReplicaRun
-from replica_service.core.calls.session_lanes import LaneBook, Stops
-from replica_service.core.calls.session_records import Record
+from replica_service.core.runs import ReplicaRun
+from replica_service.core.session_records import LaneBook, Record, Stops
 from tests.unit.replica.hosting import hosting
 
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 import slotmesh
-from replica_service.core.calls.runs import ReplicaRun
-from replica_service.core.calls.session_records import Record
+from replica_service.core.runs import ReplicaRun
+from replica_service.core.session_records import Record
 from slotmesh.errors import Executed, Reason
 from tests.support.fakes.clock import FakeClock
 from tests.support.wait import wait_until

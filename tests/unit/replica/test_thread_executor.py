@@ -12,10 +12,10 @@ from typing import Any, cast
 
 import pytest
 
-from replica_service.core.calls.call_metadata import ReplicaCallOptions
-from replica_service.core.calls.commands import StartCalls
-from replica_service.core.calls.runs import ReplicaRun, RouterPeer
-from replica_service.core.state.lanes import MAX_TURN_S
+from replica_service.core.call_metadata import ReplicaCallOptions
+from replica_service.core.lanes import MAX_TURN_S
+from replica_service.core.runs import ReplicaRun, RouterPeer
+from replica_service.core.work import StartCalls
 from replica_service.shell.executors import thread_batches
 from replica_service.shell.executors import threads as thread_executor
 from replica_service.shell.executors.protocol import OutcomeSink

@@ -11,9 +11,8 @@ import pytest
 
 from replica_service.core.handler_health import HealthSettings
 from replica_service.shell.handler.handler_loop import SharedLoop
-from replica_service.shell.handler.hooks import Hook, Hooks
+from replica_service.shell.handler.hooks import Hook, Hooks, Upkeep
 from replica_service.shell.handler.loading import construct
-from replica_service.shell.handler.upkeep import Upkeep
 from slotmesh.runtime.clock import MonotonicClock
 from slotmesh.runtime.tasks import Supervisor
 from tests.support.wait import wait_until

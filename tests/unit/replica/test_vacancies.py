@@ -8,8 +8,8 @@ from math import inf
 
 import pytest
 
-from replica_service.core.calls.runs import RouterPeer
-from replica_service.core.state.permits import Vacancies
+from replica_service.core.permits import Vacancies
+from replica_service.core.runs import RouterPeer
 
 
 def vacancies(*waiting: RouterPeer, draws: Sequence[float] = (0.5,)) -> Vacancies:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from replica_service.core.calls.runs import ReplicaRun
+from replica_service.core.runs import ReplicaRun
 from slotmesh.codec import OCTET_STREAM
 from tests.unit.replica.hosting import Hosting
 

@@ -9,7 +9,7 @@ import pytest
 from replica_service.config import ReplicaSettings
 from replica_service.convert import Issuer
 from replica_service.convert.slots import RejectedDispatch, RejectedOp, ReserveOp, slot_ops_of
-from replica_service.core.calls.runs import RouterPeer
+from replica_service.core.runs import RouterPeer
 from slotmesh.calls.slot_tokens import MAX_TOKEN_CHARS, SlotToken, format_token, parse_token, redacted
 from slotmesh.config.declaring import InvalidSettings
 from slotmesh.ids import new_id

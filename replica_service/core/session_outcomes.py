@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from replica_service.core.calls.runs import RunRecord
-from replica_service.core.calls.session_records import KeptOutcome, Mark
+from replica_service.core.runs import RunRecord
+from replica_service.core.session_records import KeptOutcome, Mark
 from slotmesh.calls.id_ranges import merged
 from slotmesh.streams.limits import MAX_PAYLOAD_BYTES
 

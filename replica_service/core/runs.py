@@ -16,10 +16,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from math import inf
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
-from replica_service.core.calls.call_metadata import Arrival, ReplicaCallOptions, RerunOrigin, ReservedSlot, Weighed
-from replica_service.core.calls.session_records import Record, Taker
+from replica_service.core.call_metadata import Arrival, ReplicaCallOptions, RerunOrigin, ReservedSlot, Weighed
+from replica_service.core.session_records import Record, Taker
 from slotmesh.streams.limits import MAX_INLINE_BYTES
 
 FRESH_S = 3.0
@@ -272,21 +272,11 @@ class ReplicaRun:
         self.withdrawn.update(range(lo, hi))
 
 
-class LaneQueue(Protocol):
-    """Holds a lane and counts its first calls. The lane's changes are reported to it."""
-
-    def recount(self, lane: ReplicaLane) -> bool:
-        """Counts anew after the lane's calls have changed. Returns False if it no longer holds the lane."""
-
-    def extend(self, lane: ReplicaLane, run: ReplicaRun) -> None:
-        """Counts a run that was just appended to the lane."""
-
-
 class ReplicaLane:
     """The queue of one ordering key. Compared by identity."""
 
     __slots__ = (
-        "batcher",
+        "batch_method",
         "is_blocked",
         "is_idle",
         "key",
@@ -307,9 +297,9 @@ class ReplicaLane:
         self.is_idle = True
         """Neither in the ready queue nor with a permit."""
         self.is_blocked = False
-        """Neither in the ready queue nor with a permit, although it has calls: see `state/lanes.py`."""
-        self.batcher: LaneQueue | None = None
-        """The batcher's queue that the lane's first calls are offered to, if any."""
+        """Neither in the ready queue nor with a permit, although it has calls: see `lanes.py`."""
+        self.batch_method: str | None = None
+        """The batch method whose batcher the lane's first calls are offered to, if any."""
         self.offered = 0
         """Calls that the batcher counts as its own."""
         self.offered_runs = 0

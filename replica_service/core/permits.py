@@ -1,7 +1,7 @@
 """Permits: how many calls may run, how many do, which unkeyed calls wait, and which router is notified of free permits.
 
 Invariants: `in_use <= max_ongoing` unless `max_ongoing` was lowered meanwhile. `waiting` counts the unkeyed calls in
-the queue and those whose payloads are still arriving. Lanes wait in a queue of their own (`state/lanes.py`); a call in
+the queue and those whose payloads are still arriving. Lanes wait in a queue of their own (`lanes.py`); a call in
 a slot uses the slot's permit. A router is notified of room only while there is room, and at most once per gap, which is
 jittered.
 Owner: the scheduler, whose parts take permits here and return them.
@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from math import inf
 
-from replica_service.core.calls.runs import ReplicaRun, RouterPeer
+from replica_service.core.runs import ReplicaRun, RouterPeer
 
 CAPACITY_GAP_S = 0.1
 """A router that had no room is notified of room at most this often; results carry the capacity as well."""

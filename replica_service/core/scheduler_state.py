@@ -7,19 +7,70 @@ Owner: the scheduler; between two of its steps nothing here changes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from math import inf
 
-from replica_service.core.calls.commands import ReplicaCommand
-from replica_service.core.calls.runs import ReplicaRun
-from replica_service.core.state.batch_gathering import Weigh
-from replica_service.core.state.batcher import Batching
-from replica_service.core.state.call_times import ReplicaCallTimes
-from replica_service.core.state.lanes import Lanes
-from replica_service.core.state.partitions import KeyHoldings, ServedEpochs
-from replica_service.core.state.permits import Permits, Vacancies
-from replica_service.core.state.slot_table import ReservedSlotCalls
+from replica_service.core.batching import Batcher, Weigh
+from replica_service.core.call_times import ReplicaCallTimes
+from replica_service.core.events import ReplicaCommand
+from replica_service.core.lanes import Lanes
+from replica_service.core.partitions import KeyHoldings, ServedEpochs
+from replica_service.core.permits import Permits, Vacancies
+from replica_service.core.runs import ReplicaLane, ReplicaRun
+from replica_service.core.slot_table import ReservedSlotCalls
+from replica_service.core.work import StartBatch
 from slotmesh.handlers.batching import BatchControl
+
+
+class Batching:
+    """The batchers of all batch methods of one replica."""
+
+    __slots__ = ("_lanes", "_permits", "batchers", "gathering")
+
+    def __init__(
+        self,
+        methods: Mapping[str, BatchControl | None],
+        weigh: Mapping[str, Weigh],
+        permits: Permits,
+        lanes: Lanes,
+    ) -> None:
+        """`methods` has the settings of batch methods, by name. `weigh`: see `ReplicaScheduler`."""
+        self.batchers = {
+            name: Batcher(name, control, permits.max_ongoing, weigh.get(name))
+            for name, control in methods.items()
+            if control is not None
+        }
+        """By method."""
+        self.gathering: dict[Batcher, None] = {}
+        """Batchers in which calls wait."""
+        self._permits = permits
+        self._lanes = lanes
+
+    def limit(self, max_ongoing: int) -> None:
+        """Sets the number of permits."""
+        for batcher in self.batchers.values():
+            batcher.gathered.limit(max_ongoing)
+
+    def recount(self, lane: ReplicaLane) -> None:
+        """Counts a changed lane anew; removes it from its batcher if its first call is of another method."""
+        method = lane.batch_method
+        if method is not None and not self.batchers[method].gathered.recount(lane):
+            self.release((lane,))
+
+    def extend(self, lane: ReplicaLane, run: ReplicaRun) -> None:
+        """Counts a run that was just appended to the lane, if a batcher has the lane."""
+        if lane.batch_method is not None:
+            self.batchers[lane.batch_method].gathered.extend(lane, run)
+
+    def ended(self, batch: StartBatch) -> None:
+        """Removes a batch from the running ones of its method."""
+        del self.batchers[batch.method].running[batch]
+
+    def release(self, lanes: Iterable[ReplicaLane]) -> None:
+        """Takes the permits of these lanes; they wait for another one, or are dropped if they have no calls."""
+        for lane in lanes:
+            self._permits.in_use -= 1
+            self._lanes.give_back(lane)
 
 
 class AwaitedPayloads:

@@ -16,10 +16,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from replica_service.core.calls.runs import ReplicaRun, RouterPeer, RunRecord, RunTaker
-from replica_service.core.calls.session_lanes import LaneBook, Progress, Stops
-from replica_service.core.calls.session_records import KeptOutcome, Mark, Record, RecordPiece, ReplicaSession, Taker
-from replica_service.core.state.session_outcomes import (
+from replica_service.core.runs import ReplicaRun, RouterPeer, RunRecord, RunTaker
+from replica_service.core.session_outcomes import (
     MAX_FORGOTTEN,
     MAX_KEPT_BYTES,
     MAX_KEPT_RUNS,
@@ -28,6 +26,17 @@ from replica_service.core.state.session_outcomes import (
     Remnant,
     bytes_of,
     disconnect,
+)
+from replica_service.core.session_records import (
+    KeptOutcome,
+    LaneBook,
+    Mark,
+    Progress,
+    Record,
+    RecordPiece,
+    ReplicaSession,
+    Stops,
+    Taker,
 )
 from slotmesh.calls.id_ranges import Range, common, merged, without
 

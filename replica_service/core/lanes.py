@@ -1,7 +1,7 @@
 """Lanes: calls of one ordering key, executed in sequence; and what a session's lane history means for a run.
 
 Purpose: keeps the order of each key, and serves the keys in turn. The functions read and note, for runs, what their
-session remembers of lanes (`Progress`, `Stops`); whether a call may start is decided in `state/claims.py`.
+session remembers of lanes (`Progress`, `Stops`); whether a call may start is decided in `work.py`.
 Invariants: a lane is in exactly one place: idle (empty, and then dropped), in the ready queue, blocked (the payload of
 its first call is still arriving, or a hook of the handler runs for its partition), or held by a turn or a batcher, with
 one permit. Calls leave it in the order of arrival. A partition that moves away is tracked while one of its lanes is
@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Callable, Container, Mapping
 
-from replica_service.core.calls.runs import ReplicaLane, ReplicaRun, RouterPeer
+from replica_service.core.runs import ReplicaLane, ReplicaRun, RouterPeer
 
 MAX_TURN_CALLS = 256
 """Calls that a lane executes before other lanes get a turn."""

@@ -22,9 +22,9 @@ from collections.abc import Container
 from math import inf
 
 from replica_service.core import failures
-from replica_service.core.calls.call_metadata import ReservedSlot, SlotState
-from replica_service.core.calls.runs import FRESH_S, ReplicaRun, RouterPeer
-from replica_service.core.state.permits import Permits
+from replica_service.core.call_metadata import ReservedSlot, SlotState
+from replica_service.core.permits import Permits
+from replica_service.core.runs import FRESH_S, ReplicaRun, RouterPeer
 from slotmesh.calls.deadline_heap import DeadlineHeap
 from slotmesh.calls.slot_tokens import MAX_LEASE_S
 from slotmesh.errors import Failure

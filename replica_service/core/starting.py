@@ -1,26 +1,140 @@
-"""The start of calls: lanes and unkeyed runs get permits alternately, and batches are cut when one may run.
+"""The way of a run in: it is accepted as far as there is room, gets permits, and its calls are handed to executors.
 
-Purpose: after each event, starts all calls that can be started, and fails those that are found overdue.
-A reservation waits among the unkeyed runs, and starts by passing its permit to the table of slots. A call that is
-dispatched in a slot uses the slot's permit, and so waits for none.
-Whether a call in an executor may start is decided in `state/claims.py`, right before it would.
-Invariants: no call is handed to an executor after its deadline, nor while its link is not fresh; no permit is free
-while a call waits for one.
+`RunIntake` accepts the runs of routers, or refuses them immediately. `Starting` starts, after each event, all calls
+that can be started, and fails those that are found overdue: lanes and unkeyed runs get permits alternately, and batches
+are cut when one may run. A reservation waits among the unkeyed runs, and starts by passing its permit to the table of
+slots. A call that is dispatched in a slot uses the slot's permit, and so waits for none. Whether a call in an executor
+may start is decided in `work.py`, right before it would.
+Invariants: a refused call was not executed. Of unkeyed calls the last ones of a run are refused, of keyed calls whole
+runs, so that no later run of a key is accepted after an earlier one was refused. No call is handed to an executor after
+its deadline, nor while its link is not fresh; no permit is free while a call waits for one.
 Owner: the scheduler.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Final
 
 from replica_service.core import failures
-from replica_service.core.calls.commands import Grant, StartCalls, TellCapacity
-from replica_service.core.calls.runs import ReplicaRun, StartTurn
-from replica_service.core.state.lanes import MAX_TURN_CALLS, is_passed, is_stopped
-from replica_service.core.state.scheduler_state import SchedulerState
-from replica_service.core.steps.slot_operations import HeldSlots
-from replica_service.core.steps.unstarted_calls import Parking, UnstartedCalls
+from replica_service.core.ending import Parking, UnstartedCalls
+from replica_service.core.events import Fail, Grant, PayloadCame, PayloadFailed, Refuse, RunsCame, TellCapacity
+from replica_service.core.lanes import MAX_TURN_CALLS, is_passed, is_stopped, note_failure
+from replica_service.core.runs import ReplicaRun, StartTurn
+from replica_service.core.scheduler_state import SchedulerState
+from replica_service.core.slot_operations import HeldSlots
+from replica_service.core.work import StartCalls
+from slotmesh.errors import Failure
+
+
+class RunIntake:
+    """Accepts runs, and payloads that arrive later."""
+
+    __slots__ = (
+        "_lanes",
+        "_methods",
+        "_out",
+        "_ownership",
+        "_payloads",
+        "_permits",
+        "_state",
+        "_unstarted",
+        "_vacancies",
+        "keyed_window",
+    )
+
+    def __init__(
+        self, state: SchedulerState, methods: Collection[str], keyed_window: int, unstarted: UnstartedCalls
+    ) -> None:
+        """`methods`: the callable ones."""
+        self.keyed_window = keyed_window
+        """Keyed calls without outcome that one router may have here."""
+        self._out = state.out
+        self._methods = methods
+        self._permits = state.permits
+        self._lanes = state.lanes
+        self._ownership = state.ownership
+        self._state = state
+        self._payloads = state.payloads
+        self._vacancies = state.vacancies
+        self._unstarted = unstarted
+
+    def runs_came(self, event: RunsCame, now: float) -> None:
+        methods = self._methods
+        for run in event.runs:
+            if self._state.draining:
+                self._refuse(run, run.lo, failures.DRAINING)
+            elif run.options.method not in methods and not run.lease_s:
+                if run.options.stop_generation:
+                    note_failure(run, run.lo)
+                self._out.append(Fail(run, run.lo, run.hi, failures.no_such_method(run.options.method, methods)))
+                run.ended(run.open)
+            elif run.ordering_key:
+                self._take_keyed(run)
+            else:
+                self._vacancies.came(run.link, now)
+                self._take(run)
+
+    def payload_came(self, event: PayloadCame, _now: float) -> None:
+        run = event.run
+        if not run.awaits:
+            return
+        run.payloads = [event.payload]
+        self._payloads.gone(run)
+        if run.lane is None:
+            self._permits.queue.append(run)
+        else:
+            self._lanes.unblock(run.lane)
+            self._state.batching.recount(run.lane)
+
+    def payload_failed(self, event: PayloadFailed, _now: float) -> None:
+        run = event.run
+        if run.awaits:
+            self._unstarted.answer_waiting(run, run.lo, run.hi, event.failure)
+
+    def _refuse(self, run: ReplicaRun, lo: int, failure: Failure) -> None:
+        """Refuses the run's calls from `lo` on."""
+        self._out.append(Refuse(run, lo, run.hi, failure))
+        run.ended(run.hi - lo)
+
+    def _take(self, run: ReplicaRun) -> None:
+        link, count, permits = run.link, run.open, self._permits
+        room = permits.max_ongoing + permits.prefetch - permits.in_use - permits.waiting
+        if count > room:
+            room = max(0, room)
+            failure = failures.no_room(permits.max_ongoing, permits.prefetch)
+            self._refuse(run, run.lo + room, failure)
+            if not room:
+                return
+            run.hi = run.lo + room
+            run.open = count = room
+        link.unkeyed += count
+        permits.waiting += count
+        link.waiting[run.key] = run
+        if run.awaits:
+            self._payloads.add(run)
+        else:
+            permits.queue.append(run)
+
+    def _take_keyed(self, run: ReplicaRun) -> None:
+        link, count = run.link, run.open
+        if not self._ownership.admit(run.endpoint, run.partition, run.owner_epoch):
+            self._refuse(run, run.lo, failures.STALE)
+            return
+        # Calls in a turn may have their outcome already, and the router may have sent others for them.
+        if link.overrun or link.keyed - link.handed + count > self.keyed_window:
+            # No later run of the same key may be accepted before this one: all keyed runs are refused for now.
+            link.overrun = link.keyed > 0
+            failure = failures.past_window(link.keyed, count, self.keyed_window)
+            self._refuse(run, run.lo, failure)
+            return
+        link.keyed += count
+        self._lanes.calls += count
+        link.waiting[run.key] = run
+        if run.awaits:
+            self._payloads.add(run)
+        self._state.batching.extend(self._lanes.add(run), run)
+
 
 SHARE_OF_ONE_CALLER: Final = 0.75
 """The share of the permits that one caller may have reserved, if no number is configured."""

@@ -1,10 +1,14 @@
-"""The queue of one batch method: unkeyed calls, and lanes with the calls at their heads.
+"""Batches of one `@batch` method: calls are gathered until a batch may run, and the batch is cut then.
 
-Purpose: counts the waiting calls, and weighs them if the method has a `batch_size_fn`, so that the batcher knows
-whether a batch is full without reading the queue.
-Invariants: `waiting` is the number of calls in the queue, `load` their weight. Of a lane only the calls that fill a
-batch count, and those of the same run as the last of them.
-Owner: the batcher, which takes calls off the queue when it cuts a batch, and updates the counts here.
+Purpose: under load a batch fills while the previous one runs; without load its first call waits a bounded time.
+`BatchGathering` is the queue: unkeyed calls, and lanes with the calls at their heads. It counts the calls, and weighs
+them if the method has a `batch_size_fn`, so that the batcher knows whether a batch is full without reading the queue.
+Invariants: a batch is cut only when one of `max_concurrent_batches` is free, by the current settings. It has at least
+one call and at most as many as fit, of a lane the first ones in order; a lane is in one batch at a time. Calls that do
+not fit keep their place, and none overtakes them. A lane in a batcher or in a running batch holds one permit; an
+unkeyed call in a batcher holds one. `waiting` is the number of calls in the queue, `load` their weight. Of a lane only
+the calls that fill a batch count, and those of the same run as the last of them.
+Owner: the scheduler, which assigns the permits first.
 """
 
 from __future__ import annotations
@@ -12,10 +16,13 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from math import inf
+from typing import NamedTuple
 
-from replica_service.core.calls.call_metadata import Weighed
-from replica_service.core.calls.runs import ReplicaLane, ReplicaRun
+from replica_service.core.call_metadata import Weighed
 from replica_service.core.failures import too_heavy
+from replica_service.core.lanes import is_passed, is_stopped, note_failure
+from replica_service.core.runs import ReplicaLane, ReplicaRun
+from replica_service.core.work import Part, StartBatch
 from slotmesh.errors import Failure
 from slotmesh.handlers.batching import BatchControl
 
@@ -103,7 +110,7 @@ class BatchGathering:
 
     def offer(self, lane: ReplicaLane) -> None:
         """Adds a lane with a permit, whose first call is of this method."""
-        lane.batcher = self
+        lane.batch_method = self.method
         self._append(lane)
         self._recount(lane)
 
@@ -122,7 +129,7 @@ class BatchGathering:
         if lane.offered:
             return True
         self.queue.remove(lane)
-        lane.batcher = None
+        lane.batch_method = None
         return False
 
     def extend(self, lane: ReplicaLane, run: ReplicaRun) -> None:
@@ -232,3 +239,159 @@ def weighed(run: ReplicaRun, index: int, weigh: Weigh) -> Weighed:
     if each is None:
         each = known[index] = weigh(run, index)
     return each
+
+
+class Cut(NamedTuple):
+    """A batch, and what was found on the way."""
+
+    batch: StartBatch
+    """Without calls it does not count as running."""
+    expired: list[Part]
+    stale: list[Part]
+    """Their links are not fresh."""
+    failed: list[tuple[ReplicaRun, int, Failure]]
+    """Single calls, by index, that cannot be executed."""
+    left: list[ReplicaLane]
+    """Lanes that are out of the queue, and of which the batch has no call."""
+
+
+class _Room:
+    """What still fits into a batch."""
+
+    __slots__ = ("calls", "weight")
+
+    def __init__(self, calls: int, weight: float) -> None:
+        self.calls = calls
+        """0: the batch is closed."""
+        self.weight = weight
+
+
+class Batcher:
+    """Decides when a batch is cut, and what is in it."""
+
+    __slots__ = ("_control", "gathered", "method", "running")
+
+    def __init__(self, method: str, control: BatchControl, max_ongoing: int, weigh: Weigh | None = None) -> None:
+        """`control` has the settings, which may change at any time. `weigh`: a batch is bounded by weight, too."""
+        self.method = method
+        self._control = control
+        self.gathered = BatchGathering(method, control, max_ongoing, weigh)
+        """What waits for a batch."""
+        self.running: dict[StartBatch, None] = {}
+        """Batches that run, in the order in which they were cut."""
+
+    def next_deadline(self) -> float | None:
+        """When one of the calls has waited long enough; None while nothing waits or no batch may start."""
+        if not self.gathered.queue or len(self.running) >= self._control.max_concurrent_batches:
+            return None
+        return self.gathered.oldest() + self._control.batch_wait_timeout_s
+
+    def is_due(self, now: float) -> bool:
+        """Whether a batch is to be cut now."""
+        gathered = self.gathered
+        if not gathered.queue or len(self.running) >= self._control.max_concurrent_batches:
+            return False
+        gathered.follow()
+        if gathered.waiting >= gathered.size or (
+            gathered.weigh is not None and gathered.load >= gathered.max_batch_size
+        ):
+            return True
+        return gathered.oldest() + self._control.batch_wait_timeout_s <= now
+
+    def cut(self, now: float) -> Cut:
+        """The next batch. Only when one is due."""
+        parts: list[Part] = []
+        lanes: list[ReplicaLane] = []
+        batch = StartBatch(self.method, parts, lanes, 0)
+        cut = Cut(batch, [], [], [], [])
+        gathered = self.gathered
+        room = _Room(gathered.size, gathered.max_batch_size)
+        queue = gathered.queue
+        gathered.oldest_at = None
+        while room.calls and queue:
+            entry = queue[0]
+            if isinstance(entry, ReplicaLane):
+                queue.popleft()
+                if taken := self._take(entry, room, parts, cut, now):
+                    batch.count += taken
+                    lanes.append(entry)
+                elif room.calls:
+                    cut.left.append(entry)
+                else:  # its first call does not fit
+                    queue.appendleft(entry)
+                    entry.batch_method = self.method
+                    gathered.recount(entry)
+                continue
+            run, lo, hi = entry.run, entry.lo, entry.hi
+            if run.deadline <= now:
+                cut.expired.append((run, lo, hi))
+            elif run.link.fresh_until <= now:
+                cut.stale.append((run, lo, hi))
+            elif (failure := gathered.unfit(run, lo)) is not None:
+                hi = lo + 1
+                cut.failed.append((run, lo, failure))
+            else:
+                hi = self._fit(run, lo, hi, room)
+                batch.count += hi - lo
+                if lo < hi:
+                    parts.append((run, lo, hi))
+            gathered.gone(run, lo, hi)
+            entry.lo = hi
+            if hi == entry.hi:
+                queue.popleft()
+        if not queue:
+            gathered.load = 0.0  # sums of fractions do not come out even
+        if batch.count:
+            self.running[batch] = None
+        return cut
+
+    def _take(self, lane: ReplicaLane, room: _Room, parts: list[Part], cut: Cut, now: float) -> int:
+        """Takes the lane's first calls; returns how many."""
+        gathered = self.gathered
+        gathered.discount(lane)
+        lane.batch_method = None
+        taken = 0
+        while room.calls and (run := lane.head()) is not None and run.options.method == self.method:
+            if run.awaits or is_stopped(run, run.lo) or is_passed(run):
+                break  # that is seen to where the lane asks for its next permit
+            lo = run.lo
+            if run.deadline <= now:
+                run.lo = run.hi
+                cut.expired.append((run, lo, run.hi))
+            elif run.link.fresh_until <= now:
+                lane.runs.popleft()
+                cut.stale.append((run, lo, run.hi))
+                continue
+            elif (failure := gathered.unfit(run, lo)) is not None:
+                run.lo = lo + 1
+                cut.failed.append((run, lo, failure))
+            else:
+                run.lo = self._fit(run, lo, run.hi, room)
+                if lo < run.lo:
+                    parts.append((run, lo, run.lo))
+                    taken += run.lo - lo
+                continue
+            if run.options.stop_generation:
+                note_failure(run, lo)  # now: the calls after it must not be in this batch either
+        return taken
+
+    def _fit(self, run: ReplicaRun, lo: int, hi: int, room: _Room) -> int:
+        """Takes room for calls that are fit, from `lo` on; returns the index behind them.
+
+        Where one finds no room, the batch is closed.
+        """
+        gathered = self.gathered
+        if gathered.weigh is None:
+            hi = min(hi, lo + room.calls)
+            room.calls -= hi - lo
+            return hi
+        index = lo
+        while index < hi and room.calls and gathered.unfit(run, index) is None:
+            weight = weighed(run, index, gathered.weigh).weight
+            if weight > room.weight:
+                room.calls = 0
+                break
+            room.weight -= weight
+            room.calls -= 1
+            index += 1
+        return index

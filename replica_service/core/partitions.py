@@ -20,10 +20,9 @@ from collections.abc import Collection, Mapping
 from enum import Enum, auto
 from typing import Final
 
-from replica_service.core.calls.commands import ReplicaCommand, TellKeys
-from replica_service.core.calls.events import KeysGained, KeysLost
-from replica_service.core.calls.runs import ReplicaLane, ReplicaRun
-from replica_service.core.state.lanes import Lanes
+from replica_service.core.events import KeysGained, KeysLost, ReplicaCommand, TellKeys
+from replica_service.core.lanes import Lanes
+from replica_service.core.runs import ReplicaLane, ReplicaRun
 
 MAX_FLOORS: Final = 1_048_576
 """Floors that are remembered for all endpoints, about 100 bytes each."""

@@ -16,20 +16,23 @@ from collections.abc import Collection
 from math import inf
 
 from replica_service.core import failures
-from replica_service.core.calls.call_metadata import ReservedSlot, SlotState
-from replica_service.core.calls.commands import AnswerAttach, AnswerRenewal, Fail, TellDetached
-from replica_service.core.calls.events import (
+from replica_service.core.call_metadata import ReservedSlot, SlotState
+from replica_service.core.ending import UnstartedCalls
+from replica_service.core.events import (
+    AnswerAttach,
+    AnswerRenewal,
     AttachCame,
     DetachCame,
     DispatchCame,
+    Fail,
     ReleaseCame,
     RenewalCame,
     SlotCallCame,
     StreamRenewed,
+    TellDetached,
 )
-from replica_service.core.calls.runs import ReplicaRun, RouterPeer
-from replica_service.core.state.scheduler_state import SchedulerState
-from replica_service.core.steps.unstarted_calls import UnstartedCalls
+from replica_service.core.runs import ReplicaRun, RouterPeer
+from replica_service.core.scheduler_state import SchedulerState
 from slotmesh.errors import Failure
 
 

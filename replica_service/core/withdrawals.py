@@ -16,7 +16,8 @@ from collections.abc import Iterable, Sequence
 from math import inf
 
 from replica_service.core import failures
-from replica_service.core.calls.events import (
+from replica_service.core.ending import Parking, UnstartedCalls
+from replica_service.core.events import (
     DrainBegan,
     EpochFenced,
     GraceEnded,
@@ -25,10 +26,9 @@ from replica_service.core.calls.events import (
     RunsCancelled,
     SessionsMoved,
 )
-from replica_service.core.calls.runs import ReplicaLane, ReplicaRun, RouterPeer
-from replica_service.core.state.scheduler_state import SchedulerState
-from replica_service.core.steps.slot_operations import HeldSlots
-from replica_service.core.steps.unstarted_calls import Parking, UnstartedCalls
+from replica_service.core.runs import ReplicaLane, ReplicaRun, RouterPeer
+from replica_service.core.scheduler_state import SchedulerState
+from replica_service.core.slot_operations import HeldSlots
 from slotmesh.calls.id_ranges import Range, common, merged, without
 
 

@@ -22,9 +22,9 @@ from collections.abc import Mapping
 from math import inf
 from typing import NamedTuple
 
-from replica_service.core.calls.commands import StartBatch
-from replica_service.core.calls.runs import ReplicaRun, StartTurn
-from replica_service.core.state.batcher import Batcher
+from replica_service.core.batching import Batcher
+from replica_service.core.runs import ReplicaRun, StartTurn
+from replica_service.core.work import StartBatch
 from slotmesh.histogram import CALL_TIMES, Histogram
 from slotmesh.streams.pacing import QUICK_S
 

@@ -1,10 +1,13 @@
-"""Whether calls may start: the single check that every executor makes right before it runs their code.
+"""The work that executors get, and the claims by which they start its calls.
 
-Purpose: covers deadlines, links that are not fresh, sessions that moved, calls that were taken back, lanes that have
-stopped, and the length of a turn. After the arguments are decoded, executors check the clock against `StartNow.until`.
+The three `Start…` commands are an executor's work: it keeps its position in them, and ends them by the events
+`CallsEnded`, `TurnEnded`, `BatchEnded`, or `WorkReturned` if they have not started. `StartTurn` is in `runs.py`, beside
+the lane that has it. A claim is the single check that every executor makes right before it runs a call's code: it
+covers deadlines, links that are not fresh, sessions that moved, calls that were taken back, lanes that have stopped,
+and the length of a turn. After the arguments are decoded, executors check the clock against `StartNow.until`.
 Invariants: a claimed call has started: a later hold of its turn finds it before `turn.next`; a call that was not
 claimed never starts. A claim and a hold of one turn exclude each other across threads.
-Owner: each executor has its own `TurnClaims`.
+Owner: the scheduler makes the work; each executor has its own `TurnClaims`.
 """
 
 from __future__ import annotations
@@ -12,13 +15,52 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
-from replica_service.core.calls.commands import Part
-from replica_service.core.calls.runs import ReplicaRun, StartTurn
 from replica_service.core.failures import CANCELLED, EXPIRED, UNHEARD
-from replica_service.core.state.lanes import MAX_TURN_S, is_stopped
+from replica_service.core.lanes import MAX_TURN_S, is_stopped
+from replica_service.core.runs import ReplicaLane, ReplicaRun, StartTurn
 from slotmesh.errors import Failure
+
+Part: TypeAlias = tuple[ReplicaRun, int, int]
+"""The calls from `lo` up to `hi` of a run."""
+
+
+class StartCalls:
+    """Start the calls from `lo` up to `hi` of the run concurrently, in any order: each holds a permit."""
+
+    __slots__ = ("hi", "lo", "run")
+
+    def __init__(self, run: ReplicaRun, lo: int, hi: int) -> None:
+        self.run = run
+        self.lo = lo
+        """The first call that has not started; advanced by the executor."""
+        self.hi = hi
+
+
+class StartBatch:
+    """Invoke the batch method with these calls."""
+
+    __slots__ = ("began", "count", "lanes", "method", "parts", "runner", "started_at")
+
+    def __init__(self, method: str, parts: Sequence[Part], lanes: Sequence[ReplicaLane], count: int) -> None:
+        self.method = method
+        self.parts = parts
+        """In order. Parts of one run ascend."""
+        self.lanes = lanes
+        """The lanes that calls of the batch belong to."""
+        self.count = count
+        """Calls in all parts."""
+        self.started_at = 0.0
+        """When it was cut; monotonic seconds."""
+        self.began: float | None = None
+        """When an executor handed it to the method; monotonic seconds."""
+        self.runner: Any = None
+        """State of the executor that executes it; opaque here."""
+
+
+WorkCommand = StartCalls | StartTurn | StartBatch
+"""The work of executors."""
 
 
 class StartNow(NamedTuple):

@@ -1,12 +1,15 @@
-"""A replica without a controller: `Fencing` ends it without acknowledgements, `ControllerAbsence` logs and drains.
+"""How a replica ends: the drain, the fence that ends it without acknowledgements, and the absence of the controller.
 
-Purpose of fencing: carries out the decisions of `core.lifecycle.Fence`. The end of the process does not depend on its
-own code: a kernel timer ends it by SIGALRM, even if a handler blocks the event loop. A process that was stopped
-(SIGSTOP, a frozen container) when the timer fired is ended when it continues, before its own code runs.
-Invariants: the timer is armed before the controller can learn that the replica is ready, and only an acknowledgement
-moves it. It is set by the clock that the lease is measured with, and set again if the process was suspended between
-reading that clock and setting the timer.
-Owner: the app (fencing) and the controller link (absence), on the event loop.
+`Drain`: no new calls, unstarted calls are handed back, running ones end, clients get their results. It ends within a
+bounded time after the grace, regardless of the handler. Kept outcomes of sessions are lost with this process, so it
+stays, within the grace, until clients have them. The replica drains once.
+`Fencing` carries out the decisions of `core.lifecycle.Fence`. The end of the process does not depend on its own code: a
+kernel timer ends it by SIGALRM, even if a handler blocks the event loop. A process that was stopped (SIGSTOP, a frozen
+container) when the timer fired is ended when it continues, before its own code runs. The timer is armed before the
+controller can learn that the replica is ready, and only an acknowledgement moves it. It is set by the clock that the
+lease is measured with, and set again if the process was suspended between reading that clock and setting the timer.
+`ControllerAbsence` logs and drains.
+Owner: the app (fencing), the controller link (absence) and the replica (drain), on the event loop.
 """
 
 from __future__ import annotations
@@ -19,6 +22,8 @@ from datetime import timedelta
 from typing import Final, Protocol
 
 from replica_service.core.lifecycle import Fence
+from replica_service.shell.engine import Engine
+from replica_service.shell.handler.hooks import Upkeep
 from slotmesh.logs import get_logger
 from slotmesh.runtime.clock import Clock
 from slotmesh.runtime.exits import CannotStart
@@ -207,3 +212,78 @@ class ControllerAbsence:
 
 def _in_words(seconds: float) -> str:
     return format_duration(timedelta(seconds=seconds))
+
+
+ROUTER_RETURN_S = 3.0
+"""How long a draining replica without routers waits for one: the time that a restarted router may need."""
+CANCEL_S = 1.0
+"""How long calls that were cancelled at the end of the grace have to end."""
+
+
+class Drain:
+    """One drain. Its construction, on the engine's loop, begins the grace."""
+
+    def __init__(self, engine: Engine, upkeep: Upkeep, grace_s: float, resume_ttl_s: float) -> None:
+        self._engine = engine
+        self._upkeep = upkeep
+        self._grace_s = grace_s
+        self._resume_ttl_s = resume_ttl_s
+        self._now = asyncio.get_running_loop().time
+        self._ends = self._now() + grace_s
+        """When the grace is over."""
+
+    async def run(self) -> bool:
+        """Drains. Returns False if calls still run despite their cancellation, or slots are still granted."""
+        engine, ends = self._engine, self._ends
+        engine.drain()
+        _log.info("draining", running=engine.scheduler.in_use, grace_s=self._grace_s)
+        hook = asyncio.create_task(self._call_hook(), name="on_drain")
+        try:
+            async with asyncio.timeout_at(ends):
+                await engine.idle()
+        except TimeoutError:
+            _log.warning("calls still run at the end of the grace; they are cancelled", running=engine.scheduler.in_use)
+            return await self._cut_off()
+        else:
+            await self._stay(min(ends, self._now() + self._resume_ttl_s))
+            return True
+        finally:
+            # Bounded, so that no handler keeps the process alive.
+            await asyncio.wait((hook,), timeout=max(0.0, ends - self._now()) + CANCEL_S)
+
+    async def _call_hook(self) -> None:
+        """Calls the handler's `on_drain`, which may take until the end of the grace."""
+        try:
+            async with asyncio.timeout_at(self._ends):
+                await self._upkeep.drain()
+        except TimeoutError:
+            _log.warning("on_drain has not ended at the end of the grace")
+
+    async def _cut_off(self) -> bool:
+        """Cancels running calls. Returns False if some still run, or slots are still granted."""
+        engine = self._engine
+        engine.cut_off()
+        try:
+            async with asyncio.timeout(CANCEL_S):
+                await engine.quiet()
+        except TimeoutError:
+            _log.error("calls run on although they were cancelled; they are lost", running=engine.scheduler.in_use)
+            engine.give_up()
+        return engine.scheduler.is_idle
+
+    async def _stay(self, ends: float) -> None:
+        """Waits until clients have all outcomes, while there are routers that can deliver them."""
+        engine = self._engine
+        acknowledged = asyncio.ensure_future(engine.acknowledged())
+        deserted = asyncio.ensure_future(engine.deserted(ROUTER_RETURN_S))
+        try:
+            async with asyncio.timeout_at(ends):
+                await asyncio.wait((acknowledged, deserted), return_when=asyncio.FIRST_COMPLETED)
+        except TimeoutError:
+            pass
+        finally:
+            acknowledged.cancel()
+            deserted.cancel()
+            await asyncio.gather(acknowledged, deserted, return_exceptions=True)
+        if runs := engine.sessions.unacknowledged:
+            _log.warning("clients have not acknowledged all results", runs=runs)

@@ -1,8 +1,10 @@
-"""The events of a replica: runs sent and cancelled by routers, work finished by executors, time, changed settings.
+"""What goes into the scheduler and what comes out: events of a replica, and the commands that follow.
 
-Purpose: the only input of the scheduler, by `ReplicaScheduler.step(event, now)`. Events are data without behaviour.
-Invariants: each class is in `ReplicaEvent` and has one handler in the table in `scheduler.py`. The scheduler neither
-keeps nor changes a list or mapping of an event.
+Events are the only input, by `ReplicaScheduler.step(event, now)`: runs sent and cancelled by routers, work ended by
+executors, time, changed settings. Commands are its decisions: the engine carries them out in order. Both are data
+without behaviour; the commands that start calls are in `work.py`.
+Invariants: each class of event is in `ReplicaEvent` and has one handler in the table in `scheduler.py`. The scheduler
+neither keeps nor changes a list or mapping of an event.
 Owner: streams, executors and timers make events; the engine passes them to the scheduler.
 """
 
@@ -12,11 +14,10 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from replica_service.core.calls.commands import Part, StartBatch, StartCalls
-from replica_service.core.calls.runs import ReplicaRun, RouterPeer, StartTurn
+from replica_service.core.call_metadata import ReservedSlot
+from replica_service.core.runs import ReplicaRun, RouterPeer, StartTurn
+from replica_service.core.work import Part, StartBatch, StartCalls, WorkCommand
 from slotmesh.errors import Failure
-
-# -- routers -------------------------------------------------------------------------------------------------------
 
 
 @dataclass(slots=True, eq=False)
@@ -294,4 +295,94 @@ ReplicaEvent = (
     | EpochFenced
     | DrainBegan
     | GraceEnded
+)
+
+
+# -- commands ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True, eq=False)
+class Refuse:
+    """Hand calls back to the router, unexecuted: it sends them to another replica, or again."""
+
+    run: ReplicaRun
+    lo: int
+    hi: int
+    failure: Failure
+
+
+@dataclass(slots=True, eq=False)
+class Fail:
+    """End calls with a failure."""
+
+    run: ReplicaRun
+    lo: int
+    hi: int
+    failure: Failure
+
+
+@dataclass(slots=True, eq=False)
+class Grant:
+    """End a reservation with its slot."""
+
+    run: ReplicaRun
+    slot: ReservedSlot
+    ongoing: int
+    """Running calls and reservations, this one included."""
+
+
+@dataclass(slots=True, eq=False)
+class AnswerRenewal:
+    """Report the result of a renewal to its caller."""
+
+    link: RouterPeer
+    op_id: int
+    """Id of the operation on the link."""
+    answer: ReservedSlot | Failure
+    """The slot with its new lease, or the failure."""
+
+
+@dataclass(slots=True, eq=False)
+class AnswerAttach:
+    """Report to a client whether its direct stream holds the slot that it attached."""
+
+    link: RouterPeer
+    number: int
+    """The stream's number for the slot."""
+    failure: Failure | None
+    """Why the stream does not hold it; None if it does."""
+
+
+@dataclass(slots=True, eq=False)
+class TellDetached:
+    """Report to a client that its direct stream no longer holds a slot."""
+
+    link: RouterPeer
+    number: int
+    """The stream's number for the slot."""
+    failure: Failure | None
+    """The reason; None if the client detached it."""
+
+
+@dataclass(slots=True, eq=False)
+class TellCapacity:
+    """Notify a router, whose last report stated no room, that there is room now."""
+
+    link: RouterPeer
+
+
+@dataclass(slots=True, eq=False)
+class TellKeys:
+    """Call the handler's hook for a partition, then post `KeysGained` or `KeysLost`."""
+
+    endpoint: str
+    partition: int
+    epoch: int
+    """The owner epoch."""
+    is_gain: bool
+    """True: `on_keys_gained`; False: `on_keys_lost`."""
+
+
+ReplicaCommand = (
+    WorkCommand | Refuse | Fail | Grant | AnswerRenewal | AnswerAttach | TellDetached | TellCapacity | TellKeys
 )

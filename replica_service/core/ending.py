@@ -1,0 +1,335 @@
+"""The end of calls: executed by an executor, returned by it unstarted, or ended before they start; and parked calls.
+
+`Endings` frees the permits of ended work; unstarted calls of it return to the head of their queue, or get their outcome
+if they must not wait any longer. `UnstartedCalls` ends calls that are cancelled, handed back or overdue. `Parking`
+holds runs that would have started while their link was not fresh, until their router echoes a stamp.
+Invariants: work ends once, as a whole or call by call; a lane returns to the queue for its next permit. Each call is
+ended once; the permit that a call or its lane holds is freed with that. A parked run is in `parked` of its link and
+nowhere else, and does not count as waiting; a search for runs in queues unparks them first. A call in a slot is parked
+no longer than the slot's lease would have lasted.
+Owner: the scheduler.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import inf
+
+from replica_service.core import failures
+from replica_service.core.call_times import ServiceTimes
+from replica_service.core.events import (
+    BatchEnded,
+    CallsEnded,
+    Fail,
+    Refuse,
+    StampEchoed,
+    TurnEnded,
+    TurnsEnded,
+    WorkReturned,
+)
+from replica_service.core.lanes import note_failure, note_progress
+from replica_service.core.runs import FRESH_S, ReplicaLane, ReplicaRun, RouterPeer
+from replica_service.core.scheduler_state import SchedulerState
+from replica_service.core.work import Part, StartBatch, StartCalls
+from slotmesh.errors import Failure
+
+
+class UnstartedCalls:
+    """Removes calls from their queues, and ends them with a failure."""
+
+    __slots__ = ("_batching", "_lanes", "_out", "_payloads", "_permits", "_slots")
+
+    def __init__(self, state: SchedulerState) -> None:
+        self._out = state.out
+        self._permits = state.permits
+        self._lanes = state.lanes
+        self._batching = state.batching
+        self._slots = state.slots
+        self._payloads = state.payloads
+
+    def take_back(self, run: ReplicaRun, lo: int, hi: int, failure: Failure) -> None:
+        """Fails those of the calls that have not started, and forbids those in an executor to start."""
+        handed = min(hi, run.lo)
+        self.answer_waiting(run, max(lo, run.lo), min(hi, run.hi), failure)
+        if lo >= handed:
+            return
+        if run.lane is not None:
+            run.withdraw(lo, handed)
+        elif batcher := self._batching.batchers.get(run.options.method):
+            for begin, end in batcher.gathered.withdraw(run, lo, handed):
+                self._permits.in_use -= end - begin
+                self.answer(run, begin, end, failure)
+
+    def answer_waiting(self, run: ReplicaRun, lo: int, hi: int, failure: Failure) -> None:
+        """Removes waiting calls and fails them: `run.lo <= lo` and `hi <= run.hi`."""
+        if lo >= hi:
+            return
+        lane = run.lane
+        if run.slot is not None:
+            self._permits.in_use -= hi - lo
+        elif lane is None:
+            self._permits.waiting -= hi - lo
+        if lo == run.lo:
+            run.lo = hi
+        else:
+            if hi < run.hi:
+                rest = run.split(hi, run.hi)
+                queue = self._permits.queue if lane is None else lane.runs
+                queue.insert(queue.index(run) + 1, rest)
+            run.hi = lo
+        self.answer(run, lo, hi, failure)
+        if lane is not None:
+            self._lanes.unblock(lane)
+            self._batching.recount(lane)
+
+    def answer_withdrawn(self, run: ReplicaRun, part: ReplicaRun, lo: int, hi: int) -> None:
+        """The part, which has the run's calls from `lo` up to `hi`, has come back from an executor and waits again.
+
+        Those of its calls that were taken back meanwhile do not.
+        """
+        # In descending order, because removing calls in the middle splits off those after them.
+        for index in sorted(run.withdrawn or (), reverse=True):
+            if lo <= index < hi:
+                self.answer_waiting(part, index, index + 1, failures.CANCELLED)
+
+    def hand_back(self, lane: ReplicaLane, failure: Failure, *, through_epoch: float = inf) -> None:
+        """Fails the lane's waiting calls that were sent at this owner epoch, or an older one."""
+        for run in list(lane.runs):
+            if run.owner_epoch <= through_epoch:
+                self.answer_waiting(run, run.lo, run.hi, failure)
+
+    def answer(self, run: ReplicaRun, lo: int, hi: int, failure: Failure) -> None:
+        """Ends calls that were removed from their queue with this failure."""
+        if run.options.stop_generation and not run.link.closed and not failures.hands_back(failure):
+            note_failure(run, lo)  # now: the consequences are decided before the outcome is written
+        count = hi - lo
+        run.close(count)
+        run.ended(count)
+        if run.awaits:
+            self._payloads.gone(run)
+        if run.lane is None:
+            run.link.unkeyed -= count
+            if run.slot is not None:
+                self._slots.vacate(run.slot, run.link)
+        else:
+            self._lanes.gone(run.link, count)
+        command = Refuse if failures.hands_back(failure) else Fail
+        self._out.append(command(run, lo, hi, failure))
+
+
+class Parking:
+    """Parks runs, and returns them to their queues."""
+
+    __slots__ = ("_batching", "_lanes", "_permits", "_slots", "_unstarted", "links")
+
+    def __init__(self, state: SchedulerState, unstarted: UnstartedCalls) -> None:
+        self.links: dict[RouterPeer, None] = {}
+        """Links with parked runs."""
+        self._permits = state.permits
+        self._lanes = state.lanes
+        self._batching = state.batching
+        self._slots = state.slots
+        self._unstarted = unstarted
+
+    def stamp_echoed(self, event: StampEchoed, now: float) -> None:
+        link = event.link
+        if not link.closed:
+            link.fresh_until = max(link.fresh_until, min(event.stamp_s, now) + FRESH_S)
+            if link.fresh_until > now:
+                self.unpark(link)
+
+    def park(self, run: ReplicaRun) -> None:
+        """Parks a run that was taken from its queue, until its link is fresh."""
+        if run.slot is not None:
+            self._slots.hold_up(run, run.slot)
+        elif run.lane is None:
+            self._permits.waiting -= run.hi - run.lo
+        run.link.parked.append(run)
+        self.links[run.link] = None
+
+    def park_gathered(self, run: ReplicaRun, lo: int, hi: int) -> None:
+        """Parks the run's calls from `lo` up to `hi`, which were in a batcher."""
+        if run.lane is None:
+            if run.slot is None:
+                self._permits.in_use -= hi - lo
+                self._permits.waiting += hi - lo
+            part = run.split(lo, hi)
+            run.close(0)
+            run = part
+        self.park(run)
+
+    def unpark(self, link: RouterPeer) -> None:
+        """Returns the link's runs to the front of their queues."""
+        if link not in self.links:
+            return
+        del self.links[link]
+        parked, link.parked = link.parked, []
+        for run in reversed(parked):
+            if run.slot is not None:
+                del self._slots.held_up[run]
+                self._slots.enter(run)
+            elif run.lane is None:
+                self._permits.wait_first(run)
+            else:
+                self._batching.recount(self._lanes.put_back(run))
+
+    def unpark_all(self) -> None:
+        for link in list(self.links):
+            self.unpark(link)
+
+    def end_held_up(self, now: float) -> None:
+        """Fails calls in slots that were parked for too long, which frees their permits."""
+        held_up = self._slots.held_up
+        for run in [run for run, until in held_up.items() if until <= now]:
+            del held_up[run]
+            run.link.parked.remove(run)
+            if not run.link.parked:
+                del self.links[run.link]
+            failure = failures.EXPIRED if run.deadline <= now else failures.HELD_UP
+            self._unstarted.answer_waiting(run, run.lo, run.hi, failure)
+
+
+class Endings:
+    """Handles the ends of work, and frees permits."""
+
+    __slots__ = (
+        "_batching",
+        "_lanes",
+        "_ownership",
+        "_permits",
+        "_slots",
+        "_state",
+        "_unstarted",
+        "_vacancies",
+        "call_times",
+        "service_times",
+    )
+
+    def __init__(self, state: SchedulerState, unstarted: UnstartedCalls) -> None:
+        self.service_times = ServiceTimes(state.batching.batchers)
+        self.call_times = state.call_times
+        self._permits = state.permits
+        self._lanes = state.lanes
+        self._ownership = state.ownership
+        self._state = state
+        self._batching = state.batching
+        self._slots = state.slots
+        self._vacancies = state.vacancies
+        self._unstarted = unstarted
+
+    def calls_ended(self, event: CallsEnded, now: float) -> None:
+        run, count = event.run, event.count
+        self.call_times.calls_ended(run, count, now)
+        if event.waited:
+            self.service_times.took(run.options.method, count, (now - run.started_at) * count)
+        else:
+            self.service_times.ended(run.options.method, count, run.started_at, now)
+        if not self._permits.has_room:
+            self._vacancies.freed(run.link, now)
+        self._free(run, count)
+
+    def batch_ended(self, event: BatchEnded, now: float) -> None:
+        batch = event.batch
+        self.call_times.batch_ended(batch, now)
+        self.service_times.ended(batch.method, batch.count, batch.started_at, now)
+        self._batching.ended(batch)
+        had_room = self._permits.has_room
+        for run, lo, hi in batch.parts:
+            if run.lane is None:
+                if not had_room:
+                    self._vacancies.freed(run.link, now)
+                self._free(run, hi - lo)
+            else:
+                run.link.handed -= hi - lo
+                self._lanes.gone(run.link, hi - lo)
+                run.ended(hi - lo)
+                note_progress(run, hi - 1)
+        self._batching.release(batch.lanes)
+
+    def _free(self, run: ReplicaRun, count: int) -> None:
+        """Handles the end of `count` unkeyed calls of the run."""
+        self._permits.in_use -= count
+        run.link.unkeyed -= count
+        run.ended(count)
+        if run.slot is not None:
+            self._slots.vacate(run.slot, run.link)
+
+    def turn_ended(self, event: TurnEnded, now: float) -> None:
+        turn, reached = event.turn, event.reached
+        run, lane = turn.run, turn.lane
+        lane.turn = None
+        ended = reached - turn.lo
+        self.call_times.turn_ended(turn, ended, now)
+        self.service_times.took(run.options.method, ended, now - turn.started_at)
+        if ended:
+            note_progress(run, reached - 1)
+        if reached < turn.hi:
+            rest = run.split(reached, turn.hi)
+            lane.runs.appendleft(rest)
+            if run.withdrawn is not None and (run.record is None or not run.record.is_fenced):
+                self._unstarted.answer_withdrawn(run, rest, reached, turn.hi)
+            if failure := self._must_not_wait(rest):
+                for part in [each for each in lane.runs if each.key < 0 and each.is_part_of(run)]:
+                    self._unstarted.answer_waiting(part, part.lo, part.hi, failure)
+        run.close(ended)
+        run.link.handed -= turn.hi - turn.lo
+        self._lanes.gone(run.link, ended)
+        run.ended(ended)
+        self._permits.in_use -= 1
+        self._lanes.give_back(lane)
+
+    def turns_ended(self, event: TurnsEnded, now: float) -> None:
+        turns, lanes = event.turns, self._lanes
+        first = turns[0]
+        calls = sum(turn.hi - turn.lo for turn in turns)
+        self.service_times.ended(first.run.options.method, calls, first.started_at, now)
+        for turn in turns:
+            run, lane = turn.run, turn.lane
+            lane.turn = None
+            count = turn.hi - turn.lo
+            self.call_times.turn_ended(turn, count, now)
+            run.close(count)
+            run.link.handed -= count
+            lanes.gone(run.link, count)
+            run.ended(count)
+            note_progress(run, turn.hi - 1)
+            lanes.give_back(lane)
+        self._permits.in_use -= len(turns)
+
+    def work_returned(self, event: WorkReturned, _now: float) -> None:
+        work, permits = event.work, self._permits
+        if isinstance(work, StartCalls):
+            parts: Sequence[Part] = ((work.run, work.lo, work.hi),)
+        else:
+            self._batching.ended(work)
+            parts = work.parts
+        for run, lo, hi in event.cancelled:
+            run.withdraw(lo, hi)
+        for run, lo, hi in reversed(parts):
+            part = run.reopen(lo, hi)
+            if run.slot is not None:
+                self._slots.enter(part)
+            elif run.lane is None:
+                permits.in_use -= hi - lo
+                permits.wait_first(part)
+            else:
+                run.link.handed -= hi - lo
+                run.lane.runs.appendleft(part)
+            if failure := self._must_not_wait(part):
+                self._unstarted.answer_waiting(part, lo, hi, failure)
+            elif run.withdrawn is not None:
+                self._unstarted.answer_withdrawn(run, part, lo, hi)
+        if isinstance(work, StartBatch):
+            self._batching.release(work.lanes)
+
+    def _must_not_wait(self, run: ReplicaRun) -> Failure | None:
+        """Returns the failure of calls from an executor that must not wait for another turn; None if they may."""
+        if self._state.ended or (self._state.draining and run.slot is None):
+            return failures.DRAINING
+        if run.record is not None and run.record.is_fenced:
+            return failures.FENCED  # also if its link has ended: the next router may have requested it meanwhile
+        if run.link.closed:
+            return failures.CANCELLED
+        if run.lane is not None and not self._ownership.serves(run.endpoint, run.partition, run.owner_epoch):
+            return failures.STALE
+        return None

@@ -1,1 +1,0 @@
-"""What waits, runs and is remembered at one replica: permits, lanes, batches, slots, sessions."""
