@@ -13,7 +13,8 @@ from typing import Final
 import pytest
 
 from ingress_service.core.http1.heads import parse_head
-from ingress_service.core.http1.states import ANSWER_STEPS, READ_STEPS, AnswerState, ReadState, diagram
+from ingress_service.core.http1.states import ANSWER_STEPS, READ_STEPS, AnswerState, ReadState
+from slotmesh.calls.state_table import diagram
 from tests.fuzz.http_requests import CHUNKED, GET, HTTP_BYTES, POST, HttpBytes, chunked, request
 from tests.support.examples import examples
 from tests.support.http_bytes import RecordedConnection, check_answers, plain, seen_by_h11

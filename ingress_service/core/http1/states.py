@@ -7,17 +7,12 @@ docs/http.md are written from these tables.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from enum import Enum
-from typing import Any, Final
+from typing import Final
+
+from slotmesh.calls.state_table import Named
 
 
-class _Named(Enum):
-    """Hashed by identity, as each request takes a few steps."""
-
-    __hash__ = object.__hash__
-
-
-class ReadState(_Named):
+class ReadState(Named):
     """Of the bytes that arrive."""
 
     IDLE = "Idle"
@@ -34,7 +29,7 @@ class ReadState(_Named):
     """The client has closed the connection, or its side of it."""
 
 
-class ReadEvent(_Named):
+class ReadEvent(Named):
     """What happens to the bytes that arrive."""
 
     BYTES = "first byte"
@@ -47,7 +42,7 @@ class ReadEvent(_Named):
     ENDED = "client left"
 
 
-class AnswerState(_Named):
+class AnswerState(Named):
     """Of the answers."""
 
     IDLE = "Waiting"
@@ -64,7 +59,7 @@ class AnswerState(_Named):
     """Nothing is written any more."""
 
 
-class AnswerEvent(_Named):
+class AnswerEvent(Named):
     """What happens to the answers."""
 
     STARTED = "next request"
@@ -108,14 +103,3 @@ ANSWER_STEPS: Final[Mapping[tuple[AnswerState, AnswerEvent], AnswerState]] = {
     (_A.LINGERING, _W.OVER): _A.CLOSED,
     **{(state, _W.LEFT): _A.CLOSED for state in _A},
 }
-
-
-def diagram(steps: Mapping[Any, Enum]) -> str:
-    """The table as a Mermaid state diagram: one arrow between two states, with all events that lead along it."""
-    arrows: dict[tuple[str, str], list[str]] = {}
-    for (state, event), then in steps.items():
-        if state is not then:
-            arrows.setdefault((state.value, then.value), []).append(event.value)
-    first = next(iter(steps))[0].value
-    lines = [f"    {state} --> {then}: {' / '.join(events)}" for (state, then), events in arrows.items()]
-    return "\n".join(["stateDiagram-v2", f"    [*] --> {first}", *lines])
