@@ -14,14 +14,14 @@ from types import MappingProxyType
 from typing import Any, Generic, TypeVar
 
 
-class Named(Enum):
+class StateName(Enum):
     """A state or an event. Hashed by identity, because each run and each request takes several steps."""
 
     __hash__ = object.__hash__
 
 
-StateT = TypeVar("StateT", bound=Named)
-EventT = TypeVar("EventT", bound=Named)
+StateT = TypeVar("StateT", bound=StateName)
+EventT = TypeVar("EventT", bound=StateName)
 
 
 class StateTable(Generic[StateT, EventT]):
@@ -47,7 +47,7 @@ class StateTable(Generic[StateT, EventT]):
         return diagram(self.steps)
 
 
-def diagram(steps: Mapping[Any, Named]) -> str:
+def diagram(steps: Mapping[Any, StateName]) -> str:
     """Returns a table as a Mermaid state diagram: one arrow between two states, with all events that lead along it."""
     arrows: dict[tuple[str, str], list[str]] = {}
     for (state, event), after in steps.items():

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from slotmesh.calls.state_table import Named, StateTable
+from slotmesh.calls.state_table import StateName, StateTable
 
 
-class Light(Named):
+class Light(StateName):
     RED = "Red"
     GREEN = "Green"
     BROKEN = "Broken"
 
 
-class Happening(Named):
+class Happening(StateName):
     SWITCHED = "switched"
     FAILED = "failed"
     KICKED = "kicked"

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from slotmesh.calls.state_table import Named
+from slotmesh.calls.state_table import StateName
 
 
-class ReadState(Named):
+class ReadState(StateName):
     """Of the bytes that arrive."""
 
     IDLE = "Idle"
@@ -29,7 +29,7 @@ class ReadState(Named):
     """The client has closed the connection, or its side of it."""
 
 
-class ReadEvent(Named):
+class ReadEvent(StateName):
     """What happens to the bytes that arrive."""
 
     BYTES = "first byte"
@@ -42,7 +42,7 @@ class ReadEvent(Named):
     ENDED = "client left"
 
 
-class AnswerState(Named):
+class AnswerState(StateName):
     """Of the answers."""
 
     IDLE = "Waiting"
@@ -59,7 +59,7 @@ class AnswerState(Named):
     """Nothing is written any more."""
 
 
-class AnswerEvent(Named):
+class AnswerEvent(StateName):
     """What happens to the answers."""
 
     STARTED = "next request"
