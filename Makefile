@@ -42,11 +42,20 @@ help: ## Show these commands
 run: $(VENV)/.run-ready ## Start a mesh with the digits example and send it the real images (ONCE=1: report, then end)
 	@$(BIN)/python -m examples.digits.run $(if $(filter 1 yes true,$(ONCE)),--once) $(RUN_ARGS)
 
+# Of the tests marked `long`: none, all, or one part of N, another one for each SEED (LONG=N/SEED).
+LONG ?= none
+
 # Several processes: many tests wait for other processes, or for time to pass. Those of the Node client are skipped where
 # there is no node.
 .PHONY: test
-test: $(VENV)/.dev-ready $(if $(shell command -v npm 2>/dev/null),node-client) ## Run the tests (PYTEST_ARGS=... to choose)
-	@$(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal $(PYTEST_ARGS)
+test: $(VENV)/.dev-ready $(if $(shell command -v npm 2>/dev/null),node-client) ## Run the tests but the long ones (PYTEST_ARGS=... to choose, LONG=all)
+	@$(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal --long=$(LONG) \
+		--hypothesis-profile=$(if $(filter all,$(LONG)),usual,gate) $(PYTEST_ARGS)
+
+# Each part runs, also where one before it has failed.
+.PHONY: test-all
+test-all: ## Run everything, as before a release: all tests, seeds, fuzz, attacks, soaks, compose, mutants (hours)
+	@$(MAKE) --keep-going LONG=all SEEDS=2000 check test simulate fuzz attacks soaks compose-test mutants
 
 # The inner loop: units, properties with a tenth of their examples, and the contracts that most changes touch.
 QUICK := tests/unit tests/properties tests/contract/router_slots tests/contract/replica_slots $(addsuffix .py, \
@@ -85,6 +94,11 @@ fuzz: $(VENV)/.dev-ready ## Give arbitrary bytes to all decoders and rpcs, SECON
 		--only-binary atheris -c constraints.txt atheris 2>/dev/null || true
 	@$(BIN)/python -m tests.fuzz --seconds $(SECONDS) $(FUZZ_ARGS)
 
+.PHONY: soaks
+soaks: $(VENV)/.dev-ready ## Break routers, replicas and controllers under load, and kill holders of slots, for some minutes
+	@$(BIN)/python -m tests.history.soak
+	@$(BIN)/python -m tests.slots_soak
+
 .PHONY: attacks
 attacks: $(VENV)/.dev-ready ## Attack a mesh of processes while a bystander goes on calling it (ATTACKS="tokens resets" to choose)
 	@$(BIN)/python -m tests.attacks $(ATTACKS) $(ATTACK_ARGS)
@@ -92,7 +106,11 @@ attacks: $(VENV)/.dev-ready ## Attack a mesh of processes while a bystander goes
 # --- check ----------------------------------------------------------------------------------------------------------
 
 .PHONY: check
-check: check-format check-lint check-types check-imports check-arch check-protos ## Check format, lint, types, import contracts, architecture, protos
+check: check-static check-arch ## Check format, lint, types, import contracts, architecture, protos
+
+# What no test checks.
+.PHONY: check-static
+check-static: check-format check-lint check-types check-imports check-protos
 
 .PHONY: check-format
 check-format: $(VENV)/.dev-ready

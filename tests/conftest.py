@@ -1,16 +1,17 @@
-"""Profiles of hypothesis, the bound of each test, what tests cost the processor, and what the collector looks at."""
+"""Profiles of hypothesis, which long tests run, bounds of tests, what they cost, what the garbage collector sees."""
 
 from __future__ import annotations
 
 import gc
 import inspect
-import time
+import os
 from collections.abc import Generator
 from typing import Final
 
 import pytest
 from hypothesis import Phase, settings
 
+from tests.support.tiers import ALL, FORMS, chosen
 from tests.support.wait import bounded
 
 QUICK: Final = "quick"
@@ -23,14 +24,42 @@ settings.register_profile("usual", deadline=None)
 """An example may take as long as a busy machine makes it take."""
 settings.register_profile(QUICK, deadline=None, max_examples=10)
 """A tenth of what is drawn as a rule."""
+settings.register_profile("gate", deadline=None, max_examples=30)
+"""Of `make test`: other examples each time, so that several runs have drawn as many as a usual one."""
 settings.register_profile("thorough", deadline=None, max_examples=1000)
 settings.register_profile("mutants", deadline=None, phases=[Phase.explicit, Phase.generate], database=None)
 """Whether something fails, not the smallest example of it."""
 settings.load_profile("usual")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--long", default=ALL, metavar="CHOICE", help=f"which tests marked `long` run: {FORMS}")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Refuses a wrong `--long` before any worker starts."""
+    try:
+        chosen(config.getoption("--long"), ())
+    except ValueError as error:
+        raise pytest.UsageError(str(error)) from None
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Bounds each asynchronous test: one that hangs fails with the line at which it waits. Not under a debugger."""
+    """Leaves out the long tests that were not chosen, and bounds asynchronous tests."""
+    choose_long(config, items)
+    bound_each(config, items)
+
+
+def choose_long(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leaves out the tests marked `long` that `--long` does not choose."""
+    long = {item.nodeid for item in items if item.get_closest_marker("long") is not None}
+    left_out = long - chosen(config.getoption("--long"), long)
+    config.hook.pytest_deselected(items=[item for item in items if item.nodeid in left_out])
+    items[:] = [item for item in items if item.nodeid not in left_out]
+
+
+def bound_each(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """A test that hangs fails with the line at which it waits. Not under a debugger."""
     if config.getoption("usepdb"):
         return
     usual_s = float(config.getini("timeout"))
@@ -51,12 +80,12 @@ def pytest_collection_finish() -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
-    """Notes the processor time of each test, which a busy machine does not change."""
-    begin = time.process_time()
+    """Notes the processor time of each test and of the processes that it has waited for: load does not change it."""
+    begin = sum(os.times()[:4])
     try:
         yield
     finally:
-        item.user_properties.append(("cpu_s", time.process_time() - begin))
+        item.user_properties.append(("cpu_s", sum(os.times()[:4]) - begin))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:

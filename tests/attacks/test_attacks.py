@@ -50,6 +50,7 @@ async def test_an_attack_harms_nobody(name: str, plain: tuple[Target, Bystander]
     await tried(ATTACKS[name], *plain, SCALE[name], QUIET_S)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ATTACKS)
 async def test_an_attack_by_tls_harms_nobody(name: str, by_tls: tuple[Target, Bystander]) -> None:
     trial = await tried(ATTACKS[name], *by_tls, SCALE[name], QUIET_S)

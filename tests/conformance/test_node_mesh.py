@@ -65,6 +65,7 @@ async def test_order_of_keys(tmp_path: Path) -> None:
     assert executed == {key: [str(number) for number in range(500)] for key in "abcdefgh"}
 
 
+@pytest.mark.long
 async def test_the_example_runs(tmp_path: Path) -> None:
     """By TLS; the other tests are in plain text."""
     node()

@@ -31,7 +31,7 @@ from tests.support.mesh import ROOT
 from tests.support.replicas import HANDLERS, running_replica
 from tests.support.wait import wait_until, within
 
-pytestmark = [pytest.mark.asyncio, pytest.mark.slow, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.asyncio, pytest.mark.slow, pytest.mark.timeout(180), pytest.mark.long]
 
 COMPOSE: Final = yaml.safe_load((ROOT / "docker-compose.yml").read_text("utf-8"))["services"]
 BY_TLS: Final = yaml.safe_load((ROOT / "deploy/compose/tls.yaml").read_text("utf-8"))["services"]

@@ -21,6 +21,7 @@ FRAME_HEADER = 24
 PAGE = 4_096
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_killed_at_random_points_the_last_acknowledged_change_is_there(tmp_path: Path) -> None:
     child = subprocess.run(

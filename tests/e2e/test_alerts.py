@@ -22,7 +22,7 @@ from tests.support.mesh import ROOT, MeshRun, mesh_run
 from tests.support.prometheus import Prometheus, needs_prometheus, running_prometheus
 from tests.support.promql import alert_expressions, selections
 
-pytestmark = [needs_prometheus, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [needs_prometheus, pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.long]
 
 RULES: Final = ROOT / "deploy" / "prometheus" / "alerts.yaml"
 PROMTOOL_TRIES: Final = frozenset(

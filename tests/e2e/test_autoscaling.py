@@ -12,6 +12,8 @@ from benchmarks.processes import ProcessMesh, process_mesh
 from slotmesh.client.mesh import Mesh as Client
 from slotmesh.spec.model import Autoscale, Backend, Endpoint, Mesh, TrafficPolicy
 
+pytestmark = pytest.mark.long
+
 NAP = "benchmarks.handler:Nap"
 TIMEOUT_S = 60.0
 STEP = Autoscale(min=1, max=20, target_ongoing=5.0, up_delay_s=1.0, down_delay_s=4.0, up_rate=100.0, down_rate=1.0)

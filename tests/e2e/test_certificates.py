@@ -104,6 +104,7 @@ async def test_rotation_fails_no_call(place: CertificatePlace) -> None:
             load.end()
 
 
+@pytest.mark.long
 async def test_who_was_revoked_is_refused_and_nobody_else_notices(place: CertificatePlace) -> None:
     """By all processes of the mesh, which read the list beside their certificates."""
     directory = place.directory

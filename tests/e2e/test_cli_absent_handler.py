@@ -9,7 +9,7 @@ import pytest
 from tests.support.mesh import ROOT, started_mesh
 from tests.support.shell import slotmesh
 
-pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(120), pytest.mark.long]
 
 MESH = 'backends: {{m: {{handler: "{handler}", num_replicas: 1}}}}\n'
 

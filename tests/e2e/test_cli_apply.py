@@ -85,6 +85,7 @@ async def test_a_conflict_is_shown_and_waits_for_force(mesh: Controlled) -> None
     assert (forced.status, weights(mesh)) == (0, {"v1": 0.5, "v2": 0.5})
 
 
+@pytest.mark.long
 async def test_a_fresh_file_has_what_is_there_and_changes_nothing(mesh: Controlled) -> None:
     fresh = await slotmesh("get", env=at(mesh))
     assert (fresh.status, fresh.err) == (0, "")
@@ -142,6 +143,7 @@ async def test_waiting_ends_when_what_was_changed_is_ready_and_says_what_lacks_w
         assert not any(replica.drains for replica in new)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("answer", "is_done"), [("y", True), ("n", False)])
 async def test_on_a_terminal_it_asks_first(mesh: Controlled, tmp_path: Path, answer: str, is_done: bool) -> None:
     file = tmp_path / "mesh.yaml"

@@ -58,6 +58,7 @@ async def test_scaling_sets_one_setting_and_shows_it(mesh: Controlled) -> None:
     assert (again.status, again.out, again.err) == (0, "backend/v1\n", "")
 
 
+@pytest.mark.long
 async def test_what_cannot_be_scaled_is_told_with_the_way_out(mesh: Controlled) -> None:
     unknown, other_kind, negative = await asyncio.gather(
         said(mesh, "scale", "v11", "3"), said(mesh, "scale", "endpoint/e", "3"), said(mesh, "scale", "v1", "-3")
@@ -67,6 +68,7 @@ async def test_what_cannot_be_scaled_is_told_with_the_way_out(mesh: Controlled) 
     assert negative.status == 2
 
 
+@pytest.mark.long
 async def test_scaling_can_wait_for_replicas_and_says_what_is_lacking() -> None:
     async with running_controller(launches=True) as mesh, AsyncExitStack() as members:
         await mesh.apply('backends: {v1: {handler: "app:One", num_replicas: 0}}')
@@ -102,6 +104,7 @@ async def test_draining_is_told_to_the_replica_and_can_be_waited_for(mesh: Contr
         assert await waiting == Said(0, "drained   replica/a1\ndrained   replica/a2\n", "")
 
 
+@pytest.mark.long
 async def test_what_is_in_use_or_not_there_is_not_deleted_and_neither_is_the_rest(mesh: Controlled) -> None:
     before = mesh.controller.store.read()
     in_use, shadowing, missing, bare, replica = await asyncio.gather(

@@ -94,6 +94,7 @@ async def test_a_mesh_that_is_well_and_then_has_several_faults(tmp_path: Path) -
         assert "calls fail, or wait while a replica starts" in broken
 
 
+@pytest.mark.long
 async def test_ingresses_that_are_named_are_looked_at(tmp_path: Path) -> None:
     async with started_mesh("tests.e2e.handlers:Gallery", flags=["--http=0"]) as mesh:
         at = ("--address", mesh.controller_address, "--wait", "20s")
@@ -118,6 +119,7 @@ async def test_ingresses_that_are_named_are_looked_at(tmp_path: Path) -> None:
         assert (said.status, "expected http://HOST:PORT" in said.err) == (2, True)
 
 
+@pytest.mark.long
 async def test_an_ingress_by_tls_and_who_may_see_its_routes(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     authority.issue("client", "ingress")
@@ -154,6 +156,7 @@ async def test_where_no_controller_answers_it_is_one_line() -> None:
     assert "--address" in finding["fix"]
 
 
+@pytest.mark.long
 async def test_certificates_of_servers_and_the_own_one(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     async with tls_mesh(authority) as mesh:
@@ -175,6 +178,7 @@ async def test_certificates_of_servers_and_the_own_one(tmp_path: Path) -> None:
         assert (said.status, len(document["findings"])) == (4, 1)
 
 
+@pytest.mark.long
 async def test_which_list_of_revoked_certificates_servers_have(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     async with tls_mesh(authority) as mesh:

@@ -75,6 +75,7 @@ async def test_a_mesh_is_applied_shown_and_pruned(tmp_path: Path) -> None:
         ]
 
 
+@pytest.mark.long
 @pytest.mark.asyncio
 async def test_what_is_wanted_is_shown_where_the_controller_launches() -> None:
     async with running_controller(launches=True) as mesh:
@@ -150,6 +151,7 @@ async def test_a_call_prints_its_result_or_its_failure() -> None:
         )
 
 
+@pytest.mark.long
 @pytest.mark.asyncio
 async def test_what_was_typed_wrong_is_told_without_asking_anybody() -> None:
     broken, single, latin, address, method = await asyncio.gather(
@@ -194,6 +196,7 @@ async def test_help_and_version() -> None:
     assert (version.status, version.out.split()[0]) == (0, "slotmesh")
 
 
+@pytest.mark.long
 @pytest.mark.asyncio
 async def test_describe_says_how_many_replicas_should_run_and_why() -> None:
     scaled = MESH.replace("num_replicas: 2", "autoscale: {min: 2, max: 6, target_ongoing: 1.5}")

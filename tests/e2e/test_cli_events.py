@@ -76,6 +76,7 @@ async def test_history_in_each_form_and_since_a_cursor(mesh: Controlled) -> None
     assert (nonsense.status, "after: must be the cursor of an event" in nonsense.err) == (1, True)
 
 
+@pytest.mark.long
 async def test_kinds_and_subjects_are_filters(mesh: Controlled) -> None:
     exact, prefix = await asyncio.gather(said(mesh, "replica/a", "-o", "json"), said(mesh, "replica/a*", "-o", "name"))
     kind, both, unknown = await asyncio.gather(

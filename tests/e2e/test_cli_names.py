@@ -13,6 +13,8 @@ from tests.support.controllers import Controlled, running_controller
 from tests.support.fakes.members import FakeReplica
 from tests.support.shell import Said, slotmesh
 
+pytestmark = pytest.mark.long
+
 FILE = """
 backends:
   v1: {handler: "app:One"}

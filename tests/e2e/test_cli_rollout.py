@@ -43,6 +43,7 @@ async def test_it_is_shown_waited_for_held_and_undone() -> None:
         assert await handler(mesh) == "app:Old"
 
 
+@pytest.mark.long
 async def test_why_it_was_taken_back_is_told_there_and_in_the_status() -> None:
     async with running_controller(launches=True) as mesh, AsyncExitStack() as stack:
         await first(mesh, stack)

@@ -13,7 +13,7 @@ from tests.support.http_client import http
 from tests.support.mesh import MeshRun, started_mesh
 from tests.support.shell import Said, slotmesh
 
-pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(120), pytest.mark.long]
 
 ROUTES = """
 routes:

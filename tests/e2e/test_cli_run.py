@@ -17,6 +17,7 @@ from slotmesh.cli.local.child import how
 from tests.support.controllers import eventually
 from tests.support.mesh import ROOT, MeshRun, mesh_run, started_mesh
 from tests.support.shell import slotmesh
+from tests.support.tiers import long
 from tests.support.wait import wait_until
 
 APP = """
@@ -137,6 +138,7 @@ async def test_nothing_survives_when_run_itself_is_killed(folder: Path) -> None:
         await mesh.wait_gone()
 
 
+@pytest.mark.long
 @pytest.mark.asyncio
 async def test_nothing_survives_when_run_is_killed_while_the_handler_is_imported(folder: Path) -> None:
     async with mesh_run("hangs:Any", *ANY_PORTS, cwd=folder) as mesh:
@@ -146,6 +148,7 @@ async def test_nothing_survives_when_run_is_killed_while_the_handler_is_imported
         await mesh.wait_gone()
 
 
+@pytest.mark.long
 @pytest.mark.asyncio
 async def test_it_can_be_stopped_while_it_starts(folder: Path) -> None:
     async with mesh_run("hangs:Any", *ANY_PORTS, cwd=folder) as mesh:
@@ -187,6 +190,7 @@ async def test_a_handler_that_cannot_start_is_told_once_with_its_traceback(
             assert "importlib" not in log
 
 
+@pytest.mark.long
 @pytest.mark.asyncio
 async def test_status_tells_once_why_replicas_fail(folder: Path) -> None:
     async with started_mesh("app:Digits", cwd=folder, flags=["--log-level=info"]) as mesh:
@@ -213,6 +217,7 @@ async def _are(ask: Callable[[], Awaitable[list[str]]], count: int) -> bool:
     return len(await ask()) >= count
 
 
+@pytest.mark.long
 @pytest.mark.asyncio
 async def test_a_constructor_gets_what_the_command_line_says(folder: Path) -> None:
     flags = ["--config", "name=svc", "--config", "sizes=[1, 2]"]
@@ -228,6 +233,7 @@ async def test_a_constructor_gets_what_the_command_line_says(folder: Path) -> No
     assert "--config: integers over 2^53" in large.err
 
 
+@pytest.mark.long
 @pytest.mark.asyncio
 async def test_a_start_that_takes_too_long_is_given_up(folder: Path) -> None:
     async with mesh_run("hangs:Any", "--start-timeout=500ms", *ANY_PORTS, cwd=folder) as mesh:
@@ -247,7 +253,7 @@ async def test_a_port_in_use_is_one_clear_line(folder: Path) -> None:
 
 
 @pytest.mark.asyncio
-@pytest.mark.parametrize("victim", ["router_service", "controller_service"])
+@pytest.mark.parametrize("victim", ["router_service", long("controller_service")])
 async def test_without_a_router_or_the_controller_it_gives_up(folder: Path, victim: str) -> None:
     async with started_mesh("app:Digits", cwd=folder) as mesh:
         (pid,) = (pid for pid, command in mesh.processes().items() if f"-m {victim}" in command)
@@ -272,6 +278,7 @@ exec((pathlib.Path(sysconfig.get_path("stdlib")) / "queue.py").read_text())
 """
 
 
+@pytest.mark.long
 @pytest.mark.asyncio
 @pytest.mark.parametrize("env", [{}, {"PYTHONSAFEPATH": "1"}], ids=["by flag", "by environment"])
 async def test_modules_of_the_working_directory_shadow_nothing_outside_of_replicas(

@@ -64,6 +64,7 @@ async def test_a_file_runs_with_all_its_backends(folder: Path) -> None:
         assert await mesh.wait_ended() == 0
 
 
+@pytest.mark.long
 async def test_what_changed_is_replaced_and_what_cannot_be_used_is_not(folder: Path) -> None:
     async with mesh_run("mesh.yaml", "--reload", *PORTS, cwd=folder) as mesh:
         await mesh.wait_ready()
@@ -88,6 +89,7 @@ async def test_what_changed_is_replaced_and_what_cannot_be_used_is_not(folder: P
         assert (await call(mesh, "greet", "hello")).out == '"uno"\n'
 
 
+@pytest.mark.long
 async def test_a_file_that_names_a_module_before_it_is_there_is_applied_when_it_comes(folder: Path) -> None:
     async with mesh_run("mesh.yaml", "--reload", *PORTS, cwd=folder) as mesh:
         await mesh.wait_ready()

@@ -10,6 +10,8 @@ from slotmesh.cli.operator import Operator
 from slotmesh.spec.model import Backend, Endpoint, Mesh, TrafficPolicy
 from tests.support.mesh import started_mesh
 
+pytestmark = pytest.mark.long
+
 HANDLER = "tests.e2e.handlers:Whoami"
 POLICY = TrafficPolicy(weights={"Whoami": 0.25, "other": 0.75})
 

@@ -16,7 +16,7 @@ import slotmesh
 from tests.support.mesh import ROOT, MeshRun, mesh_run
 from tests.support.wait import wait_until
 
-pytestmark = pytest.mark.asyncio
+pytestmark = [pytest.mark.asyncio, pytest.mark.long]
 
 APP = """
 import pathlib, time

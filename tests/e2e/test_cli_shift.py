@@ -21,6 +21,7 @@ async def run(mesh: Controlled, *arguments: str) -> Said:
     return await slotmesh(*arguments, env={"SLOTMESH_ADDRESS": mesh.controller.address})
 
 
+@pytest.mark.long
 async def test_who_waits_hears_that_it_went_back_and_why() -> None:
     async with shifting_controller() as (mesh, router):
         waiting = asyncio.create_task(run(mesh, "traffic", "e", "--shift", "v2=1.0", *GUARDED, "--wait"))
@@ -57,6 +58,7 @@ async def test_who_waits_hears_that_it_got_there() -> None:
         assert (await policy(mesh))[0] == {"v1": 1.0}, "what was before the shift, not before its last step"
 
 
+@pytest.mark.long
 async def test_a_rollback_says_when_it_leaves_what_others_have_changed() -> None:
     async with shifting_controller() as (mesh, _):
         assert (await run(mesh, "traffic", "e", "v1=1", "v3=0", "--no-wait")).status == 0
@@ -70,6 +72,7 @@ async def test_a_rollback_says_when_it_leaves_what_others_have_changed() -> None
         assert (await policy(mesh))[0] == {"v1": 1.0, "v3": 0.0}
 
 
+@pytest.mark.long
 async def test_it_is_shown_while_it_is_under_way_and_ended_as_is_said() -> None:
     async with shifting_controller() as (mesh, router):
         said = await run(mesh, "traffic", "e", "--shift", "v2=0.6", "--step", "0.3", "--guard", "p99=1s", "--json")

@@ -52,6 +52,7 @@ async def test_changes_are_shown_and_undone(tmp_path: Path) -> None:
         assert "INVALID_ARGUMENT/BAD_REQUEST: revision: must be 0 …" in wrong.err
 
 
+@pytest.mark.long
 async def test_a_state_is_carried_to_another_file_while_its_controller_runs(tmp_path: Path) -> None:
     state, copy = tmp_path / "mesh.state", tmp_path / "copy.state"
     async with running_controller(state=state) as mesh:
@@ -78,6 +79,7 @@ async def test_a_state_is_carried_to_another_file_while_its_controller_runs(tmp_
     assert (twice.status, "is there already" in twice.err) == (1, True)
 
 
+@pytest.mark.long
 async def test_what_cannot_be_carried_is_told(tmp_path: Path) -> None:
     missing = await slotmesh("state", "export", str(tmp_path / "nothing"))
     assert (missing.status, missing.out) == (1, "")

@@ -84,6 +84,7 @@ async def test_weights_are_set_at_once_and_shadows_stay(mesh: Controlled) -> Non
         }
 
 
+@pytest.mark.long
 async def test_shadows_are_set_and_taken_away_and_weights_stay(mesh: Controlled) -> None:
     said = await traffic(mesh, "digits", "--shadow", "v2=0.2", "--shadow", "v3=0.05")
     assert (said.status, rows(said.out)[1:]) == (0, [["v2", "", "0.2", "0/any"], ["v3", "", "0.05", "0/any"]])
@@ -122,6 +123,7 @@ async def test_a_router_that_does_not_take_the_change_is_named_and_the_change_st
         assert "in force at 0 of 1 router\n" in unconcerned.out
 
 
+@pytest.mark.long
 async def test_what_is_wrong_is_told_and_changes_nothing(mesh: Controlled) -> None:
     before = mesh.controller.store.read()
     sums, typed, unknown, backend, shown = await asyncio.gather(
@@ -147,6 +149,7 @@ async def test_what_is_wrong_is_told_and_changes_nothing(mesh: Controlled) -> No
     assert mesh.controller.store.read() == before
 
 
+@pytest.mark.long
 async def test_an_endpoint_without_a_policy_gets_its_first(mesh: Controlled) -> None:
     said = await traffic(mesh, "waiting")
     assert (said.status, said.out.splitlines()[1:]) == (0, ["no traffic policy: calls wait until there is one"])
@@ -164,6 +167,7 @@ async def test_a_change_that_changes_nothing_is_no_change(mesh: Controlled) -> N
         assert mesh.controller.store.read().configured_at == before.configured_at
 
 
+@pytest.mark.long
 async def test_calls_go_to_no_backend_without_a_ready_replica_unless_it_is_forced(mesh: Controlled) -> None:
     before = mesh.controller.store.read()
     for options in (("v1=0.9", "v2=0.1"), ("--shift", "v2=0.1")):

@@ -12,7 +12,7 @@ import slotmesh
 from tests.support.mesh import started_mesh
 from tests.support.wait import wait_until
 
-pytestmark = pytest.mark.asyncio
+pytestmark = [pytest.mark.asyncio, pytest.mark.long]
 
 HANDLER = "tests.e2e.yielding_handlers:Speller"
 PERMITS = 8

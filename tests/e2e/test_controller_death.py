@@ -11,6 +11,7 @@ import pytest
 
 import slotmesh
 from tests.support.lone_controller import LoneController, lone_controller
+from tests.support.tiers import long
 from tests.support.wait import wait_until
 
 pytestmark = pytest.mark.asyncio
@@ -76,6 +77,7 @@ async def test_replicas_of_a_killed_controller_serve_on_and_are_taken_over(tmp_p
         assert await launches(lone) == 3
 
 
+@pytest.mark.long
 @pytest.mark.timeout(120)
 async def test_orphans_end_when_their_time_is_over(tmp_path: Path) -> None:
     async with lone_controller(tmp_path, SPEC, "--orphan-timeout=3s") as lone:
@@ -90,7 +92,7 @@ async def test_orphans_end_when_their_time_is_over(tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize("on_stop", ["leave", "drain"])
+@pytest.mark.parametrize("on_stop", [long("leave"), "drain"])
 async def test_a_controller_that_is_asked_to_stop_drains_its_replicas_or_leaves_them(
     tmp_path: Path, on_stop: str
 ) -> None:
@@ -109,6 +111,7 @@ async def test_a_controller_that_is_asked_to_stop_drains_its_replicas_or_leaves_
             os.kill(pid, signal.SIGTERM)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(120)
 async def test_a_found_replica_that_hangs_is_killed_and_replaced(tmp_path: Path) -> None:
     async with lone_controller(tmp_path, SPEC, "--dead-after=4s") as lone:

@@ -22,6 +22,8 @@ from slotmesh.spec.model import Backend, Endpoint, Mesh, TrafficPolicy
 from tests.support.faults import Service, Surroundings
 from tests.support.shell import slotmesh as command
 
+pytestmark = pytest.mark.long
+
 AWAY_S: Final = float(os.environ.get("SLOTMESH_TEST_AWAY_S", "2"))
 """How long there is no controller; a minute when it is measured."""
 RIGHT_WITHIN_S: Final = 20.0

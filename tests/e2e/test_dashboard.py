@@ -19,7 +19,7 @@ from tests.support.mesh import ROOT, mesh_run
 from tests.support.prometheus import Prometheus, needs_prometheus, running_prometheus
 from tests.support.promql import choices, panel_queries
 
-pytestmark = [needs_prometheus, pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [needs_prometheus, pytest.mark.slow, pytest.mark.timeout(240), pytest.mark.long]
 
 DASHBOARD: Final = ROOT / "deploy" / "grafana" / "slotmesh.json"
 DATA_S: Final = 90.0

@@ -79,6 +79,7 @@ async def test_once_reports_and_ends(tmp_path: Path) -> None:
     assert len(re.findall(r"^  Digits-\S+ +█+ +[\d,]+$", report, re.MULTILINE)) == 2, report
 
 
+@pytest.mark.long
 @pytest.mark.asyncio
 async def test_without_once_it_stays_up_until_it_is_interrupted(tmp_path: Path) -> None:
     ports = ("--router-port=0", "--controller-port=0")
@@ -95,6 +96,7 @@ async def test_without_once_it_stays_up_until_it_is_interrupted(tmp_path: Path) 
         assert await run.wait_ended() == 0, run.log_text()
 
 
+@pytest.mark.long
 @pytest.mark.asyncio
 async def test_interrupted_before_its_report_it_takes_the_mesh_down(tmp_path: Path) -> None:
     any_ports = ("--router-port=0", "--controller-port=0")
@@ -104,6 +106,7 @@ async def test_interrupted_before_its_report_it_takes_the_mesh_down(tmp_path: Pa
         assert await run.wait_ended() == 130, run.log_text()
 
 
+@pytest.mark.long
 @pytest.mark.asyncio
 async def test_killed_it_leaves_nothing_behind(tmp_path: Path) -> None:
     async with example(tmp_path, "--once", "--replicas=1", "--seconds=60") as run:

@@ -95,6 +95,7 @@ async def victim(mesh: MeshRun) -> str:
     return max((await counts_of(mesh)).items(), key=lambda each: each[1].reserved)[0]
 
 
+@pytest.mark.long
 @pytest.mark.timeout(180)
 async def test_replicas_that_are_killed_drained_and_restarted(tmp_path: Path) -> None:
     file = tmp_path / "records"
@@ -142,6 +143,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.long
 @pytest.mark.timeout(90)
 async def test_a_client_that_is_killed_leaks_nothing(tmp_path: Path) -> None:
     file = tmp_path / "records"

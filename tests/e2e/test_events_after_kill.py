@@ -13,6 +13,8 @@ from tests.support.lone_controller import lone_controller
 from tests.support.shell import slotmesh as command
 from tests.support.wait import wait_until
 
+pytestmark = pytest.mark.long
+
 SPEC = "backends: {v1: {handler: 'app:One'}}\nendpoints: {digits: {traffic: {v1: 1}}}"
 
 

@@ -10,6 +10,7 @@ import pytest
 import slotmesh
 from tests.support.http_client import http
 from tests.support.mesh import MeshRun, started_mesh
+from tests.support.tiers import long
 from tests.support.wait import wait_until
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(120)]
@@ -22,7 +23,7 @@ async def lines_with(mesh: MeshRun, text: str) -> list[str]:
     return [line for line in mesh.log_text().splitlines() if text in line]
 
 
-@pytest.mark.parametrize("log_format", ["json", "console"])
+@pytest.mark.parametrize("log_format", ["json", long("console")])
 async def test_failures_are_found_in_the_log(log_format: str) -> None:
     async with started_mesh(HANDLER, env={"SLOTMESH_LOG_FORMAT": log_format}, flags=["--log-level=info"]) as mesh:
         async with slotmesh.connect(mesh.router_address) as client:
@@ -45,6 +46,7 @@ async def test_failures_are_found_in_the_log(log_format: str) -> None:
             assert_says(line, log_format, endpoint="Traced", call_id="3")
 
 
+@pytest.mark.long
 async def test_an_id_of_a_request_is_in_the_logs_of_ingress_and_replica_and_of_the_handler() -> None:
     flags = ["--log-level=info", "--http=0"]
     async with started_mesh(HANDLER, env={"SLOTMESH_LOG_FORMAT": "console"}, flags=flags) as mesh:

@@ -19,6 +19,7 @@ async def test_one_call_at_a_time_has_its_turn_beside_a_deep_queue() -> None:
     assert (flood.calls, flood.refused) == (CALLS, 0), "what keeps to its window is not refused"
 
 
+@pytest.mark.long
 async def test_one_call_at_a_time_is_let_in_where_the_queue_is_full_of_others() -> None:
     outcome = await one_beside_many(NARROW, calls=CALLS)
     assert outcome.failures == []

@@ -15,7 +15,7 @@ from tests.e2e.fenced_handlers import VARIABLE
 from tests.support.faults import FaultyMesh, Service, faulty_mesh
 from tests.support.wait import wait_until
 
-pytestmark = [pytest.mark.asyncio, pytest.mark.slow, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.asyncio, pytest.mark.slow, pytest.mark.timeout(180), pytest.mark.long]
 
 FENCED = {"SLOTMESH_FENCE_AFTER": "6s", "SLOTMESH_FENCE_GRACE": "2s"}
 MOVED_S = 90.0

@@ -74,6 +74,7 @@ def test_everything_that_is_shown_is_run() -> None:
     assert all(each.shown for section in ("", *OTHERS) for each in commands(section))
 
 
+@pytest.mark.long
 @pytest.mark.asyncio
 @pytest.mark.parametrize("section", ["", *OTHERS])
 async def test_each_example_prints_what_the_document_says(section: str, tmp_path: Path) -> None:
@@ -87,6 +88,7 @@ async def test_each_example_prints_what_the_document_says(section: str, tmp_path
         await run_all(commands(section), mesh, tmp_path)
 
 
+@pytest.mark.long
 @pytest.mark.asyncio
 async def test_other_documents_print_what_they_say(tmp_path: Path) -> None:
     """The lines of README.md and docs/two-step.md, on the mesh of README.md's handler."""

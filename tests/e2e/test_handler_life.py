@@ -72,6 +72,7 @@ async def until(mesh: MeshRun, backend: str, holds: Any, *, timeout: float = 60.
 # -- what it knows of its calls ----------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("with_session", [True, False], ids=["session", "unary"])
 async def test_another_attempt_at_a_call_has_its_key_and_no_other_call_has(tmp_path: Path, with_session: bool) -> None:
     file = tmp_path / "records"
@@ -112,6 +113,7 @@ async def test_a_drain_is_told(tmp_path: Path) -> None:
 # -- its constructor ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 async def test_a_constructor_that_always_fails_is_shown_and_tried_again_later_and_later(tmp_path: Path) -> None:
     file = tmp_path / "records"
     async with mesh_of("Steady", file) as (mesh, steady):
@@ -130,6 +132,7 @@ async def test_a_constructor_that_always_fails_is_shown_and_tried_again_later_an
         assert await steady.greet(), "others go on"
 
 
+@pytest.mark.long
 async def test_a_constructor_that_fails_twice_and_then_works_serves(tmp_path: Path) -> None:
     file = tmp_path / "records"
     async with mesh_of("Steady", file) as (mesh, _):
@@ -143,6 +146,7 @@ async def test_a_constructor_that_fails_twice_and_then_works_serves(tmp_path: Pa
 # -- its configuration -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 async def test_a_new_configuration_reaches_replicas_that_live(tmp_path: Path) -> None:
     async with mesh_of("Steady", tmp_path / "records", replicas=2) as (mesh, steady):
         before = await mesh.replica_pids()

@@ -16,6 +16,8 @@ from tests.support.consoles import provide
 from tests.support.mesh import ROOT, mesh_run
 from tests.support.snippets import snippets_of
 
+pytestmark = pytest.mark.long
+
 DOCUMENT: Final = ROOT / "docs" / "http.md"
 SNIPPETS: Final = snippets_of(DOCUMENT)
 COMMANDS: Final = [it for snippet in SNIPPETS if snippet.language == "console" for it in commands_of(snippet)]

@@ -71,6 +71,7 @@ async def test_a_handler_with_a_loop_of_its_own_blocks_nobody_else() -> None:
             assert metrics.total("slotmesh_router_link_failures_total") == 0
 
 
+@pytest.mark.long
 async def test_a_handler_that_blocks_the_replica_is_reported_and_can_be_given_a_loop(tmp_path: Path) -> None:
     async with started_mesh(f"{HANDLERS}:Blocker") as mesh, slotmesh.connect(mesh.router_address) as client:
         blocker = client.endpoint("Blocker")

@@ -44,6 +44,7 @@ async def call_all(address: str) -> None:
                 await gallery.fail(str(number))
 
 
+@pytest.mark.long
 async def test_top_has_the_figures_of_prometheus() -> None:
     async with started_mesh("tests.e2e.handlers:Gallery", replicas=2, routers=2) as mesh:
         for address in mesh.router_addresses:
@@ -76,6 +77,7 @@ async def test_top_has_the_figures_of_prometheus() -> None:
         assert (table.status, "Gallery" in table.out) == (0, True)
 
 
+@pytest.mark.long
 async def test_a_replica_that_is_killed_is_ready_no_more() -> None:
     async with started_mesh("tests.e2e.handlers:Gallery", replicas=2) as mesh:
         killed = await mesh.kill_replica()
@@ -117,6 +119,7 @@ async def test_tap_shows_each_call_once() -> None:
         assert not any("payload" in line or "result" in line for line in lines)
 
 
+@pytest.mark.long
 async def test_calls_shows_what_runs_where_and_what_is_behind_it() -> None:
     async with started_mesh("tests.e2e.handlers:Gallery", routers=2) as mesh:
         first, second = mesh.router_addresses
@@ -155,6 +158,7 @@ async def test_calls_shows_what_runs_where_and_what_is_behind_it() -> None:
             await asyncio.gather(*made, return_exceptions=True)
 
 
+@pytest.mark.long
 async def test_a_wrong_method_is_told_and_sigterm_leaves_the_summary() -> None:
     async with started_mesh("tests.e2e.handlers:Gallery") as mesh:
         arguments = ("tap", "Gallery", "--method", "dubble", "--address", mesh.controller_address)

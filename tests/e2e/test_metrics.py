@@ -70,6 +70,7 @@ async def test_all_that_is_documented_is_there_from_the_start_and_nothing_else()
             assert "process_resident_memory_bytes" in text
 
 
+@pytest.mark.long
 @pytest.mark.asyncio
 async def test_counters_of_failures_begin_at_zero() -> None:
     async with started_mesh("tests.e2e.handlers:Gallery", flags=["--log-level=info"]) as mesh:
@@ -84,6 +85,7 @@ async def test_counters_of_failures_begin_at_zero() -> None:
         assert (before, after) == (0.0, 1.0)
 
 
+@pytest.mark.long
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="there is no promtool (Debian: prometheus)")
 @pytest.mark.asyncio
 async def test_the_checker_of_prometheus_finds_nothing() -> None:

@@ -18,6 +18,7 @@ from slotmesh.cli.operator import Operator
 from slotmesh.spec.document import parse_mesh
 from tests.e2e.secretive_handlers import SECRETS
 from tests.support.mesh import MeshRun, started_mesh
+from tests.support.tiers import long
 from tests.support.wait import wait_until
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(120)]
@@ -84,7 +85,9 @@ async def use_slot(endpoint: Any) -> str:
 
 
 @pytest.mark.parametrize(
-    ("log_format", "handler"), [("json", "Secretive"), ("console", "SecretiveOnItsOwnLoop")], ids=["json", "console"]
+    ("log_format", "handler"),
+    [("json", "Secretive"), long("console", "SecretiveOnItsOwnLoop")],
+    ids=["json", "console"],
 )
 async def test_no_log_shows_a_secret(log_format: str, handler: str, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)

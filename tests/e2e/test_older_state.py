@@ -18,6 +18,8 @@ from tests.support.lone_controller import GONE_S, LoneController, lone_controlle
 from tests.support.shell import slotmesh as command
 from tests.support.wait import wait_until
 
+pytestmark = pytest.mark.long
+
 HANDLER: Final = "tests.e2e.traffic_handlers:Version"
 OLD: Final = f"""
 backends:

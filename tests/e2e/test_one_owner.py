@@ -14,6 +14,8 @@ from tests.support.faults import faulty_mesh
 from tests.support.recorder import VARIABLE, read_records
 from tests.support.wait import wait_until
 
+pytestmark = pytest.mark.long
+
 KEYS = tuple(f"key-{number}" for number in range(16))
 MOVES = 3
 """A key changes its owner when a replica comes back, and perhaps once more for better shares."""

@@ -11,11 +11,11 @@ import pytest
 import slotmesh
 from tests.support.mesh import started_mesh
 from tests.support.recorder import VARIABLE, Event, Record, read_records
+from tests.support.tiers import long
 
 CLIENTS = 4
 KEYS = tuple(f"key-{number}" for number in range(16))
-CALLS = 40_000
-BURST = 200
+BURST = 50
 
 
 def executions(records: list[Record]) -> dict[str, list[Record]]:
@@ -36,9 +36,8 @@ def assert_one_at_a_time(history: list[Record]) -> list[str]:
     return [str(record.call) for record in starts]
 
 
-async def one_client(address: str, client: int) -> None:
+async def one_client(address: str, client: int, per_key: int) -> None:
     """Sends its share of each key's calls and checks that each reply is that of its own call."""
-    per_key = CALLS // CLIENTS // len(KEYS)
     async with slotmesh.connect(address) as mesh:
         ledger = mesh.endpoint("Ledger")
 
@@ -54,14 +53,15 @@ async def one_client(address: str, client: int) -> None:
 
 @pytest.mark.asyncio
 @pytest.mark.timeout(120)
-async def test_40000_calls_of_16_keys_from_4_clients_over_4_replicas(tmp_path: Path) -> None:
+@pytest.mark.parametrize("count", [6_400, long(40_000)])
+async def test_calls_of_16_keys_from_4_clients_over_4_replicas(count: int, tmp_path: Path) -> None:
+    per_key = count // CLIENTS // len(KEYS)
     file = tmp_path / "records"
     async with started_mesh("tests.e2e.handlers:Ledger", replicas=4, env={VARIABLE: str(file)}) as mesh:
-        await asyncio.gather(*(one_client(mesh.router_address, client) for client in range(CLIENTS)))
+        await asyncio.gather(*(one_client(mesh.router_address, client, per_key) for client in range(CLIENTS)))
     history = executions(read_records(file))
     assert set(history) == set(KEYS)
     assert len({record.pid for records in history.values() for record in records}) == 4, "all replicas had keys"
-    per_key = CALLS // CLIENTS // len(KEYS)
     for key, records in history.items():
         calls = assert_one_at_a_time(records)
         assert len({record.pid for record in records}) == 1, f"{key} was at two replicas"

@@ -6,6 +6,8 @@ import pytest
 
 from benchmarks.overload import overload
 
+pytestmark = pytest.mark.long
+
 
 @pytest.mark.asyncio
 @pytest.mark.timeout(120)

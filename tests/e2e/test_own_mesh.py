@@ -10,6 +10,8 @@ import slotmesh
 from benchmarks.processes import process_mesh
 from slotmesh.spec.model import Backend, Endpoint, Mesh, TrafficPolicy
 
+pytestmark = pytest.mark.long
+
 SPEC = Mesh(
     backends=(
         Backend(name="front", handler="tests.e2e.calling_handlers:Front", max_ongoing=8),

@@ -94,6 +94,7 @@ def text(receipt: bytes) -> str:
     return receipt[2:].decode()
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.asyncio
 async def test_a_client_of_the_proto_calls_a_mesh_that_one_command_started(folder: Path) -> None:
@@ -148,6 +149,7 @@ async def test_a_client_of_the_proto_calls_a_mesh_that_one_command_started(folde
             assert codes == ["UNIMPLEMENTED"]
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.asyncio
 async def test_with_reload_a_proto_that_changes_is_served_as_it_is_now(folder: Path) -> None:

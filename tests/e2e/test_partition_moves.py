@@ -16,6 +16,8 @@ from tests.support.mesh import MeshRun, started_mesh
 from tests.support.recorder import VARIABLE, read_records
 from tests.support.wait import wait_until
 
+pytestmark = pytest.mark.long
+
 CLIENTS = 2
 KEYS = tuple(f"key-{number}" for number in range(32))
 BURST = 10

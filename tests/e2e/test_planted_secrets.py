@@ -29,7 +29,7 @@ from tests.support.mesh import ROOT, MeshRun, started_mesh
 from tests.support.metrics import scraped_text
 from tests.support.wait import wait_until, within
 
-pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(120), pytest.mark.slow]
+pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(120), pytest.mark.slow, pytest.mark.long]
 
 ENDINGS = {
     "exits": ("tests.e2e.secretive_lives:Leaving", "exit"),

@@ -27,6 +27,7 @@ backends:
 """
 
 
+@pytest.mark.long
 @pytest.mark.timeout(120)
 async def test_what_a_handler_prints_is_read_from_anywhere_and_outlives_the_controller(tmp_path: Path) -> None:
     async with lone_controller(tmp_path, SPEC) as lone, sdk.connect(lone.router_address) as client:

@@ -17,7 +17,7 @@ from tests.support.mesh import started_mesh
 from tests.support.recorder import VARIABLE, read_records
 from tests.support.wait import wait_until
 
-pytestmark = pytest.mark.asyncio
+pytestmark = [pytest.mark.asyncio, pytest.mark.long]
 
 REPLICAS = 4
 KILLS = 8

@@ -8,6 +8,8 @@ import pytest
 
 from tests.e2e.session_scenarios import run
 
+pytestmark = pytest.mark.long
+
 
 @pytest.mark.asyncio
 @pytest.mark.timeout(150)

@@ -121,6 +121,7 @@ async def test_a_rollout_under_load_fails_no_call_and_keeps_order(tmp_path: Path
         require_order(log)
 
 
+@pytest.mark.long
 @pytest.mark.asyncio
 @pytest.mark.parametrize("handler", ["Raising", "NotThere"])
 async def test_a_rollout_to_what_does_not_start_is_taken_back_and_costs_no_call(handler: str, tmp_path: Path) -> None:

@@ -12,6 +12,8 @@ from tests.support.consoles import provide, run_typed, typed
 from tests.support.mesh import ROOT, mesh_run
 from tests.support.snippets import snippets_of
 
+pytestmark = pytest.mark.long
+
 DOCUMENT: Final = ROOT / "docs" / "security.md"
 SNIPPETS: Final = [it for it in snippets_of(DOCUMENT) if it.language == "console"]
 RUN: Final = re.compile(r"\$ slotmesh run greeter:Greeter --tls-dir certs\n")

@@ -7,12 +7,14 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.session_scenarios import run
+from tests.support.tiers import long
 
 
 @pytest.mark.asyncio
 @pytest.mark.timeout(90)
 @pytest.mark.parametrize(
-    "scenario", ["routers-killed", "only-router-killed", "routers-restarted", "replicas-killed", "both-killed"]
+    "scenario",
+    ["only-router-killed", "both-killed", long("routers-killed"), long("routers-restarted"), long("replicas-killed")],
 )
 async def test_nothing_is_lost_doubled_or_out_of_order(scenario: str, tmp_path: Path) -> None:
     await run(scenario, None, tmp_path)

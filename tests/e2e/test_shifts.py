@@ -22,6 +22,7 @@ from tests.support.controllers import eventually
 from tests.support.lone_controller import LoneController, lone_controller
 from tests.support.shell import Said
 from tests.support.shell import slotmesh as run_command
+from tests.support.tiers import long
 from tests.support.wait import wait_until
 
 pytestmark = pytest.mark.asyncio
@@ -114,7 +115,7 @@ async def test_a_good_version_gets_all_calls_in_the_end_and_none_fails() -> None
     ("handler", "reason", "guard", "expected"),
     [
         ("Broken", "HANDLER_ERROR", "error_rate=0.01", "guard error_rate=0.01 tripped: backend v2 had 1.000"),
-        ("Hanging", "DEADLINE_RUNNING", "p99=200ms", "guard p99=200ms tripped: backend v2 had more than 30s"),
+        long("Hanging", "DEADLINE_RUNNING", "p99=200ms", "guard p99=200ms tripped: backend v2 had more than 30s"),
     ],
 )
 async def test_a_bad_version_loses_its_share_and_only_calls_of_that_fail(
@@ -163,6 +164,7 @@ async def shift_at(lone: LoneController, until: Callable[[ShiftStatus], bool]) -
     return found
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("handler", "guard", "min_calls", "phase"),
     [("Good", 0.01, 50, "COMPLETE"), ("Broken", 0.2, 1_000, "TAKEN_BACK")],

@@ -59,6 +59,7 @@ async def test_iterations_end_at_the_router_that_stops_and_new_calls_go_elsewher
         await wait_until(lambda: router not in mesh.processes(), timeout=AT_ONCE_S, what="the router has ended")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("is_closed", [True, False], ids=["client closed", "client open"])
 async def test_controller_and_router_that_stop_together_wait_for_nobody(is_closed: bool) -> None:
     async with started_mesh("tests.e2e.handlers:Gallery", replicas=2, env=PATIENT) as mesh:

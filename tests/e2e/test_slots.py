@@ -57,6 +57,7 @@ async def test_a_slot_serves_at_any_router_and_at_its_replica_itself() -> None:
         await assert_all_free(mesh, first)
 
 
+@pytest.mark.long
 @pytest.mark.asyncio
 @pytest.mark.timeout(120)
 async def test_of_processes_that_dispatch_at_the_same_instant_one_wins() -> None:
@@ -115,6 +116,7 @@ async def assert_gone(client: Client, slot: Slot) -> None:
     assert (await client.release(slot)).max_ongoing == 0, "nothing is held"
 
 
+@pytest.mark.long
 @pytest.mark.asyncio
 @pytest.mark.timeout(120)
 async def test_a_replica_that_drains_honours_its_slots_and_gives_no_more() -> None:
@@ -153,6 +155,7 @@ async def refuses(client: Client) -> Reason:
             return from_rpc_error(error).reason
 
 
+@pytest.mark.long
 @pytest.mark.asyncio
 @pytest.mark.timeout(180)
 async def test_clients_that_are_killed_leave_nothing_behind() -> None:

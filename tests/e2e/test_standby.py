@@ -114,6 +114,7 @@ async def test_the_standby_leads_when_the_leader_is_killed(tmp_path: Path) -> No
         print(f"led {led_after_s:.2f} s after the kill")  # noqa: T201 - measured
 
 
+@pytest.mark.long
 async def test_leadership_goes_back_and_forth_and_members_follow(tmp_path: Path) -> None:
     async with two_controllers(tmp_path, SPEC) as mesh:
         before = await mesh.ready(3)
@@ -131,6 +132,7 @@ async def test_leadership_goes_back_and_forth_and_members_follow(tmp_path: Path)
         assert mesh.log_text().count("replica_launched") == 3
 
 
+@pytest.mark.long
 async def test_a_leader_that_is_stopped_still_leads_and_goes_on(tmp_path: Path) -> None:
     async with two_controllers(tmp_path, SPEC) as mesh:
         before = await mesh.ready(3)
@@ -150,6 +152,7 @@ async def test_a_leader_that_is_stopped_still_leads_and_goes_on(tmp_path: Path) 
         assert await mesh.standing() == first
 
 
+@pytest.mark.long
 async def test_a_leader_that_has_lost_its_lock_ends_and_leaves_its_replicas(tmp_path: Path) -> None:
     async with two_controllers(tmp_path, SPEC) as mesh:
         before = await mesh.ready(3)

@@ -17,7 +17,7 @@ from tests.support.mesh import ROOT
 from tests.support.token_files import created
 from tests.support.wait import within
 
-pytestmark = [pytest.mark.asyncio, pytest.mark.slow, pytest.mark.timeout(90)]
+pytestmark = [pytest.mark.asyncio, pytest.mark.slow, pytest.mark.timeout(90), pytest.mark.long]
 
 SERVICES = {
     "controller_service": ("--launcher=external",),

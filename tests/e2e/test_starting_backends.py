@@ -17,6 +17,7 @@ from slotmesh.cli.snapshot import FAILED_STATE
 from slotmesh.client.mesh import Mesh as Client
 from slotmesh.spec.model import Backend, Endpoint, JsonValue, Mesh, TrafficPolicy
 from tests.support.metrics import Metrics
+from tests.support.tiers import long
 
 BROKEN = "tests.e2e.starting_handlers:Broken"
 GATED = "tests.e2e.starting_handlers:Gated"
@@ -66,7 +67,7 @@ async def names(client: Client, calls: int, shard: str = "", lane: str = "") -> 
 
 
 @pytest.mark.asyncio
-@pytest.mark.parametrize("handler", [BROKEN, "tests.e2e.starting_handlers:NoSuchHandler"])
+@pytest.mark.parametrize("handler", [BROKEN, long("tests.e2e.starting_handlers:NoSuchHandler")])
 async def test_a_canary_that_does_not_start_costs_no_call(handler: str) -> None:
     good = spec({"good": 1.0}, good=GOOD)
     canary = spec({"good": 0.9, "canary": 0.1}, good=GOOD, canary=handler)
@@ -95,7 +96,7 @@ async def test_a_canary_that_does_not_start_costs_no_call(handler: str) -> None:
 
 
 @pytest.mark.asyncio
-@pytest.mark.parametrize("options", [{}, {"shard": "s"}, {"lane": "k"}])
+@pytest.mark.parametrize("options", [{}, long({"shard": "s"}), long({"lane": "k"})])
 async def test_calls_fail_at_once_where_nothing_starts(options: dict[str, str]) -> None:
     async with process_mesh(WITHOUT_ENDPOINT) as mesh, slotmesh.connect(mesh.routers[0].address) as client:
         await apply(mesh, spec({"broken": 1.0}, broken=BROKEN))
@@ -110,6 +111,7 @@ async def test_calls_fail_at_once_where_nothing_starts(options: dict[str, str]) 
         assert await names(client, 10, **options) == {"broken": 10}, "they wait for what is mended"
 
 
+@pytest.mark.long
 @pytest.mark.asyncio
 @pytest.mark.parametrize("options", [{}, {"lane": "k"}])
 async def test_calls_wait_for_replicas_that_are_starting(options: dict[str, str], tmp_path: Path) -> None:

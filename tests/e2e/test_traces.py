@@ -77,6 +77,7 @@ def assert_chain(spans: list[SeenSpan], *, is_batch: bool) -> None:
     assert router.attributes["slotmesh.replica.id"] == replica.instance
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("handler", ["Traced", "TracedOnItsOwnLoop"])
 async def test_one_call_among_a_thousand_is_seen_from_the_client_to_the_handler(
     handler: str, tmp_path: Path, tracer: TracerProvider
@@ -103,6 +104,7 @@ async def test_one_call_among_a_thousand_is_seen_from_the_client_to_the_handler(
         assert len({span.trace_id for span in seen.spans}) == len(methods), "calls that nobody sampled have spans"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("method", ["generated", "generated_in_thread"])
 async def test_handlers_that_yield_are_seen(method: str, tmp_path: Path, tracer: TracerProvider) -> None:
     async with collector(tmp_path) as seen:
@@ -118,6 +120,7 @@ async def test_handlers_that_yield_are_seen(method: str, tmp_path: Path, tracer:
         assert_inside(named(seen.spans, "own 7"), handler)
 
 
+@pytest.mark.long
 async def test_sampled_calls_of_a_batch_are_linked_and_failures_say_their_reason(
     tmp_path: Path, tracer: TracerProvider
 ) -> None:
@@ -161,6 +164,7 @@ async def test_a_request_of_http_is_seen_from_its_client_to_the_handler(tmp_path
         assert {span.trace_id for span in seen.spans} == {trace_id}
 
 
+@pytest.mark.long
 async def test_of_many_calls_with_one_parent_some_are_sampled(tmp_path: Path, tracer: TracerProvider) -> None:
     async with collector(tmp_path) as seen:
         send_to(tracer, seen)
@@ -176,6 +180,7 @@ async def test_of_many_calls_with_one_parent_some_are_sampled(tmp_path: Path, tr
         assert len([span for span in seen.spans if span.name.startswith("call ")]) == 1
 
 
+@pytest.mark.long
 async def test_no_span_has_a_secret(tmp_path: Path, tracer: TracerProvider) -> None:
     async with collector(tmp_path) as seen:
         send_to(tracer, seen)
@@ -208,6 +213,7 @@ async def test_no_span_has_a_secret(tmp_path: Path, tracer: TracerProvider) -> N
             assert secret not in written
 
 
+@pytest.mark.long
 async def test_metrics_are_pushed_beside_the_page(tmp_path: Path) -> None:
     wanted = {
         "slotmesh.router.calls",
@@ -225,6 +231,7 @@ async def test_metrics_are_pushed_beside_the_page(tmp_path: Path) -> None:
             await wait_until(lambda: wanted <= seen.metrics, timeout=30, what="metrics at the collector")
 
 
+@pytest.mark.long
 async def test_a_collector_that_is_away_holds_nothing_up(tmp_path: Path) -> None:
     env = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:9", "SLOTMESH_TRACING_RATIO": "1"}
     async with (

@@ -84,6 +84,7 @@ async def test_unkeyed_calls_are_divided_by_weight() -> None:
         assert_share(answered[backend], CALLS, weight)
 
 
+@pytest.mark.long
 @pytest.mark.asyncio
 @pytest.mark.timeout(120)
 async def test_shadows_are_drawn_independently_of_the_primary_and_of_each_other(tmp_path: Path) -> None:
@@ -141,6 +142,7 @@ async def call_one_by_one(stream: FrameStream, calls: int) -> dict[int, str]:
     return answered
 
 
+@pytest.mark.long
 @pytest.mark.asyncio
 @pytest.mark.timeout(120)
 async def test_a_shard_key_has_the_same_backend_at_every_router_and_after_all_restart() -> None:

@@ -13,7 +13,7 @@ import pytest
 from tests.support.mesh import ROOT, mesh_run
 from tests.support.wait import within
 
-pytestmark = pytest.mark.asyncio
+pytestmark = [pytest.mark.asyncio, pytest.mark.long]
 
 PYTHON: Final = ROOT / ".venv-triton" / "bin" / "python"
 PROGRAM: Final = Path(__file__).with_name("triton_program.py")

@@ -14,7 +14,7 @@ import pytest
 from tests.e2e.test_triton_client import MESH, PORTS, PYTHON, run_program
 from tests.support.mesh import mesh_run
 
-pytestmark = [pytest.mark.asyncio, pytest.mark.slow]
+pytestmark = [pytest.mark.asyncio, pytest.mark.slow, pytest.mark.long]
 
 PROGRAM: Final = Path(__file__).with_name("triton_http_program.py")
 

@@ -62,6 +62,7 @@ async def printed(*command: str | Path) -> tuple[int | None, str]:
     return run.returncode, output.decode()
 
 
+@pytest.mark.long
 @pytest.mark.asyncio
 async def test_lines_for_tritons_clients_run(classifier: MeshRun) -> None:
     if not PYTHON.exists():
@@ -73,6 +74,7 @@ async def test_lines_for_tritons_clients_run(classifier: MeshRun) -> None:
         assert status == 0, output
 
 
+@pytest.mark.long
 @pytest.mark.asyncio
 @pytest.mark.skipif(shutil.which("curl") is None, reason="there is no curl")
 async def test_commands_print_what_the_document_says(classifier: MeshRun) -> None:

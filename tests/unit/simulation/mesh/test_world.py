@@ -60,6 +60,7 @@ def test_everything_works_while_nothing_breaks() -> None:
     assert result.seconds < 10.0
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("plot", list(BY_NAME))
 def test_the_same_seed_shows_the_same(plot: str) -> None:
     scenario = generate(3, 2.0, plot)
@@ -72,6 +73,7 @@ def test_the_same_seed_shows_the_same(plot: str) -> None:
     assert run(replace(scenario, seed=4)).digest != one.digest
 
 
+@pytest.mark.long
 def test_the_same_seeds_show_the_same_in_other_processes() -> None:
     command = [sys.executable, "-m", "simulation.mesh.worker", "3", "", ""]
     environment = {**os.environ, "PYTHONHASHSEED": "0"}
