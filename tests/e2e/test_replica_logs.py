@@ -79,6 +79,7 @@ async def test_what_a_handler_prints_is_read_from_anywhere_and_outlives_the_cont
         assert "stop requested" in followed.out
 
 
+@pytest.mark.long
 @pytest.mark.timeout(120)
 async def test_a_crash_loop_is_seen_with_its_last_words(tmp_path: Path) -> None:
     async with lone_controller(tmp_path, CRASHING) as lone:
