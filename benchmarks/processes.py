@@ -150,7 +150,7 @@ class ProcessMesh:
         there = {
             each.router_id
             for each in members.routers
-            if members.is_current(each) and each.linked_replica_ids >= ready_ids
+            if members.is_current(each) and ready_ids.issubset(each.linked_replica_ids)
         }
         missing = [router.name for router in self.routers if router.name not in there]
         return f"no table or no links at {', '.join(missing)}" if missing else ""

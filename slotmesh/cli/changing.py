@@ -20,18 +20,15 @@ from typing import Any, Final
 import grpc
 from google.protobuf.descriptor import ServiceDescriptor
 
-from slotmesh.cli.applied import Applied, FieldDifference
 from slotmesh.cli.connection import ConnectionBroke, Peer, is_lost, leader_among, standing_of
 from slotmesh.cli.console import CommandFailed, say
 from slotmesh.cli.snapshot import ControllerStatus
-from slotmesh.convert.specification import route_from_wire
 from slotmesh.errors import Reason, SlotmeshError
 from slotmesh.ids import new_id
-from slotmesh.spec.routes import Route
 from slotmesh.spec.writing import UNSET
 from slotmesh.status import from_rpc_error
-from slotmesh.v1 import controller_service_pb2, route_service_pb2
-from slotmesh.v1.route_service_pb2_grpc import RouteServiceStub
+from slotmesh.v1 import controller_service_pb2 as pb
+from slotmesh.v1 import route_service_pb2
 
 STORED_ON_HOLD: Final = (
     "slotmesh: the controller is on hold: the change is stored, and takes no effect before an operator ends the hold"
@@ -47,7 +44,7 @@ def _changing(service: ServiceDescriptor) -> frozenset[str]:
     return frozenset(rpc.name for rpc in service.methods if "request_id" in rpc.input_type.fields_by_name)
 
 
-CHANGING: Final = _changing(controller_service_pb2.DESCRIPTOR.services_by_name["ControllerService"]) | _changing(
+CHANGING: Final = _changing(pb.DESCRIPTOR.services_by_name["ControllerService"]) | _changing(
     route_service_pb2.DESCRIPTOR.services_by_name["RouteService"]
 )
 """Rpcs of controllers that change state."""
@@ -57,7 +54,7 @@ QUESTIONS: Final = (
     frozenset(
         rpc.name
         for service in (
-            controller_service_pb2.DESCRIPTOR.services_by_name["ControllerService"],
+            pb.DESCRIPTOR.services_by_name["ControllerService"],
             route_service_pb2.DESCRIPTOR.services_by_name["RouteService"],
         )
         for rpc in service.methods
@@ -211,7 +208,9 @@ ATTEMPTS: Final = 10
 """The number of attempts while other clients change the configuration in between."""
 
 
-async def set_num_replicas(stub: Any, backend: str, replicas: int, *, dry_run: bool, **terms: Any) -> Applied:
+async def set_num_replicas(
+    stub: Any, backend: str, replicas: int, *, dry_run: bool, **terms: Any
+) -> pb.ApplyMeshResponse:
     """Sets the number of replicas, whatever else of the backend is changed meanwhile.
 
     Reads the backend and writes it back with the new `num_replicas`; if its revision has changed in between, does so
@@ -221,55 +220,20 @@ async def set_num_replicas(stub: Any, backend: str, replicas: int, *, dry_run: b
         grpc.RpcError: the controller refuses, or the revision has changed in each of `ATTEMPTS` attempts.
     """
     for remaining in reversed(range(ATTEMPTS)):
-        said = await stub.GetBackend(controller_service_pb2.GetBackendRequest(name=backend), **terms)
-        before = str(said.backend.num_replicas) if said.backend.HasField("num_replicas") else UNSET
+        read = await stub.GetBackend(pb.GetBackendRequest(name=backend), **terms)
+        before = str(read.backend.num_replicas) if read.backend.HasField("num_replicas") else UNSET
         # As the controller sent it: settings that only a newer version knows stay as they are.
-        said.backend.num_replicas = replicas
-        request = controller_service_pb2.ApplyBackendRequest(
-            backend=said.backend, dry_run=dry_run, expected_revision=said.revision
-        )
+        read.backend.num_replicas = replicas
+        request = pb.ApplyBackendRequest(backend=read.backend, dry_run=dry_run, expected_revision=read.revision)
         try:
             response = await stub.ApplyBackend(request, **terms)
         except grpc.RpcError as error:
             if remaining and from_rpc_error(error).reason is Reason.REVISION_CONFLICT:
                 continue
             raise
-        return _applied(response.revision, backend, before, str(replicas))
+        subject, is_changed = f"backend/{backend}", before != str(replicas)
+        applied = pb.ApplyMeshResponse(revision=response.revision)
+        (applied.updated if is_changed else applied.unchanged).append(subject)
+        applied.fields.add(subject=subject, field="num_replicas", before=before, after=str(replicas))
+        return applied
     raise AssertionError("the last attempt returns or raises")
-
-
-def _applied(revision: int, backend: str, before: str, after: str) -> Applied:
-    subject, is_changed = f"backend/{backend}", before != after
-    return Applied(
-        revision=revision,
-        created=(),
-        updated=(subject,) if is_changed else (),
-        unchanged=() if is_changed else (subject,),
-        deleted=(),
-        fields=(FieldDifference(subject=subject, field="num_replicas", before=before, after=after),),
-    )
-
-
-class RouteRequests:
-    """Raises SlotmeshError where the controller refuses, CommandFailed where it cannot be reached."""
-
-    def __init__(
-        self, connection: ControllerConnection, *, timeout_s: float, metadata: tuple[tuple[str, str], ...]
-    ) -> None:
-        self._connection = connection
-        self._stub = connection.stub(RouteServiceStub)
-        self._timeout_s = timeout_s
-        self._metadata = metadata
-
-    async def list(self) -> tuple[Route, ...]:
-        """All routes, by path."""
-        with self._connection.peer.telling():
-            response = await self._stub.ListRoutes(route_service_pb2.ListRoutesRequest(), timeout=self._timeout_s)
-        return tuple(map(route_from_wire, response.routes))
-
-    async def delete(self, path: str) -> int:
-        """Returns the configuration's revision after that. Raises RouteNotFound."""
-        request = route_service_pb2.DeleteRouteRequest(path=path)
-        with self._connection.peer.telling():
-            response = await self._stub.DeleteRoute(request, timeout=self._timeout_s, metadata=self._metadata)
-        return int(response.revision)

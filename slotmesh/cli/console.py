@@ -12,15 +12,17 @@ import asyncio
 import json
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Annotated, Any, Final, TextIO, TypeVar
+from typing import Annotated, Any, Final, TextIO, TypeAlias, TypeVar
 
 import typer
 from rich.console import Console, ConsoleOptions, RenderableType
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.segment import Segment
+from rich.table import Table
 from rich.text import Text
 
 from slotmesh.errors import SlotmeshError
@@ -62,7 +64,10 @@ class OutputForm(StrEnum):
 Output = Annotated[
     OutputForm,
     typer.Option(
-        "--output", "-o", help="The form: for people, for programs, or only the names that other commands take."
+        "--output",
+        "-o",
+        help="For people; for programs, with the fields of the messages in protos/slotmesh/v1; or only the names that"
+        " other commands take.",
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="The same as `--output json`.")]
@@ -124,6 +129,7 @@ INTERRUPTED: Final = 130
 """Exit status: Ctrl-C ended it before it had done what it had to."""
 
 ResultT = TypeVar("ResultT")
+RowT = TypeVar("RowT")
 
 
 class CommandFailed(Exception):
@@ -181,3 +187,50 @@ def console_of(out: TextIO) -> Console:
     """Where tables go. What is printed is taken as it is."""
     width = None if out.isatty() else _PIPED_WIDTH
     return PrintableConsole(file=out, width=width)
+
+
+Columns: TypeAlias = Mapping[str, Callable[[RowT], Text | str | int]]
+"""The columns of a table by title: the cell of a row. A cell of 0 or "" is empty."""
+
+
+def table_of(title: str, columns: Columns[RowT], rows: Iterable[RowT]) -> Table:
+    """A table for people: a row for each of the rows."""
+    table = Table(title=title, title_justify="left", title_style="bold")
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    for row in rows:
+        cells = [cell(row) for cell in columns.values()]
+        table.add_row(*(cell if isinstance(cell, Text) else str(cell or "") for cell in cells))
+    return table
+
+
+def write_subjects(form: OutputForm, verb: str, subjects: Sequence[str]) -> None:
+    """Prints what was done with these subjects, a line each, as `forgotten replica/a`."""
+    Printable(
+        table=lambda out: out.writelines(f"{verb:<9} {subject}\n" for subject in subjects),
+        document=lambda: {verb: [*subjects]},
+        names=lambda: subjects,
+    ).write(form)
+
+
+class ProgressBar:
+    """A bar that fills step by step, on a terminal; nothing elsewhere."""
+
+    def __init__(self, out: TextIO) -> None:
+        texts = (TextColumn(f"{{task.{field}}}", markup=False) for field in ("description", "fields[left]"))
+        title, left = texts
+        columns = (title, BarColumn(), MofNCompleteColumn(), left, TimeElapsedColumn())
+        console = PrintableConsole(file=out)
+        self._bar = Progress(*columns, console=console, disable=not out.isatty(), transient=True)
+
+    def __enter__(self) -> ProgressBar:
+        self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.stop()
+
+    def show(self, title: str, completed: int, total: int, left: str) -> None:
+        """Moves the bar. `left`: what is missing."""
+        task = self._bar.task_ids[0] if self._bar.task_ids else self._bar.add_task(title, left="")
+        self._bar.update(task, completed=completed, total=total, left=left)

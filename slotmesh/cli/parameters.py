@@ -76,6 +76,17 @@ ServerAddress = Annotated[
     ),
 ]
 
+OneRouter = Annotated[
+    str,
+    typer.Option(
+        "--router",
+        parser=lambda text: text and read_address(text),
+        metavar="HOST:PORT",
+        help="Only this router. Default: all that the controller lists.",
+        show_default=False,
+    ),
+]
+
 BACKEND: Final = "backend"
 ENDPOINT: Final = "endpoint"
 ROUTE: Final = "route"

@@ -1,4 +1,4 @@
-"""Shares of traffic (`v1=0.9`) and shifts as people type them; and shifts as lines, as a progress bar, and as JSON."""
+"""Shares of traffic (`v1=0.9`) and shifts as people type them; and shifts as lines and as JSON."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Annotated, Any, Final, TextIO
+from typing import Annotated, Any, Final
 
 import typer
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-from slotmesh.cli.console import NOT_IN_TIME, WRONG_INPUT, CommandFailed, PrintableConsole
+from slotmesh.cli.console import NOT_IN_TIME, WRONG_INPUT, CommandFailed, ProgressBar
+from slotmesh.cli.documents import local_time, message_document, word_of
 from slotmesh.cli.operator import Operator
 from slotmesh.cli.parameters import read_duration
-from slotmesh.cli.snapshot import ShiftStatus, StepCalls
+from slotmesh.cli.snapshot import is_under_way, is_waiting
 from slotmesh.names import did_you_mean
 from slotmesh.spec.model import InvalidSpec, SpecViolation, TrafficPolicy
 from slotmesh.spec.rules import show, traffic_violations
@@ -23,99 +23,67 @@ from slotmesh.units import format_duration, parse_duration
 from slotmesh.v1 import controller_service_pb2 as pb
 
 
-def shift_lines(shift: ShiftStatus) -> Iterator[str]:
-    """How it is; while it is under way, what it is judged by, too."""
-    phase = shift.phase.lower().replace("_", " ")
-    at = "" if shift.end_time is None else shift.end_time.astimezone().strftime(" at %H:%M:%S")
-    if shift.is_waiting:
+def shift_lines(shift: pb.TrafficShift) -> Iterator[str]:
+    """Its progress; while it is under way, also the figures by which guards judge it."""
+    if is_waiting(shift):
         yield waiting_line(shift)
         return
-    line = f"shift to {_weights(shift.to_weights)}: {phase}{at}, step {shift.step_number} of {shift.steps}"
+    line = f"shift to {_weights(shift.to_weights)}: {_phase(shift)}{local_time(shift, 'end_time', ' at %H:%M:%S')}"
+    line += f", step {shift.step_number} of {shift.steps}"
     yield f"{line}: {shift.reason}" if shift.reason else f"{line}, {_terms(shift)}"
-    if shift.is_under_way:
+    if is_under_way(shift):
         yield from (f"  {_calls(it)}" for it in shift.figures)
         if shift.waits_for:
             yield f"  the next step waits: {shift.waits_for}"
 
 
-def waiting_line(shift: ShiftStatus) -> str:
+def waiting_line(shift: pb.TrafficShift) -> str:
     """What traffic waits for that moves when rollouts are complete."""
     why = shift.waits_for or f"the rollout of {', '.join(shift.awaited_backends)}"
     return f"traffic of {shift.endpoint} moves to {_weights(shift.to_weights)} later; it waits for {why}"
 
 
-def shift_as_json(shift: ShiftStatus) -> dict[str, Any]:
-    """The same, as values of JSON. Times are ISO 8601 in UTC."""
+def shift_document(shift: pb.TrafficShift) -> dict[str, Any]:
+    """The shift as values of JSON: weights as `from` and `to`, guards as people write them, figures by backend."""
+    figures: dict[bool, dict[str, Any]] = {False: {}, True: {}}
+    for it in shift.figures:
+        figures[it.is_shadow][it.backend] = message_document(it, leave_out={"backend", "calls", "is_shadow"})
+        figures[it.is_shadow][it.backend]["copies" if it.is_shadow else "calls"] = it.calls
     return {
-        "endpoint": shift.endpoint,
-        "phase": shift.phase,
+        **message_document(shift, leave_out={"from_weights", "to_weights", "guards", "figures"}),
         "from": dict(shift.from_weights),
         "to": dict(shift.to_weights),
-        "step_number": shift.step_number,
-        "steps": shift.steps,
-        "every_s": shift.every_s,
-        "guards": [*shift.guards],
-        "min_calls": shift.min_calls,
-        "start_time": shift.start_time.isoformat(),
-        "step_time": shift.step_time.isoformat(),
-        "end_time": None if shift.end_time is None else shift.end_time.isoformat(),
-        "who": shift.who,
-        "reason": shift.reason,
-        "waits_for": shift.waits_for,
-        "awaited_backends": [*shift.awaited_backends],
-        "figures": {
-            it.backend: {"calls": it.calls, "failed": it.failed, "unanswered": it.unanswered, "p99_s": it.p99_s}
-            for it in shift.figures
-            if not it.is_shadow
-        },
-        "shadow_figures": {
-            it.backend: {"copies": it.calls, "failed": it.failed, "unanswered": it.unanswered, "p99_s": it.p99_s}
-            for it in shift.figures
-            if it.is_shadow
-        },
+        "guards": [*map(_guard_text, shift.guards)],
+        "figures": figures[False],
+        "shadow_figures": figures[True],
     }
 
 
-class ShiftBar:
-    """A bar that fills step by step, on a terminal; nothing elsewhere."""
-
-    def __init__(self, out: TextIO) -> None:
-        columns = (
-            TextColumn("{task.description}", markup=False),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[left]}", markup=False),
-        )
-        self._bar = Progress(
-            *columns, TimeElapsedColumn(), console=PrintableConsole(file=out), disable=not out.isatty(), transient=True
-        )
-        self._task: TaskID | None = None
-
-    def __enter__(self) -> ShiftBar:
-        self._bar.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._bar.stop()
-
-    def show(self, shift: ShiftStatus) -> None:
-        if self._task is None:
-            self._task = self._bar.add_task(shift.endpoint, total=shift.steps, left="")
-        left = shift.waits_for or "; ".join(map(_calls, shift.figures))
-        self._bar.update(self._task, completed=shift.step_number, total=shift.steps, left=left)
+def _phase(shift: pb.TrafficShift) -> str:
+    return word_of(shift, "phase").lower().replace("_", " ")
 
 
-def _terms(shift: ShiftStatus) -> str:
-    every = f"every {format_duration(timedelta(seconds=shift.every_s))}"
+def _terms(shift: pb.TrafficShift) -> str:
+    every = f"every {format_duration(shift.every.ToTimedelta())}"
     if not shift.guards:
         return f"{every}, without guards"
-    return f"{every}, guards {' '.join(shift.guards)} ({shift.min_calls} calls a step at least)"
+    guards = " ".join(map(_guard_text, shift.guards))
+    return f"{every}, guards {guards} ({shift.min_calls} calls a step at least)"
 
 
-def _calls(it: StepCalls) -> str:
+def _guard_text(guard: pb.ShiftGuard) -> str:
+    """A figure that only a newer controller knows is shown by its number."""
+    of = f"{guard.shadow}:" if guard.shadow else ""
+    if guard.figure == pb.SHIFT_FIGURE_ERROR_RATE:
+        return f"{of}error_rate={guard.max_error_rate:g}"
+    limit = format_duration(guard.max_time.ToTimedelta())
+    return f"{of}p99={limit}" if guard.figure == pb.SHIFT_FIGURE_P99 else f"{of}{guard.figure}={limit}"
+
+
+def _calls(it: pb.ShiftFigures) -> str:
     what = "copies of calls" if it.is_shadow else "calls"
     line = f"{it.backend}: {it.calls} {what} in this step, {it.failed} failed, {it.unanswered} not answered"
-    return line if it.p99_s is None else f"{line}, p99 {format_duration(timedelta(seconds=it.p99_s))} at most"
+    return f"{line}, p99 {format_duration(it.p99.ToTimedelta())} at most" if it.HasField("p99") else line
 
 
 def _weights(weights: Mapping[str, float]) -> str:
@@ -123,7 +91,7 @@ def _weights(weights: Mapping[str, float]) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class SaidPolicy:
+class PolicyChange:
     """A requested change of a traffic policy."""
 
     policy: TrafficPolicy
@@ -132,7 +100,7 @@ class SaidPolicy:
     """There should be no shadows."""
 
 
-def said_policy(
+def read_policy(
     endpoint: str,
     current: TrafficPolicy | None,
     weights: Sequence[str],
@@ -140,7 +108,7 @@ def said_policy(
     *,
     no_shadows: bool = False,
     backends: Collection[str] | None = None,
-) -> SaidPolicy:
+) -> PolicyChange:
     """The policy that was typed. A shadow of 0 is none, so `c=0` alone removes all shadows, as `no_shadows` does.
 
     `current` is the policy now; it only decides whether there are weights to keep. `backends`: the names of those that
@@ -149,25 +117,21 @@ def said_policy(
     Raises:
         InvalidSpec: with all violations in what was typed.
     """
-    mistakes: list[SpecViolation] = []
-    said = read_shares(f"{endpoint}.traffic", weights, mistakes)
-    cast = read_shares(f"{endpoint}.shadows", shadows, mistakes)
+    violations: list[SpecViolation] = []
+    typed = read_shares(f"{endpoint}.traffic", weights, violations)
+    copied = read_shares(f"{endpoint}.shadows", shadows, violations)
     if no_shadows and shadows:
-        mistakes.append(SpecViolation(f"{endpoint}.shadows", "--shadow and --no-shadows contradict each other"))
+        violations.append(SpecViolation(f"{endpoint}.shadows", "--shadow and --no-shadows contradict each other"))
     if not weights and (current is None or not current.weights):
-        mistakes.append(SpecViolation(f"{endpoint}.traffic", "there are no weights yet: give some, as v1=1"))
-    policy = TrafficPolicy(weights=said, shadows={name: share for name, share in cast.items() if share != 0.0})
-    if mistakes := mistakes or [*_mistakes_of(endpoint, policy)]:
+        violations.append(SpecViolation(f"{endpoint}.traffic", "there are no weights yet: give some, as v1=1"))
+    policy = TrafficPolicy(weights=typed, shadows={name: share for name, share in copied.items() if share != 0.0})
+    # Weights that are not given stay as they are, which is no violation.
+    rules = traffic_violations(endpoint, policy)
+    violations = violations or [it for it in rules if policy.weights or it.path != f"{endpoint}.traffic"]
+    if violations:
         unknown = [] if backends is None else [*_unknown_backends(endpoint, policy, backends)]
-        raise InvalidSpec([*mistakes, *unknown])
-    return SaidPolicy(policy, clear_shadows=no_shadows or bool(shadows and not policy.shadows))
-
-
-def _mistakes_of(endpoint: str, policy: TrafficPolicy) -> Iterator[SpecViolation]:
-    """Violations in what was typed. Weights that are not given stay as they are, which is no violation."""
-    for mistake in traffic_violations(endpoint, policy):
-        if policy.weights or mistake.path != f"{endpoint}.traffic":
-            yield mistake
+        raise InvalidSpec([*violations, *unknown])
+    return PolicyChange(policy, clear_shadows=no_shadows or bool(shadows and not policy.shadows))
 
 
 def _unknown_backends(endpoint: str, policy: TrafficPolicy, backends: Collection[str]) -> Iterator[SpecViolation]:
@@ -178,8 +142,8 @@ def _unknown_backends(endpoint: str, policy: TrafficPolicy, backends: Collection
                 yield SpecViolation(f"{endpoint}.{field}.{show(name)}", f"there is no backend {show(name)}{meant}")
 
 
-def read_shares(path: str, texts: Sequence[str], mistakes: list[SpecViolation]) -> Mapping[str, float]:
-    """Shares by backend. A text that is no share, or a backend that is given twice, is added to `mistakes`."""
+def read_shares(path: str, texts: Sequence[str], violations: list[SpecViolation]) -> Mapping[str, float]:
+    """Shares by backend. A text that is no share, or a backend that is given twice, is added to `violations`."""
     shares: dict[str, float] = {}
     for text in texts:
         name, equals, number = text.rpartition("=")
@@ -189,10 +153,10 @@ def read_shares(path: str, texts: Sequence[str], mistakes: list[SpecViolation]) 
             equals = ""
         else:
             if name in shares:
-                mistakes.append(SpecViolation(f"{path}.{show(name)}", "is given twice"))
+                violations.append(SpecViolation(f"{path}.{show(name)}", "is given twice"))
             shares[name] = share
         if not (name and equals):
-            mistakes.append(SpecViolation(path, f"expected BACKEND=SHARE such as v1=0.9, got {show(text)!r}"))
+            violations.append(SpecViolation(path, f"expected BACKEND=SHARE such as v1=0.9, got {show(text)!r}"))
     return shares
 
 
@@ -261,61 +225,62 @@ class ShiftOptions:
             raise CommandFailed(f"{endpoint}: nothing was changed\n  {wrong}", WRONG_INPUT)
 
 
-async def change_shift(operator: Operator, endpoint: str, said: ShiftOptions) -> int:
+async def change_shift(operator: Operator, endpoint: str, options: ShiftOptions) -> int:
     """Begins or ends a shift. Returns the revision after that. Raises CommandFailed."""
-    if said.to:
-        return await operator.shift_traffic(_request(endpoint, said))
-    return await operator.end_shift(endpoint, goes_back=said.goes_back)
+    if options.to:
+        return await operator.shift_traffic(_request(endpoint, options))
+    return await operator.end_shift(endpoint, goes_back=options.goes_back)
 
 
-async def follow_shift(operator: Operator, endpoint: str, patience: timedelta | None) -> ShiftStatus:
+async def follow_shift(operator: Operator, endpoint: str, patience: timedelta | None) -> pb.TrafficShift:
     """Shows how far a shift is until it has got there. `patience`: how long to wait; None: until it ends.
 
     Raises CommandFailed where it ends elsewhere, or not in time.
     """
     loop = asyncio.get_running_loop()
     deadline = None if patience is None else loop.time() + patience.total_seconds()
-    with ShiftBar(sys.stdout) as bar:
+    with ProgressBar(sys.stdout) as bar:
         while True:
             shift = await operator.shift(endpoint)
             if shift is None:
                 raise CommandFailed(f"{endpoint}: the shift is gone, with its endpoint", NOT_IN_TIME)
-            bar.show(shift)
-            if shift.is_there:
+            left = shift.waits_for or "; ".join(map(_calls, shift.figures))
+            bar.show(shift.endpoint, shift.step_number, shift.steps, left)
+            if shift.phase == pb.SHIFT_PHASE_COMPLETE:
                 return shift
-            if not shift.is_under_way:
-                raise CommandFailed(f"{endpoint}: {shift.phase.lower().replace('_', ' ')}: {shift.reason}", NOT_IN_TIME)
+            if not is_under_way(shift):
+                raise CommandFailed(f"{endpoint}: {_phase(shift)}: {shift.reason}", NOT_IN_TIME)
             if deadline is not None and loop.time() >= deadline:
                 raise CommandFailed(_late(shift, patience or timedelta()), NOT_IN_TIME)
             await asyncio.sleep(POLL_S)
 
 
-def _late(shift: ShiftStatus, patience: timedelta) -> str:
+def _late(shift: pb.TrafficShift, patience: timedelta) -> str:
     line = (
         f"{shift.endpoint}: after {format_duration(patience)} at step {shift.step_number} of {shift.steps}, and goes on"
     )
     return f"{line}; the next step waits: {shift.waits_for}" if shift.waits_for else line
 
 
-def _request(endpoint: str, said: ShiftOptions) -> pb.ShiftTrafficRequest:
-    mistakes: list[SpecViolation] = []
+def _request(endpoint: str, options: ShiftOptions) -> pb.ShiftTrafficRequest:
+    violations: list[SpecViolation] = []
     request = pb.ShiftTrafficRequest(
         endpoint=endpoint,
-        weights=read_shares(f"{endpoint}.shift", said.to, mistakes),
-        step=STEP if said.step is None else said.step,
-        guards=[guard for text in said.guards if (guard := _guard(text, mistakes)) is not None],
-        min_calls=said.min_calls or 0,
-        require_ready=not said.forces,
+        weights=read_shares(f"{endpoint}.shift", options.to, violations),
+        step=STEP if options.step is None else options.step,
+        guards=[guard for text in options.guards if (guard := _guard(text, violations)) is not None],
+        min_calls=options.min_calls or 0,
+        require_ready=not options.forces,
     )
-    request.every.FromTimedelta(said.every or EVERY)
-    if said.min_calls is not None and said.min_calls < 1:
-        mistakes.append(SpecViolation("--min-calls", f"must be 1 or more, is {said.min_calls}"))
-    if mistakes:
-        raise CommandFailed("\n  ".join([f"{endpoint}: nothing was changed", *map(str, mistakes)]), WRONG_INPUT)
+    request.every.FromTimedelta(options.every or EVERY)
+    if options.min_calls is not None and options.min_calls < 1:
+        violations.append(SpecViolation("--min-calls", f"must be 1 or more, is {options.min_calls}"))
+    if violations:
+        raise CommandFailed("\n  ".join([f"{endpoint}: nothing was changed", *map(str, violations)]), WRONG_INPUT)
     return request
 
 
-def _guard(text: str, mistakes: list[SpecViolation]) -> pb.ShiftGuard | None:
+def _guard(text: str, violations: list[SpecViolation]) -> pb.ShiftGuard | None:
     named, _, limit = text.partition("=")
     shadow, colon, figure = named.rpartition(":")
     try:
@@ -330,5 +295,5 @@ def _guard(text: str, mistakes: list[SpecViolation]) -> pb.ShiftGuard | None:
     except ValueError:
         pass  # reported below, with the figures that exist
     expected = "error_rate=SHARE or p99=DURATION, as p99=200ms, or of a shadow, as dark:p99=200ms"
-    mistakes.append(SpecViolation("--guard", f"expected {expected}, got {show(text)!r}"))
+    violations.append(SpecViolation("--guard", f"expected {expected}, got {show(text)!r}"))
     return None

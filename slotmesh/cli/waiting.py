@@ -9,26 +9,28 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
-from datetime import datetime, timedelta
+from datetime import timedelta
 from types import MappingProxyType
 from typing import Annotated, Final, TypeAlias
 
 import typer
 
 from slotmesh.cli.console import FAILED, NOT_IN_TIME, CommandFailed, say
+from slotmesh.cli.documents import word_of
 from slotmesh.cli.operator import Operator
 from slotmesh.cli.parameters import read_duration
 from slotmesh.cli.shifting import waiting_line
-from slotmesh.cli.snapshot import ENDED, FAILED_STATE, Members, ReplicaStatus, RouterStatus, Snapshot
+from slotmesh.cli.snapshot import ENDED, Members, Snapshot, is_paused, is_waiting
 from slotmesh.errors import SlotmeshError
 from slotmesh.spec.model import DOCUMENT_SETTINGS, Backend
 from slotmesh.spec.setting import Change
 from slotmesh.units import format_duration
+from slotmesh.v1 import controller_service_pb2 as pb
+from slotmesh.v1 import mesh_pb2
 
-_OVER: Final = frozenset({FAILED_STATE, "STOPPED"})
 _MAX_REASON_CHARS: Final = 200
-EndedRollouts: TypeAlias = Mapping[str, datetime | None]
-"""When the rollout of a backend was taken back; None: it was not."""
+EndedRollouts: TypeAlias = Mapping[str, int]
+"""When the rollout of a backend was taken back, in nanoseconds since 1970; 0: it was not."""
 NO_ENDS: Final[EndedRollouts] = MappingProxyType({})
 
 
@@ -48,7 +50,7 @@ def taken_back(
         other = _not_in_force(wanted[name], live[name]) if name in wanted and name in live else []
         if other:
             lines.append(f"{name}: {rollout.taken_back}; its {', '.join(other)} is not what the file says")
-        elif rollout.taken_back_time != ended.get(name):
+        elif rollout.taken_back_time.ToNanoseconds() != ended.get(name, 0):
             lines.append(f"{name}: {rollout.taken_back}")
     return lines
 
@@ -67,7 +69,7 @@ def _not_in_force(wanted: Backend, live: Backend) -> list[str]:
 def still_lacks(snapshot: Snapshot, backends: Collection[str], revision: int) -> list[str]:
     """What is missing of these backends, and of the configuration's revision, a line each."""
     members = snapshot.members
-    paused = {it.backend for it in snapshot.rollouts if it.is_paused}
+    paused = {it.backend for it in snapshot.rollouts if is_paused(it)}
     lacking = [
         line
         for it in snapshot.backends
@@ -78,7 +80,9 @@ def still_lacks(snapshot: Snapshot, backends: Collection[str], revision: int) ->
     if behind:
         lacking.append(f"routers: {len(behind)} of {len(members.routers)} do not have the change yet")
     ready = frozenset(name for backend in backends for name in members.ready(backend))
-    unlinked = [it.router_id for it in members.routers if it not in behind and not it.linked_replica_ids >= ready]
+    unlinked = [
+        it.router_id for it in members.routers if it not in behind and not ready.issubset(it.linked_replica_ids)
+    ]
     if unlinked:
         lacking.append(f"routers: {', '.join(unlinked)} not linked to all replicas yet")
     return lacking
@@ -90,15 +94,15 @@ def moving(snapshot: Snapshot, endpoints: Collection[str]) -> tuple[list[str], l
     for shift in snapshot.shifts:
         if shift.endpoint not in endpoints:
             continue
-        if shift.is_waiting:
+        if is_waiting(shift):
             lacking.append(waiting_line(shift))
-        elif not (shift.is_there or shift.is_under_way):
+        elif shift.phase not in {pb.SHIFT_PHASE_COMPLETE, pb.SHIFT_PHASE_SHIFTING}:
             ended.append(f"traffic of {shift.endpoint} stays where it is: {shift.reason}")
     return lacking, ended
 
 
 def _of(backend: str, wanted: int | None, members: Members, *, is_paused: bool) -> Iterator[str]:
-    replicas = [it for it in members.replicas if it.backend == backend and it.state not in _OVER]
+    replicas = [it for it in members.replicas if it.backend == backend and it.state not in ENDED]
     current = sum(it.replica_id in members.ready(backend) and not it.outdated for it in replicas)
     old = sum(it.outdated for it in replicas)
     held = f"; its rollout is paused: `slotmesh rollout resume {backend}` lets it continue" if is_paused and old else ""
@@ -112,11 +116,11 @@ def _of(backend: str, wanted: int | None, members: Members, *, is_paused: bool) 
 def _why(backend: str, members: Members) -> str:
     """The newest failure of a replica that should have got ready."""
     failed = [it for it in members.replicas if it.backend == backend and it.error and not it.outdated]
-    newest: ReplicaStatus | None = max(failed, key=lambda it: (it.start_time is not None, it.start_time), default=None)
+    newest = max(failed, key=lambda it: it.start_time.ToNanoseconds(), default=None)
     if newest is None:
         return ""
     reason = newest.error.strip().splitlines()[-1][:_MAX_REASON_CHARS]
-    return f"; {newest.replica_id} {newest.state.lower()}: {reason}"
+    return f"; {newest.replica_id} {word_of(newest, 'state').lower()}: {reason}"
 
 
 POLL_S: Final = 0.1
@@ -145,7 +149,7 @@ DEFAULT_PATIENCE: Final = timedelta(minutes=2)
 
 async def ends_of_rollouts(operator: Operator) -> EndedRollouts:
     """When the rollouts of backends were taken back last, to be looked at before a change is made."""
-    return {it.backend: it.taken_back_time for it in await operator.rollouts()}
+    return {it.backend: it.taken_back_time.ToNanoseconds() for it in await operator.rollouts()}
 
 
 @contextmanager
@@ -176,9 +180,9 @@ class KnownRouters:
     def __init__(self, operator: Operator) -> None:
         self._connection = operator.connection
         self._reconnects = operator.connection.reconnects
-        self._known: Mapping[str, RouterStatus] = {}
+        self._known: Mapping[str, mesh_pb2.Router] = {}
 
-    def missing(self, members: Members) -> tuple[RouterStatus, ...]:
+    def missing(self, members: Members) -> tuple[mesh_pb2.Router, ...]:
         """Those of them that are not attached again, of whose tables nothing is known."""
         there = {it.router_id: it for it in members.routers}
         if self._connection.reconnects == self._reconnects:
@@ -208,7 +212,7 @@ async def wait_until_ready(
     """
     loop = asyncio.get_running_loop()
     deadline, failing_since = loop.time() + patience.total_seconds(), 0.0
-    told: list[str] = []
+    printed: list[str] = []
     routers = KnownRouters(operator)
     while True:
         snapshot = await operator.snapshot()
@@ -236,9 +240,9 @@ async def wait_until_ready(
             lines = [f"{done}, but not ready within {format_duration(patience)}:", *lacking]
             raise CommandFailed("\n  ".join(lines), NOT_IN_TIME)
         for line in lacking:
-            if line not in told:
+            if line not in printed:
                 say(f"slotmesh: {line}", err=True)
-        told = lacking
+        printed = lacking
         await asyncio.sleep(POLL_S)
     typer.echo("slotmesh: ready", err=True)
 
@@ -251,7 +255,7 @@ async def wait_until_ended(operator: Operator, replica_ids: Collection[str], pat
         it for it in (await operator.members()).replicas if it.replica_id in replica_ids and it.state not in ENDED
     ]:
         if loop.time() >= deadline:
-            lines = [f"told to drain, but not ended within {format_duration(patience)}:"]
-            lines += [f"{it.replica_id} {it.state.lower()}" for it in remaining]
+            lines = [f"draining, but not ended within {format_duration(patience)}:"]
+            lines += [f"{it.replica_id} {word_of(it, 'state').lower()}" for it in remaining]
             raise CommandFailed("\n  ".join(lines), NOT_IN_TIME)
         await asyncio.sleep(POLL_S)

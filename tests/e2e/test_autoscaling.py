@@ -9,6 +9,7 @@ import pytest
 
 import slotmesh
 from benchmarks.processes import ProcessMesh, process_mesh
+from slotmesh.cli.snapshot import READY_STATE, STARTING_STATE
 from slotmesh.client.mesh import Mesh as Client
 from slotmesh.spec.model import Autoscale, Backend, Endpoint, Mesh, TrafficPolicy
 
@@ -35,7 +36,7 @@ async def until(ask: Callable[[], Awaitable[bool]]) -> None:
 
 async def running(mesh: ProcessMesh) -> int:
     """Replicas that run, and are not asked to end."""
-    return sum(it.state in {"STARTING", "READY"} for it in (await mesh.operator.members()).replicas)
+    return sum(it.state in {STARTING_STATE, READY_STATE} for it in (await mesh.operator.members()).replicas)
 
 
 async def caller(client: Client) -> None:

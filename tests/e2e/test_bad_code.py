@@ -23,7 +23,9 @@ import pytest
 
 import slotmesh
 from slotmesh.cli.operator import Operator
+from slotmesh.cli.snapshot import READY_STATE
 from slotmesh.cli.waiting import FAILING_S
+from slotmesh.v1 import controller_service_pb2 as pb
 from tests.support.mesh import ROOT
 from tests.support.shell import Said
 from tests.support.shell import slotmesh as command
@@ -98,7 +100,7 @@ class Shop:
     async def kill_replicas(self) -> None:
         """Each of them; returns when others are ready in their place."""
         async with Operator.at(self.controller) as operator:
-            before = {it.replica_id: it.pid for it in (await operator.members()).replicas if it.state == "READY"}
+            before = {it.replica_id: it.pid for it in (await operator.members()).replicas if it.state == READY_STATE}
             for pid in before.values():
                 os.kill(pid, signal.SIGKILL)
 
@@ -287,4 +289,4 @@ async def responds(shop: Shop) -> bool:
 
 async def is_rolled_out(shop: Shop) -> bool:
     async with Operator.at(shop.controller) as operator:
-        return all(it.phase == "COMPLETE" and not it.outdated for it in await operator.rollouts())
+        return all(it.phase == pb.ROLLOUT_PHASE_COMPLETE and not it.outdated for it in await operator.rollouts())

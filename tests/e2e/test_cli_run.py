@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from slotmesh.cli.local.child import how
+from slotmesh.cli.snapshot import FAILED_STATE
 from tests.support.controllers import eventually
 from tests.support.mesh import ROOT, MeshRun, mesh_run, started_mesh
 from tests.support.shell import slotmesh
@@ -199,7 +200,7 @@ async def test_status_tells_once_why_replicas_fail(folder: Path) -> None:
         assert (await slotmesh("apply", "-", env=env, stdin=bad)).status == 0
 
         async def failed() -> list[str]:
-            return [it.error for it in (await mesh.members()).replicas if it.state == "FAILED" and "\n" in it.error]
+            return [it.error for it in (await mesh.members()).replicas if it.state == FAILED_STATE and "\n" in it.error]
 
         await eventually(lambda: _are(failed, 2), what="two replicas failed")
         status, whole = await asyncio.gather(slotmesh("status", env=env), slotmesh("status", "--tracebacks", env=env))

@@ -56,7 +56,7 @@ class Running:
         while True:
             members = await self.members()
             ready = members.ready()
-            current = [it for it in members.routers if members.is_current(it) and it.linked_replica_ids >= ready]
+            current = [it for it in members.routers if members.is_current(it) and ready.issubset(it.linked_replica_ids)]
             if ready == self.replicas.keys() and len(current) == len(self.routers):
                 return time.monotonic() - begin
             assert time.monotonic() < begin + RIGHT_WITHIN_S, f"not in time: {members}\n{self.controller.log_text}"

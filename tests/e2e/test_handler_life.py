@@ -15,11 +15,11 @@ import pytest
 
 import slotmesh
 from slotmesh.cli.operator import Operator
-from slotmesh.cli.snapshot import FAILED_STATE, READY_STATE, ReplicaStatus
+from slotmesh.cli.snapshot import FAILED_STATE, READY_STATE
 from slotmesh.codec import MSGPACK, decode, encode
 from slotmesh.runtime.channels import open_channel
 from slotmesh.spec.document import parse_mesh
-from slotmesh.v1 import call_pb2, router_service_pb2, router_service_pb2_grpc
+from slotmesh.v1 import call_pb2, mesh_pb2, router_service_pb2, router_service_pb2_grpc
 from tests.support.mesh import MeshRun, started_mesh
 from tests.support.recorder import VARIABLE, Event, read_records
 from tests.support.shell import slotmesh as command
@@ -56,11 +56,11 @@ async def apply(mesh: MeshRun, backend: str, *, replicas: int = 1, **user_config
         await operator.apply(parse_mesh(json.dumps({"backends": {backend: spec}})))
 
 
-async def replicas_of(mesh: MeshRun, backend: str) -> list[ReplicaStatus]:
+async def replicas_of(mesh: MeshRun, backend: str) -> list[mesh_pb2.Replica]:
     return [it for it in (await mesh.members()).replicas if it.backend == backend]
 
 
-async def until(mesh: MeshRun, backend: str, holds: Any, *, timeout: float = 60.0) -> list[ReplicaStatus]:
+async def until(mesh: MeshRun, backend: str, holds: Any, *, timeout: float = 60.0) -> list[mesh_pb2.Replica]:
     """The backend's replicas, once this is true of them."""
     deadline = time.monotonic() + timeout
     while not holds(found := await replicas_of(mesh, backend)):

@@ -12,8 +12,8 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 import slotmesh
-from slotmesh.cli.snapshot import ReplicaStatus
 from slotmesh.runtime.channels import open_channel
+from slotmesh.v1 import mesh_pb2
 from tests.support.mesh import MeshRun, started_mesh
 from tests.support.metrics import scraped
 from tests.support.shell import slotmesh as command_line
@@ -100,12 +100,12 @@ async def test_a_handler_that_blocks_the_replica_is_reported_and_can_be_given_a_
         assert await blocker.places() == ["handler-loop", "handler-loop"]
 
 
-async def only_replica(mesh: MeshRun) -> ReplicaStatus:
+async def only_replica(mesh: MeshRun) -> mesh_pb2.Replica:
     (replica,) = (await mesh.members()).replicas
     return replica
 
 
-async def reported(mesh: MeshRun, warning: str) -> ReplicaStatus:
+async def reported(mesh: MeshRun, warning: str) -> mesh_pb2.Replica:
     """The replica, once it warns of this."""
     deadline = time.monotonic() + 10.0
     while not (replica := await only_replica(mesh)).warning.startswith(warning):

@@ -12,6 +12,7 @@ import pytest
 
 import slotmesh
 from slotmesh.cli.operator import Operator
+from slotmesh.v1 import controller_service_pb2 as pb
 from tests.e2e.test_bad_code import (
     Shop,
     called,
@@ -198,4 +199,8 @@ async def _answered(trial: Trial, answer: str) -> bool:
 async def _has_ended(trial: Trial) -> bool:
     async with Operator.at(trial.shop.controller) as operator:
         shift = await operator.shift("e")
-    return shift is not None and shift.phase == "TAKEN_BACK" and "rollout of v1 was taken back" in shift.reason
+    return (
+        shift is not None
+        and shift.phase == pb.SHIFT_PHASE_TAKEN_BACK
+        and "rollout of v1 was taken back" in shift.reason
+    )

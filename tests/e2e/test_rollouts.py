@@ -14,9 +14,10 @@ import pytest
 
 import slotmesh
 from benchmarks.processes import ProcessMesh, process_mesh
-from slotmesh.cli.snapshot import RolloutStatus
+from slotmesh.cli.snapshot import READY_STATE
 from slotmesh.client.mesh import Mesh as Client
 from slotmesh.spec.model import Backend, Endpoint, Mesh, TrafficPolicy
+from slotmesh.v1 import controller_service_pb2 as pb
 
 HANDLERS = "tests.e2e.rollout_handlers"
 ENDPOINTS = (Endpoint(name="e", traffic=TrafficPolicy(weights={"b": 1.0})),)
@@ -84,12 +85,12 @@ async def loaded(client: Client) -> AsyncIterator[Load]:
             load.is_over = True
 
 
-async def rolled_out(mesh: ProcessMesh, *, taken_back: bool = False) -> RolloutStatus:
+async def rolled_out(mesh: ProcessMesh, *, taken_back: bool = False) -> pb.Rollout:
     """The rollout, once it is complete, and what was taken back is gone."""
     async with asyncio.timeout(TIMEOUT_S):
         while True:
             (found,) = await mesh.operator.rollouts("b")
-            if found.phase == "COMPLETE" and not found.outdated and bool(found.taken_back) == taken_back:
+            if found.phase == pb.ROLLOUT_PHASE_COMPLETE and not found.outdated and bool(found.taken_back) == taken_back:
                 return found
             await asyncio.sleep(0.02)
 
@@ -139,7 +140,7 @@ async def test_a_rollout_to_what_does_not_start_is_taken_back_and_costs_no_call(
         (newest, *_) = await mesh.operator.revisions(1)
         assert (newest.who, newest.note) == ("controller", "rollout of b taken back")
         members = await mesh.operator.members()
-        assert {it.replica_id for it in members.replicas if it.state == "READY"} == old, "none of them was touched"
+        assert {it.replica_id for it in members.replicas if it.state == READY_STATE} == old, "none of them was touched"
         require_order(log)
 
 

@@ -14,8 +14,8 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 
 import slotmesh
-from slotmesh.cli.event_stream import EventFilter
 from slotmesh.cli.operator import Operator
+from slotmesh.v1 import controller_service_pb2 as pb
 from tests.e2e.secretive_handlers import SECRETS
 from tests.support.collector import Collector, SeenSpan, collector, needs_collector
 from tests.support.http_client import http
@@ -200,7 +200,8 @@ async def test_no_span_has_a_secret(tmp_path: Path, tracer: TracerProvider) -> N
                 tokens = [str(slot.token)]
             async with Operator.at(mesh.controller_address) as operator:
                 members = await operator.members()
-                events = [str(event) async for event in operator.events(EventFilter())]
+                wanted = pb.WatchEventsRequest(from_oldest=True, until_newest=True)
+                events = [str(event) async for event in operator.events(wanted)]
             addresses = [
                 *(it.metrics_address for it in members.routers),
                 *(it.metrics_address for it in members.replicas),

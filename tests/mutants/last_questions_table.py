@@ -48,8 +48,8 @@ _CALL_TIMES: Final = (
     mutant(
         "the times of a replica are of all calls since its start",
         "slotmesh/cli",
-        "times=CallQuantiles.of_counts([(newest.times, earlier.times)] if newest and earlier else []),",
-        "times=CallQuantiles.of_counts([(newest.times, (0,) * 26)] if newest and earlier else []),",
+        "CallQuantiles.of_counts([(newest.totals.times, earlier.totals.times)])",
+        "CallQuantiles.of_counts([(newest.totals.times, (0,) * 26)])",
         "tests/unit/cli/top",
     ),
 )

@@ -66,8 +66,8 @@ STORE_OWNERS: Final = (
     mutant(
         "what a file has changed is not listed where its reply was lost",
         "slotmesh/cli",
-        "printable_change(replace(planned, revision=applied.revision))",
-        "printable_change(applied)",
+        "printable_change(planned).write(",
+        "printable_change(applied).write(",
         _LOST,
     ),
     mutant(

@@ -32,6 +32,7 @@ from slotmesh.cli.snapshot import Members
 from slotmesh.runtime.parent import AnnouncePipe, ParentPipe
 from slotmesh.spec.model import Backend, Endpoint, Mesh, TrafficPolicy
 from slotmesh.units import parse_host_port
+from slotmesh.v1 import mesh_pb2
 from tests.support.mesh import ROOT
 from tests.support.tcp_proxy import TcpProxy, tcp_proxy
 from tests.support.wait import wait_until, within
@@ -225,8 +226,9 @@ class FaultyMesh:
         while True:
             members = await operator.members()
             ready = members.ready()
-            linked = all(ready <= router.linked_replica_ids for router in members.routers)
-            left = {it.replica_id for it in members.replicas if it.state != "STOPPED"}.isdisjoint(without)
+            linked = all(ready.issubset(router.linked_replica_ids) for router in members.routers)
+            running = {it.replica_id for it in members.replicas if it.state != mesh_pb2.REPLICA_STATE_STOPPED}
+            left = running.isdisjoint(without)
             if len(ready) == replicas and linked and left and len(members.routers) == len(self.routers):
                 return
             assert time.monotonic() < deadline, f"not in time: {members}"

@@ -74,7 +74,7 @@ class LoneController:
             members = await self.members()
             ready = members.ready()
             # While no router is attached, none has a table: a controller that dies now leaves one without any.
-            is_linked = bool(members.routers) and all(ready <= it.linked_replica_ids for it in members.routers)
+            is_linked = bool(members.routers) and all(ready.issubset(it.linked_replica_ids) for it in members.routers)
             if len(ready) == count and without not in ready and is_linked:
                 return {it.replica_id: it.pid for it in members.replicas if it.replica_id in ready}
             assert asyncio.get_running_loop().time() < deadline, f"within {timeout} s: {members}\n{self.log_text()}"

@@ -96,7 +96,7 @@ class MeshRun:
             while True:
                 members = await operator.members()
                 ready = members.ready()
-                linked = all(ready <= router.linked_replica_ids for router in members.routers)
+                linked = all(ready.issubset(router.linked_replica_ids) for router in members.routers)
                 if len(ready) == count and without not in ready and linked:
                     return {it.replica_id: it.pid for it in members.replicas if it.replica_id in ready}
                 assert asyncio.get_running_loop().time() < deadline, f"within {timeout} s: {members}"

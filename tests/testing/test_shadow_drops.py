@@ -9,14 +9,13 @@ from collections.abc import Callable
 import pytest
 
 import slotmesh.testing
+from slotmesh.cli.commands.status import print_tables, status_document
 from slotmesh.cli.commands.traffic import as_json as traffic_json
 from slotmesh.cli.commands.traffic import print_traffic
-from slotmesh.cli.figures.rows import figures_of
+from slotmesh.cli.figures.rates import figures_of
 from slotmesh.cli.operator import Operator
 from slotmesh.cli.snapshot import ShadowCount, Snapshot
-from slotmesh.cli.top.document import document_of
-from slotmesh.cli.view.report import as_json as status_json
-from slotmesh.cli.view.report import print_tables
+from slotmesh.cli.top.columns import document_of
 from slotmesh.spec.model import TrafficPolicy
 from slotmesh.testing import Backend
 from tests.support.wait import within
@@ -62,7 +61,7 @@ async def test_dropped_copies_are_told_with_the_way_out() -> None:
         revision = snapshot.members.revision
         assert TOLD in printed(lambda out: print_tables("here", snapshot, out)).splitlines()
         assert TOLD in printed(lambda out: print_traffic("numbers", revision, snapshot, None, out)).splitlines()
-        said = {each["name"]: each for each in status_json("here", snapshot)["backends"]}
+        said = {each["name"]: each for each in status_document("here", snapshot)["backends"]}
         assert (said["dark"]["shadow_copies"], said["dark"]["shadow_drops"]) == (5, 4)
         assert (said["bright"]["shadow_copies"], said["bright"]["shadow_drops"]) == (0, 0)
         document = traffic_json("numbers", revision, snapshot, None)
@@ -92,7 +91,7 @@ async def test_copies_that_fail_are_shown_by_status_traffic_and_top() -> None:
         revision = snapshot.members.revision
         assert told in printed(lambda out: print_tables("here", snapshot, out)).splitlines()
         assert told in printed(lambda out: print_traffic("numbers", revision, snapshot, None, out)).splitlines()
-        said = {each["name"]: each for each in status_json("here", snapshot)["backends"]}
+        said = {each["name"]: each for each in status_document("here", snapshot)["backends"]}
         assert (said["dark"]["shadow_failures"], said["bright"]["shadow_failures"]) == (5, 0)
         assert traffic_json("numbers", revision, snapshot, None)["shadow_failures"] == {"dark": 5}
         figures = figures_of(await operator.sample())

@@ -17,10 +17,11 @@ from slotmesh.cli.checking.asking import ask_all, own_tls
 from slotmesh.cli.checking.asking_ingresses import ask_ingresses
 from slotmesh.cli.checking.seen import AnnouncedAddress, IngressUrl, LostMember, SeenMesh
 from slotmesh.cli.console import CommandFailed
-from slotmesh.cli.event_stream import EventFilter, MeshEvent
+from slotmesh.cli.figures.rates import report_age_s, unix_time
 from slotmesh.cli.operator import Operator
-from slotmesh.cli.snapshot import ENDED, Members, Snapshot
+from slotmesh.cli.snapshot import ENDED, SUSPECT_STATE, Members, Snapshot
 from slotmesh.errors import NotLeader, SlotmeshError
+from slotmesh.v1 import controller_service_pb2 as pb
 from slotmesh.version import VERSION
 
 SETTLES_WITHIN_S: Final = 3.0
@@ -130,13 +131,14 @@ def _lagging(members: Members) -> frozenset[str]:
 
 def _lacking(members: Members) -> frozenset[tuple[str, str]]:
     ready = members.ready()
-    return frozenset((it.router_id, name) for it in members.routers for name in ready - it.linked_replica_ids)
+    return frozenset((it.router_id, name) for it in members.routers for name in ready.difference(it.linked_replica_ids))
 
 
 async def _lost_members(operator: Operator) -> dict[str, LostMember]:
     """Members whose latest end was not orderly, by subject."""
-    wanted = EventFilter(kinds=("router-left", "replica-suspect", "replica-dead"))
-    newest: deque[MeshEvent] = deque(maxlen=MAX_LOST)
+    kinds = [pb.EVENT_KIND_ROUTER_LEFT, pb.EVENT_KIND_REPLICA_SUSPECT, pb.EVENT_KIND_REPLICA_DEAD]
+    wanted = pb.WatchEventsRequest(kinds=kinds, from_oldest=True, until_newest=True)
+    newest: deque[pb.WatchEventsResponse] = deque(maxlen=MAX_LOST)
     try:
         async with asyncio.timeout(ASK_WITHIN_S), aclosing(operator.events(wanted)) as past:
             async for event in past:
@@ -146,11 +148,11 @@ async def _lost_members(operator: Operator) -> dict[str, LostMember]:
     return lost_among(newest)
 
 
-def lost_among(events: Iterable[MeshEvent]) -> dict[str, LostMember]:
+def lost_among(events: Iterable[pb.WatchEventsResponse]) -> dict[str, LostMember]:
     """Members whose latest end was not orderly, by subject. `events`: ends of members, oldest first."""
     newest = {it.subject: it for it in events}
     return {
-        subject: LostMember(subject, it.time.timestamp(), it.message)
+        subject: LostMember(subject, unix_time(it.time), it.message)
         for subject, it in newest.items()
         if not is_orderly(it.message)
     }
@@ -174,7 +176,7 @@ def still_lost(lost: Mapping[str, LostMember], members: Members, now: float) -> 
         and subject not in attached
         and (each.at is None or each.at >= now - LOST_WITHIN_S)
     ]
-    suspect = [f"replica/{it.replica_id}" for it in members.replicas if it.state == "SUSPECT"]
+    suspect = [f"replica/{it.replica_id}" for it in members.replicas if it.state == SUSPECT_STATE]
     return (*routers, *(lost.get(it) or LostMember(it, None, "it is silent past its lease") for it in suspect))
 
 
@@ -184,5 +186,5 @@ async def _silent(operator: Operator) -> dict[str, float]:
         sample = await operator.sample(timeout_s=ASK_WITHIN_S)
     except (CommandFailed, SlotmeshError):
         return {}
-    ages = {it.status.router_id: it.age_s for it in sample.routers}
+    ages = {it.router.router_id: report_age_s(it, sample) for it in sample.routers}
     return {router_id: age_s for router_id, age_s in ages.items() if age_s is not None and age_s > SILENT_S}

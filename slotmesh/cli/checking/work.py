@@ -7,12 +7,14 @@ from datetime import UTC, datetime
 from typing import Final
 
 from slotmesh.cli.checking.seen import MeshFinding, Section, SeenMesh, Severity, ok
+from slotmesh.cli.documents import time_of
 from slotmesh.cli.parameters import REPLICA
-from slotmesh.cli.snapshot import FAILED_STATE, READY_STATE, Snapshot
-from slotmesh.cli.view.troubles import LOOPING_AFTER
+from slotmesh.cli.snapshot import FAILED_STATE, READY_STATE, Snapshot, is_paused
+from slotmesh.cli.view.replicas import LOOPING_AFTER
 from slotmesh.spec.model import Backend
 from slotmesh.spec.routes import route_subject
 from slotmesh.spec.writing import shown_shares
+from slotmesh.v1 import controller_service_pb2 as pb
 
 _MAX_REASON_CHARS: Final = 200
 _MOST_NAMED: Final = 5
@@ -107,9 +109,8 @@ def rollouts(seen: SeenMesh) -> Iterator[MeshFinding]:
             fix = f"`slotmesh logs {each.backend}`, `slotmesh rollout status {each.backend}`; `slotmesh rollback`"
             yield MeshFinding(Section.BACKENDS, Severity.ERROR, subject, text, fix)
         elif each.taken_back:
-            at = (
-                "" if each.taken_back_time is None else f" at {each.taken_back_time.astimezone(UTC):%Y-%m-%d %H:%M} UTC"
-            )
+            taken_back_at = time_of(each, "taken_back_time")
+            at = "" if taken_back_at is None else f" at {taken_back_at:%Y-%m-%d %H:%M} UTC"
             in_force = f"{each.handler} {each.version}".strip()
             text = f"the newest change of {each.backend} was taken back{at}, {in_force} is in force:"
             text += f" {_short(each.taken_back)}"
@@ -118,7 +119,7 @@ def rollouts(seen: SeenMesh) -> Iterator[MeshFinding]:
                 " it and apply it again. To end this warning, apply what is in force, or roll back to its revision"
             )
             yield MeshFinding(Section.BACKENDS, Severity.WARNING, subject, text, fix)
-        if each.is_paused:
+        if is_paused(each):
             text = (
                 f"rollouts of {each.backend} are paused: a change of what its replicas are started with has no effect"
             )
@@ -127,11 +128,12 @@ def rollouts(seen: SeenMesh) -> Iterator[MeshFinding]:
     for shift in seen.snapshot.shifts:
         policy = seen.snapshot.traffic_of(shift.endpoint)
         is_before = policy is not None and dict(policy.weights) == dict(shift.from_weights)
-        if not (shift.is_taken_back and is_before and shift.end_time is not None):
+        ended_at = time_of(shift, "end_time")
+        if not (shift.phase == pb.SHIFT_PHASE_TAKEN_BACK and is_before and ended_at is not None):
             continue
-        if shift.end_time.timestamp() > seen.now - TAKEN_BACK_FOR_S:
+        if ended_at.timestamp() > seen.now - TAKEN_BACK_FOR_S:
             subject, wanted = f"endpoint/{shift.endpoint}", shown_shares(shift.to_weights)
-            at = f"{shift.end_time.astimezone(UTC):%Y-%m-%d %H:%M} UTC"
+            at = f"{ended_at:%Y-%m-%d %H:%M} UTC"
             text = f"the shift of {shift.endpoint} to {wanted} was taken back at {at}: {_short(shift.reason)}"
             fix = f"`slotmesh events endpoint/{shift.endpoint}` has its steps"
             fix += f"; `slotmesh traffic {shift.endpoint}` shows the weights"
@@ -169,12 +171,12 @@ def _of_backend(snapshot: Snapshot, backend: Backend, *, is_led_to: bool) -> Mes
             )
     else:
         text = f"{name} has {ready} of {'any' if wanted is None else wanted} replicas ready"
-        looping = max((it.restart_count for it in replicas if it.state != "READY"), default=0)
+        looping = max((it.restart_count for it in replicas if it.state != READY_STATE), default=0)
         if looping >= LOOPING_AFTER:
             severity, text = Severity.ERROR, f"{text}, one was restarted {looping} times"
         elif any(it.state == FAILED_STATE for it in replicas):
             severity = Severity.ERROR
-    texts = [it.error or it.last_exit or it.end_reason for it in replicas if it.state != "READY"]
+    texts = [it.error or it.last_exit or it.end_reason for it in replicas if it.state != READY_STATE]
     said = [line for text in texts for line in text.splitlines()[-1:]]
     why = f": {said[-1][:_MAX_REASON_CHARS]}" if said else ""
     lost = "; calls fail, or wait while a replica starts, and ordering keys have no owner"

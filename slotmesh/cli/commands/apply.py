@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Annotated
@@ -13,7 +13,7 @@ import typer
 from slotmesh.cli.console import WRONG_INPUT, CommandFailed, Output, OutputForm, complete, say
 from slotmesh.cli.operator import Operator
 from slotmesh.cli.parameters import CONTROLLER, ControllerAddress
-from slotmesh.cli.view.configuration import conflicts, consequences, difference, printable_change
+from slotmesh.cli.view.changes import conflicts, consequences, difference, printable_change
 from slotmesh.cli.waiting import (
     DEFAULT_PATIENCE,
     Patience,
@@ -117,7 +117,8 @@ async def _apply(file: Path, terms: ApplyTerms, address: str) -> None:
             mesh, prune=terms.prune, force=terms.force, expected_revision=planned.revision
         )
         # After a lost reply the lists of a long one are not known any more. They are what was planned.
-        printable_change(replace(planned, revision=applied.revision)).write(terms.output)
+        planned.revision = applied.revision
+        printable_change(planned).write(terms.output)
         for line in consequences(planned):
             say(f"slotmesh: {line}", err=True)
         if terms.patience is not None:

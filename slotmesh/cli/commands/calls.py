@@ -15,70 +15,98 @@ from typing import Annotated, Any, Final, TextIO
 import typer
 
 from slotmesh.cli.connection import Peer
-from slotmesh.cli.console import FAILED, CommandFailed, Output, OutputForm, Printable, complete, console_of, say
+from slotmesh.cli.console import (
+    FAILED,
+    Columns,
+    CommandFailed,
+    Output,
+    OutputForm,
+    Printable,
+    complete,
+    console_of,
+    say,
+    table_of,
+)
+from slotmesh.cli.documents import message_document
 from slotmesh.cli.operator import Operator
-from slotmesh.cli.parameters import CONTROLLER, ENDPOINT, REPLICA, ControllerAddress, name_of, read_address
-from slotmesh.cli.view.report import new_table
+from slotmesh.cli.parameters import CONTROLLER, ENDPOINT, REPLICA, ControllerAddress, OneRouter, name_of
 from slotmesh.convert.specification import seconds
 from slotmesh.errors import SlotmeshError
 from slotmesh.v1 import tap_service_pb2 as pb
 from slotmesh.v1.tap_service_pb2_grpc import TapServiceStub
 
 ANSWER_S: Final = 10.0
-"""How long a router may take."""
-WAITING, SENDING, RUNNING, LANE, LEFT = "waiting", "sending", "running", "in lane", "left"
+"""The time limit for a router's response."""
+_RUNNING: Final = "running"
 _STATES: Final = {
-    pb.OPEN_CALL_STATE_WAITING: WAITING,
-    pb.OPEN_CALL_STATE_SENDING: SENDING,
-    pb.OPEN_CALL_STATE_AT_REPLICA: RUNNING,
-    pb.OPEN_CALL_STATE_ABANDONED: LEFT,
+    pb.OPEN_CALL_STATE_WAITING: "waiting",
+    pb.OPEN_CALL_STATE_SENDING: "sending",
+    pb.OPEN_CALL_STATE_AT_REPLICA: _RUNNING,
+    pb.OPEN_CALL_STATE_ABANDONED: "left",
 }
+_NAMES: Final = {"sent_age_s": "sent_s", "replica_id": "replica", "is_shadow": "shadow", "ordering_key": "key"}
+"""Fields that have another name in documents than in the message."""
 
 
 @dataclass(frozen=True, slots=True)
 class ListedCall:
-    """A call, and the router that has it."""
+    """A call, and the address of the router that has it."""
 
     router: str
-    """Its address."""
     call: pb.OpenCall
     is_behind: bool = False
     """It is at its replica, behind an older call of its ordering key."""
 
     @property
     def state(self) -> str:
-        """One that a newer router knows is shown by its number."""
+        """A state that only a newer router knows is shown by its number."""
         state = _STATES.get(self.call.state, str(self.call.state))
-        return LANE if state == RUNNING and self.is_behind else state
+        return "in lane" if state == _RUNNING and self.is_behind else state
+
+    def document(self) -> dict[str, Any]:
+        """Values of JSON: those of the message, and null for an empty text."""
+        has_key = self.call.HasField("ordering_key")
+        values = message_document(self.call, leave_out=() if has_key else ("ordering_key",))
+        named = {
+            _NAMES.get(name, name): round(it, 3) if isinstance(it, float) else None if it == "" else it
+            for name, it in values.items()
+        }
+        return {**named, "state": self.state, "router": self.router}
 
 
 @dataclass(slots=True)
 class ListedCalls:
-    """The oldest calls of all routers, and how many there are."""
+    """The oldest calls of all routers, and the numbers of all calls."""
 
     calls: list[ListedCall] = field(default_factory=list)
     """Oldest first."""
     waiting: int | None = 0
     """None: they were not requested."""
     at_replicas: int | None = 0
-    """None likewise."""
+    """None: they were not requested."""
     partial: list[str] = field(default_factory=list)
     """Addresses of routers that had more calls than they look at."""
     silent: dict[str, str] = field(default_factory=dict)
-    """Addresses of routers that did not answer, and why."""
+    """Addresses of routers that did not respond, and why."""
 
     @classmethod
     def of(cls, request: pb.ListCallsRequest) -> ListedCalls:
-        """Nothing yet, for a request: the others are not counted."""
-        asked = {*request.states} or {*_STATES}
+        """An empty list for a request: only the calls that it requests are counted."""
+        requested = {*request.states} or {*_STATES}
         return cls(
-            waiting=0 if asked & {pb.OPEN_CALL_STATE_WAITING, pb.OPEN_CALL_STATE_SENDING} else None,
-            at_replicas=0 if asked & {pb.OPEN_CALL_STATE_AT_REPLICA, pb.OPEN_CALL_STATE_ABANDONED} else None,
+            waiting=0 if requested & {pb.OPEN_CALL_STATE_WAITING, pb.OPEN_CALL_STATE_SENDING} else None,
+            at_replicas=0 if requested & {pb.OPEN_CALL_STATE_AT_REPLICA, pb.OPEN_CALL_STATE_ABANDONED} else None,
         )
 
     def add(self, address: str, response: pb.ListCallsResponse) -> None:
-        """The calls of one router."""
-        self.calls += _of_one(address, response)
+        """The calls of one router. Of one key, at one replica, the oldest call is the one that runs."""
+        seen: set[tuple[str, str, str]] = set()
+        for call in response.calls:
+            key = (call.endpoint, call.key_tag, call.replica_id)
+            is_behind = key in seen
+            self.calls.append(ListedCall(address, call, is_behind))
+            if call.key_tag and call.replica_id:
+                seen.add(key)
         if self.waiting is not None:
             self.waiting += response.waiting
         if self.at_replicas is not None:
@@ -87,13 +115,12 @@ class ListedCalls:
 
     @property
     def left_out(self) -> int:
-        """Calls that match and are not shown."""
+        """The number of matching calls that are not shown."""
         return max(0, (self.waiting or 0) + (self.at_replicas or 0) - len(self.calls))
 
     def document(self) -> dict[str, Any]:
-        """Values of JSON. Times are seconds."""
         return {
-            "calls": [_document(each) for each in self.calls],
+            "calls": [each.document() for each in self.calls],
             "waiting": self.waiting,
             "at_replicas": self.at_replicas,
             "left_out": self.left_out,
@@ -132,60 +159,6 @@ async def _of_router(request: pb.ListCallsRequest, address: str) -> pb.ListCalls
             return response
 
 
-def _of_one(address: str, response: pb.ListCallsResponse) -> list[ListedCall]:
-    """Of one key, at one replica, the oldest call is the one that runs."""
-    seen: set[tuple[str, str, str]] = set()
-    listed: list[ListedCall] = []
-    for call in response.calls:
-        is_behind = False
-        if call.key_tag and call.replica_id:
-            key = (call.endpoint, call.key_tag, call.replica_id)
-            is_behind = key in seen
-            seen.add(key)
-        listed.append(ListedCall(address, call, is_behind))
-    return listed
-
-
-def _document(listed: ListedCall) -> dict[str, Any]:
-    call = listed.call
-    return {
-        "state": listed.state,
-        "endpoint": call.endpoint,
-        "method": call.method,
-        "age_s": round(seconds(call.age), 3),
-        "sent_s": round(seconds(call.sent_age), 3) if call.HasField("sent_age") else None,
-        "backend": call.backend or None,
-        "replica": call.replica_id or None,
-        "tenant": call.tenant or None,
-        "partition": call.partition if call.HasField("partition") else None,
-        "key_tag": call.key_tag or None,
-        "request_bytes": call.request_bytes,
-        "attempt": call.attempt,
-        "shadow": call.is_shadow,
-        "waits_for": call.waits_for or None,
-        "router": listed.router,
-        **({"key": call.ordering_key} if call.HasField("ordering_key") else {}),
-    }
-
-
-Named = Annotated[
-    str,
-    typer.Argument(
-        parser=name_of(ENDPOINT),
-        metavar="ENDPOINT",
-        help="Only calls of this endpoint. None: of all.",
-        show_default=False,
-    ),
-]
-OneRouter = Annotated[
-    str,
-    typer.Option(
-        parser=lambda text: text and read_address(text),
-        metavar="HOST:PORT",
-        help="Only calls of this router. Not given: of all that the controller lists.",
-        show_default=False,
-    ),
-]
 Keys = Annotated[
     bool,
     typer.Option(
@@ -197,7 +170,15 @@ Keys = Annotated[
 
 
 def calls(
-    endpoint: Named = "",
+    endpoint: Annotated[
+        str,
+        typer.Argument(
+            parser=name_of(ENDPOINT),
+            metavar="ENDPOINT",
+            help="Only calls of this endpoint. Default: all.",
+            show_default=False,
+        ),
+    ] = "",
     *,
     waiting: Annotated[bool, typer.Option("--waiting", help="Only calls that wait in routers.")] = False,
     running: Annotated[bool, typer.Option("--running", help="Only calls at replicas.")] = False,
@@ -253,7 +234,7 @@ async def _listed(request: pb.ListCallsRequest, router: str, controller: str, li
     if router:
         return await list_calls(request, [router], limit=limit)
     async with Operator.at(controller) as operator:
-        routers = [it.address for it in (await operator.members()).routers]
+        routers = await operator.router_addresses()
     if not routers:
         raise CommandFailed(f"the controller at {controller} knows no router")
     return await list_calls(request, routers, limit=limit)
@@ -263,12 +244,9 @@ def print_calls(listed: ListedCalls, out: TextIO) -> None:
     """The table, and below it the number of the calls that were requested."""
     console = console_of(out)
     if listed.calls:
-        columns = ("age", "state", "call", "key", "tenant", "at", "sent", "bytes", "waits for")
         with_router = len({each.router for each in listed.calls}) > 1
-        table = new_table("Calls", *columns, *(("router",) if with_router else ()))
-        for each in listed.calls:
-            table.add_row(*_row(each), *((each.router,) if with_router else ()))
-        console.print(table)
+        routers: Columns[ListedCall] = {"router": lambda it: it.router} if with_router else {}
+        console.print(table_of("Calls", {**_COLUMNS, **routers}, listed.calls))
     more = f"; {listed.left_out} not shown, which are younger" if listed.left_out else ""
     counts = ((listed.waiting, "waiting"), (listed.at_replicas, "at replicas"))
     console.print(", ".join(f"{count} {where}" for count, where in counts if count is not None) + more)
@@ -276,22 +254,27 @@ def print_calls(listed: ListedCalls, out: TextIO) -> None:
         console.print(f"the router at {address} has more calls than it looks at: there may be older ones")
 
 
-def _row(listed: ListedCall) -> list[str]:
-    call = listed.call
-    key = call.ordering_key or (f"{call.partition}/{call.key_tag}" if call.key_tag else "")
+def _call_text(call: pb.OpenCall) -> str:
     marks = [f"attempt {call.attempt}"] if call.attempt > 1 else []
     marks += ["shadow"] if call.is_shadow else []
-    return [
-        age_text(seconds(call.age)),
-        listed.state,
-        f"{call.endpoint}.{call.method}" + (f" ({', '.join(marks)})" if marks else ""),
-        key,
-        call.tenant,
-        call.replica_id or call.backend,
-        age_text(seconds(call.sent_age)) if call.HasField("sent_age") else "",
-        f"{call.request_bytes:,}",
-        call.waits_for,
-    ]
+    return f"{call.endpoint}.{call.method}" + (f" ({', '.join(marks)})" if marks else "")
+
+
+def _key(call: pb.OpenCall) -> str:
+    return call.ordering_key or (f"{call.partition}/{call.key_tag}" if call.key_tag else "")
+
+
+_COLUMNS: Final[Columns[ListedCall]] = {
+    "age": lambda it: age_text(seconds(it.call.age)),
+    "state": lambda it: it.state,
+    "call": lambda it: _call_text(it.call),
+    "key": lambda it: _key(it.call),
+    "tenant": lambda it: it.call.tenant,
+    "at": lambda it: it.call.replica_id or it.call.backend,
+    "sent": lambda it: age_text(seconds(it.call.sent_age)) if it.call.HasField("sent_age") else "",
+    "bytes": lambda it: f"{it.call.request_bytes:,}",
+    "waits for": lambda it: it.call.waits_for,
+}
 
 
 def age_text(age_s: float) -> str:

@@ -7,40 +7,42 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, TextIO
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 from rich.text import Text
 
-from slotmesh.cli.console import UNWELL, AsJson, Output, OutputForm, Printable, console_of, form_of
-from slotmesh.cli.view.report import new_table
+from slotmesh.cli.console import UNWELL, AsJson, Columns, Output, OutputForm, Printable, console_of, form_of, table_of
 from slotmesh.security.tls_paths import identity_of_file
 
 if TYPE_CHECKING:
     from slotmesh.security.tls.files import HeldCertificate  # it loads cryptography
 
-_STYLES: Final = {"ok": "green"}
-_RED: Final = "red"
-
 
 def print_certificates(held: Sequence[HeldCertificate], now: float, out: TextIO) -> None:
     """Writes a row a file. Red: less than a fifth of its time is left, or it cannot be used. `now`: since 1970."""
-    table = new_table("Certificates", "name", "identity", "DNS names", "until (UTC)", "left")
-    for each in held:
-        state = each.state(now)
-        if (certificate := each.certificate) is None:
-            table.add_row(each.name, Text(each.problem, style=_RED), "", "", "")
-            continue
-        style = _STYLES.get(state, _RED)
-        left = _left(certificate.not_after - now) if state in ("ok", "ends-soon") else state.replace("-", " ")
-        table.add_row(
-            each.name,
-            "\n".join(certificate.uris),
-            "\n".join(certificate.dns_names),
-            Text(f"{_time(certificate.not_after):%Y-%m-%d %H:%M}", style=style),
-            Text(left, style=style),
-        )
-    console_of(out).print(table)
+
+    def styled(it: HeldCertificate, text: str) -> Text:
+        return Text(text, style="green" if it.state(now) == "ok" else "red")
+
+    def until(it: HeldCertificate) -> Text | str:
+        return styled(it, f"{_time(it.certificate.not_after):%Y-%m-%d %H:%M}") if it.certificate else ""
+
+    def left(it: HeldCertificate) -> Text | str:
+        if it.certificate is None:
+            return ""
+        state = it.state(now)
+        is_valid = state in ("ok", "ends-soon")
+        return styled(it, _left(it.certificate.not_after - now) if is_valid else state.replace("-", " "))
+
+    columns: Columns[HeldCertificate] = {
+        "name": lambda it: it.name,
+        "identity": lambda it: "\n".join(it.certificate.uris) if it.certificate else styled(it, it.problem),
+        "DNS names": lambda it: "\n".join(it.certificate.dns_names) if it.certificate else "",
+        "until (UTC)": until,
+        "left": left,
+    }
+    console_of(out).print(table_of("Certificates", columns, held))
 
 
 def as_json(held: Sequence[HeldCertificate], now: float) -> dict[str, Any]:

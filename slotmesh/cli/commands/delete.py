@@ -7,13 +7,13 @@ from typing import Annotated
 
 import typer
 
-from slotmesh.cli.applied import Applied
 from slotmesh.cli.console import CommandFailed, Output, OutputForm, complete, say
 from slotmesh.cli.operator import Operator
 from slotmesh.cli.parameters import BACKEND, CONTROLLER, ENDPOINT, ControllerAddress, configured_subject, unknown
-from slotmesh.cli.view.configuration import difference, printable_change, subjects_of
+from slotmesh.cli.view.changes import difference, printable_change, subjects_of
 from slotmesh.errors import SlotmeshError
 from slotmesh.spec.model import Mesh
+from slotmesh.v1 import controller_service_pb2 as pb
 
 
 def delete(
@@ -55,7 +55,7 @@ async def _delete(subjects: list[str], dry_run: bool, asks: bool, output: Output
         _check(subjects, mesh)
         # An endpoint before the backends that its traffic names.
         in_order = sorted(subjects, key=lambda it: it.startswith(f"{BACKEND}/"))
-        planned = Applied(revision=revision, created=(), updated=(), unchanged=(), deleted=tuple(in_order))
+        planned = pb.ApplyMeshResponse(revision=revision, deleted=in_order)
         for line in difference(planned):
             say(line, err=True)
         if dry_run:
@@ -71,8 +71,7 @@ async def _delete(subjects: list[str], dry_run: bool, asks: bool, output: Output
                 told = f"{error}\n{subject} was not deleted; deleted before: {', '.join(deleted) or 'nothing'}"
                 raise CommandFailed(told) from error
             deleted.append(subject)
-    done = Applied(revision=revision, created=(), updated=(), unchanged=(), deleted=tuple(deleted))
-    printable_change(done).write(output)
+    printable_change(pb.ApplyMeshResponse(revision=revision, deleted=deleted)).write(output)
 
 
 def _check(subjects: list[str], mesh: Mesh) -> None:

@@ -6,60 +6,124 @@ import json
 import sys
 from collections.abc import Iterator, Mapping
 from datetime import timedelta
-from typing import Annotated, Any, TextIO
+from typing import Annotated, Any, Final, TextIO
 
 import typer
-from rich.table import Table
 from rich.text import Text
 
 from slotmesh.cli.commands.traffic import traffic
-from slotmesh.cli.console import complete, console_of
+from slotmesh.cli.console import Columns, complete, console_of, table_of
+from slotmesh.cli.documents import local_time, message_document
 from slotmesh.cli.operator import Operator
 from slotmesh.cli.parameters import BACKEND, CONTROLLER, ENDPOINT, ControllerAddress, name_of, unknown
-from slotmesh.cli.snapshot import READY_STATE, BackendDescription, ScaleStatus
-from slotmesh.cli.view.report import new_table, replica_json, replica_table
-from slotmesh.cli.view.rollouts import rollout_as_json, rollout_lines
+from slotmesh.cli.snapshot import READY_STATE
+from slotmesh.cli.view.changes import rollout_document, rollout_lines
+from slotmesh.cli.view.replicas import replica_document, replica_table
+from slotmesh.convert.specification import backend_from_wire
 from slotmesh.errors import BackendNotFound
 from slotmesh.spec.model import SETTINGS
 from slotmesh.spec.setting import Setting, SettingKind
 from slotmesh.units import format_duration, format_size
+from slotmesh.v1 import controller_service_pb2 as pb
+from slotmesh.v1 import mesh_pb2
 
 
-def print_described(it: BackendDescription, out: TextIO) -> None:
-    """Writes the tables. Colours only where `out` is a terminal."""
-    console = console_of(out)
-    ready = sum(replica.state == READY_STATE for replica in it.replicas)
-    wanted = "any" if it.wanted_replicas is None else it.wanted_replicas
-    console.print(f"backend {it.backend.name}  revision {it.revision}  {ready}/{wanted} replicas ready")
-    settings = new_table("Settings", "setting", "value")
-    for name, value in _written(it.backend, SETTINGS, ""):
-        settings.add_row(name, value)
-    console.print(settings)
-    console.print(replica_table(it.replicas, {it.backend.name}))
-    for line in rollout_lines([it.rollout] if it.rollout is not None else []):
-        console.print(Text(f"\n{line}", style="yellow"))
-    if it.latest_decision is not None:
-        console.print(_decisions(it.latest_decision, it.latest_change))
+def describe(
+    name: Annotated[
+        str,
+        typer.Argument(metavar="BACKEND|endpoint/NAME", help="The backend or endpoint, as other commands print it."),
+    ],
+    as_document: Annotated[bool, typer.Option("--json", help="Print one JSON document instead of tables.")] = False,
+    address: ControllerAddress = CONTROLLER,
+) -> None:
+    """Show a backend: its settings, its replicas, and where its load decides how many run, why; or an endpoint.
+
+    Of decisions it shows the newest look at the load, and the newest that changed the number, each with its figures.
+    """
+    kind, slash, endpoint = name.partition("/")
+    if slash and kind == ENDPOINT:
+        traffic(endpoint, as_document=as_document, address=address)
+        return
+    described, rollout = complete(_query(address, name_of(BACKEND)(name)))
+    if as_document:
+        typer.echo(json.dumps(backend_document(described, rollout), indent=2))
+    else:
+        print_backend(described, rollout, sys.stdout)
 
 
-def as_json(it: BackendDescription) -> dict[str, Any]:
-    """The same, as values of JSON. Times are ISO 8601 in UTC."""
+async def _query(address: str, backend: str) -> tuple[pb.DescribeBackendResponse, pb.Rollout | None]:
+    async with Operator.at(address) as operator:
+        try:
+            described = await operator.describe_backend(backend)
+            return described, next(iter(await operator.rollouts(backend)), None)
+        except BackendNotFound as error:
+            mesh = await operator.configuration()
+            known = [
+                *(f"{BACKEND}/{it.name}" for it in mesh.backends),
+                *(f"{ENDPOINT}/{it.name}" for it in mesh.endpoints),
+            ]
+            raise unknown(f"{BACKEND}/{backend}", known) from error
+
+
+def backend_document(it: pb.DescribeBackendResponse, rollout: pb.Rollout | None) -> dict[str, Any]:
+    """The response as values of JSON, with the settings as `mesh.yaml` writes them in place of the backend."""
     return {
         "name": it.backend.name,
-        "revision": it.revision,
-        "settings": dict(_written(it.backend, SETTINGS, "")),
-        "wanted_replicas": it.wanted_replicas,
-        "replicas": [replica_json(replica) for replica in it.replicas],
-        "rollout": None if it.rollout is None else rollout_as_json(it.rollout),
-        "latest_decision": _decision_json(it.latest_decision),
-        "latest_change": _decision_json(it.latest_change),
+        **message_document(it, leave_out={"backend"}),
+        "settings": _settings(it.backend),
+        "replicas": [*map(replica_document, it.replicas)],
+        "rollout": None if rollout is None else rollout_document(rollout),
     }
 
 
-def _written(said: object, settings: Mapping[str, Setting], path: str) -> Iterator[tuple[str, str]]:
+def _replicas(it: pb.ScaleDecision) -> str:
+    is_change = it.from_replicas != it.to_replicas
+    return f"{it.from_replicas} → {it.to_replicas}" if is_change else str(it.to_replicas)
+
+
+def _routers(it: pb.ScaleDecision) -> str:
+    missing = [f"{count} {what}" for count, what in ((it.late_routers, "late"), (it.silent_routers, "silent")) if count]
+    return f"{it.routers} ({', '.join(missing)})" if missing else str(it.routers)
+
+
+_DECISIONS: Final[Columns[tuple[str, pb.ScaleDecision]]] = {
+    "": lambda row: row[0],
+    "time": lambda row: local_time(row[1], "time", "%H:%M:%S"),
+    "replicas": lambda row: _replicas(row[1]),
+    "why": lambda row: row[1].reason,
+    "ready": lambda row: str(row[1].ready),
+    "starting": lambda row: str(row[1].starting),
+    "waiting": lambda row: str(row[1].queued),
+    "running": lambda row: str(row[1].ongoing),
+    "routers": lambda row: _routers(row[1]),
+}
+
+
+def print_backend(it: pb.DescribeBackendResponse, rollout: pb.Rollout | None, out: TextIO) -> None:
+    """Writes the tables. Colours only where `out` is a terminal."""
+    console = console_of(out)
+    ready = sum(replica.state == READY_STATE for replica in it.replicas)
+    wanted = it.wanted_replicas if it.HasField("wanted_replicas") else "any"
+    console.print(f"backend {it.backend.name}  revision {it.revision}  {ready}/{wanted} replicas ready")
+    settings: Columns[tuple[str, str]] = {"setting": lambda row: row[0], "value": lambda row: row[1]}
+    console.print(table_of("Settings", settings, _settings(it.backend).items()))
+    console.print(replica_table(it.replicas, {it.backend.name}))
+    for line in rollout_lines([rollout] if rollout is not None else []):
+        console.print(Text(f"\n{line}", style="yellow"))
+    if it.HasField("latest_decision"):
+        rows = [("latest look", it.latest_decision)]
+        rows += [("latest change", it.latest_change)] if it.HasField("latest_change") else []
+        console.print(table_of("Autoscaling", _DECISIONS, rows))
+
+
+def _settings(backend: mesh_pb2.Backend) -> dict[str, str]:
     """Settings that have a value, as `mesh.yaml` writes them; those of a section by their path."""
+    return dict(_written(backend_from_wire(backend)[0], SETTINGS, ""))
+
+
+def _written(values: object, settings: Mapping[str, Setting], path: str) -> Iterator[tuple[str, str]]:
     for name, setting in settings.items():
-        value = getattr(said, setting.attribute)
+        value = getattr(values, setting.attribute)
         if value is None or value in ("", {}):
             continue
         if setting.kind is SettingKind.SECTION:
@@ -82,83 +146,3 @@ def _text(setting: Setting, value: Any) -> str:
             return f"{value:g}"
         case _:
             return str(value)
-
-
-def _decisions(latest: ScaleStatus, change: ScaleStatus | None) -> Table:
-    table = new_table(
-        "Autoscaling", "", "time", "replicas", "why", "ready", "starting", "waiting", "running", "routers"
-    )
-    for title, it in (("latest look", latest), ("latest change", change)):
-        if it is not None:
-            table.add_row(
-                title,
-                "" if it.time is None else it.time.astimezone().strftime("%H:%M:%S"),
-                str(it.to_replicas) if it.from_replicas == it.to_replicas else f"{it.from_replicas} → {it.to_replicas}",
-                it.reason,
-                str(it.ready),
-                str(it.starting),
-                str(it.queued),
-                str(it.ongoing),
-                _routers(it),
-            )
-    return table
-
-
-def _routers(it: ScaleStatus) -> str:
-    unheard = [f"{count} {what}" for count, what in ((it.late_routers, "late"), (it.silent_routers, "silent")) if count]
-    return f"{it.routers} ({', '.join(unheard)})" if unheard else str(it.routers)
-
-
-def _decision_json(it: ScaleStatus | None) -> dict[str, Any] | None:
-    if it is None:
-        return None
-    return {
-        "time": None if it.time is None else it.time.isoformat(),
-        "from_replicas": it.from_replicas,
-        "to_replicas": it.to_replicas,
-        "reason": it.reason,
-        "ready": it.ready,
-        "starting": it.starting,
-        "queued": it.queued,
-        "ongoing": it.ongoing,
-        "queue_time_s": it.queue_time_s,
-        "routers": it.routers,
-        "late_routers": it.late_routers,
-        "silent_routers": it.silent_routers,
-    }
-
-
-def describe(
-    name: Annotated[
-        str,
-        typer.Argument(metavar="BACKEND|endpoint/NAME", help="The backend or endpoint, as other commands print it."),
-    ],
-    as_document: Annotated[bool, typer.Option("--json", help="Print one JSON document instead of tables.")] = False,
-    address: ControllerAddress = CONTROLLER,
-) -> None:
-    """Show a backend: its settings, its replicas, and where its load decides how many run, why; or an endpoint.
-
-    Of decisions it shows the newest look at the load, and the newest that changed the number, each with its figures.
-    """
-    kind, slash, endpoint = name.partition("/")
-    if slash and kind == ENDPOINT:
-        traffic(endpoint, as_document=as_document, address=address)
-        return
-    described = complete(_ask(address, name_of(BACKEND)(name)))
-    if as_document:
-        typer.echo(json.dumps(as_json(described), indent=2))
-    else:
-        print_described(described, sys.stdout)
-
-
-async def _ask(address: str, backend: str) -> BackendDescription:
-    async with Operator.at(address) as operator:
-        try:
-            return await operator.describe_backend(backend)
-        except BackendNotFound as error:
-            mesh = await operator.configuration()
-            known = [
-                *(f"{BACKEND}/{it.name}" for it in mesh.backends),
-                *(f"{ENDPOINT}/{it.name}" for it in mesh.endpoints),
-            ]
-            raise unknown(f"{BACKEND}/{backend}", known) from error

@@ -58,7 +58,7 @@ async def _drain(replica_ids: list[str], patience: timedelta | None, output: Out
             except ReplicaNotFound:
                 say(f"slotmesh: {REPLICA}/{replica_id} has ended meanwhile", err=True)
         if patience is not None:
-            with after_change(operator, "told to drain", "slotmesh status", patience):
+            with after_change(operator, "draining", "slotmesh status", patience):
                 await wait_until_ended(operator, set(replica_ids), patience)
     verb = "draining" if patience is None else "drained"
     subjects = [f"{REPLICA}/{it}" for it in replica_ids]

@@ -8,19 +8,26 @@ from collections import deque
 from collections.abc import Sequence
 from contextlib import aclosing
 from functools import partial
-from typing import Annotated, Any, TextIO
+from typing import Annotated, Any, Final, TextIO
 
 import typer
 
-from slotmesh.cli.console import Output, OutputForm, Printable, as_yaml, complete, console_of
-from slotmesh.cli.event_stream import EVENT_KINDS, EventFilter, MeshEvent
+from slotmesh.cli.console import Columns, Output, OutputForm, Printable, as_yaml, complete, console_of, table_of
+from slotmesh.cli.documents import enum_word, local_time, message_document, word_of
 from slotmesh.cli.operator import Operator
 from slotmesh.cli.parameters import CONTROLLER, KINDS, REVISION, ControllerAddress
-from slotmesh.cli.view.report import new_table
 from slotmesh.names import did_you_mean, printable_text
+from slotmesh.v1 import controller_service_pb2 as pb
+
+_COLUMNS: Final[Columns[pb.WatchEventsResponse]] = {
+    "time": lambda it: local_time(it, "time"),
+    "kind": lambda it: word_of(it, "kind"),
+    "subject": lambda it: it.subject,
+    "what": lambda it: it.message,
+}
 
 
-def printable_events(events: Sequence[MeshEvent]) -> Printable:
+def printable_events(events: Sequence[pb.WatchEventsResponse]) -> Printable:
     """Events that have happened, oldest first. Names are the subjects, once each."""
     return Printable(
         table=partial(_print, events),
@@ -29,12 +36,12 @@ def printable_events(events: Sequence[MeshEvent]) -> Printable:
     )
 
 
-def write_event(event: MeshEvent, form: OutputForm, out: TextIO) -> None:
+def write_event(event: pb.WatchEventsResponse, form: OutputForm, out: TextIO) -> None:
     """One event of a stream without end: a line, or a document."""
     match form:
         case OutputForm.TABLE:
-            line = f"{_clock(event)}  {event.kind:<22}  {event.subject}  {event.message}"
-            out.write(f"{printable_text(line)}\n")
+            time, kind, subject, what = (str(cell(event)) for cell in _COLUMNS.values())
+            out.write(f"{printable_text(f'{time}  {kind:<22}  {subject}  {what}')}\n")
         case OutputForm.JSON:
             out.write(json.dumps(event_document(event)) + "\n")
         case OutputForm.YAML:
@@ -44,39 +51,26 @@ def write_event(event: MeshEvent, form: OutputForm, out: TextIO) -> None:
     out.flush()
 
 
-def event_document(event: MeshEvent) -> dict[str, Any]:
-    """Values of JSON. The time is ISO 8601 in UTC."""
-    return {
-        "time": event.time.isoformat(),
-        "kind": event.kind,
-        "subject": event.subject,
-        "message": event.message,
-        "cursor": event.cursor,
-    }
+def event_document(event: pb.WatchEventsResponse) -> dict[str, Any]:
+    return message_document(event, leave_out={"missed"})
 
 
-def _print(events: Sequence[MeshEvent], out: TextIO) -> None:
+def _print(events: Sequence[pb.WatchEventsResponse], out: TextIO) -> None:
     console = console_of(out)
     if not events:
         console.print("no such events")
         return
-    table = new_table("Events", "time", "kind", "subject", "what")
-    for it in events:
-        table.add_row(_clock(it), it.kind, it.subject, it.message)
-    console.print(table)
+    console.print(table_of("Events", _COLUMNS, events))
     console.print(f"what comes after these:  slotmesh events --after {events[-1].cursor}")
 
 
-def _clock(event: MeshEvent) -> str:
-    return event.time.astimezone().strftime("%Y-%m-%d %H:%M:%S")
-
-
-def _kind(text: str) -> str:
+def _kind(text: str) -> pb.EventKind.ValueType:
+    numbers = {enum_word(pb.EventKind.DESCRIPTOR, it): it for it in pb.EventKind.values() if it}
     name = text.lower().replace("_", "-")
-    if name not in EVENT_KINDS:
-        way_out = did_you_mean(name, EVENT_KINDS) or f"; there are {', '.join(EVENT_KINDS)}"
+    if name not in numbers:
+        way_out = did_you_mean(name, numbers) or f"; there are {', '.join(numbers)}"
         raise typer.BadParameter(f"{text!r} is no kind of events{way_out}")
-    return name
+    return numbers[name]
 
 
 def _subject(text: str) -> str:
@@ -92,14 +86,14 @@ def events(
         typer.Argument(
             parser=_subject,
             metavar="SUBJECT",
-            help="Only events of `replica/ID`, `backend/NAME`, `endpoint/NAME` or `router/ID`; of all that begin so"
-            " with a `*` at the end. None: of all.",
+            help="Only events of `replica/ID`, `backend/NAME`, `endpoint/NAME` or `router/ID`; a `*` at the end: all"
+            " that begin so. Default: all events.",
             show_default=False,
         ),
     ] = "",
     *,
     kind: Annotated[
-        list[str] | None,
+        list[Any] | None,
         typer.Option(
             parser=_kind,
             metavar="KIND",
@@ -113,7 +107,7 @@ def events(
             metavar="CURSOR", help="Only events after that one: its `cursor` in JSON or YAML.", show_default=False
         ),
     ] = "",
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with what comes, until Ctrl-C.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with new ones, until Ctrl-C.")] = False,
     lines: Annotated[int, typer.Option("--lines", "-n", min=0, help="The newest of them; 0: all.")] = 100,
     output: Output = OutputForm.TABLE,
     address: ControllerAddress = CONTROLLER,
@@ -128,33 +122,41 @@ def events(
         slotmesh events --kind replica-failed --kind replica-exited
         slotmesh events 'replica/digits-v1-*' --follow -o json
     """
-    wanted = EventFilter(kinds=tuple(kind or ()), subject=subject)
+    wanted = pb.WatchEventsRequest(kinds=kind or (), subject_prefix=subject.removesuffix("*"), after=after)
+    is_exact = bool(subject) and not subject.endswith("*")
     try:
-        complete(_show(address, wanted, after=after, lines=lines, follow=follow, form=output))
+        complete(_show(address, wanted, subject if is_exact else "", lines=lines, follow=follow, form=output))
     except KeyboardInterrupt:
         raise typer.Exit(130) from None
 
 
-async def _show(address: str, wanted: EventFilter, *, after: str, lines: int, follow: bool, form: OutputForm) -> None:
+async def _show(
+    address: str, wanted: pb.WatchEventsRequest, subject: str, *, lines: int, follow: bool, form: OutputForm
+) -> None:
+    """`subject`: the whole name, since the controller compares only its beginning; empty: any."""
+    newest: deque[pb.WatchEventsResponse] = deque(maxlen=lines or None)
+    wanted.from_oldest, wanted.until_newest = not wanted.after, True
     async with Operator.at(address) as operator:
-        newest: deque[MeshEvent] = deque(maxlen=lines or None)
-        async with aclosing(operator.events(wanted, after=after)) as past:
+        async with aclosing(operator.events(wanted)) as past:
             async for event in past:
-                _tell_missed(event)
-                newest.append(event)
+                if subject in {"", event.subject}:
+                    _report_missed(event)
+                    newest.append(event)
         if not follow:
             printable_events(newest).write(form)
             return
         for event in newest:
             write_event(event, form, sys.stdout)
-        seen = newest[-1].cursor if newest else after
-        async with aclosing(operator.events(wanted, after=seen, follow=True)) as coming:
+        wanted.after = newest[-1].cursor if newest else wanted.after
+        wanted.from_oldest, wanted.until_newest = not wanted.after, False
+        async with aclosing(operator.events(wanted)) as coming:
             async for event in coming:
-                _tell_missed(event)
-                write_event(event, form, sys.stdout)
+                if subject in {"", event.subject}:
+                    _report_missed(event)
+                    write_event(event, form, sys.stdout)
 
 
-def _tell_missed(event: MeshEvent) -> None:
+def _report_missed(event: pb.WatchEventsResponse) -> None:
     if event.missed:
         count = "some" if event.missed < 0 else event.missed
         typer.echo(f"slotmesh: {count} events before this one are not kept any more", err=True)

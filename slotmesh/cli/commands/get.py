@@ -9,7 +9,7 @@ import typer
 from slotmesh.cli.console import Output, OutputForm, complete
 from slotmesh.cli.operator import Operator
 from slotmesh.cli.parameters import CONTROLLER, ControllerAddress, configured_subject, unknown
-from slotmesh.cli.view.configuration import printable_mesh, subjects_of
+from slotmesh.cli.view.changes import printable_mesh, subjects_of
 from slotmesh.spec.model import Mesh
 from slotmesh.spec.routes import route_subject
 

@@ -4,53 +4,49 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Annotated, Any, TextIO
+from typing import Annotated, Final, TextIO
 
 import typer
 
-from slotmesh.cli.console import AsJson, Output, OutputForm, Printable, complete, console_of, form_of
+from slotmesh.cli.console import (
+    AsJson,
+    Columns,
+    Output,
+    OutputForm,
+    Printable,
+    complete,
+    console_of,
+    form_of,
+    table_of,
+)
+from slotmesh.cli.documents import local_time, message_document, word_of
 from slotmesh.cli.operator import Operator
 from slotmesh.cli.parameters import CONTROLLER, REVISION, ControllerAddress
-from slotmesh.cli.snapshot import Revision, RevisionChange
-from slotmesh.cli.view.report import new_table
+from slotmesh.v1 import controller_service_pb2 as pb
 
 
-def print_revisions(revisions: Sequence[Revision], out: TextIO) -> None:
+def print_revisions(revisions: Sequence[pb.ConfigurationRevision], out: TextIO) -> None:
     """Writes a row a revision, newest first. Colours only where `out` is a terminal."""
     console = console_of(out)
     if not revisions:
         console.print("nothing was changed yet")
         return
-    table = new_table("History", "revision", "time", "who", "what", "note")
-    for it in revisions:
-        time = "" if it.time is None else it.time.astimezone().strftime("%Y-%m-%d %H:%M:%S")
-        table.add_row(str(it.revision), time, it.who, "\n".join(map(_words, it.changes)), it.note)
-    console.print(table)
+    console.print(table_of("History", COLUMNS, revisions))
     oldest = revisions[-1]
     console.print(f"before revision {oldest.revision} it was revision {oldest.base_revision}")
 
 
-def as_json(revisions: Sequence[Revision]) -> dict[str, Any]:
-    """The same, as values of JSON. Times are ISO 8601 in UTC."""
-    return {
-        "revisions": [
-            {
-                "revision": it.revision,
-                "base_revision": it.base_revision,
-                "time": None if it.time is None else it.time.isoformat(),
-                "who": it.who,
-                "note": it.note,
-                "changes": [
-                    {"subject": each.subject, "change": each.change, "fields": list(each.fields)} for each in it.changes
-                ],
-            }
-            for it in revisions
-        ]
-    }
+def _words(change: pb.ConfigurationChange) -> str:
+    return f"{word_of(change, 'change')} {change.subject}" + (f": {', '.join(change.fields)}" if change.fields else "")
 
 
-def _words(change: RevisionChange) -> str:
-    return f"{change.change} {change.subject}" + (f": {', '.join(change.fields)}" if change.fields else "")
+COLUMNS: Final[Columns[pb.ConfigurationRevision]] = {
+    "revision": lambda it: it.revision,
+    "time": lambda it: local_time(it, "time"),
+    "who": lambda it: it.who,
+    "what": lambda it: "\n".join(map(_words, it.changes)),
+    "note": lambda it: it.note,
+}
 
 
 def history(
@@ -68,11 +64,11 @@ def history(
     revisions = complete(_ask(address, most))
     Printable(
         table=partial(print_revisions, revisions),
-        document=partial(as_json, revisions),
+        document=lambda: {"revisions": [*map(message_document, revisions)]},
         names=lambda: (f"{REVISION}/{it.revision}" for it in revisions),
     ).write(form)
 
 
-async def _ask(address: str, most: int) -> tuple[Revision, ...]:
+async def _ask(address: str, most: int) -> tuple[pb.ConfigurationRevision, ...]:
     async with Operator.at(address) as operator:
         return await operator.revisions(most)

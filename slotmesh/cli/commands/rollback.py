@@ -9,11 +9,10 @@ from typing import Annotated, Final
 
 import typer
 
-from slotmesh.cli.applied import Applied
 from slotmesh.cli.console import Output, OutputForm, complete, say
 from slotmesh.cli.operator import Operator
 from slotmesh.cli.parameters import CONTROLLER, REVISION, ControllerAddress, name_of
-from slotmesh.cli.view.configuration import consequences, difference, printable_change
+from slotmesh.cli.view.changes import as_applied, consequences, difference, printable_change
 from slotmesh.cli.waiting import (
     DEFAULT_PATIENCE,
     EndedRollouts,
@@ -23,6 +22,7 @@ from slotmesh.cli.waiting import (
     ends_of_rollouts,
     wait_until_ready,
 )
+from slotmesh.v1 import controller_service_pb2 as pb
 
 _MOST_DIGITS: Final = 19
 """Revisions are 64 bits."""
@@ -99,13 +99,15 @@ async def _roll_back(revision: int | None, terms: RollbackTerms, address: str) -
     async with Operator.at(address) as operator:
         ended = {} if patience is None else await ends_of_rollouts(operator)
         if terms.asks:
-            restored, planned = await operator.roll_back(revision, dry_run=True)
+            planned = await operator.roll_back(revision, dry_run=True)
+            restored = planned.rolled_back_to
             for subject in planned.deleted:
                 typer.echo(f"- {subject}", err=True)
             if planned.deleted:
                 typer.confirm(f"delete this, as it was not there at revision {restored}?", abort=True, err=True)
             revision = restored if restored != planned.revision else revision
-        restored, applied = await operator.roll_back(revision, dry_run=dry_run)
+        undone = await operator.roll_back(revision, dry_run=dry_run)
+        restored, applied = undone.rolled_back_to, as_applied(undone)
         for line in difference(applied) if dry_run else ():
             say(line, err=True)
         printable_change(applied, is_planned=terms.dry_run).write(terms.output)
@@ -120,7 +122,7 @@ async def _roll_back(revision: int | None, terms: RollbackTerms, address: str) -
             await _wait(operator, applied, ended, patience)
 
 
-async def _wait(operator: Operator, applied: Applied, ended: EndedRollouts, patience: timedelta) -> None:
+async def _wait(operator: Operator, applied: pb.ApplyMeshResponse, ended: EndedRollouts, patience: timedelta) -> None:
     """Until the backends and the traffic are what they were. Raises CommandFailed."""
     done = f"rolled back, revision {applied.revision}"
     changed = {it.removeprefix("backend/") for it in (*applied.created, *applied.updated) if it.startswith("backend/")}

@@ -11,13 +11,15 @@ from typing import Annotated, Final
 
 import typer
 
-from slotmesh.cli.console import FAILED, NOT_IN_TIME, CommandFailed, complete, say
+from slotmesh.cli.console import FAILED, NOT_IN_TIME, CommandFailed, ProgressBar, complete, say
 from slotmesh.cli.credentials import connects
+from slotmesh.cli.documents import word_of
 from slotmesh.cli.operator import Operator
 from slotmesh.cli.parameters import CONTROLLER, ControllerAddress, read_duration
-from slotmesh.cli.snapshot import RolloutStatus
-from slotmesh.cli.view.rollouts import RolloutBar, resume_command, rollout_as_json, rollout_line
+from slotmesh.cli.snapshot import is_over
+from slotmesh.cli.view.changes import resume_command, rollout_document, rollout_line
 from slotmesh.units import format_duration
+from slotmesh.v1 import controller_service_pb2 as pb
 
 POLL_S: Final = 0.2
 
@@ -62,11 +64,11 @@ def status(
     """
     waits = sys.stdout.isatty() and output is RolloutOutput.TABLE if wait is None else wait
     found, is_late = complete(_follow(backend, timeout if waits else None, address))
-    say(json.dumps(rollout_as_json(found), indent=2) if output is RolloutOutput.JSON else rollout_line(found))
+    say(json.dumps(rollout_document(found), indent=2) if output is RolloutOutput.JSON else rollout_line(found))
     if is_late:
         typer.echo(f"{backend}: not complete after {format_duration(timeout)}", err=True)
         raise typer.Exit(NOT_IN_TIME)
-    if found.taken_back or found.phase == "FAILING":
+    if found.taken_back or found.phase == pb.ROLLOUT_PHASE_FAILING:
         raise typer.Exit(FAILED)
 
 
@@ -100,22 +102,24 @@ def undo(backend: BackendName, address: ControllerAddress = CONTROLLER) -> None:
     typer.echo(f"{backend}: goes back, revision {revision}")
 
 
-async def _follow(backend: str, patience: timedelta | None, address: str) -> tuple[RolloutStatus, bool]:
+async def _follow(backend: str, patience: timedelta | None, address: str) -> tuple[pb.Rollout, bool]:
     """The rollout, and whether it was waited for in vain. `patience`: how long to wait; None: not at all."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + (patience.total_seconds() if patience is not None else 0.0)
     async with Operator.at(address) as operator:
-        with RolloutBar(sys.stdout) as bar:
+        with ProgressBar(sys.stdout) as bar:
             while True:
                 found = await operator.rollouts(backend)
                 if not found:
                     raise CommandFailed(f"{backend}: this controller launches no replicas, so it has no rollouts")
+                it = found[0]
                 if patience is not None:
-                    bar.show(found[0])
-                if patience is None or found[0].is_over:
-                    return found[0], False
+                    left = f"{word_of(it, 'phase').lower()}, {it.outdated} old left"
+                    bar.show(it.backend, it.available, it.wanted, left)
+                if patience is None or is_over(it):
+                    return it, False
                 if loop.time() >= deadline:
-                    return found[0], True
+                    return it, True
                 await asyncio.sleep(POLL_S)
 
 

@@ -11,7 +11,7 @@ import typer
 from slotmesh.cli.console import Output, OutputForm, complete, say
 from slotmesh.cli.operator import Operator
 from slotmesh.cli.parameters import BACKEND, CONTROLLER, ControllerAddress, name_of, unknown
-from slotmesh.cli.view.configuration import difference, printable_change
+from slotmesh.cli.view.changes import difference, printable_change
 from slotmesh.cli.waiting import (
     DEFAULT_PATIENCE,
     Patience,

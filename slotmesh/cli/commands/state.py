@@ -89,10 +89,10 @@ async def _adopt(address: str, *, from_members: bool, asks: bool) -> None:
         if asks and newer:
             what = "adopt what members know" if from_members else "discard what members know beyond the state file"
             typer.confirm(f"{what}, and begin a new generation?", abort=True, err=True)
-        generation, changed = await operator.adopt_state(from_members=from_members)
-    for subject in changed:
+        adopted = await operator.adopt_state(from_members=from_members)
+    for subject in adopted.changed:
         say(f"changed   {subject}")
-    say(f"generation {generation} begins when the controller, which ends now, is started again")
+    say(f"generation {adopted.generation} begins when the controller, which ends now, is started again")
 
 
 def _run(path: str, flag: str) -> int:

@@ -2,20 +2,62 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Mapping
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Any, Final, TextIO
 
 import typer
+from rich.console import Console
+from rich.text import Text
 
-from slotmesh.cli.console import FAILED, AsJson, CommandFailed, Output, OutputForm, Printable, complete, form_of
-from slotmesh.cli.figures.rows import NO_FIGURES, MeshFigures, figures_of
+from slotmesh.cli.console import (
+    FAILED,
+    AsJson,
+    Columns,
+    CommandFailed,
+    Output,
+    OutputForm,
+    Printable,
+    complete,
+    console_of,
+    form_of,
+    table_of,
+)
+from slotmesh.cli.documents import local_time, message_document, word_of
+from slotmesh.cli.figures.rates import figures_of
+from slotmesh.cli.figures.rows import (
+    NO_FIGURES,
+    BackendFigures,
+    EndpointFigures,
+    MeshFigures,
+    RouterFigures,
+    shown_rate,
+)
 from slotmesh.cli.operator import Operator
-from slotmesh.cli.parameters import CONTROLLER, ControllerAddress
-from slotmesh.cli.snapshot import ControllerStatus, Snapshot
-from slotmesh.cli.view.report import as_json, names_in, print_tables
-from slotmesh.cli.view.troubles import standby_json, standby_text
+from slotmesh.cli.parameters import BACKEND, CONTROLLER, ENDPOINT, REPLICA, ROUTER, ControllerAddress
+from slotmesh.cli.shifting import waiting_line
+from slotmesh.cli.snapshot import ControllerStatus, Members, Snapshot, is_waiting
+from slotmesh.cli.view.changes import rollout_document, rollout_lines
+from slotmesh.cli.view.replicas import (
+    crash_loops_of,
+    is_long,
+    leader_text,
+    newer_members_text,
+    readiness,
+    replica_document,
+    replica_table,
+    shadow_troubles,
+    standby_text,
+    troubles_of,
+)
 from slotmesh.errors import NotLeader
 from slotmesh.names import printable_text
+from slotmesh.spec.model import Backend, Endpoint
+from slotmesh.v1 import mesh_pb2
+
+LINES_SHOWN: Final = 5
+"""Of what the last process of a crash loop has written."""
 
 
 def status(
@@ -30,29 +72,29 @@ def status(
 
     Replicas that failed are listed with their error. Below the tables is where it comes from, once for all replicas of
     a backend that have the same; `--tracebacks` prints all of each, as JSON and YAML always do. A router whose
-    table is not `current` has yet to hear of the newest change. Calls a second are of the last 2 to 3 seconds; where
-    they are not known there is nothing. `slotmesh top` shows more of that. A controller that stands by for another one
-    says which one leads, and knows nothing else: exit status 1.
+    table is not `current` has not received the newest change yet. Calls a second are of the last 2 to 3 seconds, and
+    empty if unknown. `slotmesh top` shows more of that. A controller that stands by for another one names the one that
+    leads, and knows nothing else: exit status 1.
     """
     form = form_of(output, as_document)
-    said, load = complete(_ask(address))
-    if isinstance(said, ControllerStatus):
+    state, load = complete(_query(address))
+    if isinstance(state, ControllerStatus):
         Printable(
-            table=lambda out: print(printable_text(standby_text(said)), file=out),
-            document=partial(standby_json, said),
+            table=lambda out: print(printable_text(standby_text(state)), file=out),
+            document=lambda: {"controller": state.address, "leads": False, "leader": state.leader_address},
             names=tuple,
         ).write(form)
         raise typer.Exit(FAILED)
-    address = said.controller.address if said.controller is not None else address
+    address = state.controller.address if state.controller is not None else address
     Printable(
-        table=partial(print_tables, address, said, tracebacks=tracebacks, load=load),
-        document=partial(as_json, address, said, load),
-        names=partial(names_in, said),
+        table=partial(print_tables, address, state, tracebacks=tracebacks, load=load),
+        document=partial(status_document, address, state, load),
+        names=partial(_names, state),
     ).write(form)
 
 
-async def _ask(address: str) -> tuple[Snapshot | ControllerStatus, MeshFigures]:
-    """What there is, or that the controller stands by."""
+async def _query(address: str) -> tuple[Snapshot | ControllerStatus, MeshFigures]:
+    """The mesh, or that the controller stands by."""
     async with Operator.at(address) as operator:
         try:
             return await operator.snapshot(), await _load(operator)
@@ -64,8 +106,190 @@ async def _ask(address: str) -> tuple[Snapshot | ControllerStatus, MeshFigures]:
 
 
 async def _load(operator: Operator) -> MeshFigures:
-    """Controllers of older versions do not say how loaded the mesh is: then nothing is known of that."""
+    """Controllers of older versions do not report the load: it is unknown then."""
     try:
         return figures_of(await operator.sample())
     except CommandFailed:
         return NO_FIGURES
+
+
+def _names(snapshot: Snapshot) -> list[str]:
+    return [
+        *(f"{ENDPOINT}/{it.name}" for it in snapshot.endpoints),
+        *(f"{BACKEND}/{it.name}" for it in snapshot.backends),
+        *(f"{REPLICA}/{it.replica_id}" for it in snapshot.members.replicas),
+        *(f"{ROUTER}/{it.router_id}" for it in snapshot.members.routers),
+    ]
+
+
+class _Loads:
+    """Calls a second and waiting calls of endpoints, backends and routers, by kind and name; null if unknown."""
+
+    def __init__(self, load: MeshFigures) -> None:
+        self._rows: dict[tuple[str, str], EndpointFigures | BackendFigures | RouterFigures] = {
+            **{(ENDPOINT, it.name): it for it in load.endpoints},
+            **{(BACKEND, it.name): it for it in load.backends},
+            **{(ROUTER, it.router_id): it for it in load.routers},
+        }
+
+    def document(self, kind: str, name: str) -> dict[str, float | None]:
+        row = self._rows.get((kind, name))
+        rate = None if row is None or row.calls_per_s is None else round(row.calls_per_s, 3)
+        return {"calls_per_s": rate, "queued": None if row is None else row.queued}
+
+    def columns(self, kind: str, name: str) -> Columns[Any]:
+        """`name`: the attribute that identifies a row."""
+
+        def queued(it: Any) -> str:
+            value = self.document(kind, getattr(it, name))["queued"]
+            return "" if value is None else f"{value:,}"
+
+        return {
+            "calls/s": lambda it: shown_rate(self.document(kind, getattr(it, name))["calls_per_s"]),
+            "queue": queued,
+        }
+
+
+def status_document(address: str, snapshot: Snapshot, load: MeshFigures = NO_FIGURES) -> dict[str, Any]:
+    """The mesh as values of JSON. Replicas, routers and rollouts are the messages of these names."""
+    members, loads, controller = snapshot.members, _Loads(load), snapshot.controller
+
+    def endpoint_document(it: Endpoint) -> dict[str, Any]:
+        traffic = dict(it.traffic.weights) if it.traffic else None
+        shadows = dict(it.traffic.shadows) if it.traffic else {}
+        return {"name": it.name, "traffic": traffic, "shadows": shadows, **loads.document(ENDPOINT, it.name)}
+
+    def backend_document(it: Backend) -> dict[str, Any]:
+        shadow = members.shadow(it.name)
+        return {
+            "name": it.name,
+            "handler": it.handler,
+            "ready_replicas": len(members.ready(it.name)),
+            "attached_replicas": len(members.attached(it.name)),
+            "num_replicas": it.num_replicas,
+            "wanted_replicas": snapshot.wanted(it),
+            **loads.document(BACKEND, it.name),
+            "shadow_copies": shadow.copies,
+            "shadow_drops": shadow.dropped,
+            "shadow_failures": shadow.failed,
+        }
+
+    def router_document(it: mesh_pb2.Router) -> dict[str, Any]:
+        return {
+            **message_document(it, leave_out={"loads", "endpoint_loads"}),
+            "current": members.is_current(it),
+            "linked_replica_ids": sorted(it.linked_replica_ids),
+            **loads.document(ROUTER, it.router_id),
+        }
+
+    return {
+        "controller": address,
+        "leads": True,
+        "term": controller.term if controller is not None else 0,
+        "standbys": list(controller.standby_addresses) if controller is not None else [],
+        "newer_members": list(controller.newer_members) if controller is not None else [],
+        "generation": members.generation,
+        "revision": members.revision,
+        "endpoints": [*map(endpoint_document, snapshot.endpoints)],
+        "backends": [*map(backend_document, snapshot.backends)],
+        "rollouts": [*map(rollout_document, snapshot.rollouts)],
+        "replicas": [*map(replica_document, members.replicas)],
+        "routers": [*map(router_document, members.routers)],
+    }
+
+
+def print_tables(
+    address: str, snapshot: Snapshot, out: TextIO, *, tracebacks: bool = False, load: MeshFigures = NO_FIGURES
+) -> None:
+    """Writes the tables, then the long error texts of replicas. Colours only where `out` is a terminal.
+
+    The gist of a traceback is written once for all replicas of a backend that have the same; with `tracebacks` each as
+    a whole.
+    """
+    console, members = console_of(out), snapshot.members
+    state = "on hold" if snapshot.is_on_hold else f"revision {members.revision}"
+    console.print(f"controller {address}{leader_text(snapshot.controller)}  {state}")
+    if snapshot.controller is not None and (lines := newer_members_text(snapshot.controller.newer_members)):
+        console.print(Text(lines, style="red"))
+    _print_tables(console, snapshot, _Loads(load))
+    if not tracebacks:
+        _print_troubles(console, members)
+    for name in sorted({name for it in snapshot.endpoints if it.traffic for name in it.traffic.shadows}):
+        for trouble in shadow_troubles(name, members):
+            console.print(Text(f"\n{trouble}", style="yellow"))
+    for line in (*rollout_lines(snapshot.rollouts), *(waiting_line(it) for it in snapshot.shifts if is_waiting(it))):
+        console.print(Text(f"\n{line}", style="yellow"))
+    for replica in members.replicas:
+        if tracebacks and is_long(replica.error):
+            console.print(Text(f"\n{replica.replica_id}, {word_of(replica, 'state')}:", style="red"))
+            console.print(Text(replica.error.rstrip()))
+        if is_long(replica.warning):
+            console.print(Text(f"\n{replica.replica_id}:", style="yellow"))
+            console.print(Text(replica.warning.rstrip()))
+    _print_crash_loops(console, members, sys.maxsize if tracebacks else LINES_SHOWN)
+
+
+def _print_tables(console: Console, snapshot: Snapshot, loads: _Loads) -> None:
+    members, ready = snapshot.members, snapshot.members.ready()
+
+    def links(router: mesh_pb2.Router) -> Text:
+        linked = len(ready.intersection(router.linked_replica_ids))
+        return Text(f"{linked}/{len(ready)}", style="green" if linked == len(ready) else "yellow")
+
+    def table(router: mesh_pb2.Router) -> Text:
+        is_current = members.is_current(router)
+        text = f"{router.revision} {'current' if is_current else 'behind'}"
+        ends = f", ends: {router.end_reason}" if router.end_reason else ""
+        return Text(text + ends, style="green" if is_current and not ends else "yellow")
+
+    endpoints: Columns[Endpoint] = {
+        "endpoint": lambda it: it.name,
+        "traffic": lambda it: "none: calls wait" if it.traffic is None else _shares(it.traffic.weights),
+        "shadows": lambda it: "" if it.traffic is None else _shares(it.traffic.shadows),
+        **loads.columns(ENDPOINT, "name"),
+    }
+    backends: Columns[Backend] = {
+        "backend": lambda it: it.name,
+        "handler": lambda it: it.handler,
+        "ready": lambda it: readiness(it, snapshot),
+        "attached": lambda it: str(len(members.attached(it.name))),
+        **loads.columns(BACKEND, "name"),
+    }
+    routers: Columns[mesh_pb2.Router] = {
+        "router": lambda it: it.router_id,
+        "address": lambda it: it.address,
+        "table": table,
+        "links": links,
+        "since": lambda it: local_time(it, "start_time"),
+        "version": lambda it: it.version,
+        **loads.columns(ROUTER, "router_id"),
+    }
+    console.print(table_of("Endpoints", endpoints, snapshot.endpoints))
+    console.print(table_of("Backends", backends, snapshot.backends))
+    console.print(replica_table(members.replicas, {backend.name for backend in snapshot.backends}))
+    console.print(table_of("Routers", routers, members.routers))
+
+
+def _shares(shares: Mapping[str, float]) -> str:
+    return ", ".join(f"{name} {share:.6g}" for name, share in sorted(shares.items()))
+
+
+def _print_troubles(console: Console, members: Members) -> None:
+    troubles = troubles_of(members.replicas)
+    for trouble in troubles:
+        count = f"{trouble.replicas} {'replica' if trouble.replicas == 1 else 'replicas'}"
+        console.print(Text(f"\n{trouble.backend}, {count}: {trouble.what}", style="red"))
+        if trouble.place:
+            console.print(Text(f"  at {trouble.place}"))
+    if troubles:
+        console.print("\nThe whole tracebacks: slotmesh status --tracebacks")
+
+
+def _print_crash_loops(console: Console, members: Members, most_lines: int) -> None:
+    for loop in crash_loops_of(members.replicas):
+        words = f"{loop.backend} is crash looping: {loop.restarts} restarts, and the last process {loop.last_exit}"
+        console.print(Text(f"\n{words}", style="red"))
+        for line in loop.last_lines[-most_lines:]:
+            console.print(Text(f"  {line}"))
+        if loop.last_lines:
+            console.print(f"All that it wrote: slotmesh logs {loop.backend}")

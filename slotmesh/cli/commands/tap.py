@@ -14,7 +14,7 @@ import json
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
-from datetime import UTC, timedelta
+from datetime import timedelta
 from math import inf
 from typing import Annotated, Any, Final
 
@@ -23,13 +23,13 @@ import typer
 
 from slotmesh.cli.connection import Peer
 from slotmesh.cli.console import CommandFailed, complete, ended_by_sigterm, say
+from slotmesh.cli.documents import iso_time, word_of
 from slotmesh.cli.operator import Operator
-from slotmesh.cli.parameters import CONTROLLER, ENDPOINT, ControllerAddress, name_of, read_address, read_duration
+from slotmesh.cli.parameters import CONTROLLER, ENDPOINT, ControllerAddress, OneRouter, name_of, read_duration
 from slotmesh.convert.specification import seconds
 from slotmesh.errors import Reason, SlotmeshError
 from slotmesh.names import did_you_mean
 from slotmesh.spec.tenants import tenant_problem
-from slotmesh.v1 import call_pb2
 from slotmesh.v1 import tap_service_pb2 as pb
 from slotmesh.v1.router_service_pb2 import DescribeEndpointsRequest
 from slotmesh.v1.router_service_pb2_grpc import RouterServiceStub
@@ -44,17 +44,17 @@ class TapDrops:
 
     def __init__(self) -> None:
         self.total = 0
-        self._untold: dict[str, int] = {}
-        self._told_at: dict[str, float] = {}
+        self._unreported: dict[str, int] = {}
+        self._reported_at: dict[str, float] = {}
 
     def add(self, address: str, dropped: int, now: float) -> str:
         """Adds calls that a router has dropped. Returns the message to print; empty if none is due."""
         self.total += dropped
-        untold = self._untold[address] = self._untold.get(address, 0) + dropped
-        if not untold or now - self._told_at.get(address, -inf) < SAY_EVERY_S:
+        unreported = self._unreported[address] = self._unreported.get(address, 0) + dropped
+        if not unreported or now - self._reported_at.get(address, -inf) < SAY_EVERY_S:
             return ""
-        self._untold[address], self._told_at[address] = 0, now
-        return f"{address} dropped {untold} calls; show fewer with --rate, or more with --max-per-second"
+        self._unreported[address], self._reported_at[address] = 0, now
+        return f"{address} dropped {unreported} calls; show fewer with --rate, or more with --max-per-second"
 
 
 LOOK_EVERY_S: Final = 2.0
@@ -163,7 +163,7 @@ async def _doubt_of(channel: grpc.aio.Channel, request: pb.TapCallsRequest) -> s
 def call_document(address: str, call: pb.TappedCall) -> dict[str, Any]:
     """A call as values of JSON. Times are milliseconds, and ISO 8601 in UTC."""
     return {
-        "time": call.end_time.ToDatetime(tzinfo=UTC).isoformat(),
+        "time": iso_time(call.end_time),
         "router": address,
         "method": call.method,
         "backend": call.backend,
@@ -174,7 +174,7 @@ def call_document(address: str, call: pb.TappedCall) -> dict[str, Any]:
         "run_ms": round(seconds(call.run_time) * 1e3, 3) if call.HasField("run_time") else None,
         "outcome": "completed" if call.outcome == pb.TAPPED_OUTCOME_COMPLETED else "failed",
         "reason": call.reason or None,
-        "executed": _executed(call.executed),
+        "executed": word_of(call, "executed"),
         "attempt": call.attempt,
         "ordered": call.ordered,
         **({"tenant": call.tenant} if call.tenant else {}),
@@ -182,12 +182,6 @@ def call_document(address: str, call: pb.TappedCall) -> dict[str, Any]:
         **_bytes("result", call.result if call.HasField("result") else None),
         **({"content_type": call.content_type} if call.content_type else {}),
     }
-
-
-def _executed(executed: int) -> str:
-    """One that a newer router knows is shown by its number."""
-    known = executed in call_pb2.Executed.values()
-    return call_pb2.Executed.Name(executed).removeprefix("EXECUTED_").lower() if known else str(executed)  # type: ignore[arg-type]
 
 
 def _bytes(name: str, value: bytes | None) -> dict[str, str]:
@@ -220,15 +214,6 @@ ShowsPayloads = Annotated[
 ]
 ShownBytes = Annotated[
     int, typer.Option("--payload-bytes", min=1, max=65_536, help="Of each payload and result, shown at most.")
-]
-OneRouter = Annotated[
-    str,
-    typer.Option(
-        parser=lambda text: text and read_address(text),
-        metavar="HOST:PORT",
-        help="Only this router. Not given: all that the controller knows, also those that come later.",
-        show_default=False,
-    ),
 ]
 
 
@@ -266,8 +251,8 @@ def tap(
     A line has the method, sizes in bytes, the replica, the time in the router's queue, the time from there to the
     outcome, and the outcome with its reason. Which routers are tapped, and how many calls they have dropped because
     there were too many a second, goes to stderr, and the sum of both at the end, after SIGTERM, too. Not seen are
-    reservations, copies for shadows and calls that go straight to replicas. While nobody taps, routers do nothing for
-    it.
+    reservations, copies for shadows and calls that go straight to replicas. Without a tap, it costs
+    routers nothing.
 
     Like this:
 
@@ -316,7 +301,7 @@ async def _tap(request: pb.TapCallsRequest, router: str, controller: str, limit:
 
 async def _listed(controller: str) -> list[str]:
     async with Operator.at(controller) as operator:
-        return [it.address for it in (await operator.members()).routers]
+        return await operator.router_addresses()
 
 
 def _forgiving(routers: ListRouters) -> ListRouters:

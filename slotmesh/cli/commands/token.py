@@ -14,8 +14,7 @@ from typing import Annotated, Any, TextIO
 import typer
 from rich.text import Text
 
-from slotmesh.cli.console import FAILED, WRONG_INPUT, Output, OutputForm, Printable, console_of
-from slotmesh.cli.view.report import new_table
+from slotmesh.cli.console import FAILED, WRONG_INPUT, Columns, Output, OutputForm, Printable, console_of, table_of
 from slotmesh.security.identity import Identity, Role
 from slotmesh.security.secret_files import UnusableFile
 from slotmesh.security.tokens.rules import KINDS, is_holder_name, roles_of
@@ -59,19 +58,16 @@ def _document(tokens: StaticTokens, now: float) -> dict[str, Any]:
 
 
 def _print(tokens: StaticTokens, now: float, out: TextIO) -> None:
-    table = new_table("Tokens", "id", "identity", "roles", "endpoints", "created", "expires", "state")
-    for each in tokens.tokens:
-        fields, state = shown(each), state_of(each, now)
-        table.add_row(
-            each.id,
-            fields["identity"],
-            ", ".join(fields["roles"]),
-            ", ".join(fields.get("endpoints", ["all"])),
-            fields["created"],
-            fields["expires"] or "never",
-            Text(state, style=_COLOURS[state]),
-        )
-    console_of(out).print(table)
+    columns: Columns[dict[str, Any]] = {
+        "id": lambda it: it["id"],
+        "identity": lambda it: it["identity"],
+        "roles": lambda it: ", ".join(it["roles"]),
+        "endpoints": lambda it: ", ".join(it.get("endpoints", ["all"])),
+        "created": lambda it: it["created"],
+        "expires": lambda it: it["expires"] or "never",
+        "state": lambda it: Text(it["state"], style=_COLOURS[it["state"]]),
+    }
+    console_of(out).print(table_of("Tokens", columns, _document(tokens, now)["tokens"]))
 
 
 NEVER = "never"

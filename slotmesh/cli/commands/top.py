@@ -12,10 +12,11 @@ import grpc
 import typer
 
 from slotmesh.cli.console import CommandFailed, Output, OutputForm, Printable, complete
-from slotmesh.cli.figures.rows import MeshFigures, figures_of
+from slotmesh.cli.figures.rates import figures_of
+from slotmesh.cli.figures.rows import MeshFigures
 from slotmesh.cli.operator import Operator
 from slotmesh.cli.parameters import CONTROLLER, ControllerAddress, read_duration
-from slotmesh.cli.top.document import document_of, names_of
+from slotmesh.cli.top.columns import document_of, names_of
 from slotmesh.cli.top.drawing import print_views
 from slotmesh.cli.top.state import VIEWS, TopState, TopView
 from slotmesh.errors import Reason, SlotmeshError

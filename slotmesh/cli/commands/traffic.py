@@ -15,6 +15,7 @@ from slotmesh.cli.console import (
     NOT_IN_TIME,
     WRONG_INPUT,
     AsJson,
+    Columns,
     CommandFailed,
     Output,
     OutputForm,
@@ -22,6 +23,7 @@ from slotmesh.cli.console import (
     complete,
     console_of,
     form_of,
+    table_of,
 )
 from slotmesh.cli.operator import Operator
 from slotmesh.cli.parameters import CONTROLLER, ENDPOINT, ControllerAddress, name_of, read_duration
@@ -36,21 +38,21 @@ from slotmesh.cli.shifting import (
     StopShift,
     change_shift,
     follow_shift,
-    said_policy,
-    shift_as_json,
+    read_policy,
+    shift_document,
     shift_lines,
 )
-from slotmesh.cli.snapshot import ShiftStatus, Snapshot
-from slotmesh.cli.view.report import new_table, readiness
-from slotmesh.cli.view.troubles import shadow_troubles
+from slotmesh.cli.snapshot import Snapshot
+from slotmesh.cli.view.replicas import readiness, shadow_troubles
 from slotmesh.cli.waiting import KnownRouters, after_change
 from slotmesh.spec.model import InvalidSpec, TrafficPolicy
 from slotmesh.units import format_duration
+from slotmesh.v1 import controller_service_pb2 as pb
 
 _NONE = TrafficPolicy(weights={})
 
 
-def print_traffic(endpoint: str, revision: int, snapshot: Snapshot, shift: ShiftStatus | None, out: TextIO) -> None:
+def print_traffic(endpoint: str, revision: int, snapshot: Snapshot, shift: pb.TrafficShift | None, out: TextIO) -> None:
     """Writes the policy, a row a backend, and where it is in force. Colours only where `out` is a terminal."""
     console = console_of(out)
     console.print(f"endpoint {endpoint}  revision {revision}, {_in_force(revision, snapshot)}")
@@ -61,23 +63,21 @@ def print_traffic(endpoint: str, revision: int, snapshot: Snapshot, shift: Shift
         console.print("no traffic policy: calls wait until there is one")
         return
     backends = {backend.name: backend for backend in snapshot.backends}
-    table = new_table("Traffic", "backend", "weight", "shadow", "ready")
-    for name in sorted({*traffic.weights, *traffic.shadows}):
-        table.add_row(
-            name,
-            _share(traffic.weights.get(name)),
-            _share(traffic.shadows.get(name)),
-            readiness(backends[name], snapshot) if name in backends else "",
-        )
-    console.print(table)
+    columns: Columns[str] = {
+        "backend": lambda name: name,
+        "weight": lambda name: _share(traffic.weights.get(name)),
+        "shadow": lambda name: _share(traffic.shadows.get(name)),
+        "ready": lambda name: readiness(backends[name], snapshot) if name in backends else "",
+    }
+    console.print(table_of("Traffic", columns, sorted({*traffic.weights, *traffic.shadows})))
     for name in sorted(traffic.shadows):
-        for told in shadow_troubles(name, snapshot.members):
-            console.print(told)
+        for trouble in shadow_troubles(name, snapshot.members):
+            console.print(trouble)
     for line in shift_lines(shift) if shift is not None else ():
         console.print(line, soft_wrap=True, markup=False, highlight=False)
 
 
-def as_json(endpoint: str, revision: int, snapshot: Snapshot, shift: ShiftStatus | None) -> dict[str, Any]:
+def as_json(endpoint: str, revision: int, snapshot: Snapshot, shift: pb.TrafficShift | None) -> dict[str, Any]:
     """The same, as values of JSON. `revision` is in force at the routers that are `current`."""
     traffic = snapshot.traffic_of(endpoint)
     shadows = sorted(traffic.shadows) if traffic else []
@@ -99,7 +99,7 @@ def as_json(endpoint: str, revision: int, snapshot: Snapshot, shift: ShiftStatus
             }
             for router in snapshot.members.routers
         ],
-        "shift": None if shift is None else shift_as_json(shift),
+        "shift": None if shift is None else shift_document(shift),
     }
 
 
@@ -123,7 +123,7 @@ def _share(share: float | None) -> str:
     return "" if share is None else f"{share:.6g}"
 
 
-ShownTraffic: TypeAlias = tuple[int, Snapshot, ShiftStatus | None]
+ShownTraffic: TypeAlias = tuple[int, Snapshot, pb.TrafficShift | None]
 """A revision of the configuration, the mesh, and the newest shift of the endpoint."""
 
 POLL_S: Final = 0.05
@@ -267,12 +267,12 @@ async def _change(
         current = (await operator.endpoint(endpoint)).traffic
         backends = [it.name for it in (await operator.configuration()).backends]
         try:
-            said = said_policy(endpoint, current, weights, shadows, no_shadows=no_shadows, backends=backends)
+            change = read_policy(endpoint, current, weights, shadows, no_shadows=no_shadows, backends=backends)
         except InvalidSpec as invalid:
             lines = [f"{endpoint}: nothing was changed", *str(invalid).splitlines()]
             raise CommandFailed("\n  ".join(lines), WRONG_INPUT) from invalid
         revision = await operator.set_traffic(
-            endpoint, said.policy, clear_shadows=said.clear_shadows, requires_ready=not options.forces
+            endpoint, change.policy, clear_shadows=change.clear_shadows, requires_ready=not options.forces
         )
         with _waiting(operator, endpoint, revision, patience):
             if patience is not None:

@@ -1,1 +1,1 @@
-"""Calls, rates and latencies of the mesh, from two snapshots of the controller."""
+"""Calls, rates and latencies of the mesh, from two reports of each member."""

@@ -1,26 +1,47 @@
-"""The figures of a live view, from the controller's samples. Pure.
+"""The rows of `slotmesh top`: figures of endpoints, backends, replicas, routers and tenants. Pure.
 
-Purpose: one row for each endpoint, backend, replica and router; rates over the last seconds, totals since the start of
-each present member.
-Invariants: rates and totals come from the counters that Prometheus scrapes; an unknown value is None.
+Invariants: a row is also its document, with the names of its fields; an unknown value is None.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Final
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from math import isfinite
+from typing import Any, Final
 
-from slotmesh.cli.figures.rates import CallQuantiles, Interval, TenantRow, intervals, is_heard, rate, tenants_of, total
-from slotmesh.cli.figures.samples import (
-    BackendNumbers,
-    BackendSample,
-    EndedTotals,
-    MeshSample,
-    SampledReplica,
-    SampledRouter,
-)
-from slotmesh.cli.snapshot import READY_STATE
+from slotmesh.histogram import CALL_TIMES, quantile_bound
+from slotmesh.telemetry.names import OTHER_TENANTS
+
+READY: Final = "READY"
+FAILED: Final = "FAILED"
+"""States of replicas."""
+
+
+@dataclass(frozen=True, slots=True)
+class CallQuantiles:
+    """The times within which half of the calls ended, and 99 of 100: upper bounds of buckets, seconds."""
+
+    p50_s: float | None
+    p99_s: float | None
+
+    @classmethod
+    def of_counts(cls, pairs: Iterable[tuple[Sequence[int], Sequence[int]]]) -> CallQuantiles:
+        """For the calls that were added to buckets since, (newest, earlier) of each member. Empty: not reported."""
+        counts = [0] * (len(CALL_TIMES) + 1)
+        for newest, earlier in pairs:
+            if not len(newest) == len(earlier) == len(counts):
+                continue
+            fresh = [now - before for now, before in zip(newest, earlier, strict=True)]
+            if min(fresh) >= 0:
+                counts = [one + another for one, another in zip(counts, fresh, strict=True)]
+        return cls(quantile_bound(CALL_TIMES, counts, 0.5), quantile_bound(CALL_TIMES, counts, 0.99))
+
+    def document(self) -> dict[str, Any]:
+        """Values of JSON: a time above all bounds is the last bound, and marked as above it."""
+        named = {"p50_s": self.p50_s, "p99_s": self.p99_s}
+        above = [name for name, value in named.items() if value is not None and not isfinite(value)]
+        return {**named, **dict.fromkeys(above, CALL_TIMES[-1]), "above_bounds": above}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,19 +50,19 @@ class EndpointFigures:
 
     name: str
     calls_per_s: float | None
-    """Accepted."""
+    """Accepted calls."""
     failures_per_s: float | None
     times: CallQuantiles
     queued: int
-    """What waits for the backends of its policy; without one, what waits for a policy."""
+    """Calls that wait for the backends of its policy; without a policy, calls that wait for one."""
     calls_total: int
     """`slotmesh_router_calls_total`, summed over the present routers."""
     failures_total: int
     """`slotmesh_router_failures_total`, likewise."""
-    weights: Mapping[str, float]
-    """Of its policy, by backend."""
+    traffic: Mapping[str, float]
+    """The weights of its policy, by backend."""
     shares: Mapping[str, float]
-    """Of the calls that ended in the last seconds, by backend; none where none has."""
+    """The division of the calls that ended in the last seconds, by backend; empty if none has."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,20 +70,19 @@ class BackendFigures:
     """A backend, over all routers and its replicas."""
 
     name: str
-    numbers: BackendNumbers
     calls_per_s: float | None
-    """Sent to replicas."""
+    """Calls sent to replicas."""
     failures_per_s: float | None
-    """Failed for what the backend is, or not answered in time; copies that it got as a shadow are among them."""
+    """Calls, including copies for it as a shadow, that failed because of it or were not answered in time."""
     times: CallQuantiles
     queued: int
-    ongoing: int
     queue_time_s: float
-    """How long what waits has to wait, at most of all routers."""
-    slots: int | None
-    """Reserved, with no call in them."""
+    """How long waiting calls have to wait, the maximum over all routers."""
+    ongoing: int
     max_ongoing: int
-    """Of the ready replicas together."""
+    """The sum over the ready replicas."""
+    slots: int | None
+    """Reserved slots without a call."""
     batch_size: float | None
     """Calls in a batch."""
     sent_total: int
@@ -70,10 +90,16 @@ class BackendFigures:
     ended_total: int
     failed_total: int
     unanswered_total: int
-    shadow_ended_total: int = 0
+    shadow_ended_total: int
     """Copies that it got as a shadow."""
-    shadow_failed_total: int = 0
-    """Those of them that failed, or were not answered in time."""
+    shadow_failed_total: int
+    """Copies among them that failed, or were not answered in time."""
+    wanted_replicas: int | None
+    """None: any number."""
+    ready_replicas: int
+    live_replicas: int
+    failed_replicas: int
+    restart_count: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,34 +109,38 @@ class ReplicaFigures:
     replica_id: str
     backend: str
     state: str
-    links: int
+    linked_routers: int
     """Routers that have a working link to it."""
     routers: int
-    """Routers that there are."""
+    """All routers."""
     calls_per_s: float | None
-    """Executed."""
+    """Executed calls."""
     failures_per_s: float | None
     times: CallQuantiles
-    """How long calls ran there; what they waited before that is not in it."""
+    """Execution times, without the time that calls waited before."""
     ongoing: int | None
     max_ongoing: int
     slots: int | None
     waiting: int | None
     batch_size: float | None
-    restarts: int
-    outdated: bool
-    trouble: str
-    """Its error, else its warning."""
     calls_total: int | None
     """`slotmesh_replica_calls_total`."""
     failures_total: int | None
+    restart_count: int
+    outdated: bool
+    trouble: str
+    """Its error; otherwise its warning."""
     address: str
     pid: int
 
     @property
+    def name(self) -> str:
+        return self.replica_id
+
+    @property
     def is_reached(self) -> bool:
-        """Whether a router reaches it, as far as there are any."""
-        return bool(self.links) or not self.routers
+        """Whether a router reaches it, if there are routers."""
+        return bool(self.linked_routers) or not self.routers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,12 +149,12 @@ class RouterFigures:
 
     router_id: str
     address: str
-    is_heard: bool
+    reports: bool
     """It has reported a moment ago."""
-    is_current: bool
+    current: bool
     """It has the newest routing table."""
-    links: int
-    """To ready replicas."""
+    linked_replicas: int
+    """Ready replicas that it has a link to."""
     ready_replicas: int
     calls_per_s: float | None
     failures_per_s: float | None
@@ -134,10 +164,52 @@ class RouterFigures:
     failures_total: int
     version: str
 
+    @property
+    def name(self) -> str:
+        return self.router_id
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TenantFigures:
+    """A tenant of an endpoint, over the routers at which it is among the busiest."""
+
+    endpoint: str
+    tenant: str
+    """Empty: all tenants beyond the number that routers track."""
+    calls_per_s: float
+    """Including refused ones."""
+    refused_per_s: float
+    """Refused by a limit of the tenant, or by a queue without room for them."""
+    unanswered: int
+
+    @property
+    def name(self) -> str:
+        """As ENDPOINT/TENANT."""
+        return f"{self.endpoint}/{self.tenant or OTHER_TENANTS}"
+
+
+Figures = EndpointFigures | BackendFigures | ReplicaFigures | RouterFigures | TenantFigures
+
+
+def figures_document(row: Figures) -> dict[str, Any]:
+    """A row as values of JSON, with three digits after the point."""
+    document: dict[str, Any] = {}
+    for field in fields(row):
+        match getattr(row, field.name):
+            case CallQuantiles() as times:
+                document |= times.document()
+            case float(value):
+                document[field.name] = round(value, 3)
+            case Mapping() as shares:
+                document[field.name] = dict(shares)
+            case value:
+                document[field.name] = value
+    return document
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeshFigures:
-    """All of one moment."""
+    """All figures of one moment."""
 
     at_s: float
     revision: int
@@ -146,7 +218,7 @@ class MeshFigures:
     replicas: tuple[ReplicaFigures, ...] = ()
     routers: tuple[RouterFigures, ...] = ()
     unlisted_replicas: int = 0
-    tenants: tuple[TenantRow, ...] = ()
+    tenants: tuple[TenantFigures, ...] = ()
     """The busiest first."""
 
 
@@ -154,175 +226,17 @@ NO_FIGURES: Final = MeshFigures(at_s=0.0, revision=0)
 """Nothing is known."""
 
 
-def figures_of(sample: MeshSample) -> MeshFigures:
-    spans = [*intervals(sample.routers)]
-    return MeshFigures(
-        at_s=sample.at_s,
-        revision=sample.revision,
-        endpoints=tuple(_endpoint(name, sample, spans) for name in sample.weights),
-        backends=tuple(_backend(it, sample, spans) for it in sample.backends),
-        replicas=tuple(_replica(it, sample) for it in sample.replicas),
-        routers=tuple(_router(it, sample) for it in sample.routers),
-        unlisted_replicas=sample.unlisted_replicas,
-        tenants=tenants_of(sample),
-    )
+def shown_time(time_s: float | None) -> str:
+    """As `≤ 20 ms`, `≤ 1.5 s`, `> 30 s`; empty if unknown."""
+    if time_s is None:
+        return ""
+    if not isfinite(time_s):
+        return f"> {CALL_TIMES[-1]:g} s"
+    return f"≤ {time_s:g} s" if time_s >= 1 else f"≤ {time_s * 1000:g} ms"
 
 
-def _endpoint(name: str, sample: MeshSample, spans: list[Interval]) -> EndpointFigures:
-    weights = sample.weights[name]
-    newest = [it.newest.endpoints[name] for it in sample.routers if it.newest and name in it.newest.endpoints]
-    pairs = [
-        (span.newest.endpoints[name], span.earlier.endpoints[name], span.seconds)
-        for span in spans
-        if name in span.newest.endpoints and name in span.earlier.endpoints
-    ]
-    # Where nothing had come from an endpoint to a backend, its totals there begin with 0.
-    ends = [
-        (backend, ended, earlier.ends.get(backend, _nothing(ended)))
-        for now, earlier, _ in pairs
-        for backend, ended in now.ends.items()
-    ]
-    return EndpointFigures(
-        name=name,
-        calls_per_s=total(rate(now.accepted, before.accepted, span) for now, before, span in pairs),
-        failures_per_s=total(rate(now.failed, before.failed, span) for now, before, span in pairs),
-        times=CallQuantiles.between((ended, before) for _, ended, before in ends),
-        queued=sum(it.queued for backend in weights for it in _at_routers(backend, sample))
-        if weights
-        else sum(it.waiting for it in newest),
-        calls_total=sum(it.accepted for it in newest),
-        failures_total=sum(it.failed for it in newest),
-        weights=weights,
-        shares=_shares([(backend, ended.total - before.total) for backend, ended, before in ends]),
-    )
-
-
-def _nothing(like: EndedTotals) -> EndedTotals:
-    return EndedTotals(0, 0, 0, (0,) * len(like.times))
-
-
-def _shares(ended: list[tuple[str, int]]) -> dict[str, float]:
-    counts: dict[str, int] = {}
-    for backend, calls in ended:
-        counts[backend] = counts.get(backend, 0) + max(0, calls)
-    calls = sum(counts.values())
-    return {backend: counts[backend] / calls for backend in sorted(counts)} if calls else {}
-
-
-def _at_routers(backend: str, sample: MeshSample) -> list[BackendSample]:
-    return [it.newest.backends[backend] for it in sample.routers if it.newest and backend in it.newest.backends]
-
-
-def _backend(numbers: BackendNumbers, sample: MeshSample, spans: list[Interval]) -> BackendFigures:
-    name = numbers.name
-    newest = _at_routers(name, sample)
-    pairs = [
-        (span.newest.backends[name], span.earlier.backends[name], span.seconds)
-        for span in spans
-        if name in span.newest.backends and name in span.earlier.backends
-    ]
-    replicas = [it for it in sample.replicas if it.status.backend == name]
-    ended = [it.ended for it in newest if it.ended is not None]
-    copies = [it.shadow_ended for it in newest if it.shadow_ended is not None]
-    slots = [it.newest.slots for it in replicas if it.newest is not None]
-    return BackendFigures(
-        name=name,
-        numbers=numbers,
-        calls_per_s=total(rate(now.sent, before.sent, span) for now, before, span in pairs),
-        failures_per_s=total(rate(_bad(now), _bad(before), span) for now, before, span in pairs),
-        times=CallQuantiles.between((now.ended, before.ended) for now, before, _ in pairs),
-        queued=sum(it.queued for it in newest),
-        ongoing=sum(it.ongoing for it in newest),
-        queue_time_s=max((it.queue_time_s for it in newest), default=0.0),
-        slots=sum(slots) if slots else None,
-        max_ongoing=sum(it.status.max_ongoing for it in replicas if it.status.state == READY_STATE),
-        batch_size=_batch_size(replicas),
-        sent_total=sum(it.sent for it in newest),
-        ended_total=sum(it.total for it in ended),
-        failed_total=sum(it.failed for it in ended),
-        unanswered_total=sum(it.unanswered for it in ended),
-        shadow_ended_total=sum(it.total for it in copies),
-        shadow_failed_total=sum(it.failed + it.unanswered for it in copies),
-    )
-
-
-def _bad(sample: BackendSample) -> int | None:
-    if sample.ended is None:
-        return None
-    copies = sample.shadow_ended
-    return sample.ended.failed + sample.ended.unanswered + (0 if copies is None else copies.failed + copies.unanswered)
-
-
-def _batch_size(replicas: list[SampledReplica]) -> float | None:
-    """Calls in a batch, of the last seconds; None where there was none."""
-    batches = calls = 0
-    for replica in replicas:
-        newest, earlier = replica.newest, replica.earlier
-        if newest is None or earlier is None:
-            continue
-        more = _more(newest.batches, earlier.batches)
-        if more:
-            batches += more
-            calls += _more(newest.batched_calls, earlier.batched_calls)
-    return calls / batches if batches else None
-
-
-def _more(newest: int | None, earlier: int | None) -> int:
-    return 0 if newest is None or earlier is None else max(0, newest - earlier)
-
-
-def _replica(replica: SampledReplica, sample: MeshSample) -> ReplicaFigures:
-    status, newest, earlier = replica.status, replica.newest, replica.earlier
-    seconds = newest.at_s - earlier.at_s if newest is not None and earlier is not None else 0.0
-    before = earlier or newest
-    return ReplicaFigures(
-        replica_id=status.replica_id,
-        backend=status.backend,
-        state=status.state,
-        links=sum(status.replica_id in it.status.linked_replica_ids for it in sample.routers),
-        routers=len(sample.routers),
-        calls_per_s=rate(newest.calls, before.calls, seconds) if newest and before else None,
-        failures_per_s=rate(newest.failed, before.failed, seconds) if newest and before else None,
-        times=CallQuantiles.of_counts([(newest.times, earlier.times)] if newest and earlier else []),
-        ongoing=newest.ongoing if newest else None,
-        max_ongoing=status.max_ongoing,
-        slots=newest.slots if newest else None,
-        waiting=newest.waiting if newest else None,
-        batch_size=_batch_size([replica]),
-        restarts=status.restart_count,
-        outdated=status.outdated,
-        trouble=(status.error or status.warning).strip(),
-        calls_total=newest.calls if newest else None,
-        failures_total=newest.failed if newest else None,
-        address=status.address,
-        pid=status.pid,
-    )
-
-
-def _router(router: SampledRouter, sample: MeshSample) -> RouterFigures:
-    status = router.status
-    spans = [*intervals([router])]
-    endpoints = [*router.newest.endpoints.values()] if router.newest else []
-    backends = [*router.newest.backends.values()] if router.newest else []
-    pairs = [
-        (now, span.earlier.endpoints[name], span.seconds)
-        for span in spans
-        for name, now in span.newest.endpoints.items()
-        if name in span.earlier.endpoints
-    ]
-    ready = {it.status.replica_id for it in sample.replicas if it.status.state == READY_STATE}
-    return RouterFigures(
-        router_id=status.router_id,
-        address=status.address,
-        is_heard=is_heard(router),
-        is_current=(status.generation, status.revision) == (sample.generation, sample.revision),
-        links=len(ready & status.linked_replica_ids),
-        ready_replicas=len(ready),
-        calls_per_s=total(rate(now.accepted, before.accepted, span) for now, before, span in pairs),
-        failures_per_s=total(rate(now.failed, before.failed, span) for now, before, span in pairs),
-        queued=sum(it.queued for it in backends),
-        ongoing=sum(it.ongoing for it in backends),
-        calls_total=sum(it.accepted for it in endpoints),
-        failures_total=sum(it.failed for it in endpoints),
-        version=status.version,
-    )
+def shown_rate(value: float | None) -> str:
+    """Three digits, or whole numbers; empty if unknown."""
+    if value is None:
+        return ""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"

@@ -8,8 +8,9 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Final
 
-from slotmesh.cli.snapshot import FAILED_STATE, Members, ReplicaStatus, Snapshot
+from slotmesh.cli.snapshot import FAILED_STATE, Members, Snapshot
 from slotmesh.spec.model import Backend, Endpoint, GrpcServices, JsonValue, Mesh, TrafficPolicy
+from slotmesh.v1 import mesh_pb2
 
 GRACEFUL_TIMEOUT_S: Final = 10.0
 """The grace of running calls when the mesh is taken down. Shorter than elsewhere: the user waits at the terminal."""
@@ -98,19 +99,19 @@ def lacks(order: Order, snapshot: Snapshot) -> str:
         for router in members.routers
         if router.router_id in order.router_ids
         and members.is_current(router)
-        and router.linked_replica_ids >= all_ready
+        and all_ready.issubset(router.linked_replica_ids)
     ]
     if len(linked) < order.routers:
         return f"all replicas ready; {len(linked)} of {order.routers} routers linked to them"
     return ""
 
 
-def first_failure(order: Order, members: Members) -> ReplicaStatus | None:
+def first_failure(order: Order, members: Members) -> mesh_pb2.Replica | None:
     """A replica whose handler could not start; one with an error text goes before one without."""
     failed = [it for it in members.replicas if it.backend in order.backend_names and it.state == FAILED_STATE]
     return max(failed, key=says_why, default=None)
 
 
-def says_why(replica: ReplicaStatus) -> bool:
+def says_why(replica: mesh_pb2.Replica) -> bool:
     """Whether the error is the handler's traceback, and not only how the process ended."""
     return "\n" in replica.error.strip()

@@ -22,7 +22,7 @@ from slotmesh.cli.console import FAILED, WRONG_INPUT, CommandFailed
 from slotmesh.cli.local.child import environment, how
 from slotmesh.cli.operator import Operator
 from slotmesh.cli.snapshot import ENDED
-from slotmesh.cli.view.configuration import subjects_of
+from slotmesh.cli.view.changes import subjects_of
 from slotmesh.errors import ReplicaNotFound, SlotmeshError
 from slotmesh.runtime.parent import ParentPipe
 from slotmesh.spec.document import load_mesh

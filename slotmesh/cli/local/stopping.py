@@ -12,17 +12,17 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Final
 
 from slotmesh.cli.console import CommandFailed
-from slotmesh.cli.figures.samples import MeshSample, SampledReplica
 from slotmesh.cli.local.child import Child
 from slotmesh.cli.operator import Operator
 from slotmesh.errors import SlotmeshError
 from slotmesh.runtime.process_identity import has_ended, pid_of, process_of
+from slotmesh.v1 import controller_service_pb2 as pb
 
 HEAD_START_S: Final = 1.0
 """The time that the ingress has to end before routers are stopped; and the delay before the first report."""
@@ -119,7 +119,7 @@ class Shutdown:
             self._tell(waiting_for(left, sample, self._left_s))
             waits_s = REPORT_S
 
-    async def _look(self) -> MeshSample | None:
+    async def _look(self) -> pb.GetSnapshotResponse | None:
         """What the controller reports, if it does."""
         controller = self._processes.controller
         if controller is None or not controller.address or controller.has_ended:
@@ -129,13 +129,15 @@ class Shutdown:
                 sample = await operator.sample(LOOK_TIMEOUT_S)
         except (TimeoutError, SlotmeshError, CommandFailed):
             return None
-        self._replicas |= {it.status.replica_id: process_of(it.status.pid) for it in sample.replicas if it.status.pid}
+        replicas = [it.replica for it in sample.replicas if it.replica.pid]
+        self._replicas |= {it.replica_id: process_of(it.pid) for it in replicas}
         return sample
 
 
-def waiting_for(left: Sequence[str], sample: MeshSample | None, left_s: float) -> str:
+def waiting_for(left: Sequence[str], sample: pb.GetSnapshotResponse | None, left_s: float) -> str:
     """The report, from the names of running children and the controller's sample, if it has sent one."""
-    running = dict(_running(sample.replicas)) if sample is not None else {}
+    replicas = () if sample is None else (it.replica for it in sample.replicas)
+    running = {it.replica_id: it.load.ongoing for it in replicas if it.load.ongoing}
     calls = sum(running.values())
     if calls:
         what = f"{calls} {'call that runs' if calls == 1 else 'calls that run'} in {', '.join(sorted(running))}"
@@ -143,12 +145,6 @@ def waiting_for(left: Sequence[str], sample: MeshSample | None, left_s: float) -
         what = f"{', '.join(left)} to end"
     most = f", at most {left_s:.0f} s more" if left_s >= 1 else ""
     return f"waiting for {what}{most}; Ctrl-C again kills all of it now"
-
-
-def _running(replicas: Iterable[SampledReplica]) -> Iterator[tuple[str, int]]:
-    for replica in replicas:
-        if replica.newest is not None and replica.newest.ongoing:
-            yield replica.status.replica_id, replica.newest.ongoing
 
 
 async def _all_ended(children: Sequence[Child], within_s: float) -> None:

@@ -1,25 +1,29 @@
-"""The columns of each view: the text of cells, and the sort keys of rows. Pure.
+"""The columns of each view: the text of cells, and the sort keys of rows; and the views as documents. Pure.
 
-Invariants: an unknown value is an empty cell, and sorts last in either order.
+Invariants: an unknown value is an empty cell, or null, and sorts last in either order.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from math import isfinite
 from typing import Any, Final
 
-from slotmesh.cli.figures.rates import shown_rate, shown_time
 from slotmesh.cli.figures.rows import (
+    FAILED,
+    READY,
     BackendFigures,
     EndpointFigures,
     MeshFigures,
     ReplicaFigures,
     RouterFigures,
+    figures_document,
+    shown_rate,
+    shown_time,
 )
-from slotmesh.cli.snapshot import FAILED_STATE, READY_STATE
-from slotmesh.cli.top.state import TopView
+from slotmesh.cli.top.state import VIEWS, TopView
 from slotmesh.names import printable_text
 
 GOOD: Final = "green"
@@ -84,19 +88,18 @@ def _bar(row: Any, largest: float) -> Cell:
 
 
 def _shares(row: EndpointFigures, _: float) -> Cell:
-    """How calls were divided of late; else the policy."""
-    said = row.shares or row.weights
-    if not said:
+    """The division of the newest calls; without any, the policy."""
+    shares = row.shares or row.traffic
+    if not shares:
         return Cell("no policy: calls wait", None, WARNING)
-    text = "  ".join(f"{name} {bar(share, 4).rstrip()}{share:.0%}" for name, share in said.items())
+    text = "  ".join(f"{name} {bar(share, 4).rstrip()}{share:.0%}" for name, share in shares.items())
     return Cell(text, None)
 
 
 def _readiness(row: BackendFigures, _: float) -> Cell:
-    numbers = row.numbers
-    enough = numbers.ready >= (1 if numbers.wanted is None else numbers.wanted)
-    text = f"{numbers.ready}/{'any' if numbers.wanted is None else numbers.wanted}"
-    return Cell(text, numbers.ready, GOOD if enough else WARNING)
+    ready, wanted = row.ready_replicas, row.wanted_replicas
+    enough = ready >= (1 if wanted is None else wanted)
+    return Cell(f"{ready}/{'any' if wanted is None else wanted}", ready, GOOD if enough else WARNING)
 
 
 def _in_use(row: BackendFigures | ReplicaFigures, _: float) -> Cell:
@@ -109,29 +112,33 @@ def _in_use(row: BackendFigures | ReplicaFigures, _: float) -> Cell:
 
 
 def _state(row: ReplicaFigures, _: float) -> Cell:
-    if row.state == READY_STATE and not row.is_reached:
+    if row.state == READY and not row.is_reached:
         return Cell("READY, not reached", row.state, BAD)
-    style = GOOD if row.state == READY_STATE else BAD if row.state == FAILED_STATE else WARNING
+    style = GOOD if row.state == READY else BAD if row.state == FAILED else WARNING
     return Cell(f"{row.state}{', outdated' if row.outdated else ''}", row.state, style)
 
 
 def _links(row: ReplicaFigures, _: float) -> Cell:
-    return Cell(f"{row.links}/{row.routers}", row.links, "" if row.links == row.routers else WARNING)
+    return _of(row.linked_routers, row.routers)
 
 
 def _router_links(row: RouterFigures, _: float) -> Cell:
-    return Cell(f"{row.links}/{row.ready_replicas}", row.links, "" if row.links == row.ready_replicas else WARNING)
+    return _of(row.linked_replicas, row.ready_replicas)
+
+
+def _of(linked: int, count: int) -> Cell:
+    return Cell(f"{linked}/{count}", linked, "" if linked == count else WARNING)
 
 
 def _router_state(row: RouterFigures, _: float) -> Cell:
-    if not row.is_heard:
+    if not row.reports:
         return Cell("silent", "silent", BAD)
-    return Cell("current", "current", GOOD) if row.is_current else Cell("behind", "behind", WARNING)
+    return Cell("current", "current", GOOD) if row.current else Cell("behind", "behind", WARNING)
 
 
 def _trouble(row: ReplicaFigures, _: float) -> Cell:
     lines = row.trouble.splitlines()
-    return Cell(lines[-1] if lines else "", row.trouble or None, BAD if row.state == FAILED_STATE else WARNING)
+    return Cell(lines[-1] if lines else "", row.trouble or None, BAD if row.state == FAILED else WARNING)
 
 
 _CALLS: Final = Column("calls/s", _rate(lambda row: row.calls_per_s))
@@ -155,21 +162,21 @@ COLUMNS: Final[Mapping[TopView, Sequence[Column]]] = {
         Column("running", _in_use),
         *(_SLOTS, _BATCH),
         Column("ready", _readiness),
-        Column("restarts", _count(lambda row: row.numbers.restarts, WARNING)),
+        Column("restarts", _count(lambda row: row.restart_count, WARNING)),
     ),
     TopView.REPLICAS: (
-        Column("replica", _text(lambda row: row.replica_id), is_number=False),
+        Column("replica", _text(lambda row: row.name), is_number=False),
         Column("state", _state, is_number=False),
         *(_CALLS, _BAR, _ERRORS, _P50, _P99),
         Column("running", _in_use),
         Column("waiting", _count(lambda row: row.waiting, WARNING)),
         *(_SLOTS, _BATCH),
         Column("links", _links),
-        Column("restarts", _count(lambda row: row.restarts, WARNING)),
+        Column("restarts", _count(lambda row: row.restart_count, WARNING)),
         Column("error or warning", _trouble, is_number=False),
     ),
     TopView.ROUTERS: (
-        Column("router", _text(lambda row: row.router_id), is_number=False),
+        Column("router", _text(lambda row: row.name), is_number=False),
         Column("table", _router_state, is_number=False),
         *(_CALLS, _BAR, _ERRORS, _QUEUE),
         Column("running", _count(lambda row: row.ongoing)),
@@ -188,16 +195,24 @@ COLUMNS: Final[Mapping[TopView, Sequence[Column]]] = {
 
 def rows_of(view: TopView, figures: MeshFigures) -> Sequence[Any]:
     """The figures that are the rows of a view."""
-    return {
-        TopView.ENDPOINTS: figures.endpoints,
-        TopView.BACKENDS: figures.backends,
-        TopView.REPLICAS: figures.replicas,
-        TopView.ROUTERS: figures.routers,
-        TopView.TENANTS: figures.tenants,
-    }[view]
+    rows: Sequence[Any] = getattr(figures, view.value)
+    return rows
 
 
-def name_of_row(view: TopView, row: Any) -> str:
-    """What a row is known by."""
-    name: str = {TopView.REPLICAS: "replica_id", TopView.ROUTERS: "router_id"}.get(view, "name")
-    return str(getattr(row, name))
+def document_of(controller: str, figures: MeshFigures, views: Collection[TopView] = VIEWS) -> dict[str, Any]:
+    """The figures of these views as values of JSON."""
+    document: dict[str, Any] = {
+        "controller": controller,
+        "time": datetime.fromtimestamp(figures.at_s, UTC).isoformat(),
+        "revision": figures.revision,
+    }
+    for view in VIEWS:
+        if view in views:
+            document[view.value] = [figures_document(row) for row in rows_of(view, figures)]
+    return {**document, "unlisted_replicas": figures.unlisted_replicas} if TopView.REPLICAS in views else document
+
+
+def names_of(figures: MeshFigures, views: Collection[TopView] = VIEWS) -> list[str]:
+    """The names of the rows of these views, as `backend/NAME`; tenants have none of this form."""
+    named = [view for view in VIEWS if view in views and view is not TopView.TENANTS]
+    return [f"{view.removesuffix('s')}/{row.name}" for view in named for row in rows_of(view, figures)]

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from slotmesh.cli.console import console_of
 from slotmesh.cli.figures.rows import MeshFigures
-from slotmesh.cli.top.columns import COLUMNS, Cell, Column, name_of_row, rows_of
+from slotmesh.cli.top.columns import COLUMNS, Cell, Column, rows_of
 from slotmesh.cli.top.state import VIEWS, RowOrder, Scope, TopState, TopView, cursor_of
 
 HELP: Final = (
@@ -56,7 +56,7 @@ def screen_of(state: TopState, figures: MeshFigures, *, height: int, where: str,
     columns, rows = COLUMNS[state.view], chosen(state, figures)
     largest = max((getattr(row, "calls_per_s", None) or 0.0 for row in rows), default=0.0)
     ordered = _in_order(rows, columns[state.order.column], state.order, largest)
-    names = [name_of_row(state.view, row) for row in ordered]
+    names = [row.name for row in ordered]
     at = cursor_of(state, names)
     height = max(1, height)
     first = min(max(0, at - height // 2), max(0, len(ordered) - height))
@@ -79,7 +79,7 @@ def chosen(state: TopState, figures: MeshFigures) -> list[Any]:
     return [
         row
         for row in rows_of(state.view, figures)
-        if (not wanted or wanted in name_of_row(state.view, row).lower())
+        if (not wanted or wanted in row.name.lower())
         and all(_is_in(row, scope, figures) for scope in state.scopes[-1:])
     ]
 
@@ -88,7 +88,7 @@ def _is_in(row: Any, scope: Scope, figures: MeshFigures) -> bool:
     if scope.view is TopView.BACKENDS:
         return bool(row.backend == scope.name)
     endpoint = next((it for it in figures.endpoints if it.name == scope.name), None)
-    return endpoint is not None and (row.name in endpoint.weights or row.name in endpoint.shares)
+    return endpoint is not None and (row.name in endpoint.traffic or row.name in endpoint.shares)
 
 
 def _in_order(rows: list[Any], column: Column, order: RowOrder, largest: float) -> list[Any]:

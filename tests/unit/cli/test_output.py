@@ -5,36 +5,34 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Mapping
-from datetime import UTC, datetime
 
 import pytest
 import typer
 import yaml
+from google.protobuf.timestamp_pb2 import Timestamp
 
-from slotmesh.cli.applied import Applied
 from slotmesh.cli.commands.events import printable_events, write_event
 from slotmesh.cli.console import OutputForm, Printable, form_of
-from slotmesh.cli.event_stream import MeshEvent
 from slotmesh.cli.parameters import BACKEND, REPLICA, configured_subject, name_of, unknown
-from slotmesh.cli.view.configuration import printable_change, printable_mesh
+from slotmesh.cli.view.changes import printable_change, printable_mesh
 from slotmesh.spec.document import parse_mesh
+from slotmesh.v1 import controller_service_pb2 as pb
 
 MESH = parse_mesh(
     'backends: {v1: {handler: "app:One", num_replicas: 2, max_queue_time: 250ms, user_config: {a: [1, "ü"]}}}\n'
     "endpoints: {e: {traffic: {v1: 1.0}}}"
 )
-EVENT = MeshEvent(
-    time=datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC),
-    kind="replica-ready",
+EVENT = pb.WatchEventsResponse(
+    time=Timestamp(seconds=1_767_323_045),
+    kind=pb.EVENT_KIND_REPLICA_READY,
     subject="replica/a",
     message="so it is",
-    missed=0,
     cursor="ab-7",
 )
 VIEWS: Mapping[str, tuple[Printable, list[str]]] = {
     "change": (
         printable_change(
-            Applied(revision=7, created=("backend/a",), updated=(), unchanged=("endpoint/e",), deleted=("backend/b",))
+            pb.ApplyMeshResponse(revision=7, created=["backend/a"], unchanged=["endpoint/e"], deleted=["backend/b"])
         ),
         ["backend/a", "endpoint/e", "backend/b"],
     ),

@@ -8,34 +8,44 @@ from dataclasses import replace
 import pytest
 
 from slotmesh.cli.checking.seen import Section, Severity
-from slotmesh.cli.snapshot import ControllerStatus, Members, ReplicaStatus, RolloutStatus, Snapshot
-from slotmesh.cli.view.report import print_tables
-from slotmesh.cli.view.rollouts import rollout_as_json, rollout_line, rollout_lines
+from slotmesh.cli.commands.status import print_tables
+from slotmesh.cli.snapshot import READY_STATE, ControllerStatus, Members, Snapshot
+from slotmesh.cli.view.changes import rollout_document, rollout_line, rollout_lines
 from slotmesh.cli.waiting import still_lacks
 from slotmesh.spec.model import Backend
+from slotmesh.v1 import controller_service_pb2 as pb
+from slotmesh.v1 import mesh_pb2
+from tests.support.messages import changed
 from tests.unit.cli.checking.meshes import SEEN, SNAPSHOT, one, wrong
 
-COMPLETE = RolloutStatus(
-    backend="b", phase="COMPLETE", handler="a:B", version="", wanted=1, current=1, available=1, outdated=0
+COMPLETE = pb.Rollout(
+    backend="b",
+    phase=pb.ROLLOUT_PHASE_COMPLETE,
+    handler="a:B",
+    version="",
+    wanted=1,
+    current=1,
+    available=1,
+    outdated=0,
 )
-PAUSED = replace(COMPLETE, paused=True)
-HELD = replace(COMPLETE, paused=True, phase="PAUSED", current=0, available=0, outdated=1)
-OLDER = replace(HELD, paused=False)
+PAUSED = changed(COMPLETE, paused=True)
+HELD = changed(COMPLETE, paused=True, phase=pb.ROLLOUT_PHASE_PAUSED, current=0, available=0, outdated=1)
+OLDER = changed(HELD, paused=False)
 """As a controller of an earlier version reports it."""
 WAY_OUT = "`slotmesh rollout resume b`"
 
 
 @pytest.mark.parametrize("rollout", [PAUSED, HELD, OLDER])
-def test_the_line_of_a_paused_rollout_has_the_way_out(rollout: RolloutStatus) -> None:
+def test_the_line_of_a_paused_rollout_has_the_way_out(rollout: pb.Rollout) -> None:
     assert [*rollout_lines([COMPLETE, rollout])] == [rollout_line(rollout)]
     assert "paused" in rollout_line(rollout)
     assert WAY_OUT in rollout_line(rollout)
-    assert rollout_as_json(rollout)["paused"] is True
+    assert rollout_document(rollout)["paused"] is True
 
 
 def test_others_are_not_called_paused() -> None:
     assert "paused" not in rollout_line(COMPLETE)
-    assert rollout_as_json(COMPLETE)["paused"] is False
+    assert rollout_document(COMPLETE)["paused"] is False
 
 
 def test_the_status_of_the_mesh_has_it() -> None:
@@ -45,8 +55,8 @@ def test_the_status_of_the_mesh_has_it() -> None:
 
 
 @pytest.mark.parametrize("rollout", [PAUSED, HELD, OLDER])
-def test_a_check_warns_of_it(rollout: RolloutStatus) -> None:
-    seen = replace(SEEN, snapshot=replace(SNAPSHOT, rollouts=(replace(COMPLETE, backend="a"), rollout)))
+def test_a_check_warns_of_it(rollout: pb.Rollout) -> None:
+    seen = replace(SEEN, snapshot=replace(SNAPSHOT, rollouts=(changed(COMPLETE, backend="a"), rollout)))
     severity, subject, text = one(seen, Section.BACKENDS)
     assert (severity, subject) == (Severity.WARNING, "backend/b")
     assert "paused" in text
@@ -55,8 +65,8 @@ def test_a_check_warns_of_it(rollout: RolloutStatus) -> None:
 
 
 @pytest.mark.parametrize("rollout", [HELD, OLDER])
-def test_what_waits_for_new_replicas_reports_the_pause(rollout: RolloutStatus) -> None:
-    old = ReplicaStatus(replica_id="b-1", backend="b", state="READY", outdated=True)
+def test_what_waits_for_new_replicas_reports_the_pause(rollout: pb.Rollout) -> None:
+    old = mesh_pb2.Replica(replica_id="b-1", backend="b", state=READY_STATE, outdated=True)
     snapshot = Snapshot(
         backends=(Backend(name="a", num_replicas=0), Backend(name="b", num_replicas=1)),
         endpoints=(),

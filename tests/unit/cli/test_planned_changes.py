@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import io
 
-from slotmesh.cli.applied import Applied
-from slotmesh.cli.view.configuration import printable_change
+from slotmesh.cli.view.changes import printable_change
+from slotmesh.v1 import controller_service_pb2 as pb
 
-CHANGE = Applied(revision=7, created=("backend/a",), updated=("backend/b",), unchanged=("backend/c",), deleted=("e/d",))
+CHANGE = pb.ApplyMeshResponse(
+    revision=7, created=["backend/a"], updated=["backend/b"], unchanged=["backend/c"], deleted=["e/d"]
+)
 
 
 def printed(*, is_planned: bool) -> list[str]:

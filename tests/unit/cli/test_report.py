@@ -5,11 +5,14 @@ from __future__ import annotations
 import io
 import json
 from dataclasses import replace
-from datetime import UTC, datetime
 
-from slotmesh.cli.snapshot import ControllerStatus, Members, ReplicaStatus, RouterStatus, Snapshot
-from slotmesh.cli.view.report import as_json, print_tables
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from slotmesh.cli.commands.status import print_tables, status_document
+from slotmesh.cli.snapshot import FAILED_STATE, READY_STATE, STARTING_STATE, ControllerStatus, Members, Snapshot
 from slotmesh.spec.model import Backend, Endpoint, TrafficPolicy
+from slotmesh.v1 import mesh_pb2
+from tests.support.messages import changed
 from tests.unit.cli.top.samples import mesh, router
 
 TRACEBACK = (
@@ -26,39 +29,39 @@ SNAPSHOT = Snapshot(
     ),
     members=Members(
         replicas=(
-            ReplicaStatus(
+            mesh_pb2.Replica(
                 replica_id="v1-abcdef",
                 backend="v1",
-                state="READY",
+                state=READY_STATE,
                 address="[::1]:7072",
                 pid=4711,
                 max_ongoing=64,
-                start_time=datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC),
+                start_time=Timestamp(seconds=1_767_323_045),
                 warning=WARNING,
                 restart_count=3,
                 last_exit="was killed by SIGKILL",
                 version="0.1.0",
             ),
-            ReplicaStatus(replica_id="v1-ghijkl", backend="v1", state="FAILED", error=TRACEBACK),
-            ReplicaStatus(replica_id="v3-mnopqr", backend="v3", state="STARTING"),
-            ReplicaStatus(
+            mesh_pb2.Replica(replica_id="v1-ghijkl", backend="v1", state=FAILED_STATE, error=TRACEBACK),
+            mesh_pb2.Replica(replica_id="v3-mnopqr", backend="v3", state=STARTING_STATE),
+            mesh_pb2.Replica(
                 replica_id="v4-stuvwx",
                 backend="v4",
-                state="STARTING",
+                state=STARTING_STATE,
                 restart_count=4,
                 last_exit="exited with status 1",
                 last_output="\n".join("0123456789"),
             ),
         ),
         routers=(
-            RouterStatus(
+            mesh_pb2.Router(
                 router_id="router-1",
                 address="127.0.0.1:7071",
                 generation="g",
                 revision=11,
                 linked_replica_ids=frozenset({"v1-abcdef"}),
             ),
-            RouterStatus(
+            mesh_pb2.Router(
                 router_id="router-2",
                 address="127.0.0.1:7081",
                 generation="g",
@@ -89,7 +92,7 @@ def test_tables_tell_who_does_what_and_who_is_missing() -> None:
     assert table["waiting"] == ["none: calls wait", "", "", ""]
     assert table["v1"] == ["app:Digits", "1/2", "1", "", ""]
     assert table["v2"] == ["app:Digits", "0/any", "0", "", ""]
-    assert table["v3-mnopqr"][-1] == "no backend v3: nobody calls it until that is applied"
+    assert table["v3-mnopqr"][-1] == "no backend v3: it gets no calls until that is applied"
     loop = "\nv4 is crash looping: 4 restarts, and the last process exited with status 1\n  5\n  6\n  7\n  8\n  9\n"
     assert f"{loop}All that it wrote: slotmesh logs v4\n" in text
     assert table["v1-abcdef"][:5] == ["v1", "READY", "[::1]:7072", "4711", "64"]
@@ -114,7 +117,7 @@ def test_load_is_shown_where_it_is_known() -> None:
     assert table["v1"][-2:] == ["100", "0"]
     assert table["router-2"][-2:] == ["100", "0"]
     assert table["router-1"][-2:] == ["", ""]
-    said = as_json("127.0.0.1:7070", SNAPSHOT, load)
+    said = status_document("127.0.0.1:7070", SNAPSHOT, load)
     assert [it["calls_per_s"] for it in said["endpoints"]] == [100.0, None]
     assert [it["queued"] for it in said["routers"]] == [None, 0]
 
@@ -128,7 +131,7 @@ def test_tracebacks_are_shown_as_a_whole_to_whoever_asks() -> None:
 
 
 def test_json_says_the_same() -> None:
-    document = json.loads(json.dumps(as_json("127.0.0.1:7070", SNAPSHOT)))
+    document = json.loads(json.dumps(status_document("127.0.0.1:7070", SNAPSHOT)))
     assert (document["controller"], document["generation"], document["revision"]) == ("127.0.0.1:7070", "g", 12)
     assert document["endpoints"][0] == {
         "name": "digits",
@@ -172,20 +175,20 @@ def test_a_controller_that_reconciles_nothing_says_why_above_the_tables() -> Non
     assert "slotmesh state adopt --discard-members" in text
     assert "on hold" in text.splitlines()[0]
     assert "revision" not in text.splitlines()[0], "no table was announced"
-    assert as_json("127.0.0.1:1", replace(SNAPSHOT, controller=status))["newer_members"] == [*newer]
+    assert status_document("127.0.0.1:1", replace(SNAPSHOT, controller=status))["newer_members"] == [*newer]
     calm = io.StringIO()
     print_tables("127.0.0.1:1", SNAPSHOT, calm)
     assert "Nothing is reconciled" not in calm.getvalue()
-    assert as_json("127.0.0.1:1", SNAPSHOT)["newer_members"] == []
+    assert status_document("127.0.0.1:1", SNAPSHOT)["newer_members"] == []
 
 
 def test_members_that_end_are_shown_with_their_own_reason() -> None:
     members = SNAPSHOT.members
     replicas = (
-        replace(members.replicas[0], state="DRAINING", end_reason="SIGTERM"),
-        replace(members.replicas[1], end_reason="its handler could not be constructed"),
+        changed(members.replicas[0], state=mesh_pb2.REPLICA_STATE_DRAINING, end_reason="SIGTERM"),
+        changed(members.replicas[1], end_reason="its handler could not be constructed"),
     )
-    routers = (replace(members.routers[1], end_reason="its launcher has ended"), members.routers[0])
+    routers = (changed(members.routers[1], end_reason="its launcher has ended"), members.routers[0])
     ending = replace(SNAPSHOT, members=replace(members, replicas=replicas, routers=routers))
     out = io.StringIO()
     print_tables("127.0.0.1:7070", ending, out)
@@ -194,6 +197,6 @@ def test_members_that_end_are_shown_with_their_own_reason() -> None:
     assert "model" in table["v1-ghijkl"][-1], "an error says more"
     assert table["router-2"][1] == "12 current, ends: its launcher has ended"
     assert table["router-1"][1] == "11 behind"
-    document = json.loads(json.dumps(as_json("127.0.0.1:7070", ending)))
+    document = json.loads(json.dumps(status_document("127.0.0.1:7070", ending)))
     assert [it["end_reason"] for it in document["replicas"]] == ["SIGTERM", "its handler could not be constructed"]
     assert [it["end_reason"] for it in document["routers"]] == ["its launcher has ended", ""]

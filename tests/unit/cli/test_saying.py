@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-from datetime import UTC, datetime
 
 import pytest
 from rich.live import Live
@@ -12,7 +11,7 @@ from rich.text import Text
 
 from slotmesh.cli.commands.events import printable_events, write_event
 from slotmesh.cli.console import CommandFailed, OutputForm, PrintableConsole, complete, say
-from slotmesh.cli.event_stream import MeshEvent
+from slotmesh.v1 import controller_service_pb2 as pb
 
 FORGED = "\x1b[2Kforged\r\x9b1m\x85\u2028\u202e"
 SHOWN = r"\x1b[2Kforged\r\x9b1m\x85\u2028\u202e"
@@ -63,12 +62,10 @@ def test_what_steers_is_the_consoles_own() -> None:
 
 @pytest.mark.parametrize("form", OutputForm)
 def test_events(form: OutputForm) -> None:
-    event = MeshEvent(
-        time=datetime.now(UTC),
-        kind="replica-failed",
+    event = pb.WatchEventsResponse(
+        kind=pb.EVENT_KIND_REPLICA_FAILED,
         subject=f"replica/{FORGED}",
         message=FORGED,
-        missed=0,
         cursor="c-1",
     )
     past, coming = io.StringIO(), io.StringIO()

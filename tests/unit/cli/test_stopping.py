@@ -7,18 +7,17 @@ import os
 import re
 import signal
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import pytest_asyncio
 
-from slotmesh.cli.figures.samples import MeshSample, ReplicaSample, SampledReplica
 from slotmesh.cli.local import stopping
 from slotmesh.cli.local.child import Child
 from slotmesh.cli.local.stopping import MeshProcesses, Shutdown, waiting_for
-from slotmesh.cli.snapshot import ReplicaStatus
 from slotmesh.runtime.parent import ParentPipe
+from slotmesh.v1 import controller_service_pb2 as pb
+from slotmesh.v1 import mesh_pb2
 from tests.support.wait import wait_until
 
 PROGRAM = """
@@ -125,29 +124,20 @@ async def test_an_interrupt_that_comes_twice_is_one(folder: Folder) -> None:
     assert folder.has("router-1.done")
 
 
-def sampled(name: str, ongoing: int) -> SampledReplica:
-    newest = ReplicaSample(at_s=0.0, ongoing=ongoing, slots=0, waiting=0)
-    status = ReplicaStatus(replica_id=name, backend="digits", state="READY")
-    return SampledReplica(status=status, newest=newest, earlier=None)
+def sampled(name: str, ongoing: int) -> pb.SampledReplica:
+    load = mesh_pb2.ReplicaLoad(ongoing=ongoing)
+    return pb.SampledReplica(replica=mesh_pb2.Replica(replica_id=name, backend="digits", load=load))
 
 
 async def test_the_report_names_what_runs() -> None:
-    sample = MeshSample(
-        at_s=0.0,
-        generation="",
-        revision=1,
-        weights={},
-        backends=(),
-        replicas=(sampled("digits-a", 2), sampled("digits-b", 0), sampled("digits-c", 1)),
-        unlisted_replicas=0,
-        routers=(),
-    )
+    replicas = [sampled("digits-a", 2), sampled("digits-b", 0), sampled("digits-c", 1)]
+    sample = pb.GetSnapshotResponse(replicas=replicas)
     end = "; Ctrl-C again kills all of it now"
     children = ["router-1", "controller"]
     assert (
         waiting_for(children, sample, 8.6)
         == f"waiting for 3 calls that run in digits-a, digits-c, at most 9 s more{end}"
     )
-    one = replace(sample, replicas=sample.replicas[1:])
+    one = pb.GetSnapshotResponse(replicas=replicas[1:])
     assert waiting_for(children, one, 0.4) == f"waiting for 1 call that runs in digits-c{end}"
     assert waiting_for(children, None, 0.0) == f"waiting for router-1, controller to end{end}"

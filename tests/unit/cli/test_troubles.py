@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from slotmesh.cli.snapshot import ReplicaStatus
-from slotmesh.cli.view.troubles import CrashLoop, Trouble, crash_loops_of, troubles_of
+from slotmesh.cli.snapshot import FAILED_STATE, READY_STATE, STARTING_STATE
+from slotmesh.cli.view.replicas import CrashLoop, Trouble, crash_loops_of, troubles_of
+from slotmesh.v1 import mesh_pb2
 
 TRACEBACK = """Traceback (most recent call last):
   File "/srv/app.py", line 3, in __init__
@@ -18,8 +19,8 @@ json.decoder.JSONDecodeError: no
 """
 
 
-def failed(backend: str, error: str) -> ReplicaStatus:
-    return ReplicaStatus(replica_id="r", backend=backend, state="FAILED", error=error)
+def failed(backend: str, error: str) -> mesh_pb2.Replica:
+    return mesh_pb2.Replica(replica_id="r", backend=backend, state=FAILED_STATE, error=error)
 
 
 def test_the_same_of_one_backend_is_told_once() -> None:
@@ -52,9 +53,9 @@ def test_what_and_where(error: str, what: str, place: str) -> None:
 
 
 def test_a_backend_crash_loops_while_its_restarted_replicas_do_not_get_ready() -> None:
-    def replica(backend: str, state: str, restarts: int) -> ReplicaStatus:
+    def replica(backend: str, state: mesh_pb2.ReplicaState.ValueType, restarts: int) -> mesh_pb2.Replica:
         output = "\n".join(str(number) for number in range(9))
-        return ReplicaStatus(
+        return mesh_pb2.Replica(
             replica_id="r",
             backend=backend,
             state=state,
@@ -63,8 +64,11 @@ def test_a_backend_crash_loops_while_its_restarted_replicas_do_not_get_ready() -
             last_output=output,
         )
 
-    assert crash_loops_of([replica("a", "READY", 9), replica("b", "STARTING", 2), replica("b", "FAILED", 1)]) == []
-    looping = [replica("a", "FAILED", 3), replica("a", "STARTING", 5), replica("a", "FAILED", 4)]
+    assert (
+        crash_loops_of([replica("a", READY_STATE, 9), replica("b", STARTING_STATE, 2), replica("b", FAILED_STATE, 1)])
+        == []
+    )
+    looping = [replica("a", FAILED_STATE, 3), replica("a", STARTING_STATE, 5), replica("a", FAILED_STATE, 4)]
     assert crash_loops_of(looping) == [CrashLoop("a", 5, "exited with status 1", tuple("012345678"))]
     looping.append(failed("a", TRACEBACK))
     assert crash_loops_of(looping) == [CrashLoop("a", 5, "exited with status 1", ())], "the traceback says it"

@@ -6,22 +6,29 @@ from types import SimpleNamespace
 from typing import cast
 
 from slotmesh.cli.operator import Operator
-from slotmesh.cli.snapshot import Members, ReplicaStatus, RouterStatus, Snapshot
+from slotmesh.cli.snapshot import FAILED_STATE, READY_STATE, STARTING_STATE, Members, Snapshot
 from slotmesh.cli.waiting import KnownRouters, still_lacks
 from slotmesh.spec.model import Backend
+from slotmesh.v1 import mesh_pb2
 
 
-def replica(name: str, state: str = "READY", *, outdated: bool = False, error: str = "") -> ReplicaStatus:
-    return ReplicaStatus(replica_id=name, backend="v1", state=state, outdated=outdated, error=error)
+def replica(
+    name: str,
+    state: mesh_pb2.ReplicaState.ValueType = READY_STATE,
+    *,
+    outdated: bool = False,
+    error: str = "",
+) -> mesh_pb2.Replica:
+    return mesh_pb2.Replica(replica_id=name, backend="v1", state=state, outdated=outdated, error=error)
 
 
-def router(*linked: str, revision: int = 7) -> RouterStatus:
-    return RouterStatus(
+def router(*linked: str, revision: int = 7) -> mesh_pb2.Router:
+    return mesh_pb2.Router(
         router_id="r", address="h:1", generation="g", revision=revision, linked_replica_ids=frozenset(linked)
     )
 
 
-def lacking(*replicas: ReplicaStatus, at: RouterStatus | None = None, wanted: int | None = 2) -> list[str]:
+def lacking(*replicas: mesh_pb2.Replica, at: mesh_pb2.Router | None = None, wanted: int | None = 2) -> list[str]:
     members = Members(replicas=replicas, routers=() if at is None else (at,), generation="g", revision=7)
     snapshot = Snapshot(backends=(Backend(name="v1", num_replicas=wanted),), endpoints=(), members=members)
     return still_lacks(snapshot, {"v1"}, 7)
@@ -34,8 +41,8 @@ def test_all_are_ready_and_linked() -> None:
 
 
 def test_replicas_that_are_missing_and_why() -> None:
-    assert lacking(replica("a"), replica("b", "STARTING")) == ["v1: 1 of 2 replicas ready"]
-    failed = replica("b", "FAILED", error="Traceback\nValueError: no model\n")
+    assert lacking(replica("a"), replica("b", STARTING_STATE)) == ["v1: 1 of 2 replicas ready"]
+    failed = replica("b", FAILED_STATE, error="Traceback\nValueError: no model\n")
     assert lacking(replica("a"), failed) == ["v1: 1 of 2 replicas ready; b failed: ValueError: no model"]
 
 
@@ -44,7 +51,7 @@ def test_replicas_of_before_count_for_nothing_and_have_to_go() -> None:
     assert lacking(*old) == ["v1: 0 of 2 new replicas ready"], "the old ones still serve"
     new = [replica("c"), replica("d")]
     assert lacking(*old, *new) == ["v1: 2 replicas ready, 2 that were there before drain"]
-    ended = [replica("a", "STOPPED", outdated=True), replica("b", "FAILED", outdated=True)]
+    ended = [replica("a", mesh_pb2.REPLICA_STATE_STOPPED, outdated=True), replica("b", FAILED_STATE, outdated=True)]
     assert lacking(*ended, *new) == []
 
 

@@ -7,13 +7,14 @@ from typing import Any
 
 from slotmesh.cli.checking.seen import AnnouncedAddress, MeshFinding, Section, SeenMesh, ServerAnswer, Severity
 from slotmesh.cli.commands.check import findings_of
-from slotmesh.cli.snapshot import ControllerStatus, Members, ReplicaStatus, RouterStatus, Snapshot
+from slotmesh.cli.snapshot import READY_STATE, ControllerStatus, Members, Snapshot
 from slotmesh.spec.model import Backend, Endpoint, TrafficPolicy
+from slotmesh.v1 import mesh_pb2
 
 NOW = 1_800_000_000.0
 DAY_S = 86_400.0
-REPLICA = ReplicaStatus(replica_id="b-1", backend="b", state="READY", address="127.0.0.1:3", version="1.0.0")
-ROUTER = RouterStatus(
+REPLICA = mesh_pb2.Replica(replica_id="b-1", backend="b", state=READY_STATE, address="127.0.0.1:3", version="1.0.0")
+ROUTER = mesh_pb2.Router(
     router_id="r", address="127.0.0.1:2", generation="g", revision=5, linked_replica_ids=frozenset({"b-1"})
 )
 SNAPSHOT = Snapshot(
@@ -64,7 +65,7 @@ def with_router(**changes: Any) -> SeenMesh:
     return replace(SEEN, answers=answers)
 
 
-def with_replicas(*replicas: ReplicaStatus, wanted: int | None = 1) -> SeenMesh:
+def with_replicas(*replicas: mesh_pb2.Replica, wanted: int | None = 1) -> SeenMesh:
     members = replace(SNAPSHOT.members, replicas=replicas)
     backends = (Backend(name="b", handler="a:B", num_replicas=wanted),)
     return replace(SEEN, snapshot=replace(SNAPSHOT, members=members, backends=backends))

@@ -20,8 +20,10 @@ from slotmesh.cli.checking.seen import (
     Validity,
 )
 from slotmesh.cli.commands.check import document_of, findings_of, is_well, not_answering, print_findings
+from slotmesh.cli.snapshot import FAILED_STATE, STARTING_STATE
 from slotmesh.spec.model import Endpoint, TrafficPolicy
 from slotmesh.spec.routes import Route
+from tests.support.messages import changed
 from tests.unit.cli.checking.meshes import (
     CONTROLLER_ANSWER,
     DAY_S,
@@ -70,7 +72,7 @@ def test_no_router_is_to_be_started_again_while_the_controller_is_on_hold() -> N
     for each in (*found, *wrong(replace(held, silent_routers={"r": 9.0}), Section.ROUTERS)):
         assert "end the hold first" in each.fix
         assert "start it again" not in each.fix
-    empty = replace(snapshot.members, routers=(replace(ROUTER, revision=0),))
+    empty = replace(snapshot.members, routers=(changed(ROUTER, revision=0),))
     assert (
         "no routing table" in wrong(replace(held, snapshot=replace(snapshot, members=empty)), Section.ROUTERS)[0].text
     )
@@ -89,7 +91,7 @@ def test_what_does_not_answer_is_wrong_and_metrics_are_a_warning() -> None:
 def test_a_replica_that_only_routers_reach_is_a_warning() -> None:
     answers = (CONTROLLER_ANSWER, ROUTER_ANSWER, replace(REPLICA_ANSWER, problem="refused"))
     assert one(replace(SEEN, answers=answers), Section.REACHABILITY)[0] is Severity.WARNING
-    unlinked = replace(SNAPSHOT.members, routers=(replace(ROUTER, linked_replica_ids=frozenset()),))
+    unlinked = replace(SNAPSHOT.members, routers=(changed(ROUTER, linked_replica_ids=frozenset()),))
     seen = replace(SEEN, answers=answers, snapshot=replace(SNAPSHOT, members=unlinked))
     assert one(seen, Section.REACHABILITY)[0] is Severity.ERROR
 
@@ -287,13 +289,13 @@ def test_routers_that_are_silent_behind_or_without_links() -> None:
 
 
 def test_backends_without_replicas_and_why() -> None:
-    failed = replace(REPLICA, state="FAILED", error="Traceback\nRuntimeError: no model")
+    failed = changed(REPLICA, state=FAILED_STATE, error="Traceback\nRuntimeError: no model")
     severity, subject, text = one(with_replicas(failed), Section.BACKENDS)
     assert (severity, subject) == (Severity.ERROR, "backend/b")
     calls = "calls fail, or wait while a replica starts, and ordering keys have no owner"
     assert text == f"b has 0 of 1 replicas ready; {calls}: RuntimeError: no model"
     assert one(with_replicas(REPLICA, wanted=2), Section.BACKENDS)[0] is Severity.WARNING
-    looping = replace(REPLICA, replica_id="b-2", state="STARTING", restart_count=7)
+    looping = changed(REPLICA, replica_id="b-2", state=STARTING_STATE, restart_count=7)
     assert "restarted 7 times" in one(with_replicas(REPLICA, looping, wanted=2), Section.BACKENDS)[2]
     assert one(with_replicas(REPLICA, looping, wanted=2), Section.BACKENDS)[0] is Severity.ERROR
     assert one(with_replicas(wanted=None), Section.BACKENDS)[2].startswith("b has no replica; calls fail, or wait")

@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import UTC, datetime
 
 import pytest
+from google.protobuf.timestamp_pb2 import Timestamp
 
 from slotmesh.cli.checking.gathering import LOST_WITHIN_S, lost_among, still_lost
 from slotmesh.cli.checking.seen import LostMember, Section, Severity
 from slotmesh.cli.commands.check import runnable
-from slotmesh.cli.event_stream import MeshEvent
+from slotmesh.cli.snapshot import SUSPECT_STATE
+from slotmesh.v1 import controller_service_pb2 as pb
+from tests.support.messages import changed
 from tests.unit.cli.checking.meshes import NOW, REPLICA, SEEN, SNAPSHOT, wrong
 
 SILENT = "was silent past its lease: its connection broke"
 ROUTER_GONE = replace(SNAPSHOT.members, routers=())
-SUSPECT = replace(SNAPSHOT.members, replicas=(REPLICA, replace(REPLICA, replica_id="b-2", state="SUSPECT")))
+SUSPECT = replace(SNAPSHOT.members, replicas=(REPLICA, changed(REPLICA, replica_id="b-2", state=SUSPECT_STATE)))
 
 
-def event(subject: str, message: str, age_s: float) -> MeshEvent:
-    kind = "replica-suspect" if subject.startswith("replica/") else "router-left"
-    at = datetime.fromtimestamp(NOW - age_s, UTC)
-    return MeshEvent(time=at, kind=kind, subject=subject, message=message, missed=0, cursor="")
+def event(subject: str, message: str, age_s: float) -> pb.WatchEventsResponse:
+    at = Timestamp(seconds=round(NOW - age_s))
+    return pb.WatchEventsResponse(time=at, subject=subject, message=message)
 
 
 def test_a_router_that_came_back_and_was_stopped_in_order_is_not_lost() -> None:

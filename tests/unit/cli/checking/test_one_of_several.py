@@ -15,6 +15,7 @@ from slotmesh.cli.checking.seen import Section, SeenMesh, Severity, Validity
 from slotmesh.cli.commands.check import findings_of
 from slotmesh.cli.snapshot import Members
 from slotmesh.spec.model import Backend, Endpoint, TrafficPolicy
+from tests.support.messages import changed
 from tests.unit.cli.checking.meshes import (
     CONTROLLER_ANSWER,
     DAY_S,
@@ -37,10 +38,10 @@ VALID: Final = Validity(NOW - DAY_S, NOW + 300 * DAY_S)
 def three() -> SeenMesh:
     """Three routers, three replicas of a backend each, and three endpoints: all is well."""
     routers = tuple(
-        replace(ROUTER, router_id=f"r{it}", address=f"127.0.0.1:2{it}", linked_replica_ids=LINKED) for it in NUMBERS
+        changed(ROUTER, router_id=f"r{it}", address=f"127.0.0.1:2{it}", linked_replica_ids=LINKED) for it in NUMBERS
     )
     replicas = tuple(
-        replace(REPLICA, replica_id=f"b{it}-1", backend=f"b{it}", address=f"127.0.0.1:3{it}") for it in NUMBERS
+        changed(REPLICA, replica_id=f"b{it}-1", backend=f"b{it}", address=f"127.0.0.1:3{it}") for it in NUMBERS
     )
     answers = (
         CONTROLLER_ANSWER,
@@ -79,7 +80,7 @@ def unreachable(at: int) -> SeenMesh:
     """A replica that does not answer, and to which one of the routers has no link."""
     seen = answer(three(), 5, problem="refused")
     routers = [
-        replace(it, linked_replica_ids=LINKED - {"b1-1"}) if number == at else it
+        changed(it, linked_replica_ids=LINKED - {"b1-1"}) if number == at else it
         for number, it in enumerate(seen.snapshot.members.routers)
     ]
     return of_members(seen, routers=tuple(routers))

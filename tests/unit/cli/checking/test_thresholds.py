@@ -9,6 +9,8 @@ import pytest
 
 from slotmesh.cli.checking.seen import Section, SeenMesh, Severity, Validity
 from slotmesh.cli.commands.check import findings_of
+from slotmesh.cli.snapshot import STARTING_STATE
+from tests.support.messages import changed
 from tests.unit.cli.checking.meshes import (
     CONTROLLER_ANSWER,
     DAY_S,
@@ -75,5 +77,5 @@ def test_what_is_left_of_a_certificate_of_a_hundred_days(left_s: float, severity
 
 @pytest.mark.parametrize(("restarts", "severity"), [(2, WARNING), (3, ERROR), (4, ERROR)])
 def test_restarts_of_a_replica_beside_one_that_is_ready(restarts: int, severity: Severity) -> None:
-    starting = replace(REPLICA, replica_id="b-2", state="STARTING", restart_count=restarts)
+    starting = changed(REPLICA, replica_id="b-2", state=STARTING_STATE, restart_count=restarts)
     assert worst(with_replicas(REPLICA, starting, wanted=2), Section.BACKENDS) is severity

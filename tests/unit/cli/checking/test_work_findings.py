@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from google.protobuf.timestamp_pb2 import Timestamp
 
 from replica_service import app as replica_app
 from router_service import app as router_app
@@ -14,8 +14,10 @@ from slotmesh.cli.checking.gathering import FAILED_PART, is_orderly
 from slotmesh.cli.checking.seen import LostMember, Section, Severity
 from slotmesh.cli.checking.work import TAKEN_BACK_FOR_S
 from slotmesh.cli.commands.check import findings_of, runnable
-from slotmesh.cli.snapshot import RolloutStatus, ShiftStatus
 from slotmesh.spec.model import Autoscale, Backend
+from slotmesh.v1 import controller_service_pb2 as pb
+from slotmesh.v1 import mesh_pb2
+from tests.support.messages import changed
 from tests.unit.cli.checking.meshes import CONTROLLER_ANSWER, NOW, REPLICA, SEEN, SNAPSHOT, one, with_replicas, wrong
 
 
@@ -27,10 +29,10 @@ def test_a_state_that_cannot_be_written_is_wrong() -> None:
 
 
 def test_a_ready_replica_of_a_backend_that_there_is_not_is_a_warning() -> None:
-    stranger = replace(REPLICA, replica_id="x-1", backend="x")
+    stranger = changed(REPLICA, replica_id="x-1", backend="x")
     seen = with_replicas(REPLICA, stranger)
     assert one(seen, Section.BACKENDS)[:2] == (Severity.WARNING, "replica/x-1")
-    assert not wrong(with_replicas(REPLICA, replace(stranger, state="DRAINING")), Section.BACKENDS)
+    assert not wrong(with_replicas(REPLICA, changed(stranger, state=mesh_pb2.REPLICA_STATE_DRAINING)), Section.BACKENDS)
 
 
 @pytest.mark.parametrize(("least", "is_well"), [(0, True), (1, False)])
@@ -84,17 +86,17 @@ def test_services_call_a_defect_of_their_own_as_the_check_knows_it(reason: str) 
 
 
 def test_a_backend_without_replicas_names_the_own_reason_of_one_that_has_ended() -> None:
-    stopped = replace(REPLICA, state="STOPPED", end_reason="no controller for 5m (--orphan-timeout)")
+    stopped = changed(
+        REPLICA, state=mesh_pb2.REPLICA_STATE_STOPPED, end_reason="no controller for 5m (--orphan-timeout)"
+    )
     assert one(with_replicas(stopped), Section.BACKENDS)[2].endswith(": no controller for 5m (--orphan-timeout)")
 
 
 def test_a_change_that_was_taken_back_is_a_warning_with_the_reason_and_the_command_that_shows_more() -> None:
-    at = datetime(2027, 1, 15, 7, 59, tzinfo=UTC)
-    rollout = RolloutStatus(
-        backend="b", phase="COMPLETE", handler="a:B", version="2", wanted=1, current=1, available=1, outdated=0
-    )
-    back = replace(rollout, taken_back="3 replicas have died:\n  ValueError: no", taken_back_time=at)
-    others = (replace(rollout, backend="a"), back, replace(rollout, backend="c"))
+    at = Timestamp(seconds=round(NOW) - 60)
+    rollout = pb.Rollout(backend="b", phase=pb.ROLLOUT_PHASE_COMPLETE, handler="a:B", version="2")
+    back = changed(rollout, taken_back="3 replicas have died:\n  ValueError: no", taken_back_time=at)
+    others = (changed(rollout, backend="a"), back, changed(rollout, backend="c"))
     (finding,) = wrong(replace(SEEN, snapshot=replace(SNAPSHOT, rollouts=others)), Section.BACKENDS)
     assert (finding.severity, finding.subject) == (Severity.WARNING, "backend/b")
     assert finding.text == (
@@ -102,7 +104,7 @@ def test_a_change_that_was_taken_back_is_a_warning_with_the_reason_and_the_comma
         " 3 replicas have died: ValueError: no"
     )
     assert "`slotmesh events backend/b --kind rollout-taken-back`" in finding.fix
-    failing = replace(back, phase="FAILING", trouble="r is not ready")
+    failing = changed(back, phase=pb.ROLLOUT_PHASE_FAILING, trouble="r is not ready")
     finding = wrong(replace(SEEN, snapshot=replace(SNAPSHOT, rollouts=(failing,))), Section.BACKENDS)[0]
     assert (finding.severity, finding.text) == (Severity.ERROR, "the rollout of b fails: r is not ready")
 
@@ -111,31 +113,23 @@ def test_a_change_that_was_taken_back_is_a_warning_with_the_reason_and_the_comma
     ("changes", "is_reported"),
     [
         ({}, True),
-        ({"end_time": NOW - TAKEN_BACK_FOR_S}, False),
-        ({"phase": "COMPLETE"}, False),
+        ({"end_time": Timestamp(seconds=round(NOW - TAKEN_BACK_FOR_S))}, False),
+        ({"phase": pb.SHIFT_PHASE_COMPLETE}, False),
         ({"from_weights": {"b": 0.9, "c": 0.1}}, False),
     ],
 )
 def test_a_shift_that_was_taken_back_is_a_warning_for_an_hour_or_until_the_weights_change(
     changes: dict[str, Any], is_reported: bool
 ) -> None:
-    facts = {
-        "phase": "TAKEN_BACK",
-        "from_weights": {"b": 1.0},
-        "end_time": NOW - TAKEN_BACK_FOR_S + 1.0,
-        **changes,
-    }
-    facts["end_time"] = datetime.fromtimestamp(facts["end_time"], UTC)
-    shift = ShiftStatus(
-        **{
-            **dict.fromkeys(("step_number", "steps", "every_s", "guards", "min_calls", "who", "waits_for", "figures")),
-            **dict.fromkeys(("start_time", "step_time"), facts["end_time"]),
-            "endpoint": "e",
-            "to_weights": {"c": 1.0},
-            "reason": "p99 of c is 2 s",
-            **facts,
-        }
+    shift = pb.TrafficShift(
+        endpoint="e",
+        phase=pb.SHIFT_PHASE_TAKEN_BACK,
+        from_weights={"b": 1.0},
+        to_weights={"c": 1.0},
+        reason="p99 of c is 2 s",
+        end_time=Timestamp(seconds=round(NOW - TAKEN_BACK_FOR_S) + 1),
     )
+    shift = changed(shift, **changes)
     found = wrong(replace(SEEN, snapshot=replace(SNAPSHOT, shifts=(shift,))), Section.ENDPOINTS)
     assert [(it.severity, it.subject) for it in found] == [(Severity.WARNING, "endpoint/e")] * is_reported
     if is_reported:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from slotmesh.cli.figures.convert import sample_from_wire
-from slotmesh.cli.figures.rows import MeshFigures, figures_of
+from slotmesh.cli.figures.rates import figures_of
+from slotmesh.cli.figures.rows import MeshFigures
 from slotmesh.histogram import CALL_TIMES
 from slotmesh.v1 import controller_service_pb2 as pb
 from slotmesh.v1 import mesh_pb2
@@ -91,4 +91,4 @@ def mesh(
     said.backends.add(name="v1", wanted_replicas=2, ready_replicas=len(replicas), restart_count=3)
     for name in names or ("digits",):
         said.endpoints.add(name=name).traffic.weights["v1"] = 1.0
-    return figures_of(sample_from_wire(said))
+    return figures_of(said)

@@ -7,10 +7,9 @@ from math import inf
 
 import pytest
 
-from slotmesh.cli.figures.rates import CallQuantiles, rate, shown_time
-from slotmesh.cli.figures.samples import EndedTotals
-from slotmesh.cli.top.columns import COLUMNS
-from slotmesh.cli.top.document import document_of
+from slotmesh.cli.figures.rates import rate
+from slotmesh.cli.figures.rows import CallQuantiles, shown_time
+from slotmesh.cli.top.columns import COLUMNS, document_of
 from slotmesh.cli.top.drawing import screen_of
 from slotmesh.cli.top.state import TopState, TopView
 from slotmesh.histogram import CALL_TIMES, quantile_bound
@@ -39,7 +38,7 @@ def test_a_silent_router_has_no_rate() -> None:
     figures = mesh([router("a", (300, 10), (100, 0), age=4)])
     assert figures.endpoints[0].calls_per_s is None
     assert figures.endpoints[0].times == CallQuantiles(None, None)
-    assert not figures.routers[0].is_heard
+    assert not figures.routers[0].reports
     assert figures.routers[0].calls_per_s is None
 
 
@@ -98,14 +97,13 @@ def test_the_document_is_json_whatever_is_known() -> None:
 
 def test_a_time_above_all_bounds_is_said_to_be() -> None:
     nothing, one = (0,) * 26, (*(0,) * 25, 1)
-    times = CallQuantiles.between([(EndedTotals(1, 0, 0, one), EndedTotals(0, 0, 0, nothing))])
+    times = CallQuantiles.of_counts([(one, nothing)])
     assert times == CallQuantiles(inf, inf)
     assert shown_time(times.p99_s) == "> 30 s"
 
 
 def test_a_router_that_counts_in_another_way_has_no_times() -> None:
-    other = EndedTotals(5, 0, 0, (5,))
-    assert CallQuantiles.between([(other, EndedTotals(0, 0, 0, (0,))), (other, None)]) == CallQuantiles(None, None)
+    assert CallQuantiles.of_counts([((5,), (0,)), ((5,), ())]) == CallQuantiles(None, None)
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
-from slotmesh.cli.figures.rates import shown_rate
-from slotmesh.cli.figures.rows import MeshFigures
-from slotmesh.cli.top.columns import COLUMNS, bar
-from slotmesh.cli.top.document import document_of, names_of
+from slotmesh.cli.figures.rows import MeshFigures, shown_rate
+from slotmesh.cli.top.columns import COLUMNS, bar, document_of, names_of
 from slotmesh.cli.top.drawing import draw, print_views, screen_of
 from slotmesh.cli.top.state import VIEWS, TopState, TopView, press
 from slotmesh.cli.top.terminal import keys_of

@@ -1,0 +1,151 @@
+"""How commands show a configuration, and a change of it: what it did, its effects, and rollouts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from functools import partial
+from typing import Any, Final, TextIO
+
+from slotmesh.cli.console import Printable, console_of, table_of
+from slotmesh.cli.documents import local_time, message_document, word_of
+from slotmesh.cli.parameters import BACKEND, ENDPOINT
+from slotmesh.cli.snapshot import is_paused
+from slotmesh.spec.model import Mesh
+from slotmesh.spec.routes import route_subject
+from slotmesh.spec.writing import mesh_document, shown_services
+from slotmesh.v1 import controller_service_pb2 as pb
+
+_VERBS: Final = ("created", "updated", "unchanged", "deleted")
+
+
+def printable_change(applied: pb.ApplyMeshResponse, *, is_planned: bool = False) -> Printable:
+    """`created   backend/v1` and so on, then the revision; of a dry run `would be created  backend/v1`."""
+
+    def table(out: TextIO) -> None:
+        width = 17 if is_planned else 9
+        for verb in _VERBS:
+            shown = f"would be {verb}" if is_planned and verb != "unchanged" else verb
+            out.writelines(f"{shown:<{width}} {name}\n" for name in getattr(applied, verb))
+        note = ", nothing was changed" if is_planned else ""
+        out.write(f"{'revision':<{width}} {applied.revision}{note}\n")
+
+    return Printable(
+        table=table,
+        document=lambda: {"revision": applied.revision, **{verb: list(getattr(applied, verb)) for verb in _VERBS}},
+        names=lambda: (name for verb in _VERBS for name in getattr(applied, verb)),
+    )
+
+
+def as_applied(undone: pb.RollbackResponse) -> pb.ApplyMeshResponse:
+    """A rollback as the change that it is."""
+    return pb.ApplyMeshResponse(
+        revision=undone.revision,
+        created=undone.created,
+        updated=undone.updated,
+        deleted=undone.deleted,
+        fields=undone.fields,
+        rolling=undone.rolling,
+        waits=undone.waits,
+    )
+
+
+def difference(planned: pb.ApplyMeshResponse) -> Iterator[str]:
+    """The lines of a diff: created, updated and deleted objects, with the fields that differ."""
+    for sign, names in (("+", planned.created), ("~", planned.updated), ("-", planned.deleted)):
+        for name in names:
+            yield f"{sign} {name}"
+            for it in planned.fields:
+                if it.subject == name and sign == "~":
+                    yield f"    {it.field}: {it.before} -> {it.after}"
+                elif it.subject == name and sign == "+":
+                    yield f"    {it.field}: {it.after}"
+
+
+def consequences(applied: pb.ApplyMeshResponse, *, is_planned: bool = False) -> Iterator[str]:
+    """The effects of a change: replicas that are replaced, traffic that waits for them; and warnings."""
+    if applied.rolling:
+        are = "would be" if is_planned else "are"
+        yield f"replicas of {', '.join(applied.rolling)} {are} started or replaced"
+    for it in applied.waits:
+        line = f"traffic of {it.endpoint} stays as it is until the rollout of {', '.join(it.backends)} is complete"
+        if it.deleted_afterwards:
+            line += f"; {', '.join(it.deleted_afterwards)} is deleted after that"
+        yield line
+    for warning in applied.warnings:
+        yield f"warning: {warning}"
+
+
+def conflicts(planned: pb.ApplyMeshResponse) -> Iterator[str]:
+    """The lines for fields that both the file and another client have changed."""
+    for it in planned.conflicts:
+        yield f"! {it.subject}"
+        yield f"    {it.field}: {it.live} is in force, set by another client"
+        yield f"    {' ' * len(it.field)}  {it.wanted} is in the file, which had {it.applied} when it was applied last"
+
+
+def printable_mesh(mesh: Mesh) -> Printable:
+    """Each backend, endpoint and route with the settings that are not the default."""
+    return Printable(
+        table=partial(_print, mesh), document=partial(mesh_document, mesh), names=partial(subjects_of, mesh)
+    )
+
+
+def subjects_of(mesh: Mesh) -> list[str]:
+    """As `backend/NAME`."""
+    return [
+        *(f"{BACKEND}/{it.name}" for it in mesh.backends),
+        *(f"{ENDPOINT}/{it.name}" for it in mesh.endpoints),
+        *(route_subject(it.path) for it in mesh.routes),
+    ]
+
+
+def _print(mesh: Mesh, out: TextIO) -> None:
+    document = mesh_document(mesh)
+    for endpoint in mesh.endpoints:
+        if endpoint.grpc_services is not None:
+            document["endpoints"][endpoint.name]["grpc_services"] = shown_services(endpoint.grpc_services)
+    settings = [*document["backends"].values(), *document["endpoints"].values(), *document.get("routes", {}).values()]
+    rows = [*zip(subjects_of(mesh), settings, strict=True)]
+    columns = {"subject": lambda row: row[0], "settings": lambda row: _lines(row[1])}
+    console_of(out).print(table_of("Configuration", columns, rows))
+
+
+def _lines(settings: dict[str, Any]) -> str:
+    shown = {key: it if isinstance(it, str) else json.dumps(it, ensure_ascii=False) for key, it in settings.items()}
+    return "\n".join(f"{key}: {value}" for key, value in shown.items())
+
+
+def rollout_lines(rollouts: Iterable[pb.Rollout]) -> Iterator[str]:
+    """A line for each rollout that is not simply complete."""
+    for rollout in rollouts:
+        if rollout.phase != pb.ROLLOUT_PHASE_COMPLETE or rollout.taken_back or is_paused(rollout):
+            yield rollout_line(rollout)
+
+
+def rollout_line(rollout: pb.Rollout) -> str:
+    """The progress and the problem of a rollout."""
+    what = f"{rollout.handler} {rollout.version}".strip()
+    line = f"rollout of {rollout.backend} to {what}: {word_of(rollout, 'phase').lower().replace('_', ' ')},"
+    line += f" {rollout.available} of {rollout.wanted} new replicas ready"
+    if rollout.outdated:
+        line += f", {rollout.outdated} old left"
+    if rollout.trouble:
+        line += f"; {rollout.trouble}"
+    if rollout.taken_back:
+        line += f"; the one before was taken back{local_time(rollout, 'taken_back_time', ' at %H:%M:%S')}:"
+        line += f" {rollout.taken_back}"
+    if is_paused(rollout):
+        held = "paused: the next change" if rollout.phase == pb.ROLLOUT_PHASE_COMPLETE else "it"
+        line += f"; {held} waits for {resume_command(rollout.backend)}"
+    return line
+
+
+def resume_command(backend: str) -> str:
+    """What ends the pause of a backend's rollouts."""
+    return f"`slotmesh rollout resume {backend}`"
+
+
+def rollout_document(rollout: pb.Rollout) -> dict[str, Any]:
+    """The rollout as values of JSON; `paused` also if only the phase states it, as controllers of older versions do."""
+    return {**message_document(rollout), "paused": is_paused(rollout)}

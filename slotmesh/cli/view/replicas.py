@@ -1,0 +1,208 @@
+"""How commands show replicas, the problems of a mesh, and whether a controller leads. Pure.
+
+An error that all replicas of a backend share is printed once. Also printed: crash loops, failed copies of calls for
+shadows, and why a controller reconciles nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+from rich.table import Table
+from rich.text import Text
+
+from slotmesh.cli.console import Columns, table_of
+from slotmesh.cli.documents import local_time, message_document, word_of
+from slotmesh.cli.snapshot import (
+    FAILED_STATE,
+    READY_STATE,
+    STARTING_STATE,
+    SUSPECT_STATE,
+    ControllerStatus,
+    Members,
+    Snapshot,
+)
+from slotmesh.spec.model import Backend
+from slotmesh.v1 import mesh_pb2
+
+_STYLES: Final = {
+    READY_STATE: "green",
+    FAILED_STATE: "red",
+    SUSPECT_STATE: "yellow",
+    mesh_pb2.REPLICA_STATE_DRAINING: "yellow",
+    STARTING_STATE: "cyan",
+}
+
+
+def replica_table(replicas: Iterable[mesh_pb2.Replica], backends: Collection[str]) -> Table:
+    """A row for each replica. `backends`: the names of the configured ones."""
+    columns: Columns[mesh_pb2.Replica] = {
+        "replica": lambda it: it.replica_id,
+        "backend": lambda it: it.backend,
+        "state": lambda it: Text(word_of(it, "state"), style=_STYLES.get(it.state, "")),
+        "address": lambda it: it.address,
+        "pid": lambda it: it.pid,
+        "slots": lambda it: it.max_ongoing,
+        "since": lambda it: local_time(it, "start_time"),
+        "code": lambda it: it.handler_version,
+        "version": lambda it: it.version,
+        "restarts": lambda it: f"{it.restart_count}: {it.last_exit}".removesuffix(": ") if it.restart_count else "",
+        "error or warning": lambda it: _problem(it, backends),
+    }
+    return table_of("Replicas", columns, replicas)
+
+
+def _problem(replica: mesh_pb2.Replica, backends: Collection[str]) -> Text:
+    """The error in a line; otherwise the warning."""
+    if error := replica.error.strip():
+        return Text(error.splitlines()[-1], style="red")
+    if replica.backend not in backends and replica.state in {STARTING_STATE, READY_STATE}:
+        return Text(f"no backend {replica.backend}: it gets no calls until that is applied", style="yellow")
+    if replica.end_reason:
+        return Text(f"ends: {replica.end_reason}", style="yellow")
+    return Text(replica.warning.strip().partition("\n")[0], style="yellow")
+
+
+def replica_document(replica: mesh_pb2.Replica) -> dict[str, Any]:
+    """A replica as values of JSON; `last_output` is a list of lines."""
+    document = message_document(replica, leave_out={"load"})
+    return {**document, "last_output": replica.last_output.splitlines()}
+
+
+def readiness(backend: Backend, snapshot: Snapshot) -> Text:
+    """The number of replicas of a backend that take calls, and of those that should."""
+    ready, wanted = len(snapshot.members.ready(backend.name)), snapshot.wanted(backend)
+    enough = ready >= (1 if wanted is None else wanted)
+    return Text(f"{ready}/{'any' if wanted is None else wanted}", style="green" if enough else "yellow")
+
+
+_FRAME: Final = re.compile(r'^ +File "(?P<file>.+)", line (?P<line>\d+)(?:, in (?P<name>.+))?$', re.MULTILINE)
+_LIBRARIES: Final = ("/site-packages/", "/dist-packages/", "/lib/python", "/lib64/python", "<frozen ")
+"""Parts of names of files that are not the user's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """The same trouble of some replicas of one backend."""
+
+    backend: str
+    what: str
+    """In a line, as `ValueError: no`."""
+    place: str
+    """Where in the user's own files, as `/srv/app.py:12, in __init__`; empty if unknown."""
+    replicas: int
+
+
+LOOPING_AFTER: Final = 3
+"""Restarts after which a replica that is not ready is one of a crash loop."""
+
+
+@dataclass(frozen=True, slots=True)
+class CrashLoop:
+    """A backend whose replicas repeatedly end before they are ready."""
+
+    backend: str
+    restarts: int
+    last_exit: str
+    last_lines: tuple[str, ...]
+    """The last lines of its newest ended process; empty if its replicas have reported an error."""
+
+
+def crash_loops_of(replicas: Iterable[mesh_pb2.Replica]) -> list[CrashLoop]:
+    """At most one for each backend: that of its most restarted replica."""
+    replicas = [*replicas]
+    reported = {replica.backend for replica in replicas if is_long(replica.error)}
+    worst: dict[str, mesh_pb2.Replica] = {}
+    for replica in replicas:
+        is_looping = replica.restart_count >= LOOPING_AFTER and replica.state in {FAILED_STATE, STARTING_STATE}
+        if is_looping and replica.restart_count >= worst.get(replica.backend, replica).restart_count:
+            worst[replica.backend] = replica
+    return [
+        CrashLoop(
+            backend,
+            it.restart_count,
+            it.last_exit or "ended",
+            () if backend in reported else tuple(it.last_output.splitlines()),
+        )
+        for backend, it in worst.items()
+    ]
+
+
+def troubles_of(replicas: Iterable[mesh_pb2.Replica]) -> list[Trouble]:
+    """The errors of more than one line, in the order of the replicas."""
+    counts = Counter((it.backend, _what(it.error), _place(it.error)) for it in replicas if is_long(it.error))
+    return [Trouble(*key, count) for key, count in counts.items()]
+
+
+def is_long(error: str) -> bool:
+    """Whether it is more than a line: a traceback."""
+    return "\n" in error.strip()
+
+
+def _what(error: str) -> str:
+    """The line of the exception, and what the replica has added below."""
+    lines = error.strip().splitlines()
+    own = next((at for at in range(len(lines), 0, -1) if lines[at - 1].startswith(" ")), 0)
+    end = lines[own:] or lines[-1:]
+    return "; ".join(dict.fromkeys((end[0].strip(), end[-1].strip())))
+
+
+def _place(error: str) -> str:
+    """The place of the innermost frame outside of libraries."""
+    frames = [match for match in _FRAME.finditer(error) if not any(part in match["file"] for part in _LIBRARIES)]
+    if not frames:
+        return ""
+    frame = frames[-1]
+    name = f", in {frame['name']}" if frame["name"] else ""
+    return f"{frame['file']}:{frame['line']}{name}"
+
+
+def shadow_troubles(backend: str, members: Members) -> Iterator[str]:
+    """Copies of calls that a shadow did not get, and those that failed there, for a person."""
+    shadow = members.shadow(backend)
+    if shadow.dropped:
+        share = 100 * shadow.dropped / shadow.copies
+        yield (
+            f"shadow {backend}: {shadow.dropped:,} of {shadow.copies:,} copies of calls ({share:.3g} %) were dropped, "
+            "since none of its slots was free; give it more replicas, or a smaller share"
+        )
+    if shadow.failed:
+        share = 100 * shadow.failed / (shadow.copies - shadow.dropped)
+        yield (
+            f"shadow {backend}: {shadow.failed:,} of the {shadow.copies - shadow.dropped:,} copies that it got"
+            f" ({share:.3g} %) failed; its log (`slotmesh logs {backend}`) says why"
+        )
+
+
+def leader_text(status: ControllerStatus | None) -> str:
+    """The text after the leading controller's address; empty if the controller does not report its term."""
+    if status is None or not status.term:
+        return ""
+    standbys = f", standby: {', '.join(status.standby_addresses)}" if status.standby_addresses else ""
+    return f"  leader, term {status.term}{standbys}"
+
+
+def standby_text(status: ControllerStatus) -> str:
+    """A controller that does not lead, in a line."""
+    leader = f"{status.leader_address} leads" if status.leader_address else "it does not know the leader's address"
+    return f"controller {status.address}  standby: {leader}"
+
+
+def newer_members_text(newer_members: Collection[str]) -> str:
+    """Why the controller reconciles nothing; empty if it does."""
+    if not newer_members:
+        return ""
+    return "\n".join(
+        (
+            "Nothing is reconciled: members know a newer state than the controller's state file.",
+            *(f"  {each}" for each in newer_members),
+            "Do not start routers again meanwhile: they get no routing table. To go on, either",
+            "  stop the controller, put the newest state file back, and start it; or",
+            "  slotmesh apply mesh.yaml (the newest), then: slotmesh state adopt --from-members",
+            "If this is the newest state file: slotmesh state adopt --discard-members",
+        )
+    )
