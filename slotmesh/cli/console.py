@@ -180,7 +180,7 @@ def complete(work: Coroutine[Any, Any, ResultT]) -> ResultT:
 
 
 _PIPED_WIDTH: Final = 200
-"""Columns where the output is no terminal."""
+"""TableColumns where the output is no terminal."""
 
 
 def console_of(out: TextIO) -> Console:
@@ -189,11 +189,11 @@ def console_of(out: TextIO) -> Console:
     return PrintableConsole(file=out, width=width)
 
 
-Columns: TypeAlias = Mapping[str, Callable[[RowT], Text | str | int]]
+TableColumns: TypeAlias = Mapping[str, Callable[[RowT], Text | str | int]]
 """The columns of a table by title: the cell of a row. A cell of 0 or "" is empty."""
 
 
-def table_of(title: str, columns: Columns[RowT], rows: Iterable[RowT]) -> Table:
+def table_of(title: str, columns: TableColumns[RowT], rows: Iterable[RowT]) -> Table:
     """A table for people: a row for each of the rows."""
     table = Table(title=title, title_justify="left", title_style="bold")
     for column in columns:

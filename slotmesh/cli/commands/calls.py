@@ -17,11 +17,11 @@ import typer
 from slotmesh.cli.connection import Peer
 from slotmesh.cli.console import (
     FAILED,
-    Columns,
     CommandFailed,
     Output,
     OutputForm,
     Printable,
+    TableColumns,
     complete,
     console_of,
     say,
@@ -245,7 +245,7 @@ def print_calls(listed: ListedCalls, out: TextIO) -> None:
     console = console_of(out)
     if listed.calls:
         with_router = len({each.router for each in listed.calls}) > 1
-        routers: Columns[ListedCall] = {"router": lambda it: it.router} if with_router else {}
+        routers: TableColumns[ListedCall] = {"router": lambda it: it.router} if with_router else {}
         console.print(table_of("Calls", {**_COLUMNS, **routers}, listed.calls))
     more = f"; {listed.left_out} not shown, which are younger" if listed.left_out else ""
     counts = ((listed.waiting, "waiting"), (listed.at_replicas, "at replicas"))
@@ -264,7 +264,7 @@ def _key(call: pb.OpenCall) -> str:
     return call.ordering_key or (f"{call.partition}/{call.key_tag}" if call.key_tag else "")
 
 
-_COLUMNS: Final[Columns[ListedCall]] = {
+_COLUMNS: Final[TableColumns[ListedCall]] = {
     "age": lambda it: age_text(seconds(it.call.age)),
     "state": lambda it: it.state,
     "call": lambda it: _call_text(it.call),

@@ -12,7 +12,17 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 import typer
 from rich.text import Text
 
-from slotmesh.cli.console import UNWELL, AsJson, Columns, Output, OutputForm, Printable, console_of, form_of, table_of
+from slotmesh.cli.console import (
+    UNWELL,
+    AsJson,
+    Output,
+    OutputForm,
+    Printable,
+    TableColumns,
+    console_of,
+    form_of,
+    table_of,
+)
 from slotmesh.security.tls_paths import identity_of_file
 
 if TYPE_CHECKING:
@@ -35,7 +45,7 @@ def print_certificates(held: Sequence[HeldCertificate], now: float, out: TextIO)
         is_valid = state in ("ok", "ends-soon")
         return styled(it, _left(it.certificate.not_after - now) if is_valid else state.replace("-", " "))
 
-    columns: Columns[HeldCertificate] = {
+    columns: TableColumns[HeldCertificate] = {
         "name": lambda it: it.name,
         "identity": lambda it: "\n".join(it.certificate.uris) if it.certificate else styled(it, it.problem),
         "DNS names": lambda it: "\n".join(it.certificate.dns_names) if it.certificate else "",

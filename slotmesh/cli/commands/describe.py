@@ -12,7 +12,7 @@ import typer
 from rich.text import Text
 
 from slotmesh.cli.commands.traffic import traffic
-from slotmesh.cli.console import Columns, complete, console_of, table_of
+from slotmesh.cli.console import TableColumns, complete, console_of, table_of
 from slotmesh.cli.documents import local_time, message_document
 from slotmesh.cli.operator import Operator
 from slotmesh.cli.parameters import BACKEND, CONTROLLER, ENDPOINT, ControllerAddress, name_of, unknown
@@ -86,7 +86,7 @@ def _routers(it: pb.ScaleDecision) -> str:
     return f"{it.routers} ({', '.join(missing)})" if missing else str(it.routers)
 
 
-_DECISIONS: Final[Columns[tuple[str, pb.ScaleDecision]]] = {
+_DECISIONS: Final[TableColumns[tuple[str, pb.ScaleDecision]]] = {
     "": lambda row: row[0],
     "time": lambda row: local_time(row[1], "time", "%H:%M:%S"),
     "replicas": lambda row: _replicas(row[1]),
@@ -105,7 +105,7 @@ def print_backend(it: pb.DescribeBackendResponse, rollout: pb.Rollout | None, ou
     ready = sum(replica.state == READY_STATE for replica in it.replicas)
     wanted = it.wanted_replicas if it.HasField("wanted_replicas") else "any"
     console.print(f"backend {it.backend.name}  revision {it.revision}  {ready}/{wanted} replicas ready")
-    settings: Columns[tuple[str, str]] = {"setting": lambda row: row[0], "value": lambda row: row[1]}
+    settings: TableColumns[tuple[str, str]] = {"setting": lambda row: row[0], "value": lambda row: row[1]}
     console.print(table_of("Settings", settings, _settings(it.backend).items()))
     console.print(replica_table(it.replicas, {it.backend.name}))
     for line in rollout_lines([rollout] if rollout is not None else []):

@@ -12,14 +12,14 @@ from typing import Annotated, Any, Final, TextIO
 
 import typer
 
-from slotmesh.cli.console import Columns, Output, OutputForm, Printable, as_yaml, complete, console_of, table_of
+from slotmesh.cli.console import Output, OutputForm, Printable, TableColumns, as_yaml, complete, console_of, table_of
 from slotmesh.cli.documents import enum_word, local_time, message_document, word_of
 from slotmesh.cli.operator import Operator
 from slotmesh.cli.parameters import CONTROLLER, KINDS, REVISION, ControllerAddress
 from slotmesh.names import did_you_mean, printable_text
 from slotmesh.v1 import controller_service_pb2 as pb
 
-_COLUMNS: Final[Columns[pb.WatchEventsResponse]] = {
+_COLUMNS: Final[TableColumns[pb.WatchEventsResponse]] = {
     "time": lambda it: local_time(it, "time"),
     "kind": lambda it: word_of(it, "kind"),
     "subject": lambda it: it.subject,

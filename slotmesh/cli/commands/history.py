@@ -10,10 +10,10 @@ import typer
 
 from slotmesh.cli.console import (
     AsJson,
-    Columns,
     Output,
     OutputForm,
     Printable,
+    TableColumns,
     complete,
     console_of,
     form_of,
@@ -40,7 +40,7 @@ def _words(change: pb.ConfigurationChange) -> str:
     return f"{word_of(change, 'change')} {change.subject}" + (f": {', '.join(change.fields)}" if change.fields else "")
 
 
-COLUMNS: Final[Columns[pb.ConfigurationRevision]] = {
+COLUMNS: Final[TableColumns[pb.ConfigurationRevision]] = {
     "revision": lambda it: it.revision,
     "time": lambda it: local_time(it, "time"),
     "who": lambda it: it.who,

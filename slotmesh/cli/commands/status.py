@@ -14,11 +14,11 @@ from rich.text import Text
 from slotmesh.cli.console import (
     FAILED,
     AsJson,
-    Columns,
     CommandFailed,
     Output,
     OutputForm,
     Printable,
+    TableColumns,
     complete,
     console_of,
     form_of,
@@ -137,7 +137,7 @@ class _Loads:
         rate = None if row is None or row.calls_per_s is None else round(row.calls_per_s, 3)
         return {"calls_per_s": rate, "queued": None if row is None else row.queued}
 
-    def columns(self, kind: str, name: str) -> Columns[Any]:
+    def columns(self, kind: str, name: str) -> TableColumns[Any]:
         """`name`: the attribute that identifies a row."""
 
         def queued(it: Any) -> str:
@@ -242,20 +242,20 @@ def _print_tables(console: Console, snapshot: Snapshot, loads: _Loads) -> None:
         ends = f", ends: {router.end_reason}" if router.end_reason else ""
         return Text(text + ends, style="green" if is_current and not ends else "yellow")
 
-    endpoints: Columns[Endpoint] = {
+    endpoints: TableColumns[Endpoint] = {
         "endpoint": lambda it: it.name,
         "traffic": lambda it: "none: calls wait" if it.traffic is None else _shares(it.traffic.weights),
         "shadows": lambda it: "" if it.traffic is None else _shares(it.traffic.shadows),
         **loads.columns(ENDPOINT, "name"),
     }
-    backends: Columns[Backend] = {
+    backends: TableColumns[Backend] = {
         "backend": lambda it: it.name,
         "handler": lambda it: it.handler,
         "ready": lambda it: readiness(it, snapshot),
         "attached": lambda it: str(len(members.attached(it.name))),
         **loads.columns(BACKEND, "name"),
     }
-    routers: Columns[mesh_pb2.Router] = {
+    routers: TableColumns[mesh_pb2.Router] = {
         "router": lambda it: it.router_id,
         "address": lambda it: it.address,
         "table": table,

@@ -14,7 +14,7 @@ from typing import Annotated, Any, TextIO
 import typer
 from rich.text import Text
 
-from slotmesh.cli.console import FAILED, WRONG_INPUT, Columns, Output, OutputForm, Printable, console_of, table_of
+from slotmesh.cli.console import FAILED, WRONG_INPUT, Output, OutputForm, Printable, TableColumns, console_of, table_of
 from slotmesh.security.identity import Identity, Role
 from slotmesh.security.secret_files import UnusableFile
 from slotmesh.security.tokens.rules import KINDS, is_holder_name, roles_of
@@ -58,7 +58,7 @@ def _document(tokens: StaticTokens, now: float) -> dict[str, Any]:
 
 
 def _print(tokens: StaticTokens, now: float, out: TextIO) -> None:
-    columns: Columns[dict[str, Any]] = {
+    columns: TableColumns[dict[str, Any]] = {
         "id": lambda it: it["id"],
         "identity": lambda it: it["identity"],
         "roles": lambda it: ", ".join(it["roles"]),

@@ -15,11 +15,11 @@ from slotmesh.cli.console import (
     NOT_IN_TIME,
     WRONG_INPUT,
     AsJson,
-    Columns,
     CommandFailed,
     Output,
     OutputForm,
     Printable,
+    TableColumns,
     complete,
     console_of,
     form_of,
@@ -63,7 +63,7 @@ def print_traffic(endpoint: str, revision: int, snapshot: Snapshot, shift: pb.Tr
         console.print("no traffic policy: calls wait until there is one")
         return
     backends = {backend.name: backend for backend in snapshot.backends}
-    columns: Columns[str] = {
+    columns: TableColumns[str] = {
         "backend": lambda name: name,
         "weight": lambda name: _share(traffic.weights.get(name)),
         "shadow": lambda name: _share(traffic.shadows.get(name)),

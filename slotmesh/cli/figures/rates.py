@@ -21,7 +21,7 @@ from slotmesh.cli.figures.rows import (
     MeshFigures,
     ReplicaFigures,
     RouterFigures,
-    TenantFigures,
+    TenantRow,
 )
 from slotmesh.cli.snapshot import READY_STATE
 from slotmesh.convert.specification import seconds
@@ -256,7 +256,7 @@ def _router(reports: RouterReports, sample: pb.GetSnapshotResponse) -> RouterFig
     )
 
 
-def _tenants(routers: Iterable[RouterReports]) -> tuple[TenantFigures, ...]:
+def _tenants(routers: Iterable[RouterReports]) -> tuple[TenantRow, ...]:
     """Over the routers that have reported a moment ago."""
     loads: dict[tuple[str, str], list[mesh_pb2.TenantLoad]] = {}
     for router in routers:
@@ -264,7 +264,7 @@ def _tenants(routers: Iterable[RouterReports]) -> tuple[TenantFigures, ...]:
             for it in load.tenants:
                 loads.setdefault((endpoint, it.tenant), []).append(it)
     rows = [
-        TenantFigures(
+        TenantRow(
             endpoint=endpoint,
             tenant=tenant,
             calls_per_s=sum(it.calls_per_s for it in each),

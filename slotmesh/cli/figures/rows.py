@@ -170,7 +170,7 @@ class RouterFigures:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TenantFigures:
+class TenantRow:
     """A tenant of an endpoint, over the routers at which it is among the busiest."""
 
     endpoint: str
@@ -188,10 +188,10 @@ class TenantFigures:
         return f"{self.endpoint}/{self.tenant or OTHER_TENANTS}"
 
 
-Figures = EndpointFigures | BackendFigures | ReplicaFigures | RouterFigures | TenantFigures
+AnyFigures = EndpointFigures | BackendFigures | ReplicaFigures | RouterFigures | TenantRow
 
 
-def figures_document(row: Figures) -> dict[str, Any]:
+def figures_document(row: AnyFigures) -> dict[str, Any]:
     """A row as values of JSON, with three digits after the point."""
     document: dict[str, Any] = {}
     for field in fields(row):
@@ -218,7 +218,7 @@ class MeshFigures:
     replicas: tuple[ReplicaFigures, ...] = ()
     routers: tuple[RouterFigures, ...] = ()
     unlisted_replicas: int = 0
-    tenants: tuple[TenantFigures, ...] = ()
+    tenants: tuple[TenantRow, ...] = ()
     """The busiest first."""
 
 

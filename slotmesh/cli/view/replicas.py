@@ -15,7 +15,7 @@ from typing import Any, Final
 from rich.table import Table
 from rich.text import Text
 
-from slotmesh.cli.console import Columns, table_of
+from slotmesh.cli.console import TableColumns, table_of
 from slotmesh.cli.documents import local_time, message_document, word_of
 from slotmesh.cli.snapshot import (
     FAILED_STATE,
@@ -40,7 +40,7 @@ _STYLES: Final = {
 
 def replica_table(replicas: Iterable[mesh_pb2.Replica], backends: Collection[str]) -> Table:
     """A row for each replica. `backends`: the names of the configured ones."""
-    columns: Columns[mesh_pb2.Replica] = {
+    columns: TableColumns[mesh_pb2.Replica] = {
         "replica": lambda it: it.replica_id,
         "backend": lambda it: it.backend,
         "state": lambda it: Text(word_of(it, "state"), style=_STYLES.get(it.state, "")),
