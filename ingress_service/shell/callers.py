@@ -22,8 +22,7 @@ import grpc
 
 from ingress_service.core.peers import Requester
 from ingress_service.core.stream_choice import StreamChoice
-from slotmesh.client.calls.outcomes import refusal_of
-from slotmesh.client.routers import Routers
+from slotmesh.client.routers import Routers, refusal_of
 from slotmesh.client.stream.call_stream import CallStream
 from slotmesh.errors import Failure, Reason
 from slotmesh.runtime.channels import ChannelTls, Dialer, TokenSource

@@ -19,9 +19,8 @@ from ingress_service.core.problems import ResponseHead, refusal, response_head
 from ingress_service.shell.callers import OpenedStream
 from slotmesh.calls.payload_framing import MIN_MARK_BYTES, split_head
 from slotmesh.calls.trace_context import MAX_HTTP_BYTES
-from slotmesh.client.calls.call_spec import EXECUTED_PAYLOADS, PAYLOADS, CallSpec
+from slotmesh.client.calls.call_spec import EXECUTED_PAYLOADS, PAYLOADS, CallSpec, TracedPayload
 from slotmesh.client.calls.options import ViewOptions
-from slotmesh.client.calls.payloads import TracedPayload
 from slotmesh.client.calls.queues import CallQueue
 from slotmesh.client.calls.values import CallValues, StreamedValues, ValueStream
 from slotmesh.codec import TENSORS

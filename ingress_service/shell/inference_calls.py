@@ -26,8 +26,8 @@ from ingress_service.shell.callers import ASK_S, HttpCaller
 from ingress_service.shell.calls import make_inference
 from ingress_service.shell.mesh_view import MeshView
 from ingress_service.shell.request_spans import RequestTrace, carried
-from slotmesh.client.calls.outcomes import refusal_of
-from slotmesh.client.calls.payloads import too_large
+from slotmesh.client.calls.call_spec import too_large
+from slotmesh.client.routers import refusal_of
 from slotmesh.errors import Executed, Failure, MethodNotFound, Reason
 from slotmesh.inference.grpc_inference_service_pb2_grpc import GRPCInferenceServiceStub
 from slotmesh.names import endpoint_failure

@@ -19,7 +19,7 @@ from ingress_service.core.inference import InferencePath
 from ingress_service.core.problems import Problem
 from ingress_service.core.routes import DEFAULT_LABEL, Matched, WrongMethod
 from slotmesh.calls.trace_context import TraceContext, is_sampled, unsampled
-from slotmesh.client.calls.payloads import TracedPayload, trace_metadata
+from slotmesh.client.calls.call_spec import TracedPayload, trace_metadata
 from slotmesh.telemetry import names
 from slotmesh.telemetry.tracing import GapSampler, Tracing, WallClock, trace_context_of
 

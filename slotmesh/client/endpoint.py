@@ -13,67 +13,22 @@ from datetime import timedelta
 from types import TracebackType
 from typing import Any, Final, Unpack
 
-import grpc
-
 from slotmesh.calls.call_options import OptionChanges
 from slotmesh.calls.slot_tokens import DEFAULT_LEASE_S
 from slotmesh.client.calls.call_spec import CallSpec
 from slotmesh.client.calls.options import AfterFailure, ViewOptions, check_method_name, check_ordering_key
-from slotmesh.client.calls.outcomes import refusal_of
 from slotmesh.client.calls.queues import CallQueue
 from slotmesh.client.direct.lanes import DirectLanes, direct_lanes
 from slotmesh.client.method import Method, method_of
-from slotmesh.client.routers import Routers
+from slotmesh.client.routers import DescribedEndpoints
 from slotmesh.client.slots.client import SlotClient
 from slotmesh.client.slots.reservations import Reservation
 from slotmesh.client.slots.slot import SlotSpecs
 from slotmesh.client.slots.terms import ReserveArguments, Terms, terms_of
-from slotmesh.client.stream.call_stream import CLOSED, CallStream
-from slotmesh.errors import Failure, Reason
-from slotmesh.status import to_exception
-from slotmesh.v1 import router_service_pb2
+from slotmesh.client.stream.call_stream import CallStream
 
 LOOK_S: Final = 1.0
 """How long completion in a shell may wait for a router, seconds."""
-
-
-class DescribedEndpoints:
-    """The endpoints that a router has described, and their methods: for `dir` and completion in shells.
-
-    Queries the routers in turn, and caches the names. `dir` itself sends no query on an event loop, which would block.
-    Owner: the `Mesh`.
-    """
-
-    def __init__(self, routers: Routers) -> None:
-        self._routers = routers
-        self._methods: dict[str, tuple[str, ...]] = {}
-
-    def methods_of(self, endpoint: str) -> tuple[str, ...]:
-        """The cached methods of an endpoint, sorted; empty if there are none."""
-        return self._methods.get(endpoint, ())
-
-    async def learn(self, endpoint: str = "", *, timeout_s: float) -> dict[str, tuple[str, ...]]:
-        """Queries a router for all endpoints, or for one. `timeout_s`: for each router.
-
-        Raises:
-            SlotmeshError: no router has answered; the failure of the last one.
-        """
-        failure: Failure = CLOSED
-        request = router_service_pb2.DescribeEndpointsRequest(endpoint=endpoint)
-        for address in self._routers.in_turn(""):
-            try:
-                response = await self._routers.stub(address).DescribeEndpoints(request, timeout=timeout_s)
-            except grpc.RpcError as error:
-                failure = refusal_of(error, address, self._routers.dialer)
-                if failure.reason is Reason.NOT_IMPLEMENTED:
-                    break
-            else:
-                found = {each.name: tuple(each.methods) for each in response.endpoints}
-                if not endpoint:
-                    self._methods.clear()
-                self._methods.update(found)
-                return found
-        raise to_exception(failure, endpoint=endpoint)
 
 
 class MethodSpace(ABC):

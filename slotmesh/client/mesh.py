@@ -15,8 +15,8 @@ from typing import Any, Final, NoReturn, Unpack
 
 from slotmesh.client.calls.buffer import MAX_BUFFERED_BYTES, MAX_BUFFERED_CALLS, ClientBuffer
 from slotmesh.client.calls.options import ViewOptions, check_text, checked_seconds
-from slotmesh.client.endpoint import DescribedEndpoints, Endpoint
-from slotmesh.client.routers import Routers, parse_addresses
+from slotmesh.client.endpoint import Endpoint
+from slotmesh.client.routers import DescribedEndpoints, Routers, parse_addresses
 from slotmesh.client.slots.client import SlotClient
 from slotmesh.client.slots.reservations import ReservationOfAll
 from slotmesh.client.slots.terms import AllArguments, timeout_of_all

@@ -1,31 +1,36 @@
-"""A handler's method, as callers use it.
+"""A handler's method, as callers use it, and the span of a call that is traced: the first one of its trace in the mesh.
 
-Invariant: a call is made when the method is called, not when it is awaited: a lane's calls are in the order of the
-statements.
+Invariants: a call is made when the method is called, not when it is awaited: a lane's calls are in the order of the
+statements. If the process has set up no tracer, or the enclosing span is not sampled, no span is made, and calls carry
+the same trace as without one. The text of an error may come from a handler, and is in no span.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Final, Generic, TypeVar, Unpack, cast
 
 import grpc
+from opentelemetry import trace
+from opentelemetry.trace import Span, SpanKind
 
 from slotmesh.calls.call_options import OptionChanges
+from slotmesh.calls.trace_context import is_sampled
 from slotmesh.client.calls.buffer import BufferShare
-from slotmesh.client.calls.call_spec import CallSpec, payload_of, rpc_timeout_s, time_left_s
-from slotmesh.client.calls.outcomes import refusal_of
-from slotmesh.client.calls.payloads import Piece, pieces_of, trace_metadata
+from slotmesh.client.calls.call_spec import CallSpec, payload_of, rpc_timeout_s, time_left_s, trace_metadata
+from slotmesh.client.calls.maps import Gather, Piece, pieces_of
 from slotmesh.client.calls.queues import CallQueue
-from slotmesh.client.calls.sent_parts import Gather
-from slotmesh.client.calls.spans import in_span, spanned
 from slotmesh.client.calls.values import CallValues, RpcValues, StreamedValues, ValueStream
+from slotmesh.client.routers import refusal_of
 from slotmesh.client.stream.call_stream import CLOSED, CallSink, CallStream
 from slotmesh.codec import DecodeError, EncodeError
-from slotmesh.errors import Executed
+from slotmesh.errors import Executed, SlotmeshError
 from slotmesh.status import to_exception
+from slotmesh.telemetry import names
+from slotmesh.telemetry.tracing import call_name, context_of, failed_by
 from slotmesh.v1 import router_service_pb2
 
 _MAX_TIMEOUTS: Final = 256
@@ -237,6 +242,69 @@ class Method(Generic[ResultT]):
 
     def __repr__(self) -> str:
         return f"<slotmesh method {self._spec.endpoint}.{self._spec.method}>"
+
+
+_TRACER: Final = trace.get_tracer("slotmesh")
+
+
+def spanned(spec: CallSpec, call: Callable[[], asyncio.Future[ResultT]]) -> asyncio.Future[ResultT]:
+    """Makes a call, or a map of calls, in a span that ends with its future."""
+    span = _started(spec)
+    if span is None:
+        return call()
+    with trace.use_span(span, record_exception=False, set_status_on_exception=False):
+        try:
+            future = call()
+        except BaseException as error:
+            _fail(span, error)
+            span.end()
+            raise
+
+    def ended(future: asyncio.Future[ResultT]) -> None:
+        # Not `exception()`, which would mark the error as retrieved by the caller.
+        error = asyncio.CancelledError() if future.cancelled() else getattr(future, "_exception", None)
+        if error is not None:
+            _fail(span, error)
+        span.end()
+
+    future.add_done_callback(ended)
+    return future
+
+
+@contextmanager
+def in_span(spec: CallSpec) -> Iterator[None]:
+    """The span of a call that is made, and awaited, in the block."""
+    span = _started(spec)
+    if span is None:
+        yield
+        return
+    try:
+        with trace.use_span(span, record_exception=False, set_status_on_exception=False):
+            yield
+    except BaseException as error:
+        _fail(span, error)
+        raise
+    finally:
+        span.end()
+
+
+def _started(spec: CallSpec) -> Span | None:
+    parent = spec.trace_of()
+    if parent is not None and not is_sampled(parent):
+        return None
+    attributes = {names.ENDPOINT: spec.endpoint, names.METHOD: spec.method}
+    name = f"call {call_name(spec.endpoint, spec.method)}"
+    span = _TRACER.start_span(name, context_of(parent), SpanKind.CLIENT, attributes)
+    return span if span.is_recording() else None
+
+
+def _fail(span: Span, error: BaseException) -> None:
+    if isinstance(error, SlotmeshError):
+        failed_by(span, error.reason.value, error.executed, error.metadata)
+    elif isinstance(error, asyncio.CancelledError):
+        failed_by(span, "CANCELLED")
+    else:
+        failed_by(span, type(error).__name__)
 
 
 class TracedMethod(Method[ResultT]):

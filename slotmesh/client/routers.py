@@ -1,6 +1,7 @@
 """The routers that a client knows: those given by the application, and those that a router has named.
 
-Purpose: one channel for each router, shared by all endpoints, and the policy of reconnecting.
+Purpose: one channel for each router, shared by all endpoints; the policy of reconnecting; what a router describes; the
+failures of rpcs to one, in the words of the client.
 Invariants: the routers that one names replace those named before, so that former routers are not tried forever; those
 given by the application stay. No response of a peer makes the list grow without bound.
 Owner: the `Mesh`.
@@ -11,17 +12,20 @@ from __future__ import annotations
 import random
 from collections import deque
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from slotmesh.errors import Executed, Failure, Reason
 from slotmesh.runtime.backoff import Backoff
 from slotmesh.runtime.channels import PLAIN_TEXT, Dialer
 from slotmesh.security.identity import Role
+from slotmesh.status import from_rpc_error, is_unknown_there, to_exception
 from slotmesh.transport.current_channel import CurrentChannel
 from slotmesh.units import parse_host_port
-from slotmesh.v1 import router_service_pb2_grpc, slot_service_pb2_grpc
+from slotmesh.v1 import router_service_pb2, router_service_pb2_grpc, slot_service_pb2_grpc
 
 MAX_LEARNED: Final = 64
 """Routers that one response can name."""
@@ -249,3 +253,66 @@ class Search:
         self._candidates = deque(self._routers.in_turn(last))
         self._alone = len(self._candidates) == 1
         return self._backoff.next_delay_s()
+
+
+def refusal_of(error: grpc.RpcError, address: str, dialer: Dialer, service: str = "RouterService") -> Failure:
+    """As `from_rpc_error`, for an rpc to a router, in the words of the client.
+
+    If the server does not have the rpc, the message contains its address, which the transport's does not; if
+    certificates are the reason, it contains the way out.
+    """
+    failure = from_rpc_error(error)
+    if failure.reason is Reason.ROUTER_LOST:
+        return replace(failure, message=dialer.explained(failure.message, Role.ROUTER))
+    if failure.reason is not Reason.NOT_IMPLEMENTED or not is_unknown_there(error):
+        return failure
+    message = (
+        f"what answers at {address} is not a router: it does not know slotmesh.v1.{service} ({failure.message});"
+        " give connect() the address of one"
+    )
+    return replace(failure, message=message)
+
+
+def credential_refusal(error: grpc.RpcError) -> Failure | None:
+    """The failure of the calls of a stream that ended because the caller's credential is no longer valid; else None."""
+    failure = from_rpc_error(error)
+    return replace(failure, executed=Executed.UNKNOWN) if failure.reason is Reason.UNAUTHENTICATED else None
+
+
+class DescribedEndpoints:
+    """The endpoints that a router has described, and their methods: for `dir` and completion in shells.
+
+    Queries the routers in turn, and caches the names. `dir` itself sends no query on an event loop, which would block.
+    Owner: the `Mesh`.
+    """
+
+    def __init__(self, routers: Routers) -> None:
+        self._routers = routers
+        self._methods: dict[str, tuple[str, ...]] = {}
+
+    def methods_of(self, endpoint: str) -> tuple[str, ...]:
+        """The cached methods of an endpoint, sorted; empty if there are none."""
+        return self._methods.get(endpoint, ())
+
+    async def learn(self, endpoint: str = "", *, timeout_s: float) -> dict[str, tuple[str, ...]]:
+        """Queries a router for all endpoints, or for one. `timeout_s`: for each router.
+
+        Raises:
+            SlotmeshError: no router has answered; the failure of the last one.
+        """
+        failure = Failure(reason=Reason.ROUTER_LOST, message="no router is known")
+        request = router_service_pb2.DescribeEndpointsRequest(endpoint=endpoint)
+        for address in self._routers.in_turn(""):
+            try:
+                response = await self._routers.stub(address).DescribeEndpoints(request, timeout=timeout_s)
+            except grpc.RpcError as error:
+                failure = refusal_of(error, address, self._routers.dialer)
+                if failure.reason is Reason.NOT_IMPLEMENTED:
+                    break
+            else:
+                found = {each.name: tuple(each.methods) for each in response.endpoints}
+                if not endpoint:
+                    self._methods.clear()
+                self._methods.update(found)
+                return found
+        raise to_exception(failure, endpoint=endpoint)

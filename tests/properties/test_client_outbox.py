@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from slotmesh.client.calls.outbox import CallOutbox, LargeCalls
-from slotmesh.client.calls.queues import CallQueue
+from slotmesh.client.calls.queues import NOTHING_HELD, CallQueue, TenantShares, TenantWindow
 from slotmesh.client.calls.sent_parts import SentPart
-from slotmesh.client.calls.turns import NOTHING_HELD, TenantShares, TenantWindow
 from slotmesh.client.calls.waiting_runs import WaitingRunQueue
 from slotmesh.client.stream.pending_calls import PendingCalls
 from tests.support.examples import examples

@@ -1,4 +1,4 @@
-"""How calls are made: the specification of calls of one method of a view, and what they inherit from another call.
+"""How calls are made: the specification of calls of one method of a view; their traces; the limits of payloads.
 
 Invariant: each view and method has one `CallSpec`, so that comparing options is one identity check for each call, and
 the options' message is built once.
@@ -6,6 +6,9 @@ the options' message is built once.
 With the option `inherits`, a call takes over the trace of the call in which it is made, and at most its remaining time.
 It takes over nothing outside of a call, or if the place cannot determine which of several calls is meant. In a batch
 method the calls of the batch count together: the longest remaining time, and no trace unless there is one call.
+
+Few calls have a trace context. It is attached to the payload, from where the call is made to where its batch is
+written, however often it is sent: so no other structure needs a place for it, and calls without one pay nothing.
 """
 
 from __future__ import annotations
@@ -15,16 +18,10 @@ from dataclasses import replace
 from math import floor, frexp, ldexp
 from typing import Any, Final, TypeVar
 
-from slotmesh.calls.trace_context import TraceContext
+from opentelemetry import trace
+
+from slotmesh.calls.trace_context import TraceContext, columns_of, is_tracestate
 from slotmesh.client.calls.options import ViewOptions
-from slotmesh.client.calls.payloads import (
-    MAX_UNARY_BYTES,
-    TraceOf,
-    current_trace,
-    too_large,
-    traced_encode,
-    traced_payloads,
-)
 from slotmesh.client.calls.queues import CallQueue
 from slotmesh.codec import (
     OCTET_STREAM,
@@ -36,9 +33,11 @@ from slotmesh.codec import (
     encode_arguments,
     encode_arguments_of_each,
 )
-from slotmesh.errors import Executed
+from slotmesh.errors import Executed, Failure, Reason
 from slotmesh.handlers.context import CallContext, asking, current_place
 from slotmesh.status import to_exception
+from slotmesh.streams.limits import MAX_INLINE_BYTES, MAX_PAYLOAD_BYTES
+from slotmesh.v1 import router_service_pb2
 
 _STEPS: int = 64
 """Distinct times between one and its double: calls that are made together share their options, and so a batch."""
@@ -83,6 +82,75 @@ def _calls() -> Sequence[CallContext]:
         return place.contexts()
     except RuntimeError:  # it is unknown which of several calls runs here
         return ()
+
+
+Encode = Callable[[tuple[Any, ...], Mapping[str, Any]], bytes]
+TraceOf = Callable[[], TraceContext | None]
+"""Returns the trace of the caller."""
+
+
+class TracedPayload(bytes):
+    """The payload of a call that was made in a span."""
+
+    trace: TraceContext
+
+
+def traced_encode(encode: Encode, trace_of: TraceOf) -> Encode:
+    """Encodes arguments, and attaches the trace of the caller."""
+
+    def encoded(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bytes:
+        (payload,) = traced_payloads([encode(args, kwargs)], trace_of)
+        return payload
+
+    return encoded
+
+
+def traced_payloads(payloads: list[bytes], trace_of: TraceOf) -> list[bytes]:
+    """The payloads of calls that are made now, with the current trace; unchanged if there is none."""
+    context = trace_of()
+    if context is None:
+        return payloads
+    traced = list(map(TracedPayload, payloads))
+    for each in traced:
+        each.trace = context
+    return list[bytes](traced)
+
+
+def current_trace() -> TraceContext | None:
+    """The span that is current here; None if there is none."""
+    span = trace.get_current_span().get_span_context()
+    if not span.is_valid:
+        return None
+    tracestate = span.trace_state.to_header()
+    traceparent = f"00-{span.trace_id:032x}-{span.span_id:016x}-{span.trace_flags & 0xFF:02x}"
+    return TraceContext(traceparent, tracestate if is_tracestate(tracestate) else "")
+
+
+def write_traces(batch: router_service_pb2.CallBatch, payloads: Sequence[bytes]) -> None:
+    """Sets the columns of a batch with the spans that its calls were made in."""
+    traces = [each.trace if isinstance(each, TracedPayload) else None for each in payloads]
+    if any(traces):
+        starts, traceparents, tracestates, requests = columns_of(traces)
+        batch.trace_starts.extend(starts)
+        batch.traceparents.extend(traceparents)
+        batch.tracestates.extend(tracestates)
+        batch.http_requests.extend(requests)
+
+
+def request_bytes(payload: bytes) -> int:
+    """Bytes of the call in a frame beside its payload: its HTTP request."""
+    return len(payload.trace.http) if isinstance(payload, TracedPayload) else 0
+
+
+def trace_metadata(payload: bytes) -> tuple[tuple[str, str], ...] | None:
+    """The trace in gRPC metadata, for an rpc of its own; None if the call was made in no span."""
+    if not isinstance(payload, TracedPayload):
+        return None
+    traceparent, tracestate, _ = payload.trace
+    if not traceparent:
+        return None
+    metadata = (("traceparent", traceparent),)
+    return (*metadata, ("tracestate", tracestate)) if tracestate else metadata
 
 
 PAYLOADS: Final = object()
@@ -219,6 +287,31 @@ class CallSpec:
             f"results in {PROTOBUF} need the class of their message: "
             f"{self.endpoint}.{self.method}.returning(MessageClass)(...)"
         )
+
+
+# -- how large a payload may be ----------------------------------------------------------------------------------------
+
+MAX_UNARY_BYTES: Final = MAX_INLINE_BYTES
+"""Of a call by a unary rpc, which has no chunks."""
+
+MAX_BYTES_UNTIL_KNOWN: Final = MAX_PAYLOAD_BYTES
+"""The limit until the router has stated its own."""
+
+
+def limit_of(stated: int, *, cuts: bool) -> int:
+    """The largest payload for a router with this stated limit. `cuts`: it takes chunks."""
+    limit = stated or MAX_INLINE_BYTES
+    return limit if cuts else min(limit, MAX_INLINE_BYTES)
+
+
+def too_large(actual: int, limit: int, *, was_sent: bool = False) -> Failure:
+    """The failure of a call with a payload of `actual` bytes. `was_sent`: to another router."""
+    return Failure(
+        reason=Reason.PAYLOAD_TOO_LARGE,
+        message=f"the payload has {actual} bytes, encoded, and the limit is {limit} bytes: send less in one call",
+        executed=Executed.UNKNOWN if was_sent else Executed.NO,
+        metadata={"limit": str(limit), "actual": str(actual)},
+    )
 
 
 # -- calls by an rpc of their own: payload and timeout -----------------------------------------------------------------

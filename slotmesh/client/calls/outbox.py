@@ -10,18 +10,19 @@ Owner: the endpoint's `CallStream`.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 from slotmesh.client.calls.buffer import BufferShare, BufferShares
-from slotmesh.client.calls.call_spec import CallSpec
-from slotmesh.client.calls.payloads import fitting_calls, inline_sizes, request_bytes
-from slotmesh.client.calls.queues import GAVE_UP, LaneGroup
-from slotmesh.client.calls.sent_parts import Gather, SentPart
-from slotmesh.client.calls.turns import QueueTurns, TenantShares
+from slotmesh.client.calls.call_spec import CallSpec, request_bytes
+from slotmesh.client.calls.maps import Gather
+from slotmesh.client.calls.queues import GAVE_UP, LaneGroup, QueueTurns, TenantShares
+from slotmesh.client.calls.sent_parts import SentPart
 from slotmesh.client.calls.waiting_runs import IsOut, WaitingRun, WaitingRunQueue
-from slotmesh.streams.limits import MAX_FRAME_BYTES
+from slotmesh.streams.limits import CHUNK_BYTES, MAX_FRAME_BYTES
 from slotmesh.v1 import call_pb2
 
 FRAME_CALLS = 8_192
@@ -337,3 +338,17 @@ class CallOutbox:
             self.rota.append(queue)
         else:
             queue.tell_if_idle()
+
+
+# -- how many calls fit into a frame and into the window ---------------------------------------------------------------
+
+
+def inline_sizes(sizes: list[int]) -> list[int]:
+    """Bytes that payloads of these sizes add to a frame: 0 for those that follow it in chunks."""
+    return [0 if size > CHUNK_BYTES else size for size in sizes]
+
+
+def fitting_calls(sizes: list[int], nbytes: int, room: int, *, cuts: bool) -> int:
+    """How many of these calls fit into a window of `nbytes` bytes, and into a frame that has `room` bytes left."""
+    fitting = bisect_right(list(accumulate(sizes)), nbytes)
+    return min(fitting, bisect_right(list(accumulate(inline_sizes(sizes) if cuts else sizes)), room))

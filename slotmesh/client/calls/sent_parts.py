@@ -1,100 +1,29 @@
-"""Calls that left together, as one batch of a frame, and the combined outcome of a map.
+"""Calls that left together, as one batch of a frame, and the delivery of their outcomes.
 
-Columnar: lists of payloads and of sinks, no object for each call. Pure: a sink is an asyncio future, of which only
-`done()` is called here.
+Payloads become decoded results of futures, failures typed exceptions, other ends None.
+Columnar: lists of payloads and of sinks, no object for each call. Calls that fail with one failure get different retry
+delays, so that they are not retried together.
+Invariants: a future that is done (because it was cancelled) is not changed. If one failure meets many calls whose
+futures were dropped, asyncio reports one of them as never retrieved, not all.
 Owner: the endpoint's `PendingCalls`, from when they leave until each has its outcome.
 """
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Iterator, Sequence
-from math import inf
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from operator import methodcaller
 from typing import Any, Final
 
-from slotmesh.client.calls.call_spec import CallSpec
-from slotmesh.errors import SlotmeshError, items_failed
+from slotmesh.client.calls.call_spec import CallSpec, too_large
+from slotmesh.client.calls.maps import Gather
+from slotmesh.codec import OCTET_STREAM, DecodeError
+from slotmesh.errors import Executed, Failure, Reason, SlotmeshError
+from slotmesh.status import to_exception
 from slotmesh.v1 import call_pb2, router_service_pb2
 
-
-class Gather:
-    """The outcome of a `map`: one list and one future for any number of calls.
-
-    Invariants: the future is done only when every call has its outcome (or when it was cancelled). Of several failures,
-    the first by input order is raised, not by time, and lists the items that failed.
-    """
-
-    __slots__ = ("_failed", "_failed_at", "_failure", "_keeps_failures", "_left", "_results", "future")
-
-    def __init__(
-        self, count: int, future: asyncio.Future[list[Any]], *, keeps_failures: bool, is_open: bool = False
-    ) -> None:
-        """`keeps_failures`: exceptions are entries of the list, nothing is raised. `is_open`: calls may be added."""
-        self.future = future
-        self._keeps_failures = keeps_failures
-        self._results: list[Any] = [None] * count
-        self._left = count + is_open
-        """Calls without an outcome; one more while it is open."""
-        self._failure: Exception | None = None
-        self._failed_at: float = inf
-        self._failed: list[tuple[int, int]] = []
-        """Items that failed, as place and number of consecutive ones, in the order of their outcomes."""
-
-    def done(self) -> bool:
-        """Whether the future is done or cancelled."""
-        return self.future.done()
-
-    def extend(self, count: int) -> int:
-        """Adds calls. Returns the place of the first one. Only while it is open."""
-        at = len(self._results)
-        self._results += [None] * count
-        self._left += count
-        return at
-
-    def close(self, error: Exception | None = None) -> None:
-        """No more calls follow; `error`: the reason, if any, raised after the failure of a call."""
-        if error is not None and self._failure is None:
-            self._failure, self._failed = error, []
-        self._settled(1)
-
-    def put(self, at: int, results: list[Any]) -> None:
-        """Sets results of consecutive calls."""
-        self._results[at : at + len(results)] = results
-        self._settled(len(results))
-
-    def fail(self, at: int, failures: Sequence[Exception]) -> None:
-        """Sets failures of consecutive calls."""
-        if self._keeps_failures:
-            self._results[at : at + len(failures)] = failures
-        else:
-            if at < self._failed_at:
-                self._failed_at, self._failure = at, failures[0]
-            self._failed.append((at, len(failures)))
-        self._settled(len(failures))
-
-    def _settled(self, count: int) -> None:
-        self._left -= count
-        if self._left or self.future.done():
-            return
-        if self._failure is not None:
-            self._tell_which(self._failure)
-            self.future.set_exception(self._failure)
-        else:
-            self.future.set_result(self._results)
-        self._results = []
-
-    def _tell_which(self, failure: Exception) -> None:
-        if not self._failed:
-            return
-        places = tuple(place for at, many in sorted(self._failed) for place in range(at, at + many))
-        if isinstance(failure, SlotmeshError):
-            failure.of_map(places, len(self._results))
-        else:
-            failure.add_note(items_failed(places, len(self._results)))
-
-
-_is_done = methodcaller("done")
+is_done = methodcaller("done")
 
 
 class _Nobody:
@@ -262,7 +191,7 @@ class SentPart:
             self._taken_back = True
             return [at for at in range(self.count) if answered is None or not answered[at]]
         if answered is None:
-            if not any(map(_is_done, sinks)):
+            if not any(map(is_done, sinks)):
                 return []
             unwanted = [at for at, sink in enumerate(sinks) if sink.done() and sink is not _NOBODY]
         else:
@@ -270,3 +199,174 @@ class SentPart:
         for at in unwanted:
             sinks[at] = _NOBODY
         return unwanted
+
+
+RETRY_SPREAD: Final = 0.2
+"""Share, up and down, by which the retry delays of calls with the same failure differ."""
+
+
+def deliver(part: SentPart, at: int, payloads: list[bytes], content_type: str) -> None:
+    """Delivers results of consecutive calls of a part, the first of them at `at`."""
+    spec = part.spec
+    if not spec.options.reply:
+        finish(part, at, len(payloads))
+        return
+    if (content_type or OCTET_STREAM) != spec.content_type:
+        fail(part, at, len(payloads), other_content_type(part, content_type))
+        return
+    if spec.streaming:  # of a method that returns: its result is the only value
+        for sink, payload in zip(_taken(part, at, len(payloads)), payloads, strict=True):
+            if not sink.done():
+                sink.put_last(payload)
+        return
+    decode, gather = spec.decode, part.gather
+    if gather is not None:
+        if gather.done():
+            return
+        if decode is None:
+            gather.put(part.offset + at, payloads)
+        else:
+            _deliver_to_map(part, gather, decode, at, payloads)
+        return
+    for sink, payload in zip(_taken(part, at, len(payloads)), payloads, strict=True):
+        _resolve(sink, payload, decode, spec)
+
+
+def deliver_scattered(part: SentPart, places: list[int], payloads: list[bytes], content_type: str) -> None:
+    """Delivers results of calls of a part, at these places."""
+    spec, sinks = part.spec, part.sinks
+    is_plain = spec.options.reply and not spec.streaming and (content_type or OCTET_STREAM) == spec.content_type
+    if part.gather is not None or not is_plain:
+        for at, payload in zip(places, payloads, strict=True):
+            deliver(part, at, [payload], content_type)
+        return
+    decode = spec.decode
+    for at, payload in zip(places, payloads, strict=True):
+        sink, sinks[at] = sinks[at], None
+        _resolve(sink, payload, decode, spec)
+
+
+def finish(part: SentPart, at: int, count: int) -> None:
+    """Ends consecutive calls of a part that have no results of their own."""
+    if part.gather is not None:
+        if not part.gather.done():
+            part.gather.put(part.offset + at, [None] * count)
+        return
+    for sink in _taken(part, at, count):
+        if not sink.done():
+            sink.set_result(None)
+
+
+def fail(part: SentPart, at: int, count: int, failure: Failure, *, is_repeated: bool = False) -> None:
+    """Fails consecutive calls of a part. `is_repeated`: other calls got this failure before."""
+    spread = RETRY_SPREAD if count > 1 else 0.0
+    if part.spec.stop_generation:
+        _stop_lanes(part, at, count, failure)
+    if part.gather is not None:
+        if not part.gather.done():
+            errors = [_exception(part, index, failure, spread) for index in range(at, at + count)]
+            part.gather.fail(part.offset + at, errors)
+        return
+    for index, sink in enumerate(_taken(part, at, count), at):
+        if not sink.done():
+            sink.set_exception(_exception(part, index, failure, spread))
+            if is_repeated:
+                sink.exception()  # marks it as retrieved for asyncio
+            is_repeated = True
+
+
+def refuse(part: SentPart, limit: int | None = None) -> None:
+    """Fails calls that were removed from the outbox unsent: their payload is over the limit, or their lane stopped."""
+    stop = part.spec.queue.stop
+    for at, payload in enumerate(part.payloads):
+        if limit is not None and len(payload) > limit:
+            fail(part, at, 1, too_large(len(payload), limit), is_repeated=at > 0)
+        elif stop is not None:
+            fail(part, at, 1, stop.refusal(), is_repeated=at > 0)
+    part.settled(0, part.count)
+
+
+def refuse_sent(part: SentPart, place: int) -> None:
+    """As `refuse`, for a call that was sent before and is not sent again."""
+    spec = part.spec if part.specs is None else part.specs[place]
+    if spec.queue.stop is not None:
+        fail(part, place, 1, spec.queue.stop.refusal(was_sent=True))
+
+
+def _stop_lanes(part: SentPart, at: int, count: int, failure: Failure) -> None:
+    """Records the failure in the lanes of these calls: of each lane, the first call that failed."""
+    specs = [part.spec] * count if part.specs is None else part.specs[at : at + count]
+    recorded: set[CallSpec] = set()
+    for index, spec in enumerate(specs, at):
+        if spec not in recorded and spec.queue.stop is not None:
+            recorded.add(spec)
+            call_id = part.first + index if part.first else 0
+            spec.queue.stop.fail(spec.queue, spec.stop_generation, call_id, failure)
+
+
+def give_up(part: SentPart, failure: Failure) -> None:
+    """Fails all calls of a part that have no outcome. Later outcomes are dropped."""
+    for index, (at, count) in enumerate(part.open_spans()):
+        fail(part, at, count, failure, is_repeated=index > 0)
+    part.forsake()
+
+
+def _resolve(sink: Any, payload: bytes, decode: Callable[[bytes], Any] | None, spec: CallSpec) -> None:
+    """Sets the result of one future."""
+    if sink.done():
+        return
+    if decode is None:
+        sink.set_result(payload)
+        return
+    try:
+        result = decode(payload)
+    except DecodeError as error:
+        sink.set_exception(spec.undecodable(error))
+    else:
+        sink.set_result(result)
+
+
+def _taken(part: SentPart, at: int, count: int) -> list[Any]:
+    """The futures of these calls; the part drops them, so that results do not live as long as its slowest call."""
+    sinks = part.sinks
+    if count == part.count:
+        return sinks
+    taken = sinks[at : at + count]
+    sinks[at : at + count] = [None] * count
+    return taken
+
+
+def _deliver_to_map(
+    part: SentPart, gather: Gather, decode: Callable[[bytes], Any], at: int, payloads: list[bytes]
+) -> None:
+    try:
+        gather.put(part.offset + at, part.spec.decode_each(payloads))
+        return
+    except DecodeError:
+        pass  # some cannot be decoded: the loop finds which
+    for place, payload in enumerate(payloads, part.offset + at):
+        try:
+            gather.put(place, [decode(payload)])
+        except DecodeError as error:
+            gather.fail(place, [part.spec.undecodable(error)])
+
+
+def _exception(part: SentPart, index: int, failure: Failure, spread: float) -> SlotmeshError:
+    spec = part.spec
+    if spread and failure.retry_delay_s:
+        failure = replace(failure, retry_delay_s=failure.retry_delay_s * random.uniform(1 - spread, 1 + spread))  # noqa: S311 - spreads load, guards nothing
+    return to_exception(
+        failure,
+        endpoint=spec.endpoint,
+        method=spec.method,
+        call_id=part.first + index if part.first else 0,
+    )
+
+
+def other_content_type(part: SentPart, content_type: str) -> Failure:
+    """The failure of a call whose result has another content type than its call."""
+    return Failure(
+        reason=Reason.INTERNAL,
+        message=f"the result is encoded as {content_type}, the call was as {part.spec.content_type}",
+        executed=Executed.YES,
+    )

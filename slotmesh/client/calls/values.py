@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar, cast
 
 import grpc
 
-from slotmesh.client.calls.outcomes import refusal_of
+from slotmesh.client.routers import refusal_of
 from slotmesh.codec import DecodeError
 from slotmesh.errors import Failure, Reason, SlotmeshError
 from slotmesh.runtime.channels import Dialer

@@ -1,4 +1,4 @@
-"""Calls that wait to be sent, or for room in the client.
+"""Calls that wait to be sent.
 
 A run has consecutive calls of a queue with one specification. It is columnar: lists of payloads and of sinks, no object
 for each call. Pure: a sink is an asyncio future, of which only `done()` is called here.
@@ -10,26 +10,19 @@ Owner: the endpoint's `CallStream`.
 
 from __future__ import annotations
 
-import asyncio
-from collections import deque
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Callable
 from itertools import compress, groupby
-from operator import itemgetter, methodcaller
+from operator import itemgetter
 from typing import Any
 
 from slotmesh.client.calls.buffer import BufferShare
 from slotmesh.client.calls.call_spec import CallSpec
-from slotmesh.client.calls.payloads import Piece
+from slotmesh.client.calls.maps import Gather
 from slotmesh.client.calls.queues import CallQueue
-from slotmesh.client.calls.sent_parts import Gather, SentPart
-from slotmesh.errors import Failure
-from slotmesh.status import to_exception
+from slotmesh.client.calls.sent_parts import SentPart, is_done
 
 IsOut = Callable[[CallSpec, bytes, Any], bool]
 """Whether to take out a waiting call: its spec, its payload, and its sink or gather. Called in order."""
-
-_is_done = methodcaller("done")
 
 
 class WaitingRun:
@@ -74,7 +67,7 @@ class WaitingRun:
         """Whether a caller waits for one of its calls: not all are cancelled."""
         if self.gather is not None:
             return bool(self) and not self.gather.done()
-        return not all(map(_is_done, self.sinks[self._at :]))
+        return not all(map(is_done, self.sinks[self._at :]))
 
     def is_overdue(self, now: float) -> bool:
         """Whether the timeout of each of its calls has passed."""
@@ -92,7 +85,7 @@ class WaitingRun:
             if self.gather.done() and self:
                 self.share.give(len(self), sum(map(len, self.payloads[self._at :])))
                 self.payloads, self._at = [], 0
-        elif any(map(_is_done, self.sinks[self._at : self._at + count])):
+        elif any(map(is_done, self.sinks[self._at : self._at + count])):
             self._drop_done()
 
     def split(self, count: int, nbytes: int) -> SentPart:
@@ -122,11 +115,11 @@ class WaitingRun:
         if self.gather is not None:
             return [self.spec] if self and self.gather.done() else []
         sinks = self.sinks[self._at :]
-        if not any(map(_is_done, sinks)):
+        if not any(map(is_done, sinks)):
             return []
         if self.specs is None:
             return [self.spec]
-        return list(dict.fromkeys(compress(self.specs[self._at :], map(_is_done, sinks))))
+        return list(dict.fromkeys(compress(self.specs[self._at :], map(is_done, sinks))))
 
     def take_out(self, is_out: IsOut) -> tuple[list[WaitingRun], list[SentPart]]:
         """The calls that stay, as runs in order, and those taken out, as parts."""
@@ -186,108 +179,3 @@ class WaitingRun:
 
 WaitingRunQueue = CallQueue[WaitingRun]
 """A queue, for the code that takes calls out of it."""
-
-
-Add = Callable[[CallSpec, list[bytes], Gather, int], object]
-"""Makes calls of a map whose places are taken: the first one at this place of the gather."""
-
-
-class LinePlace:
-    """A place in the line of a lane."""
-
-    __slots__ = ("turn",)
-
-    def __init__(self) -> None:
-        self.turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        """Done once nothing is in front."""
-
-
-class MapFeeds:
-    """Maps with more calls than the client may hold, and calls of lanes that wait for room (`send`).
-
-    Invariants: the iterables of a map are read as far as there is room for calls, and one piece more. A map's calls are
-    made in order. In a lane, later calls are made behind a map, or a call that waits: each has its place in the line of
-    the lane until it is made, and none can pass it.
-    """
-
-    def __init__(self, endpoint: str, add: Add, closed: Failure) -> None:
-        """`closed`: the failure of calls that were not made when the client is closed."""
-        self._endpoint = endpoint
-        self._add = add
-        self._closed = closed
-        self._lines: dict[CallQueue[WaitingRun], deque[LinePlace]] = {}
-        """The line of each queue, in order. No entry for an empty one."""
-        self._tasks: set[asyncio.Task[None]] = set()
-
-    def is_waiting(self, queue: CallQueue[WaitingRun]) -> bool:
-        """Whether the queue's next call must wait behind others."""
-        return queue in self._lines
-
-    def join(self, queue: CallQueue[WaitingRun]) -> LinePlace:
-        """Takes the last place in the queue's line; call `leave` once its calls are made, or never will be."""
-        place = LinePlace()
-        line = self._lines.setdefault(queue, deque())
-        line.append(place)
-        if len(line) == 1:
-            place.turn.set_result(None)
-        return place
-
-    def leave(self, queue: CallQueue[WaitingRun], place: LinePlace) -> None:
-        """Lets the next one in the line proceed."""
-        line = self._lines[queue]
-        line.remove(place)
-        if not line:
-            del self._lines[queue]
-        elif not line[0].turn.done():
-            line[0].turn.set_result(None)
-
-    def start(
-        self, spec: CallSpec, share: BufferShare, payloads: list[bytes], rest: Iterator[Piece], gather: Gather
-    ) -> None:
-        """Makes calls with these payloads, and then with the rest. The gather is open, and is closed after the last."""
-        place = self.join(spec.queue)
-        feed = self._feed(spec, share, payloads, rest, gather, place)
-        task = asyncio.get_running_loop().create_task(feed, name=f"slotmesh-client-map-{self._endpoint}")
-        self._tasks.add(task)
-        task.add_done_callback(partial(self._ended, spec.queue, place))
-        gather.future.add_done_callback(lambda _: task.cancel())
-
-    async def end(self, within_s: float) -> None:
-        """Waits until all calls are made, at most `within_s` seconds; the others fail."""
-        feeds = set(self._tasks)
-        if feeds:
-            _, late = await asyncio.wait(feeds, timeout=within_s)
-            for task in late:
-                task.cancel()
-            await asyncio.gather(*late, return_exceptions=True)
-
-    def _ended(self, queue: CallQueue[WaitingRun], place: LinePlace, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        self.leave(queue, place)
-
-    async def _feed(
-        self,
-        spec: CallSpec,
-        share: BufferShare,
-        payloads: list[bytes],
-        rest: Iterator[Piece],
-        gather: Gather,
-        place: LinePlace,
-    ) -> None:
-        error: Exception | None = to_exception(self._closed, endpoint=spec.endpoint, method=spec.method)
-        try:
-            await place.turn
-            while payloads:
-                await share.room(len(payloads[0]))
-                count = 1
-                while count < len(payloads) and share.take(1, len(payloads[count])):
-                    count += 1
-                self._add(spec, payloads[:count], gather, gather.extend(count))
-                payloads = payloads[count:]
-                if not payloads:
-                    payloads, _ = next(rest, ([], 0))
-            error = None
-        except Exception as problem:  # noqa: BLE001 - the application's iterables raise it: it is the map's outcome
-            error = problem
-        finally:
-            gather.close(error)

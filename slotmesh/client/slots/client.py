@@ -14,8 +14,7 @@ from typing import Any, Final, Protocol, TypeVar, cast
 
 import grpc
 
-from slotmesh.client.calls.outcomes import refusal_of
-from slotmesh.client.routers import Routers, Search
+from slotmesh.client.routers import Routers, Search, refusal_of
 from slotmesh.errors import Executed, Failure, Reason
 from slotmesh.runtime.channels import Dialer
 from slotmesh.status import from_rpc_error

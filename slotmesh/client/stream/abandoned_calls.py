@@ -13,7 +13,7 @@ from typing import Final
 
 from slotmesh.calls.id_ranges import Range
 from slotmesh.client.calls.outbox import CallOutbox
-from slotmesh.client.calls.outcomes import fail, give_up, refuse
+from slotmesh.client.calls.sent_parts import fail, give_up, refuse
 from slotmesh.client.stream.pending_calls import PendingCalls
 from slotmesh.convert.batches import ranges_to_wire
 from slotmesh.errors import Executed, Failure, Reason

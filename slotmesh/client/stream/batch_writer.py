@@ -14,7 +14,7 @@ from itertools import groupby
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
-from slotmesh.client.calls.payloads import write_traces
+from slotmesh.client.calls.call_spec import write_traces
 from slotmesh.convert.batches import write
 from slotmesh.streams.chunks import ChunkTurns
 from slotmesh.streams.features import BLOCKS, CHUNKS, LARGE_BESIDE, ORDERING_KEYS

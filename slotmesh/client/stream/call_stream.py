@@ -16,13 +16,12 @@ from typing import Any, Final, Protocol, cast
 from weakref import WeakValueDictionary
 
 from slotmesh.client.calls.buffer import BufferShare, BufferShares, ClientBuffer
-from slotmesh.client.calls.call_spec import CallSpec
+from slotmesh.client.calls.call_spec import CallSpec, too_large
+from slotmesh.client.calls.maps import Gather, MapFeeds, Piece, first_pieces
 from slotmesh.client.calls.outbox import CallOutbox
-from slotmesh.client.calls.outcomes import fail, refuse
-from slotmesh.client.calls.payloads import Piece, first_pieces, too_large
 from slotmesh.client.calls.queues import CallQueue, LaneGroups, LaneStop, StopGenerations
-from slotmesh.client.calls.sent_parts import Gather, SentPart
-from slotmesh.client.calls.waiting_runs import MapFeeds, WaitingRun
+from slotmesh.client.calls.sent_parts import SentPart, fail, refuse
+from slotmesh.client.calls.waiting_runs import WaitingRun
 from slotmesh.client.routers import Routers
 from slotmesh.client.stream.connection import Connection
 from slotmesh.errors import Failure, Reason

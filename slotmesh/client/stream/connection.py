@@ -19,10 +19,10 @@ from typing import Final
 
 import grpc
 
+from slotmesh.client.calls.call_spec import MAX_BYTES_UNTIL_KNOWN, limit_of
 from slotmesh.client.calls.outbox import CallOutbox
-from slotmesh.client.calls.outcomes import fail, give_up, refusal_of
-from slotmesh.client.calls.payloads import MAX_BYTES_UNTIL_KNOWN, limit_of
-from slotmesh.client.routers import Routers, Search
+from slotmesh.client.calls.sent_parts import fail, give_up
+from slotmesh.client.routers import Routers, Search, refusal_of
 from slotmesh.client.stream.abandoned_calls import Overdue
 from slotmesh.client.stream.batch_writer import BatchWriter
 from slotmesh.client.stream.incoming_results import OnUnstarted

@@ -19,8 +19,7 @@ from typing import Any, Final, TypeVar
 
 from slotmesh.calls.id_ranges import merged
 from slotmesh.client.calls.call_spec import EXECUTED_PAYLOADS, CallSpec
-from slotmesh.client.calls.outcomes import deliver, deliver_scattered, fail, finish, other_content_type
-from slotmesh.client.calls.sent_parts import SentPart
+from slotmesh.client.calls.sent_parts import SentPart, deliver, deliver_scattered, fail, finish, other_content_type
 from slotmesh.client.calls.values import CallValues
 from slotmesh.client.stream.pending_calls import PendingCalls
 from slotmesh.codec import OCTET_STREAM

@@ -17,8 +17,8 @@ from collections.abc import Callable
 import grpc
 
 from slotmesh.client.calls.outbox import FRAME_CALLS, CallOutbox, LargeCalls
-from slotmesh.client.calls.outcomes import refuse, refuse_sent
-from slotmesh.client.calls.turns import TenantShares
+from slotmesh.client.calls.queues import TenantShares
+from slotmesh.client.calls.sent_parts import refuse, refuse_sent
 from slotmesh.client.stream.abandoned_calls import RecallWatch
 from slotmesh.client.stream.batch_writer import BatchWriter
 from slotmesh.client.stream.heartbeats import Pulse

@@ -14,8 +14,8 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 from slotmesh.calls.id_ranges import Ledger, Range, append, run_length
+from slotmesh.client.calls.queues import TenantWindow
 from slotmesh.client.calls.sent_parts import SentPart
-from slotmesh.client.calls.turns import TenantWindow
 
 if TYPE_CHECKING:
     from slotmesh.v1 import call_pb2, router_service_pb2

@@ -10,11 +10,9 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from slotmesh.client.calls.call_spec import CallSpec
+from slotmesh.client.calls.call_spec import CallSpec, request_bytes, too_large
 from slotmesh.client.calls.outbox import FRAME_CALLS, CallOutbox, LargeCalls
-from slotmesh.client.calls.outcomes import fail, refuse
-from slotmesh.client.calls.payloads import request_bytes, too_large
-from slotmesh.client.calls.sent_parts import SentPart
+from slotmesh.client.calls.sent_parts import SentPart, fail, refuse
 from slotmesh.client.stream.pending_calls import PendingCalls
 from slotmesh.convert.batches import ranges_to_wire
 from slotmesh.ids import new_id

@@ -15,8 +15,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from slotmesh.client.calls.buffer import BufferShare
-from slotmesh.client.calls.payloads import Piece, first_pieces
-from slotmesh.client.calls.sent_parts import Gather
+from slotmesh.client.calls.maps import Gather, Piece, first_pieces
 from slotmesh.client.method import Method
 from slotmesh.client.sync.call_future import CUT_OFF, PIECE_S, CallFuture, Start
 from slotmesh.status import to_exception

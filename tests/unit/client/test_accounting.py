@@ -9,8 +9,7 @@ import pytest
 
 from slotmesh.client.calls.buffer import BufferShare, BufferShares, ClientBuffer
 from slotmesh.client.calls.outbox import CallOutbox
-from slotmesh.client.calls.queues import CallQueue, LaneGroups, StopGenerations
-from slotmesh.client.calls.turns import TenantWindow
+from slotmesh.client.calls.queues import CallQueue, LaneGroups, StopGenerations, TenantWindow
 from slotmesh.client.stream.pending_calls import PendingCalls
 from slotmesh.errors import Failure, Reason
 from tests.unit.client.parts import Sink, make_call, make_map_part, make_part, make_spec

@@ -5,10 +5,9 @@ from typing import Any
 
 import pytest
 
+from slotmesh.client.calls.maps import Gather
 from slotmesh.client.calls.outbox import FRAME_CALLS, TURN_CALLS, CallOutbox, LargeCalls
-from slotmesh.client.calls.queues import CallQueue
-from slotmesh.client.calls.sent_parts import Gather
-from slotmesh.client.calls.turns import TenantShares
+from slotmesh.client.calls.queues import CallQueue, TenantShares
 from slotmesh.client.calls.waiting_runs import WaitingRunQueue
 from slotmesh.client.stream.pending_calls import PendingCalls
 from slotmesh.streams.limits import MAX_FRAME_BYTES

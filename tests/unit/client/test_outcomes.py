@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from slotmesh.client.calls.call_spec import CallSpec
+from slotmesh.client.calls.maps import Gather
 from slotmesh.client.calls.options import ViewOptions
-from slotmesh.client.calls.outcomes import deliver, fail, finish
 from slotmesh.client.calls.queues import CallQueue
-from slotmesh.client.calls.sent_parts import Gather, SentPart
+from slotmesh.client.calls.sent_parts import SentPart, deliver, fail, finish
 from slotmesh.codec import JSON, MSGPACK, OCTET_STREAM, DecodeError, encode
 from slotmesh.errors import Executed, Failure, InternalError, Reason, ReplicaLost, SlotmeshError
 

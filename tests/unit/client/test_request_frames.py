@@ -7,10 +7,9 @@ import asyncio
 import pytest
 
 from slotmesh.calls.trace_context import MAX_HTTP_BYTES, TraceContext
-from slotmesh.client.calls.call_spec import PAYLOADS, CallSpec
+from slotmesh.client.calls.call_spec import PAYLOADS, CallSpec, TracedPayload
 from slotmesh.client.calls.options import ViewOptions
 from slotmesh.client.calls.outbox import TURN_CALLS, CallOutbox
-from slotmesh.client.calls.payloads import TracedPayload
 from slotmesh.client.calls.queues import CallQueue
 from slotmesh.streams.limits import MAX_FRAME_BYTES, MAX_ROUTER_REQUEST_BYTES
 

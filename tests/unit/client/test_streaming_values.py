@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from slotmesh.client.calls.outbox import CallOutbox
-from slotmesh.client.calls.outcomes import finish
+from slotmesh.client.calls.sent_parts import finish
 from slotmesh.client.calls.values import TAKE_BYTES, TAKE_VALUES, CallValues
 from slotmesh.client.stream.incoming_results import ArrivingValues
 from slotmesh.client.stream.pending_calls import PendingCalls
