@@ -71,12 +71,19 @@ from slotmesh.version import VERSION
 
 if TYPE_CHECKING:
     from slotmesh.client.calls.values import ValueStream
-    from slotmesh.client.direct import DirectLanes, DirectMethod
     from slotmesh.client.endpoint import Endpoint, Lane
     from slotmesh.client.handler_mesh import mesh, mesh_sync
     from slotmesh.client.mesh import Mesh, connect
     from slotmesh.client.method import Method
-    from slotmesh.client.slots import ReplicaLoad, Reservation, ReservationOfAll, Slot, SlotMethod
+    from slotmesh.client.slots import (
+        DirectLanes,
+        DirectMethod,
+        ReplicaLoad,
+        Reservation,
+        ReservationOfAll,
+        Slot,
+        SlotMethod,
+    )
     from slotmesh.client.sync import (
         SyncDirectLanes,
         SyncDirectMethod,
@@ -102,8 +109,8 @@ _LATER = {
     "HttpContext": "slotmesh.handlers.context",
     "OwnedKeys": "slotmesh.handlers.context",
     "RpcContext": "slotmesh.handlers.rpc_context",
-    "DirectLanes": "slotmesh.client.direct",
-    "DirectMethod": "slotmesh.client.direct",
+    "DirectLanes": "slotmesh.client.slots",
+    "DirectMethod": "slotmesh.client.slots",
     "Endpoint": "slotmesh.client.endpoint",
     "Lane": "slotmesh.client.endpoint",
     "Mesh": "slotmesh.client.mesh",

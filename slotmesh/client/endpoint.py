@@ -7,7 +7,7 @@ that its calls travel as one batch.
 from __future__ import annotations
 
 import asyncio
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from dataclasses import replace
 from datetime import timedelta
 from types import TracebackType
@@ -15,39 +15,33 @@ from typing import Any, Final, Unpack
 
 from slotmesh.calls.call_options import OptionChanges
 from slotmesh.calls.slot_tokens import DEFAULT_LEASE_S
-from slotmesh.client.calls.call_spec import CallSpec
+from slotmesh.client.calls.call_spec import CallSpec, NamedMethods
 from slotmesh.client.calls.options import AfterFailure, ViewOptions, check_method_name, check_ordering_key
 from slotmesh.client.calls.queues import CallQueue
-from slotmesh.client.direct.lanes import DirectLanes, direct_lanes
 from slotmesh.client.method import Method, method_of
 from slotmesh.client.routers import DescribedEndpoints
 from slotmesh.client.slots.client import SlotClient
-from slotmesh.client.slots.reservations import Reservation
+from slotmesh.client.slots.direct_lanes import DirectLanes, direct_lanes
+from slotmesh.client.slots.reservations import Reservation, ReserveArguments, Terms, terms_of
 from slotmesh.client.slots.slot import SlotSpecs
-from slotmesh.client.slots.terms import ReserveArguments, Terms, terms_of
 from slotmesh.client.stream.call_stream import CallStream
 
 LOOK_S: Final = 1.0
 """How long completion in a shell may wait for a router, seconds."""
 
 
-class MethodSpace(ABC):
-    """Methods by name: every attribute that is not defined here is a method of the handler."""
+class MethodSpace(NamedMethods[Method[Any]]):
+    """The methods of an endpoint, or of a lane."""
 
     def __init__(self, stream: CallStream, options: ViewOptions, described: DescribedEndpoints) -> None:
+        super().__init__()
         self._stream = stream
         self._options = options
         self._described = described
-        self._methods: dict[str, Method[Any]] = {}
 
-    def method(self, name: str) -> Method[Any]:
-        """The handler's method of that name: for names that are attributes of this class, and for computed ones."""
-        method = self._methods.get(name)
-        if method is None:
-            check_method_name(name)
-            spec = CallSpec(self._stream.endpoint, name, self._options, self._new_queue())
-            method = self._methods[name] = method_of(self._stream, spec)
-        return method
+    def _new_method(self, name: str) -> Method[Any]:
+        check_method_name(name)
+        return method_of(self._stream, CallSpec(self._stream.endpoint, name, self._options, self._new_queue()))
 
     def __dir__(self) -> list[str]:
         """The attributes of this class, and the handler's methods, once `Mesh.endpoints` has read them."""
@@ -65,17 +59,6 @@ class MethodSpace(ABC):
     @abstractmethod
     def _new_queue(self) -> CallQueue[Any]:
         """The queue for the calls of one more method."""
-
-    def __call__(self, *args: Any, **kwargs: Any) -> asyncio.Future[Any]:
-        """Calls the handler itself: a function, or an object with `__call__`."""
-        return self.method("__call__")(*args, **kwargs)
-
-    def __getattr__(self, name: str) -> Method[Any]:
-        if name.startswith("_"):  # never a handler's method; Python looks up many of these
-            raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
-        method = self.method(name)
-        self.__dict__[name] = method  # later look-ups do not get here
-        return method
 
 
 class Endpoint(MethodSpace):

@@ -14,16 +14,14 @@ import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Iterable
 from contextvars import ContextVar
-from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol
 
 from slotmesh.errors import Failure, Reason
 from slotmesh.status import to_exception
 
 if TYPE_CHECKING:
-    from slotmesh.client.mesh import Mesh
-    from slotmesh.client.replica_mesh import ReplicaMesh, SyncReplicaMesh
-    from slotmesh.client.sync.mesh import SyncMesh
+    from slotmesh.client.mesh import Mesh, ReplicaMesh
+    from slotmesh.client.sync.mesh import SyncMesh, SyncReplicaMesh
     from slotmesh.runtime.channels import Dialer
 
 RunOnLoop = Callable[[Callable[[], Awaitable[Any]]], Awaitable[Any]]
@@ -94,7 +92,9 @@ class OwnMesh:
         with self._lock:
             if self._client is None:
                 self._check()
-                self._client = _clients().ReplicaMesh(self._addresses, self._dialer)
+                from slotmesh.client.mesh import ReplicaMesh  # noqa: PLC0415 - loaded when a handler requests one
+
+                self._client = ReplicaMesh(self._addresses, self._dialer)
             return self._client
 
     def sync_client(self) -> SyncMesh:
@@ -109,7 +109,9 @@ class OwnMesh:
         with self._lock:
             if self._sync_client is None:
                 self._check()
-                self._sync_client = _clients().SyncReplicaMesh(self._addresses, self._dialer)
+                from slotmesh.client.sync.mesh import SyncReplicaMesh  # noqa: PLC0415 - as `client`
+
+                self._sync_client = SyncReplicaMesh(self._addresses, self._dialer)
             return self._sync_client
 
     async def end(self, run_on_loop: RunOnLoop) -> None:
@@ -165,11 +167,6 @@ def mesh_sync() -> SyncMesh:
         RouterLost: no router of the mesh is known.
     """
     return _source("mesh_sync").sync_client()
-
-
-def _clients() -> Any:
-    """The module of both clients, loaded when a handler requests one."""
-    return import_module("slotmesh.client.replica_mesh")
 
 
 def _source(asked: str) -> MeshSource:

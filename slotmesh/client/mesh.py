@@ -1,4 +1,4 @@
-"""The client's connection to a mesh.
+"""The client's connection to a mesh; and the client of its own mesh that a replica's handler has.
 
 Invariants: one channel a router, one stream an endpoint, opened by the first call. After `aclose` no future is left
 pending.
@@ -8,7 +8,7 @@ Owner: the application; used on one event loop.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import timedelta
 from types import TracebackType
 from typing import Any, Final, NoReturn, Unpack
@@ -18,8 +18,7 @@ from slotmesh.client.calls.options import ViewOptions, check_text, checked_secon
 from slotmesh.client.endpoint import Endpoint
 from slotmesh.client.routers import DescribedEndpoints, Routers, parse_addresses
 from slotmesh.client.slots.client import SlotClient
-from slotmesh.client.slots.reservations import ReservationOfAll
-from slotmesh.client.slots.terms import AllArguments, timeout_of_all
+from slotmesh.client.slots.reservations import AllArguments, ReservationOfAll, timeout_of_all
 from slotmesh.client.stream.call_stream import CallStream
 from slotmesh.client.tls import Tls, dialer_of
 from slotmesh.runtime.channels import PLAIN_TEXT, Dialer, Token
@@ -227,3 +226,38 @@ class Mesh:
 
     def __repr__(self) -> str:
         return f"<slotmesh mesh at {', '.join(self._routers.given)}>"
+
+
+_REPLICA_CONNECT_TIMEOUT_S: Final = 10.0
+"""How long calls of a handler wait while no router can be reached."""
+SHARED: Final = "this client is shared by all calls of the replica, and ends with it: it is not for a handler to close"
+
+
+class FollowingMesh(Mesh):
+    """The client of a replica's handler, whose routers are those that the controller names.
+
+    Its calls inherit the remaining time and the trace of the call that makes them, unless a view disables that.
+    Owner: the replica, by `slotmesh.client.handler_mesh`.
+    """
+
+    def __init__(self, addresses: Sequence[str], dialer: Dialer, *, has_threads: bool = False) -> None:
+        """`has_threads`: it is used by a `SyncMesh`."""
+        buffer = ClientBuffer(has_threads=has_threads)
+        super().__init__(addresses, _REPLICA_CONNECT_TIMEOUT_S, 0.0, ViewOptions(inherits=True), dialer, buffer)
+
+    def follow(self, addresses: Iterable[str]) -> None:
+        """Sets the routers of the mesh. May be called in any thread."""
+        self._routers.follow(addresses)
+
+
+class ReplicaMesh(FollowingMesh):
+    """The client that `slotmesh.mesh()` returns."""
+
+    async def aclose(self, grace: float | timedelta | None = None) -> None:
+        """Raises RuntimeError: it ends with its replica."""
+        del grace  # unused
+        raise RuntimeError(SHARED)
+
+    async def end(self) -> None:
+        """Ends the client with its replica. Unanswered calls fail."""
+        await super().aclose(0.0)

@@ -24,7 +24,7 @@ from slotmesh.client.calls.call_spec import CallSpec, payload_of, rpc_timeout_s,
 from slotmesh.client.calls.maps import Gather, Piece, pieces_of
 from slotmesh.client.calls.queues import CallQueue
 from slotmesh.client.calls.values import CallValues, RpcValues, StreamedValues, ValueStream
-from slotmesh.client.routers import refusal_of
+from slotmesh.client.routers import is_cancelled_here, refusal_of
 from slotmesh.client.stream.call_stream import CLOSED, CallSink, CallStream
 from slotmesh.codec import DecodeError, EncodeError
 from slotmesh.errors import Executed, SlotmeshError
@@ -112,13 +112,10 @@ class Method(Generic[ResultT]):
             timeout_s = rpc_timeout_s(spec.options.timeout_s)
             response = await self._stream.stub.Call(request, timeout=timeout_s, metadata=trace_metadata(payload))
         except grpc.RpcError as error:
-            failure = refusal_of(error, address, self._stream.dialer)
-            raise to_exception(failure, endpoint=spec.endpoint, method=spec.method) from None
+            raise self._refused(error, address) from None
         except asyncio.CancelledError:
-            task = asyncio.current_task()
-            if task is None or task.cancelling():
+            if is_cancelled_here():
                 raise
-            # The rpc was cancelled, not this task: the mesh was closed.
             failure = replace(CLOSED, executed=Executed.UNKNOWN)
             raise to_exception(failure, endpoint=spec.endpoint, method=spec.method) from None
         if not spec.options.reply:
@@ -163,8 +160,7 @@ class Method(Generic[ResultT]):
         try:
             call = self._stream.stub.CallStreaming(request, timeout=timeout_s, metadata=trace_metadata(payload))
         except grpc.RpcError as error:  # the token source has no token
-            failure = refusal_of(error, address, self._stream.dialer)
-            raise to_exception(failure, endpoint=spec.endpoint, method=spec.method) from None
+            raise self._refused(error, address) from None
         return RpcValues(spec, call, address, self._stream.dialer)
 
     def options(self, **changes: Unpack[OptionChanges]) -> Method[ResultT]:
@@ -236,6 +232,10 @@ class Method(Generic[ResultT]):
     def renew(self) -> None:
         """The lane's next generation begins."""
         self._spec = self._spec.renewed()
+
+    def _refused(self, error: grpc.RpcError, address: str) -> SlotmeshError:
+        failure = refusal_of(error, address, self._stream.dialer)
+        return to_exception(failure, endpoint=self._spec.endpoint, method=self._spec.method)
 
     def _named(self, error: EncodeError) -> EncodeError:
         return EncodeError(f"{self._spec.endpoint}.{self._spec.method}: {error}")

@@ -9,6 +9,7 @@ Owner: the `Mesh`.
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections import deque
 from collections.abc import Iterable, Sequence
@@ -271,6 +272,12 @@ def refusal_of(error: grpc.RpcError, address: str, dialer: Dialer, service: str 
         " give connect() the address of one"
     )
     return replace(failure, message=message)
+
+
+def is_cancelled_here() -> bool:
+    """Whether the running task is being cancelled. Otherwise the rpc that it awaits was: the client was closed."""
+    task = asyncio.current_task()
+    return task is None or task.cancelling() > 0
 
 
 def credential_refusal(error: grpc.RpcError) -> Failure | None:

@@ -9,7 +9,7 @@ Owner: the server.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Final, Protocol
 
 import grpc
@@ -21,7 +21,7 @@ from slotmesh.security.identity import Role
 from slotmesh.security.permissions import Rule
 from slotmesh.server.edge import Edge, admitted
 from slotmesh.server.guards import guard
-from slotmesh.server.reflection import Descriptors
+from slotmesh.server.reflection import MoreServices
 from slotmesh.telemetry.process_times import RpcTimes
 
 CALLERS: Final = (Role.INVOKER, Role.REPLICA)
@@ -31,16 +31,8 @@ _UNKNOWN: Final = "unknown"
 """The method label of unknown rpcs, whose names clients choose."""
 
 
-class OwnRpcs(Protocol):
-    """The source of users' own rpcs."""
-
-    @property
-    def services(self) -> Sequence[str]:
-        """Full names of the present services."""
-
-    @property
-    def descriptors(self) -> Sequence[Descriptors]:
-        """Their descriptors, for reflection."""
+class OwnRpcs(MoreServices, Protocol):
+    """The source of users' own rpcs: the router's, which is not known here."""
 
     def kind_of(self, path: str) -> Any:
         """The kind of the rpc `package.Service/Method`; None if it is unknown."""

@@ -40,7 +40,7 @@ GUARDS: Final = (
     mutant(
         "a callback of a future ends the client of all",
         "slotmesh/client/sync",
-        "if not thread.is_current:",
+        "if not work.is_in_thread:",
         "if True:",
         "tests/testing/test_foreign_code.py",
     ),

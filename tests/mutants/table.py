@@ -152,7 +152,7 @@ _SLOTS: Final = (
     ),
     mutant(
         "a direct call that was lost once is said not to have been executed",
-        "slotmesh/client/direct",
+        "slotmesh/client/slots",
         "call.may_have_run = call.may_have_run or not is_refused",
         "call.may_have_run = False",
         "tests/unit/client/test_direct_plan.py tests/properties/test_direct_plan.py",

@@ -12,9 +12,12 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from slotmesh.client.direct.places import (
+from slotmesh.client.slots.direct_plan import (
+    LONGEST_PAUSE_S,
+    MAX_ATTEMPTS,
     DirectCommand,
     DirectPlace,
+    DirectPlan,
     Finish,
     GiveBack,
     PlacedCall,
@@ -23,7 +26,6 @@ from slotmesh.client.direct.places import (
     TakeCallBack,
     Want,
 )
-from slotmesh.client.direct.plan import LONGEST_PAUSE_S, MAX_ATTEMPTS, DirectPlan
 from slotmesh.errors import Executed, Failure, Reason
 from tests.support.examples import examples
 

@@ -17,6 +17,7 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from itertools import islice
+from time import monotonic
 from typing import Final
 from weakref import WeakValueDictionary
 
@@ -31,6 +32,9 @@ THRESHOLD: Final = DynamicThreshold(times=8)
 _BLOCKS: Final = 64
 """The number of parts of the bound, of which a share is granted one ahead."""
 _BOUNDLESS: Final = 1 << 62
+PIECE_S: Final = 0.5
+"""How long the main thread waits at a time. A signal may arrive just before the wait, or in another thread, and does
+not end the wait then: Ctrl-C is noticed between two waits."""
 MAX_IDLE_SHARES: Final = 4_096
 """Shares of an endpoint that are kept while they hold nothing, about."""
 
@@ -230,6 +234,40 @@ class BufferShare:
             else:
                 self.buffer.leave(self, nbytes, wake)
             raise
+
+    def wait_for_room(self, nbytes: int, until: float) -> bool:
+        """As `room`, in a thread. False if there is no room until then, in seconds of the monotonic clock."""
+        arrived = threading.Event()
+
+        def wake() -> bool:
+            arrived.set()
+            return True
+
+        def came_late() -> bool:
+            with self.buffer.lock:
+                self.buffer.leave(self, nbytes, wake)
+            return arrived.is_set()
+
+        with self.buffer.lock:
+            if self.try_take(1, nbytes):
+                return True
+            self.buffer.wait(self, nbytes, wake)
+        try:
+            while (left_s := until - monotonic()) > 0:
+                if arrived.wait(min(PIECE_S, left_s)):
+                    return True
+        except BaseException:
+            if came_late():
+                self.give(1, nbytes)
+            raise
+        return came_late()
+
+    def take_front(self, payloads: list[bytes]) -> int:
+        """The first of these calls has its place: takes those of the next ones. Returns how many have one then."""
+        count = 1
+        while count < len(payloads) and self.take(1, len(payloads[count])):
+            count += 1
+        return count
 
     def full(self) -> Failure:
         """Why a call is refused."""

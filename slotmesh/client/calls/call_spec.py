@@ -13,10 +13,12 @@ written, however often it is sent: so no other structure needs a place for it, a
 
 from __future__ import annotations
 
+import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from math import floor, frexp, ldexp
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from opentelemetry import trace
 
@@ -312,6 +314,37 @@ def too_large(actual: int, limit: int, *, was_sent: bool = False) -> Failure:
         executed=Executed.UNKNOWN if was_sent else Executed.NO,
         metadata={"limit": str(limit), "actual": str(actual)},
     )
+
+
+MethodT = TypeVar("MethodT", bound=Callable[..., Any])
+
+
+class NamedMethods(ABC, Generic[MethodT]):
+    """Methods by name: every attribute that is not defined here is a method of the handler."""
+
+    def __init__(self) -> None:
+        self._methods: dict[str, MethodT] = {}
+
+    def method(self, name: str) -> MethodT:
+        """The handler's method of that name: for names that are attributes of this class, and for computed ones."""
+        method = self._methods.get(name)
+        return self._methods.setdefault(name, self._new_method(name)) if method is None else method
+
+    @abstractmethod
+    def _new_method(self, name: str) -> MethodT:
+        """The method of that name, for the first time. Raises ValueError if no method can have it."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> asyncio.Future[Any]:
+        """Calls the handler itself: a function, or an object with `__call__`."""
+        future: asyncio.Future[Any] = self.method("__call__")(*args, **kwargs)
+        return future
+
+    def __getattr__(self, name: str) -> MethodT:
+        if name.startswith("_"):  # never a handler's method; Python looks up many of these
+            raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
+        method = self.method(name)
+        self.__dict__[name] = method  # later look-ups do not get here
+        return method
 
 
 # -- calls by an rpc of their own: payload and timeout -----------------------------------------------------------------

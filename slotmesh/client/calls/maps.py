@@ -267,9 +267,7 @@ class MapFeeds:
             await place.turn
             while payloads:
                 await share.room(len(payloads[0]))
-                count = 1
-                while count < len(payloads) and share.take(1, len(payloads[count])):
-                    count += 1
+                count = share.take_front(payloads)
                 self._add(spec, payloads[:count], gather, gather.extend(count))
                 payloads = payloads[count:]
                 if not payloads:

@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from itertools import accumulate
-from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 from weakref import WeakSet, WeakValueDictionary
 
 from slotmesh.calls.fair_shares import DynamicThreshold
@@ -30,16 +30,7 @@ from slotmesh.v1 import call_pb2
 GAVE_UP: Final = Failure(reason=Reason.CANCELLED, message="taken back by its caller before it was sent")
 
 
-class StoppingQueue(Protocol):
-    """The queue of a lane."""
-
-    stop: LaneStop[Any] | None
-
-
-QueueT = TypeVar("QueueT", bound=StoppingQueue)
-
-
-class StopGenerations(Generic[QueueT]):
+class StopGenerations:
     """Which generations of lanes have failed in one session, as far as the client knows.
 
     Purpose: the mesh enforces the stop; the client does for calls that were not sent, and for calls that a new
@@ -50,20 +41,20 @@ class StopGenerations(Generic[QueueT]):
 
     __slots__ = ("newest_failed", "on_failure")
 
-    def __init__(self, on_failure: Callable[[QueueT, int], None]) -> None:
+    def __init__(self, on_failure: Callable[[CallQueue[Any], int], None]) -> None:
         """`on_failure`: a call of this lane and generation that was sent has failed."""
         self.newest_failed = 0
         """Of all lanes."""
         self.on_failure = on_failure
 
-    def stop_of(self, queue: QueueT, ordering_key: str) -> LaneStop[QueueT]:
+    def stop_of(self, queue: CallQueue[Any], ordering_key: str) -> LaneStop:
         """The state of a lane: its own, or a new one."""
         if queue.stop is None:
             queue.stop = LaneStop(self, ordering_key)
         return queue.stop
 
 
-class LaneStop(Generic[QueueT]):
+class LaneStop:
     """Whether calls of one ordering key that stop at failures continue. Belongs to its lane's queue."""
 
     __slots__ = (
@@ -71,7 +62,7 @@ class LaneStop(Generic[QueueT]):
         *("failed", "generation", "methods"),
     )
 
-    def __init__(self, generations: StopGenerations[QueueT], ordering_key: str) -> None:
+    def __init__(self, generations: StopGenerations, ordering_key: str) -> None:
         self._generations = generations
         self._ordering_key = ordering_key
         self.generation = generations.newest_failed + 1
@@ -90,7 +81,7 @@ class LaneStop(Generic[QueueT]):
         for method in list(self.methods):
             method.renew()
 
-    def fail(self, queue: QueueT, generation: int, call_id: int, failure: Failure) -> None:
+    def fail(self, queue: CallQueue[Any], generation: int, call_id: int, failure: Failure) -> None:
         """A call of the lane has failed; `queue` is the lane's.
 
         `call_id`: 0 if it was never sent. Then no call behind it was sent.
@@ -105,7 +96,7 @@ class LaneStop(Generic[QueueT]):
         if call_id:
             self._note(queue, generation, call_id)
 
-    def _note(self, queue: QueueT, generation: int, call_id: int) -> None:
+    def _note(self, queue: CallQueue[Any], generation: int, call_id: int) -> None:
         before = self._failed_ids.get(generation)
         self._failed_ids[generation] = call_id if before is None else min(before, call_id)
         if before is None:
@@ -150,7 +141,7 @@ class CallQueue(Generic[RunT]):
         """The column that took calls of this queue last. They have left when it is empty."""
         self.in_column = 0
         """How many it took."""
-        self.stop: LaneStop[Any] | None = None
+        self.stop: LaneStop | None = None
         """Of a lane that has calls that stop at failures."""
         self.unanswered = 0
         """Calls that left or wait in a column, and have no outcome."""

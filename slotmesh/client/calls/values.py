@@ -12,20 +12,20 @@ from __future__ import annotations
 import asyncio
 from abc import abstractmethod
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Final, Generic, TypeVar, cast
 
 import grpc
 
-from slotmesh.client.routers import refusal_of
+from slotmesh.client.routers import is_cancelled_here, refusal_of
 from slotmesh.codec import DecodeError
 from slotmesh.errors import Failure, Reason, SlotmeshError
 from slotmesh.runtime.channels import Dialer
 from slotmesh.status import to_exception
 from slotmesh.streams.limits import MAX_BYTES_AHEAD, MAX_VALUES_AHEAD
-from slotmesh.v1 import router_service_pb2
+from slotmesh.v1 import call_pb2, router_service_pb2
 
 if TYPE_CHECKING:
     from slotmesh.client.calls.call_spec import CallSpec
@@ -36,11 +36,29 @@ TAKE_BYTES: Final = MAX_BYTES_AHEAD // 2
 """Values are acknowledged to the router when either is reached: half of what a handler may be ahead."""
 
 
-class CreditReceiver(Protocol):
-    """The source of values, which acknowledges them."""
+class ReadValues:
+    """The calls with values that were read, until these are acknowledged to the router, in groups. Of one stream."""
+
+    __slots__ = ("_wake", "unacknowledged")
+
+    def __init__(self, wake: Callable[[], None]) -> None:
+        """`wake` is called when `take_frame` may have a frame."""
+        self._wake = wake
+        self.unacknowledged: dict[CallValues, None] = {}
+        """Calls to be acknowledged by the next `take_frame`."""
 
     def taken(self, values: CallValues) -> None:
-        """Enough values of these calls were read to acknowledge them."""
+        """The application has read enough values of this call to acknowledge them."""
+        self.unacknowledged[values] = None
+        self._wake()
+
+    def take_frame(self) -> call_pb2.TakeItems | None:
+        """The values that were read and not yet acknowledged, by call; None if there are none."""
+        if not self.unacknowledged:
+            return None
+        taken, self.unacknowledged = self.unacknowledged, {}
+        counts = {values.call_id: count for values in taken if (count := values.tell())}
+        return call_pb2.TakeItems(call_ids=counts.keys(), counts=counts.values()) if counts else None
 
 
 class CallValues:
@@ -53,7 +71,7 @@ class CallValues:
         self._failure: SlotmeshError | None = None
         self._over = False
         self._waiter: asyncio.Future[None] | None = None
-        self._router: CreditReceiver | None = None
+        self._router: ReadValues | None = None
         """Acknowledges values to the router; None before the first value."""
         self._untold = 0
         """Values that were read, and not acknowledged yet."""
@@ -83,7 +101,7 @@ class CallValues:
 
     # -- in --------------------------------------------------------------------------------------------------------
 
-    def put(self, payload: bytes, call_id: int, router: CreditReceiver) -> None:
+    def put(self, payload: bytes, call_id: int, router: ReadValues) -> None:
         """The next value."""
         self._arrived.append(payload)
         self._router, self.call_id = router, call_id
@@ -273,10 +291,9 @@ class RpcValues(ValueStream[ResultT]):
         except grpc.RpcError as error:
             failure = refusal_of(error, self._address, self._dialer)
         except asyncio.CancelledError:
-            task = asyncio.current_task()
-            if task is None or task.cancelling():
+            if is_cancelled_here():
                 raise
-            failure = _CLOSED  # the rpc was cancelled, not this task
+            failure = _CLOSED
         else:
             if isinstance(response, Response):
                 return response.payload

@@ -8,13 +8,13 @@ Owner: the `Mesh`.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import replace
-from typing import Any, Final, Protocol, TypeVar, cast
+from typing import Any, Final, TypeVar
 
 import grpc
 
-from slotmesh.client.routers import Routers, Search, refusal_of
+from slotmesh.client.routers import Routers, Search, is_cancelled_here, refusal_of
 from slotmesh.errors import Executed, Failure, Reason
 from slotmesh.runtime.channels import Dialer
 from slotmesh.status import from_rpc_error
@@ -153,33 +153,12 @@ class SlotRpcs:
             failure = refusal_of(error, address, self.dialer, "SlotService")
             return self.lost(failure.message) if failure.reason is Reason.ROUTER_LOST else failure
         except asyncio.CancelledError:
-            if cast("asyncio.Task[Any]", asyncio.current_task()).cancelling():
+            if is_cancelled_here():
                 raise
-            return self.cut_off()  # the rpc was cancelled, not this task
+            return self.cut_off()
 
 
 ResultT = TypeVar("ResultT")
-
-
-class HeldSlot(Protocol):
-    """A slot that is reserved, and neither used nor given back."""
-
-    def give_back(self) -> None:
-        """Gives the slot back, if necessary. Does not wait for that."""
-
-
-class OpenReservation(Protocol):
-    """A reservation without an outcome."""
-
-    def abandon(self) -> None:
-        """Withdraws the reservation: the slot is not wanted any more."""
-
-
-class SlotKeeper(Protocol):
-    """Slots that are held for call after call."""
-
-    async def finish(self, grace_s: float) -> None:
-        """Waits for calls, at most `grace_s` seconds; then gives all slots back."""
 
 
 class SlotClient:
@@ -187,9 +166,10 @@ class SlotClient:
 
     def __init__(self, routers: Routers, patience_s: float) -> None:
         self.rpcs = SlotRpcs(routers, patience_s)
-        self.held: set[HeldSlot] = set()
-        self.reserving: set[OpenReservation] = set()
-        self.direct: set[SlotKeeper] = set()
+        self.finishing: set[Callable[[float], Awaitable[None]]] = set()
+        """Called first when the client is closed, with the seconds of its grace: direct lanes wait for their calls."""
+        self.giving_back: set[Callable[[], None]] = set()
+        """Called after that: reservations are withdrawn, and slots that are not used are given back."""
         self._tasks: set[asyncio.Task[Any]] = set()
         self._calls: set[asyncio.Task[Any]] = set()
 
@@ -208,12 +188,10 @@ class SlotClient:
 
     async def aclose(self, grace_s: float) -> None:
         """Gives all slots back, and waits for calls that run in slots, at most `grace_s` seconds."""
-        await asyncio.gather(*(each.finish(grace_s) for each in self.direct))
+        await asyncio.gather(*(finish(grace_s) for finish in self.finishing))
         self.rpcs.close()
-        for reserving in list(self.reserving):
-            reserving.abandon()
-        for lease in list(self.held):
-            lease.give_back()
+        for give_back in list(self.giving_back):
+            give_back()
         if self._calls and grace_s > 0:
             await asyncio.wait(self._calls, timeout=grace_s)
         if self._tasks:

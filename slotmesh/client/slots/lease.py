@@ -20,7 +20,6 @@ from typing import Final
 from slotmesh.calls.slot_tokens import MAX_LEASE_S
 from slotmesh.client.calls.call_spec import rpc_timeout_s
 from slotmesh.client.slots.client import SlotClient
-from slotmesh.client.slots.terms import Terms
 from slotmesh.errors import Executed, Failure, Reason, SlotmeshError
 from slotmesh.status import to_exception
 from slotmesh.v1 import slot_service_pb2
@@ -154,9 +153,10 @@ class _State(Enum):
 class SlotLease:
     """One slot, from its grant to its end."""
 
-    def __init__(self, client: SlotClient, terms: Terms, wire: slot_service_pb2.Slot) -> None:
+    def __init__(self, client: SlotClient, endpoint: str, ttl_s: float, wire: slot_service_pb2.Slot) -> None:
+        """`ttl_s`: length of the lease that was requested."""
         self.client = client
-        self.endpoint = terms.endpoint
+        self.endpoint = endpoint
         self.wire = wire
         self._state = _State.RESERVED
         self._failure: Failure | None = None
@@ -164,9 +164,9 @@ class SlotLease:
         self._stop_call: Callable[[], object] | None = None
         """Cancels the call that runs in the slot."""
         self._returning: asyncio.Task[ReleaseAnswer] | None = None
-        lease_s = wire.ttl.ToNanoseconds() / 1e9 or terms.ttl_s
-        self._renewal = Renewal(client, wire.token, terms.ttl_s, lease_s, self._on_final)
-        client.held.add(self)
+        lease_s = wire.ttl.ToNanoseconds() / 1e9 or ttl_s
+        self._renewal = Renewal(client, wire.token, ttl_s, lease_s, self._on_final)
+        client.giving_back.add(self.give_back)
 
     # -- a call in the slot ----------------------------------------------------------------------------------------
 
@@ -268,7 +268,7 @@ class SlotLease:
     def _end(self, state: _State) -> None:
         self._state = state
         self._renewal.stop()
-        self.client.held.discard(self)
+        self.client.giving_back.discard(self.give_back)
 
     def __repr__(self) -> str:
         state = self._state.name.lower().replace("_", " ")

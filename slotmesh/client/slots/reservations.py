@@ -1,6 +1,7 @@
-"""Reservations: of one slot, of a slot for a block, and of slots of several endpoints for a block.
+"""Reservations and their terms: of one slot, of a slot for a block, and of slots of several endpoints for a block.
 
-Purpose: a task of its own waits for the slot, so that no granted slot is lost when a waiter is cancelled.
+Purpose: a task of its own waits for the slot, so that no granted slot is lost when a waiter is cancelled. Values that
+every router would refuse are refused here, with the same reason, naming the argument.
 Owner: the caller that reserves.
 """
 
@@ -9,22 +10,146 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from datetime import timedelta
 from types import TracebackType
-from typing import Any, Final
+from typing import Any, Final, TypedDict
 
 import grpc
 
+from slotmesh.calls.slot_tokens import DEFAULT_LEASE_S, MAX_LEASE_S
 from slotmesh.client.calls.call_spec import rpc_timeout_s
+from slotmesh.client.calls.options import BadOption, ViewOptions, check_text, checked_seconds, seconds
+from slotmesh.client.routers import is_cancelled_here
 from slotmesh.client.slots.client import CLOSED, SlotClient, Stub
 from slotmesh.client.slots.lease import RELEASE_S, SlotLease, leave
 from slotmesh.client.slots.slot import Slot, SlotSpecs
-from slotmesh.client.slots.terms import Terms
 from slotmesh.errors import Executed, Failure, Reason
 from slotmesh.ids import new_id
 from slotmesh.runtime.backoff import Backoff
 from slotmesh.status import to_exception
 from slotmesh.v1 import slot_service_pb2
+
+DEFAULT_ALL_S: Final = 30.0
+"""How long a reservation of several slots is tried by default."""
+
+
+class ReserveArguments(TypedDict, total=False):
+    """Arguments of a reservation; documented by `Endpoint.reserve`."""
+
+    ttl: float | timedelta
+    timeout: float | timedelta | None
+    shard_key: str
+    replica_id: str
+    excluded_replica_ids: Sequence[str]
+
+
+class AllArguments(TypedDict, total=False):
+    """Arguments of a reservation of several slots; documented by `Mesh.reserve_all`."""
+
+    ttl: float | timedelta
+    timeout: float | timedelta
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terms:
+    """The terms of one reservation."""
+
+    endpoint: str
+    options: ViewOptions
+    """Options of the reservation: timeout, shard key, SLO, tenant."""
+    ttl_s: float = DEFAULT_LEASE_S
+    replica_id: str = ""
+    """The requested replica; empty: any."""
+    excluded_replica_ids: tuple[str, ...] = ()
+
+    def waiting(self, timeout_s: float) -> Terms:
+        """The same terms, with this time to wait."""
+        return replace(self, options=replace(self.options, timeout_s=timeout_s))
+
+    def to_wire(self, request_id: str, timeout_s: float | None) -> slot_service_pb2.ReserveSlotRequest:
+        """`timeout_s`: the remaining time to wait."""
+        options = replace(self.options, timeout_s=timeout_s)
+        wire = slot_service_pb2.ReserveSlotRequest(
+            endpoint=self.endpoint,
+            options=options.to_wire(""),
+            request_id=request_id,
+            replica_id=self.replica_id,
+            excluded_replica_ids=self.excluded_replica_ids,
+        )
+        wire.ttl.FromNanoseconds(round(self.ttl_s * 1e9))
+        return wire
+
+
+def terms_of(endpoint: str, view: ViewOptions, arguments: ReserveArguments) -> Terms:
+    """The terms of a reservation by a view of an endpoint.
+
+    Raises:
+            BadRequest: an invalid argument, or a view without replies. It is a ValueError, too.
+            TypeError: an unknown argument.
+    """
+    given: dict[str, Any] = dict(arguments)
+    if unknown := given.keys() - ReserveArguments.__annotations__.keys():
+        known = ", ".join(ReserveArguments.__annotations__)
+        raise TypeError(f"a reservation has no argument {', '.join(sorted(unknown))}; there are {known}")
+    if not view.reply:
+        raise BadOption("reply", "must be True where slots are reserved: a call in a slot always has a reply")
+    check_text("replica_id", given.get("replica_id", ""))
+    changes: dict[str, Any] = {"timeout_s": seconds(given.get("timeout"))} if given.get("timeout") is not None else {}
+    if given.get("shard_key", "") != "":
+        changes["shard_key"] = given["shard_key"]
+    waiting = ViewOptions(
+        timeout_s=view.timeout_s,
+        slo_s=view.slo_s,
+        slo_at=view.slo_at,
+        shard_key=view.shard_key,
+        tenant=view.tenant,
+    )
+    return Terms(
+        endpoint=endpoint,
+        options=replace(waiting, **changes),
+        ttl_s=_ttl_s(given.get("ttl", DEFAULT_LEASE_S)),
+        replica_id=given.get("replica_id", ""),
+        excluded_replica_ids=_texts("excluded_replica_ids", given.get("excluded_replica_ids", ())),
+    )
+
+
+def timeout_of_all(arguments: AllArguments) -> tuple[float, ReserveArguments]:
+    """How long to try for several slots, and the arguments of each reservation.
+
+    Raises:
+        BadRequest: an invalid timeout. It is a ValueError, too.
+        TypeError: an unknown argument.
+    """
+    if unknown := arguments.keys() - AllArguments.__annotations__.keys():
+        known = ", ".join(AllArguments.__annotations__)
+        raise TypeError(f"reserve_all has no argument {', '.join(sorted(unknown))}; there are {known}")
+    timeout_s = checked_seconds("timeout", arguments.get("timeout", DEFAULT_ALL_S))
+    each: ReserveArguments = {"ttl": arguments["ttl"]} if "ttl" in arguments else {}
+    ViewOptions(timeout_s=timeout_s)  # checks it
+    return timeout_s, each
+
+
+def _ttl_s(ttl: Any) -> float:
+    ttl_s = checked_seconds("ttl", ttl)
+    if not 0 < ttl_s <= MAX_LEASE_S:  # NaN neither
+        raise BadOption("ttl", f"must be more than 0 and at most {MAX_LEASE_S:g} seconds, got {ttl!r}")
+    return ttl_s
+
+
+def _texts(name: str, texts: Any) -> tuple[str, ...]:
+    if isinstance(texts, str):
+        raise BadOption(name, f"must be a sequence of str, got the str {texts!r}")
+    try:
+        each = tuple(texts)
+    except TypeError:
+        raise BadOption(name, f"must be a sequence of str, got {texts!r}") from None
+    for text in each:
+        check_text(name, text)
+        if not text:
+            raise BadOption(name, "must not name an empty id")
+    return each
+
 
 ReserveCall = grpc.aio.UnaryUnaryCall[Any, slot_service_pb2.ReserveSlotResponse]
 
@@ -52,16 +177,16 @@ class Reserving:
         self._began = asyncio.get_running_loop().time()
         self._call: ReserveCall | None = None
         self._is_abandoned = False
-        client.reserving.add(self)
+        client.giving_back.add(self.abandon)
         self._task = client.start(self._run(), name=f"slotmesh-client-reserve-{terms.endpoint}")
-        self._task.add_done_callback(lambda _: client.reserving.discard(self))
+        self._task.add_done_callback(lambda _: client.giving_back.discard(self.abandon))
 
     async def outcome(self) -> SlotLease | Failure:
         """The slot, or the failure. If the waiter is cancelled, the reservation is abandoned."""
         try:
             return await asyncio.shield(self._task)
         except asyncio.CancelledError:
-            if self._client.rpcs.closed and not _is_cancelled():
+            if self._client.rpcs.closed and not is_cancelled_here():
                 return CLOSED
             self.abandon()
             raise
@@ -88,7 +213,7 @@ class Reserving:
                 self._client.start(self._recall(), name=f"slotmesh-client-recall-{self._terms.endpoint}")
                 return replace(outcome, reason=Reason.NO_SLOT, executed=Executed.NO, message=_NO_ANSWER)
             return outcome
-        lease = SlotLease(self._client, self._terms, outcome.slot)
+        lease = self._lease_of(outcome.slot)
         if self._is_abandoned:
             lease.give_back()
         return lease
@@ -110,16 +235,14 @@ class Reserving:
             async with asyncio.timeout(RELEASE_S):
                 found = await self._client.rpcs.once(lambda stub: stub.ReserveSlot(request, timeout=RELEASE_S))
                 if not isinstance(found, Failure):
-                    SlotLease(self._client, self._terms, found.slot).give_back()
+                    self._lease_of(found.slot).give_back()
+
+    def _lease_of(self, slot: slot_service_pb2.Slot) -> SlotLease:
+        return SlotLease(self._client, self._terms.endpoint, self._terms.ttl_s, slot)
 
     def _give_back(self) -> None:
         if not self._task.cancelled() and isinstance(lease := self._task.result(), SlotLease):
             lease.give_back()
-
-
-def _is_cancelled() -> bool:
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
 
 
 class Reservation:
@@ -229,7 +352,13 @@ class ReservationOfAll:
         scarce: int | None = None
         while True:
             had: dict[int, SlotLease] = {}
-            missing = await self._take_scarce(scarce, until, had) or await self._try_others(until, had)
+            missing: tuple[int, Failure] | None = None
+            self._under_way = {}
+            if scarce is not None:  # waits for the slot that was not available, with none held
+                missing = await self._reserve({scarce: until - loop.time()}, had)
+            if missing is None:
+                try_s = min(TRY_S, until - loop.time())
+                missing = await self._reserve({at: try_s for at in range(len(self._wanted)) if at not in had}, had)
             if missing is None:
                 return [had[place] for place in range(len(self._wanted))]
             scarce, failure = missing
@@ -242,22 +371,6 @@ class ReservationOfAll:
             if loop.time() + pause_s >= until:
                 raise to_exception(self._not_in_time(failure), endpoint=endpoint)
             await asyncio.sleep(pause_s)
-
-    async def _take_scarce(
-        self, scarce: int | None, until: float, had: dict[int, SlotLease]
-    ) -> tuple[int, Failure] | None:
-        """Waits for the slot that was not available, with none held. Returns what is missing after that."""
-        self._under_way = {}
-        if scarce is None:
-            return None
-        return await self._reserve({scarce: until - asyncio.get_running_loop().time()}, had)
-
-    async def _try_others(self, until: float, had: dict[int, SlotLease]) -> tuple[int, Failure] | None:
-        """Reserves all missing slots concurrently."""
-        left_s = until - asyncio.get_running_loop().time()
-        return await self._reserve(
-            {place: min(TRY_S, left_s) for place in range(len(self._wanted)) if place not in had}, had
-        )
 
     async def _reserve(self, timeouts: dict[int, float], had: dict[int, SlotLease]) -> tuple[int, Failure] | None:
         for place, timeout_s in timeouts.items():

@@ -12,21 +12,55 @@ import weakref
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar, Unpack, cast
+from datetime import timedelta
+from typing import Any, Generic, TypedDict, TypeVar, Unpack, cast
 
 import grpc
 
-from slotmesh.client.calls.call_spec import CallSpec, payload_of, rpc_timeout_s
-from slotmesh.client.calls.options import ViewOptions
+from slotmesh.client.calls.call_spec import CallSpec, NamedMethods, payload_of, rpc_timeout_s
+from slotmesh.client.calls.options import (
+    ViewOptions,
+    check_method_name,
+)
 from slotmesh.client.calls.queues import CallQueue
 from slotmesh.client.calls.values import ValueStream
+from slotmesh.client.routers import is_cancelled_here
 from slotmesh.client.slots.client import SlotRpcs
 from slotmesh.client.slots.lease import SlotLease
-from slotmesh.client.slots.terms import DispatchOptions, check_dispatch_options, in_slot
 from slotmesh.codec import DecodeError
 from slotmesh.errors import Failure, Reason
 from slotmesh.status import from_rpc_error
 from slotmesh.v1 import slot_service_pb2
+
+
+class DispatchOptions(TypedDict, total=False):
+    """Options in which a call in a slot may differ from the view that the slot was reserved by."""
+
+    content_type: str
+    timeout: float | timedelta | None
+    metadata: Mapping[str, str]
+
+
+def in_slot(view: ViewOptions, *, is_idempotent: bool = False) -> ViewOptions:
+    """The options of a view that apply to calls in a slot, whose replica is chosen already.
+
+    `is_idempotent`: they may be sent again. In a slot that is used once, they cannot be.
+    """
+    return ViewOptions(
+        content_type=view.content_type,
+        timeout_s=view.timeout_s,
+        tenant=view.tenant,
+        metadata=view.metadata,
+        idempotent=is_idempotent,
+    )
+
+
+def check_dispatch_options(changes: Mapping[str, Any]) -> None:
+    """Raises TypeError for an option that calls in a slot do not have."""
+    if unknown := changes.keys() - DispatchOptions.__annotations__.keys():
+        known = ", ".join(DispatchOptions.__annotations__)
+        raise TypeError(f"a call in a slot has no option {', '.join(sorted(unknown))}; there are {known}")
+
 
 ResultT = TypeVar("ResultT")
 OtherT = TypeVar("OtherT")
@@ -166,10 +200,9 @@ class SlotValues(ValueStream[ResultT]):
         try:
             outcome = await self._next()
         except asyncio.CancelledError:
-            task = asyncio.current_task()
-            if task is None or task.cancelling():
+            if is_cancelled_here():
                 raise
-            outcome = self._lease.client.rpcs.cut_off()  # the rpc was cancelled, not this task
+            outcome = self._lease.client.rpcs.cut_off()
         if isinstance(outcome, bytes):
             self._has_begun = True
             return outcome
@@ -204,7 +237,9 @@ class SlotValues(ValueStream[ResultT]):
             self._loop.call_soon_threadsafe(_stop, self._lease, self._opening, self._has_begun)
 
 
-async def _open(rpcs: SlotRpcs, spec: CallSpec, request: Request) -> StreamingCall | Failure:
+async def _open(
+    rpcs: SlotRpcs, spec: CallSpec, request: slot_service_pb2.DispatchStreamingRequest
+) -> StreamingCall | Failure:
     stub = await rpcs.stub()
     if isinstance(stub, Failure):
         return stub
@@ -246,13 +281,12 @@ class SlotSpecs:
         """The specification of calls of this method."""
         spec = self._specs.get(method)
         if spec is None:
-            if not method or (method.startswith("_") and method != "__call__"):
-                raise ValueError(f"a method needs a name that does not start with an underscore, got {method!r}")
+            check_method_name(method)
             spec = self._specs[method] = CallSpec(self.endpoint, method, in_slot(self._view), CallQueue())
         return spec
 
 
-class Slot:
+class Slot(NamedMethods[SlotMethod[Any]]):
     """A permit of one replica, for one call: `await slot.generate(prompt)`.
 
     Every attribute that is not listed here is a method of the handler; `method` finds those whose names are. It is
@@ -260,6 +294,7 @@ class Slot:
     """
 
     def __init__(self, lease: SlotLease, specs: SlotSpecs) -> None:
+        super().__init__()
         self._lease = lease
         self._specs = specs
 
@@ -288,8 +323,7 @@ class Slot:
         """The replica's running calls and reservations when the slot was granted, this one included."""
         return self._lease.wire.ongoing
 
-    def method(self, name: str) -> SlotMethod[Any]:
-        """The handler's method of that name: for names that are attributes of this class, and for computed ones."""
+    def _new_method(self, name: str) -> SlotMethod[Any]:
         return SlotMethod(self._lease, self._specs.of(name))
 
     async def release(self) -> ReplicaLoad:
@@ -302,15 +336,6 @@ class Slot:
         """
         released = await self._lease.release()
         return ReplicaLoad(released.ongoing, released.max_ongoing)
-
-    def __call__(self, *args: Any, **kwargs: Any) -> asyncio.Future[Any]:
-        """Calls the handler itself: a function, or an object with `__call__`."""
-        return self.method("__call__")(*args, **kwargs)
-
-    def __getattr__(self, name: str) -> SlotMethod[Any]:
-        if name.startswith("_"):  # never a handler's method; Python looks up many of these
-            raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
-        return self.method(name)
 
     def __repr__(self) -> str:
         return f"<slotmesh {self._lease}>"

@@ -251,7 +251,7 @@ class CallStream:
             queue = self._queues[ordering_key] = CallQueue(self._groups)
         return queue
 
-    def stop_of(self, queue: CallQueue[Any], ordering_key: str) -> LaneStop[CallQueue[Any]]:
+    def stop_of(self, queue: CallQueue[Any], ordering_key: str) -> LaneStop:
         """The stop state of the lane of this queue, which stops at failures."""
         return self._stops.stop_of(queue, ordering_key)
 

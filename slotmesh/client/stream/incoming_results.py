@@ -20,7 +20,7 @@ from typing import Any, Final, TypeVar
 from slotmesh.calls.id_ranges import merged
 from slotmesh.client.calls.call_spec import EXECUTED_PAYLOADS, CallSpec
 from slotmesh.client.calls.sent_parts import SentPart, deliver, deliver_scattered, fail, finish, other_content_type
-from slotmesh.client.calls.values import CallValues
+from slotmesh.client.calls.values import CallValues, ReadValues
 from slotmesh.client.stream.pending_calls import PendingCalls
 from slotmesh.codec import OCTET_STREAM
 from slotmesh.convert.batches import block_problem, ids_of_results, list_of, ranges_of_failed
@@ -131,21 +131,19 @@ def as_wanted(spec: CallSpec, payloads: list[bytes], backends: list[str], start:
     return list(zip_longest(payloads[start:end], backends[start:end], fillvalue=""))
 
 
-class ArrivingValues:
+class ArrivingValues(ReadValues):
     """The values of handlers that yield, on one stream; acknowledges delivered ones to the router in groups.
 
     Invariants: a call stays unanswered until it ends, whatever values arrive. Values for a call that has ended, was
     cancelled, or takes one result, are ignored. Such calls, and this state, do not outlive the stream.
     """
 
-    __slots__ = ("_pending", "_wake", "unacknowledged")
+    __slots__ = ("_pending",)
 
     def __init__(self, pending: PendingCalls, wake: Callable[[], None]) -> None:
         """`wake` is called when `take_frame` may have a frame."""
+        super().__init__(wake)
         self._pending = pending
-        self._wake = wake
-        self.unacknowledged: dict[CallValues, None] = {}
-        """Calls to be acknowledged by the next `take_frame`."""
 
     def accept(self, ids: Sequence[int], payloads: list[bytes], content_type: str) -> None:
         """The next values of these calls; an id appears once for each value."""
@@ -161,19 +159,6 @@ class ArrivingValues:
         found = self._find(call_id)
         if found is not None:
             _fail(*found, call_id, failure)
-
-    def taken(self, values: CallValues) -> None:
-        """The application has read enough values of this call to acknowledge them."""
-        self.unacknowledged[values] = None
-        self._wake()
-
-    def take_frame(self) -> call_pb2.TakeItems | None:
-        """The values that were read and not yet acknowledged, by call; None if there are none."""
-        if not self.unacknowledged:
-            return None
-        taken, self.unacknowledged = self.unacknowledged, {}
-        counts = {values.call_id: count for values in taken if (count := values.tell())}
-        return call_pb2.TakeItems(call_ids=counts.keys(), counts=counts.values()) if counts else None
 
     def _values_of(self, call_id: int, content_type: str) -> CallValues | None:
         found = self._find(call_id)

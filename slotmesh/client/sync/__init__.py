@@ -5,10 +5,16 @@ A thin layer: one thread has an event loop with the asyncio client, and all othe
 
 from __future__ import annotations
 
-from slotmesh.client.sync.endpoint import SyncDirectLanes, SyncDirectMethod, SyncEndpoint, SyncLane
-from slotmesh.client.sync.mesh import SyncMesh, connect_sync
+from slotmesh.client.sync.mesh import SyncEndpoint, SyncLane, SyncMesh, connect_sync
 from slotmesh.client.sync.method import SyncMethod, SyncValueStream
-from slotmesh.client.sync.slots import SyncReservation, SyncReservationOfAll, SyncSlot, SyncSlotMethod
+from slotmesh.client.sync.slots import (
+    SyncDirectLanes,
+    SyncDirectMethod,
+    SyncReservation,
+    SyncReservationOfAll,
+    SyncSlot,
+    SyncSlotMethod,
+)
 
 __all__ = [
     "SyncDirectLanes",

@@ -18,8 +18,9 @@ from contextlib import suppress
 from functools import partial
 from math import inf
 from time import monotonic
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, TypeVar
 
+from slotmesh.client.calls.buffer import PIECE_S
 from slotmesh.errors import Executed, Failure, Reason
 from slotmesh.status import to_exception
 
@@ -33,26 +34,8 @@ CUT_OFF: Final = Failure(
     executed=Executed.UNKNOWN,
 )
 
-PIECE_S: Final = 0.5
-"""How long the main thread waits at a time. A signal may arrive just before the wait, or in another thread, and does
-not end the wait then: Ctrl-C is noticed between two waits."""
-
 _OPEN: Final = frozenset({"PENDING", "RUNNING"})
 """States of the base class in which there is no outcome."""
-
-
-class SettlingThread(Protocol):
-    """The thread in which the asyncio client lives, as a future needs it."""
-
-    def check_may_wait(self) -> None:
-        """Raises RuntimeError if waiting for an outcome would never end."""
-
-    def drop(self, future: CallFuture[Any]) -> None:
-        """The future was cancelled: so is the one that it follows."""
-
-    @property
-    def is_current(self) -> bool:
-        """Whether the caller runs in this thread."""
 
 
 class CallFuture(Future[ResultT]):
@@ -68,9 +51,10 @@ class CallFuture(Future[ResultT]):
     _is_told = False
     """Whether waits for several futures were informed of the cancel."""
 
-    def __init__(self, thread: SettlingThread) -> None:
+    def __init__(self, work: ThreadWorkQueue) -> None:
+        """`work`: on its way to the client's thread, which settles the future."""
         super().__init__()
-        self._thread = thread
+        self._work = work
 
     def done(self) -> bool:
         """As in the base class, without its lock: called several times for each call, and safe in a forked process."""
@@ -85,7 +69,7 @@ class CallFuture(Future[ResultT]):
                 self._is_told = True
                 self.set_running_or_notify_cancel()
         if self._inner is not None:
-            self._thread.drop(self)
+            self._work.put(self, _drop_inner, None)
         return True
 
     def result(self, timeout: float | None = None) -> ResultT:
@@ -98,14 +82,14 @@ class CallFuture(Future[ResultT]):
             RuntimeError: nothing can come while one waits here: in a forked process, or in a callback of a future.
         """
         if not self.done():
-            self._thread.check_may_wait()
+            self._work.check_may_wait()
             timeout = self._wait(timeout)
         return super().result(timeout)
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """Waits as `result` does. Returns the failure; None if there is a result."""
         if not self.done():
-            self._thread.check_may_wait()
+            self._work.check_may_wait()
             timeout = self._wait(timeout)
         return super().exception(timeout)
 
@@ -122,7 +106,7 @@ class CallFuture(Future[ResultT]):
 
     def add_done_callback(self, fn: Callable[[Future[ResultT]], object]) -> None:
         """Calls `fn` with the future when it is done. What it raises in the client's thread is only logged."""
-        super().add_done_callback(partial(_call_back, self._thread, fn))
+        super().add_done_callback(partial(_call_back, self._work, fn))
 
     # -- in the client's thread ------------------------------------------------------------------------------------
 
@@ -145,11 +129,6 @@ class CallFuture(Future[ResultT]):
             inner.cancel()
         inner.add_done_callback(self._settle)
 
-    def drop_inner(self) -> None:
-        """The future was cancelled: cancels the one that it follows."""
-        if self._inner is not None:
-            self._inner.cancel()
-
     def _settle(self, inner: asyncio.Future[Any]) -> None:
         self._inner = None
         if inner.cancelled():
@@ -161,15 +140,21 @@ class CallFuture(Future[ResultT]):
             self.set_result(inner.result())
 
 
-def _call_back(thread: SettlingThread, fn: Callable[[Future[Any]], object], future: Future[Any]) -> None:
+def _call_back(work: ThreadWorkQueue, fn: Callable[[Future[Any]], object], future: Future[Any]) -> None:
     try:
         fn(future)
     except Exception:
         raise  # the base class logs it
     except BaseException:
-        if not thread.is_current:
+        if not work.is_in_thread:
             raise
         _log.exception("a callback of a call's future raised what would have ended the client")
+
+
+def _drop_inner(future: CallFuture[Any], _nothing: None) -> None:
+    """The future was cancelled: cancels the one that it follows."""
+    if future._inner is not None:
+        future._inner.cancel()
 
 
 TURN: Final = 4_096
@@ -177,6 +162,15 @@ TURN: Final = 4_096
 
 Start = Callable[[CallFuture[Any], Any], object]
 """Starts the work of a future, in the client's thread. What it raises is the outcome."""
+
+FORKED: Final = (
+    "gRPC does not outlive a fork, and a mesh had been in use when this process was forked: "
+    "fork before any mesh is asked for an endpoint, or start processes by spawn"
+)
+OWN_THREAD: Final = (
+    "waiting here would never end: this is the client's own thread, in which callbacks of futures run; "
+    "hand what waits to another thread"
+)
 
 TooLate = Callable[[CallFuture[Any], Start, Any], object]
 """Fails a future whose work will not start. In any thread."""
@@ -200,6 +194,10 @@ class ThreadWorkQueue:
         self._woken = False
         """Whether `_take_over` is due, and has not begun."""
         self._ended = False
+        self._ident: int | None = None
+        """The thread's, while it takes work over."""
+        self.is_forked = False
+        """Whether the thread is in another process, where the work gets done."""
 
     # -- in any thread ---------------------------------------------------------------------------------------------
 
@@ -207,6 +205,18 @@ class ThreadWorkQueue:
     def ended(self) -> bool:
         """Whether work is not taken over any more."""
         return self._ended
+
+    @property
+    def is_in_thread(self) -> bool:
+        """Whether the caller is in the client's thread."""
+        return threading.get_ident() == self._ident
+
+    def check_may_wait(self) -> None:
+        """Raises RuntimeError if waiting for an outcome would never end."""
+        if self.is_in_thread:
+            raise RuntimeError(OWN_THREAD)
+        if self.is_forked:
+            raise RuntimeError(FORKED)
 
     def put(self, future: CallFuture[Any], start: Start, argument: Any) -> None:
         """Has `start(future, argument)` done by the client's thread."""
@@ -219,9 +229,14 @@ class ThreadWorkQueue:
         self._ended = True
         self._end_rest()
 
+    def left(self) -> None:
+        """The thread has ended: another one may have its number next."""
+        self._ident = None
+
     def forget(self) -> None:
-        """The loop is in another process: there the work gets done. Touches no future, whose lock may be held there."""
-        self._ended = True
+        """The thread is in another process. Touches no future, whose lock may be held there."""
+        self._ended = self.is_forked = True
+        self._ident = None
         self._work.clear()
 
     def _wake(self) -> None:
@@ -251,8 +266,9 @@ class ThreadWorkQueue:
     # -- in the client's thread ------------------------------------------------------------------------------------
 
     def open(self, loop: asyncio.AbstractEventLoop) -> None:
-        """The loop runs, and takes work over."""
+        """The loop runs in this thread, and takes work over."""
         self._loop = loop
+        self._ident = threading.get_ident()
 
     def take_all(self) -> None:
         """Takes over all work that was put until now."""

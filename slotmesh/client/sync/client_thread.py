@@ -1,9 +1,11 @@
-"""The thread in which the asyncio client lives.
+"""The thread in which the asyncio client lives, and the maps that other threads make with it.
 
 Purpose: does the work that other threads pass to it, from its start to its end; refuses waits that would never end.
 Invariants: every future that was passed gets done, also if the mesh is closed meanwhile. Passing work takes no lock.
 `lock` is for making endpoints, lanes and methods, which all threads may do; no thread waits for the client's thread
-while it holds it.
+while it holds it. A map's iterables are read and encoded in the thread that makes it, as the client has room for its
+calls. What they raise before a call was made is raised; what they raise later is the map's outcome, after all calls
+that were made have ended. A thread that gives up waiting for room, because of its timeout or Ctrl-C, has no place.
 Owner: the `SyncMesh`. The thread starts with the first endpoint, so that a mesh may be made before a process forks.
 """
 
@@ -13,14 +15,17 @@ import asyncio
 import atexit
 import os
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import suppress
-from functools import partial
+from contextvars import Context
 from typing import Any, ClassVar, Final, TypeVar
 from weakref import WeakSet
 
+from slotmesh.client.calls.buffer import PIECE_S
+from slotmesh.client.calls.maps import Gather, Piece, first_pieces
 from slotmesh.client.mesh import Mesh
-from slotmesh.client.sync.call_future import PIECE_S, CallFuture, Start, ThreadWorkQueue
+from slotmesh.client.method import Method
+from slotmesh.client.sync.call_future import CUT_OFF, FORKED, CallFuture, Start, ThreadWorkQueue
 from slotmesh.errors import Failure, Reason
 from slotmesh.status import to_exception
 
@@ -33,18 +38,11 @@ EXIT_S: Final = 3.0
 """How long the end of the program waits for the thread, where the mesh was not closed."""
 
 CLOSED: Final = "the mesh is closed"
-FORKED: Final = (
-    "gRPC does not outlive a fork, and a mesh had been in use when this process was forked: "
-    "fork before any mesh is asked for an endpoint, or start processes by spawn"
-)
-OWN_THREAD: Final = (
-    "waiting here would never end: this is the client's own thread, in which callbacks of futures run; "
-    "hand what waits to another thread"
-)
 
 _NOT_BEGUN: Final = Failure(reason=Reason.CANCELLED, message="the mesh was closed before the call was made")
 
-Task = tuple[Callable[..., Coroutine[Any, Any, Any]], tuple[Any, ...], dict[str, Any]]
+Task = tuple[Callable[[], Coroutine[Any, Any, Any]], Context | None]
+"""A coroutine function, and the context in which it is awaited; None: that of the client's thread."""
 
 _threads: WeakSet[ClientThread] = WeakSet()
 
@@ -58,7 +56,8 @@ class ClientThread:
     def __init__(self, mesh: Mesh) -> None:
         self._mesh = mesh
         self.lock = threading.RLock()
-        self._work = ThreadWorkQueue(self._too_late)
+        self.work = ThreadWorkQueue(self._too_late)
+        """On its way here, from other threads."""
         self._refusal: str | None = None
         """Why no more work is taken."""
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -66,7 +65,6 @@ class ClientThread:
         self._thread: threading.Thread | None = None
         self._begun = threading.Event()
         self._gone = threading.Event()
-        self._ident: int | None = None
         self._loop: asyncio.AbstractEventLoop
         self._close_asked: asyncio.Event
         _threads.add(self)
@@ -79,7 +77,7 @@ class ClientThread:
             if ClientThread._began_in is None:
                 ClientThread._began_in = os.getpid()
             elif ClientThread._began_in != os.getpid():
-                self._refusal = FORKED
+                self._forget()
             if self._refusal is not None:
                 return
             if self._thread is None:
@@ -96,37 +94,38 @@ class ClientThread:
             RuntimeError: the mesh is closed, or belongs to another process.
         """
         self.check_open()
-        self._work.put(future, start, argument)
+        self.work.put(future, start, argument)
 
     def go_on(self, future: CallFuture[ResultT], function: Callable[[], Coroutine[Any, Any, ResultT]]) -> None:
         """Has a coroutine function awaited that belongs to calls that were made: also when the mesh is closed.
 
         Once it is, all calls have their outcome, and nothing that belongs to them waits any more.
         """
-        self._work.put(future, self._go_on, function)
+        self.work.put(future, self._go_on, function)
 
-    def outcome(self, start: Start, argument: Any, timeout: float | None = None) -> Any:
-        """Hands over, and waits. An interrupt, or the end of the timeout, cancels the call.
+    def outcome(self, start: Start, argument: Any) -> Any:
+        """Hands over, and waits. An interrupt cancels the call.
 
         Raises:
-            RuntimeError: as `hand_over` and `check_may_wait`. Nothing was made.
-            TimeoutError: there is no outcome within `timeout` seconds.
+            RuntimeError: as `hand_over`, or waiting would never end. Nothing was made.
         """
-        self.check_may_wait()
-        future: CallFuture[Any] = CallFuture(self)
-        try:
-            self.hand_over(future, start, argument)
-            return future.result(timeout)
-        except BaseException:
-            future.cancel()
-            raise
+        return self._outcome(lambda future: self.hand_over(future, start, argument))
+
+    def run(self, function: Callable[[], Coroutine[Any, Any, ResultT]], context: Context | None = None) -> ResultT:
+        """As `outcome`, of a coroutine function, which is awaited in this context."""
+        result: ResultT = self.outcome(self._begin_task, (function, context))
+        return result
 
     def outcome_of_more(self, function: Callable[[], Coroutine[Any, Any, ResultT]]) -> ResultT:
-        """As `outcome`, of what `go_on` is for."""
-        self.check_may_wait()
-        future: CallFuture[ResultT] = CallFuture(self)
+        """As `run`, of what `go_on` is for."""
+        result: ResultT = self._outcome(lambda future: self.go_on(future, function))
+        return result
+
+    def _outcome(self, hand_over: Callable[[CallFuture[Any]], object]) -> Any:
+        self.work.check_may_wait()
+        future: CallFuture[Any] = CallFuture(self.work)
         try:
-            self.go_on(future, function)
+            hand_over(future)
             return future.result()
         except BaseException:
             future.cancel()
@@ -134,41 +133,25 @@ class ClientThread:
 
     def call(self, function: Callable[[], ResultT]) -> ResultT:
         """Runs a function that needs the loop and does not wait: after all work passed before, with the lock."""
-        if self.is_current:
+        if self.work.is_in_thread:
             with self.lock:
                 return function()
         result: ResultT = self.outcome(self._run, function)
         return result
-
-    @property
-    def is_current(self) -> bool:
-        """Whether the caller is in this very thread."""
-        return threading.get_ident() == self._ident
 
     def check_open(self) -> None:
         """Raises RuntimeError where no more work is taken."""
         if self._refusal is not None:
             raise RuntimeError(self._refusal)
 
-    def check_may_wait(self) -> None:
-        """Raises RuntimeError where waiting for an outcome would never end."""
-        if self.is_current:
-            raise RuntimeError(OWN_THREAD)
-        if self._refusal == FORKED:
-            raise RuntimeError(FORKED)
-
-    def drop(self, future: CallFuture[Any]) -> None:
-        """The future was cancelled: what it follows is, too."""
-        self._work.put(future, _drop, None)
-
     def close(self, grace_s: float) -> None:
         """Makes no more calls; returns when all are answered, or have failed at the end of the grace.
 
         Closing again with less grace cuts the first one short: so does a second Ctrl-C.
         """
-        if self._refusal == FORKED:
+        if self.work.is_forked:
             return
-        self.check_may_wait()
+        self.work.check_may_wait()
         with self.lock:
             self._refusal = CLOSED
             thread = self._thread
@@ -183,10 +166,12 @@ class ClientThread:
     def forget_after_fork(self) -> None:
         """In a forked child: neither the client's thread exists there, nor one that held the lock."""
         self.lock = threading.RLock()
-        if self._thread is not None and not self._work.ended:
-            self._refusal = FORKED
-            self._ident = None
-            self._work.forget()
+        if self._thread is not None and not self.work.ended:
+            self._forget()
+
+    def _forget(self) -> None:
+        self._refusal = FORKED
+        self.work.forget()
 
     def _too_late(self, future: CallFuture[Any], start: Start, argument: Any) -> None:
         """Settles work that is not taken over any more: that of calls that have ended runs here, other work fails."""
@@ -197,7 +182,7 @@ class ClientThread:
 
     def _ask_to_close(self, grace_s: float) -> None:
         self._begun.wait()
-        if self._work.ended:
+        if self.work.ended:
             return
         with suppress(RuntimeError):  # it has ended meanwhile
             self._loop.call_soon_threadsafe(self._begin_to_close, grace_s)
@@ -205,24 +190,22 @@ class ClientThread:
     def _exit(self) -> None:
         """The program ends, and the mesh was not closed."""
         self._refusal = self._refusal or CLOSED
-        if self._thread is not None and self._refusal != FORKED:
+        if self._thread is not None and not self.work.is_forked:
             self._ask_to_close(0.0)
             self._gone.wait(EXIT_S)
 
     # -- in the client's thread ------------------------------------------------------------------------------------
 
-    def start_task(self, future: CallFuture[Any], task: Task) -> None:
-        """A `Start`: awaits a coroutine function."""
-        function, args, kwargs = task
-        self._go_on(future, partial(function, *args, **kwargs))
+    def _begin_task(self, future: CallFuture[Any], task: Task) -> None:
+        function, context = task
+        if not future.done():
+            running = self._loop.create_task(function(), context=context)
+            self._tasks.add(running)
+            running.add_done_callback(self._tasks.discard)
+            future.follow(running)
 
     def _go_on(self, future: CallFuture[Any], function: Callable[[], Coroutine[Any, Any, Any]]) -> None:
-        if future.done():
-            return
-        running = self._loop.create_task(function())
-        self._tasks.add(running)
-        running.add_done_callback(self._tasks.discard)
-        future.follow(running)
+        self._begin_task(future, (function, None))
 
     def _run(self, future: CallFuture[Any], function: Callable[[], Any]) -> None:
         with self.lock:
@@ -234,16 +217,15 @@ class ClientThread:
             with asyncio.Runner() as runner:
                 runner.run(self._serve())
         finally:
-            self._work.end()
+            self.work.end()
             self._begun.set()
-            self._ident = None  # another thread may have it next
+            self.work.left()
             self._gone.set()
 
     async def _serve(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._close_asked = asyncio.Event()
-        self._ident = threading.get_ident()
-        self._work.open(self._loop)
+        self.work.open(self._loop)
         self._begun.set()
         await self._close_asked.wait()
         while self._closings:
@@ -251,10 +233,10 @@ class ClientThread:
         until = self._loop.time() + LAST_TURNS_S
         while self._tasks and (left_s := until - self._loop.time()) > 0:
             await asyncio.wait(self._tasks, timeout=left_s)
-        self._work.end()  # the turns that the loop has yet cancel its tasks: one that began now would have no outcome
+        self.work.end()  # the turns that the loop has yet cancel its tasks: one that began now would have no outcome
 
     def _begin_to_close(self, grace_s: float) -> None:
-        self._work.take_all()
+        self.work.take_all()
         self._closings.append(self._loop.create_task(self._close(grace_s)))
         self._close_asked.set()
 
@@ -277,10 +259,6 @@ def _run_without_loop(future: CallFuture[ResultT], coroutine: Coroutine[Any, Any
         future.set_exception(to_exception(_NOT_BEGUN))
 
 
-def _drop(future: CallFuture[Any], _nothing: None) -> None:
-    future.drop_inner()
-
-
 def _forget_after_fork() -> None:
     for thread in list(_threads):
         thread.forget_after_fork()
@@ -288,3 +266,85 @@ def _forget_after_fork() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forget_after_fork)
+
+
+class ThreadMap:
+    """Makes the calls of one map."""
+
+    def __init__(self, thread: ClientThread, method: Method[Any], *, keeps_failures: bool) -> None:
+        self._thread = thread
+        self._method = method
+        self._keeps_failures = keeps_failures
+        self._gather: Gather
+        self.future: CallFuture[Any] = CallFuture(thread.work)
+        """Has the results."""
+
+    def make(self, pieces: Iterator[Piece], until: float) -> None:
+        """Makes all calls, as there is room for them.
+
+        Raises:
+            RuntimeError: the mesh is closed, or belongs to another process.
+            TimeoutError: there was no room until then, in seconds of the monotonic clock.
+        """
+        share = self._method.share
+        payloads, nbytes, has_room = first_pieces(pieces, share)
+        if has_room and share.take(len(payloads), nbytes):
+            self._hand_over(self.future, self._make_whole, payloads)
+            return
+        self._thread.hand_over(self.future, self._begin, None)
+        error: Exception | None = None
+        while payloads and not self.future.done():
+            if not share.wait_for_room(len(payloads[0]), until):
+                raise TimeoutError
+            count = share.take_front(payloads)
+            self._hand_over(_PartFuture(self._thread.work, self.future), self._add, payloads[:count])
+            payloads = payloads[count:]
+            if not payloads:
+                try:
+                    payloads, _ = next(pieces, ([], 0))
+                except Exception as problem:  # noqa: BLE001 - of the application's iterables
+                    error = problem
+        self._thread.hand_over(_PartFuture(self._thread.work, self.future), self._end, error)
+
+    def _hand_over(self, future: CallFuture[Any], start: Start, payloads: list[bytes]) -> None:
+        """Calls that have their places."""
+        try:
+            self._thread.hand_over(future, start, payloads)
+        except BaseException:
+            self._give_back(payloads)
+            raise
+
+    def _give_back(self, payloads: list[bytes]) -> None:
+        self._method.share.give(len(payloads), sum(map(len, payloads)))
+
+    def _make_whole(self, future: CallFuture[Any], payloads: list[bytes]) -> None:
+        self._begin(future, None)
+        if payloads:
+            self._add(future, payloads)
+        self._end(future, None)
+
+    def _begin(self, future: CallFuture[Any], _nothing: None) -> None:
+        inner: asyncio.Future[list[Any]] = asyncio.get_running_loop().create_future()
+        self._gather = Gather(0, inner, keeps_failures=self._keeps_failures, is_open=True)
+        future.follow(inner)
+
+    def _add(self, _future: CallFuture[Any], payloads: list[bytes]) -> None:
+        if self._gather.done():
+            self._give_back(payloads)
+        else:
+            self._method.submit_part(self._gather, payloads)
+
+    def _end(self, _future: CallFuture[Any], error: Exception | None) -> None:
+        self._gather.close(error)
+
+
+class _PartFuture(CallFuture[Any]):
+    """Of a part of a map. If it fails, the client was closed, or has failed: then so has the map."""
+
+    def __init__(self, work: ThreadWorkQueue, whole: CallFuture[Any]) -> None:
+        super().__init__(work)
+        self._whole = whole
+
+    def set_exception(self, exception: BaseException | None) -> None:
+        del exception  # calls of other parts may have been executed
+        self._whole.set_exception(to_exception(CUT_OFF))

@@ -1,7 +1,8 @@
-"""A program's connection to a mesh, without asyncio.
+"""A program's connection to a mesh, without asyncio; its endpoints and their lanes.
 
 Invariants: one thread for each mesh, begun by its first endpoint. After `close` no future is left pending. A program
-that ends without `close` ends all the same.
+that ends without `close` ends all the same. All threads share endpoints and lanes. The same method of the same view is
+the same object, so that its calls travel as one batch.
 Owner: the application; used by any of its threads.
 """
 
@@ -9,21 +10,135 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import timedelta
 from functools import partial
 from types import TracebackType
 from typing import Any, Unpack
 
+from slotmesh.calls.call_options import OptionChanges
+from slotmesh.calls.slot_tokens import DEFAULT_LEASE_S
 from slotmesh.client.calls.buffer import MAX_BUFFERED_BYTES, MAX_BUFFERED_CALLS
-from slotmesh.client.calls.options import check_text
-from slotmesh.client.mesh import Mesh, buffer_of, connect_timeout_of, grace_of
+from slotmesh.client.calls.options import AfterFailure, check_text
+from slotmesh.client.endpoint import Endpoint, Lane, MethodSpace
+from slotmesh.client.mesh import SHARED, FollowingMesh, Mesh, buffer_of, connect_timeout_of, grace_of
 from slotmesh.client.routers import parse_addresses
-from slotmesh.client.slots.terms import AllArguments
+from slotmesh.client.slots.reservations import AllArguments, ReserveArguments
+from slotmesh.client.sync.call_future import CallFuture
 from slotmesh.client.sync.client_thread import ClientThread
-from slotmesh.client.sync.endpoint import SyncEndpoint, reserve_all
-from slotmesh.client.sync.slots import SyncReservationOfAll
+from slotmesh.client.sync.method import SyncMethod, SyncNamedMethods, sync_method_of
+from slotmesh.client.sync.slots import SyncDirectLanes, SyncReservation, SyncReservationOfAll
 from slotmesh.client.tls import Tls, dialer_of
-from slotmesh.runtime.channels import Token
+from slotmesh.runtime.channels import Dialer, Token
+
+
+class SyncMethodSpace(SyncNamedMethods[SyncMethod[Any]]):
+    """The methods of an endpoint, or of a lane."""
+
+    _awaited: MethodSpace
+
+    def __init__(self, thread: ClientThread, awaited: MethodSpace) -> None:
+        super().__init__(thread, awaited, sync_method_of)
+
+    def __dir__(self) -> list[str]:
+        """Our own names, and the handler's methods. Where they are not known a router is asked, for a second."""
+        if not self._awaited._remote_methods:
+            with suppress(Exception):  # completion then shows the names that are known
+                self._thread.outcome_of_more(self._awaited._learn_methods)
+        return sorted({*super().__dir__(), *self._awaited._remote_methods})
+
+
+class SyncEndpoint(SyncMethodSpace):
+    """The public name that clients call: `mesh.endpoint("digits").classify(pixels)`."""
+
+    def __init__(self, thread: ClientThread, endpoint: Endpoint) -> None:
+        super().__init__(thread, endpoint)
+        self._endpoint = endpoint
+
+    def options(self, **changes: Unpack[OptionChanges]) -> SyncEndpoint:
+        """A view of the same endpoint whose calls differ in what is given here. Make it once, and keep it.
+
+        Options are those of `slotmesh.Endpoint.options`.
+
+        Raises:
+            BadRequest: an invalid value, or both kinds of SLO. It is a ValueError, too.
+            TypeError: an unknown option.
+        """
+        with self._thread.lock:
+            return SyncEndpoint(self._thread, self._endpoint.options(**changes))
+
+    def reserve(self, **arguments: Unpack[ReserveArguments]) -> SyncReservation:
+        """A slot, for one call whose replica is known before it is made: `with digits.reserve() as slot`.
+
+        It is renewed while the block runs, and given back when the block is left without a call. Arguments are those of
+        `slotmesh.Endpoint.reserve`.
+
+        Raises:
+            BadRequest: a value that no reservation may have, or a view without replies. It is a ValueError, too.
+            TypeError: there is no such argument.
+        """
+        with self._thread.lock:
+            return SyncReservation(self._thread, self._endpoint.reserve(**arguments))
+
+    def direct(
+        self, slots: int = 1, *, ttl: float | timedelta = DEFAULT_LEASE_S, idle: float | timedelta | None = None
+    ) -> SyncDirectLanes:
+        """Calls straight to replicas, in slots that are held: `with digits.direct(slots=4) as lanes`.
+
+        Arguments and errors are those of `slotmesh.Endpoint.direct`. Threads share the slots.
+        """
+        with self._thread.lock:
+            return SyncDirectLanes(self._thread, self._endpoint.direct(slots, ttl=ttl, idle=idle))
+
+    def ordered(self, key: str, *, after_failure: AfterFailure = "continue") -> SyncLane:
+        """A lane: calls of one ordering key, executed one after another, in the order in which they were made.
+
+        Args:
+            key: the ordering key.
+            after_failure: what the calls after one that has failed do: "continue", or "stop": they fail with
+                PredecessorFailed, and are not executed, until `SyncLane.reset`.
+
+        Raises:
+            BadRequest: the key is empty or longer than 1,024 bytes, or after_failure is something else. It is a
+                ValueError, too.
+        """
+        with self._thread.lock:
+            return SyncLane(self._thread, self._endpoint.ordered(key, after_failure=after_failure))
+
+
+class SyncLane(SyncMethodSpace):
+    """Calls of one ordering key. All lanes of a key are one lane, within a client and in the mesh.
+
+    Calls that one thread makes are in the order of its statements, also those that it does not wait for. Calls of
+    several threads are in the order in which they happened to be made.
+
+    `with` waits on its way out until all calls of the key have their outcomes, unless an exception passes.
+    """
+
+    def __init__(self, thread: ClientThread, lane: Lane) -> None:
+        super().__init__(thread, lane)
+        self._lane = lane
+
+    def reset(self) -> None:
+        """Calls made from now on are executed, whatever failed before. Calls of a lane that continues always are.
+
+        Raises:
+            RuntimeError: the mesh is closed, or belongs to another process.
+        """
+        self._thread.hand_over(CallFuture(self._thread.work), self._reset, None)
+
+    def __enter__(self) -> SyncLane:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            self._thread.outcome_of_more(partial(self._lane.__aexit__, None, None, None))
+
+    def _reset(self, _future: CallFuture[None], _nothing: None) -> None:
+        with self._thread.lock:  # the lane's methods are made anew
+            self._lane.reset()
 
 
 def connect_sync(
@@ -126,7 +241,9 @@ class SyncMesh:
             RuntimeError: the mesh is closed, or was used before this process was forked.
         """
         views = [self._view_of(each) for each in endpoints]
-        return reserve_all(self._thread, self._mesh, views, arguments)
+        with self._thread.lock:
+            inner = self._mesh.reserve_all(*(view._endpoint for view in views), **arguments)
+            return SyncReservationOfAll(self._thread, inner)
 
     def _view_of(self, endpoint: str | SyncEndpoint) -> SyncEndpoint:
         if isinstance(endpoint, str):
@@ -157,3 +274,22 @@ class SyncMesh:
 
     def __repr__(self) -> str:
         return repr(self._mesh)
+
+
+class SyncReplicaMesh(SyncMesh):
+    """The client that `slotmesh.mesh_sync()` returns."""
+
+    def __init__(self, addresses: Sequence[str], dialer: Dialer) -> None:
+        following = FollowingMesh(addresses, dialer, has_threads=True)
+        super().__init__(following, 0.0)
+        self.follow = following.follow
+        """As that of `FollowingMesh`."""
+
+    def close(self, grace: float | timedelta | None = None) -> None:
+        """Raises RuntimeError: it ends with its replica."""
+        del grace  # unused
+        raise RuntimeError(SHARED)
+
+    def end(self) -> None:
+        """Ends the client with its replica. Unanswered calls fail."""
+        super().close(0.0)

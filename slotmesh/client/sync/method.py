@@ -6,28 +6,22 @@ raised there, and a lane's calls are in the order in which they were passed to t
 
 from __future__ import annotations
 
-import asyncio
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
-from contextvars import Context, copy_context
+from contextvars import copy_context
 from functools import partial
 from math import inf
 from time import monotonic
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, Unpack
+from typing import Any, Final, Generic, TypeVar, Unpack
 
 from slotmesh.calls.call_options import OptionChanges
+from slotmesh.client.calls.call_spec import NamedMethods
 from slotmesh.client.calls.values import ValueStream
 from slotmesh.client.method import InheritingMethod, Method
 from slotmesh.client.sync.call_future import CallFuture
-from slotmesh.client.sync.thread_map import ThreadMap, wait_for_place
-
-if TYPE_CHECKING:
-    from slotmesh.client.sync.client_thread import ClientThread
-
-if TYPE_CHECKING:
-    from slotmesh.client.sync.client_thread import ClientThread
+from slotmesh.client.sync.client_thread import ClientThread, ThreadMap
 
 ResultT = TypeVar("ResultT")
 OtherT = TypeVar("OtherT")
@@ -55,8 +49,8 @@ class SyncMethod(Generic[ResultT]):
             RuntimeError: the mesh is closed, or used where waiting would never end.
         """
         payload = self._method.encode(args, kwargs)
-        self._thread.check_may_wait()
-        future: CallFuture[ResultT] = CallFuture(self._thread)
+        self._thread.work.check_may_wait()
+        future: CallFuture[ResultT] = CallFuture(self._thread.work)
         try:
             self._make(future, payload, waits=True)
             return future.result()
@@ -73,8 +67,8 @@ class SyncMethod(Generic[ResultT]):
             SlotmeshError: from the future: the call failed, and how.
         """
         payload = self._method.encode(args, kwargs)
-        self._thread.check_may_wait()
-        return self._make(CallFuture(self._thread), payload, waits=True)
+        self._thread.work.check_may_wait()
+        return self._make(CallFuture(self._thread.work), payload, waits=True)
 
     def future(self, *args: Any, **kwargs: Any) -> Future[ResultT]:
         """Makes a call and does not wait. It leaves with its neighbours in one frame.
@@ -89,7 +83,7 @@ class SyncMethod(Generic[ResultT]):
             SlotmeshError: from the future: the call failed, and how.
         """
         payload = self._method.encode(args, kwargs)
-        return self._make(CallFuture(self._thread), payload, waits=False)
+        return self._make(CallFuture(self._thread.work), payload, waits=False)
 
     def map(
         self, *columns: Iterable[Any], return_exceptions: bool = False, timeout: float | None = None
@@ -110,7 +104,7 @@ class SyncMethod(Generic[ResultT]):
             SlotmeshError: a call failed.
             RuntimeError: the mesh is closed, or used where waiting would never end.
         """
-        self._thread.check_may_wait()
+        self._thread.work.check_may_wait()
         until = inf if timeout is None else monotonic() + timeout
         calls = ThreadMap(self._thread, self._method, keeps_failures=return_exceptions)
         try:
@@ -129,8 +123,7 @@ class SyncMethod(Generic[ResultT]):
             SlotmeshError: the call failed, and how.
             RuntimeError: the mesh is closed, or used where waiting would never end.
         """
-        result: ResultT = self._thread.outcome(self._thread.start_task, (self._method.unary, args, kwargs))
-        return result
+        return self._thread.run(partial(self._method.unary, *args, **kwargs))
 
     def stream(self, *args: Any, **kwargs: Any) -> SyncValueStream[ResultT]:
         """Makes a call of a handler that yields: `for value in method.stream(…)`.
@@ -188,7 +181,7 @@ class SyncMethod(Generic[ResultT]):
         if not share.take(1, size):
             timeout_s = self._method.timeout_s
             until = inf if timeout_s is None else monotonic() + timeout_s
-            if not waits or not wait_for_place(share, size, until):
+            if not waits or not share.wait_for_room(size, until):
                 thread.hand_over(future, self._method.refuse, payload)
                 return future
         try:
@@ -222,10 +215,7 @@ class SyncInheritingMethod(SyncMethod[ResultT]):
         return self._in_call().map(*columns, return_exceptions=return_exceptions, timeout=timeout)
 
     def unary(self, *args: Any, **kwargs: Any) -> ResultT:
-        result: ResultT = self._thread.outcome(
-            self._thread.start_task, (self._unary, (copy_context(), args, kwargs), {})
-        )
-        return result
+        return self._thread.run(partial(self._method.unary, *args, **kwargs), copy_context())
 
     def stream(self, *args: Any, **kwargs: Any) -> SyncValueStream[ResultT]:
         stream = partial(copy_context().run, self._method.stream, *args, **kwargs)
@@ -239,15 +229,37 @@ class SyncInheritingMethod(SyncMethod[ResultT]):
         with self._thread.lock:
             return SyncMethod(self._thread, self._method.in_call())
 
-    async def _unary(self, context: Context, args: tuple[Any, ...], kwargs: dict[str, Any]) -> ResultT:
-        """In the client's thread, as if it were the one that makes the call."""
-        call = self._method.unary(*args, **kwargs)
-        return await asyncio.get_running_loop().create_task(call, context=context)
-
 
 def sync_method_of(thread: ClientThread, method: Method[Any]) -> SyncMethod[Any]:
     """The method, for threads."""
     return (SyncInheritingMethod if isinstance(method, InheritingMethod) else SyncMethod)(thread, method)
+
+
+MethodT = TypeVar("MethodT", bound=Callable[..., Any])
+
+
+class SyncNamedMethods(NamedMethods[MethodT]):
+    """As `NamedMethods`, for threads, which share them."""
+
+    def __init__(
+        self, thread: ClientThread, awaited: NamedMethods[Any], for_threads: Callable[[ClientThread, Any], MethodT]
+    ) -> None:
+        """`for_threads` makes the method of a method that is awaited."""
+        super().__init__()
+        self._thread = thread
+        self._awaited = awaited
+        self._for_threads = for_threads
+
+    def _new_method(self, name: str) -> MethodT:
+        with self._thread.lock:
+            return self._for_threads(self._thread, self._awaited.method(name))
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Calls the handler itself, a function or an object with `__call__`, and waits for its result."""
+        return self.method("__call__")(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        return repr(self._awaited)
 
 
 FETCHED_VALUES: Final = 64
@@ -287,7 +299,7 @@ class SyncValueStream(Iterator[ResultT], Generic[ResultT]):
         """Cancels the call, unless it has ended: its handler is closed where it waits. There are no more values."""
         if not self._over:
             self._over = True
-            self._thread.go_on(CallFuture(self._thread), self._values.aclose)
+            self._thread.go_on(CallFuture(self._thread.work), self._values.aclose)
         self._fetched.clear()
         self._failure = None
 
@@ -306,7 +318,7 @@ class SyncValueStream(Iterator[ResultT], Generic[ResultT]):
             raise failure
         if self._over:
             raise StopIteration
-        self._thread.check_may_wait()
+        self._thread.work.check_may_wait()
         try:
             values = self._thread.outcome_of_more(self._take_some)
         except BaseException:  # also Ctrl-C: that ends the iteration, and takes the call back

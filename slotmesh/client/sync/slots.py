@@ -1,8 +1,8 @@
-"""Slots, for threads: `with endpoint.reserve() as slot`.
+"""Slots and direct lanes, for threads: `with endpoint.reserve() as slot`, `with endpoint.direct() as lanes`.
 
-Purpose: a thin layer over `slotmesh.client.slots`; the client's thread holds the slot, renews it, and gives it back.
+Purpose: a thin layer over the asynchronous ones; the client's thread holds the slots, renews them, and gives them back.
 Invariants: as there. Ctrl-C while the block is entered gives the slot back, also one that was granted at that moment.
-Owner: the application; one thread at a time.
+Owner: the application: of a slot one thread at a time, of direct lanes any thread.
 """
 
 from __future__ import annotations
@@ -10,29 +10,54 @@ from __future__ import annotations
 from concurrent.futures import Future
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack
+from typing import Any, Generic, TypeVar, Unpack
 
+from slotmesh.client.slots.direct_lanes import DirectLanes, DirectMethod, DirectOptions
 from slotmesh.client.slots.reservations import Reservation, ReservationOfAll
-from slotmesh.client.slots.slot import ReplicaLoad, Slot, SlotMethod
-from slotmesh.client.slots.terms import DispatchOptions
+from slotmesh.client.slots.slot import DispatchOptions, ReplicaLoad, Slot, SlotMethod
 from slotmesh.client.sync.call_future import CallFuture
-from slotmesh.client.sync.method import SyncValueStream
-
-if TYPE_CHECKING:
-    from slotmesh.client.sync.client_thread import ClientThread
+from slotmesh.client.sync.client_thread import ClientThread
+from slotmesh.client.sync.method import SyncNamedMethods, SyncValueStream
 
 ResultT = TypeVar("ResultT")
 OtherT = TypeVar("OtherT")
 
 
-class SyncSlotMethod(Generic[ResultT]):
-    """Calls one method of the handler in a slot. Get it as an attribute: `slot.generate`."""
+class _InSlots(Generic[ResultT]):
+    """Calls one method in slots, for threads."""
 
     __slots__ = ("_method", "_thread")
 
-    def __init__(self, thread: ClientThread, method: SlotMethod[ResultT]) -> None:
+    def __init__(self, thread: ClientThread, method: SlotMethod[ResultT] | DirectMethod[ResultT]) -> None:
         self._thread = thread
         self._method = method
+
+    def future(self, *args: Any, **kwargs: Any) -> Future[ResultT]:
+        """Makes the call and does not wait. `cancel()` of the future cancels it at its replica.
+
+        Raises as a call does, SlotmeshError from the future.
+        """
+        payload = self._method.encode(args, kwargs)
+        future: CallFuture[ResultT] = CallFuture(self._thread.work)
+        self._thread.hand_over(future, self._begin, payload)
+        return future
+
+    def _outcome(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> ResultT:
+        result: ResultT = self._thread.outcome(self._begin, self._method.encode(args, kwargs))
+        return result
+
+    def _begin(self, future: CallFuture[ResultT], payload: bytes) -> None:
+        future.follow(self._method.begin(payload))
+
+    def __repr__(self) -> str:
+        return repr(self._method)
+
+
+class SyncSlotMethod(_InSlots[ResultT]):
+    """Calls one method of the handler in a slot. Get it as an attribute: `slot.generate`."""
+
+    __slots__ = ()
+    _method: SlotMethod[ResultT]
 
     def __call__(self, *args: Any, **kwargs: Any) -> ResultT:
         """Makes the call that the slot was reserved for, and waits for its result. Ctrl-C cancels the call.
@@ -45,18 +70,7 @@ class SyncSlotMethod(Generic[ResultT]):
             SlotmeshError: the call failed, and how.
             RuntimeError: the mesh is closed, or used where waiting would never end.
         """
-        result: ResultT = self._thread.outcome(self._begin, self._method.encode(args, kwargs))
-        return result
-
-    def future(self, *args: Any, **kwargs: Any) -> Future[ResultT]:
-        """Makes the call and does not wait. `cancel()` of the future cancels it at its replica.
-
-        Raises as a call does, SlotmeshError from the future.
-        """
-        payload = self._method.encode(args, kwargs)
-        future: CallFuture[ResultT] = CallFuture(self._thread)
-        self._thread.hand_over(future, self._begin, payload)
-        return future
+        return self._outcome(args, kwargs)
 
     def stream(self, *args: Any, **kwargs: Any) -> SyncValueStream[ResultT]:
         """Calls a handler that yields: `for value in slot.generate.stream(prompt)`.
@@ -74,14 +88,34 @@ class SyncSlotMethod(Generic[ResultT]):
         """The same method, with results of this type. Raises TypeError if the content type cannot carry it."""
         return SyncSlotMethod(self._thread, self._method.returning(result_type))
 
-    def _begin(self, future: CallFuture[ResultT], payload: bytes) -> None:
-        future.follow(self._method.begin(payload))
 
-    def __repr__(self) -> str:
-        return repr(self._method)
+class SyncDirectMethod(_InSlots[ResultT]):
+    """Calls one method over direct lanes. Get it as an attribute: `lanes.classify`."""
+
+    __slots__ = ()
+    _method: DirectMethod[ResultT]
+
+    def __call__(self, *args: Any, **kwargs: Any) -> ResultT:
+        """Makes a call, and waits for its result. Ctrl-C cancels the call.
+
+        Raises:
+            TypeError: the content type cannot carry the arguments.
+            PayloadTooLarge: the arguments do not fit into one message.
+            SlotmeshError: the call failed, and how.
+            RuntimeError: the mesh is closed, or used where waiting would never end.
+        """
+        return self._outcome(args, kwargs)
+
+    def options(self, **changes: Unpack[DirectOptions]) -> SyncDirectMethod[ResultT]:
+        """The same method, with other options: as `slotmesh.DirectMethod.options`. Raises as that."""
+        return SyncDirectMethod(self._thread, self._method.options(**changes))
+
+    def returning(self, result_type: type[OtherT]) -> SyncDirectMethod[OtherT]:
+        """The same method, with results of this type. Raises TypeError if the content type cannot carry it."""
+        return SyncDirectMethod(self._thread, self._method.returning(result_type))
 
 
-class SyncSlot:
+class SyncSlot(SyncNamedMethods[SyncSlotMethod[Any]]):
     """A permit of one replica, for one call: `slot.generate(prompt)`.
 
     Every attribute that is not listed here is a method of the handler; `method` finds those whose names are. It is
@@ -89,7 +123,7 @@ class SyncSlot:
     """
 
     def __init__(self, thread: ClientThread, slot: Slot) -> None:
-        self._thread = thread
+        super().__init__(thread, slot, SyncSlotMethod)
         self._slot = slot
 
     @property
@@ -117,10 +151,6 @@ class SyncSlot:
         """The replica's running calls and reservations when the slot was granted, this one included."""
         return self._slot.ongoing
 
-    def method(self, name: str) -> SyncSlotMethod[Any]:
-        """The handler's method of that name: for names that are attributes of this class, and for computed ones."""
-        return SyncSlotMethod(self._thread, self._slot.method(name))
-
     def release(self) -> ReplicaLoad:
         """Gives the slot back before its block ends, and returns the load of its replica.
 
@@ -130,28 +160,74 @@ class SyncSlot:
             SlotmeshError: no router could be reached. The lease expires by itself.
             RuntimeError: the mesh is closed, or used where waiting would never end.
         """
-        load: ReplicaLoad = self._thread.outcome(self._thread.start_task, (self._slot.release, (), {}))
-        return load
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Calls the handler itself, a function or an object with `__call__`, and waits for its result."""
-        return self.method("__call__")(*args, **kwargs)
-
-    def __getattr__(self, name: str) -> SyncSlotMethod[Any]:
-        if name.startswith("_"):  # never a handler's method; Python asks for many of these
-            raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
-        return self.method(name)
-
-    def __repr__(self) -> str:
-        return repr(self._slot)
+        return self._thread.run(self._slot.release)
 
 
-class SyncReservation:
-    """`with endpoint.reserve() as slot`: a slot for a block. Made by `SyncEndpoint.reserve`; used once."""
+class SyncDirectLanes(SyncNamedMethods[SyncDirectMethod[Any]]):
+    """Slots of an endpoint's replicas, and calls straight to these: `lanes.classify(pixels)`.
 
-    def __init__(self, thread: ClientThread, reservation: Reservation) -> None:
+    Every attribute that is not listed here is a method of the handler; `method` finds those whose names are. Slots are
+    reserved when calls need them, and given back when they are idle, or the block ends.
+    """
+
+    def __init__(self, thread: ClientThread, lanes: DirectLanes) -> None:
+        super().__init__(thread, lanes, SyncDirectMethod)
+        self._lanes = lanes
+
+    @property
+    def held(self) -> int:
+        """Slots that are held, or being reserved, now."""
+        return self._lanes.held
+
+    def close(self) -> None:
+        """Gives all slots back. Calls that wait are not sent, calls that run are cancelled."""
+        self._thread.outcome_of_more(self._lanes.aclose)
+
+    def __enter__(self) -> SyncDirectLanes:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._thread.outcome_of_more(
+            partial(self._lanes.__aexit__, None if error is None else type(error), error, None)
+        )
+
+
+class _Block:
+    """A block with slots that are reserved for it."""
+
+    def __init__(self, thread: ClientThread, reservation: Reservation | ReservationOfAll) -> None:
         self._thread = thread
         self._reservation = reservation
+
+    def _enter(self) -> Any:
+        try:
+            return self._thread.run(self._reservation.__aenter__)
+        except BaseException:
+            self._thread.go_on(CallFuture(self._thread.work), self._abandon)
+            raise
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self._thread.outcome_of_more(
+                partial(self._reservation.__aexit__, None if error is None else type(error), error, None)
+            )
+        except Exception:
+            if error is None:
+                raise
+
+    async def _abandon(self) -> None:
+        self._reservation.abandon()
+
+    def __repr__(self) -> str:
+        return repr(self._reservation)
+
+
+class SyncReservation(_Block):
+    """`with endpoint.reserve() as slot`: a slot for a block. Made by `SyncEndpoint.reserve`; used once."""
 
     def __enter__(self) -> SyncSlot:
         """Waits for a slot.
@@ -161,52 +237,12 @@ class SyncReservation:
             SlotmeshError: the reservation failed.
             RuntimeError: the mesh is closed, this was entered before, or it is used where waiting would never end.
         """
-        return SyncSlot(self._thread, _enter(self._thread, self._reservation))
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        _leave(self._thread, self._reservation, error)
-
-    def __repr__(self) -> str:
-        return repr(self._reservation)
+        return SyncSlot(self._thread, self._enter())
 
 
-class SyncReservationOfAll:
+class SyncReservationOfAll(_Block):
     """Slots of several endpoints for a block, all or none. Made by `SyncMesh.reserve_all`; used once."""
-
-    def __init__(self, thread: ClientThread, reservation: ReservationOfAll) -> None:
-        self._thread = thread
-        self._reservation = reservation
 
     def __enter__(self) -> tuple[SyncSlot, ...]:
         """Waits until all are had. Raises as `slotmesh.ReservationOfAll` does, and as `SyncReservation`."""
-        return tuple(SyncSlot(self._thread, slot) for slot in _enter(self._thread, self._reservation))
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        _leave(self._thread, self._reservation, error)
-
-    def __repr__(self) -> str:
-        return repr(self._reservation)
-
-
-def _enter(thread: ClientThread, reservation: Reservation | ReservationOfAll) -> Any:
-    try:
-        return thread.outcome(thread.start_task, (reservation.__aenter__, (), {}))
-    except BaseException:
-        thread.go_on(CallFuture(thread), partial(_abandon, reservation))
-        raise
-
-
-def _leave(thread: ClientThread, reservation: Reservation | ReservationOfAll, error: BaseException | None) -> None:
-    try:
-        thread.outcome_of_more(partial(reservation.__aexit__, None if error is None else type(error), error, None))
-    except Exception:
-        if error is None:
-            raise
-
-
-async def _abandon(reservation: Reservation | ReservationOfAll) -> None:
-    reservation.abandon()
+        return tuple(SyncSlot(self._thread, slot) for slot in self._enter())

@@ -221,7 +221,7 @@ def test_cancelled_calls_of_each_kind_are_given_back_when_they_are_dropped() -> 
 def test_of_several_failures_of_a_generation_the_earliest_call_counts(order: tuple[int, ...]) -> None:
     told: list[int] = []
     queue: CallQueue[Any] = CallQueue()
-    stop = StopGenerations[Any](lambda _queue, generation: told.append(generation)).stop_of(queue, "k")
+    stop = StopGenerations(lambda _queue, generation: told.append(generation)).stop_of(queue, "k")
     for call_id in order:
         stop.fail(queue, 1, call_id, Failure(reason=Reason.HANDLER_ERROR, message="no"))
     assert told == [1]

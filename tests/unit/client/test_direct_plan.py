@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from slotmesh.client.direct.places import DirectPlace, Finish, PlacedCall, SendCall, Want
-from slotmesh.client.direct.plan import DirectPlan
+from slotmesh.client.slots.direct_plan import DirectPlace, DirectPlan, Finish, PlacedCall, SendCall, Want
 from slotmesh.errors import Executed, Failure, Reason
 
 LOST = Failure(reason=Reason.REPLICA_LOST, message="lost", executed=Executed.UNKNOWN)

@@ -18,12 +18,10 @@ class Told:
 
     def __init__(self) -> None:
         self.failures: list[int] = []
-        self.generations: StopGenerations[CallQueue[Any]] = StopGenerations(
-            lambda queue, generation: self.failures.append(generation)
-        )
+        self.generations: StopGenerations = StopGenerations(lambda queue, generation: self.failures.append(generation))
         self.queue: CallQueue[Any] = CallQueue()
 
-    def stop(self) -> LaneStop[CallQueue[Any]]:
+    def stop(self) -> LaneStop:
         return self.generations.stop_of(self.queue, "k")
 
 

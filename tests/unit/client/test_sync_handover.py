@@ -16,7 +16,7 @@ from slotmesh.client.sync.client_thread import ClientThread
 
 @pytest.fixture
 def future() -> CallFuture[int]:
-    return CallFuture(ClientThread(Mesh(["localhost:7071"], 1, 1)))
+    return CallFuture(ClientThread(Mesh(["localhost:7071"], 1, 1)).work)
 
 
 def test_whoever_settles_it_after_a_cancel_is_too_late(future: CallFuture[int]) -> None:
@@ -70,18 +70,18 @@ async def test_work_is_begun_in_order_whenever_it_was_put_until_it_is_too_late()
 
     work = ThreadWorkQueue(too_late)
     thread = ClientThread(Mesh(["localhost:7071"], 1, 1))
-    bad: CallFuture[int] = CallFuture(thread)
-    work.put(CallFuture(thread), begin, "before")
+    bad: CallFuture[int] = CallFuture(thread.work)
+    work.put(CallFuture(thread.work), begin, "before")
     work.open(asyncio.get_running_loop())
     work.put(bad, begin, "bad")
-    work.put(CallFuture(thread), begin, "after")
+    work.put(CallFuture(thread.work), begin, "after")
     await asyncio.sleep(0)
     assert begun == ["before", "bad", "after"]
     assert isinstance(bad.exception(0), KeyError)
-    work.put(CallFuture(thread), begin, "later")
+    work.put(CallFuture(thread.work), begin, "later")
     work.end()
     assert late == ["later"]
-    work.put(CallFuture(thread), begin, "too late")
+    work.put(CallFuture(thread.work), begin, "too late")
     await asyncio.sleep(0)
     assert (begun, late) == (["before", "bad", "after"], ["later", "too late"])
 
@@ -97,7 +97,7 @@ async def test_the_loop_takes_turns_and_all_of_it_when_it_has_to(monkeypatch: py
     def put() -> None:
         begun.clear()
         for what in range(10):
-            work.put(CallFuture(thread), lambda _, what: begun.append(what), what)
+            work.put(CallFuture(thread.work), lambda _, what: begun.append(what), what)
 
     put()
     for taken in (4, 8, 10):
@@ -111,7 +111,7 @@ async def test_the_loop_takes_turns_and_all_of_it_when_it_has_to(monkeypatch: py
 def test_what_comes_while_the_loop_ends_has_an_outcome() -> None:
     thread = ClientThread(Mesh(["localhost:7071"], 1, 1))
     thread.start()
-    late: CallFuture[int] = CallFuture(thread)
+    late: CallFuture[int] = CallFuture(thread.work)
 
     async def answer() -> int:
         for _ in range(10):

@@ -10,17 +10,23 @@ from typing import Any, Final
 import pytest
 
 from slotmesh.client.calls.values import ValueStream
-from slotmesh.client.direct import DirectLanes, DirectMethod
 from slotmesh.client.endpoint import Endpoint, Lane
 from slotmesh.client.mesh import Mesh, connect
 from slotmesh.client.method import Method
+from slotmesh.client.slots import DirectLanes, DirectMethod
 from slotmesh.client.slots.reservations import Reservation, ReservationOfAll
 from slotmesh.client.slots.slot import Slot, SlotMethod
 from slotmesh.client.sync import connect_sync
-from slotmesh.client.sync.endpoint import SyncDirectLanes, SyncDirectMethod, SyncEndpoint, SyncLane
-from slotmesh.client.sync.mesh import SyncMesh
+from slotmesh.client.sync.mesh import SyncEndpoint, SyncLane, SyncMesh
 from slotmesh.client.sync.method import SyncMethod, SyncValueStream
-from slotmesh.client.sync.slots import SyncReservation, SyncReservationOfAll, SyncSlot, SyncSlotMethod
+from slotmesh.client.sync.slots import (
+    SyncDirectLanes,
+    SyncDirectMethod,
+    SyncReservation,
+    SyncReservationOfAll,
+    SyncSlot,
+    SyncSlotMethod,
+)
 
 PROTOCOLS: Final = {
     "__aenter__": "__enter__",

@@ -11,22 +11,98 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from enum import Enum, auto
 from math import inf
+from typing import Any, NamedTuple, TypeAlias
 
 from slotmesh.calls.deadline_heap import DeadlineHeap
-from slotmesh.client.direct.places import (
-    DirectCommand,
-    DirectPlace,
-    Finish,
-    GiveBack,
-    PlacedCall,
-    PlaceState,
-    SendCall,
-    TakeCallBack,
-    Want,
-)
 from slotmesh.errors import Executed, Failure, Reason
+
+
+@dataclass(eq=False, slots=True, weakref_slot=True)
+class PlacedCall:
+    """One call. Compared by identity."""
+
+    body: Any
+    """The payload and its future. Opaque to the plan."""
+    deadline: float = inf
+    """Monotonic seconds, exclusive: from then on its caller does not wait for it."""
+    is_idempotent: bool = False
+    """It may be sent again where its outcome is unknown."""
+    is_over: bool = False
+    """It has its outcome, or was cancelled by its caller."""
+    may_have_run: bool = False
+    """It was lost at a replica, and is to be sent again."""
+    attempts: int = 0
+    """How many times it was sent."""
+    place: DirectPlace | None = None
+    """Where it was sent to, and has no answer from."""
+    alarm: float = inf
+    """When the heap reports it as overdue; infinite if it is not watched."""
+
+
+class PlaceState(Enum):
+    """What a place is good for."""
+
+    WANTED = auto()
+    """A slot is being reserved, and handed over to a stream."""
+    IDLE = auto()
+    BUSY = auto()
+    """A call was sent to it, and has no answer."""
+    GONE = auto()
+
+
+@dataclass(eq=False, slots=True)
+class DirectPlace:
+    """A slot that the client holds, or is about to. Compared by identity."""
+
+    state: PlaceState = PlaceState.WANTED
+    call: PlacedCall | None = None
+    """The one that was sent to it, be it over for its caller."""
+    idle_since: float = inf
+    """Monotonic seconds; infinite where it is not idle."""
+    is_leaving: bool = False
+    """Its replica drains: it takes no further call."""
+    slot: Any = None
+    """The slot, as a stream has it; None until one was reserved. Its owner's, opaque to the plan."""
+
+
+class Want(NamedTuple):
+    """Reserve a slot for the place, and hand it over to a stream."""
+
+    place: DirectPlace
+
+
+class SendCall(NamedTuple):
+    """Send the call to its place."""
+
+    call: PlacedCall
+    place: DirectPlace
+    waited: bool
+    """It was not sent when it was made."""
+
+
+class TakeCallBack(NamedTuple):
+    """Cancel the call at the place. The replica answers it all the same."""
+
+    place: DirectPlace
+
+
+class GiveBack(NamedTuple):
+    """Give the slot of the place back; where none is there yet, whatever comes of it."""
+
+    place: DirectPlace
+
+
+class Finish(NamedTuple):
+    """The caller has the outcome: a payload, or a failure."""
+
+    call: PlacedCall
+    outcome: bytes | Failure
+
+
+DirectCommand: TypeAlias = Want | SendCall | TakeCallBack | GiveBack | Finish
 
 MAX_ATTEMPTS = 8
 """How many times a call is sent at most."""
@@ -226,8 +302,6 @@ class DirectPlan:
                     commands.append(_finish(call, CUT_OFF))
             commands.append(self._give_back(place))
         return commands
-
-    # -- within ----------------------------------------------------------------------------------------------------
 
     def _go_on(self, place: DirectPlace, now: float) -> list[DirectCommand]:
         """The place has no call: it gets the next one, waits for one, or goes back."""

@@ -1,20 +1,23 @@
 """The client's side of a direct stream: all slots that direct lanes hold at one replica.
 
-Purpose: frames are sent from where the call is made; outcomes reach the owner from where they are read.
-Invariants: the owner gets no event after `link_lost`, nor after `close`; a call that was sent is answered or lost. A
-replica that answers no renewal for the duration of its leases is given up: its leases have expired.
-Owner: the direct lanes.
+Purpose: frames are sent from where the call is made; what arrives becomes events of the plan where it is read.
+Invariants: the plan gets no event after the stream was lost, nor after `close`; a call that was sent is answered or
+lost. A replica that answers no renewal for the duration of its leases is given up: its leases have expired.
+Owner: the `SlotHolder`, which executes the commands that follow.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any, Protocol, cast
+from typing import Any, NamedTuple, cast
 
 import grpc
 
+from slotmesh.client.slots.direct_plan import DirectCommand, DirectPlace, DirectPlan
+from slotmesh.client.slots.lease import SlotLease
 from slotmesh.errors import Executed, Failure, Reason
 from slotmesh.grpc_internals.call_writer import writer_of
 from slotmesh.runtime.channels import Dialer
@@ -33,30 +36,33 @@ _Call = direct_service_pb2.SlotCall
 _RENEW = Request(renew=direct_service_pb2.RenewAttached())
 
 
-class LinkOwner(Protocol):
-    """Receives the events of a link."""
+Execute = Callable[[list[DirectCommand]], None]
+"""Executes commands of the plan."""
 
-    def slot_attached(self, link: DirectReplicaLink, number: int, failure: Failure | None) -> None:
-        """The slot is attached to the stream, or the failure."""
 
-    def slot_detached(self, link: DirectReplicaLink, number: int, failure: Failure) -> None:
-        """The stream holds the slot no longer, without having given it back."""
+class AttachedSlot(NamedTuple):
+    """The slot of a place, attached to the stream to its replica."""
 
-    def call_answered(self, link: DirectReplicaLink, number: int, outcome: bytes | Failure) -> None:
-        """The call in this slot has ended."""
-
-    def goes_away(self, link: DirectReplicaLink) -> None:
-        """The replica drains."""
-
-    def link_lost(self, link: DirectReplicaLink, failure: Failure) -> None:
-        """The stream is lost, and all its slots. `failure`: of calls that were sent and have no answer."""
+    link: DirectReplicaLink
+    number: int
+    lease: SlotLease
 
 
 class DirectReplicaLink:
     """One stream to one replica."""
 
-    def __init__(self, owner: LinkOwner, slot: slot_service_pb2.Slot, ttl_s: float, dialer: Dialer) -> None:
-        """Connects to the slot's replica immediately, and reports the result to the owner.
+    def __init__(
+        self,
+        slot: slot_service_pb2.Slot,
+        ttl_s: float,
+        dialer: Dialer,
+        plan: DirectPlan,
+        execute: Execute,
+        execute_result: Execute,
+    ) -> None:
+        """Connects to the slot's replica immediately.
+
+        `execute`: executes what follows from an event; `execute_result`: the same after a call that has succeeded.
 
         Raises:
             ValueError: the address is invalid.
@@ -68,7 +74,9 @@ class DirectReplicaLink:
         """The replica drains."""
         self._is_open = False
         """The replica has answered: from now on, calls may have reached it."""
-        self._owner = owner
+        self._plan = plan
+        self._execute = execute
+        self._execute_result = execute_result
         self._address = slot.replica_address
         self._backend = slot.backend
         self._ttl_s = ttl_s
@@ -83,8 +91,8 @@ class DirectReplicaLink:
         """Call id -> slot, of those that have no answer."""
         self._call_in: dict[int, int] = {}
         """Slot -> call id."""
-        self.held: set[int] = set()
-        """Slots that were attached, and not given back."""
+        self.places: dict[int, DirectPlace] = {}
+        """Slot -> its place: slots that were attached, or are about to be, and were not given back."""
         self._loop = asyncio.get_running_loop()
         self._silent_since: float | None = None
         """When the oldest unanswered renewal was sent; monotonic seconds."""
@@ -95,15 +103,14 @@ class DirectReplicaLink:
 
     # -- up --------------------------------------------------------------------------------------------------------
 
-    def attach(self, token: str, endpoint: str) -> int:
-        """Attaches a slot; returns its number on the stream."""
-        self._last_number += 1
-        number = self._last_number
-        self.held.add(number)
-        request = Request(attach=direct_service_pb2.AttachSlot(slot_id=number, token=token, endpoint=endpoint))
-        request.attach.ttl.FromNanoseconds(round(self._ttl_s * 1e9))
-        self._writer.send(request)
-        return number
+    def attach(self, place: DirectPlace, lease: SlotLease) -> None:
+        """Attaches the slot of a place."""
+        self._last_number = number = self._last_number + 1
+        self.places[number] = place
+        place.slot = AttachedSlot(self, number, lease)
+        attached = direct_service_pb2.AttachSlot(slot_id=number, token=lease.wire.token, endpoint=lease.endpoint)
+        attached.ttl.FromNanoseconds(round(self._ttl_s * 1e9))
+        self._writer.send(Request(attach=attached))
 
     def call(self, number: int, options: call_pb2.CallOptions, payload: bytes) -> None:
         """Sends a call to a free slot."""
@@ -119,10 +126,11 @@ class DirectReplicaLink:
             self._writer.send(Request(cancel=direct_service_pb2.CancelSlotCall(call_id=call_id)))
 
     def detach(self, number: int) -> None:
-        """Gives a slot back."""
-        self.held.discard(number)
+        """Gives a slot back, unless the stream is over."""
+        self.places.pop(number, None)
         self._forget_call(number)
-        self._writer.send(Request(detach=direct_service_pb2.DetachSlot(slot_id=number)))
+        if not self.is_over:
+            self._writer.send(Request(detach=direct_service_pb2.DetachSlot(slot_id=number)))
 
     async def close(self) -> None:
         """Ends the stream, once everything was sent. Never raises."""
@@ -161,12 +169,7 @@ class DirectReplicaLink:
             case "failed":
                 self._answered(response.failed.call_id, from_wire(response.failed.failure))
             case "attached":
-                wire = response.attached
-                failure = from_wire(wire.failure) if wire.HasField("failure") else None
-                if failure is not None:
-                    self.held.discard(wire.slot_id)
-                if not self.is_over:
-                    self._owner.slot_attached(self, wire.slot_id, failure)
+                self._attached(response.attached)
             case "detached":
                 self._detached(response.detached)
             case "opened" if DIRECT_CALLS in response.opened.features:
@@ -174,24 +177,44 @@ class DirectReplicaLink:
             case "opened":
                 self._lose_all(_unknown_there(self.replica_id, self._address))
             case "go_away":
-                self.is_leaving = True
-                if not self.is_over:
-                    self._owner.goes_away(self)
+                self._leave()
             case "renewed" | None:
                 pass
+
+    def _attached(self, wire: direct_service_pb2.SlotAttached) -> None:
+        place = self.places.get(wire.slot_id)
+        if place is None or self.is_over:
+            return
+        if not wire.HasField("failure"):
+            self._execute(self._plan.place_ready(place, self._loop.time()))
+            return
+        del self.places[wire.slot_id]
+        failure = from_wire(wire.failure)
+        place.slot.lease.call_ended(failure)
+        self._execute(self._plan.place_refused(place, failure, self._loop.time(), is_final=False))
 
     def _detached(self, wire: direct_service_pb2.SlotDetached) -> None:
         """Ignored for a slot that was given back, and if the replica is of a newer version."""
         if wire.HasField("failure"):
-            self.held.discard(wire.slot_id)
+            place = self.places.pop(wire.slot_id, None)
             self._forget_call(wire.slot_id)
-            if not self.is_over:
-                self._owner.slot_detached(self, wire.slot_id, from_wire(wire.failure))
+            if place is not None and not self.is_over:
+                self._execute(self._plan.places_lost([place], from_wire(wire.failure), self._loop.time()))
 
     def _answered(self, call_id: int, outcome: bytes | Failure) -> None:
         number = self._slot_of.pop(call_id, None)
-        if number is not None and self._call_in.pop(number, None) is not None and not self.is_over:
-            self._owner.call_answered(self, number, outcome)
+        if number is None or self._call_in.pop(number, None) is None or self.is_over:
+            return
+        place = self.places.get(number)
+        if place is not None:
+            execute = self._execute if isinstance(outcome, Failure) else self._execute_result
+            execute(self._plan.answered(place, outcome, self._loop.time()))
+
+    def _leave(self) -> None:
+        self.is_leaving = True
+        if not self.is_over:
+            for place in list(self.places.values()):
+                self._execute(self._plan.place_leaves(place, self._loop.time()))
 
     def _forget_call(self, number: int) -> None:
         call_id = self._call_in.pop(number, None)
@@ -234,9 +257,19 @@ class DirectReplicaLink:
         )
 
     def _lose_all(self, failure: Failure) -> None:
-        if not self.is_over:
-            self._end()
-            self._owner.link_lost(self, failure)
+        """`failure`: of calls that were sent and have no answer."""
+        if self.is_over:
+            return
+        self._end()
+        lost, self.places = list(self.places.values()), {}
+        for place in lost:
+            place.slot.lease.call_ended(cut_off=True)
+        now = self._loop.time()
+        if failure.reason is not Reason.NOT_IMPLEMENTED:
+            self._execute(self._plan.places_lost(lost, failure, now))
+            return
+        for place in lost:
+            self._execute(self._plan.place_refused(place, failure, now, is_final=True))
 
     def _end(self) -> None:
         self.is_over = True
