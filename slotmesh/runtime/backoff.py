@@ -7,7 +7,14 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from math import inf
+from typing import Final
+
+from slotmesh.foreign import described, type_name
+
+FORGOTTEN_AFTER_S: Final = 120.0
+"""A failure that has not occurred for this long is reported as a new one: twice the longest interval."""
 
 
 class Backoff:
@@ -65,3 +72,44 @@ class WarningBackoff:
     def reset(self) -> None:
         """Call after a success: the next failure is logged immediately."""
         self._rest_s, self._due_at, self._left_out = self._initial_s, -inf, 0
+
+
+@dataclass(slots=True)
+class _KnownFailure:
+    """The failures of one class of exceptions."""
+
+    warnings: WarningBackoff = field(default_factory=WarningBackoff)
+    failed_at: float = -inf
+    reported: str = ""
+    """The text that was logged last."""
+
+
+@dataclass(frozen=True, slots=True)
+class DueReport:
+    """A failure that should be logged."""
+
+    what: str
+    """The class and the text of the exception."""
+    times_before: int
+    """The number of failures of this class that were not logged since the last one that was."""
+    traceback: Exception | None
+    """The exception, if its traceback should be logged: None if the same failure was logged before."""
+
+
+class FailureReports:
+    """Decides which failures of work that is tried again are logged: each class of exceptions backs off by itself."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, _KnownFailure] = {}
+
+    def take(self, error: Exception, now: float) -> DueReport | None:
+        """Call at each failure. None: it is not logged."""
+        kind, what = type_name(error), described(error)
+        known = self._known.get(kind)
+        if known is None or now - known.failed_at >= FORGOTTEN_AFTER_S:
+            known = self._known[kind] = _KnownFailure()
+        known.failed_at = now
+        if (times_before := known.warnings.take(now)) is None:
+            return None
+        is_same, known.reported = known.reported == what, what
+        return DueReport(what, times_before, None if is_same else error)

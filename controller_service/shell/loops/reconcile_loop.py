@@ -11,7 +11,7 @@ Owner: one task.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -48,6 +48,7 @@ from controller_service.shell.members.tables import EarlierTables, TableBoard, i
 from controller_service.shell.mesh_state import Concern, Key, MeshState, WorkQueue
 from controller_service.store.protocol import Conflict, Store
 from slotmesh.logs import get_logger
+from slotmesh.runtime.backoff import FailureReports
 from slotmesh.runtime.loop_slices import LoopSlices
 
 REST_SHARE: Final = 4.0
@@ -61,6 +62,8 @@ PLANNED_WITHIN_S: Final = 0.1
 """The event loop's time in which a pass plans endpoints; those that are left have their turn in the next pass."""
 FIRST_RETRY_S: Final = 0.1
 LONGEST_RETRY_S: Final = 30.0
+MOST_NAMED: Final = 8
+"""Concerns that the log names of a failure."""
 
 _log = get_logger(__name__)
 
@@ -94,6 +97,7 @@ class ReconcileLoop:
         self._left: dict[str, None] = {}
         """Endpoints that the last pass had no time for."""
         self._errors: dict[Key, int] = {}
+        self._failures = FailureReports()
         self._concerns: Concerns | None = None
         self._concerns_of: tuple[object, ...] = ()
 
@@ -143,8 +147,8 @@ class ReconcileLoop:
                 continue
             try:
                 outcome = await self._look_at_backend(key.name)
-            except Exception:  # noqa: BLE001 - whatever it is, other keys go on, and this one is tried again
-                self._failed([key])
+            except Exception as error:  # noqa: BLE001 - whatever it is, other keys go on, and this one is tried again
+                self._failed([key], error)
             else:
                 self._done(key, outcome.retry_after_s)
             endpoints.update(dict.fromkeys(sorted(self._find_concerns().endpoints_of.get(key.name, ()))))
@@ -155,8 +159,8 @@ class ReconcileLoop:
             # An operator was faster: look again at what there is now.
             self._add(Concern.ENDPOINT, endpoints)
             self._queue.add(Key(Concern.TABLE))
-        except Exception:  # noqa: BLE001 - as above
-            self._failed([Key(Concern.TABLE), *(Key(Concern.ENDPOINT, name) for name in endpoints)])
+        except Exception as error:  # noqa: BLE001 - as above
+            self._failed([Key(Concern.TABLE), *(Key(Concern.ENDPOINT, name) for name in endpoints)], error)
 
     async def _look_at_backend(self, name: str) -> BackendOutcome:
         desired, state = self._store.read(), self._state
@@ -311,10 +315,18 @@ class ReconcileLoop:
         if retry_after_s is not None:
             self._queue.add_after(key, retry_after_s)
 
-    def _failed(self, keys: Collection[Key]) -> None:
-        """Called while an exception is handled, which is that of all the keys."""
-        names = [f"{key.concern.value} {key.name}".rstrip() for key in keys]
-        _log.exception("reconciling failed; it is tried again", concerns=names)
+    def _failed(self, keys: Sequence[Key], error: Exception) -> None:
+        """Tries the keys again later. A failure that repeats is logged less and less often."""
+        if (due := self._failures.take(error, self._state.clock.now())) is not None:
+            names = [f"{key.concern.value} {key.name}".rstrip() for key in keys[:MOST_NAMED]]
+            _log.error(
+                "reconciling failed; it is tried again",
+                concerns=names,
+                more=len(keys) - len(names),
+                why=due.what,
+                times_before=due.times_before,
+                exc_info=due.traceback,
+            )
         for key in keys:
             streak = self._errors.get(key, 0)
             self._errors[key] = streak + 1

@@ -31,6 +31,7 @@ from controller_service.shell.mesh_state import MeshState
 from controller_service.store.protocol import Store
 from slotmesh.errors import SlotmeshError
 from slotmesh.logs import get_logger
+from slotmesh.runtime.backoff import FailureReports
 from slotmesh.status import to_exception
 
 LOOK_EVERY_S: Final = 1.0
@@ -66,6 +67,7 @@ class Shifter:
         self._state = state
         self._watched: dict[str, WatchedShift] = {}
         self._started_at = state.clock.now()
+        self._failures = FailureReports()
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -83,7 +85,13 @@ class Shifter:
                 try:
                     await self._look_at(name)
                 except SlotmeshError as failure:
-                    _log.warning("a shift could not be carried on; it is tried again", endpoint=name, why=str(failure))
+                    self._failed(name, failure)
+
+    def _failed(self, name: str, failure: SlotmeshError) -> None:
+        """A failure that repeats is logged less and less often."""
+        if (due := self._failures.take(failure, self._state.clock.now())) is not None:
+            text = "a shift could not be carried on; it is tried again"
+            _log.warning(text, endpoint=name, why=str(failure), times_before=due.times_before)
 
     def known(self, name: str) -> tuple[Mapping[str, CallEnds], Mapping[str, CallEnds], str]:
         """The figures of a shift's present step, by backend and by shadow, and what its next step waits for."""

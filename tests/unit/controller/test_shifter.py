@@ -313,14 +313,16 @@ async def test_no_step_goes_to_a_backend_without_a_ready_replica() -> None:
     assert bench.shift.number == 2
 
 
-async def test_what_cannot_be_stored_is_tried_again_with_the_same_figures() -> None:
+async def test_what_cannot_be_stored_is_tried_again_with_the_same_figures(caplog: pytest.LogCaptureFixture) -> None:
     bench = await bench_of(ERRORS)
     store = bench.store
     assert isinstance(store, FullStore)
     bench.report(replace(CALLS, failed=50, total=150))
     store.is_full = True
-    await bench.shifter.look()
+    for _ in range(9):
+        await bench.shifter.look()
     assert bench.shift.is_under_way
+    assert len([it for it in caplog.records if "could not be carried on" in it.getMessage()]) == 1
     store.is_full = False
     await bench.shifter.look()
     assert (bench.shift.phase, bench.weights) == (ShiftPhase.TAKEN_BACK, {"v1": 1.0})

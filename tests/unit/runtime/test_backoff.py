@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slotmesh.runtime.backoff import Backoff, WarningBackoff
+from slotmesh.runtime.backoff import FORGOTTEN_AFTER_S, Backoff, FailureReports, WarningBackoff
 
 
 def test_the_ceiling_doubles_up_to_the_maximum_and_starts_again() -> None:
@@ -37,3 +37,30 @@ def test_warnings_that_repeat_are_logged_ever_less_often_and_news_at_once() -> N
     warnings.reset()
     assert warnings.take(300.0) == 0
     assert warnings.take(301.0) is None
+
+
+def test_of_failures_that_repeat_each_class_is_reported_ever_less_often_with_one_traceback() -> None:
+    reports = FailureReports()
+    full, other, typo = OSError("disk full"), OSError("disk gone"), ValueError("no")
+    due = {now: report for now in range(600) if (report := reports.take(full, now / 10)) is not None}
+    assert [*due] == [0, 20, 60, 140, 300]
+    assert [it.times_before for it in due.values()] == [0, 19, 39, 79, 159]
+    assert [it.traceback for it in due.values()] == [full, None, None, None, None]
+    assert {it.what for it in due.values()} == {"OSError: disk full"}
+    news = reports.take(typo, 60.0)
+    assert news is not None
+    assert (news.times_before, news.traceback) == (0, typo)
+    assert reports.take(other, 61.9) is None
+    later = reports.take(other, 62.0)
+    assert later is not None
+    assert (later.what, later.traceback) == ("OSError: disk gone", other)
+
+
+@pytest.mark.parametrize(("rest_s", "is_new"), [(FORGOTTEN_AFTER_S - 0.1, False), (FORGOTTEN_AFTER_S, True)])
+def test_a_failure_that_comes_back_after_a_long_time_is_new(rest_s: float, is_new: bool) -> None:
+    reports, error = FailureReports(), OSError("disk full")
+    for now in (0.0, 1.0, 1.5):
+        reports.take(error, now)
+    again = reports.take(error, 1.5 + rest_s)
+    assert again is not None
+    assert (again.times_before == 0, again.traceback is not None) == (is_new, is_new)
