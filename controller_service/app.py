@@ -164,9 +164,9 @@ async def _controller_of(
     lease_s, launches = settings.lease.total_seconds(), settings.launcher == "process"
     archive = await EventArchive.open(new_id(8), store.events, settings.event_bounds, clock.time_of_day())
     feed, queue, board = archive.feed, WorkQueue[Key](), TableBoard()
-    leadership = LeadershipBoard(store)
     known = restored(store.read(), generation=store.generation, launches=launches, now=clock.now())
     state = MeshState(clock, queue, feed, known)
+    leadership = LeadershipBoard(store, state)
     leadership.newer = newer = NewerMembers(store, state, heard_within_s=heard_within_s)
     replicas = _links_to(known, ReplicaLinks(state, store, newer, lease_s=lease_s), board, leadership)
     journal = ChangeJournal(state)

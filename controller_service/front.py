@@ -170,6 +170,7 @@ class Front:
             info.controller.leads = True
             info.controller.knows_request_ids = True
             info.controller.term = leads.standing.term
+            info.controller.leads_since_time.FromMicroseconds(round(leads.since_s * 1e6))
             info.controller.leader_address = leads.address
             info.controller.standby_addresses.extend(leads.standing.standbys)
             info.controller.store_problem = leads.standing.problem

@@ -24,6 +24,7 @@ from controller_service.app import (
 from controller_service.config import MEMORY, ControllerSettings, policy_names
 from controller_service.core.desired.planning import ChangeTerms
 from controller_service.core.desired.revisions import ChangeOrigin
+from controller_service.core.events import EventKind
 from controller_service.front import Front
 from controller_service.shell.changes.configurator import Configurator
 from controller_service.shell.launchers.launch_directory import LaunchDirectory, default_directory
@@ -135,6 +136,8 @@ class ControllerLife:
             patience_s=PREDECESSOR_S if waited else 0.0,
             is_held=spec is not None or self._settings.await_apply,
         ) as controller:
+            took_over = f", in place of {candidacy.leader.name}" if waited else ", since its start"
+            controller.leadership.announce(EventKind.CONTROLLER_LEADS, f"leads, term {store.term}{took_over}")
             observe(self._metrics, controller)
             if spec is not None:
                 await apply_spec(spec, controller.configurator)

@@ -80,6 +80,12 @@ class EventKind(Enum):
     ROUTE_DELETED = 52
     STATE_OUTDATED = 60
     """A member holds a newer table than the state file: nothing is reconciled."""
+    CONTROLLER_LEADS = 61
+    """A controller has begun to lead."""
+    STATE_NOT_WRITABLE = 62
+    """The leader's state cannot be written: changes are refused."""
+    STATE_WRITABLE = 63
+    """The leader's state can be written again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -143,8 +143,12 @@ _log = get_logger(__name__)
 class LeadershipBoard:
     """Holds the newest, and wakes the streams that announce it to members."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, state: MeshState) -> None:
+        """This controller leads from now on."""
         self._store = store
+        self._state = state
+        self.since_s = state.clock.time_of_day()
+        """When it began to lead, seconds since 1970."""
         self._listeners: dict[Callable[[], None], None] = {}
         self.address = ""
         """Where others reach this controller; empty while that is not known."""
@@ -180,6 +184,10 @@ class LeadershipBoard:
             self.lost = str(lost)
             on_lost()
 
+    def announce(self, kind: EventKind, message: str) -> None:
+        """Publishes an event about this controller."""
+        self._state.tell(Notice(kind=kind, subject=f"controller/{self.address}", message=message))
+
     def listen(self, listener: Callable[[], None]) -> None:
         """Is called when `controllers` may have changed."""
         self._listeners[listener] = None
@@ -189,10 +197,11 @@ class LeadershipBoard:
 
     def _post(self, standing: Standing) -> None:
         if standing.problem != self.standing.problem:
+            kind, message = EventKind.STATE_WRITABLE, "the state can be written again"
             if standing.problem:
-                _log.error("the state cannot be written: what is stored stays in force", reason=standing.problem)
-            else:
-                _log.info("the state can be written again")
+                kind = EventKind.STATE_NOT_WRITABLE
+                message = f"the state cannot be written: what is stored stays in force: {standing.problem}"
+            self.announce(kind, message)
         if (standing.standbys, standing.waiting) != (self.standing.standbys, self.standing.waiting):
             _log.info(
                 "controllers that stand by",

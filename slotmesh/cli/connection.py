@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
+from datetime import UTC
 from typing import Any, Final
 
 import grpc
@@ -216,6 +217,8 @@ async def standing_of(channel: grpc.aio.Channel, peer: Peer) -> ControllerStatus
         leader_address=said.leader_address,
         standby_addresses=tuple(said.standby_addresses),
         newer_members=tuple(said.newer_members),
+        leads_since=said.leads_since_time.ToDatetime(UTC) if said.HasField("leads_since_time") else None,
+        store_problem=said.store_problem,
         knows_request_ids=said.knows_request_ids,
         generation=info.incarnation,
     )

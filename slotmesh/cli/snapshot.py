@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from types import MappingProxyType
 from typing import Final
 
@@ -100,6 +101,10 @@ class ControllerStatus:
     """The controllers that stand by for it."""
     newer_members: tuple[str, ...] = ()
     """Why it reconciles nothing: members that hold a newer state than its store. Empty: it does."""
+    leads_since: datetime | None = None
+    """When it began to lead; None if it does not lead, or does not report it."""
+    store_problem: str = ""
+    """Why its state cannot be written now, and the way out; empty if it can."""
     knows_request_ids: bool = False
     """A request that is repeated with its id is carried out once there."""
     generation: str = ""

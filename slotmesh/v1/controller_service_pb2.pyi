@@ -278,6 +278,12 @@ class _EventKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_EventKind.V
     """A member has a newer table than the controller's state file; the controller reconciles nothing until this is
     resolved.
     """
+    EVENT_KIND_CONTROLLER_LEADS: _EventKind.ValueType  # 61
+    """A controller has begun to lead; its subject is `controller/HOST:PORT`."""
+    EVENT_KIND_STATE_NOT_WRITABLE: _EventKind.ValueType  # 62
+    """The leader cannot write its state: changes are refused, the stored state stays in effect."""
+    EVENT_KIND_STATE_WRITABLE: _EventKind.ValueType  # 63
+    """The leader can write its state again."""
 
 class EventKind(_EventKind, metaclass=_EventKindEnumTypeWrapper):
     """Kinds of events."""
@@ -366,6 +372,12 @@ EVENT_KIND_STATE_OUTDATED: EventKind.ValueType  # 60
 """A member has a newer table than the controller's state file; the controller reconciles nothing until this is
 resolved.
 """
+EVENT_KIND_CONTROLLER_LEADS: EventKind.ValueType  # 61
+"""A controller has begun to lead; its subject is `controller/HOST:PORT`."""
+EVENT_KIND_STATE_NOT_WRITABLE: EventKind.ValueType  # 62
+"""The leader cannot write its state: changes are refused, the stored state stays in effect."""
+EVENT_KIND_STATE_WRITABLE: EventKind.ValueType  # 63
+"""The leader can write its state again."""
 Global___EventKind: _TypeAlias = EventKind  # noqa: Y015
 
 @_typing.final

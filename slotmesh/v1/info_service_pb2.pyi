@@ -77,6 +77,7 @@ class ControllerStanding(_message.Message):
     STANDBY_ADDRESSES_FIELD_NUMBER: _builtins.int
     STORE_PROBLEM_FIELD_NUMBER: _builtins.int
     NEWER_MEMBERS_FIELD_NUMBER: _builtins.int
+    LEADS_SINCE_TIME_FIELD_NUMBER: _builtins.int
     KNOWS_REQUEST_IDS_FIELD_NUMBER: _builtins.int
     leads: _builtins.bool
     """It leads. Otherwise it stands by, or is about to start or end leading, and refuses all rpcs of operators and
@@ -105,6 +106,10 @@ class ControllerStanding(_message.Message):
         it reconciles. See `ControllerService.AdoptState`.
         """
 
+    @_builtins.property
+    def leads_since_time(self) -> _timestamp_pb2.Timestamp:
+        """When it began to lead. Unset if it does not, and from older controllers."""
+
     def __init__(
         self,
         *,
@@ -114,11 +119,12 @@ class ControllerStanding(_message.Message):
         standby_addresses: _abc.Iterable[_builtins.str] | None = ...,
         store_problem: _builtins.str = ...,
         newer_members: _abc.Iterable[_builtins.str] | None = ...,
+        leads_since_time: _timestamp_pb2.Timestamp | None = ...,
         knows_request_ids: _builtins.bool = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["leads_since_time", b"leads_since_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["knows_request_ids", b"knows_request_ids", "leader_address", b"leader_address", "leads", b"leads", "newer_members", b"newer_members", "standby_addresses", b"standby_addresses", "store_problem", b"store_problem", "term", b"term"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["knows_request_ids", b"knows_request_ids", "leader_address", b"leader_address", "leads", b"leads", "leads_since_time", b"leads_since_time", "newer_members", b"newer_members", "standby_addresses", b"standby_addresses", "store_problem", b"store_problem", "term", b"term"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from pathlib import Path
 from urllib.error import HTTPError
 from urllib.request import urlopen
@@ -51,6 +52,11 @@ async def test_it_is_told_by_the_leader_and_found_by_check(tmp_path: Path) -> No
         found = await slotmesh("check", "--address", controller.address)
         assert found.status == 4
         assert f"{controller.address} cannot write its state, and refuses changes: {state}: was moved" in found.out
+        shown = await slotmesh("status", "--address", controller.address)
+        assert f"The state cannot be written, and changes are refused: {state}: was moved" in shown.out
+        assert " leader, term 1 since 20" in shown.out
+        document = json.loads((await slotmesh("status", "--json", "--address", controller.address)).out)
+        assert document["store_problem"] == await problem()
         elsewhere.rename(state)
 
         async def is_over() -> bool:
@@ -59,6 +65,15 @@ async def test_it_is_told_by_the_leader_and_found_by_check(tmp_path: Path) -> No
         await eventually(is_over, what="it ends without a change", timeout=30)
         assert (await readyz(controller))[0] == 200
         await controller.apply(MESH.replace("v1: {}", "v1: {num_replicas: 2}"))
+        await controller.end()
+    async with LivingController(state) as controller:
+        await controller.leads()
+        past = (await slotmesh("events", f"controller/{controller.address}", "--address", controller.address)).out
+        told = (await slotmesh("events", "controller/*", "--output", "json", "--address", controller.address)).out
+        kinds = [it["kind"] for it in json.loads(told)["events"]]
+        assert kinds == ["controller-leads", "state-not-writable", "state-writable", "controller-leads"]
+        assert f"{state}: was moved" in json.loads(told)["events"][1]["message"]
+        assert "controller-leads" in past
 
 
 async def readyz(controller: LivingController) -> tuple[int, str]:

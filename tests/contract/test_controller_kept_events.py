@@ -91,11 +91,15 @@ async def test_a_standby_that_takes_over_shows_the_events_of_the_leader(tmp_path
     async with leader_and_standby(tmp_path / "state") as (leader, standby):
         await leader.apply(MESH)
         before = await events(leader.operator)
-        assert [it.subject for it in before] == ["backend/v1"]
+        assert [it.subject for it in before] == [f"controller/{leader.address}", "backend/v1"]
+        assert (before[0].kind, before[0].message) == (pb.EVENT_KIND_CONTROLLER_LEADS, "leads, term 1, since its start")
         await leader.end()
         await standby.leads()
         after = await events(standby.operator)
-        assert [it.cursor for it in after[:1]] == [before[0].cursor]
+        assert [it.cursor for it in after[:2]] == [it.cursor for it in before]
+        (took_over,) = (it for it in after[2:] if it.kind == pb.EVENT_KIND_CONTROLLER_LEADS)
+        assert took_over.subject == f"controller/{standby.address}"
+        assert took_over.message.startswith(f"leads, term 2, in place of the controller at {leader.address}")
 
 
 @pytest.mark.asyncio

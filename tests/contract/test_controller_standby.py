@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
@@ -310,6 +311,8 @@ async def test_commands_ask_the_one_that_leads(tmp_path: Path, monkeypatch: pyte
         async with Operator.at(f"{standby.address},{leader.address}") as operator:
             now = await operator.standing()
             assert (now.address, now.leads, now.standby_addresses) == (leader.address, True, (standby.address,))
+            assert now.leads_since is not None
+            assert abs((datetime.now(UTC) - now.leads_since).total_seconds()) < 60.0
         with stolen_lock(tmp_path / "state"):
             await leader.running
             with pytest.raises(CommandFailed) as failed:

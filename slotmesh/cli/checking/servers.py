@@ -46,7 +46,8 @@ def controllers(seen: SeenMesh) -> Iterator[MeshFinding]:
         fix = "end all but one, and start them with one --state file: only one can have its lock"
         yield MeshFinding(section, Severity.ERROR, "", f"several controllers lead: {named}", fix)
     elif standing is not None:
-        yield ok(section, f"{standing.address} leads, term {standing.term}")
+        since = "" if standing.leads_since is None else f" since {_when(standing.leads_since.timestamp())}"
+        yield ok(section, f"{standing.address} leads, term {standing.term}{since}")
     for address, each in leaders.items():
         if each.store_problem:
             text = f"{address} cannot write its state, and refuses changes: {each.store_problem}"

@@ -152,7 +152,8 @@ class _Loads:
 
 def status_document(address: str, snapshot: Snapshot, load: MeshFigures = NO_FIGURES) -> dict[str, Any]:
     """The mesh as values of JSON. Replicas, routers and rollouts are the messages of these names."""
-    members, loads, controller = snapshot.members, _Loads(load), snapshot.controller
+    members, loads = snapshot.members, _Loads(load)
+    controller = snapshot.controller or ControllerStatus(address=address, leads=True)
 
     def endpoint_document(it: Endpoint) -> dict[str, Any]:
         traffic = dict(it.traffic.weights) if it.traffic else None
@@ -185,9 +186,11 @@ def status_document(address: str, snapshot: Snapshot, load: MeshFigures = NO_FIG
     return {
         "controller": address,
         "leads": True,
-        "term": controller.term if controller is not None else 0,
-        "standbys": list(controller.standby_addresses) if controller is not None else [],
-        "newer_members": list(controller.newer_members) if controller is not None else [],
+        "term": controller.term,
+        "leads_since": None if controller.leads_since is None else controller.leads_since.isoformat(),
+        "store_problem": controller.store_problem,
+        "standbys": list(controller.standby_addresses),
+        "newer_members": list(controller.newer_members),
         "generation": members.generation,
         "revision": members.revision,
         "endpoints": [*map(endpoint_document, snapshot.endpoints)],
@@ -209,6 +212,8 @@ def print_tables(
     console, members = console_of(out), snapshot.members
     state = "on hold" if snapshot.is_on_hold else f"revision {members.revision}"
     console.print(f"controller {address}{leader_text(snapshot.controller)}  {state}")
+    if snapshot.controller is not None and (problem := snapshot.controller.store_problem):
+        console.print(Text(f"The state cannot be written, and changes are refused: {problem}", style="red"))
     if snapshot.controller is not None and (lines := newer_members_text(snapshot.controller.newer_members)):
         console.print(Text(lines, style="red"))
     _print_tables(console, snapshot, _Loads(load))

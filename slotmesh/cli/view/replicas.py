@@ -183,7 +183,8 @@ def leader_text(status: ControllerStatus | None) -> str:
     if status is None or not status.term:
         return ""
     standbys = f", standby: {', '.join(status.standby_addresses)}" if status.standby_addresses else ""
-    return f"  leader, term {status.term}{standbys}"
+    since = "" if status.leads_since is None else f" since {status.leads_since.astimezone():%Y-%m-%d %H:%M:%S}"
+    return f"  leader, term {status.term}{since}{standbys}"
 
 
 def standby_text(status: ControllerStatus) -> str:
