@@ -56,6 +56,16 @@ def ok(section: Section, text: str) -> MeshFinding:
     return MeshFinding(section, Severity.OK, "", text)
 
 
+_CREDENTIALS: Final = ("certificate", "credential", "token")
+
+
+def credential_fix(why: str) -> str:
+    """The advice if a member is refused for its certificate or token, by the reason; empty for other reasons."""
+    if not any(word in why for word in _CREDENTIALS):
+        return ""
+    return "give it a certificate or token that is valid (`slotmesh certs show`, `slotmesh certs rotate`)"
+
+
 _ROLES: Final = {"router": Role.ROUTER, "replica": Role.REPLICA}
 
 

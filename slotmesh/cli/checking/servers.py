@@ -18,6 +18,7 @@ from slotmesh.cli.checking.seen import (
     ServerAnswer,
     Severity,
     TlsFacts,
+    credential_fix,
     ok,
 )
 from slotmesh.security.identity import identity_of, trust_domain_of
@@ -105,6 +106,7 @@ def _unreached(seen: SeenMesh, answer: ServerAnswer) -> MeshFinding:
         severity = Severity.WARNING
         fix = "routers have links to it; slots can be used straight at it only from where it is reached"
     text = f"{announced.kind} {announced.address} does not answer from here: {answer.problem}"
+    fix = credential_fix(answer.problem) or fix
     return MeshFinding(Section.REACHABILITY, severity, announced.subject, text, fix)
 
 
@@ -331,6 +333,7 @@ def _of_ingress(answer: ServerAnswer, facts: IngressFacts) -> MeshFinding | None
     if facts.not_ready:
         text = f"ingress {address} is not ready: {facts.not_ready}"
         fix = "it has to reach a controller (--controller) for its routes, and routers (--routers) for calls"
+        fix = credential_fix(facts.not_ready) or fix
         return MeshFinding(Section.HTTP, Severity.ERROR, subject, text, fix)
     if facts.routes_held:
         text = f"ingress {address} keeps its routes: the state file of the controller that it follows is an older copy"

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Final
 
-from slotmesh.cli.checking.seen import MeshFinding, Section, SeenMesh, Severity, ok
+from slotmesh.cli.checking.seen import MeshFinding, Section, SeenMesh, Severity, credential_fix, ok
 from slotmesh.cli.documents import time_of
 from slotmesh.cli.parameters import REPLICA
 from slotmesh.cli.snapshot import FAILED_STATE, READY_STATE, Snapshot, is_paused
@@ -51,6 +51,8 @@ def routers(seen: SeenMesh) -> Iterator[MeshFinding]:
             fix = "see that the addresses which these announce (--advertise) are reached from the router"
         if text:
             bad += 1
+            problems = (it.problem for it in seen.answers if it.announced.subject == subject)
+            fix = next(filter(None, map(credential_fix, problems)), fix)
             yield MeshFinding(section, Severity.ERROR, subject, f"{router.router_id} {text}", fix)
     if not bad:
         yield ok(section, f"{len(there)} attached, with the newest routing table and links to all ready replicas")
@@ -68,8 +70,8 @@ def lost_members(seen: SeenMesh) -> Iterator[MeshFinding]:
                 "start it again under the same id; if its process has ended for good and no controller has started it,"
                 f" `slotmesh forget {each.subject}` lets its keys move"
             )
-        if "certificate" in each.why or "token" in each.why:
-            fix = "give it a certificate or token that is valid (`slotmesh certs show`, `slotmesh certs rotate`)"
+        if new_fix := credential_fix(each.why):
+            fix = new_fix
         elif seen.snapshot.is_on_hold and each.subject.startswith("router/"):
             fix = "end the hold first: a router that starts gets no routing table while the controller is on hold"
         yield MeshFinding(Section.ROUTERS, Severity.WARNING, each.subject, text, fix)

@@ -18,7 +18,17 @@ from slotmesh.spec.model import Autoscale, Backend
 from slotmesh.v1 import controller_service_pb2 as pb
 from slotmesh.v1 import mesh_pb2
 from tests.support.messages import changed
-from tests.unit.cli.checking.meshes import CONTROLLER_ANSWER, NOW, REPLICA, SEEN, SNAPSHOT, one, with_replicas, wrong
+from tests.unit.cli.checking.meshes import (
+    CONTROLLER_ANSWER,
+    NOW,
+    REPLICA,
+    SEEN,
+    SNAPSHOT,
+    one,
+    with_replicas,
+    with_router,
+    wrong,
+)
 
 
 def test_a_state_that_cannot_be_written_is_wrong() -> None:
@@ -58,6 +68,25 @@ def test_members_that_were_lost_are_named_with_the_reason() -> None:
     assert "certs" not in broke.fix
     many = tuple(replace(lost[1], subject=f"replica/b-{number}") for number in range(30))
     assert wrong(replace(SEEN, lost_members=many), Section.ROUTERS)[-1].text == "20 more members were lost"
+
+
+EXPIRED = (
+    "was silent past its lease: the controller ended its stream: the credential of router has expired",
+    "the certificate of the server has expired: issue it again there",
+    "the token t1 of router has expired",
+)
+
+
+@pytest.mark.parametrize("why", EXPIRED)
+def test_a_member_whose_own_credential_has_expired_is_not_to_be_started_again_but_to_get_another(why: str) -> None:
+    (lost,) = wrong(replace(SEEN, lost_members=(LostMember("router/r-2", NOW, why),)), Section.ROUTERS)
+    (unreached,) = wrong(with_router(problem=why), Section.REACHABILITY)
+    (silent,) = wrong(replace(with_router(problem=why), silent_routers={"r": 20.0}), Section.ROUTERS)
+    for finding in (lost, unreached, silent):
+        assert "`slotmesh certs show`" in finding.fix
+        assert "start it again" not in finding.fix
+    (other,) = wrong(replace(with_router(problem="refused"), silent_routers={"r": 20.0}), Section.ROUTERS)
+    assert "certs" not in other.fix
 
 
 def test_commands_of_a_hint_find_the_mesh_that_was_checked() -> None:
