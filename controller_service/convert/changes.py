@@ -16,10 +16,16 @@ from google.protobuf.message import Message
 from controller_service.convert.checks import timestamp
 from controller_service.core.desired.merging import FieldChange
 from controller_service.core.desired.planning import ChangeTerms, Plan, TrafficWaits
-from controller_service.core.desired.revisions import ChangeOrigin, ResourceChange, RevisionRecord, changed_fields
+from controller_service.core.desired.revisions import (
+    ChangeOrigin,
+    Resource,
+    ResourceChange,
+    RevisionRecord,
+    changed_fields,
+)
 from controller_service.core.desired.state import Desired
 from slotmesh.security.identity import caller_name, current_rpc
-from slotmesh.spec.model import InvalidSpec, SpecViolation
+from slotmesh.spec.model import Backend, InvalidSpec, SpecViolation
 from slotmesh.spec.rules import show
 from slotmesh.v1 import controller_service_pb2 as pb
 from slotmesh.v1 import route_service_pb2
@@ -191,7 +197,17 @@ def _record_to_wire(record: RevisionRecord) -> pb.ConfigurationRevision:
 
 
 def _change_to_wire(change: ResourceChange) -> pb.ConfigurationChange:
-    return pb.ConfigurationChange(subject=change.subject, change=_CHANGES[change.verb], fields=changed_fields(change))
+    return pb.ConfigurationChange(
+        subject=change.subject,
+        change=_CHANGES[change.verb],
+        fields=changed_fields(change),
+        version=_version(change.after),
+        previous_version=_version(change.before),
+    )
+
+
+def _version(resource: Resource | None) -> str:
+    return resource.version if isinstance(resource, Backend) else ""
 
 
 def _revision_of_token(token: str) -> int:

@@ -1885,10 +1885,16 @@ class ConfigurationChange(_message.Message):
     SUBJECT_FIELD_NUMBER: _builtins.int
     CHANGE_FIELD_NUMBER: _builtins.int
     FIELDS_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
+    PREVIOUS_VERSION_FIELD_NUMBER: _builtins.int
     subject: _builtins.str
     """The resource, as `backend/NAME` or `endpoint/NAME`."""
     change: Global___Change.ValueType
     """The effect on the resource."""
+    version: _builtins.str
+    """For a backend: its version after the change, as in `Backend`. Empty if it has none, and from older controllers."""
+    previous_version: _builtins.str
+    """For a backend: its version before the change."""
     @_builtins.property
     def fields(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """The changed settings, by name. Empty unless it was updated."""
@@ -1899,10 +1905,12 @@ class ConfigurationChange(_message.Message):
         subject: _builtins.str = ...,
         change: Global___Change.ValueType = ...,
         fields: _abc.Iterable[_builtins.str] | None = ...,
+        version: _builtins.str = ...,
+        previous_version: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["change", b"change", "fields", b"fields", "subject", b"subject"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["change", b"change", "fields", b"fields", "previous_version", b"previous_version", "subject", b"subject", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

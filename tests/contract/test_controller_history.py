@@ -76,6 +76,15 @@ async def test_each_change_is_there_with_who_made_it_and_what_it_changed_but_no_
 
 
 @pytest.mark.asyncio
+async def test_a_change_of_a_backend_has_its_version_before_and_after(mesh: Controlled) -> None:
+    for settings in ('{version: "1"}', '{version: "2"}', '{version: "2", num_replicas: 2}'):
+        await mesh.apply(f"backends: {{u: {{}}, v1: {settings}, w: {{}}}}")
+    await mesh.apply("backends: {u: {}, w: {}}", prune=True)
+    changes = [change for it in (await revisions(mesh)).revisions for change in it.changes if change.subject[-1] == "1"]
+    assert [(it.previous_version, it.version) for it in changes] == [("2", ""), ("2", "2"), ("1", "2"), ("", "1")]
+
+
+@pytest.mark.asyncio
 async def test_pages_have_all_of_it_once(mesh: Controlled) -> None:
     await mesh.apply(MESH)
     for number in range(4):

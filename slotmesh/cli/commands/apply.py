@@ -13,6 +13,7 @@ import typer
 from slotmesh.cli.console import WRONG_INPUT, CommandFailed, Output, OutputForm, complete, say
 from slotmesh.cli.operator import Operator
 from slotmesh.cli.parameters import CONTROLLER, ControllerAddress
+from slotmesh.cli.versions import times_for
 from slotmesh.cli.view.changes import conflicts, consequences, difference, printable_change
 from slotmesh.cli.waiting import (
     DEFAULT_PATIENCE,
@@ -96,7 +97,7 @@ async def _apply(file: Path, terms: ApplyTerms, address: str) -> None:
         )
     async with Operator.at(address) as operator:
         planned = await operator.apply_file(mesh, prune=terms.prune, force=terms.force, dry_run=True)
-        for line in (*difference(planned), *conflicts(planned)):
+        for line in (*difference(planned, await times_for(operator, planned)), *conflicts(planned)):
             say(line, err=True)
         if planned.conflicts:
             raise CommandFailed(

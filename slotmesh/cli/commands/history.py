@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Annotated, Final, TextIO
+from typing import Annotated, TextIO
 
 import typer
 
@@ -22,6 +22,8 @@ from slotmesh.cli.console import (
 from slotmesh.cli.documents import local_time, message_document, word_of
 from slotmesh.cli.operator import Operator
 from slotmesh.cli.parameters import CONTROLLER, REVISION, ControllerAddress
+from slotmesh.cli.versions import VersionTimes, shown_version, version_times
+from slotmesh.spec.writing import UNSET
 from slotmesh.v1 import controller_service_pb2 as pb
 
 
@@ -31,22 +33,28 @@ def print_revisions(revisions: Sequence[pb.ConfigurationRevision], out: TextIO) 
     if not revisions:
         console.print("nothing was changed yet")
         return
-    console.print(table_of("History", COLUMNS, revisions))
+    times = version_times(revisions)
+    columns: TableColumns[pb.ConfigurationRevision] = {
+        "revision": lambda it: it.revision,
+        "time": lambda it: local_time(it, "time"),
+        "who": lambda it: it.who,
+        "what": lambda it: "\n".join(_line(each, times) for each in it.changes),
+        "note": lambda it: it.note,
+    }
+    console.print(table_of("History", columns, revisions))
     oldest = revisions[-1]
     console.print(f"before revision {oldest.revision} it was revision {oldest.base_revision}")
 
 
-def _words(change: pb.ConfigurationChange) -> str:
-    return f"{word_of(change, 'change')} {change.subject}" + (f": {', '.join(change.fields)}" if change.fields else "")
-
-
-COLUMNS: Final[TableColumns[pb.ConfigurationRevision]] = {
-    "revision": lambda it: it.revision,
-    "time": lambda it: local_time(it, "time"),
-    "who": lambda it: it.who,
-    "what": lambda it: "\n".join(map(_words, it.changes)),
-    "note": lambda it: it.note,
-}
+def _line(change: pb.ConfigurationChange, times: VersionTimes) -> str:
+    """What became of one resource. A version named after its code has the time at which it was applied first."""
+    word, fields = word_of(change, "change"), list(change.fields)
+    before, after = (shown_version(it, times) or UNSET for it in (change.previous_version, change.version))
+    if change.version != change.previous_version:
+        fields = [it for it in fields if it != "version"]
+        one = before if change.previous_version else after
+        fields.insert(0, f"version {before} -> {after}" if word == "updated" else f"version {one}")
+    return f"{word} {change.subject}" + (f": {', '.join(fields)}" if fields else "")
 
 
 def history(

@@ -12,6 +12,7 @@ import typer
 from slotmesh.cli.console import Output, OutputForm, complete, say
 from slotmesh.cli.operator import Operator
 from slotmesh.cli.parameters import CONTROLLER, REVISION, ControllerAddress, name_of
+from slotmesh.cli.versions import times_for
 from slotmesh.cli.view.changes import as_applied, consequences, difference, printable_change
 from slotmesh.cli.waiting import (
     DEFAULT_PATIENCE,
@@ -108,8 +109,9 @@ async def _roll_back(revision: int | None, terms: RollbackTerms, address: str) -
             revision = restored if restored != planned.revision else revision
         undone = await operator.roll_back(revision, dry_run=dry_run)
         restored, applied = undone.rolled_back_to, as_applied(undone)
-        for line in difference(applied) if dry_run else ():
-            say(line, err=True)
+        if dry_run:
+            for line in difference(applied, await times_for(operator, applied)):
+                say(line, err=True)
         printable_change(applied, is_planned=terms.dry_run).write(terms.output)
         would = "would be" if dry_run else "is"
         if restored != applied.revision:

@@ -11,6 +11,7 @@ from slotmesh.cli.console import Printable, console_of, table_of
 from slotmesh.cli.documents import local_time, message_document, word_of
 from slotmesh.cli.parameters import BACKEND, ENDPOINT
 from slotmesh.cli.snapshot import is_paused
+from slotmesh.cli.versions import NO_TIMES, VersionTimes, shown_version
 from slotmesh.spec.model import Mesh
 from slotmesh.spec.routes import route_subject
 from slotmesh.spec.writing import mesh_document, shown_services
@@ -50,16 +51,17 @@ def as_applied(undone: pb.RollbackResponse) -> pb.ApplyMeshResponse:
     )
 
 
-def difference(planned: pb.ApplyMeshResponse) -> Iterator[str]:
+def difference(planned: pb.ApplyMeshResponse, times: VersionTimes = NO_TIMES) -> Iterator[str]:
     """The lines of a diff: created, updated and deleted objects, with the fields that differ."""
     for sign, names in (("+", planned.created), ("~", planned.updated), ("-", planned.deleted)):
         for name in names:
             yield f"{sign} {name}"
             for it in planned.fields:
+                before, after = (shown_version(text, times) for text in (it.before, it.after))
                 if it.subject == name and sign == "~":
-                    yield f"    {it.field}: {it.before} -> {it.after}"
+                    yield f"    {it.field}: {before} -> {after}"
                 elif it.subject == name and sign == "+":
-                    yield f"    {it.field}: {it.after}"
+                    yield f"    {it.field}: {after}"
 
 
 def consequences(applied: pb.ApplyMeshResponse, *, is_planned: bool = False) -> Iterator[str]:
