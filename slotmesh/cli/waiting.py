@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import timedelta
 from types import MappingProxyType
 from typing import Annotated, Final, TypeAlias
@@ -21,6 +22,7 @@ from slotmesh.cli.operator import Operator
 from slotmesh.cli.parameters import read_duration
 from slotmesh.cli.shifting import waiting_line
 from slotmesh.cli.snapshot import ENDED, Members, Snapshot, is_paused, is_waiting
+from slotmesh.cli.versions import shown_version
 from slotmesh.errors import SlotmeshError
 from slotmesh.spec.model import DOCUMENT_SETTINGS, Backend
 from slotmesh.spec.setting import Change
@@ -218,16 +220,15 @@ async def wait_until_ready(
         snapshot = await operator.snapshot()
         of_change = [it for it in snapshot.rollouts if it.backend in backends]
         if back := taken_back(snapshot, backends, ended, file):
-            raise CommandFailed("\n  ".join([f"{done}, and taken back:", *back]), NOT_IN_TIME)
+            raise _not_ready(f"{done}, and taken back:", back, snapshot, backends)
         waiting, stopped = moving(snapshot, endpoints)
         if stopped:
-            raise CommandFailed("\n  ".join([f"{done}, but traffic does not move:", *stopped]), NOT_IN_TIME)
+            raise _not_ready(f"{done}, but traffic does not move:", stopped, snapshot, backends)
         if failing := [it for it in of_change if it.trouble]:
             failing_since = failing_since or loop.time()
             if loop.time() >= failing_since + FAILING_S:
-                lines = [f"{done}, but it fails, and goes on failing:"]
-                lines += [f"{it.backend}: {it.trouble}" for it in failing]
-                raise CommandFailed("\n  ".join(lines), NOT_IN_TIME)
+                lines = [f"{it.backend}: {it.trouble}" for it in failing]
+                raise _not_ready(f"{done}, but it fails, and goes on failing:", lines, snapshot, backends)
         else:
             failing_since = 0.0
         lacking = [*still_lacks(snapshot, backends, max(revision, snapshot.revision) if endpoints else revision)]
@@ -237,14 +238,38 @@ async def wait_until_ready(
         if not lacking:
             break
         if loop.time() >= deadline:
-            lines = [f"{done}, but not ready within {format_duration(patience)}:", *lacking]
-            raise CommandFailed("\n  ".join(lines), NOT_IN_TIME)
+            title = f"{done}, but not ready within {format_duration(patience)}:"
+            raise _not_ready(title, lacking, snapshot, backends)
         for line in lacking:
             if line not in printed:
                 say(f"slotmesh: {line}", err=True)
         printed = lacking
         await asyncio.sleep(POLL_S)
     typer.echo("slotmesh: ready", err=True)
+
+
+def _not_ready(title: str, lines: list[str], snapshot: Snapshot, backends: Collection[str]) -> CommandFailed:
+    """The failure, with the state of the other backends of the same change."""
+    named = {line.partition(":")[0] for line in lines}
+    others = [
+        line
+        for it in snapshot.backends
+        if it.name in backends and it.name not in named
+        for line in _state(it, snapshot)
+    ]
+    if others:
+        lines = [*lines, "the other backends of this change:", *(f"  {line}" for line in others)]
+    return CommandFailed("\n  ".join([title, *lines]), NOT_IN_TIME)
+
+
+def _state(backend: Backend, snapshot: Snapshot) -> list[str]:
+    """What a backend lacks; or how many of its replicas are ready, and what they run."""
+    lacking = still_lacks(replace(snapshot, members=replace(snapshot.members, routers=())), [backend.name], 0)
+    if lacking:
+        return lacking
+    runs = f"{backend.handler} {shown_version(backend.version)}".strip()
+    ready = f"{backend.name}: ready, with {len(snapshot.members.ready(backend.name))} replicas"
+    return [f"{ready} of {runs}" if runs else ready]
 
 
 async def wait_until_ended(operator: Operator, replica_ids: Collection[str], patience: timedelta) -> None:

@@ -16,7 +16,10 @@ FIRST, SECOND, THIRD = (datetime(2027, 1, 15, hour, tzinfo=UTC) for hour in (7, 
 
 
 def revision(number: int, time: datetime | None, change: pb.ConfigurationChange) -> pb.ConfigurationRevision:
-    return pb.ConfigurationRevision(revision=number, base_revision=number - 1, time=time, changes=[change])
+    made = pb.ConfigurationRevision(revision=number, base_revision=number - 1, changes=[change])
+    if time is not None:
+        made.time.FromDatetime(time)
+    return made
 
 
 def changed(before: str, after: str, *fields: str) -> pb.ConfigurationChange:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import cast
 
+from slotmesh.cli.console import NOT_IN_TIME
 from slotmesh.cli.operator import Operator
 from slotmesh.cli.snapshot import FAILED_STATE, READY_STATE, STARTING_STATE, Members, Snapshot
-from slotmesh.cli.waiting import KnownRouters, still_lacks
+from slotmesh.cli.waiting import KnownRouters, _not_ready, still_lacks
 from slotmesh.spec.model import Backend
 from slotmesh.v1 import mesh_pb2
 
@@ -72,3 +73,25 @@ def test_routers_of_before_are_missing_at_another_controller_until_they_attach()
     connection.reconnects = 1
     assert [it.router_id for it in known.missing(none)] == ["r"]
     assert known.missing(attached) == ()
+
+
+def test_a_failure_names_the_other_backends_of_the_change_and_their_state() -> None:
+    replicas = (
+        mesh_pb2.Replica(replica_id="u-1", backend="u", state=READY_STATE),
+        mesh_pb2.Replica(replica_id="w-1", backend="w", state=STARTING_STATE),
+        mesh_pb2.Replica(replica_id="x-1", backend="x", state=READY_STATE),
+    )
+    members = Members(replicas=replicas, routers=(router(revision=6),), generation="g", revision=7)
+    backends = tuple(Backend(name=name, handler="a:B", version="2", num_replicas=1) for name in ("u", "v", "w", "x"))
+    snapshot = Snapshot(backends=backends, endpoints=(), members=members)
+    failure = _not_ready("applied, and taken back:", ["v: it died"], snapshot, {"u", "v", "w"})
+    assert failure.exit_code == NOT_IN_TIME
+    assert str(failure).splitlines() == [
+        "applied, and taken back:",
+        "  v: it died",
+        "  the other backends of this change:",
+        "    u: ready, with 1 replicas of a:B 2",
+        "    w: 0 of 1 replicas ready",
+    ]
+    alone = _not_ready("applied, and taken back:", ["v: it died"], snapshot, {"v"})
+    assert str(alone) == "applied, and taken back:\n  v: it died"
