@@ -28,12 +28,14 @@ from controller_service.core.observed.state import (
     ScaleDecision,
     wanted_replicas,
 )
+from controller_service.core.reconciling.readiness import find_prospect
 from controller_service.core.reconciling.rollouts import RolloutProgress
 from controller_service.core.reconciling.shift_planning import DEFAULT_MIN_CALLS, RequestedShift
 from controller_service.core.reconciling.shift_steps import p99
 from slotmesh.convert.specification import duration_to_wire, endpoint_to_wire, seconds
-from slotmesh.spec.model import Backend, InvalidSpec, SpecViolation
+from slotmesh.spec.model import Backend, InvalidSpec, Prospect, SpecViolation
 from slotmesh.v1 import controller_service_pb2 as pb
+from slotmesh.v1 import membership_service_pb2
 
 MAX_REPLICA_BYTES: Final = 2 << 20
 """Of all replicas in a response."""
@@ -65,7 +67,7 @@ def snapshot_to_wire(
     response = pb.GetSnapshotResponse(
         time=timestamp(wall_s(now)),
         endpoints=[endpoint_to_wire(desired.endpoints[name]) for name in sorted(desired.endpoints)],
-        backends=[_summary(desired.backends[name], observed, launches=launches) for name in sorted(desired.backends)],
+        backends=[_summary(desired.backends[name], desired, observed, launches) for name in sorted(desired.backends)],
         routers=[
             _router(observed.routers[name], loads.of_routers.get(name), wall_s) for name in sorted(observed.routers)
         ],
@@ -83,16 +85,19 @@ def snapshot_to_wire(
     return response
 
 
-def _summary(backend: Backend, observed: Observed, *, launches: bool) -> pb.BackendSummary:
+def _summary(backend: Backend, desired: Desired, observed: Observed, launches: bool) -> pb.BackendSummary:
     replicas = [*observed.replicas(backend.name)]
+    ready = _count(it.shown_state is ReplicaState.READY and not it.gone for it in replicas)
+    prospect = Prospect.UNKNOWN if ready else find_prospect(backend.name, desired, observed, launches=launches)
     has_number = launches or backend.name in observed.scales or backend.num_replicas is not None
     return pb.BackendSummary(
         name=backend.name,
         wanted_replicas=wanted_replicas(backend, observed) if has_number else None,
-        ready_replicas=_count(it.shown_state is ReplicaState.READY and not it.gone for it in replicas),
+        ready_replicas=ready,
         live_replicas=_count(it.state not in _ENDED and not it.gone for it in replicas),
         failed_replicas=_count(it.state is ReplicaState.FAILED for it in replicas),
         restart_count=sum(it.restarts for it in replicas),
+        prospect=membership_service_pb2.Prospect.ValueType(prospect.value),
     )
 
 

@@ -10,6 +10,7 @@ from google.protobuf import message as _message
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from slotmesh.v1 import membership_service_pb2 as _membership_service_pb2
 from slotmesh.v1 import mesh_pb2 as _mesh_pb2
 import builtins as _builtins
 import sys
@@ -2223,6 +2224,7 @@ class BackendSummary(_message.Message):
     LIVE_REPLICAS_FIELD_NUMBER: _builtins.int
     FAILED_REPLICAS_FIELD_NUMBER: _builtins.int
     RESTART_COUNT_FIELD_NUMBER: _builtins.int
+    PROSPECT_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """The backend's name."""
     wanted_replicas: _builtins.int
@@ -2235,6 +2237,10 @@ class BackendSummary(_message.Message):
     """Failed replicas."""
     restart_count: _builtins.int
     """The restarts of the present replicas: the sum of `Replica.restart_count`."""
+    prospect: _membership_service_pb2.Prospect.ValueType
+    """If no replica is ready: whether some are expected, as in the routing table. Unset otherwise, and from older
+    controllers.
+    """
     def __init__(
         self,
         *,
@@ -2244,10 +2250,11 @@ class BackendSummary(_message.Message):
         live_replicas: _builtins.int = ...,
         failed_replicas: _builtins.int = ...,
         restart_count: _builtins.int = ...,
+        prospect: _membership_service_pb2.Prospect.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_wanted_replicas", b"_wanted_replicas", "wanted_replicas", b"wanted_replicas"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_wanted_replicas", b"_wanted_replicas", "failed_replicas", b"failed_replicas", "live_replicas", b"live_replicas", "name", b"name", "ready_replicas", b"ready_replicas", "restart_count", b"restart_count", "wanted_replicas", b"wanted_replicas"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_wanted_replicas", b"_wanted_replicas", "failed_replicas", b"failed_replicas", "live_replicas", b"live_replicas", "name", b"name", "prospect", b"prospect", "ready_replicas", b"ready_replicas", "restart_count", b"restart_count", "wanted_replicas", b"wanted_replicas"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__wanted_replicas: _TypeAlias = _typing.Literal["wanted_replicas"]  # noqa: Y015
     _WhichOneofArgType__wanted_replicas: _TypeAlias = _typing.Literal["_wanted_replicas", b"_wanted_replicas"]  # noqa: Y015

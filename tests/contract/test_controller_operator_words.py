@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from slotmesh.cli.operator import Operator
 from slotmesh.v1 import controller_service_pb2 as pb
 from tests.contract.test_controller_launching import make_ready
 from tests.contract.test_controller_rollouts import first, is_in, rollout
@@ -62,6 +63,19 @@ async def test_a_pause_and_its_end_are_events_with_the_name_of_the_operator() ->
     assert [it.kind for it in told] == [pb.EVENT_KIND_ROLLOUT_PAUSED, pb.EVENT_KIND_ROLLOUT_RESUMED]
     assert {it.subject for it in told} == {"backend/v1"}
     assert all("night-shift at " in it.message for it in told), told
+
+
+async def test_the_command_line_pauses_and_resumes_under_its_own_name() -> None:
+    async with running_controller(launches=True) as mesh, AsyncExitStack() as stack:
+        await first(mesh, stack)
+        async with Operator.at(mesh.controller.address) as operator:
+            await operator.hold_rollout("v1", is_paused=True)
+            assert (await rollout(mesh)).paused
+            await operator.hold_rollout("v1", is_paused=False)
+            assert not (await rollout(mesh)).paused
+        told = await events(mesh, pb.EVENT_KIND_ROLLOUT_PAUSED, pb.EVENT_KIND_ROLLOUT_RESUMED)
+    assert len(told) == 2
+    assert all("slotmesh at 127.0.0.1:" in it.message for it in told), told
 
 
 async def test_a_drain_is_an_event_with_the_name_of_the_operator() -> None:

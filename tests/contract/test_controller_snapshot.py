@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import AsyncExitStack
 from itertools import count
 from typing import Any
 
@@ -209,3 +210,26 @@ async def test_what_a_replica_counts_in_other_buckets_is_not_known() -> None:
     assert load is not None
     assert load.totals is not None
     assert load.totals.times == ()
+
+
+@pytest.mark.asyncio
+async def test_a_backend_without_a_ready_replica_has_the_prospect_that_routers_decide_by() -> None:
+    async with running_controller() as mesh, AsyncExitStack() as stack:
+        await mesh.apply("backends: {none: {}, coming: {}, failing: {num_replicas: 1}, ready: {}}")
+        for backend, state in (("coming", "STARTING"), ("failing", "FAILED"), ("ready", "READY")):
+            replica = await stack.enter_async_context(FakeReplica(mesh.channel, backend, f"{backend}-1"))
+            await replica.report(state)
+
+        async def prospects() -> dict[str, str]:
+            snapshot = await mesh.operator.GetSnapshot(pb.GetSnapshotRequest())
+            return {it.name: members_pb.Prospect.Name(it.prospect) for it in snapshot.backends}
+
+        async def are_known() -> bool:
+            return await prospects() == {
+                "none": "PROSPECT_UNSPECIFIED",
+                "coming": "PROSPECT_COMING",
+                "failing": "PROSPECT_FAILING",
+                "ready": "PROSPECT_UNSPECIFIED",
+            }
+
+        await eventually(are_known, what="the prospects of all backends")

@@ -21,6 +21,7 @@ from slotmesh.cli.figures.rates import report_age_s, unix_time
 from slotmesh.cli.operator import Operator
 from slotmesh.cli.snapshot import ENDED, SUSPECT_STATE, Members, Snapshot
 from slotmesh.errors import NotLeader, SlotmeshError
+from slotmesh.spec.model import Prospect
 from slotmesh.v1 import controller_service_pb2 as pb
 from slotmesh.version import VERSION
 
@@ -57,11 +58,11 @@ async def look_at(address: str, ingresses: Sequence[IngressUrl] = ()) -> SeenMes
             raise CommandFailed(f"{standing.address} stands by, and does not lead; {way_out}") from None
         except TimeoutError:
             raise CommandFailed(f"the controller does not answer within {ASK_WITHIN_S:g} s") from None
-        answers, asked, (snapshot, lagging, unlinked), silent, lost = await asyncio.gather(
+        answers, asked, (snapshot, lagging, unlinked), (silent, prospects), lost = await asyncio.gather(
             ask_all([*announced_by(snapshot), *_others(address, snapshot)]),
             ask_ingresses(ingresses),
             _settled(operator, snapshot),
-            _silent(operator),
+            _sampled(operator),
             _lost_members(operator),
         )
     return SeenMesh(
@@ -73,6 +74,7 @@ async def look_at(address: str, ingresses: Sequence[IngressUrl] = ()) -> SeenMes
         own_tls=own,
         lost_members=still_lost(lost, snapshot.members, time.time()),
         silent_routers=silent,
+        prospects=prospects,
         lagging_routers=lagging,
         unlinked=unlinked,
     )
@@ -180,11 +182,13 @@ def still_lost(lost: Mapping[str, LostMember], members: Members, now: float) -> 
     return (*routers, *(lost.get(it) or LostMember(it, None, "it is silent past its lease") for it in suspect))
 
 
-async def _silent(operator: Operator) -> dict[str, float]:
-    """Controllers of older versions do not say."""
+async def _sampled(operator: Operator) -> tuple[dict[str, float], dict[str, Prospect]]:
+    """The age of reports that are overdue, by router, and prospects, by backend. Older controllers report neither."""
     try:
         sample = await operator.sample(timeout_s=ASK_WITHIN_S)
     except (CommandFailed, SlotmeshError):
-        return {}
+        return {}, {}
     ages = {it.router.router_id: report_age_s(it, sample) for it in sample.routers}
-    return {router_id: age_s for router_id, age_s in ages.items() if age_s is not None and age_s > SILENT_S}
+    known = {it.value: it for it in Prospect}
+    prospects = {it.name: known[it.prospect] for it in sample.backends if it.prospect in known}
+    return {router_id: age_s for router_id, age_s in ages.items() if age_s is not None and age_s > SILENT_S}, prospects

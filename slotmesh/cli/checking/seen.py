@@ -10,6 +10,7 @@ from typing import Final
 
 from slotmesh.cli.snapshot import Snapshot
 from slotmesh.security.identity import Role
+from slotmesh.spec.model import Prospect
 from slotmesh.spec.routes import Route
 
 
@@ -204,6 +205,8 @@ class SeenMesh:
     """Routers of the last hour, and replicas that are suspect now."""
     silent_routers: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
     """Seconds since the newest report, for routers with overdue reports."""
+    prospects: Mapping[str, Prospect] = field(default_factory=lambda: MappingProxyType({}))
+    """Whether replicas of a backend without a ready one are expected, by backend."""
     lagging_routers: frozenset[str] = frozenset()
     """Ids of routers that have lacked the newest table for a while."""
     unlinked: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: MappingProxyType({}))

@@ -11,7 +11,7 @@ from slotmesh.cli.documents import time_of
 from slotmesh.cli.parameters import REPLICA
 from slotmesh.cli.snapshot import FAILED_STATE, READY_STATE, Snapshot, is_paused
 from slotmesh.cli.view.replicas import LOOPING_AFTER
-from slotmesh.spec.model import Backend
+from slotmesh.spec.model import Backend, Prospect
 from slotmesh.spec.routes import route_subject
 from slotmesh.spec.writing import shown_shares
 from slotmesh.v1 import controller_service_pb2 as pb
@@ -86,7 +86,8 @@ def backends(seen: SeenMesh) -> Iterator[MeshFinding]:
     led_to = {name for it in snapshot.endpoints if it.traffic is not None for name in it.traffic.weights}
     well = 0
     for backend in snapshot.backends:
-        finding = _of_backend(snapshot, backend, is_led_to=backend.name in led_to)
+        prospect = seen.prospects.get(backend.name, Prospect.UNKNOWN)
+        finding = _of_backend(snapshot, backend, prospect, is_led_to=backend.name in led_to)
         if finding is None:
             well += 1
         else:
@@ -147,7 +148,16 @@ def _short(reason: str) -> str:
     return " ".join(reason.split())[:_MAX_REASON_CHARS]
 
 
-def _of_backend(snapshot: Snapshot, backend: Backend, *, is_led_to: bool) -> MeshFinding | None:
+_CALLS: Final = {
+    Prospect.UNKNOWN: "calls fail, or wait while a replica starts",
+    Prospect.COMING: "calls wait for its replicas, which are starting",
+    Prospect.FAILING: "calls fail, as its replicas fail to start",
+    Prospect.NONE: "calls fail, as no replica should run",
+}
+"""What becomes of the calls of a backend without a ready replica."""
+
+
+def _of_backend(snapshot: Snapshot, backend: Backend, prospect: Prospect, *, is_led_to: bool) -> MeshFinding | None:
     name, members, wanted = backend.name, snapshot.members, snapshot.wanted(backend)
     ready = len(members.ready(name))
     subject, fix = f"backend/{name}", f"`slotmesh logs {name}`, `slotmesh status --tracebacks`"
@@ -181,8 +191,7 @@ def _of_backend(snapshot: Snapshot, backend: Backend, *, is_led_to: bool) -> Mes
     texts = [it.error or it.last_exit or it.end_reason for it in replicas if it.state != READY_STATE]
     said = [line for text in texts for line in text.splitlines()[-1:]]
     why = f": {said[-1][:_MAX_REASON_CHARS]}" if said else ""
-    lost = "; calls fail, or wait while a replica starts, and ordering keys have no owner"
-    lost = lost if not ready and is_led_to else ""
+    lost = f"; {_CALLS[prospect]}, and ordering keys have no owner" if not ready and is_led_to else ""
     return MeshFinding(Section.BACKENDS, severity, subject, f"{text}{lost}{why}", fix)
 
 

@@ -14,7 +14,7 @@ from slotmesh.cli.checking.gathering import FAILED_PART, is_orderly
 from slotmesh.cli.checking.seen import LostMember, Section, Severity
 from slotmesh.cli.checking.work import TAKEN_BACK_FOR_S
 from slotmesh.cli.commands.check import findings_of, runnable
-from slotmesh.spec.model import Autoscale, Backend
+from slotmesh.spec.model import Autoscale, Backend, Prospect
 from slotmesh.v1 import controller_service_pb2 as pb
 from slotmesh.v1 import mesh_pb2
 from tests.support.messages import changed
@@ -164,3 +164,19 @@ def test_a_shift_that_was_taken_back_is_a_warning_for_an_hour_or_until_the_weigh
     if is_reported:
         text = "the shift of e to {c: 1} was taken back at 2027-01-15 07:00 UTC: p99 of c is 2 s"
         assert found[0].text == text
+
+
+@pytest.mark.parametrize(
+    ("prospect", "text"),
+    [
+        (None, "; calls fail, or wait while a replica starts, and"),
+        (Prospect.COMING, "; calls wait for its replicas, which are starting, and"),
+        (Prospect.FAILING, "; calls fail, as its replicas fail to start, and"),
+        (Prospect.NONE, "; calls fail, as no replica should run, and"),
+    ],
+)
+def test_what_becomes_of_calls_without_a_ready_replica_is_as_routers_decide_it(
+    prospect: Prospect | None, text: str
+) -> None:
+    seen = replace(with_replicas(), prospects={} if prospect is None else {"a": Prospect.UNKNOWN, "b": prospect})
+    assert text in one(seen, Section.BACKENDS)[2]
