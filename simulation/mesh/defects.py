@@ -29,7 +29,7 @@ ONCE: Final = "at most once"
 TRUE: Final = "`executed` is true"
 ORDER: Final = "in order"
 STOPS: Final = "lanes that stop"
-EPOCHS: Final = "epochs go on above every epoch"
+EPOCHS: Final = "epochs continue above each epoch"
 
 
 def _defect(name: str, breaks: str, promise: str, plots: str, *changes: tuple[str, str, str]) -> Defect:
