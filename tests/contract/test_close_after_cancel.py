@@ -12,6 +12,7 @@ import pytest
 
 import slotmesh
 from tests.support.fakes.router import FakeRouter
+from tests.support.tiers import long
 
 pytestmark = pytest.mark.asyncio
 
@@ -132,7 +133,7 @@ async def _cancel(made: Made) -> None:
         await asyncio.gather(*made, return_exceptions=True)
 
 
-@pytest.mark.parametrize("turns", [0, 1, 4, 20], ids=lambda turns: f"after {turns} turns")
+@pytest.mark.parametrize("turns", [0, long(1), 4, long(20)], ids=lambda turns: f"after {turns} turns")
 @pytest.mark.parametrize("kind", MAKES)
 @pytest.mark.parametrize("state", ROUTERS)
 async def test_a_client_whose_first_call_was_cancelled_closes(state: str, kind: str, turns: int) -> None:
@@ -147,7 +148,7 @@ async def test_a_client_whose_first_call_was_cancelled_closes(state: str, kind: 
 
 
 @pytest.mark.parametrize("kind", ["calls", "map", "send", "no reply", "lane", "stopping lane", "values"])
-@pytest.mark.parametrize("state", ["there", "mute"])
+@pytest.mark.parametrize("state", ["there", long("mute")])
 async def test_a_call_that_was_sent_and_cancelled_holds_up_nothing(state: str, kind: str) -> None:
     async with ROUTERS[state]() as router:
         mesh = slotmesh.connect(router.address, close_grace=GRACE_S)
@@ -161,7 +162,7 @@ async def test_a_call_that_was_sent_and_cancelled_holds_up_nothing(state: str, k
 
 
 @pytest.mark.parametrize("kind", ["calls", "map", "send", "lane", "stopping lane", "values"])
-@pytest.mark.parametrize("state", ROUTERS)
+@pytest.mark.parametrize("state", ["there", "gone", "not answering", long("mute")])
 async def test_closing_ends_when_the_last_call_is_cancelled_meanwhile(state: str, kind: str) -> None:
     async with ROUTERS[state]() as router:
         mesh = slotmesh.connect(router.address, close_grace=GRACE_S)

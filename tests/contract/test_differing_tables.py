@@ -24,6 +24,7 @@ from tests.support.fakes.controller import FakeController, fake_controller, tabl
 from tests.support.gated_handler import Gated
 from tests.support.replicas import RunningReplica, running_replica
 from tests.support.tcp_proxy import TcpProxy, tcp_proxy
+from tests.support.tiers import long
 from tests.support.wait import wait_until
 
 PATIENCE_S = 15.0
@@ -157,7 +158,7 @@ def is_unknown(outcome: object, reason: Reason) -> bool:
 
 
 @pytest.mark.asyncio
-@pytest.mark.parametrize("comes", [True, False])
+@pytest.mark.parametrize("comes", [True, long(False)])
 async def test_a_replica_that_the_next_router_does_not_know_yet_is_waited_for(divided: Divided, comes: bool) -> None:
     await divided.tell(1, 0, roster=1)
     await divided.tell(0, 0, 1, roster=2)
@@ -205,6 +206,7 @@ async def test_a_router_that_leaves_starts_nothing_at_replicas_that_join_after_i
         assert not divided.handler(2).seen
 
 
+@pytest.mark.long
 @pytest.mark.asyncio
 async def test_a_table_of_a_controller_that_remembers_nobody_proves_nothing(divided: Divided) -> None:
     await divided.tell(0, 0, roster=1)

@@ -19,6 +19,7 @@ import pytest
 from slotmesh.runtime.channels import open_channel
 from slotmesh.runtime.parent import AnnouncePipe, ParentPipe
 from slotmesh.v1 import call_pb2, replica_service_pb2, replica_service_pb2_grpc
+from tests.support.tiers import long
 from tests.support.wait import wait_until, within
 
 pytestmark = pytest.mark.asyncio
@@ -293,7 +294,9 @@ async def test_it_ends_by_itself_when_its_launcher_is_gone(here: Path) -> None:
             assert await ended(process) == 0
 
 
-@pytest.mark.parametrize(("method", "status"), [("wait", 0), ("wait_for_thread", 0), ("ignore", 1), ("sleep", 1)])
+@pytest.mark.parametrize(
+    ("method", "status"), [("wait", 0), long("wait_for_thread", 0), ("ignore", 1), long("sleep", 1)]
+)
 async def test_no_call_keeps_it_after_the_grace_and_those_that_are_lost_make_it_fail(
     here: Path, method: str, status: int
 ) -> None:

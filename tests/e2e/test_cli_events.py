@@ -45,6 +45,7 @@ async def said(mesh: Controlled, *arguments: str) -> Said:
     return await slotmesh("events", *arguments, env=at(mesh))
 
 
+@pytest.mark.long
 async def test_history_in_each_form_and_since_a_cursor(mesh: Controlled) -> None:
     table, document, yaml_document = await asyncio.gather(
         said(mesh), said(mesh, "-o", "json"), said(mesh, "-o", "yaml")

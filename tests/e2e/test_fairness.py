@@ -10,6 +10,7 @@ CALLS = 25_000
 pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(120)]
 
 
+@pytest.mark.long
 async def test_one_call_at_a_time_has_its_turn_beside_a_deep_queue() -> None:
     """In one queue for all, each of its calls would wait for the 8,000 before it: a handful could be made."""
     outcome = await one_beside_many(WIDE, calls=CALLS)

@@ -15,6 +15,8 @@ from slotmesh.codec import OCTET_STREAM
 from slotmesh.spec.model import Backend, Endpoint, Mesh, TrafficPolicy
 from tests.support.recorder import VARIABLE, Event, read_records
 
+pytestmark = pytest.mark.long
+
 CHANGES = 300
 CHANGE_EVERY_S = 0.01
 TURNS = 30

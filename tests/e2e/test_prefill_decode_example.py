@@ -9,6 +9,8 @@ import pytest
 
 from tests.support.example_runs import report_of
 
+pytestmark = pytest.mark.long
+
 
 @pytest.mark.asyncio
 @pytest.mark.timeout(120)

@@ -26,9 +26,8 @@ from tests.e2e.test_bad_code import (
 )
 from tests.support.shell import Said
 from tests.support.shell import slotmesh as command
-from tests.support.tiers import long
 
-pytestmark = [pytest.mark.asyncio, pytest.mark.slow]
+pytestmark = [pytest.mark.asyncio, pytest.mark.slow, pytest.mark.long]
 
 STABLE = """
 class Shop:
@@ -124,7 +123,7 @@ class Trial:
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("stable", [True, long(False)], ids=["the other backend stays", "the other backend is deleted"])
+@pytest.mark.parametrize("stable", [True, False], ids=["the other backend stays", "the other backend is deleted"])
 async def test_no_call_reaches_the_code_that_a_rollback_leaves(stable: bool, tmp_path: Path) -> None:
     trial = Trial(tmp_path)
     async with trial.router(), trial.controller():
@@ -149,7 +148,6 @@ async def test_no_call_reaches_the_code_that_a_rollback_leaves(stable: bool, tmp
             await trial.require("stable")
 
 
-@pytest.mark.long
 @pytest.mark.timeout(300)
 async def test_traffic_waits_over_a_restart_of_the_controller(tmp_path: Path) -> None:
     trial = Trial(tmp_path)
@@ -176,7 +174,6 @@ async def test_traffic_waits_over_a_restart_of_the_controller(tmp_path: Path) ->
             await trial.require("old")
 
 
-@pytest.mark.long
 @pytest.mark.timeout(300)
 async def test_traffic_stays_where_it_is_if_the_rollout_is_taken_back(tmp_path: Path) -> None:
     trial = Trial(tmp_path)

@@ -25,6 +25,8 @@ CALL_TIMEOUT_S = 30.0
 TIMEOUT_S = 60.0
 CALLERS = 4
 LANES = 8
+PAUSE_S = 0.01
+"""Of clients between calls: the replicas that start have processors too."""
 
 
 def spec(handler: str, log: Path, *, replicas: int = 3) -> Mesh:
@@ -63,6 +65,7 @@ async def loaded(client: Client) -> AsyncIterator[Load]:
     async def call_on() -> None:
         while not load.is_over:
             await record(endpoint.name())
+            await asyncio.sleep(PAUSE_S)
 
     async def step_on(key: str) -> None:
         number, lane, pending = 0, endpoint.ordered(key), set[asyncio.Task[None]]()
@@ -71,6 +74,7 @@ async def loaded(client: Client) -> AsyncIterator[Load]:
             pending.add(asyncio.ensure_future(record(lane.step(key, number))))
             if len(pending) >= 4:  # several at once: order is the mesh's to keep
                 _, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.sleep(PAUSE_S)
         if pending:
             await asyncio.wait(pending)
 
@@ -144,6 +148,7 @@ async def test_a_rollout_to_what_does_not_start_is_taken_back_and_costs_no_call(
         require_order(log)
 
 
+@pytest.mark.long
 @pytest.mark.asyncio
 async def test_a_rollout_to_what_fails_calls_is_taken_back(tmp_path: Path) -> None:
     log = tmp_path / "log"

@@ -14,7 +14,7 @@ from tests.support.tiers import long
 @pytest.mark.timeout(90)
 @pytest.mark.parametrize(
     "scenario",
-    ["only-router-killed", "both-killed", long("routers-killed"), long("routers-restarted"), long("replicas-killed")],
+    ["only-router-killed", *map(long, ("both-killed", "routers-killed", "routers-restarted", "replicas-killed"))],
 )
 async def test_nothing_is_lost_doubled_or_out_of_order(scenario: str, tmp_path: Path) -> None:
     await run(scenario, None, tmp_path)

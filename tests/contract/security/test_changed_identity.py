@@ -25,6 +25,7 @@ from tests.support.certificates import Authority
 from tests.support.http_client import http_connection, request_bytes
 from tests.support.issuers import AUDIENCE, ISSUER, Issuer
 from tests.support.tcp_proxy import tcp_proxy
+from tests.support.tiers import long
 from tests.support.tls_mesh import ENDPOINT, TlsMesh, tls_mesh
 from tests.support.token_files import created, revoked
 from tests.support.wait import wait_until
@@ -152,7 +153,7 @@ async def test_calls_that_were_not_sent_go_over_a_session_of_the_new_identity(tm
         assert running.executions() == Counter(PAYLOADS)
 
 
-@pytest.mark.parametrize("shows", ["token", "certificate"])
+@pytest.mark.parametrize("shows", ["token", long("certificate")])
 async def test_a_router_is_lost_and_the_identity_changes_meanwhile(tmp_path: Path, shows: str) -> None:
     """No stream ends UNAUTHENTICATED here: both identities are valid all the time."""
     async with token_mesh(tmp_path, routers=2) as running:
@@ -192,7 +193,7 @@ async def test_calls_of_threads_are_not_executed_again(tmp_path: Path) -> None:
         assert running.executions() == Counter(PAYLOADS)
 
 
-@pytest.mark.parametrize("kind", ["refreshed token", "renewed certificate"])
+@pytest.mark.parametrize("kind", ["refreshed token", long("renewed certificate")])
 async def test_another_credential_of_the_same_identity_keeps_the_session(tmp_path: Path, kind: str) -> None:
     async with token_mesh(tmp_path, routers=2) as running:
         refreshed = running.jwt("invoker", "invoker")

@@ -57,8 +57,8 @@ class Handler:
 
     async def compute(self, payload: bytes) -> bytes:
         until = time.monotonic() + 10
-        while not self.gate.is_set() and time.monotonic() < until:
-            pass
+        while time.monotonic() < until and not self.gate.is_set():
+            self.gate.is_set()  # whichever line it is at, the stack shows the gate
         return payload
 
     async def rest(self, payload: bytes) -> bytes:

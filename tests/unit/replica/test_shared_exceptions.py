@@ -16,6 +16,7 @@ import pytest
 from slotmesh.codec import JSON, MSGPACK, encode_arguments
 from slotmesh.foreign import forget_call
 from slotmesh.handlers import batch, deployment
+from tests.support.tiers import long
 from tests.unit.replica.hosting import hosting
 from tests.unit.replica.ways_to_run import LANE, OWN_LOOP, OWN_LOOP_LANE, UNKEYED, WAYS, Way
 
@@ -46,6 +47,10 @@ SHARED: Final[dict[str, Callable[[], BaseException]]] = {
     "cancelled": lambda: asyncio.CancelledError("shared"),
     "cause": lambda: _with_cause(ValueError("shared")),
 }
+
+
+MAIN: Final = ("plain", "frozen", "group")
+"""Of which all ways of running are tried each time."""
 
 
 def _with_cause(error: BaseException) -> BaseException:
@@ -166,7 +171,7 @@ def links_of(error: BaseException) -> list[Any]:
 
 
 @pytest.mark.asyncio
-@pytest.mark.parametrize("kind", SHARED)
+@pytest.mark.parametrize("kind", [*MAIN, *(long(kind) for kind in SHARED if kind not in MAIN)])
 @pytest.mark.parametrize(("way", "method"), CELLS, ids=str)
 async def test_nothing_of_a_call_stays_on_what_it_has_raised(
     way: Way, method: str, kind: str, caplog: pytest.LogCaptureFixture

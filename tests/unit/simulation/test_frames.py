@@ -22,7 +22,7 @@ from simulation.frames.settings import FramesSettings
 from slotmesh.streams.pacing import Pace, Pacing
 from tests.support.examples import examples
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 ECHO = FramesSettings(service_s=2e-6, calls=10_000, warm_up=5_000)
 
@@ -123,7 +123,6 @@ def central_queue_s(rate: float, servers: int, service_s: float, occupied_s: flo
     return total_s / calls
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("load", [0.3, 0.6])
 def test_calls_of_ten_milliseconds_are_as_soon_done_as_by_a_central_queue(load: float) -> None:
     """Eight replicas with a slot each; the way there and back is that of a call alone."""
@@ -136,7 +135,6 @@ def test_calls_of_ten_milliseconds_are_as_soon_done_as_by_a_central_queue(load: 
     assert mesh.latency_mean_s <= 1.03 * (central_s + way_s)
 
 
-@pytest.mark.long
 def test_the_report_has_all_services_side_by_side() -> None:
     told: list[str] = []
     outcomes = simulate(50, told.append)

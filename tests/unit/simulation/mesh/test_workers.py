@@ -10,7 +10,7 @@ import pytest
 from simulation.mesh import workers
 from simulation.mesh.workers import SEEDS_AT_A_TIME, run_seeds
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 
 def test_each_seed_is_run_once() -> None:

@@ -19,7 +19,7 @@ from slotmesh.spec.model import BalancerName
 if TYPE_CHECKING:
     from router_service.core.replicas.replica import RoutedReplica
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 SMALL = QueuesSettings(routers=4, replicas=60, slots=2, load=0.9, calls=6000, warm_up=5.0)
 
@@ -51,14 +51,12 @@ def test_every_call_runs_once_and_has_one_outcome(balancer: BalancerName) -> Non
     assert figures.pushes > 0.0
 
 
-@pytest.mark.long
 def test_the_same_seed_gives_the_same_figures_and_another_one_others() -> None:
     first = simulate(SMALL)
     assert simulate(SMALL) == first
     assert simulate(replace(SMALL, seed=2)) != first
 
 
-@pytest.mark.long
 def test_one_router_without_delay_is_one_queue() -> None:
     """With perfect knowledge the mesh is M/M/c, for which there is a formula."""
     settings = QueuesSettings(routers=1, replicas=5, slots=2, load=0.8, link_delay=0.0, calls=60_000, warm_up=20.0)
@@ -69,7 +67,6 @@ def test_one_router_without_delay_is_one_queue() -> None:
     assert figures.mean == pytest.approx(probability_of_waiting(10, 8.0) / (10 - 8.0), rel=0.15)
 
 
-@pytest.mark.long
 def test_a_freed_slot_waits_a_round_trip_for_its_next_call() -> None:
     settings = QueuesSettings(routers=1, replicas=20, slots=1, load=0.7, link_delay=0.1, calls=20_000, warm_up=20.0)
     figures = simulate(settings)
@@ -77,7 +74,6 @@ def test_a_freed_slot_waits_a_round_trip_for_its_next_call() -> None:
     assert figures.p99 == pytest.approx(waiting_time(20, settings.arrival_rate, 0.99, occupied=1.2), rel=0.25)
 
 
-@pytest.mark.long
 def test_routers_that_share_replicas_wait_less_than_routers_with_replicas_of_their_own() -> None:
     settings = replace(SMALL, slots=1, load=0.85, calls=10_000)
     figures = simulate(settings)
@@ -85,7 +81,6 @@ def test_routers_that_share_replicas_wait_less_than_routers_with_replicas_of_the
     assert figures.p99 < 0.7 * waiting_time(share, settings.arrival_rate / settings.routers, 0.99, occupied=1.04)
 
 
-@pytest.mark.long
 def test_a_balancer_that_always_picks_the_first_is_caught() -> None:
     settings = replace(SMALL, load=0.6)
     sound, broken = simulate(settings), QueuesMesh(settings, AlwaysTheFirst).run()
@@ -94,7 +89,6 @@ def test_a_balancer_that_always_picks_the_first_is_caught() -> None:
     assert broken.p99 > sound.p99 + 2 * settings.link_delay
 
 
-@pytest.mark.long
 def test_replicas_that_tell_nobody_of_room_are_caught() -> None:
     settings = replace(SMALL, slots=1, load=0.8)
     sound, broken = simulate(settings), simulate(replace(settings, capacity_gap=100.0))
@@ -102,7 +96,6 @@ def test_replicas_that_tell_nobody_of_room_are_caught() -> None:
     assert broken.p99 > 1.5 * sound.p99
 
 
-@pytest.mark.long
 def test_calls_that_arrive_together_are_batches() -> None:
     figures = simulate(replace(SMALL, batch=8))
     assert (figures.calls, figures.failed) == (SMALL.calls, 0)
