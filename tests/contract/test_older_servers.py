@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -51,8 +50,8 @@ async def bare(request: pytest.FixtureRequest) -> AsyncIterator[str]:
 
 @pytest.mark.parametrize("bare", [pb.SERVER_KIND_CONTROLLER], indirect=True)
 async def test_an_older_controller_is_named_with_both_versions(bare: str) -> None:
-    said = await asyncio.gather(*(slotmesh(*command, "--controller", bare) for command in OF_CONTROLLERS))
-    for command, each in zip(OF_CONTROLLERS, said, strict=True):
+    for command in OF_CONTROLLERS:
+        each = await slotmesh(*command, "--controller", bare)
         assert each.status == 1, command
         assert each.err == (
             f"the controller at {bare} runs slotmesh 0.0.1, which does not have what this command asks for; the command"
