@@ -64,7 +64,7 @@ QUICK := tests/unit tests/properties tests/contract/router_slots tests/contract/
 
 .PHONY: test-quick
 test-quick: $(VENV)/.dev-ready ## Run the tests of the inner loop, in about a minute (PYTEST_ARGS=... to choose)
-	@$(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal -m "not slow" --hypothesis-profile=quick $(QUICK) $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal -m "not slow" --long=none --hypothesis-profile=quick $(QUICK) $(PYTEST_ARGS)
 
 .PHONY: mutants
 mutants: $(VENV)/.dev-ready ## Break the product in some sixty ways, one after another, and see that the tests notice (a few minutes)

@@ -205,7 +205,7 @@ SCENARIOS: Final[Mapping[str, Scenario]] = {
     ),
     "routers-killed": Scenario(breaks=kill_routers, seconds=6.0, loses=only_hasty, silent_s=1.0, client_silent_s=1.0),
     "only-router-killed": Scenario(
-        breaks=kill_routers, seconds=3.0, routers=1, loses=only_hasty, silent_s=2.5, client_silent_s=2.5
+        breaks=kill_routers, seconds=3.0, routers=1, loses=only_hasty, silent_s=2.0, client_silent_s=2.0
     ),
     "routers-restarted": Scenario(
         breaks=restart_routers, seconds=4.0, loses=only_hasty, silent_s=1.0, client_silent_s=1.0
@@ -277,8 +277,10 @@ def assert_survived(scenario: Scenario, history: History) -> None:
     assert_results(history, of=lambda call: not scenario.loses(call))
     for silence in silences(history):
         told = f"{silence.fault.what}: no result for {silence.everybody_s:.3f} s, {silence.worst_client_s:.3f} s"
-        assert silence.everybody_s <= scenario.silent_s * history.patience, told
-        assert silence.worst_client_s <= scenario.client_silent_s * history.patience, told
+        # Without another router clients wait for the process to start: how long that takes is the machine's.
+        start_s = silence.fault.cleared_at - silence.fault.at if scenario.routers == 1 else 0.0
+        assert silence.everybody_s <= scenario.silent_s * history.patience + start_s, told
+        assert silence.worst_client_s <= scenario.client_silent_s * history.patience + start_s, told
 
 
 async def run(name: str, seconds: float | None, folder: Path, *, patience: float = PATIENCE) -> None:

@@ -279,9 +279,8 @@ exec((pathlib.Path(sysconfig.get_path("stdlib")) / "queue.py").read_text())
 """
 
 
-@pytest.mark.long
 @pytest.mark.asyncio
-@pytest.mark.parametrize("env", [{}, {"PYTHONSAFEPATH": "1"}], ids=["by flag", "by environment"])
+@pytest.mark.parametrize("env", [{}, long({"PYTHONSAFEPATH": "1"})], ids=["by flag", "by environment"])
 async def test_modules_of_the_working_directory_shadow_nothing_outside_of_replicas(
     folder: Path, env: dict[str, str]
 ) -> None:

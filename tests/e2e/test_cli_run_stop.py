@@ -16,7 +16,7 @@ import slotmesh
 from tests.support.mesh import ROOT, MeshRun, mesh_run
 from tests.support.wait import wait_until
 
-pytestmark = [pytest.mark.asyncio, pytest.mark.long]
+pytestmark = pytest.mark.asyncio
 
 APP = """
 import pathlib, time
@@ -52,6 +52,7 @@ async def with_a_call_that_runs(folder: Path) -> AsyncIterator[tuple[MeshRun, as
             await asyncio.gather(call, return_exceptions=True)
 
 
+@pytest.mark.long
 async def test_it_says_what_it_waits_for_and_the_call_ends_well(tmp_path: Path) -> None:
     async with with_a_call_that_runs(tmp_path) as (mesh, call):
         (replica_id,) = await mesh.replica_pids()
