@@ -149,6 +149,7 @@ format: $(VENV)/.dev-ready ## Format the code and the protos, fix what can be fi
 	$(BIN)/python tools/generate_settings_table.py
 	$(BIN)/python tools/generate_metrics_document.py
 	$(BIN)/python tools/generate_dashboard.py
+	$(BIN)/python tools/generate_state_diagrams.py
 
 .PHONY: protos
 protos: $(VENV)/.dev-ready ## Generate slotmesh/v1 from protos/

@@ -22,6 +22,7 @@ from replica_service.core.call_metadata import (
     ReplicaCallOptions,
     RerunOrigin,
 )
+from replica_service.core.call_states import CallState
 from replica_service.core.runs import ReplicaRun, RouterPeer, RunRecord
 from replica_service.core.session_records import Record
 from slotmesh.calls.call_options import Reader
@@ -196,7 +197,7 @@ def _announced(
             run.partition, run.owner_epoch = batch.partitions[index], batch.owner_epochs[index]
         run.traced = sampled.get(run.first)
         if sizes[index]:
-            run.awaits = True
+            run.state = CallState.UPLOADING
             announced[run.first] = sizes[index]
         yield run
 

@@ -16,16 +16,17 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from math import inf
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from replica_service.core.call_metadata import Weighed
+from replica_service.core.call_states import CallState
 from replica_service.core.failures import too_heavy
-from replica_service.core.lanes import is_passed, is_stopped, note_failure
 from replica_service.core.runs import ReplicaLane, ReplicaRun
-from replica_service.core.work import Part, StartBatch
+from replica_service.core.work import Part, StartBatch, is_passed, is_stopped, note_failure
 from slotmesh.errors import Failure
 from slotmesh.handlers.batching import BatchControl
 
+_UPLOADING: Final = CallState.UPLOADING
 Weigh = Callable[[ReplicaRun, int], Weighed]
 """Weighs the run's call at an index. Does not raise."""
 
@@ -123,7 +124,7 @@ class BatchGathering:
         self.discount(lane)
         lane.head()  # drops what is empty
         for run in lane.runs:
-            if self._fills(lane) or run.options.method != self.method or run.awaits:
+            if self._fills(lane) or run.options.method != self.method or run.state is _UPLOADING:
                 break
             self._count(lane, run)
         if lane.offered:
@@ -138,7 +139,7 @@ class BatchGathering:
             not self._fills(lane)
             and lane.offered_runs == len(lane.runs) - 1
             and run.options.method == self.method
-            and not run.awaits
+            and run.state is not _UPLOADING
         ):
             self._count(lane, run)
 
@@ -352,7 +353,7 @@ class Batcher:
         lane.batch_method = None
         taken = 0
         while room.calls and (run := lane.head()) is not None and run.options.method == self.method:
-            if run.awaits or is_stopped(run, run.lo) or is_passed(run):
+            if run.state is _UPLOADING or is_stopped(run, run.lo) or is_passed(run):
                 break  # that is seen to where the lane asks for its next permit
             lo = run.lo
             if run.deadline <= now:

@@ -16,35 +16,36 @@ from collections.abc import Sequence
 from math import inf
 
 from replica_service.core import failures
+from replica_service.core.call_states import CallState
 from replica_service.core.call_times import ServiceTimes
 from replica_service.core.events import (
     BatchEnded,
     CallsEnded,
     Fail,
     Refuse,
+    ReportDefect,
     StampEchoed,
     TurnEnded,
     TurnsEnded,
     WorkReturned,
 )
-from replica_service.core.lanes import note_failure, note_progress
-from replica_service.core.runs import FRESH_S, ReplicaLane, ReplicaRun, RouterPeer
+from replica_service.core.runs import FRESH_S, ReplicaLane, ReplicaRun, RouterPeer, StartTurn
 from replica_service.core.scheduler_state import SchedulerState
-from replica_service.core.work import Part, StartBatch, StartCalls
+from replica_service.core.work import Part, StartBatch, StartCalls, note_failure, note_progress
 from slotmesh.errors import Failure
 
 
 class UnstartedCalls:
     """Removes calls from their queues, and ends them with a failure."""
 
-    __slots__ = ("_batching", "_lanes", "_out", "_payloads", "_permits", "_slots")
+    __slots__ = ("_accounting", "_batching", "_lanes", "_out", "_payloads", "_permits")
 
     def __init__(self, state: SchedulerState) -> None:
         self._out = state.out
         self._permits = state.permits
         self._lanes = state.lanes
+        self._accounting = state.accounting
         self._batching = state.batching
-        self._slots = state.slots
         self._payloads = state.payloads
 
     def take_back(self, run: ReplicaRun, lo: int, hi: int, failure: Failure) -> None:
@@ -57,18 +58,13 @@ class UnstartedCalls:
             run.withdraw(lo, handed)
         elif batcher := self._batching.batchers.get(run.options.method):
             for begin, end in batcher.gathered.withdraw(run, lo, handed):
-                self._permits.in_use -= end - begin
-                self.answer(run, begin, end, failure)
+                self.answer(run, begin, end, failure, CallState.GATHERED)
 
     def answer_waiting(self, run: ReplicaRun, lo: int, hi: int, failure: Failure) -> None:
         """Removes waiting calls and fails them: `run.lo <= lo` and `hi <= run.hi`."""
         if lo >= hi:
             return
-        lane = run.lane
-        if run.slot is not None:
-            self._permits.in_use -= hi - lo
-        elif lane is None:
-            self._permits.waiting -= hi - lo
+        lane, state = run.lane, run.state
         if lo == run.lo:
             run.lo = hi
         else:
@@ -77,7 +73,7 @@ class UnstartedCalls:
                 queue = self._permits.queue if lane is None else lane.runs
                 queue.insert(queue.index(run) + 1, rest)
             run.hi = lo
-        self.answer(run, lo, hi, failure)
+        self.answer(run, lo, hi, failure, state)
         if lane is not None:
             self._lanes.unblock(lane)
             self._batching.recount(lane)
@@ -98,21 +94,17 @@ class UnstartedCalls:
             if run.owner_epoch <= through_epoch:
                 self.answer_waiting(run, run.lo, run.hi, failure)
 
-    def answer(self, run: ReplicaRun, lo: int, hi: int, failure: Failure) -> None:
-        """Ends calls that were removed from their queue with this failure."""
+    def answer(self, run: ReplicaRun, lo: int, hi: int, failure: Failure, state: CallState | None = None) -> None:
+        """Ends calls with this failure. They were removed from their queue. `state`: where that is not the run's."""
         if run.options.stop_generation and not run.link.closed and not failures.hands_back(failure):
             note_failure(run, lo)  # now: the consequences are decided before the outcome is written
-        count = hi - lo
-        run.close(count)
-        run.ended(count)
-        if run.awaits:
+        if state is None:
+            state = run.state
+        if state is None:
+            state = run.state
+        if state is CallState.UPLOADING:
             self._payloads.gone(run)
-        if run.lane is None:
-            run.link.unkeyed -= count
-            if run.slot is not None:
-                self._slots.vacate(run.slot, run.link)
-        else:
-            self._lanes.gone(run.link, count)
+        self._accounting.failed(run, hi - lo, state)
         command = Refuse if failures.hands_back(failure) else Fail
         self._out.append(command(run, lo, hi, failure))
 
@@ -120,11 +112,12 @@ class UnstartedCalls:
 class Parking:
     """Parks runs, and returns them to their queues."""
 
-    __slots__ = ("_batching", "_lanes", "_permits", "_slots", "_unstarted", "links")
+    __slots__ = ("_accounting", "_batching", "_lanes", "_permits", "_slots", "_unstarted", "links")
 
     def __init__(self, state: SchedulerState, unstarted: UnstartedCalls) -> None:
         self.links: dict[RouterPeer, None] = {}
         """Links with parked runs."""
+        self._accounting = state.accounting
         self._permits = state.permits
         self._lanes = state.lanes
         self._batching = state.batching
@@ -140,23 +133,15 @@ class Parking:
 
     def park(self, run: ReplicaRun) -> None:
         """Parks a run that was taken from its queue, until its link is fresh."""
+        self._accounting.parked(run)
         if run.slot is not None:
             self._slots.hold_up(run, run.slot)
-        elif run.lane is None:
-            self._permits.waiting -= run.hi - run.lo
         run.link.parked.append(run)
         self.links[run.link] = None
 
     def park_gathered(self, run: ReplicaRun, lo: int, hi: int) -> None:
         """Parks the run's calls from `lo` up to `hi`, which were in a batcher."""
-        if run.lane is None:
-            if run.slot is None:
-                self._permits.in_use -= hi - lo
-                self._permits.waiting += hi - lo
-            part = run.split(lo, hi)
-            run.close(0)
-            run = part
-        self.park(run)
+        self.park(self._accounting.ungathered(run, lo, hi) if run.lane is None else run)
 
     def unpark(self, link: RouterPeer) -> None:
         """Returns the link's runs to the front of their queues."""
@@ -165,11 +150,12 @@ class Parking:
         del self.links[link]
         parked, link.parked = link.parked, []
         for run in reversed(parked):
+            self._accounting.unparked(run)
             if run.slot is not None:
                 del self._slots.held_up[run]
                 self._slots.enter(run)
             elif run.lane is None:
-                self._permits.wait_first(run)
+                self._permits.queue.appendleft(run)
             else:
                 self._batching.recount(self._lanes.put_back(run))
 
@@ -190,11 +176,13 @@ class Parking:
 
 
 class Endings:
-    """Handles the ends of work, and frees permits."""
+    """Handles the ends of work, and frees permits. Work that has ended already, or never begun, is a defect."""
 
     __slots__ = (
+        "_accounting",
         "_batching",
         "_lanes",
+        "_out",
         "_ownership",
         "_permits",
         "_slots",
@@ -208,8 +196,10 @@ class Endings:
     def __init__(self, state: SchedulerState, unstarted: UnstartedCalls) -> None:
         self.service_times = ServiceTimes(state.batching.batchers)
         self.call_times = state.call_times
+        self._accounting = state.accounting
         self._permits = state.permits
         self._lanes = state.lanes
+        self._out = state.out
         self._ownership = state.ownership
         self._state = state
         self._batching = state.batching
@@ -219,101 +209,98 @@ class Endings:
 
     def calls_ended(self, event: CallsEnded, now: float) -> None:
         run, count = event.run, event.count
+        had_room = self._permits.has_room
+        if not self._accounting.executed(run, count):
+            return
+        if not had_room:
+            self._vacancies.freed(run.link, now)
         self.call_times.calls_ended(run, count, now)
         if event.waited:
             self.service_times.took(run.options.method, count, (now - run.started_at) * count)
         else:
             self.service_times.ended(run.options.method, count, run.started_at, now)
-        if not self._permits.has_room:
-            self._vacancies.freed(run.link, now)
-        self._free(run, count)
 
     def batch_ended(self, event: BatchEnded, now: float) -> None:
         batch = event.batch
+        if not self._has_left(batch):
+            return
         self.call_times.batch_ended(batch, now)
         self.service_times.ended(batch.method, batch.count, batch.started_at, now)
-        self._batching.ended(batch)
         had_room = self._permits.has_room
         for run, lo, hi in batch.parts:
-            if run.lane is None:
-                if not had_room:
-                    self._vacancies.freed(run.link, now)
-                self._free(run, hi - lo)
-            else:
-                run.link.handed -= hi - lo
-                self._lanes.gone(run.link, hi - lo)
-                run.ended(hi - lo)
+            self._accounting.executed(run, hi - lo)
+            if run.lane is not None:
                 note_progress(run, hi - 1)
+            elif not had_room:
+                self._vacancies.freed(run.link, now)
         self._batching.release(batch.lanes)
-
-    def _free(self, run: ReplicaRun, count: int) -> None:
-        """Handles the end of `count` unkeyed calls of the run."""
-        self._permits.in_use -= count
-        run.link.unkeyed -= count
-        run.ended(count)
-        if run.slot is not None:
-            self._slots.vacate(run.slot, run.link)
 
     def turn_ended(self, event: TurnEnded, now: float) -> None:
         turn, reached = event.turn, event.reached
         run, lane = turn.run, turn.lane
+        if lane.turn is not turn:
+            self._report(turn)
+            return
         lane.turn = None
+        if not turn.lo <= reached <= turn.hi:
+            self._report(turn)
+            reached = turn.hi
         ended = reached - turn.lo
         self.call_times.turn_ended(turn, ended, now)
         self.service_times.took(run.options.method, ended, now - turn.started_at)
         if ended:
             note_progress(run, reached - 1)
-        if reached < turn.hi:
-            rest = run.split(reached, turn.hi)
+        run.close(turn.hi - turn.lo)
+        rest = self._accounting.returned(run, reached, turn.hi) if reached < turn.hi else None
+        if rest is not None:
             lane.runs.appendleft(rest)
             if run.withdrawn is not None and (run.record is None or not run.record.is_fenced):
                 self._unstarted.answer_withdrawn(run, rest, reached, turn.hi)
             if failure := self._must_not_wait(rest):
                 for part in [each for each in lane.runs if each.key < 0 and each.is_part_of(run)]:
                     self._unstarted.answer_waiting(part, part.lo, part.hi, failure)
-        run.close(ended)
-        run.link.handed -= turn.hi - turn.lo
-        self._lanes.gone(run.link, ended)
-        run.ended(ended)
+        self._accounting.executed(run, ended)
         self._permits.in_use -= 1
         self._lanes.give_back(lane)
 
     def turns_ended(self, event: TurnsEnded, now: float) -> None:
-        turns, lanes = event.turns, self._lanes
-        first = turns[0]
-        calls = sum(turn.hi - turn.lo for turn in turns)
-        self.service_times.ended(first.run.options.method, calls, first.started_at, now)
-        for turn in turns:
-            run, lane = turn.run, turn.lane
+        first = event.turns[0]
+        calls = 0
+        for turn in event.turns:
+            run, lane, count = turn.run, turn.lane, turn.hi - turn.lo
+            if lane.turn is not turn:
+                self._report(turn)
+                continue
             lane.turn = None
-            count = turn.hi - turn.lo
+            calls += count
+            self._permits.in_use -= 1
             self.call_times.turn_ended(turn, count, now)
             run.close(count)
-            run.link.handed -= count
-            lanes.gone(run.link, count)
-            run.ended(count)
+            self._accounting.executed(run, count)
             note_progress(run, turn.hi - 1)
-            lanes.give_back(lane)
-        self._permits.in_use -= len(turns)
+            self._lanes.give_back(lane)
+        if calls:
+            self.service_times.ended(first.run.options.method, calls, first.started_at, now)
 
     def work_returned(self, event: WorkReturned, _now: float) -> None:
-        work, permits = event.work, self._permits
+        work = event.work
         if isinstance(work, StartCalls):
             parts: Sequence[Part] = ((work.run, work.lo, work.hi),)
-        else:
-            self._batching.ended(work)
+        elif self._has_left(work):
             parts = work.parts
+        else:
+            return
         for run, lo, hi in event.cancelled:
             run.withdraw(lo, hi)
         for run, lo, hi in reversed(parts):
-            part = run.reopen(lo, hi)
+            part = self._accounting.returned(run, lo, hi)
+            if part is None:
+                continue
             if run.slot is not None:
                 self._slots.enter(part)
             elif run.lane is None:
-                permits.in_use -= hi - lo
-                permits.wait_first(part)
+                self._permits.queue.appendleft(part)
             else:
-                run.link.handed -= hi - lo
                 run.lane.runs.appendleft(part)
             if failure := self._must_not_wait(part):
                 self._unstarted.answer_waiting(part, lo, hi, failure)
@@ -321,6 +308,19 @@ class Endings:
                 self._unstarted.answer_withdrawn(run, part, lo, hi)
         if isinstance(work, StartBatch):
             self._batching.release(work.lanes)
+
+    def _report(self, turn: StartTurn) -> None:
+        lane = turn.lane
+        self._out.append(
+            ReportDefect(f"a turn ended, or calls of it, that its lane in state {lane.state.value!r} has not")
+        )
+
+    def _has_left(self, batch: StartBatch) -> bool:
+        """Removes a running batch; reports a defect and returns False if it is not running."""
+        if self._batching.ended(batch):
+            return True
+        self._out.append(ReportDefect(f"a batch of {batch.method!r} ended that is not running"))
+        return False
 
     def _must_not_wait(self, run: ReplicaRun) -> Failure | None:
         """Returns the failure of calls from an executor that must not wait for another turn; None if they may."""

@@ -383,6 +383,22 @@ class TellKeys:
     """True: `on_keys_gained`; False: `on_keys_lost`."""
 
 
+@dataclass(slots=True, eq=False)
+class ReportDefect:
+    """Log and count an event that cannot happen: nothing has changed."""
+
+    what: str
+
+
 ReplicaCommand = (
-    WorkCommand | Refuse | Fail | Grant | AnswerRenewal | AnswerAttach | TellDetached | TellCapacity | TellKeys
+    WorkCommand
+    | Refuse
+    | Fail
+    | Grant
+    | AnswerRenewal
+    | AnswerAttach
+    | TellDetached
+    | TellCapacity
+    | TellKeys
+    | ReportDefect
 )

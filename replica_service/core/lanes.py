@@ -1,80 +1,40 @@
-"""Lanes: calls of one ordering key, executed in sequence; and what a session's lane history means for a run.
+"""Lanes: calls of one ordering key, executed in sequence.
 
-Purpose: keeps the order of each key, and serves the keys in turn. The functions read and note, for runs, what their
-session remembers of lanes (`Progress`, `Stops`); whether a call may start is decided in `work.py`.
-Invariants: a lane is in exactly one place: idle (empty, and then dropped), in the ready queue, blocked (the payload of
-its first call is still arriving, or a hook of the handler runs for its partition), or held by a turn or a batcher, with
-one permit. Calls leave it in the order of arrival. A partition that moves away is tracked while one of its lanes is
-left.
-Owner: the scheduler. The scheduler's parts and the shell's sessions note history; executors mark and read it.
+Purpose: keeps the order of each key, and serves the keys in turn.
+Invariants: a lane is in exactly one place, its state (`call_states.py`). Calls leave it in the order of arrival. A
+partition that moves away is tracked while one of its lanes is left.
+Owner: the scheduler.
 """
 
 from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Callable, Container, Mapping
+from typing import Final, TypeAlias
 
+from replica_service.core.call_states import LANE_LIFE, LaneEvent, LaneState
+from replica_service.core.events import ReplicaCommand, ReportDefect
 from replica_service.core.runs import ReplicaLane, ReplicaRun, RouterPeer
 
-MAX_TURN_CALLS = 256
-"""Calls that a lane executes before other lanes get a turn."""
-MAX_TURN_S = 0.050
-"""Seconds after which a lane starts no further call before other lanes get a turn."""
+LaneRow: TypeAlias = dict[LaneState, LaneState]
+ON_BLOCKED: Final = LANE_LIFE.on(LaneEvent.BLOCKED)
+ON_OFFERED: Final = LANE_LIFE.on(LaneEvent.OFFERED)
+ON_TURN_BEGUN: Final = LANE_LIFE.on(LaneEvent.TURN_BEGUN)
+ON_CUT: Final = LANE_LIFE.on(LaneEvent.CUT)
+_ON_UNBLOCKED: Final = LANE_LIFE.on(LaneEvent.UNBLOCKED)
+_ON_RETURNED: Final = LANE_LIFE.on(LaneEvent.RETURNED)
+_ON_EMPTIED: Final = LANE_LIFE.on(LaneEvent.EMPTIED)
 
-
-def note_progress(run: ReplicaRun, index: int) -> None:
-    """Notes that the calls of the run up to this one have started."""
-    record = run.record
-    if record is not None and (session := record.session) is not None:
-        session.progress.started(run.endpoint, run.ordering_key, record.call_ids[index])
-
-
-def is_passed(run: ReplicaRun) -> bool:
-    """Whether calls after this run's next one have started in its lane, or may have."""
-    record = run.record
-    if record is None or (session := record.session) is None:
-        return False
-    call_id = record.call_ids[run.lo]
-    return session.progress.is_passed(run.endpoint, run.ordering_key, call_id, again=record.attempt > 0)
-
-
-def is_stopped(run: ReplicaRun, index: int) -> bool:
-    """Whether a call must not start because an earlier one of its lane has failed."""
-    generation = run.options.stop_generation
-    if not generation or not run.ordering_key:
-        return False
-    if index > run.failed_at:
-        return True
-    record = run.record
-    if record is None or record.session is None or not (stops := record.session.stops):
-        return False
-    return stops.is_stopped(run.endpoint, run.ordering_key, generation, record.call_ids[index])
-
-
-def is_late(run: ReplicaRun, now: float) -> bool:
-    """Whether a call that ends now fails regardless of its result: it is overdue, in a lane that stops."""
-    return run.options.stop_generation > 0 and now >= run.deadline
-
-
-def mark_failure(run: ReplicaRun, lo: int) -> None:
-    """Marks the failure on the run, in the thread that executes it; the engine calls `note_failure` later."""
-    if run.options.stop_generation:
-        run.failed_at = min(run.failed_at, lo)
-
-
-def note_failure(run: ReplicaRun, lo: int) -> None:
-    """Notes that calls of the run from index `lo` on have failed."""
-    record = run.record
-    if run.ordering_key and record is not None and (session := record.session) is not None:
-        session.stops.failed(run.endpoint, run.ordering_key, run.options.stop_generation, record.call_ids[lo])
+_BLOCKED: Final = LaneState.BLOCKED
 
 
 class Lanes:
     """All lanes that have calls, and the queue of those that wait for a permit."""
 
-    __slots__ = ("_by_key", "_leaving", "calls", "on_returned", "ready")
+    __slots__ = ("_by_key", "_leaving", "_out", "calls", "on_returned", "ready")
 
-    def __init__(self) -> None:
+    def __init__(self, out: list[ReplicaCommand]) -> None:
+        self._out = out
         self._by_key: dict[tuple[str, str], ReplicaLane] = {}
         self._leaving: dict[tuple[str, int], int] = {}
         """Number of lanes left of each partition (endpoint, number) that moves away; no entry is 0."""
@@ -107,18 +67,16 @@ class Lanes:
             lane = self._by_key[key] = ReplicaLane(key, run.partition)
             if self._leaving and (run.endpoint, run.partition) in self._leaving:
                 self._leaving[run.endpoint, run.partition] += 1
-        run.lane = lane
-        if lane.is_idle:
-            lane.is_idle = False
             self.ready.append(lane)
-        elif lane.is_blocked:
+        elif lane.state is _BLOCKED:
             self.unblock(lane)
+        run.lane = lane
         return lane
 
     def unblock(self, lane: ReplicaLane) -> None:
         """Makes the lane ready if it was blocked."""
-        if lane.is_blocked:
-            lane.is_blocked = False
+        if lane.state is _BLOCKED:
+            self.move(lane, _ON_UNBLOCKED)
             self.ready.append(lane)
 
     def gone(self, link: RouterPeer, count: int) -> None:
@@ -133,9 +91,20 @@ class Lanes:
         if self.on_returned is not None:
             self.on_returned(lane)
         if lane.head() is not None:
-            self.ready.append(lane)
-        else:
+            if self.move(lane, _ON_RETURNED):
+                self.ready.append(lane)
+        elif self.move(lane, _ON_EMPTIED):
             self._forget(lane)
+
+    def move(self, lane: ReplicaLane, row: LaneRow) -> bool:
+        """Changes the lane's state. Returns False if the event cannot happen to it: nothing has changed then."""
+        after = row.get(lane.state)
+        if after is None:
+            event = next(each for each in LaneEvent if LANE_LIFE.on(each) == row)
+            self._out.append(ReportDefect(LANE_LIFE.impossible(lane.state, event)))
+            return False
+        lane.state = after
+        return True
 
     def forget_empty(self) -> None:
         """Drops ready lanes without calls, without waiting for a permit for them."""
@@ -164,7 +133,6 @@ class Lanes:
         return list(self._by_key.values())
 
     def _forget(self, lane: ReplicaLane) -> None:
-        lane.is_idle = True
         del self._by_key[lane.key]
         if self._leaving:
             partition = (lane.key[0], lane.partition)

@@ -61,11 +61,6 @@ class Permits:
         """Whether another unkeyed call would be accepted."""
         return self.in_use + self.waiting < self.max_ongoing + self.prefetch
 
-    def wait_first(self, run: ReplicaRun) -> None:
-        """Puts a run that has waited before at the front of the queue."""
-        self.waiting += run.hi - run.lo
-        self.queue.appendleft(run)
-
 
 class Vacancies:
     """Decides which router is notified next that there is room again. All times are monotonic seconds.

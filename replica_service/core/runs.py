@@ -16,9 +16,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from math import inf
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from replica_service.core.call_metadata import Arrival, ReplicaCallOptions, RerunOrigin, ReservedSlot, Weighed
+from replica_service.core.call_states import CallState, LaneState
 from replica_service.core.session_records import Record, Taker
 from slotmesh.streams.limits import MAX_INLINE_BYTES
 
@@ -27,6 +28,11 @@ FRESH_S = 3.0
 
 RunRecord: TypeAlias = Record["ReplicaRun", "RouterPeer"]
 RunTaker: TypeAlias = Taker["ReplicaRun", "RouterPeer"]
+
+_ARRIVED: Final = CallState.ARRIVED
+_ENDED: Final = CallState.ENDED
+_WAITING: Final = CallState.WAITING
+_READY: Final = LaneState.READY
 
 
 class RouterPeer:
@@ -108,7 +114,6 @@ class ReplicaRun:
     __slots__ = (
         "arrival",
         "arrived",
-        "awaits",
         "begin",
         "deadline",
         "end",
@@ -135,6 +140,7 @@ class ReplicaRun:
         "record",
         "slot",
         "started_at",
+        "state",
         "traced",
         "weighed",
         "withdrawn",
@@ -179,8 +185,8 @@ class ReplicaRun:
         """`open`: calls that can still be taken back. `left`: calls that have neither ended nor an outcome."""
         self.key = first + begin
         """Its key in its link's `waiting`. Negative if it was split off another run."""
-        self.awaits = False
-        """Its payload is still arriving in chunks. It is a single call then, and does not start."""
+        self.state = _ARRIVED
+        """Changed by `Accounting` only; `UPLOADING` from the beginning if the payload is still to arrive."""
         self.is_split = False  # calls of it may be in a run that was split off
         self.lane: ReplicaLane | None = None
         self.record: RunRecord | None = None
@@ -203,7 +209,7 @@ class ReplicaRun:
             self.link, self.first + lo, self.payloads[lo:hi], self.options, self.endpoint, self.arrived, self.deadline
         )
         part.ordering_key, part.partition, part.owner_epoch = self.ordering_key, self.partition, self.owner_epoch
-        part.awaits, part.max_result_bytes, part.arrival = self.awaits, self.max_result_bytes, self.arrival
+        part.state, part.max_result_bytes, part.arrival = self.state, self.max_result_bytes, self.arrival
         if self.origin is not None:
             part.origin = self.origin._replace(run_ids=self.origin.run_ids[lo:hi])
         if self.record is not None:
@@ -226,7 +232,7 @@ class ReplicaRun:
         part.ordering_key, part.partition, part.owner_epoch = self.ordering_key, self.partition, self.owner_epoch
         part.lane, part.slot, part.weighed = self.lane, self.slot, self.weighed
         part.origin, part.max_result_bytes, part.arrival = self.origin, self.max_result_bytes, self.arrival
-        part.traced = self.traced
+        part.state, part.traced = _WAITING, self.traced
         link.splits += 1
         part.key = -link.splits
         self.is_split = part.is_split = True
@@ -255,6 +261,7 @@ class ReplicaRun:
         """
         self.left -= count
         if not self.left:
+            self.state = _ENDED
             self.payloads, self.weighed = (), None
 
     def is_of_batch(self, run: ReplicaRun) -> bool:
@@ -277,14 +284,13 @@ class ReplicaLane:
 
     __slots__ = (
         "batch_method",
-        "is_blocked",
-        "is_idle",
         "key",
         "offered",
         "offered_runs",
         "offered_weight",
         "partition",
         "runs",
+        "state",
         "turn",
     )
 
@@ -294,10 +300,8 @@ class ReplicaLane:
         self.partition = partition
         self.runs: deque[ReplicaRun] = deque()
         """Runs with waiting calls, in order. Some may have been emptied by a cancel."""
-        self.is_idle = True
-        """Neither in the ready queue nor with a permit."""
-        self.is_blocked = False
-        """Neither in the ready queue nor with a permit, although it has calls: see `lanes.py`."""
+        self.state = _READY
+        """Changed by `Lanes` only."""
         self.batch_method: str | None = None
         """The batch method whose batcher the lane's first calls are offered to, if any."""
         self.offered = 0

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from math import inf
 
+from replica_service.core.accounting import Accounting
 from replica_service.core.batching import Batcher, Weigh
 from replica_service.core.call_times import ReplicaCallTimes
 from replica_service.core.events import ReplicaCommand
@@ -62,9 +63,13 @@ class Batching:
         if lane.batch_method is not None:
             self.batchers[lane.batch_method].gathered.extend(lane, run)
 
-    def ended(self, batch: StartBatch) -> None:
-        """Removes a batch from the running ones of its method."""
-        del self.batchers[batch.method].running[batch]
+    def ended(self, batch: StartBatch) -> bool:
+        """Removes a batch from the running ones of its method. Returns whether it was one of them."""
+        running = self.batchers[batch.method].running
+        if batch not in running:
+            return False
+        del running[batch]
+        return True
 
     def release(self, lanes: Iterable[ReplicaLane]) -> None:
         """Takes the permits of these lanes; they wait for another one, or are dropped if they have no calls."""
@@ -76,8 +81,8 @@ class Batching:
 class AwaitedPayloads:
     """Runs whose payloads arrive in chunks: they do not start until the payload is complete.
 
-    A run is here exactly while `run.awaits`; it is a single call. An unkeyed run is in no queue; a keyed run is in its
-    lane, which it blocks when its turn comes.
+    A run is here exactly while it is uploading and accepted; it is a single call. An unkeyed run is in no queue; a
+    keyed run is in its lane, which it blocks when its turn comes.
     """
 
     __slots__ = ("due", "runs")
@@ -93,7 +98,6 @@ class AwaitedPayloads:
 
     def gone(self, run: ReplicaRun) -> None:
         """The payload is complete, or the call has its answer."""
-        run.awaits = False
         del self.runs[run]
 
     def late(self, now: float) -> list[ReplicaRun]:
@@ -107,6 +111,7 @@ class SchedulerState:
     """All of it."""
 
     __slots__ = (
+        "accounting",
         "batching",
         "call_times",
         "draining",
@@ -135,9 +140,10 @@ class SchedulerState:
         """What was decided in the step that is under way."""
         self.call_times = ReplicaCallTimes()
         self.permits = Permits(max_ongoing, prefetch)
-        self.lanes = Lanes()
+        self.lanes = Lanes(self.out)
         self.batching = Batching(methods, weigh, self.permits, self.lanes)
         self.slots = ReservedSlotCalls(self.permits)
+        self.accounting = Accounting(self.permits, self.lanes, self.slots, self.out)
         self.payloads = AwaitedPayloads()
         self.ownership = ServedEpochs()
         self.keys = KeyHoldings(self.lanes, self.out)

@@ -55,17 +55,15 @@ class GrantedSlotOperations:
         slot = failures.DRAINING if self._state.ended else slots.table.dispatch(event.secret, run.endpoint, now)
         if isinstance(slot, Failure):
             self._out.append(Fail(run, run.lo, run.hi, slot))
-            run.ended(run.open)
+            self._state.accounting.refused(run, run.lo)
             return
         self.enter(run, slot)
 
     def enter(self, run: ReplicaRun, slot: ReservedSlot) -> None:
         """Passes the slot and its permit to the call."""
-        slots, link, methods = self._slots, run.link, self._methods
+        slots, methods = self._slots, self._methods
         run.slot, run.endpoint = slot, slot.endpoint
-        link.unkeyed += 1
-        link.in_slots += 1
-        link.waiting[run.key] = run
+        self._state.accounting.accepted(run)
         if run.options.method in methods:
             slots.enter(run)
         else:
@@ -162,7 +160,7 @@ class HeldSlots:
 
     def _fail(self, event: SlotCallCame, failure: Failure) -> None:
         self._out.append(Fail(event.run, event.run.lo, event.run.hi, failure))
-        event.run.ended(event.run.open)
+        self._state.accounting.refused(event.run, event.run.lo)
 
 
 def _number_mistake(number: int, held: dict[int, ReservedSlot]) -> Failure | None:

@@ -17,20 +17,25 @@ from collections.abc import Callable, Collection
 from typing import Final
 
 from replica_service.core import failures
+from replica_service.core.call_states import CallState
 from replica_service.core.ending import Parking, UnstartedCalls
 from replica_service.core.events import Fail, Grant, PayloadCame, PayloadFailed, Refuse, RunsCame, TellCapacity
-from replica_service.core.lanes import MAX_TURN_CALLS, is_passed, is_stopped, note_failure
+from replica_service.core.lanes import ON_BLOCKED, ON_CUT, ON_OFFERED, ON_TURN_BEGUN
 from replica_service.core.runs import ReplicaRun, StartTurn
 from replica_service.core.scheduler_state import SchedulerState
 from replica_service.core.slot_operations import HeldSlots
-from replica_service.core.work import StartCalls
+from replica_service.core.work import MAX_TURN_CALLS, StartCalls, is_passed, is_stopped, note_failure
 from slotmesh.errors import Failure
+
+_GATHERED: Final = CallState.GATHERED
+_UPLOADING: Final = CallState.UPLOADING
 
 
 class RunIntake:
     """Accepts runs, and payloads that arrive later."""
 
     __slots__ = (
+        "_accounting",
         "_lanes",
         "_methods",
         "_out",
@@ -51,6 +56,7 @@ class RunIntake:
         """Keyed calls without outcome that one router may have here."""
         self._out = state.out
         self._methods = methods
+        self._accounting = state.accounting
         self._permits = state.permits
         self._lanes = state.lanes
         self._ownership = state.ownership
@@ -68,7 +74,7 @@ class RunIntake:
                 if run.options.stop_generation:
                     note_failure(run, run.lo)
                 self._out.append(Fail(run, run.lo, run.hi, failures.no_such_method(run.options.method, methods)))
-                run.ended(run.open)
+                self._accounting.refused(run, run.lo)
             elif run.ordering_key:
                 self._take_keyed(run)
             else:
@@ -77,7 +83,7 @@ class RunIntake:
 
     def payload_came(self, event: PayloadCame, _now: float) -> None:
         run = event.run
-        if not run.awaits:
+        if run.state is not _UPLOADING or not self._accounting.uploaded(run):
             return
         run.payloads = [event.payload]
         self._payloads.gone(run)
@@ -89,16 +95,16 @@ class RunIntake:
 
     def payload_failed(self, event: PayloadFailed, _now: float) -> None:
         run = event.run
-        if run.awaits:
+        if run.state is _UPLOADING:
             self._unstarted.answer_waiting(run, run.lo, run.hi, event.failure)
 
     def _refuse(self, run: ReplicaRun, lo: int, failure: Failure) -> None:
         """Refuses the run's calls from `lo` on."""
         self._out.append(Refuse(run, lo, run.hi, failure))
-        run.ended(run.hi - lo)
+        self._accounting.refused(run, lo)
 
     def _take(self, run: ReplicaRun) -> None:
-        link, count, permits = run.link, run.open, self._permits
+        count, permits = run.open, self._permits
         room = permits.max_ongoing + permits.prefetch - permits.in_use - permits.waiting
         if count > room:
             room = max(0, room)
@@ -106,12 +112,8 @@ class RunIntake:
             self._refuse(run, run.lo + room, failure)
             if not room:
                 return
-            run.hi = run.lo + room
-            run.open = count = room
-        link.unkeyed += count
-        permits.waiting += count
-        link.waiting[run.key] = run
-        if run.awaits:
+        self._accounting.accepted(run)
+        if run.state is _UPLOADING:
             self._payloads.add(run)
         else:
             permits.queue.append(run)
@@ -128,10 +130,8 @@ class RunIntake:
             failure = failures.past_window(link.keyed, count, self.keyed_window)
             self._refuse(run, run.lo, failure)
             return
-        link.keyed += count
-        self._lanes.calls += count
-        link.waiting[run.key] = run
-        if run.awaits:
+        self._accounting.accepted(run)
+        if run.state is _UPLOADING:
             self._payloads.add(run)
         self._state.batching.extend(self._lanes.add(run), run)
 
@@ -144,6 +144,7 @@ class Starting:
     """Starts all calls that can be started."""
 
     __slots__ = (
+        "_accounting",
         "_batching",
         "_gathering",
         "_held",
@@ -178,6 +179,7 @@ class Starting:
         """Which side gets the odd permit when lanes and unkeyed runs share: 1 means lanes."""
         self._out = state.out
         self._new_secret = new_secret
+        self._accounting = state.accounting
         self._permits = state.permits
         self._lanes = state.lanes
         self._keys = state.keys
@@ -239,8 +241,8 @@ class Starting:
             if run.deadline <= now:
                 lo, run.lo = run.lo, run.hi
                 answer(run, lo, run.hi, failures.EXPIRED)
-            elif run.awaits or (self._keys.is_on and not self._keys.may_start(lane, run)):
-                lane.is_blocked = True
+            elif run.state is _UPLOADING or (self._keys.is_on and not self._keys.may_start(lane, run)):
+                self._lanes.move(lane, ON_BLOCKED)
                 return
             elif run.options.stop_generation and is_stopped(run, run.lo):
                 lo, run.lo = run.lo, run.hi
@@ -261,25 +263,26 @@ class Starting:
             self._keys.started(lane, run)
         batcher = self._batching.batchers.get(run.options.method)
         if batcher is not None:
+            self._lanes.move(lane, ON_OFFERED)
             batcher.gathered.offer(lane)
             self._gathering[batcher] = None
             return
+        self._lanes.move(lane, ON_TURN_BEGUN)
         lo = run.lo
         run.lo = hi = min(run.hi, lo + MAX_TURN_CALLS)
-        run.link.handed += hi - lo
+        self._accounting.turn_begun(run, hi - lo)
         lane.turn = turn = StartTurn(lane, run, lo, hi, now)
         self._out.append(turn)
 
     def _start_calls(self, free: int, now: float) -> None:
         """Starts calls of the oldest unkeyed runs, `free` at most."""
-        permits, queue = self._permits, self._queue
+        queue = self._queue
         while free and queue:
             run = queue[0]
             lo, hi = run.lo, run.hi
             count = hi - lo
             if run.deadline <= now and count:
                 queue.popleft()
-                permits.waiting -= count
                 run.lo = hi
                 self._unstarted.answer(run, lo, hi, failures.EXPIRED)
                 continue
@@ -298,22 +301,19 @@ class Starting:
                 queue.popleft()
             if not count:
                 continue
-            run.lo = hi
             free -= count
-            permits.waiting -= count
-            permits.in_use += count
             self._start_with_permits(run, lo, hi, now)
 
     def _start_with_permits(self, run: ReplicaRun, lo: int, hi: int, now: float) -> None:
         batcher = self._batching.batchers.get(run.options.method)
+        run.lo = hi
         if batcher is not None:
+            self._accounting.gathered(run, hi - lo)
             self._gathering[batcher] = None
             for index, failure in batcher.gathered.add(run, lo, hi):
-                self._permits.in_use -= 1
-                self._unstarted.answer(run, index, index + 1, failure)
+                self._unstarted.answer(run, index, index + 1, failure, _GATHERED)
         else:
-            run.close(hi - lo)
-            run.start(hi - lo, now)
+            self._accounting.started(run, hi - lo, now)
             self._out.append(StartCalls(run, lo, hi))
 
     def _lease(self, run: ReplicaRun, now: float) -> int:
@@ -325,11 +325,7 @@ class Starting:
             return 0
         slot = self._slots.grant(self._new_secret(), run.endpoint, run.lease_s, now, run.identity)
         run.lo = run.hi
-        permits.waiting -= 1
-        permits.in_use += 1
-        run.link.unkeyed -= 1
-        run.close(1)
-        run.ended(1)
+        self._accounting.granted(run)
         self._out.append(Grant(run, slot, permits.in_use))
         return 1
 
@@ -356,7 +352,6 @@ class Starting:
             elif run.link.fresh_until <= now:
                 self._parking.park(run)
             else:
-                run.lo = hi
                 self._start_with_permits(run, lo, hi, now)
 
     def _cut(self, now: float) -> bool:
@@ -367,17 +362,13 @@ class Starting:
             while batcher.is_due(now):
                 batch, expired, stale, failed, left = batcher.cut(now)
                 for run, lo, hi in batch.parts:
-                    run.close(hi - lo)
-                    if run.lane is not None:
-                        run.link.handed += hi - lo
+                    self._accounting.batch_cut(run, hi - lo)
+                for lane in batch.lanes:
+                    self._lanes.move(lane, ON_CUT)
                 for run, lo, hi in expired:
-                    if run.lane is None:
-                        permits.in_use -= hi - lo
-                    answer(run, lo, hi, failures.EXPIRED)
+                    answer(run, lo, hi, failures.EXPIRED, _GATHERED)
                 for run, index, failure in failed:
-                    if run.lane is None:
-                        permits.in_use -= 1
-                    answer(run, index, index + 1, failure)
+                    answer(run, index, index + 1, failure, _GATHERED)
                 for run, lo, hi in stale:
                     self._parking.park_gathered(run, lo, hi)
                 if batch.count:

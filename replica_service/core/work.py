@@ -7,6 +7,7 @@ covers deadlines, links that are not fresh, sessions that moved, calls that were
 and the length of a turn. After the arguments are decoded, executors check the clock against `StartNow.until`.
 Invariants: a claimed call has started: a later hold of its turn finds it before `turn.next`; a call that was not
 claimed never starts. A claim and a hold of one turn exclude each other across threads.
+The functions in between read and note, for runs, what their session remembers of lanes (`Progress`, `Stops`).
 Owner: the scheduler makes the work; each executor has its own `TurnClaims`.
 """
 
@@ -18,7 +19,6 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from replica_service.core.failures import CANCELLED, EXPIRED, UNHEARD
-from replica_service.core.lanes import MAX_TURN_S, is_stopped
 from replica_service.core.runs import ReplicaLane, ReplicaRun, StartTurn
 from slotmesh.errors import Failure
 
@@ -61,6 +61,59 @@ class StartBatch:
 
 WorkCommand = StartCalls | StartTurn | StartBatch
 """The work of executors."""
+
+
+MAX_TURN_CALLS = 256
+"""Calls that a lane executes before other lanes get a turn."""
+MAX_TURN_S = 0.050
+"""Seconds after which a lane starts no further call before other lanes get a turn."""
+
+
+def note_progress(run: ReplicaRun, index: int) -> None:
+    """Notes that the calls of the run up to this one have started."""
+    record = run.record
+    if record is not None and (session := record.session) is not None:
+        session.progress.started(run.endpoint, run.ordering_key, record.call_ids[index])
+
+
+def is_passed(run: ReplicaRun) -> bool:
+    """Whether calls after this run's next one have started in its lane, or may have."""
+    record = run.record
+    if record is None or (session := record.session) is None:
+        return False
+    call_id = record.call_ids[run.lo]
+    return session.progress.is_passed(run.endpoint, run.ordering_key, call_id, again=record.attempt > 0)
+
+
+def is_stopped(run: ReplicaRun, index: int) -> bool:
+    """Whether a call must not start because an earlier one of its lane has failed."""
+    generation = run.options.stop_generation
+    if not generation or not run.ordering_key:
+        return False
+    if index > run.failed_at:
+        return True
+    record = run.record
+    if record is None or record.session is None or not (stops := record.session.stops):
+        return False
+    return stops.is_stopped(run.endpoint, run.ordering_key, generation, record.call_ids[index])
+
+
+def is_late(run: ReplicaRun, now: float) -> bool:
+    """Whether a call that ends now fails regardless of its result: it is overdue, in a lane that stops."""
+    return run.options.stop_generation > 0 and now >= run.deadline
+
+
+def mark_failure(run: ReplicaRun, lo: int) -> None:
+    """Marks the failure on the run, in the thread that executes it; the engine calls `note_failure` later."""
+    if run.options.stop_generation:
+        run.failed_at = min(run.failed_at, lo)
+
+
+def note_failure(run: ReplicaRun, lo: int) -> None:
+    """Notes that calls of the run from index `lo` on have failed."""
+    record = run.record
+    if run.ordering_key and record is not None and (session := record.session) is not None:
+        session.stops.failed(run.endpoint, run.ordering_key, run.options.stop_generation, record.call_ids[lo])
 
 
 class StartNow(NamedTuple):

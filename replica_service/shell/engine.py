@@ -32,6 +32,7 @@ from replica_service.core.events import (
     ReplicaCommand,
     ReplicaEvent,
     ReplicaTimePassed,
+    ReportDefect,
     RunsCame,
     RunsCancelled,
     SessionsMoved,
@@ -58,7 +59,10 @@ from replica_service.shell.slots import Slots
 from replica_service.shell.telemetry import ReplicaCounters, ReplicaTraces
 from slotmesh.calls.slot_tokens import SECRET_BYTES
 from slotmesh.errors import Failure
+from slotmesh.logs import get_logger
 from slotmesh.runtime.clock import Clock
+
+_log = get_logger(__name__)
 
 
 class Engine:
@@ -312,20 +316,8 @@ class Engine:
                 case StartBatch():
                     self._executor_of[command.method].start(command)
                     self.counters.batch(command.count)
-                case Refuse(run=run, lo=lo, hi=hi, failure=failure):
-                    answered(run, lo, hi, failure)
-                    if run.record is None:
-                        run.link.outbox.refused(run.first + lo, hi - lo, failure)
-                        if run.lease_s:
-                            self.slots.refused()
-                    else:
-                        self.sessions.refused(run, run.record, lo, hi - lo, failure)
-                case Fail(run=run, lo=lo, hi=hi, failure=failure):
-                    answered(run, lo, hi, failure)
-                    if run.lease_s:
-                        self.slots.failed(command)
-                    else:
-                        self.outcomes.failed(run, lo, hi - lo, failure)
+                case Refuse() | Fail():
+                    self._end_unstarted(command)
                 case Grant():
                     self.slots.granted(command)
                 case AnswerRenewal():
@@ -336,6 +328,25 @@ class Engine:
                     link.outbox.tell_capacity()
                 case TellKeys():
                     self.tell_keys(command)
+                case ReportDefect(what=what):
+                    self.counters.defects += 1
+                    _log.error("a defect of the replica: an event was ignored", what=what)
+
+    def _end_unstarted(self, command: Refuse | Fail) -> None:
+        """Delivers the outcome of calls that never start, or hands them back."""
+        run, lo, hi, failure = command.run, command.lo, command.hi, command.failure
+        answered(run, lo, hi, failure)
+        if isinstance(command, Fail):
+            if run.lease_s:
+                self.slots.failed(command)
+            else:
+                self.outcomes.failed(run, lo, hi - lo, failure)
+        elif run.record is not None:
+            self.sessions.refused(run, run.record, lo, hi - lo, failure)
+        else:
+            run.link.outbox.refused(run.first + lo, hi - lo, failure)
+            if run.lease_s:
+                self.slots.refused()
 
     def _batch_settings_changed(self) -> None:
         """Handles changed batch settings: a batch may be due, or at another time."""

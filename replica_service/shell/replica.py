@@ -13,6 +13,7 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from math import inf
 from typing import Any, NamedTuple
 
+from replica_service.convert.reports import MemberReport
 from replica_service.core.events import PartitionEpochs
 from replica_service.core.handler_health import HealthSettings
 from replica_service.core.lifecycle import LifecycleEvent, State, next_state
@@ -31,7 +32,6 @@ from replica_service.shell.handler.loading import (
 )
 from replica_service.shell.handler.loop_watch import BlockReports, LoopWatch
 from replica_service.shell.handler.methods import HandlerMethod
-from replica_service.shell.links.controller_link import MemberReport
 from replica_service.shell.stopping import Drain
 from replica_service.shell.telemetry import NOTHING_COUNTED
 from slotmesh.client.handler_mesh import OwnMesh

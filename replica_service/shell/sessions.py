@@ -12,11 +12,11 @@ import asyncio
 from collections.abc import Callable, Iterable, Sequence
 
 from replica_service.core import failures
-from replica_service.core.lanes import note_failure
 from replica_service.core.runs import ReplicaRun, RouterPeer, RunRecord
 from replica_service.core.session_outcomes import bytes_of
 from replica_service.core.session_records import KeptOutcome, Mark
 from replica_service.core.session_table import SessionReport, SessionTable
+from replica_service.core.work import note_failure
 from slotmesh.calls.id_ranges import Range, common, merged
 from slotmesh.errors import Executed, Failure
 

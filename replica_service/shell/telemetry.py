@@ -42,13 +42,15 @@ REQUEST_ID_FACT: Final = "request_id"
 class ReplicaCounters:
     """Totals since the start: plain integers, read at each scrape."""
 
-    __slots__ = ("batched_calls", "batches", "blocked_s", "blocks", "calls", "failures", "on_batch")
+    __slots__ = ("batched_calls", "batches", "blocked_s", "blocks", "calls", "defects", "failures", "on_batch")
 
     def __init__(self) -> None:
         self.calls = 0
         """Calls executed to their end, successful or failed."""
         self.failures: Counter[Reason] = Counter()
         """Calls that ended in a failure here, by reason."""
+        self.defects = 0
+        """Events that cannot happen in the state of their calls; each was ignored and logged."""
         self.batches = 0
         self.batched_calls = 0
         """Calls in these batches."""

@@ -360,7 +360,7 @@ _REPLICA: Final = (
         STOPS,
         "stop_lanes_late",
         (
-            "replica_service.core.lanes:is_late",
+            "replica_service.core.work:is_late",
             "run.options.stop_generation > 0 and now >= run.deadline",
             "False",
         ),

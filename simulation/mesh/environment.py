@@ -30,6 +30,7 @@ from simulation.mesh.loop import NodeLoop, close_generator
 from simulation.mesh.network import Network
 from simulation.mesh.server import SimServer
 from slotmesh.calls.partitions import PARTITIONS, partition_of
+from slotmesh.calls.state_table import StateName
 from slotmesh.client.stream import abandoned_calls as recall
 from slotmesh.server import reflection
 
@@ -245,5 +246,5 @@ def _classes_with_plain_hashes() -> tuple[type, ...]:
         if "__hash__" not in vars(each)
         and _hash_of(each) is object.__hash__
         and each.__flags__ & _IS_HEAP_TYPE
-        and not issubclass(each, BaseException)
+        and not issubclass(each, BaseException | StateName)  # tables of states have these as keys
     )

@@ -15,7 +15,11 @@ from typing import Any, Generic, TypeVar
 
 
 class StateName(Enum):
-    """A state or an event. Hashed by identity, because each run and each request takes several steps."""
+    """A state or an event. Hashed by identity, because each run and each request takes several steps.
+
+    Python 3.11 takes 0.2 µs to read a member from its class, so code that runs for each call binds members and rows
+    (`StateTable.on`) to names of its module.
+    """
 
     __hash__ = object.__hash__
 

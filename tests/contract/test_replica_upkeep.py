@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from replica_service.convert.reports import MAX_REPORTED_CHARS
 from replica_service.shell.handler import hooks as upkeep
-from replica_service.shell.links.controller_link import MAX_REPORTED_CHARS
 from slotmesh.codec import JSON
 from slotmesh.convert.specification import duration_to_wire, struct_to_wire
 from slotmesh.runtime.channels import open_channel

@@ -5,6 +5,7 @@ from __future__ import annotations
 from math import inf
 
 from replica_service.core.batching import Batcher
+from replica_service.core.call_states import CallState, LaneState
 from replica_service.core.permits import CAPACITY_GAP_S
 from replica_service.core.runs import ReplicaLane, ReplicaRun
 from tests.properties.replica_model import (
@@ -40,7 +41,7 @@ def nothing_is_parked_without_need(model: ReplicaModel) -> None:
 def no_lane_is_blocked_without_need(model: ReplicaModel) -> None:
     for lane in model.core._state.lanes.all():
         head = lane.head()
-        assert not lane.is_blocked or (head is not None and head.awaits)
+        assert lane.state is not LaneState.BLOCKED or (head is not None and head.state is CallState.UPLOADING)
 
 
 def what_is_late_does_not_wait_for_its_payload(model: ReplicaModel) -> None:
@@ -117,7 +118,7 @@ def gathered_in(batcher: Batcher) -> tuple[int, float]:
             continue
         offered, weight = 0, 0.0
         for run in entry.runs:
-            if run.options.method != batcher.method or run.awaits:
+            if run.options.method != batcher.method or run.state is CallState.UPLOADING:
                 break
             for index in range(run.lo, run.hi):
                 if (is_weighed or index == run.lo) and (

@@ -8,6 +8,7 @@ from math import inf
 from random import Random
 
 from replica_service.core.call_metadata import Weighed
+from replica_service.core.call_states import CallState
 from replica_service.core.events import (
     AnswerAttach,
     AnswerRenewal,
@@ -18,16 +19,16 @@ from replica_service.core.events import (
     Grant,
     Refuse,
     ReplicaCommand,
+    ReportDefect,
     TellCapacity,
     TellDetached,
     TellKeys,
     TurnEnded,
 )
-from replica_service.core.lanes import MAX_TURN_CALLS
 from replica_service.core.permits import CAPACITY_GAP_S
 from replica_service.core.runs import FRESH_S, ReplicaRun, RouterPeer, StartTurn
 from replica_service.core.scheduler import ReplicaScheduler
-from replica_service.core.work import StartBatch, StartCalls
+from replica_service.core.work import MAX_TURN_CALLS, StartBatch, StartCalls
 from slotmesh.errors import Executed, Failure, Reason
 from slotmesh.handlers import BatchControl, BatchSettings
 
@@ -123,7 +124,12 @@ class ReplicaModel:
         return link
 
     def uploading(self) -> list[ReplicaRun]:
-        return [run for router in self.router_of.values() for run in router.link.waiting.values() if run.awaits]
+        return [
+            run
+            for router in self.router_of.values()
+            for run in router.link.waiting.values()
+            if run.state is CallState.UPLOADING
+        ]
 
     def leaves(self, run: ReplicaRun) -> None:
         """One call less of the run runs."""
@@ -157,7 +163,7 @@ class ReplicaModel:
             match command:
                 case StartCalls(run=run):
                     assert self.is_fresh(run)
-                    assert not run.awaits
+                    assert run.state is not CallState.UPLOADING
                     assert not run.options.ordering_key
                     assert run.options.method == "plain"
                     for index in range(command.lo, command.hi):
@@ -166,7 +172,7 @@ class ReplicaModel:
                         self.running_calls.append(run)
                 case StartTurn(run=run):
                     assert self.is_fresh(run)
-                    assert not run.awaits
+                    assert run.state is not CallState.UPLOADING
                     assert run.options.method == "plain"
                     assert 0 < command.hi - command.lo <= MAX_TURN_CALLS
                     assert not any(turn.lane is command.lane for turn in self.turns)
@@ -188,6 +194,8 @@ class ReplicaModel:
                             assert call.deadline <= self.now
                 case Grant() | AnswerRenewal() | AnswerAttach() | TellDetached() | TellKeys():
                     pass  # only where there are slots: see `test_replica_slots.py`; or hooks: `test_key_holding.py`
+                case ReportDefect(what=what):
+                    raise AssertionError(what)
                 case TellCapacity(link=link):
                     assert not link.closed
                     assert self.core.in_use + self.core.waiting < self.max_ongoing + self.prefetch
@@ -220,7 +228,7 @@ class ReplicaModel:
             or self.now >= arrived + limits.batch_wait_timeout_s
         )
         for run, lo, hi in batch.parts:
-            assert not run.awaits
+            assert run.state is not CallState.UPLOADING
             for index in range(lo, hi):
                 self.begins(run, index)
                 self.call(run, index).state = "running"

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from replica_service.core.call_metadata import ReplicaCallOptions
+from replica_service.core.call_states import CallState
 from replica_service.core.events import (
     BatchEnded,
     CallsEnded,
@@ -103,7 +104,8 @@ class SchedulerMachine(RuleBasedStateMachine):
                 run = ReplicaRun(to.link, first, payloads, options, "e", self.model.now, deadline, begin=begin, end=end)
             else:
                 run = ReplicaRun(to.link, to.next_id, [b"x"] * count, options, "e", self.model.now, deadline)
-                run.awaits = is_large and count == 1 and "uploads" in self.model.troubles
+                if is_large and count == 1 and "uploads" in self.model.troubles:
+                    run.state = CallState.UPLOADING
             run.owner_epoch = self.model.epoch - 1 if stale and "stale" in self.model.troubles else self.model.epoch
             run.partition = len(key)
             for run_id in range(to.next_id, to.next_id + count):
@@ -169,7 +171,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         run = data.draw(st.sampled_from(self.model.uploading()))
         if not is_spoiled:
             self.model.carry_out(self.model.core.step(PayloadCame(run, b"late"), self.model.now))
-            assert not run.awaits
+            assert run.state is not CallState.UPLOADING
             return
         self.model.carry_out(self.model.core.step(PayloadFailed(run, SPOILED), self.model.now))
         assert self.model.call(run, 0).reason is SPOILED.reason

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 
 from replica_service.core.events import CallsEnded, TurnEnded, WorkReturned
 from replica_service.core.failures import CANCELLED
-from replica_service.core.lanes import is_stopped
 from replica_service.core.runs import ReplicaRun, RouterPeer, StartTurn
-from replica_service.core.work import StartBatch, StartCalls
+from replica_service.core.work import StartBatch, StartCalls, is_stopped
 from replica_service.shell.executors.protocol import OutcomeSink
 from slotmesh.errors import Failure
 

@@ -23,7 +23,7 @@ from typing import Any, Final
 from replica_service.core.batching import Weigh
 from replica_service.core.call_metadata import Weighed
 from replica_service.core.runs import ReplicaRun
-from replica_service.core.work import Part, StartBatch, StartCalls, too_late
+from replica_service.core.work import Part, StartBatch, StartCalls, may_begin, too_late
 from replica_service.shell.executors.protocol import Outcome, encoded_each
 from replica_service.shell.handler.failures import HandlerErrors, wrong_length
 from replica_service.shell.handler.methods import HandlerMethod
@@ -33,8 +33,6 @@ from slotmesh.errors import Executed, Failure, Reason
 from slotmesh.foreign import is_exception, shown, type_name
 
 SizeFunction = Callable[..., Any]
-OnFailed = Callable[[ReplicaRun, int, int, Failure], None]
-"""Called for calls that failed: run, first index, count, failure."""
 FailureOf = Callable[[BaseException, str], Failure]
 """Returns the failure for an exception of a method, by its name."""
 
@@ -199,30 +197,91 @@ class Invocation:
             begin = end
 
 
-def invocations(batch: StartBatch, method: HandlerMethod, on_failed: OnFailed) -> Iterator[Invocation]:
-    """Yields the invocations of the batch in order: one, unless calls pass their arguments in different ways."""
-    current: Invocation | None = None
-    for parts, pieces in _pieces(batch, method):
-        size = sum(hi - lo for _, lo, hi in parts)
-        left = deque(parts)
-        for columns in pieces:
-            if isinstance(columns, Flaw):
-                for run, lo, _ in _take(left, 1):
-                    on_failed(run, lo, 1, columns.failure)
-                continue
-            if current is None or current.shape != columns.shape:
-                if current is not None:
-                    yield current
-                current = Invocation(columns.shape)
-            current.extend(columns, parts if columns.size == size else _take(left, columns.size))
-    if current is not None:
-        yield current
+class BatchRun:
+    """A batch under way, for all executors: its invocations one after another, and the calls that fail on the way."""
+
+    def __init__(
+        self,
+        batch: StartBatch,
+        method: HandlerMethod,
+        now: Callable[[], float],
+        refuses: Callable[[ReplicaRun], Failure | None] = lambda _run: None,
+    ) -> None:
+        """`refuses` returns the failure of a run's calls that the method cannot execute."""
+        self.batch = batch
+        self.method = method
+        self._now = now
+        self._failed: list[Outcome] = []
+        valid: list[Part] = []
+        for run, lo, hi in batch.parts:
+            if (failure := refuses(run)) is not None:
+                self._failed.append((run, lo, hi - lo, failure))
+            else:
+                valid.append((run, lo, hi))
+        self._left = self._invocations(valid)
+
+    @property
+    def may_begin(self) -> bool:
+        """Whether the first invocation may begin now."""
+        return may_begin(self.batch.parts, self._now())
+
+    @property
+    def is_to_return(self) -> bool:
+        """Whether nothing has begun, and nothing may: the batch returns to the scheduler as a whole."""
+        return self.batch.began is None and not self.may_begin
+
+    def next(self) -> Invocation | None:
+        """Returns the next invocation after decoding its arguments, without calls that must not begin any more."""
+        for invocation in self._left:
+            if self.batch.began is None:
+                return invocation
+            if (left := self._in_time(invocation)) is not None:
+                return left
+        return None
+
+    def begin(self, invocation: Invocation) -> Any:
+        """Calls the method. Returns what it returned: a coroutine if it is `async def`."""
+        self.batch.began = self._now()
+        return invocation.call(self.method)
+
+    def take_failed(self) -> list[Outcome]:
+        """Returns the failures of invalid and late calls since the last time. To be delivered once a call has begun."""
+        failed, self._failed = self._failed, []
+        return failed
+
+    def _in_time(self, invocation: Invocation) -> Invocation | None:
+        now = self._now()
+        parts: list[Part] = []
+        for run, lo, hi in invocation.parts:
+            if (failure := too_late(run, now)) is not None:
+                self._failed.append((run, lo, hi - lo, failure))
+            else:
+                parts.append((run, lo, hi))
+        return invocation if len(parts) == len(invocation.parts) else next(self._invocations(parts), None)
+
+    def _invocations(self, parts: Sequence[Part]) -> Iterator[Invocation]:
+        """Yields the invocations in order: one, unless calls pass their arguments in different ways."""
+        current: Invocation | None = None
+        for alike, pieces in _pieces(parts, self.method):
+            size = sum(hi - lo for _, lo, hi in alike)
+            left = deque(alike)
+            for columns in pieces:
+                if isinstance(columns, Flaw):
+                    self._failed += [(run, lo, 1, columns.failure) for run, lo, _ in _take(left, 1)]
+                    continue
+                if current is None or current.shape != columns.shape:
+                    if current is not None:
+                        yield current
+                    current = Invocation(columns.shape)
+                current.extend(columns, alike if columns.size == size else _take(left, columns.size))
+        if current is not None:
+            yield current
 
 
-def _pieces(batch: StartBatch, method: HandlerMethod) -> Iterator[tuple[list[Part], Iterable[Columns | Flaw]]]:
+def _pieces(parts: Sequence[Part], method: HandlerMethod) -> Iterator[tuple[list[Part], Iterable[Columns | Flaw]]]:
     """Yields the arguments of consecutive calls of one content type together, and those of weighed calls one by one."""
     alike: list[Part] = []
-    for part in batch.parts:
+    for part in parts:
         run, lo, hi = part
         if alike and (run.weighed is not None or run.options.content_type != alike[0][0].options.content_type):
             yield alike, _split(alike, method)
@@ -294,23 +353,3 @@ def _as_list(returned: Any) -> Sequence[Any] | None:
     tolist = getattr(returned, "tolist", None)  # an array: one result a row
     values = tolist() if callable(tolist) else None
     return values if isinstance(values, list) else None
-
-
-def in_time(
-    invocation: Invocation, batch: StartBatch, method: HandlerMethod, now: float, on_failed: OnFailed
-) -> Invocation | None:
-    """Returns the invocation without the calls that must not begin any more, which fail; None if none is left.
-
-    To be called before each invocation of a batch but the first, for which the batch was claimed.
-    """
-    parts = []
-    for part in invocation.parts:
-        run, lo, hi = part
-        if (failure := too_late(run, now)) is not None:
-            on_failed(run, lo, hi - lo, failure)
-        else:
-            parts.append(part)
-    if len(parts) == len(invocation.parts):
-        return invocation
-    rest = StartBatch(batch.method, parts, (), sum(hi - lo for _, lo, hi in parts))
-    return next(invocations(rest, method, on_failed), None)

@@ -10,10 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from replica_service.core.events import WorkReturned
-from replica_service.core.lanes import note_failure
 from replica_service.core.runs import ReplicaRun, RouterPeer
 from replica_service.core.scheduler import ReplicaScheduler
-from replica_service.core.work import Part, StartBatch, StartCalls
+from replica_service.core.work import Part, StartBatch, StartCalls, note_failure
 from replica_service.shell.executors.generators import GeneratorExecutor
 from replica_service.shell.executors.loop import AsyncExecutor
 from replica_service.shell.executors.own_loop import OwnLoopExecutor

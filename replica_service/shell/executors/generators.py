@@ -22,18 +22,17 @@ from replica_service.core.call_metadata import MAX_CREDIT
 from replica_service.core.events import BatchEnded, CallsEnded, TurnEnded, WorkReturned
 from replica_service.core.failures import CANCELLED, CUT_OFF, EXPIRED, OVERDUE, TAKEN_BACK
 from replica_service.core.runs import ReplicaRun, RouterPeer, StartTurn
-from replica_service.core.work import Skip, StartBatch, StartCalls, StartNow, TurnClaims, WorkCommand, claim, may_begin
-from replica_service.shell.executors.batches import Invocation, in_time, invocations
+from replica_service.core.work import Skip, StartBatch, StartCalls, StartNow, TurnClaims, WorkCommand, claim
+from replica_service.shell.executors.batches import BatchRun
 from replica_service.shell.executors.drives import AsyncDrive, InThread, OwnLoopDrive, ThreadDrive
 from replica_service.shell.executors.generator_drives import Drive, Recipient, Script, Stage, failure_of, recipient_of
-from replica_service.shell.executors.protocol import CLOSE_S, OutcomeSink
+from replica_service.shell.executors.protocol import CLOSE_S, OutcomeSink, deliver
 from replica_service.shell.handler.call_context import SinglePlace, base_context, batch_place
 from replica_service.shell.handler.failures import HandlerErrors
 from replica_service.shell.handler.handler_loop import HandlerLoop
 from replica_service.shell.handler.methods import HandlerMethod
 from replica_service.shell.telemetry import entered, entered_batch
 from slotmesh.calls.id_ranges import among
-from slotmesh.errors import Failure
 
 
 class _Entry(NamedTuple):
@@ -189,17 +188,16 @@ class GeneratorExecutor:
         self._drive(method, script)
 
     def _start_batch(self, batch: StartBatch) -> None:
-        method = self._methods[batch.method]
-        calls = _Calls(batch, method, self._sink)
-        self._invoke(batch, method, calls, is_first=True)
+        self._invoke(BatchRun(batch, self._methods[batch.method], self._now, failure_of), is_first=True)
 
-    def _invoke(self, batch: StartBatch, method: HandlerMethod, calls: _Calls, *, is_first: bool) -> None:
+    def _invoke(self, left: BatchRun, *, is_first: bool) -> None:
         """Starts the next invocation of the batch. Until one has begun, the batch can be handed back as a whole."""
-        invocation = next(calls.invocations, None) if is_first else calls.next_in_time(self._now())
+        batch, method, sink = left.batch, left.method, self._sink
+        invocation = left.next()
         if invocation is None or not is_first:
-            calls.deliver_invalid()
+            deliver(left.take_failed(), sink)
         if invocation is None:
-            self._sink.post(BatchEnded(batch))
+            sink.post(BatchEnded(batch))
             return
 
         recipients = [recipient_of(run, index) for run, lo, hi in invocation.parts for index in range(lo, hi)]
@@ -207,23 +205,21 @@ class GeneratorExecutor:
         def begins() -> bool:
             if not is_first:
                 return True
-            if self._is_cut_off or not may_begin(batch.parts, self._now()):
+            if self._is_cut_off or not left.may_begin:
                 return False
-            if calls.invalid:
-                self._loop.call_soon_threadsafe(calls.deliver_invalid, context=self._stage.context)
+            if failed := left.take_failed():
+                self._loop.call_soon_threadsafe(deliver, failed, sink, context=self._stage.context)
             return True
 
         def then(has_begun: bool) -> None:
             if has_begun:
-                self._invoke(batch, method, calls, is_first=False)
+                self._invoke(left, is_first=False)
                 return
-            for recipient in recipients:
-                if recipient.verdict is CANCELLED:
-                    recipient.run.withdraw(recipient.index, recipient.index + 1)
-            self._sink.post(WorkReturned(batch))
+            cancelled = [(each.run, each.index, each.index + 1) for each in recipients if each.verdict is CANCELLED]
+            sink.post(WorkReturned(batch, cancelled))
 
         def generate() -> Any:
-            batch.began, batch.runner = self._now(), invocation.call(method)
+            batch.runner = left.begin(invocation)
             return batch.runner
 
         script = Script(
@@ -280,33 +276,3 @@ class GeneratorExecutor:
             timer.cancel()
         if not running:
             del self._running[run.link]
-
-
-class _Calls:
-    """The calls of a batch: its invocations, and the invalid calls."""
-
-    def __init__(self, batch: StartBatch, method: HandlerMethod, sink: OutcomeSink) -> None:
-        self.invalid: list[tuple[ReplicaRun, int, int, Failure]] = []
-        """Calls that cannot be executed, and whose outcomes have not been delivered."""
-        self._sink = sink
-        valid = []
-        for run, lo, hi in batch.parts:
-            if (failure := failure_of(run)) is not None:
-                self.invalid.append((run, lo, hi - lo, failure))
-            else:
-                valid.append((run, lo, hi))
-        self._whole = StartBatch(batch.method, valid, batch.lanes, batch.count)
-        self._method = method
-        self.invocations = invocations(self._whole, method, lambda *failed: self.invalid.append(failed))
-
-    def next_in_time(self, now: float) -> Invocation | None:
-        """Returns the next invocation with calls that may still begin, reduced to these calls."""
-        for invocation in self.invocations:
-            if (left := in_time(invocation, self._whole, self._method, now, self._sink.failed)) is not None:
-                return left
-        return None
-
-    def deliver_invalid(self) -> None:
-        invalid, self.invalid = self.invalid, []
-        for failed in invalid:
-            self._sink.failed(*failed)

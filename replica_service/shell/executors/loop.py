@@ -20,9 +20,8 @@ from weakref import getweakrefcount
 
 from replica_service.core.events import CallsEnded, TurnEnded, WorkReturned
 from replica_service.core.failures import LATE
-from replica_service.core.lanes import is_late
 from replica_service.core.runs import ReplicaRun, RouterPeer, StartTurn
-from replica_service.core.work import Skip, StartBatch, StartCalls, StartNow, TurnClaims, WorkCommand, claim
+from replica_service.core.work import Skip, StartBatch, StartCalls, StartNow, TurnClaims, WorkCommand, claim, is_late
 from replica_service.shell.executors.batches import is_of
 from replica_service.shell.executors.loop_calls import AsyncBatches, AsyncStreaks, RunningCalls
 from replica_service.shell.executors.protocol import OutcomeSink, Unsendable, encoded, encoder_of

@@ -17,10 +17,10 @@ from weakref import getweakrefcount
 
 from replica_service.core.events import BatchEnded, TurnEnded, TurnsEnded, WorkReturned
 from replica_service.core.failures import CUT_OFF, TAKEN_BACK
-from replica_service.core.runs import ReplicaRun, RouterPeer, StartTurn
-from replica_service.core.work import StartBatch, StartNow, TurnClaims, may_begin
-from replica_service.shell.executors.batches import Invocation, in_time, invocations
-from replica_service.shell.executors.protocol import Outcome, OutcomeSink, Unsendable, encoder_of
+from replica_service.core.runs import RouterPeer, StartTurn
+from replica_service.core.work import StartBatch, StartNow, TurnClaims
+from replica_service.shell.executors.batches import BatchRun, Invocation
+from replica_service.shell.executors.protocol import Outcome, OutcomeSink, Unsendable, deliver, encoder_of
 from replica_service.shell.executors.runners import (
     LARGE_BYTES,
     Runners,
@@ -132,45 +132,38 @@ class AsyncBatches:
 
     async def run(self, batch: StartBatch, marks: TaskMarks) -> None:
         """Executes all invocations of the batch. `marks`: of the current task."""
-        if not may_begin(batch.parts, self._now()):
+        left = BatchRun(batch, self._methods[batch.method], self._now)
+        if left.is_to_return:
             self._sink.post(WorkReturned(batch))
-            return
-        await self._execute(_Invocations(batch, self._methods[batch.method]), marks)
+        else:
+            await self._execute(left, marks)
 
-    async def _execute(self, left: _Invocations, marks: TaskMarks | None = None) -> None:
+    async def _execute(self, left: BatchRun, marks: TaskMarks | None = None) -> None:
         """Executes the remaining invocations. Continues in a new task if an ended call has kept the current one."""
-        sink, batch, marks = self._sink, left.batch, marks or TaskMarks()
+        sink, marks = self._sink, marks or TaskMarks()
         while True:
             context = copy_context()
-            invocation = whole = context.run(left.next)
-            if whole is None:
-                break
-            if batch.began is not None:
-                invocation = context.run(in_time, whole, batch, left.method, self._now(), sink.failed)
-            elif not may_begin(batch.parts, self._now()):
-                sink.post(WorkReturned(batch))  # as a whole: the failures of invalid calls were not delivered yet
+            invocation = context.run(left.next)
+            if left.is_to_return:
+                sink.post(WorkReturned(left.batch))
                 return
-            left.deliver_invalid(sink)
-            if invocation is not None:
-                for run, lo, count, outcome in await self._invoke(invocation, left, context):
-                    if isinstance(outcome, Failure):
-                        sink.failed(run, lo, count, outcome)
-                    else:
-                        sink.payloads(run, lo, outcome)
+            deliver(left.take_failed(), sink)
+            if invocation is None:
+                break
+            deliver(await self._invoke(invocation, left, context), sink)
             if marks.are_left:
                 self._runners.start(self._execute(left))
                 return
-        left.deliver_invalid(sink)
-        sink.post(BatchEnded(batch))
+        sink.post(BatchEnded(left.batch))
 
-    async def _invoke(self, invocation: Invocation, left: _Invocations, context: Context) -> Iterable[Outcome]:
+    async def _invoke(self, invocation: Invocation, left: BatchRun, context: Context) -> Iterable[Outcome]:
         """Calls the method in this context. Returns the outcomes of the calls."""
         task, running, method = this_task(), self._running, left.method
         running.batching.add(task)
         context.run(current_place.set, batch_place(invocation.parts, self._now))
         traced = context.run(traced_batch, invocation.parts, self._now())
         try:
-            outcomes = await in_fresh_contexts(self._called(invocation, left.batch, method), context)
+            outcomes = await in_fresh_contexts(self._called(invocation, left), context)
             await running.uncancelled(task)  # the handler has suppressed the cancellation
         except BaseException as error:  # noqa: BLE001 - nothing that a handler raises may end its runner
             failure = await running.failure_of(error, task, method.name)
@@ -181,31 +174,11 @@ class AsyncBatches:
                 context.run(traced.leave)
         return outcomes
 
-    async def _called(self, invocation: Invocation, batch: StartBatch, method: HandlerMethod) -> Iterable[Outcome]:
+    async def _called(self, invocation: Invocation, left: BatchRun) -> Iterable[Outcome]:
         """Calls the method. Runs in the context of the invocation."""
-        batch.began, batch.runner = self._now(), invocation.call(method)
-        returned = invocation.checked(await batch.runner, method)
-        return list(invocation.outcomes(returned, method, self._errors.failure_of))
-
-
-class _Invocations:
-    """The remaining invocations of a batch."""
-
-    def __init__(self, batch: StartBatch, method: HandlerMethod) -> None:
-        self.batch = batch
-        self.method = method
-        self._invalid: list[tuple[ReplicaRun, int, int, Failure]] = []
-        """Calls with invalid arguments, whose failures are not delivered yet."""
-        self._left = invocations(batch, method, lambda *failed: self._invalid.append(failed))
-
-    def next(self) -> Invocation | None:
-        """Returns the next invocation, after decoding the arguments of its calls."""
-        return next(self._left, None)
-
-    def deliver_invalid(self, sink: OutcomeSink) -> None:
-        for failed in self._invalid:
-            sink.failed(*failed)
-        self._invalid.clear()
+        left.batch.runner = left.begin(invocation)
+        returned = invocation.checked(await left.batch.runner, left.method)
+        return list(invocation.outcomes(returned, left.method, self._errors.failure_of))
 
 
 class AsyncStreaks:

@@ -19,9 +19,8 @@ from typing import Any
 
 from replica_service.core.events import CallsEnded, Ended, TurnEnded, WorkReturned
 from replica_service.core.failures import CANCELLED
-from replica_service.core.lanes import mark_failure
 from replica_service.core.runs import ReplicaRun, RouterPeer, StartTurn
-from replica_service.core.work import StartCalls, TurnClaims, WorkCommand
+from replica_service.core.work import StartCalls, TurnClaims, WorkCommand, mark_failure
 from replica_service.shell.executors.loop import AsyncExecutor
 from replica_service.shell.executors.protocol import CLOSE_S, OutcomeSink
 from replica_service.shell.handler.failures import HandlerErrors

@@ -92,6 +92,15 @@ class OutcomeSink(Protocol):
         """Work has ended: each of its calls has its outcome, or was not started."""
 
 
+def deliver(outcomes: Iterable[Outcome], sink: OutcomeSink) -> None:
+    """Passes the outcomes to the sink."""
+    for run, lo, count, outcome in outcomes:
+        if isinstance(outcome, Failure):
+            sink.failed(run, lo, count, outcome)
+        else:
+            sink.payloads(run, lo, outcome)
+
+
 class Executor(Protocol):
     """Runs what the scheduler has decided to start."""
 

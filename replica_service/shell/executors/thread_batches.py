@@ -12,16 +12,16 @@ import asyncio
 import contextlib
 import threading
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextvars import copy_context
 from inspect import isawaitable
 from typing import Any
 
 from replica_service.core.events import BatchEnded, CallsEnded, TurnEnded, WorkReturned
 from replica_service.core.runs import ReplicaRun, StartTurn
-from replica_service.core.work import StartBatch, StartCalls, WorkCommand, may_begin
-from replica_service.shell.executors.batches import Invocation, OnFailed, in_time, invocations
-from replica_service.shell.executors.protocol import Outcome, OutcomeSink
+from replica_service.core.work import StartBatch, StartCalls, WorkCommand
+from replica_service.shell.executors.batches import BatchRun
+from replica_service.shell.executors.protocol import Outcome, OutcomeSink, deliver
 from replica_service.shell.handler.call_context import batch_place
 from replica_service.shell.handler.failures import HandlerErrors
 from replica_service.shell.handler.methods import HandlerMethod
@@ -102,11 +102,7 @@ class ThreadOutcomes:
             self.hands_over = batch.began is not None and self._now() - batch.began >= SLOW_BATCH_S
             sink.post(BatchEnded(batch))
             self.hands_over = False
-        for run, index, count, outcome in outcomes:
-            if isinstance(outcome, Failure):
-                sink.failed(run, index, count, outcome)
-            else:
-                sink.payloads(run, index, outcome)
+        deliver(outcomes, sink)
         if batch.lanes:
             sink.post(BatchEnded(batch))
 
@@ -133,49 +129,31 @@ class ThreadBatches:
 
     def execute(self, batch: StartBatch) -> None:
         """In a thread. Its outcomes come back together."""
-        method = self._methods[batch.method]
-        if not may_begin(batch.parts, self._now()):
-            self._outcomes.put(batch, None, 0, UNSTARTED)
-            return
-
+        left = BatchRun(batch, self._methods[batch.method], self._now)
         outcomes = list[Outcome]()
+        is_left = None if left.is_to_return else True
+        while is_left:
+            is_left = copy_context().run(self._invoke, left, outcomes)
+        self._outcomes.put(batch, None, 0, UNSTARTED if is_left is None else outcomes)
 
-        def on_failed(run: ReplicaRun, lo: int, count: int, failure: Failure) -> None:
-            outcomes.append((run, lo, count, failure))
+    def _invoke(self, left: BatchRun, outcomes: list[Outcome]) -> bool | None:
+        """Executes the next invocation, in a context of its own. Returns False if none is left.
 
-        left = invocations(batch, method, on_failed)
-        while has_next := copy_context().run(self._invoke, batch, method, left, outcomes, on_failed):
-            if has_next is UNSTARTED:
-                self._outcomes.put(batch, None, 0, UNSTARTED)
-                return
-        self._outcomes.put(batch, None, 0, outcomes)
-
-    def _invoke(
-        self,
-        batch: StartBatch,
-        method: HandlerMethod,
-        left: Iterator[Invocation],
-        outcomes: list[Outcome],
-        on_failed: OnFailed,
-    ) -> bool | str:
-        """The next of its invocations, in a context of its own. Returns whether there was one, or UNSTARTED."""
-        invocation = whole = next(left, None)
-        if whole is None:
+        None: nothing has begun, and the batch returns to the scheduler.
+        """
+        invocation, method = left.next(), left.method
+        if left.is_to_return:
+            return None
+        outcomes += left.take_failed()
+        if invocation is None:
             return False
         began = self._now()
-        if batch.began is not None:
-            invocation = in_time(whole, batch, method, began, on_failed)
-        elif not may_begin(batch.parts, began):
-            return UNSTARTED
-        if invocation is None:
-            return True
-        batch.began = began
-        batch.runner = threading.get_ident()
+        left.batch.runner = threading.get_ident()
         current_place.set(batch_place(invocation.parts, self._now))
         traced = traced_batch(invocation.parts, began)
         returned: Sequence[Any] | Failure
         try:
-            returned = invocation.call(method)
+            returned = left.begin(invocation)
             if isawaitable(returned):
                 returned = self._wait_for(returned)
             returned = invocation.checked(returned, method)

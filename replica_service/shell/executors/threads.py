@@ -21,9 +21,8 @@ from inspect import isawaitable
 from typing import Any
 
 from replica_service.core.failures import LATE
-from replica_service.core.lanes import is_late
 from replica_service.core.runs import ReplicaRun, RouterPeer, StartTurn
-from replica_service.core.work import Claim, Skip, StartBatch, StartCalls, TurnClaims, WorkCommand, claim
+from replica_service.core.work import Claim, Skip, StartBatch, StartCalls, TurnClaims, WorkCommand, claim, is_late
 from replica_service.shell.executors.batches import is_of
 from replica_service.shell.executors.protocol import OutcomeSink, Unsendable, encoded
 from replica_service.shell.executors.thread_batches import UNSTARTED, ThreadBatches, ThreadOutcomes

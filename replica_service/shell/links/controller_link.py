@@ -12,25 +12,23 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, replace
-from typing import Protocol
+from dataclasses import replace
 
 import grpc
 
-from replica_service.core.events import PartitionEpochs
+from replica_service.convert.reports import report_to_wire
 from replica_service.core.lifecycle import State
+from replica_service.shell.replica import HostedReplica
 from replica_service.shell.stopping import ControllerAbsence, Fencing
 from slotmesh.convert.specification import backend_from_wire, backend_within
 from slotmesh.errors import Failure, Reason
 from slotmesh.grpc_internals.call_writer import writer_of
 from slotmesh.logs import get_logger
-from slotmesh.names import sendable_text
 from slotmesh.runtime.backoff import Backoff
 from slotmesh.runtime.channels import PLAIN_TEXT, Dialer
 from slotmesh.runtime.tasks import Supervisor
-from slotmesh.spec.model import Backend
 from slotmesh.status import from_rpc_error
 from slotmesh.streams.leadership import ControllerSearch, TermFence
 from slotmesh.transport.current_channel import ControllerChannels
@@ -39,9 +37,6 @@ from slotmesh.transport.pump import StreamPump
 from slotmesh.v1 import membership_service_pb2 as wire
 from slotmesh.v1 import membership_service_pb2_grpc
 
-MAX_END_REASON_CHARS = 300
-MAX_REPORTED_CHARS = 16_384
-"""Bound of an error or a warning. A longer text keeps its end, where a traceback has the exception."""
 REPORT_INTERVAL_S = 1.0
 GOODBYE_S = 2.0
 """How long the last report may take to reach the controller."""
@@ -49,107 +44,9 @@ GOODBYE_S = 2.0
 _log = get_logger(__name__)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemberReport:
-    """The replica's state and load."""
-
-    state: State
-    address: str = ""
-    """The address that routers connect to; empty until the replica is ready."""
-    max_ongoing: int = 0
-    error: str = ""
-    """Why it failed or is unhealthy, usually a traceback."""
-    metrics_address: str = ""
-    unhealthy: bool = False
-    """Its handler should be replaced."""
-    reconfigures: bool = False
-    """Its handler has a `reconfigure`."""
-    warning: str = ""
-    """A problem that operators should see although the replica continues."""
-    ended_calls: int = 0
-    """Calls that reached the handler and have ended."""
-    failed_calls: int = 0
-    """Ended calls whose failure depends on the handler."""
-    ongoing: int = 0
-    """Permits in use."""
-    slots: int = 0
-    """Permits in use by slots that are reserved and unused, or held by direct streams."""
-    waiting: int = 0
-    """Calls that wait for a permit or in a lane."""
-    calls: int = 0
-    """Calls executed to their end, since the start of the process; so are the next three."""
-    failures: int = 0
-    """Calls that ended in a failure, executed or not."""
-    batches: int = 0
-    batched_calls: int = 0
-    times: Sequence[int] = ()
-    """Ended calls by running time, in the buckets of `slotmesh.histogram.CALL_TIMES`."""
-    end_reason: str = ""
-    """Why the replica ends, as text for operators; empty while it does not."""
-    sampled_at: float = 0.0
-    """When the load was sampled, seconds since 1970; 0: no load yet."""
-
-
-def report_to_wire(report: MemberReport) -> wire.ReplicaReport:
-    """Converts the report to its message."""
-    message = wire.ReplicaReport(
-        state=report.state.value,  # type: ignore[arg-type]  # the enums share their numbers
-        address=report.address,
-        max_ongoing=report.max_ongoing,
-        error=_end_of(report.error),
-        metrics_address=report.metrics_address,
-        unhealthy=report.unhealthy,
-        reconfigures=report.reconfigures,
-        warning=_end_of(report.warning),
-        ended_calls=report.ended_calls,
-        failed_calls=report.failed_calls,
-        end_reason=sendable_text(report.end_reason, MAX_END_REASON_CHARS),
-    )
-    if report.sampled_at:
-        load = message.load
-        load.ongoing, load.slots, load.waiting = report.ongoing, report.slots, report.waiting
-        load.sample_time.FromMicroseconds(round(report.sampled_at * 1e6))
-        totals = load.totals
-        totals.calls, totals.failed = report.calls, report.failures
-        totals.batches, totals.batched_calls = report.batches, report.batched_calls
-        totals.times.extend(report.times)
-        totals.SetInParent()  # present even if all are 0
-    return message
-
-
-def _end_of(text: str) -> str:
-    return sendable_text(text[-MAX_REPORTED_CHARS:], MAX_REPORTED_CHARS)
-
-
 Request = wire.AttachReplicaRequest
 Response = wire.AttachReplicaResponse
 AttachReplicaCall = grpc.aio.StreamStreamCall[Request, Response]
-
-
-class AttachedMember(Protocol):
-    """The replica, as its link to the controller uses it."""
-
-    @property
-    def newest_epoch(self) -> int:
-        """The newest owner epoch that the replica has received; 0 if none."""
-
-    def report(self) -> MemberReport:
-        """Returns the current report."""
-
-    def configure(self, backend: Backend) -> None:
-        """Applies the backend's settings: after each attachment and whenever they change."""
-
-    def follow_routers(self, addresses: Sequence[str]) -> None:
-        """Sets the addresses of the mesh's routers that the controller lists; called before `configure`."""
-
-    def drain(self, message: str) -> None:
-        """Makes the replica drain and stop."""
-
-    def revoke(self, epochs: PartitionEpochs) -> AsyncGenerator[PartitionEpochs, None]:
-        """Gives partitions up. Yields those that have become empty, until all have."""
-
-    def fence(self, epoch: int) -> dict[str, set[int]]:
-        """Gives up all partitions of this epoch and older ones. Returns those that are not empty, by endpoint."""
 
 
 class ControllerLink:
@@ -159,7 +56,7 @@ class ControllerLink:
         self,
         addresses: Sequence[str],
         hello: wire.ReplicaHello,
-        member: AttachedMember,
+        member: HostedReplica,
         backoff: Backoff,
         *,
         orphan_timeout_s: float | None = None,

@@ -17,6 +17,7 @@ from collections.abc import Collection, Mapping
 import grpc
 
 from replica_service import convert
+from replica_service.core.call_states import CallState
 from replica_service.core.events import PayloadCame, PayloadFailed, StampEchoed
 from replica_service.core.runs import ReplicaRun, RouterPeer
 from replica_service.shell.engine import Engine
@@ -52,7 +53,7 @@ class RouterUploads:
         """Expects chunks of these calls, by run id, with sizes in bytes. Calls with an outcome are ignored."""
         for run_id, size in sizes.items():
             run = self._link.waiting.get(run_id)
-            if run is not None and run.awaits:
+            if run is not None and run.state is CallState.UPLOADING:
                 self._under_way[run_id] = (run, JoinedAssembly(size))
 
     def add(self, chunk: call_pb2.Chunk) -> None:

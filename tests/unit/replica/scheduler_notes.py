@@ -12,6 +12,7 @@ from replica_service.core.events import (
     Grant,
     Refuse,
     ReplicaCommand,
+    ReportDefect,
     TellCapacity,
     TellDetached,
     TellKeys,
@@ -58,6 +59,8 @@ def told(commands: list[ReplicaCommand]) -> list[str]:
             case StartBatch(parts=parts):
                 spans = [f"{part.first + lo}-{part.first + hi - 1}" for part, lo, hi in parts]
                 lines.append("batch " + ",".join(spans))
+            case ReportDefect(what=what):
+                lines.append(f"defect: {what}")
             case TellCapacity():
                 lines.append("tell capacity")
             case TellKeys(partition=partition, epoch=epoch, is_gain=is_gain):

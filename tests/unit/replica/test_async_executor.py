@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from replica_service.core.lanes import MAX_TURN_S
+from replica_service.core.work import MAX_TURN_S
 from replica_service.shell.executors.runners import STEP_S
 from slotmesh.codec import MSGPACK
 from slotmesh.errors import Executed, Reason

@@ -11,10 +11,20 @@ import pytest
 
 from replica_service.core.call_metadata import ReplicaCallOptions
 from replica_service.core.failures import CANCELLED, EXPIRED, UNHEARD
-from replica_service.core.lanes import MAX_TURN_S, mark_failure, note_failure
 from replica_service.core.runs import ReplicaLane, ReplicaRun, RouterPeer, StartTurn
 from replica_service.core.session_records import Record
-from replica_service.core.work import Claim, Skip, StartNow, TurnClaims, claim, may_begin, too_late
+from replica_service.core.work import (
+    MAX_TURN_S,
+    Claim,
+    Skip,
+    StartNow,
+    TurnClaims,
+    claim,
+    mark_failure,
+    may_begin,
+    note_failure,
+    too_late,
+)
 
 NOW = 100.0
 

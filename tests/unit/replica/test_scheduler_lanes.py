@@ -14,8 +14,8 @@ from replica_service.core.events import (
     SessionsMoved,
     TurnEnded,
 )
-from replica_service.core.lanes import MAX_TURN_CALLS
 from replica_service.core.runs import RouterPeer, StartTurn
+from replica_service.core.work import MAX_TURN_CALLS
 from tests.unit.replica.scheduler_notes import run, scheduler, told, turn_of
 
 
@@ -43,10 +43,11 @@ def test_freed_permits_serve_lanes_and_unkeyed_calls_in_turn() -> None:
     running = run(link, 1, 4)
     core.step(RunsCame([running]), 0.0)
     keyed = [run(link, 100 + index, 1, key=f"k{index}") for index in range(8)]
-    core.step(RunsCame([run(link, 5, 8), *keyed]), 0.0)
+    after = run(link, 5, 8)
+    core.step(RunsCame([after, *keyed]), 0.0)
     assert told(core.step(CallsEnded(running, 4), 0.0)) == ["turn 100-100", "turn 101-101", "calls 5-6"]
-    assert told(core.step(CallsEnded(running, 1), 0.0)) == ["calls 7-7"]
-    assert told(core.step(CallsEnded(running, 1), 0.0)) == ["turn 102-102"]
+    assert told(core.step(CallsEnded(after, 1), 0.0)) == ["calls 7-7"]
+    assert told(core.step(CallsEnded(after, 1), 0.0)) == ["turn 102-102"]
 
 
 def test_past_the_window_nothing_of_a_key_overtakes_what_was_refused() -> None:

@@ -47,7 +47,7 @@ def test_parked_runs_of_a_key_start_in_order() -> None:
     core, link = scheduler(), fenced_link()
     core.step(RunsCame([run(link, 1, 1, key="k"), run(link, 2, 1, key="k"), run(link, 3, 1, key="k")]), 3.0)
     first = core.step(StampEchoed(link, 3.0), 3.0)
-    second = core.step(TurnEnded(turn_of(first), 2), 3.0) if told(first) == ["turn 1-1"] else []
+    second = core.step(TurnEnded(turn_of(first), 1), 3.0) if told(first) == ["turn 1-1"] else []
     assert told(second)[:1] == ["turn 2-2"]
 
 

@@ -7,6 +7,7 @@ from math import inf
 import pytest
 
 import slotmesh
+from replica_service.core.call_states import CallState
 from replica_service.core.runs import ReplicaRun
 from replica_service.core.session_records import LaneBook, Record, Stops
 from tests.unit.replica.hosting import hosting
@@ -97,9 +98,10 @@ async def test_a_call_that_fails_before_it_starts_stops_the_next_one_in_the_same
         called = "nope" if failing == "no method" else method
         left_s = -1.0 if failing == "expired" else inf
         first = of_session(host.run(called, [b"1"], key="k", stop_generation=1, time_left_s=left_s), "s", 1)
-        first.awaits = failing == "taken back"
+        if failing == "taken back":
+            first.state = CallState.UPLOADING
         host.engine.submit([first, of_session(host.run(method, [b"2"], key="k", stop_generation=1), "s", 2)])
-        if first.awaits:
+        if first.state is CallState.UPLOADING:
             host.engine.cancel(host.link, [(first.first, first.first)])
         await host.answered(2)
         reasons = [failure.reason.value for _, failure in sorted(host.outbox.failures_of.items())]

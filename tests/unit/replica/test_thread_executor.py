@@ -13,9 +13,8 @@ from typing import Any, cast
 import pytest
 
 from replica_service.core.call_metadata import ReplicaCallOptions
-from replica_service.core.lanes import MAX_TURN_S
 from replica_service.core.runs import ReplicaRun, RouterPeer
-from replica_service.core.work import StartCalls
+from replica_service.core.work import MAX_TURN_S, StartCalls
 from replica_service.shell.executors import thread_batches
 from replica_service.shell.executors import threads as thread_executor
 from replica_service.shell.executors.protocol import OutcomeSink
