@@ -390,15 +390,5 @@ class ReportDefect:
     what: str
 
 
-ReplicaCommand = (
-    WorkCommand
-    | Refuse
-    | Fail
-    | Grant
-    | AnswerRenewal
-    | AnswerAttach
-    | TellDetached
-    | TellCapacity
-    | TellKeys
-    | ReportDefect
-)
+Report = AnswerRenewal | AnswerAttach | TellDetached | TellCapacity | TellKeys | ReportDefect
+ReplicaCommand = WorkCommand | Refuse | Fail | Grant | Report

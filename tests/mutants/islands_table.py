@@ -27,8 +27,8 @@ ISLANDS: Final = (
     mutant(
         "batches in threads share the thread's context",
         EXECUTORS,
-        "copy_context().run(self._invoke, batch, method, left, outcomes, on_failed)",
-        "self._invoke(batch, method, left, outcomes, on_failed)",
+        "copy_context().run(self._invoke, left, outcomes)",
+        "self._invoke(left, outcomes)",
         "tests/unit/replica/test_contexts_of_calls.py",
     ),
     mutant(

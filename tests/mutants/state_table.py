@@ -61,9 +61,23 @@ _KEYS: Final = (
     mutant(
         "calls of keys start before the handler was told of them",
         REPLICA,
-        "elif run.awaits or (self._keys.is_on and not self._keys.may_start(lane, run)):",
-        "elif run.awaits or (self._keys.is_on and self._keys.may_start(lane, run) is None):",
+        "elif run.state is _UPLOADING or (self._keys.is_on and not self._keys.may_start(lane, run)):",
+        "elif run.state is _UPLOADING or (self._keys.is_on and self._keys.may_start(lane, run) is None):",
         HOLDING,
+    ),
+    mutant(
+        "calls that end a second time free permits once more",
+        REPLICA,
+        "if count > run.left - (run.hi - run.lo):\n            self._report(run, CallEvent.EXECUTED)",
+        "if False:\n            self._report(run, CallEvent.EXECUTED)",
+        "tests/unit/replica/test_call_states.py",
+    ),
+    mutant(
+        "a run that arrives a second time is accepted again",
+        REPLICA,
+        "after = _ON_ACCEPTED.get(run.state)",
+        "after = _ON_ACCEPTED.get(run.state, run.state)",
+        "tests/unit/replica/test_call_states.py",
     ),
     mutant(
         "a loss is told while calls of its keys run",
