@@ -27,6 +27,11 @@ def test_it_begins_with_what_it_is_for_in_twenty_lines() -> None:
         assert promise in head
 
 
+def test_it_and_the_architecture_are_short() -> None:
+    assert len(README.splitlines()) <= 250
+    assert len((ROOT / "docs" / "architecture.md").read_text("utf-8").splitlines()) <= 250
+
+
 def test_its_ratios_are_those_that_were_measured() -> None:
     flat, measured = " ".join(README.split()), " ".join(PERFORMANCE.split())
     said = re.search(

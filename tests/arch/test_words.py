@@ -17,6 +17,7 @@ from tests.arch.sources import GENERATED, ROOT, SHIPPED
 WORDS: Final = re.compile(
     r"\b(told|mistakes?|nobody|somebody|everybody|whoever|brought|so many|at last|hears|by then)\b", re.IGNORECASE
 )
+QUOTED: Final = re.compile(r"^ *```.*?^ *```$|`[^`\n]+`", re.MULTILINE | re.DOTALL)
 MOST_LINES: Final = 121
 """Lines that still have one, most of them in `slotmesh/cli`. Only lowered."""
 
@@ -38,6 +39,21 @@ def test_no_line_is_added() -> None:
         for number, line in lines_with_dialect(path.read_text("utf-8"))
     ]
     assert len(found) <= MOST_LINES, "\n".join(["write it in plain terms (the head of this file):", *found])
+
+
+def test_the_docs_have_none() -> None:
+    """Names, as that of an alert, and quoted code are not text."""
+    pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
+    found = [
+        f"{page.relative_to(ROOT)}:{number} {line}"
+        for page in pages
+        for number, line in lines_with_dialect(QUOTED.sub(_lines_only, page.read_text("utf-8")))
+    ]
+    assert not found, "write it in plain terms (the head of this file)"
+
+
+def _lines_only(found: re.Match[str]) -> str:
+    return "\n" * found[0].count("\n")
 
 
 @pytest.mark.parametrize(
