@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 import pytest_asyncio
@@ -12,6 +14,7 @@ from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, Trace
 
 import slotmesh
 import slotmesh.testing
+from slotmesh.client.sync.call_future import ThreadWorkQueue
 from slotmesh.spec.model import TrafficPolicy
 from slotmesh.testing import Backend
 from slotmesh.v1 import call_pb2, replica_service_pb2, router_service_pb2
@@ -87,12 +90,42 @@ async def test_calls_say_in_which_span_they_were_made() -> None:
 
 
 async def test_other_threads_say_in_which_span_they_made_a_call() -> None:
-    def program(address: str) -> str:
+    def program(address: str) -> list[str]:
         with slotmesh.connect_sync(address) as mesh, use_span(span(3)):
-            return str(mesh.endpoint("origins").options(traced=True).trace_in_thread())
+            method = mesh.endpoint("origins").options(traced=True).trace_in_thread
+            futures = [method.future(), method.send()]
+            return [method(), *method.stream(), *(future.result() for future in futures)]
 
     async with slotmesh.testing.mesh({"origins": Origins}) as mesh:
-        assert await asyncio.to_thread(program, mesh.router_addresses[0]) == parent(3)
+        assert await asyncio.to_thread(program, mesh.router_addresses[0]) == [parent(3)] * 4
+
+
+async def test_a_threads_stream_has_its_span_whichever_thread_woke_the_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another call woke the client's thread before, in no span, and both are taken over together."""
+    put = ThreadWorkQueue.put
+    entered, go_on = threading.Event(), threading.Event()
+
+    def hold(_: object) -> None:
+        entered.set()
+        go_on.wait(5)
+
+    def put_and_let_go(work: ThreadWorkQueue, *made: Any) -> None:
+        put(work, *made)
+        if trace.get_current_span().get_span_context().is_valid:
+            go_on.set()
+
+    def program(address: str) -> list[str]:
+        with slotmesh.connect_sync(address) as mesh:
+            method = mesh.endpoint("origins").options(traced=True).trace_in_thread
+            method.future().add_done_callback(hold)
+            assert entered.wait(5)
+            earlier = method.future()
+            with use_span(span(3)):
+                return [*method.stream(), earlier.result()]
+
+    monkeypatch.setattr(ThreadWorkQueue, "put", put_and_let_go)
+    async with slotmesh.testing.mesh({"origins": Origins}) as mesh:
+        assert await asyncio.to_thread(program, mesh.router_addresses[0]) == [parent(3), ""]
 
 
 async def test_a_call_knows_its_shard_key_beside_calls_with_other_ones() -> None:

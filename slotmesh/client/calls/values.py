@@ -15,10 +15,11 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, Generic, TypeVar, cast
+from typing import Final, Generic, TypeVar, cast
 
 import grpc
 
+from slotmesh.client.calls.call_spec import CallSpec
 from slotmesh.client.routers import is_cancelled_here, refusal_of
 from slotmesh.codec import DecodeError
 from slotmesh.errors import Failure, Reason, SlotmeshError
@@ -26,10 +27,6 @@ from slotmesh.runtime.channels import Dialer
 from slotmesh.status import to_exception
 from slotmesh.streams.limits import MAX_BYTES_AHEAD, MAX_VALUES_AHEAD
 from slotmesh.v1 import call_pb2, router_service_pb2
-
-if TYPE_CHECKING:
-    from slotmesh.client.calls.call_spec import CallSpec
-
 
 TAKE_VALUES: Final = MAX_VALUES_AHEAD // 2
 TAKE_BYTES: Final = MAX_BYTES_AHEAD // 2

@@ -26,7 +26,7 @@ from slotmesh.client.routers import parse_addresses
 from slotmesh.client.slots.reservations import AllArguments, ReserveArguments
 from slotmesh.client.sync.call_future import CallFuture
 from slotmesh.client.sync.client_thread import ClientThread
-from slotmesh.client.sync.method import SyncMethod, SyncNamedMethods, sync_method_of
+from slotmesh.client.sync.method import SyncMethod, SyncNamedMethods
 from slotmesh.client.sync.slots import SyncDirectLanes, SyncReservation, SyncReservationOfAll
 from slotmesh.client.tls import Tls, dialer_of
 from slotmesh.runtime.channels import Dialer, Token
@@ -38,7 +38,7 @@ class SyncMethodSpace(SyncNamedMethods[SyncMethod[Any]]):
     _awaited: MethodSpace
 
     def __init__(self, thread: ClientThread, awaited: MethodSpace) -> None:
-        super().__init__(thread, awaited, sync_method_of)
+        super().__init__(thread, awaited, SyncMethod)
 
     def __dir__(self) -> list[str]:
         """Our own names, and the handler's methods. Where they are not known a router is asked, for a second."""

@@ -30,12 +30,12 @@ OtherT = TypeVar("OtherT")
 class SyncMethod(Generic[ResultT]):
     """Calls one method of an endpoint's handler. Get it as an attribute: `digits.classify`."""
 
-    __slots__ = ("_method", "_share", "_submit", "_thread")
+    __slots__ = ("_inherits", "_method", "_share", "_thread")
 
     def __init__(self, thread: ClientThread, method: Method[ResultT]) -> None:
         self._thread = thread
         self._method = method
-        self._submit = method.submit
+        self._inherits = isinstance(method, InheritingMethod)
         self._share = method.share
 
     def __call__(self, *args: Any, **kwargs: Any) -> ResultT:
@@ -48,11 +48,12 @@ class SyncMethod(Generic[ResultT]):
             SlotmeshError: the call failed, and how.
             RuntimeError: the mesh is closed, or used where waiting would never end.
         """
-        payload = self._method.encode(args, kwargs)
+        method = self._in_call()
+        payload = method.encode(args, kwargs)
         self._thread.work.check_may_wait()
         future: CallFuture[ResultT] = CallFuture(self._thread.work)
         try:
-            self._make(future, payload, waits=True)
+            self._make(method, future, payload, waits=True)
             return future.result()
         except BaseException:
             future.cancel()
@@ -66,9 +67,10 @@ class SyncMethod(Generic[ResultT]):
             RuntimeError: the mesh is closed, or used where waiting would never end.
             SlotmeshError: from the future: the call failed, and how.
         """
-        payload = self._method.encode(args, kwargs)
+        method = self._in_call()
+        payload = method.encode(args, kwargs)
         self._thread.work.check_may_wait()
-        return self._make(CallFuture(self._thread.work), payload, waits=True)
+        return self._make(method, CallFuture(self._thread.work), payload, waits=True)
 
     def future(self, *args: Any, **kwargs: Any) -> Future[ResultT]:
         """Makes a call and does not wait. It leaves with its neighbours in one frame.
@@ -82,8 +84,8 @@ class SyncMethod(Generic[ResultT]):
             RuntimeError: the mesh is closed, or belongs to another process.
             SlotmeshError: from the future: the call failed, and how.
         """
-        payload = self._method.encode(args, kwargs)
-        return self._make(CallFuture(self._thread.work), payload, waits=False)
+        method = self._in_call()
+        return self._make(method, CallFuture(self._thread.work), method.encode(args, kwargs), waits=False)
 
     def map(
         self, *columns: Iterable[Any], return_exceptions: bool = False, timeout: float | None = None
@@ -106,9 +108,10 @@ class SyncMethod(Generic[ResultT]):
         """
         self._thread.work.check_may_wait()
         until = inf if timeout is None else monotonic() + timeout
-        calls = ThreadMap(self._thread, self._method, keeps_failures=return_exceptions)
+        method = self._in_call()
+        calls = ThreadMap(self._thread, method, keeps_failures=return_exceptions)
         try:
-            calls.make(self._method.pieces(columns), until)
+            calls.make(method.pieces(columns), until)
             results: list[ResultT] = calls.future.result(None if timeout is None else max(until - monotonic(), 0.0))
         except BaseException:
             calls.future.cancel()
@@ -123,7 +126,7 @@ class SyncMethod(Generic[ResultT]):
             SlotmeshError: the call failed, and how.
             RuntimeError: the mesh is closed, or used where waiting would never end.
         """
-        return self._thread.run(partial(self._method.unary, *args, **kwargs))
+        return self._thread.run(partial(self._method.unary, *args, **kwargs), copy_context())
 
     def stream(self, *args: Any, **kwargs: Any) -> SyncValueStream[ResultT]:
         """Makes a call of a handler that yields: `for value in method.stream(…)`.
@@ -137,7 +140,7 @@ class SyncMethod(Generic[ResultT]):
             RuntimeError: the mesh is closed, or used where waiting would never end.
             SlotmeshError: from the iterator, after the values before it: the call failed, and how.
         """
-        return SyncValueStream(self._thread, self._thread.call(partial(self._method.stream, *args, **kwargs)))
+        return self._values(self._method.stream, args, kwargs)
 
     def unary_stream(self, *args: Any, **kwargs: Any) -> SyncValueStream[ResultT]:
         """As `stream`, by an rpc of its own: no order among calls, and the transport holds the handler back.
@@ -148,7 +151,7 @@ class SyncMethod(Generic[ResultT]):
             RuntimeError: the mesh is closed, or used where waiting would never end.
             SlotmeshError: from the iterator: the call failed, and how.
         """
-        return SyncValueStream(self._thread, self._thread.call(partial(self._method.unary_stream, *args, **kwargs)))
+        return self._values(self._method.unary_stream, args, kwargs)
 
     def options(self, **changes: Unpack[OptionChanges]) -> SyncMethod[ResultT]:
         """The same method, with some options changed; options as those of `Endpoint.options`.
@@ -158,7 +161,7 @@ class SyncMethod(Generic[ResultT]):
             TypeError: an unknown option, or the new content type cannot carry results of the requested type.
         """
         with self._thread.lock:
-            return sync_method_of(self._thread, self._method.options(**changes))
+            return SyncMethod(self._thread, self._method.options(**changes))
 
     def returning(self, result_type: type[OtherT]) -> SyncMethod[OtherT]:
         """The same method, with results of this type: a Struct, a dataclass, any annotation; a protobuf message class.
@@ -169,9 +172,25 @@ class SyncMethod(Generic[ResultT]):
             TypeError: the view's content type cannot carry this type.
         """
         with self._thread.lock:
-            return sync_method_of(self._thread, self._method.returning(result_type))
+            return SyncMethod(self._thread, self._method.returning(result_type))
 
-    def _make(self, future: CallFuture[ResultT], payload: bytes, *, waits: bool) -> CallFuture[ResultT]:
+    def _in_call(self) -> Method[ResultT]:
+        """The method with what calls inherit here: that is known in the thread that makes them."""
+        if not self._inherits:
+            return self._method
+        with self._thread.lock:
+            return self._method.in_call()
+
+    def _values(
+        self, make: Callable[..., ValueStream[ResultT]], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> SyncValueStream[ResultT]:
+        """Makes a call in the client's thread, as if that were this one."""
+        values = self._thread.call(partial(copy_context().run, make, *args, **kwargs))
+        return SyncValueStream(self._thread, values)
+
+    def _make(
+        self, method: Method[ResultT], future: CallFuture[ResultT], payload: bytes, *, waits: bool
+    ) -> CallFuture[ResultT]:
         """Hands the call over, once it has its place in the client, or fails it. `waits`: for the place.
 
         It waits no longer than the call may take in all.
@@ -179,13 +198,13 @@ class SyncMethod(Generic[ResultT]):
         thread, share, size = self._thread, self._share, len(payload)
         thread.check_open()
         if not share.take(1, size):
-            timeout_s = self._method.timeout_s
+            timeout_s = method.timeout_s
             until = inf if timeout_s is None else monotonic() + timeout_s
             if not waits or not share.wait_for_room(size, until):
-                thread.hand_over(future, self._method.refuse, payload)
+                thread.hand_over(future, method.refuse, payload)
                 return future
         try:
-            thread.hand_over(future, self._submit, payload)
+            thread.hand_over(future, method.submit, payload)
         except BaseException:
             share.give(1, size)
             raise
@@ -193,46 +212,6 @@ class SyncMethod(Generic[ResultT]):
 
     def __repr__(self) -> str:
         return repr(self._method)
-
-
-class SyncInheritingMethod(SyncMethod[ResultT]):
-    """The method of a view with the option `inherits`: what calls take over is known in the thread that makes them."""
-
-    __slots__ = ()
-
-    def __call__(self, *args: Any, **kwargs: Any) -> ResultT:
-        return self._in_call()(*args, **kwargs)
-
-    def future(self, *args: Any, **kwargs: Any) -> Future[ResultT]:
-        return self._in_call().future(*args, **kwargs)
-
-    def send(self, *args: Any, **kwargs: Any) -> Future[ResultT]:
-        return self._in_call().send(*args, **kwargs)
-
-    def map(
-        self, *columns: Iterable[Any], return_exceptions: bool = False, timeout: float | None = None
-    ) -> list[ResultT]:
-        return self._in_call().map(*columns, return_exceptions=return_exceptions, timeout=timeout)
-
-    def unary(self, *args: Any, **kwargs: Any) -> ResultT:
-        return self._thread.run(partial(self._method.unary, *args, **kwargs), copy_context())
-
-    def stream(self, *args: Any, **kwargs: Any) -> SyncValueStream[ResultT]:
-        stream = partial(copy_context().run, self._method.stream, *args, **kwargs)
-        return SyncValueStream(self._thread, self._thread.call(stream))
-
-    def unary_stream(self, *args: Any, **kwargs: Any) -> SyncValueStream[ResultT]:
-        stream = partial(copy_context().run, self._method.unary_stream, *args, **kwargs)
-        return SyncValueStream(self._thread, self._thread.call(stream))
-
-    def _in_call(self) -> SyncMethod[ResultT]:
-        with self._thread.lock:
-            return SyncMethod(self._thread, self._method.in_call())
-
-
-def sync_method_of(thread: ClientThread, method: Method[Any]) -> SyncMethod[Any]:
-    """The method, for threads."""
-    return (SyncInheritingMethod if isinstance(method, InheritingMethod) else SyncMethod)(thread, method)
 
 
 MethodT = TypeVar("MethodT", bound=Callable[..., Any])
