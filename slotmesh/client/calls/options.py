@@ -49,6 +49,13 @@ def checked_seconds(name: str, time: Any) -> float:
     return float(value)
 
 
+def check_known(given: Mapping[str, Any], declared: type, problem: str) -> None:
+    """Raises TypeError for arguments that a TypedDict does not declare. `problem`: what the message begins with."""
+    if unknown := given.keys() - declared.__annotations__.keys():
+        known = ", ".join(declared.__annotations__)
+        raise TypeError(f"{problem} {', '.join(sorted(unknown))}; there are {known}")
+
+
 def check_text(name: str, value: Any) -> None:
     """Text that UTF-8 can carry."""
     if not isinstance(value, str):
@@ -179,9 +186,7 @@ class ViewOptions(StatedOptions):
 
     def changed(self, **changes: Unpack[OptionChanges]) -> ViewOptions:
         """These options with some changes. A new SLO replaces the other kind."""
-        if unknown := changes.keys() - OptionChanges.__annotations__.keys():
-            known = ", ".join(OptionChanges.__annotations__)
-            raise TypeError(f"there is no option {', '.join(sorted(unknown))}; there are {known}")
+        check_known(changes, OptionChanges, "there is no option")
         given: dict[str, Any] = dict(changes)
         if "reply" in given:
             check_flag("reply", given["reply"])

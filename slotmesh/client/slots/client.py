@@ -61,10 +61,9 @@ class SlotRpcs:
 
     async def once(self, ask: Ask[ResponseT]) -> ResponseT | Failure:
         """Sends the rpc once. The failure has executed=no if it was not sent."""
-        if not self._routers.is_connected(self._address):
-            failure = await self._connect(self._new_search())
-            if failure is not None:
-                return failure
+        stub = await self.stub()
+        if isinstance(stub, Failure):
+            return stub
         return await self._send(ask)
 
     async def again(self, ask: Ask[ResponseT], is_wanted: Callable[[], bool] = lambda: True) -> ResponseT | Failure:

@@ -20,7 +20,7 @@ from typing import Any, Generic, NamedTuple, TypeVar, Unpack
 
 from slotmesh.calls.slot_tokens import DEFAULT_LEASE_S
 from slotmesh.client.calls.call_spec import CallSpec, NamedMethods, payload_of
-from slotmesh.client.calls.options import BadOption, ViewOptions, check_method_name, checked_seconds
+from slotmesh.client.calls.options import BadOption, ViewOptions, check_known, check_method_name, checked_seconds
 from slotmesh.client.calls.queues import CallQueue
 from slotmesh.client.slots.client import SlotClient
 from slotmesh.client.slots.direct_link import DirectReplicaLink
@@ -295,9 +295,7 @@ class DirectMethod(Generic[ResultT]):
             BadRequest: an invalid value. It is a ValueError, too.
             TypeError: an unknown option, or the new content type cannot carry results of the requested type.
         """
-        if unknown := changes.keys() - DirectOptions.__annotations__.keys():
-            known = ", ".join(DirectOptions.__annotations__)
-            raise TypeError(f"a call over direct lanes has no option {', '.join(sorted(unknown))}; there are {known}")
+        check_known(changes, DirectOptions, "a call over direct lanes has no option")
         spec = self._spec
         options = spec.options.changed(**changes)
         return DirectMethod(self._holder, CallSpec(spec.endpoint, spec.method, options, CallQueue(), spec.wanted))

@@ -19,7 +19,7 @@ import grpc
 
 from slotmesh.calls.slot_tokens import DEFAULT_LEASE_S, MAX_LEASE_S
 from slotmesh.client.calls.call_spec import rpc_timeout_s
-from slotmesh.client.calls.options import BadOption, ViewOptions, check_text, checked_seconds, seconds
+from slotmesh.client.calls.options import BadOption, ViewOptions, check_known, check_text, checked_seconds, seconds
 from slotmesh.client.routers import is_cancelled_here
 from slotmesh.client.slots.client import CLOSED, SlotClient, Stub
 from slotmesh.client.slots.lease import RELEASE_S, SlotLease, leave
@@ -89,9 +89,7 @@ def terms_of(endpoint: str, view: ViewOptions, arguments: ReserveArguments) -> T
             TypeError: an unknown argument.
     """
     given: dict[str, Any] = dict(arguments)
-    if unknown := given.keys() - ReserveArguments.__annotations__.keys():
-        known = ", ".join(ReserveArguments.__annotations__)
-        raise TypeError(f"a reservation has no argument {', '.join(sorted(unknown))}; there are {known}")
+    check_known(given, ReserveArguments, "a reservation has no argument")
     if not view.reply:
         raise BadOption("reply", "must be True where slots are reserved: a call in a slot always has a reply")
     check_text("replica_id", given.get("replica_id", ""))
@@ -121,9 +119,7 @@ def timeout_of_all(arguments: AllArguments) -> tuple[float, ReserveArguments]:
         BadRequest: an invalid timeout. It is a ValueError, too.
         TypeError: an unknown argument.
     """
-    if unknown := arguments.keys() - AllArguments.__annotations__.keys():
-        known = ", ".join(AllArguments.__annotations__)
-        raise TypeError(f"reserve_all has no argument {', '.join(sorted(unknown))}; there are {known}")
+    check_known(arguments, AllArguments, "reserve_all has no argument")
     timeout_s = checked_seconds("timeout", arguments.get("timeout", DEFAULT_ALL_S))
     each: ReserveArguments = {"ttl": arguments["ttl"]} if "ttl" in arguments else {}
     ViewOptions(timeout_s=timeout_s)  # checks it

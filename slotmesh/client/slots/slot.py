@@ -18,10 +18,7 @@ from typing import Any, Generic, TypedDict, TypeVar, Unpack, cast
 import grpc
 
 from slotmesh.client.calls.call_spec import CallSpec, NamedMethods, payload_of, rpc_timeout_s
-from slotmesh.client.calls.options import (
-    ViewOptions,
-    check_method_name,
-)
+from slotmesh.client.calls.options import ViewOptions, check_known, check_method_name
 from slotmesh.client.calls.queues import CallQueue
 from slotmesh.client.calls.values import ValueStream
 from slotmesh.client.routers import is_cancelled_here
@@ -31,6 +28,9 @@ from slotmesh.codec import DecodeError
 from slotmesh.errors import Failure, Reason
 from slotmesh.status import from_rpc_error
 from slotmesh.v1 import slot_service_pb2
+
+ResultT = TypeVar("ResultT")
+OtherT = TypeVar("OtherT")
 
 
 class DispatchOptions(TypedDict, total=False):
@@ -53,17 +53,6 @@ def in_slot(view: ViewOptions, *, is_idempotent: bool = False) -> ViewOptions:
         metadata=view.metadata,
         idempotent=is_idempotent,
     )
-
-
-def check_dispatch_options(changes: Mapping[str, Any]) -> None:
-    """Raises TypeError for an option that calls in a slot do not have."""
-    if unknown := changes.keys() - DispatchOptions.__annotations__.keys():
-        known = ", ".join(DispatchOptions.__annotations__)
-        raise TypeError(f"a call in a slot has no option {', '.join(sorted(unknown))}; there are {known}")
-
-
-ResultT = TypeVar("ResultT")
-OtherT = TypeVar("OtherT")
 
 
 class SlotMethod(Generic[ResultT]):
@@ -103,7 +92,7 @@ class SlotMethod(Generic[ResultT]):
             BadRequest: an invalid value. It is a ValueError, too.
             TypeError: an unknown option, or the new content type cannot carry results of the requested type.
         """
-        check_dispatch_options(changes)
+        check_known(changes, DispatchOptions, "a call in a slot has no option")
         spec = self._spec
         options = spec.options.changed(**changes)
         return SlotMethod(self._lease, CallSpec(spec.endpoint, spec.method, options, CallQueue(), spec.wanted))
