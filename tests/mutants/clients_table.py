@@ -118,6 +118,13 @@ _FILES_AND_PROCESSES: Final = (
         "if False:",
         "tests/unit/client/test_gevent.py",
     ),
+    mutant(
+        "a thread's stream has the span of the thread that woke the client",
+        "slotmesh/client/sync",
+        "partial(copy_context().run, make, *args, **kwargs)",
+        "partial(make, *args, **kwargs)",
+        "tests/contract/test_call_origins.py",
+    ),
 )
 
 _WARNINGS: Final = (
