@@ -311,7 +311,7 @@ CONTROLLER_REPLICAS = _gauge(
 CONTROLLER_REPLICAS_WANTED = _gauge(
     "slotmesh.controller.replicas.wanted",
     "{replica}",
-    "Replicas that should run, by the settings or by the load; not there where nobody has said how many.",
+    "Replicas that should run, by the settings or by the load; absent if no number is set.",
     (BACKEND,),
 )
 CONTROLLER_CRASH_LOOPS = _gauge(
