@@ -76,6 +76,7 @@ TITLES: Final = {
     "http": "calls by HTTP, beside a bare uvicorn and Starlette",
     "oip": "inferences by the Open Inference Protocol, beside calls and MLServer",
     "large": "small calls beside large payloads",
+    "payloads": "payloads of 100 bytes to 8 MB, beside a bare gRPC server",
     "stalled": "a client that does not read",
     "overload": "twice the load that can be served",
     "flood": "one call at a time beside a flood",
@@ -217,6 +218,7 @@ async def _measure(part: str, settings: argparse.Namespace) -> list[Finding]:
         "protos": lambda: protos.measure(rounds=3 if quick else 8, seconds=0.3 if quick else 1.0),
         "http": lambda: http.measure(rounds=2 if quick else 6, seconds=0.5 if quick else 2.0),
         "large": lambda: large.measure(rounds=1 if quick else 3, quiet_s=2.0 if quick else 5.0),
+        "payloads": lambda: _payloads(rounds=1 if quick else 3, seconds=0.2 if quick else 0.4),
         "stalled": lambda: stalled.measure(stalled_s=settings.stalled.total_seconds(), quiet_s=2.0 if quick else 10.0),
         "overload": lambda: overload.measure(
             seconds=settings.duration.total_seconds(),
@@ -233,6 +235,12 @@ async def _vectorised(rounds: int) -> list[Finding]:
     from benchmarks import vectorised  # it needs numpy, and nothing else here does
 
     return await vectorised.measure(rounds=rounds)
+
+
+async def _payloads(rounds: int, seconds: float) -> list[Finding]:
+    from benchmarks import payloads  # likewise
+
+    return await payloads.measure(rounds=rounds, seconds=seconds)
 
 
 def _duration(text: str) -> timedelta:

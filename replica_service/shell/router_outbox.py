@@ -26,7 +26,7 @@ from slotmesh.calls.id_ranges import Range, joined
 from slotmesh.convert.batches import ranges_to_wire
 from slotmesh.errors import Failure
 from slotmesh.status import to_wire
-from slotmesh.streams.chunks import ChunkTurns
+from slotmesh.streams.chunks import ChunkTurns, fits_whole
 from slotmesh.streams.features import BLOCKS, CHUNKS, ID_RANGES, OF_REPLICAS, SERVICE_TIMES
 from slotmesh.streams.limits import CHUNK_BYTES, MAX_FRAME_BYTES, MAX_FRAME_CALLS, MAX_INLINE_BYTES
 from slotmesh.transport.pump import Pacer
@@ -118,17 +118,21 @@ class Outbox:
         """Adds results of consecutive calls from run id `first` on, `size` bytes in total."""
         if self._discards:
             return
-        count = len(payloads)
         if size > self._max_inline_bytes and max(map(len, payloads)) > self._max_inline_bytes:
             self._results_one_by_one(first, payloads, content_type)
-            return
+        else:
+            self._join(first, payloads, size, content_type)
+
+    def _join(self, first: int, payloads: Sequence[bytes], size: int, content_type: str) -> None:
+        """Adds results that leave in frames."""
+        count = len(payloads)
         batch = self._last
         if batch is None or batch.content_type != content_type or not batch.has_room(count, size):
             if count > 1 and (size > MAX_FRAME_BYTES or count > MAX_FRAME_CALLS):
                 half = count // 2
                 begin = sum(map(len, payloads[:half]))
-                self.results(first, payloads[:half], begin, content_type)
-                self.results(first + half, payloads[half:], size - begin, content_type)
+                self._join(first, payloads[:half], begin, content_type)
+                self._join(first + half, payloads[half:], size - begin, content_type)
                 return
             batch = self._last = OutgoingResults(content_type)
             self._batches.append(batch)
@@ -149,11 +153,12 @@ class Outbox:
         self._on_values = take
 
     def _results_one_by_one(self, first: int, payloads: Sequence[bytes], content_type: str) -> None:
-        """Some of the results are too large for a frame with others."""
+        """Some of the results are too large for a frame with others: one that nothing waits before may leave whole."""
         for run_id, payload in enumerate(payloads, first):
             size = len(payload)
-            if size <= self._max_inline_bytes:
-                self.results(run_id, (payload,), size, content_type)
+            room = 0 if self._batches or self._large.rota else MAX_FRAME_BYTES
+            if size <= self._max_inline_bytes or fits_whole(payload, room):
+                self._join(run_id, (payload,), size, content_type)
             elif self._cuts:
                 self._large.add((run_id, content_type), payload)
                 self._wake()

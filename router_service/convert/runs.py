@@ -22,8 +22,8 @@ from slotmesh.convert.batches import block_problem, count_of, ids_from_wire, ids
 from slotmesh.errors import Executed, Failure, Reason, bad_field
 from slotmesh.oip.model import MAX_DIMENSIONS, MAX_INPUTS
 from slotmesh.status import from_wire
-from slotmesh.streams.chunks import Announced, Payload
-from slotmesh.streams.limits import CHUNK_BYTES, MAX_ELEMENTS, MAX_INLINE_BYTES
+from slotmesh.streams.chunks import Announced, Payload, fits_whole
+from slotmesh.streams.limits import CHUNK_BYTES, MAX_ELEMENTS, MAX_FRAME_BYTES, MAX_INLINE_BYTES
 from slotmesh.v1 import call_pb2, replica_service_pb2, router_service_pb2
 
 MAX_WAITED_US = 10**15
@@ -122,14 +122,18 @@ def add_batch(
         passed_on = cast("Sequence[bytes]", outgoing.payloads)  # parts are larger
         batch_payloads.write(batch, passed_on, as_block=as_block and type(passed_on) is PayloadBlock)
     else:
+        room = MAX_FRAME_BYTES
         for run_id, payload in enumerate(outgoing.payloads, outgoing.first_run_id):
-            if isinstance(payload, bytes) and len(payload) <= CHUNK_BYTES:
-                batch.payloads.append(payload)
+            if fits_whole(payload, room):
+                batch.payloads.append(cast("bytes", payload))
                 batch.chunked_sizes.append(0)
+                room -= len(payload)
             else:
                 batch.payloads.append(b"")
                 batch.chunked_sizes.append(len(payload))
                 large.append((run_id, payload))
+        if not large:
+            del batch.chunked_sizes[:]
     if (session := outgoing.session) is not None:
         ids = outgoing.call_ids
         batch.session_id = session.session_id

@@ -63,6 +63,11 @@ def cut(payload: Payload) -> Iterator[tuple[int, bytes]]:
             yield at, payload[at : at + CHUNK_BYTES]
 
 
+def fits_whole(payload: Payload | Announced, room: int) -> bool:
+    """Whether a payload leaves in its frame, which has this number of bytes left, instead of in chunks behind it."""
+    return isinstance(payload, bytes) and len(payload) <= max(room, CHUNK_BYTES)
+
+
 class BadChunk(ValueError):
     """A chunk that does not continue its payload: the field, and what was expected."""
 

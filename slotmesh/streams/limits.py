@@ -24,7 +24,7 @@ the largest meshes to controllers; payloads are far below."""
 
 MAX_ROUTER_REQUEST_BYTES: Final = 16 * 1024 * 1024
 """Largest message to a router. The transport reads it before the sender is authenticated, so it is no larger than
-clients need: a frame has payloads of 1 MiB, or one of 4 MiB, and 8 MiB of ordering keys if all have the largest
+clients need: a frame has payloads of 2 MiB, or one of 4 MiB, and 8 MiB of ordering keys if all have the largest
 length."""
 
 TABLE_PART_BYTES: Final = 32 * 1024
@@ -52,7 +52,8 @@ MAX_OPTIONS_BYTES: Final = 64 * 1024
 # -- payloads ----------------------------------------------------------------------------------------------------------
 
 CHUNK_BYTES: Final = 256 * 1024
-"""What one chunk carries at most. Payloads up to this size travel inline: they are no longer than a chunk."""
+"""What one chunk carries at most. Payloads up to this size travel inline: they are no longer than a chunk. So does a
+larger one that fits into its frame (`MAX_FRAME_BYTES`): a message costs as much as copying hundreds of kilobytes."""
 
 MIN_CHUNK_BYTES: Final = 16 * 1024
 """What one chunk carries at least, unless it is the last of its payload: each is a frame, and costs as much."""

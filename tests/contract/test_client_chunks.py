@@ -12,7 +12,7 @@ import pytest_asyncio
 import slotmesh
 from slotmesh.codec import OCTET_STREAM
 from slotmesh.errors import Executed, Failure, Reason
-from slotmesh.streams.limits import CHUNK_BYTES
+from slotmesh.streams.limits import CHUNK_BYTES, MAX_FRAME_BYTES
 from slotmesh.v1 import call_pb2, router_service_pb2
 from tests.support.fakes.router import FakeRouter
 
@@ -49,13 +49,22 @@ def chunks_of(router: FakeRouter) -> list[int]:
     return [int(each.removeprefix("chunk ")) for each in router.arrivals if each.startswith("chunk")]
 
 
-@pytest.mark.parametrize("size", [CHUNK_BYTES, CHUNK_BYTES + 1, 3 * CHUNK_BYTES, 5 * MIB + 17])
+@pytest.mark.parametrize("size", [CHUNK_BYTES, CHUNK_BYTES + 1, MAX_FRAME_BYTES, MAX_FRAME_BYTES + 1, 5 * MIB + 17])
 async def test_payloads_of_any_size_come_back(router: FakeRouter, echo: slotmesh.Method[bytes], size: int) -> None:
     payload = large(size)
     assert await echo(payload) == payload
-    count = -(-size // CHUNK_BYTES) if size > CHUNK_BYTES else 0
+    count = -(-size // CHUNK_BYTES) if size > MAX_FRAME_BYTES else 0
     assert [each for each in router.arrivals if " " in each] == ["call 1", *["chunk 1"] * count]
     assert "chunks" in router.openings[0].features
+
+
+async def test_of_the_large_payloads_of_a_frame_those_that_fit_leave_whole(
+    router: FakeRouter, echo: slotmesh.Method[bytes]
+) -> None:
+    payloads = [large(size, seed) for seed, size in enumerate((600_000, 700_000, 400_000, 100))]
+    assert await asyncio.gather(*map(echo, payloads)) == payloads
+    assert [list(batch.sizes) for batch in router.batches] == [[len(each) for each in payloads]]
+    assert chunks_of(router) == [2] * 3
 
 
 async def test_large_payloads_take_turns(router: FakeRouter, echo: slotmesh.Method[bytes]) -> None:

@@ -11,7 +11,7 @@ import slotmesh
 import slotmesh.testing
 from slotmesh.runtime.channels import open_channel
 from slotmesh.streams.features import CHUNKS, EXECUTORS
-from slotmesh.streams.limits import CHUNK_BYTES
+from slotmesh.streams.limits import MAX_FRAME_BYTES
 from slotmesh.testing import Backend
 from slotmesh.v1 import (
     call_pb2,
@@ -152,9 +152,9 @@ async def test_nobody_else_pays_for_it(bench: RouterBench) -> None:
 
 async def test_large_results_say_it(bench: RouterBench) -> None:
     await bench.linked(bench.replicas[0])
-    bench.replicas[0].answer = lambda run: results(run, [b"x" * (CHUNK_BYTES + 1)])
+    bench.replicas[0].answer = lambda run: results(run, [b"x" * (MAX_FRAME_BYTES + 1)])
     call = await bench.open(features=[EXECUTORS, CHUNKS])
     await call.write(calls(1, b"x"))
     (batch,) = await batches_of(call, 1)
-    assert list(batch.chunked_sizes) == [CHUNK_BYTES + 1]
+    assert list(batch.chunked_sizes) == [MAX_FRAME_BYTES + 1]
     assert executors_of(batch) == {1: ("b", "r0")}

@@ -41,7 +41,7 @@ from router_service.shell.dispatcher import Dispatcher
 from slotmesh.calls.payload_block import PayloadBlock, largest_of
 from slotmesh.convert.batches import errors_to_wire, ids_to_wire
 from slotmesh.status import to_wire
-from slotmesh.streams.chunks import Announced, ChunkTurns, Lines, joined
+from slotmesh.streams.chunks import Announced, ChunkTurns, Lines, fits_whole, joined
 from slotmesh.streams.features import BLOCKS, CHUNKS, EXECUTORS, ID_RANGES, TAKE_ITEMS
 from slotmesh.streams.limits import CHUNK_BYTES, MAX_FRAME_BYTES, MAX_FRAME_CALLS, MAX_INLINE_BYTES, MAX_PAYLOAD_BYTES
 from slotmesh.telemetry.names import DIRECTION_OUT
@@ -167,11 +167,23 @@ class ResultOutbox:
         size = bytes_of(outcome)
         if size > CHUNK_BYTES and isinstance(outcome, DeliverResults) and largest_of(outcome.payloads) > CHUNK_BYTES:
             for part in results_singly(outcome) if len(outcome.ids) > 1 else (outcome,):
-                if (size := bytes_of(part)) > CHUNK_BYTES:
+                if (size := bytes_of(part)) > CHUNK_BYTES and not self._takes_whole(part):
                     self._add_large(part, size)
+                elif size > CHUNK_BYTES:
+                    self._add_results(part, size)
                 else:
                     self.add(part)
             return
+        self._add_results(outcome, size)
+
+    def _takes_whole(self, outcome: DeliverResults) -> bool:
+        """Whether a large result leaves in the next frame, because it fits and nothing waits before it."""
+        if self._outcomes or self._large.rota:
+            return False
+        return fits_whole(outcome.payloads[0], min(MAX_FRAME_BYTES, self._unread.frame_bytes))
+
+    def _add_results(self, outcome: Delivery, size: int) -> None:
+        """Adds outcomes that leave in frames."""
         if self._dropped.fetching and not self._dropped.fetching.isdisjoint(outcome.ids):
             self._dropped.fetching.difference_update(outcome.ids)
         elif (

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from slotmesh.client.calls.call_spec import write_traces
 from slotmesh.convert.batches import write
-from slotmesh.streams.chunks import ChunkTurns
+from slotmesh.streams.chunks import ChunkTurns, fits_whole
 from slotmesh.streams.features import BLOCKS, CHUNKS, LARGE_BESIDE, ORDERING_KEYS
 from slotmesh.streams.limits import CHUNK_BYTES
 from slotmesh.v1 import call_pb2, router_service_pb2
@@ -82,6 +82,8 @@ class BatchWriter:
         """Whether one call that is larger than the window is allowed beside all others."""
         self.chunks = OutgoingChunks()
         """Announced payloads that have not left."""
+        self.room = 0
+        """Bytes that large payloads may still take in the frame. To be set for each frame."""
 
     def add(self, frame: router_service_pb2.CallFrame, part: SentPart) -> None:
         """Calls that leave for the first time."""
@@ -157,11 +159,18 @@ class BatchWriter:
         else:
             batch.call_ids.extend(ids)
         if self.cuts and part.nbytes > CHUNK_BYTES and max(map(len, payloads)) > CHUNK_BYTES:
-            batch.chunked_sizes.extend(len(each) if len(each) > CHUNK_BYTES else 0 for each in payloads)
-            for call_id, size in zip(ids, batch.chunked_sizes, strict=True):
-                if size:
+            for call_id, payload in zip(ids, payloads, strict=True):
+                size = len(payload)
+                if fits_whole(payload, self.room):
+                    batch.payloads.append(payload)
+                    batch.chunked_sizes.append(0)
+                    self.room -= size if size > CHUNK_BYTES else 0
+                else:
+                    batch.payloads.append(b"")
+                    batch.chunked_sizes.append(size)
                     self.chunks.add(part, call_id)
-            batch.payloads.extend(b"" if len(each) > CHUNK_BYTES else each for each in payloads)
+            if not any(batch.chunked_sizes):
+                del batch.chunked_sizes[:]
         else:
             write(batch, payloads, as_block=self._blocks)
         if part.spec.traced:

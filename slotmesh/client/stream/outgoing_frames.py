@@ -26,7 +26,7 @@ from slotmesh.client.stream.incoming_results import ArrivingValues
 from slotmesh.client.stream.pending_calls import PendingCalls
 from slotmesh.client.stream.session import Resends, Rosters
 from slotmesh.grpc_internals.call_writer import writer_of
-from slotmesh.streams.limits import START_WINDOW_BYTES, START_WINDOW_CALLS
+from slotmesh.streams.limits import MAX_FRAME_BYTES, START_WINDOW_BYTES, START_WINDOW_CALLS
 from slotmesh.streams.pacing import FULL_CALLS, most_calls
 from slotmesh.transport.pump import Pacer, StreamPump
 from slotmesh.v1 import router_service_pb2
@@ -197,6 +197,7 @@ class OutgoingFrames:
             return request
         request = Request()
         frame, now = request.calls, self._loop.time()
+        self._batches.room = MAX_FRAME_BYTES
         for resent in taken:
             if large is not None and len(resent.payloads[0]) > large.over:
                 self._large = resent.ids[0], len(resent.payloads[0])
@@ -245,6 +246,7 @@ class OutgoingFrames:
             self.pulse.rise()
         request = Request()
         frame, now, roster = request.calls, self._loop.time(), self._rosters.newest
+        self._batches.room = MAX_FRAME_BYTES
         for part in parts:
             pending.add(part, now, roster)
             if large is not None and part.nbytes > large.over:

@@ -181,11 +181,11 @@ def kinds(frames: Iterable[Response]) -> list[str]:
 
 def test_a_large_result_leaves_before_the_frame_that_speaks_of_it() -> None:
     desk = CuttingDesk()
-    payload = bytes(range(256)) * (CHUNK_BYTES // 256) * 2 + b"end"
+    payload = bytes(range(256)) * (CHUNK_BYTES // 256) * 4 + b"end"
     desk.outbox.results(7, [payload], len(payload), JSON)
     *chunks, frame = desk.frames()
-    assert kinds(chunks) == ["chunk 7"] * 3
-    assert [each.chunk.offset for each in chunks] == [0, CHUNK_BYTES, 2 * CHUNK_BYTES]
+    assert kinds(chunks) == ["chunk 7"] * 5
+    assert [each.chunk.offset for each in chunks] == [at * CHUNK_BYTES for at in range(5)]
     assert {each.chunk.total for each in chunks} == {len(payload)}
     assert b"".join(each.chunk.data for each in chunks) == payload
     (batch,) = frame.results.batches
@@ -194,6 +194,7 @@ def test_a_large_result_leaves_before_the_frame_that_speaks_of_it() -> None:
 
 def test_others_wait_for_one_chunk_at_most_and_large_results_take_turns() -> None:
     desk = CuttingDesk()
+    desk.outbox.results(20, [b"before"], 6, OCTET_STREAM)
     payload = bytes(2 * CHUNK_BYTES)
     desk.outbox.results(1, [payload, payload], 2 * len(payload), OCTET_STREAM)
     seen: list[Response] = []
@@ -212,7 +213,25 @@ def test_others_wait_for_one_chunk_at_most_and_large_results_take_turns() -> Non
         *["results"] * 3,
     ]
     told = [call_id for frame in seen for batch in frame.results.batches for call_id in batch.call_ids]
-    assert sorted(told) == [1, 2, *range(10, 16)]
+    assert sorted(told) == [1, 2, *range(10, 16), 20]
+
+
+def test_a_large_result_that_nothing_waits_before_leaves_whole_if_it_fits_into_a_frame() -> None:
+    desk = CuttingDesk()
+    largest = bytes(MAX_FRAME_BYTES)
+    desk.outbox.results(1, [largest], len(largest), OCTET_STREAM)
+    (frame,) = desk.frames()
+    (batch,) = frame.results.batches
+    assert (list(batch.call_ids), list(batch.payloads), list(batch.chunked_sizes)) == ([1], [largest], [])
+    desk.outbox.results(2, [largest + b"1"], len(largest) + 1, OCTET_STREAM)
+    assert kinds(desk.frames()) == ["chunk 2"] * 5 + ["results"]
+
+
+def test_only_the_first_of_several_large_results_leaves_whole() -> None:
+    desk = CuttingDesk()
+    payload = bytes(2 * CHUNK_BYTES)
+    desk.outbox.results(1, [payload, payload], 2 * len(payload), OCTET_STREAM)
+    assert kinds(desk.frames()) == ["chunk 2", "results", "chunk 2", "results"]
 
 
 def test_small_results_beside_a_large_one_do_not_wait_for_it() -> None:

@@ -48,7 +48,7 @@ async def test_values_leave_at_once_and_take_outcomes_along() -> None:
 
 async def test_chunks_go_on_while_outcomes_wait() -> None:
     client = busy_client()
-    client.results((300, b"x" * (3 * CHUNK_BYTES)))
+    client.results((300, b"x" * (5 * CHUNK_BYTES)))
     first = client.outbox.next_frame()
     client.results((100, b"x"))
     second = client.outbox.next_frame()
