@@ -64,10 +64,8 @@ class Outbox:
         self._cuts = CHUNKS in features
         self._reads_ranges, self._reads_blocks = ID_RANGES in features, BLOCKS in features
         self._max_inline_bytes = CHUNK_BYTES if self._cuts else MAX_INLINE_BYTES
-        self._large: ChunkTurns[ChunkOwner] = ChunkTurns()
+        self._large: ChunkTurns[ChunkOwner] = ChunkTurns(features)
         """Results that are sent in chunks, by run id and content type."""
-        self._was_chunk = False
-        """Whether the frame before the next one is a chunk."""
         self._wake: Callable[[], None] = _sleep
         self._pacer = Pacer(_sleep)
         self._batches: deque[OutgoingResults] = deque()
@@ -235,17 +233,11 @@ class Outbox:
 
     def next_frame(self) -> Response | None:
         """Returns the next frame; None if nothing is pending."""
-        large = self._large.rota
-        if large and self._is_open and not self._was_chunk:
-            return self._next_chunk()
-        self._was_chunk = False
-        frame = self._next_other()
-        if frame is None and large:
-            return self._next_chunk()
-        return frame
+        if self._large.rota and self._is_open:
+            return self._large.next(self._next_chunk, self._next_other)
+        return self._next_other()
 
     def _next_chunk(self) -> Response:
-        self._was_chunk = True
         (run_id, content_type), offset, total, data, is_last = self._large.take()
         if is_last:
             ends = self._values.chunks_left(run_id, content_type, total)
@@ -333,6 +325,8 @@ class Outbox:
                 self._values_leave(batch)
             elif batch is self._last:
                 self._last = None
+        if calls and self._large.rota:
+            self._large.passed(size)
         ends = self._ends
         if ends.failures or ends.without_result or ends.large:
             ends.fill(frame, calls, as_range=self._reads_ranges)

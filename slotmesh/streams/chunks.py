@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Container, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Container, Hashable, Iterable, Iterator, Sequence
 from io import BytesIO
-from typing import Generic, NamedTuple, TypeVar
+from typing import Final, Generic, NamedTuple, TypeVar
 
-from slotmesh.streams.limits import CHUNK_BYTES, MIN_CHUNK_BYTES
+from slotmesh.streams.features import LARGE_CHUNKS
+from slotmesh.streams.limits import CHUNK_BYTES, LARGE_CHUNK_BYTES, MIN_CHUNK_BYTES
 
 
 class PayloadParts:
@@ -51,16 +52,19 @@ def joined(payload: Payload) -> bytes:
     return payload if isinstance(payload, bytes) else b"".join(payload.parts)
 
 
-def cut(payload: Payload) -> Iterator[tuple[int, bytes]]:
-    """The chunks of a payload: offset and bytes. Each is cut when it is requested."""
-    if isinstance(payload, PayloadParts):
+def cut(payload: Payload, most: Callable[[], int] = lambda: CHUNK_BYTES) -> Iterator[tuple[int, bytes]]:
+    """The chunks of a payload: offset and bytes. Each is cut when it is requested, `most()` bytes at most."""
+    before = 0
+    for part in payload.parts if isinstance(payload, PayloadParts) else (payload,):
         at = 0
-        for part in payload.parts:
-            yield at, part
-            at += len(part)
-    else:
-        for at in range(0, len(payload), CHUNK_BYTES):
-            yield at, payload[at : at + CHUNK_BYTES]
+        while at < len(part):
+            left = len(part) - at
+            size = min(most(), left)
+            if 0 < left - size < MIN_CHUNK_BYTES and before + len(part) < len(payload):
+                size = left // 2  # what is left of the part must not be too small
+            yield before + at, part[at : at + size]
+            at += size
+        before += len(part)
 
 
 def fits_whole(payload: Payload | Announced, room: int) -> bool:
@@ -102,8 +106,8 @@ class Assembly(ABC):
             raise BadChunk("total", f"{total} bytes, where {self.total} were announced")
         if offset != self.received:
             raise BadChunk("offset", f"{offset}, where {self.received} comes next")
-        if not 0 < len(data) <= CHUNK_BYTES:
-            raise BadChunk("data", f"{len(data)} bytes: a chunk has 1 to {CHUNK_BYTES}")
+        if not 0 < len(data) <= LARGE_CHUNK_BYTES:
+            raise BadChunk("data", f"{len(data)} bytes: a chunk has 1 to {LARGE_CHUNK_BYTES}")
         if offset + len(data) > total:
             raise BadChunk("data", f"ends at {offset + len(data)}, the payload at {total}")
         if len(data) < self.least and offset + len(data) < total:
@@ -164,17 +168,31 @@ class OutgoingChunk(NamedTuple, Generic[OwnerT]):
     is_last: bool
 
 
-class ChunkTurns(Generic[OwnerT]):
-    """Outgoing payloads that take turns chunk by chunk. False if nothing is left of them.
+FrameT = TypeVar("FrameT")
 
-    Invariants: chunks of one payload leave in order; no payload waits for another one to be complete. A chunk is cut
-    when it leaves, so that a payload is in memory once.
+SMALL_CHUNKS: Final = 16
+"""Chunks of at most `CHUNK_BYTES` after a frame of small payloads has left between two chunks: others may follow it."""
+
+
+class ChunkTurns(Generic[OwnerT]):
+    """Outgoing payloads that take turns chunk by chunk, and with the other frames. False if nothing is left of them.
+
+    Invariants: chunks of one payload leave in order; no payload waits for another one to be complete. At most one chunk
+    leaves between two other frames, if there are others. Chunks are large only if the peer reads large ones, and while
+    nothing else leaves, so that calls beside a large payload wait for small chunks. A chunk is cut when it leaves, so
+    that a payload is in memory once.
     Owner: the writer of the stream.
     """
 
-    __slots__ = ("rota",)
+    __slots__ = ("_is_due", "_largest", "_small_left", "rota")
 
-    def __init__(self) -> None:
+    def __init__(self, features: Collection[str] = ()) -> None:
+        """`features`: the peer's."""
+        self._is_due = False
+        """A chunk may leave before the next other frame."""
+        self._small_left = 0
+        """Small chunks until the next large one."""
+        self.peer_reads(features)
         self.rota: deque[tuple[OwnerT, int, Iterator[tuple[int, bytes]]]] = deque()
         """Read directly, by code that checks for each frame whether something is left: as cheap as possible."""
 
@@ -182,8 +200,35 @@ class ChunkTurns(Generic[OwnerT]):
         return bool(self.rota)
 
     def add(self, owner: OwnerT, payload: Payload) -> None:
-        """Adds a payload, which is not empty."""
-        self.rota.append((owner, len(payload), cut(payload)))
+        """Adds a payload, which is not empty. What waits when the first one is added leaves before its chunks."""
+        self._is_due = self._is_due and bool(self.rota)
+        self.rota.append((owner, len(payload), cut(payload, self._most)))
+
+    def peer_reads(self, features: Collection[str]) -> None:
+        """The features of a new peer."""
+        self._largest = LARGE_CHUNK_BYTES if LARGE_CHUNKS in features else CHUNK_BYTES
+
+    def next(self, chunk: Callable[[], FrameT | None], other: Callable[[], FrameT | None]) -> FrameT | None:
+        """The next frame, of the function whose turn it is. `other`: returns a frame that is no chunk, or None."""
+        if not self.rota:
+            return other()
+        if not self._is_due and (frame := other()) is not None:
+            self._is_due = True
+            return frame
+        self._is_due = False
+        frame = chunk()
+        return other() if frame is None else frame
+
+    def passed(self, nbytes: int) -> None:
+        """A frame of calls or results leaves, with this number of bytes in their payloads: they may be in a hurry."""
+        if nbytes <= CHUNK_BYTES:
+            self._small_left = SMALL_CHUNKS
+
+    def _most(self) -> int:
+        if not self._small_left:
+            return self._largest
+        self._small_left -= 1
+        return CHUNK_BYTES
 
     def discard(self, owners: Iterable[OwnerT]) -> None:
         """Drops the payloads of these owners. Unknown owners are ignored."""

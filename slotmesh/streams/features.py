@@ -61,6 +61,9 @@ DIRECT_CALLS: Final = "direct_calls"
 CHUNKS: Final = "chunks"
 """The end that names it takes large payloads in chunks."""
 
+LARGE_CHUNKS: Final = "large_chunks"
+"""The end that names it takes chunks of up to 1 MiB, in place of 256 KiB."""
+
 ID_RANGES: Final = "id_ranges"
 """The end that names it reads ids of results and failures as ranges."""
 
@@ -69,7 +72,7 @@ BLOCKS: Final = "blocks"
 
 # -- the names of each end ---------------------------------------------------------------------------------------------
 
-OF_CLIENTS: Final = (CHUNKS, TAKE_ITEMS, ID_RANGES, BLOCKS)
+OF_CLIENTS: Final = (CHUNKS, LARGE_CHUNKS, TAKE_ITEMS, ID_RANGES, BLOCKS)
 """What a client names to its router."""
 
 OF_CLIENTS_IN_SESSIONS: Final = (SESSIONS, RESENT_ALL)
@@ -78,6 +81,7 @@ OF_CLIENTS_IN_SESSIONS: Final = (SESSIONS, RESENT_ALL)
 OF_ROUTERS_TO_CLIENTS: Final = (
     SESSIONS,
     CHUNKS,
+    LARGE_CHUNKS,
     TAKE_ITEMS,
     ORDERING_KEYS,
     STOP_GENERATION,
@@ -90,11 +94,11 @@ OF_ROUTERS_TO_CLIENTS: Final = (
 OF_DIRECT_STREAMS: Final = (DIRECT_CALLS,)
 """What a client and a replica name to each other where they speak without a router."""
 
-OF_ROUTERS_TO_REPLICAS: Final = (HEARTBEATS, CHUNKS, SERVICE_TIMES, ID_RANGES, BLOCKS, REQUEST_ITEMS)
+OF_ROUTERS_TO_REPLICAS: Final = (HEARTBEATS, CHUNKS, LARGE_CHUNKS, SERVICE_TIMES, ID_RANGES, BLOCKS, REQUEST_ITEMS)
 """What a router names to its replicas."""
 
 OF_ROUTERS_TO_CONTROLLERS: Final = (TABLE_DELTAS, TABLE_PARTS)
 """What a router names to its controller."""
 
-OF_REPLICAS: Final = (BLOCKS, REQUEST_ITEMS)
+OF_REPLICAS: Final = (BLOCKS, REQUEST_ITEMS, LARGE_CHUNKS)
 """What a replica names to its routers."""

@@ -625,7 +625,9 @@ class Chunk(_message.Message):
     total: _builtins.int
     """Size of the whole payload, bytes."""
     data: _builtins.bytes
-    """The part, at most 256 KiB; at least 16 KiB, unless it is the last one."""
+    """The part: at most 256 KiB, or 1 MiB for a peer with the feature `large_chunks`; at least 16 KiB, unless it is the
+    last one.
+    """
     def __init__(
         self,
         *,

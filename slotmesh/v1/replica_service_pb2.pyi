@@ -187,8 +187,8 @@ class OpenExecute(_message.Message):
     """
     @_builtins.property
     def features(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Names of the router's optional features: `heartbeats`, `chunks`, `service_times`, `id_ranges`, `blocks`,
-        `request_items`.
+        """Names of the router's optional features: `heartbeats`, `chunks`, `large_chunks`, `service_times`, `id_ranges`,
+        `blocks`, `request_items`.
         """
 
     def __init__(
@@ -863,7 +863,7 @@ class ExecuteResponse(_message.Message):
 
     @_builtins.property
     def features(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """In the first frame: names of the replica's optional features: `blocks`, `request_items`."""
+        """In the first frame: names of the replica's optional features: `blocks`, `request_items`, `large_chunks`."""
 
     @_builtins.property
     def methods(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from slotmesh.streams.limits import CHUNK_BYTES, MAX_INLINE_BYTES, MAX_PAYLOAD_BYTES
+from slotmesh.streams.limits import CHUNK_BYTES, LARGE_CHUNK_BYTES, MAX_INLINE_BYTES, MAX_PAYLOAD_BYTES
 from slotmesh.v1 import replica_service_pb2
 from tests.support.execute_stream import ExecuteStream
 from tests.support.replicas import RunningReplica, running_replica
@@ -124,7 +124,7 @@ async def test_chunks_of_several_payloads_may_take_turns(replica: RunningReplica
         (1, len(LARGE), 10, "chunk.offset"),
         (0, len(LARGE) + 1, 10, "chunk.total"),
         (0, len(LARGE), 0, "chunk.data"),
-        (0, len(LARGE), CHUNK_BYTES + 1, "chunk.data"),
+        (0, len(LARGE), LARGE_CHUNK_BYTES + 1, "chunk.data"),
     ],
 )
 async def test_a_chunk_that_breaks_the_rules_fails_its_call_alone(

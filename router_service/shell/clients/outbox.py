@@ -75,11 +75,9 @@ class ResultOutbox:
         self.taking = Taking(dispatcher, caller.streams, by_caller=TAKE_ITEMS in features)
         self._lines: Lines[Delivery] = Lines()
         """Calls with a large value under way, and what waits behind each."""
-        self._large: ChunkTurns[DeliverResults | DeliverValues] = ChunkTurns()
+        self._large: ChunkTurns[DeliverResults | DeliverValues] = ChunkTurns(features)
         """Results and values on their way in chunks, each of one call."""
         self._large_bytes = 0
-        self._is_chunk_due = False
-        """A chunk may go before the next result frame."""
         self._chunked: dict[DeliverResults, int] = {}
         """Results that were sent in chunks, and their sizes."""
         self._unread_bytes = 0
@@ -198,10 +196,10 @@ class ResultOutbox:
 
     def next_frame(self) -> Response | None:
         """All that is ready, up to the bounds of a frame; None where nothing is. `written` was called before."""
-        large = self._large.rota
-        if large and (self._is_chunk_due or not self._outcomes):
-            self._is_chunk_due = False
-            return self._chunk_frame()
+        large = self._large
+        return large.next(self._chunk_frame, self._result_frame) if large.rota else self._result_frame()
+
+    def _result_frame(self) -> Response | None:
         if not self._outcomes:
             self._dropped.fetch()
         if not self._outcomes:
@@ -209,13 +207,13 @@ class ResultOutbox:
         # Where it is the only call, there is no other answer to wait for.
         most = self._timing.most_calls(self._outcomes, MAX_FRAME_CALLS) if self._caller.calls > 1 else MAX_FRAME_CALLS
         if not most:
-            return self._chunk_frame() if large else None
-        self._is_chunk_due = True
+            return None
         self._dispatcher.counts.client_frames[DIRECTION_OUT,] += 1
         response = Response()
         frame = response.results
         frame.frame_no = self._frame_no = self._frame_no + 1
         calls = size = request_bytes = leaving = value_bytes = 0
+        whole = False
         results = FrameResults(frame, names_executors=self._names_executors)
         values: call_pb2.ResultBatch | None = None
         keeps, streams = self._caller.session is not None, self._caller.streams
@@ -241,11 +239,14 @@ class ResultOutbox:
                 results.add_chunked(outcome, chunked.pop(outcome))
             elif isinstance(outcome, DeliverResults):
                 results.add(outcome)
+                whole = True
             elif isinstance(outcome, DeliverDone):
                 frame.done.extend(ids_to_wire(outcome.ids))
             else:
                 frame.errors.append(errors_to_wire(outcome.ids, to_wire(outcome.failure), as_range=as_range))
         results.close(as_range=as_range, as_block=self._reads_blocks)
+        if whole and self._large.rota:
+            self._large.passed(size)
         self._unread_bytes -= size
         self._leaves(leaving)
         self._caller.released(calls, request_bytes)

@@ -23,6 +23,7 @@ from router_service.core.rosters import SessionConnection
 from router_service.shell.dispatcher import Dispatcher
 from router_service.shell.replicas.channel import OutgoingRequests
 from slotmesh.calls.id_ranges import Range, merged
+from slotmesh.calls.payload_block import nbytes_of
 from slotmesh.convert.batches import ids_from_wire, ranges_to_wire
 from slotmesh.runtime.clock import Clock
 from slotmesh.streams.chunks import ChunkTurns
@@ -111,8 +112,8 @@ class LinkFrames:
         self._chunks: ChunkTurns[int] = ChunkTurns()
         """Payloads of calls on their way, by run id."""
         self._requests = OutgoingRequests()
-        self._is_chunk_due = self._is_request_due = False
-        """A chunk, or a frame of requests, may go before the next other frame."""
+        self._is_request_due = False
+        """A frame of requests may go before the next other frame."""
         self._is_question_due = True
         """A question may go before the next runs: each keeps the replica busy for as long as thousands of calls."""
 
@@ -122,6 +123,7 @@ class LinkFrames:
         """Operations on slots may leave. `features`: the replica's."""
         self._is_up = True
         self._reads_blocks = BLOCKS in features
+        self._chunks.peer_reads(features)
 
     def hurry(self) -> None:
         """Everything that waits leaves immediately, because the link is about to close."""
@@ -193,18 +195,14 @@ class LinkFrames:
         if self._requests and self._is_request_due:
             return self._request_frame()
         self._is_request_due = bool(self._requests)
-        chunks = self._chunks.rota
-        if chunks and self._is_chunk_due:
-            return self._chunk_frame()
+        if self._chunks.rota:
+            return self._chunks.next(self._chunk_frame, self._other_frame)
+        return self._other_frame() or (self._request_frame() if self._requests else None)
+
+    def _other_frame(self) -> Request | None:
+        """Runs, or a question behind them."""
         frame = self._run_frame() if self._replica.has_unsent_runs else None
-        if frame is None and self._questions:
-            return self._question_frame()
-        if frame is None and chunks:
-            return self._chunk_frame()
-        if frame is None and self._requests:
-            return self._request_frame()
-        self._is_chunk_due = True
-        return frame
+        return self._question_frame() if frame is None and self._questions else frame
 
     def _small_frame(self) -> Request | None:
         """The sign of life first, then what makes room, then slots."""
@@ -253,7 +251,6 @@ class LinkFrames:
         return request
 
     def _chunk_frame(self) -> Request:
-        self._is_chunk_due = False
         chunk = self._chunks.take()
         return Request(
             chunk=call_pb2.Chunk(call_id=chunk.owner, offset=chunk.offset, total=chunk.total, data=chunk.data)
@@ -279,6 +276,8 @@ class LinkFrames:
         self._dispatcher.counts.replica_frames[replica.backend.name, DIRECTION_OUT] += 1
         request = Request()
         now = self._clock.now()
+        if self._chunks.rota:
+            self._chunks.passed(sum(nbytes_of(batch.payloads) for batch in batches))
         for batch in batches:
             for run_id, payload in convert.add_batch(request.runs, batch, now, as_block=self._reads_blocks):
                 self._chunks.add(run_id, payload)

@@ -37,12 +37,12 @@ class OutgoingChunks:
     nothing behind: the next one announces its calls again.
     """
 
-    __slots__ = ("_turns", "left", "streaming_only")
+    __slots__ = ("left", "streaming_only", "turns")
 
-    def __init__(self) -> None:
-        self._turns: ChunkTurns[tuple[SentPart, int]] = ChunkTurns()
+    def __init__(self, features: Collection[str]) -> None:
+        self.turns: ChunkTurns[tuple[SentPart, int]] = ChunkTurns(features)
         """Owners are calls: their part, and their place there."""
-        self.left = self._turns.rota
+        self.left = self.turns.rota
         """Read directly, for each frame: empty if nothing is left."""
         self.streaming_only = False
         """The session has moved: all other calls leave over another stream."""
@@ -50,18 +50,19 @@ class OutgoingChunks:
     def add(self, part: SentPart, call_id: int) -> None:
         """A call of this part was announced."""
         place = call_id - part.first
-        self._turns.add((part, place), part.payloads[place])
+        self.turns.add((part, place), part.payloads[place])
 
-    def take(self) -> call_pb2.Chunk | None:
+    def take(self) -> router_service_pb2.StreamCallsRequest | None:
         """The next chunk; None if nothing is left."""
         while self.left:
-            chunk = self._turns.take()
+            chunk = self.turns.take()
             part, place = chunk.owner
             if part.is_wanted(place) and (part.spec.streaming or not self.streaming_only):
-                return call_pb2.Chunk(
+                wire = call_pb2.Chunk(
                     call_id=part.first + place, offset=chunk.offset, total=chunk.total, data=chunk.data
                 )
-            self._turns.discard([chunk.owner])
+                return router_service_pb2.StreamCallsRequest(chunk=wire)
+            self.turns.discard([chunk.owner])
         return None
 
 
@@ -80,7 +81,7 @@ class BatchWriter:
         """Whether large payloads travel in chunks."""
         self.large_beside = LARGE_BESIDE in features
         """Whether one call that is larger than the window is allowed beside all others."""
-        self.chunks = OutgoingChunks()
+        self.chunks = OutgoingChunks(features)
         """Announced payloads that have not left."""
         self.room = 0
         """Bytes that large payloads may still take in the frame. To be set for each frame."""

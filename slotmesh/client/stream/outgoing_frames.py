@@ -57,7 +57,6 @@ class OutgoingFrames:
         self._rosters = rosters
         self._roster: router_service_pb2.RosterVersion | None = None
         """The roster version to acknowledge."""
-        self._chunk_left_last = False
         self._window_calls = START_WINDOW_CALLS
         self._window_bytes = START_WINDOW_BYTES
         self._large = 0, 0
@@ -139,17 +138,8 @@ class OutgoingFrames:
     # -- frames ----------------------------------------------------------------------------------------------------
 
     def _next_frame(self) -> Request | None:
-        """At most one chunk leaves between two other frames, if there are others."""
         chunks = self._batches.chunks
-        if not chunks.left:
-            return self._next_other_frame()
-        frame = self._next_other_frame() if self._chunk_left_last else None
-        if frame is None and (chunk := chunks.take()) is not None:
-            frame = Request(chunk=chunk)
-            self._chunk_left_last = True
-            return frame
-        self._chunk_left_last = False
-        return frame or self._next_other_frame()
+        return chunks.turns.next(chunks.take, self._next_other_frame) if chunks.left else self._next_other_frame()
 
     def _next_other_frame(self) -> Request | None:
         if self._roster is not None:
@@ -247,6 +237,8 @@ class OutgoingFrames:
         request = Request()
         frame, now, roster = request.calls, self._loop.time(), self._rosters.newest
         self._batches.room = MAX_FRAME_BYTES
+        if (chunks := self._batches.chunks).left:
+            chunks.turns.passed(sum(part.nbytes for part in parts))
         for part in parts:
             pending.add(part, now, roster)
             if large is not None and part.nbytes > large.over:

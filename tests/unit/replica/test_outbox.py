@@ -203,14 +203,15 @@ def test_others_wait_for_one_chunk_at_most_and_large_results_take_turns() -> Non
         seen += [frame for _ in range(2) if (frame := desk.outbox.next_frame()) is not None]
     seen += desk.frames()
     assert kinds(seen) == [
-        "chunk 1",
-        "results",
-        "chunk 2",
         "results",
         "chunk 1",
         "results",
         "chunk 2",
-        *["results"] * 3,
+        "results",
+        "chunk 1",
+        "results",
+        "chunk 2",
+        *["results"] * 2,
     ]
     told = [call_id for frame in seen for batch in frame.results.batches for call_id in batch.call_ids]
     assert sorted(told) == [1, 2, *range(10, 16), 20]
@@ -231,7 +232,7 @@ def test_only_the_first_of_several_large_results_leaves_whole() -> None:
     desk = CuttingDesk()
     payload = bytes(2 * CHUNK_BYTES)
     desk.outbox.results(1, [payload, payload], 2 * len(payload), OCTET_STREAM)
-    assert kinds(desk.frames()) == ["chunk 2", "results", "chunk 2", "results"]
+    assert kinds(desk.frames()) == ["results", "chunk 2", "chunk 2", "results"]
 
 
 def test_small_results_beside_a_large_one_do_not_wait_for_it() -> None:
@@ -239,8 +240,8 @@ def test_small_results_beside_a_large_one_do_not_wait_for_it() -> None:
     payloads = [b"a", bytes(CHUNK_BYTES + 1), b"c"]
     desk.outbox.results(1, payloads, sum(map(len, payloads)), OCTET_STREAM)
     first, second, third, last = desk.frames()
-    assert kinds([first, second, third, last]) == ["chunk 2", "results", "chunk 2", "results"]
-    assert list(second.results.batches[0].call_ids) == [1, 3]
+    assert kinds([first, second, third, last]) == ["results", "chunk 2", "chunk 2", "results"]
+    assert list(first.results.batches[0].call_ids) == [1, 3]
     assert list(last.results.batches[0].call_ids) == [2]
 
 

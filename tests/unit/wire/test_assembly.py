@@ -7,6 +7,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from slotmesh.streams.chunks import (
+    SMALL_CHUNKS,
     Assembly,
     BadChunk,
     ChunkTurns,
@@ -17,12 +18,14 @@ from slotmesh.streams.chunks import (
     cut,
     joined,
 )
-from slotmesh.streams.limits import CHUNK_BYTES, MIN_CHUNK_BYTES
+from slotmesh.streams.features import LARGE_CHUNKS
+from slotmesh.streams.limits import CHUNK_BYTES, LARGE_CHUNK_BYTES, MIN_CHUNK_BYTES
 
 SIZES = st.one_of(
     st.integers(1, 3),
     st.integers(-2, 2).map(lambda off: CHUNK_BYTES + off),
     st.integers(-1, 1).map(lambda off: 3 * CHUNK_BYTES + off),
+    st.integers(-1, 1).map(lambda off: 2 * LARGE_CHUNK_BYTES + off),
 )
 
 
@@ -65,7 +68,7 @@ def test_chunks_are_as_large_as_they_may_be_but_for_the_last(size: int) -> None:
 @given(
     offset=st.integers(-1, 30),
     total=st.integers(-1, 30),
-    size=st.sampled_from((0, 1, 5, 10, 11, 20, 21, CHUNK_BYTES, CHUNK_BYTES + 1)),
+    size=st.sampled_from((0, 1, 5, 10, 11, 20, 21, LARGE_CHUNK_BYTES, LARGE_CHUNK_BYTES + 1)),
 )
 @example(offset=0, total=20, size=10)
 @example(offset=11, total=20, size=5)
@@ -97,6 +100,49 @@ def test_a_payload_does_not_come_in_crumbs(kind: type[JoinedAssembly | PartsAsse
         assembly.add(MIN_CHUNK_BYTES, total, b"x")
     assert not assembly.add(MIN_CHUNK_BYTES, total, bytes(MIN_CHUNK_BYTES))
     assert assembly.add(2 * MIN_CHUNK_BYTES, total, b"x"), "the last one may be short"
+
+
+@given(
+    st.lists(
+        st.one_of(st.integers(MIN_CHUNK_BYTES, LARGE_CHUNK_BYTES), SIZES.filter(lambda size: size > 3)), min_size=1
+    ),
+)
+def test_large_parts_are_cut_for_a_peer_that_reads_small_chunks(sizes: list[int]) -> None:
+    """No chunk but the last is smaller than a receiver takes, wherever its part ends."""
+    parts = PayloadParts([payload_of(size, seed) for seed, size in enumerate(sizes)])
+    there = JoinedAssembly(len(parts))
+    chunks = list(cut(parts))
+    assert max(len(data) for _, data in chunks) <= CHUNK_BYTES
+    assert [there.add(offset, len(parts), data) for offset, data in chunks][-1]
+    assert there.payload() == joined(parts)
+
+
+def sizes_of(turns: ChunkTurns[int], count: int) -> list[int]:
+    return [len(turns.take().data) for _ in range(count)]
+
+
+def test_chunks_are_large_while_nothing_small_leaves_between_them() -> None:
+    turns: ChunkTurns[int] = ChunkTurns([LARGE_CHUNKS])
+    turns.add(1, bytes(64 * LARGE_CHUNK_BYTES))
+    assert sizes_of(turns, 2) == [LARGE_CHUNK_BYTES] * 2
+    turns.passed(CHUNK_BYTES)
+    assert sizes_of(turns, SMALL_CHUNKS + 2) == [CHUNK_BYTES] * SMALL_CHUNKS + [LARGE_CHUNK_BYTES] * 2
+    turns.passed(CHUNK_BYTES + 1)
+    assert sizes_of(turns, 1) == [LARGE_CHUNK_BYTES], "who sends much is not in a hurry"
+    turns.peer_reads(())
+    assert sizes_of(turns, 2) == [CHUNK_BYTES] * 2
+
+
+def test_no_two_chunks_follow_each_other_while_other_frames_wait() -> None:
+    turns: ChunkTurns[int] = ChunkTurns()
+    turns.add(1, bytes(4 * CHUNK_BYTES))
+    others = ["a", "b"]
+    frames: list[str] = []
+    while frame := turns.next(
+        lambda: f"chunk {turns.take().offset // CHUNK_BYTES}", lambda: (others and others.pop(0)) or None
+    ):
+        frames.append(frame)
+    assert frames == ["a", "chunk 0", "b", "chunk 1", "chunk 2", "chunk 3"]
 
 
 @settings(deadline=None)

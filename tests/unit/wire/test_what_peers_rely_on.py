@@ -25,6 +25,7 @@ KIB, MIB = 1024, 1024 * 1024
         ("MAX_FRAME_RANGES", 4_096),
         ("MAX_ELEMENTS", 50_000),
         ("CHUNK_BYTES", 256 * KIB),
+        ("LARGE_CHUNK_BYTES", MIB),
         ("MIN_CHUNK_BYTES", 16 * KIB),
         ("MAX_INLINE_BYTES", 4 * MIB),
         ("MAX_PAYLOAD_BYTES", 64 * MIB),
@@ -41,22 +42,22 @@ def test_a_bound_of_streams_is_what_older_peers_keep_to(name: str, value: int) -
 @pytest.mark.parametrize(
     ("end", "names"),
     [
-        ("OF_CLIENTS", {"chunks", "take_items", "id_ranges", "blocks"}),
+        ("OF_CLIENTS", {"chunks", "large_chunks", "take_items", "id_ranges", "blocks"}),
         ("OF_CLIENTS_IN_SESSIONS", {"sessions", "resent_all"}),
         (
             "OF_ROUTERS_TO_CLIENTS",
             {
-                *("sessions", "chunks", "take_items", "ordering_keys"),
+                *("sessions", "chunks", "large_chunks", "take_items", "ordering_keys"),
                 *("stop_generation", "large_beside", "executors", "blocks"),
             },
         ),
         ("OF_DIRECT_STREAMS", {"direct_calls"}),
         (
             "OF_ROUTERS_TO_REPLICAS",
-            {"heartbeats", "chunks", "service_times", "id_ranges", "blocks", "request_items"},
+            {"heartbeats", "chunks", "large_chunks", "service_times", "id_ranges", "blocks", "request_items"},
         ),
         ("OF_ROUTERS_TO_CONTROLLERS", {"table_deltas", "table_parts"}),
-        ("OF_REPLICAS", {"blocks", "request_items"}),
+        ("OF_REPLICAS", {"blocks", "request_items", "large_chunks"}),
     ],
 )
 def test_each_end_names_its_features(end: str, names: set[str]) -> None:
@@ -88,8 +89,8 @@ def put_together(assembly: type[JoinedAssembly] | type[PartsAssembly], sizes: li
 
 
 @both
-@pytest.mark.parametrize("sizes", [[1], [16 * KIB, 16 * KIB, 1], [256 * KIB, 256 * KIB, 256 * KIB]], ids=str)
-def test_a_chunk_has_from_16_to_256_kib_and_the_last_one_may_be_smaller(
+@pytest.mark.parametrize("sizes", [[1], [16 * KIB, 16 * KIB, 1], [256 * KIB, MIB, 256 * KIB]], ids=str)
+def test_a_chunk_has_from_16_kib_to_1_mib_and_the_last_one_may_be_smaller(
     assembly: type[JoinedAssembly] | type[PartsAssembly], sizes: list[int]
 ) -> None:
     assert put_together(assembly, sizes) == sum(sizes)
@@ -97,7 +98,7 @@ def test_a_chunk_has_from_16_to_256_kib_and_the_last_one_may_be_smaller(
 
 @both
 @pytest.mark.parametrize(
-    "sizes", [[16 * KIB - 1, 16 * KIB], [16 * KIB, 16 * KIB - 1, 1], [256 * KIB + 1], [0, 1], [300, 1]], ids=str
+    "sizes", [[16 * KIB - 1, 16 * KIB], [16 * KIB, 16 * KIB - 1, 1], [MIB + 1], [0, 1], [300, 1]], ids=str
 )
 def test_a_chunk_beyond_either_bound_is_refused(
     assembly: type[JoinedAssembly] | type[PartsAssembly], sizes: list[int]
