@@ -15,6 +15,8 @@ from router_service.core.calls import RouterCallOptions
 from router_service.core.replicas.frames import KeyColumns, OutgoingBatch
 from router_service.core.rosters import FoundCalls
 from slotmesh.errors import Failure, Reason
+from slotmesh.streams.chunks import PayloadParts
+from slotmesh.streams.limits import CHUNK_BYTES, MAX_FRAME_BYTES
 from slotmesh.v1 import call_pb2, replica_service_pb2, router_service_pb2
 
 Batch = router_service_pb2.CallBatch
@@ -77,6 +79,19 @@ def test_how_long_calls_have_waited_is_said_where_it_is_known(arrived: float, wa
     convert.add_batch(frame, OutgoingBatch(7, "e", options, [b"a"], -1, 0, 0, inf, arrived=arrived), 100.0)
     assert frame.batches[0].waited_us == waited_us
     assert not frame.batches[0].HasField("origins")
+
+
+def test_large_payloads_that_fit_into_a_frame_together_are_in_it_and_others_follow() -> None:
+    options = convert.options_from_wire(call_pb2.CallOptions())
+    assert isinstance(options, RouterCallOptions)
+    whole, behind, parts = b"w" * (MAX_FRAME_BYTES - 1), b"b" * (CHUNK_BYTES + 1), PayloadParts([b"p" * 10])
+    frame = replica_service_pb2.RunFrame()
+    large = convert.add_batch(frame, OutgoingBatch(7, "e", options, [whole, behind, b"s", parts], -1, 0, 0, inf), 100.0)
+    assert list(large) == [(8, behind), (10, parts)]
+    assert list(frame.batches[0].payloads) == [whole, b"", b"s", b""]
+    assert list(frame.batches[0].chunked_sizes) == [0, len(behind), 0, len(parts)]
+    assert not convert.add_batch(frame, OutgoingBatch(7, "e", options, [whole], -1, 0, 0, inf), 100.0)
+    assert not frame.batches[1].chunked_sizes
 
 
 def test_calls_of_several_keys_have_a_column_of_keys_in_place_of_the_one() -> None:

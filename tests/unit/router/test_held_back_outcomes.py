@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from slotmesh.streams.features import CHUNKS
-from slotmesh.streams.limits import CHUNK_BYTES
+from router_service.core.limits.unread_results import MAX_LEAVING_BYTES
+from slotmesh.streams.features import CHUNKS, LARGE_CHUNKS
+from slotmesh.streams.limits import CHUNK_BYTES, MAX_FRAME_BYTES
 from slotmesh.streams.pacing import FULL_CALLS, STEADY
 from tests.unit.router.values_client import Client
 
@@ -55,3 +56,38 @@ async def test_chunks_go_on_while_outcomes_wait() -> None:
     assert first is not None
     assert second is not None
     assert [each.WhichOneof("frame") for each in (first, second)] == ["chunk", "chunk"]
+
+
+LARGEST = b"x" * MAX_FRAME_BYTES
+"""Fits into a frame."""
+
+
+async def test_a_large_result_that_nothing_waits_before_leaves_whole() -> None:
+    client = Client(CHUNKS)
+    client.results((1, LARGEST))
+    assert client.heard() == [(1, LARGEST)]
+    client.results((2, LARGEST + b"x"))
+    assert client.heard() == [(2, "chunk")] * 5 + [(2, len(LARGEST) + 1)]
+
+
+async def test_a_large_result_behind_another_leaves_in_chunks() -> None:
+    client = Client(CHUNKS, LARGE_CHUNKS)
+    client.results((1, b"small"))
+    client.results((2, LARGEST))
+    assert client.heard() == [(1, b"small"), *[(2, "chunk")] * 4, (2, len(LARGEST))], "as small ones may follow"
+    client = Client(CHUNKS, LARGE_CHUNKS)
+    client.results((3, LARGEST), (4, LARGEST))
+    assert client.heard() == [(3, LARGEST), (4, "chunk"), (4, len(LARGEST))]
+
+
+async def test_a_large_result_leaves_in_chunks_while_frames_of_other_streams_take_the_memory() -> None:
+    client = Client(CHUNKS)
+    client.unread.leaving = MAX_LEAVING_BYTES // 2
+    client.results((1, LARGEST))
+    assert client.heard() == [(1, "chunk")] * 4 + [(1, len(LARGEST))]
+
+
+async def test_large_results_of_values_stay_in_chunks() -> None:
+    client = Client(CHUNKS)
+    client.values((1, b"v" * (CHUNK_BYTES + 1)))
+    assert client.heard() == [(1, "chunk"), (1, "chunk"), (1, CHUNK_BYTES + 1)]

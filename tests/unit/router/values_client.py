@@ -70,9 +70,8 @@ class Client:
         dispatcher.post(TableReceived(table))
         self.replica: RoutedReplica = next(iter(dispatcher.scheduler.topology.replicas.values()))
         self.caller = session_caller()
-        self.outbox = ResultOutbox(
-            self.caller, "e", dispatcher, Pacer(lambda: None, clock.now), Unread(clock.now), features
-        )
+        self.unread = Unread(clock.now)
+        self.outbox = ResultOutbox(self.caller, "e", dispatcher, Pacer(lambda: None, clock.now), self.unread, features)
 
     def values(self, *values: tuple[int, Payload], content_type: str = "") -> None:
         """Values have come: the call of each, and its payload."""
