@@ -352,6 +352,27 @@ _CHUNKS_AND_CODEC: Final = (
         "tests/unit/router/test_streaming_outbox.py",
     ),
     mutant(
+        "any number of large payloads leaves whole in a frame",
+        "slotmesh",
+        "self.room -= size if size > CHUNK_BYTES else 0",
+        "self.room -= 0",
+        "tests/contract/test_client_chunks.py",
+    ),
+    mutant(
+        "peers that read small chunks get large ones",
+        "slotmesh",
+        "self._largest = LARGE_CHUNK_BYTES if LARGE_CHUNKS in features else CHUNK_BYTES",
+        "self._largest = LARGE_CHUNK_BYTES",
+        "tests/unit/wire/test_assembly.py",
+    ),
+    mutant(
+        "small calls wait for large chunks",
+        "slotmesh",
+        "self._small_left = SMALL_CHUNKS",
+        "self._small_left = 0",
+        "tests/unit/wire/test_assembly.py",
+    ),
+    mutant(
         "integers wrap where a dtype has no room for them",
         "slotmesh",
         "if are_integers and not _is_same(fitting, array):",
