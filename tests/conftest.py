@@ -24,7 +24,7 @@ settings.register_profile("usual", deadline=None)
 """An example may take as long as a busy machine makes it take."""
 settings.register_profile(QUICK, deadline=None, max_examples=10)
 """A tenth of what is drawn as a rule."""
-settings.register_profile("gate", deadline=None, max_examples=30)
+settings.register_profile("gate", deadline=None, max_examples=20)
 """Of `make test`: other examples each time, so that several runs have drawn as many as a usual one."""
 settings.register_profile("thorough", deadline=None, max_examples=1000)
 settings.register_profile("mutants", deadline=None, phases=[Phase.explicit, Phase.generate], database=None)

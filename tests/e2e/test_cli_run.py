@@ -172,7 +172,7 @@ async def test_it_can_be_stopped_while_it_starts(folder: Path) -> None:
         ),
         ("app:Missing", 2, "Missing", None),
         ("app:Broken", 1, "RuntimeError: no model here", ("app.py", "")),
-        ("app:Quits", 1, "RuntimeError: the handler tried to end the process: SystemExit('enough')", None),
+        long("app:Quits", 1, "RuntimeError: the handler tried to end the process: SystemExit('enough')", None),
     ],
 )
 async def test_a_handler_that_cannot_start_is_told_once_with_its_traceback(

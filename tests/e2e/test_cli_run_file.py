@@ -100,6 +100,7 @@ async def test_a_file_that_names_a_module_before_it_is_there_is_applied_when_it_
         await eventually(lambda: _adds_three(mesh), what="the new module answers", timeout=60.0)
 
 
+@pytest.mark.long
 async def test_what_cannot_be_run_is_told_before_anything_starts(folder: Path) -> None:
     (folder / "none.yaml").write_text("endpoints: {e: {}}")
     (folder / "bare.yaml").write_text("backends: {v1: {num_replicas: 2}}")

@@ -81,6 +81,7 @@ async def test_draining_every_replica_under_load_fails_no_call(tmp_path: Path) -
     assert len(unkeyed) == len(set(unkeyed))
 
 
+@pytest.mark.long
 @pytest.mark.asyncio
 @pytest.mark.timeout(60)
 async def test_calls_that_outlive_the_grace_are_lost_unless_they_are_idempotent(tmp_path: Path) -> None:

@@ -22,7 +22,6 @@ from tests.support.controllers import eventually
 from tests.support.lone_controller import LoneController, lone_controller
 from tests.support.shell import Said
 from tests.support.shell import slotmesh as run_command
-from tests.support.tiers import long
 from tests.support.wait import wait_until
 
 pytestmark = pytest.mark.asyncio
@@ -111,11 +110,12 @@ async def test_a_good_version_gets_all_calls_in_the_end_and_none_fails() -> None
         assert [await endpoint.name() for _ in range(50)] == ["v2"] * 50
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("handler", "reason", "guard", "expected"),
     [
         ("Broken", "HANDLER_ERROR", "error_rate=0.01", "guard error_rate=0.01 tripped: backend v2 had 1.000"),
-        long("Hanging", "DEADLINE_RUNNING", "p99=200ms", "guard p99=200ms tripped: backend v2 had more than 30s"),
+        ("Hanging", "DEADLINE_RUNNING", "p99=200ms", "guard p99=200ms tripped: backend v2 had more than 30s"),
     ],
 )
 async def test_a_bad_version_loses_its_share_and_only_calls_of_that_fail(
