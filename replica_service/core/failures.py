@@ -37,13 +37,13 @@ STOPPED = Failure(
 DRAINING = Failure(reason=Reason.DRAINING, message="the replica drains and takes no new calls")
 CUT_OFF = Failure(
     reason=Reason.DRAINING,
-    message="the replica was told to stop, and the call still ran when its grace was over; it was cancelled",
+    message="the replica was stopped, and the call still ran when its grace was over; it was cancelled",
     executed=Executed.UNKNOWN,
 )
 """For routers, which send an `idempotent` call to another replica, and otherwise report the replica as lost."""
 ENDED = Failure(
     reason=Reason.REPLICA_LOST,
-    message="the replica was told to stop, and the call still ran when its grace was over",
+    message="the replica was stopped, and the call still ran when its grace was over",
     executed=Executed.UNKNOWN,
 )
 """The same for directly connected callers."""

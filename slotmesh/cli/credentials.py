@@ -113,7 +113,7 @@ class Credentials:
         """What opens connections. Raises CommandFailed where it cannot be had."""
         if self.token is not None and self.tls is None:
             raise CommandFailed(
-                "a token is sent by TLS only, as everybody on the way could read it: give --tls-dir or --tls-ca",
+                "a token is sent by TLS only, as it could be read on the way: give --tls-dir or --tls-ca",
                 WRONG_INPUT,
             )
         try:

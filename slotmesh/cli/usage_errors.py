@@ -45,20 +45,20 @@ class CommandGroup(TyperGroup):
 def _in_own_words() -> Iterator[None]:
     try:
         yield
-    except typer.BadParameter as mistake:
-        mistake.message = _message(mistake)
-        envvar = getattr(mistake.param, "envvar", None)
-        if mistake.param is not None and mistake.param_hint is None and isinstance(envvar, list | tuple):
-            options = " / ".join(f"'{option}'" for option in mistake.param.opts)
-            mistake.param_hint = f"{options} (or {', '.join(envvar)})"
+    except typer.BadParameter as error:
+        error.message = _message(error)
+        envvar = getattr(error.param, "envvar", None)
+        if error.param is not None and error.param_hint is None and isinstance(envvar, list | tuple):
+            options = " / ".join(f"'{option}'" for option in error.param.opts)
+            error.param_hint = f"{options} (or {', '.join(envvar)})"
         raise
 
 
-def _message(mistake: typer.BadParameter) -> str:
-    errors = getattr(mistake.__cause__, "errors", None)
+def _message(error: typer.BadParameter) -> str:
+    errors = getattr(error.__cause__, "errors", None)
     details: list[Mapping[str, Any]] = errors() if callable(errors) else []
     known = [own_words(it["type"], it["input"], it.get("ctx", {})) for it in details]
-    return "; ".join(known) if known and all(known) else mistake.message.removeprefix(_PREFIX)
+    return "; ".join(known) if known and all(known) else error.message.removeprefix(_PREFIX)
 
 
 def own_words(kind: str, given: object, bounds: Mapping[str, Any]) -> str:

@@ -92,15 +92,15 @@ async def _ask(announced: AnnouncedAddress) -> ServerAnswer:
     )
 
 
-def _tls_facts(told: pb.TlsStanding) -> TlsFacts:
+def _tls_facts(tls: pb.TlsStanding) -> TlsFacts:
     return TlsFacts(
-        revoked=told.revoked,
+        revoked=tls.revoked,
         lists_made_at={
             each.id: each.list_make_time.ToSeconds() if each.HasField("list_make_time") else None
-            for each in told.authorities
+            for each in tls.authorities
         },
-        lists_end_at=told.lists_end_time.ToSeconds() if told.HasField("lists_end_time") else None,
-        keeps_older_files=told.keeps_older_files,
+        lists_end_at=tls.lists_end_time.ToSeconds() if tls.HasField("lists_end_time") else None,
+        keeps_older_files=tls.keeps_older_files,
     )
 
 

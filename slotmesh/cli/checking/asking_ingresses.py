@@ -172,18 +172,18 @@ def _ask(url: IngressUrl) -> ServerAnswer:
     except (OSError, HTTPException, UnicodeError) as error:  # SSLError and TimeoutError are OSErrors
         return ServerAnswer(announced=announced, problem=_words(error))
     document = _document(page)
-    told = document if status == 200 and isinstance(document, dict) else {}
-    follows = told.get("follows_controller")
+    routes = document if status == 200 and isinstance(document, dict) else {}
+    follows = routes.get("follows_controller")
     return ServerAnswer(
         announced=announced,
-        version=str(told.get("version", "")),
+        version=str(routes.get("version", "")),
         certificate=certificate,
         ingress=IngressFacts(
             by_tls=by_tls,
             not_ready="" if ready == 200 else why,
             tells_routes=status == 200,
             follows_controller=follows if isinstance(follows, bool) else None,
-            routes_held=told.get("routes_held") is True,
+            routes_held=routes.get("routes_held") is True,
         ),
     )
 

@@ -99,7 +99,7 @@ def _unreached(seen: SeenMesh, answer: ServerAnswer) -> MeshFinding:
     fix += f"; if this machine is not in the network of the mesh, {INSIDE}"
     if announced.kind.startswith("metrics"):
         severity = Severity.WARNING
-        fix = "nobody can scrape it from here: see --metrics-host and --metrics-port"
+        fix = "it cannot be scraped from here: see --metrics-host and --metrics-port"
     elif announced.kind == "ingress":
         fix = "see that it runs; --http names it as its clients do, for whom its certificate has to be"
     elif announced.kind == "replica" and _is_linked(seen, announced.server_id):
@@ -140,7 +140,7 @@ def identities(seen: SeenMesh) -> Iterator[MeshFinding]:
     for each in seen.answers:
         if each.certificate is None or each.ingress is not None:
             continue
-        announced, named = each.announced, ", ".join(each.certificate_uris) or "nobody"
+        announced, named = each.announced, ", ".join(each.certificate_uris) or "no identity"
         role, backend = announced.role, announced.backend
         who = identity_of(named, trust_domain_of(seen.own_tls.name) or trust_domain_of(named) or "")
         if who is None or role not in who.roles or (backend and not who.may_serve(backend)):

@@ -28,7 +28,7 @@ def routers(seen: SeenMesh) -> Iterator[MeshFinding]:
     section, there = Section.ROUTERS, seen.snapshot.members.routers
     if not there:
         fix = "start one: `python -m router_service --controller HOST:PORT`"
-        yield MeshFinding(section, Severity.ERROR, "", "no router is attached: nobody can be called", fix)
+        yield MeshFinding(section, Severity.ERROR, "", "no router is attached: no endpoint can be called", fix)
         return
     bad, is_on_hold = 0, seen.snapshot.is_on_hold
     for router in there:

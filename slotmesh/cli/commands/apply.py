@@ -35,7 +35,7 @@ def apply(
     *,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what it would change, and change nothing.")] = False,
     force: Annotated[
-        bool, typer.Option("--force", help="Where the file and somebody else have changed a field, the file wins.")
+        bool, typer.Option("--force", help="The file overrides fields that another client has changed, too.")
     ] = False,
     yes: Annotated[
         bool, typer.Option("--yes", "-y", help="Do not ask, on a terminal, before anything changes.")
@@ -49,8 +49,8 @@ def apply(
 
     Creates and updates backends and endpoints. What the file has not changed since it was applied last stays as it is
     now, be it that `slotmesh traffic` has changed it; what both have changed is a conflict: it is shown, and nothing is
-    changed without `--force`. What the file lacks stays as well, unless `--prune` is given. All mistakes of a file are
-    told at once, and then nothing is changed. On a terminal it waits until the backends of the file are ready; if one
+    changed without `--force`. What the file lacks stays as well, unless `--prune` is given. All errors of a file are
+    reported together, and then nothing is changed. On a terminal it waits until the backends of the file are ready; if one
     is not in time, fails, or was taken back, now or after an earlier apply, it prints why, with exit status 3.
 
     A file looks like this:
@@ -146,5 +146,5 @@ def _read(file: Path) -> Mesh:
         return parse_mesh(sys.stdin.buffer.read()) if str(file) == "-" else load_mesh(file)
     except InvalidSpec as invalid:
         count = len(invalid.violations)
-        lines = [f"{file}: {count} {'mistake' if count == 1 else 'mistakes'}, nothing was applied"]
+        lines = [f"{file}: {count} {'error' if count == 1 else 'errors'}, nothing was applied"]
         raise CommandFailed("\n  ".join(lines + str(invalid).splitlines()), WRONG_INPUT) from invalid

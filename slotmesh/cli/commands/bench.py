@@ -296,8 +296,8 @@ def _print_comparison(now: dict[str, Any], before: object, path: Path, *, err: b
     try:
         for line in comparison_lines(now, before):
             say(line, err=err)
-    except NotComparable as mistake:
-        typer.echo(f"{path} {mistake}", err=True)
+    except NotComparable as error:
+        typer.echo(f"{path} {error}", err=True)
         raise typer.Exit(WRONG_INPUT) from None
 
 
@@ -330,9 +330,9 @@ async def _bench(
 def _read(arguments: str) -> list[Any] | dict[str, Any]:
     try:
         given: list[Any] | dict[str, Any] = json.loads(read_arguments(arguments))
-    except BadJson as mistake:
-        say(mistake, err=True)
-        raise typer.Exit(WRONG_INPUT) from mistake
+    except BadJson as error:
+        say(error, err=True)
+        raise typer.Exit(WRONG_INPUT) from error
     return given
 
 

@@ -220,8 +220,8 @@ def _view(ordering_key: str | None, **changes: Unpack[OptionChanges]) -> ViewOpt
         if ordering_key is not None:
             check_ordering_key(ordering_key)
         return ViewOptions(ordering_key=ordering_key or "").changed(**changes)
-    except BadOption as mistake:
-        raise CommandFailed(str(mistake), WRONG_INPUT) from mistake
+    except BadOption as error:
+        raise CommandFailed(str(error), WRONG_INPUT) from error
 
 
 async def _call(
@@ -248,5 +248,5 @@ def _read(arguments: str | None) -> bytes:
         return read_arguments(sys.stdin.buffer.read().decode() if arguments == "-" else arguments)
     except UnicodeDecodeError as error:
         raise CommandFailed(f"the arguments are not UTF-8: {error}", WRONG_INPUT) from error
-    except BadJson as mistake:
-        raise CommandFailed(str(mistake), WRONG_INPUT) from mistake
+    except BadJson as error:
+        raise CommandFailed(str(error), WRONG_INPUT) from error

@@ -124,7 +124,7 @@ def init(
     from slotmesh.cli import certificates  # noqa: PLC0415 - see above
 
     place, lifetime = certificates.CertificatePlace.of(directory, ca_key), certificates.lifetime_of(days, hours)
-    with certificates.told():
+    with certificates.reported():
         if if_missing and place.ca.exists():
             typer.echo(f"{place.ca}: there is an authority already")
             return
@@ -168,7 +168,7 @@ def issue(
     from slotmesh.cli import certificates  # noqa: PLC0415 - see above
 
     place, lifetime = certificates.CertificatePlace.of(directory, ca_key), certificates.lifetime_of(days, hours)
-    with certificates.told():
+    with certificates.reported():
         path = certificates.issue(place, who, dns or [], out, lifetime)
         typer.echo(f"{path}: until {certificates.until(path)}")
 
@@ -192,7 +192,7 @@ def rotate(
     lifetime: timedelta | None = None
     if days is not None or hours is not None:
         lifetime = certificates.lifetime_of(days, hours)
-    with certificates.told():
+    with certificates.reported():
         for path in certificates.rotate(certificates.CertificatePlace.of(directory, ca_key), names or [], lifetime):
             typer.echo(f"{path}: until {certificates.until(path)}")
 
@@ -221,7 +221,7 @@ def revoke(
     from slotmesh.cli import certificates  # noqa: PLC0415 - see above
 
     place = certificates.CertificatePlace.of(directory, ca_key)
-    with certificates.told():
+    with certificates.reported():
         is_recorded = place.authority().issued.is_there
         done, held = certificates.revoke(place, names or [], files or [], keep_current=keep_current)
     if names and not is_recorded:
@@ -244,7 +244,7 @@ def show(directory: Directory = CERTS, as_document: AsJson = False, output: Outp
     from slotmesh.security.tls.files import certificates_in, revoked_in  # noqa: PLC0415 - see above
 
     form, now = form_of(output, as_document), time.time()
-    with certificates.told():
+    with certificates.reported():
         held = certificates_in(directory, revoked_in(directory))
     Printable(
         table=partial(print_certificates, held, now),

@@ -68,8 +68,8 @@ async def _delete(subjects: list[str], dry_run: bool, asks: bool, output: Output
             try:
                 revision = await operator.delete(subject)
             except SlotmeshError as error:
-                told = f"{error}\n{subject} was not deleted; deleted before: {', '.join(deleted) or 'nothing'}"
-                raise CommandFailed(told) from error
+                message = f"{error}\n{subject} was not deleted; deleted before: {', '.join(deleted) or 'nothing'}"
+                raise CommandFailed(message) from error
             deleted.append(subject)
     printable_change(pb.ApplyMeshResponse(revision=revision, deleted=deleted)).write(output)
 

@@ -29,7 +29,7 @@ def get(
 ) -> None:
     """Print backends, endpoints and routes as they are.
 
-    As YAML it is a file that `slotmesh apply` takes: with what is in force now, whoever has set it. Settings that have
+    As YAML it is a file that `slotmesh apply` takes: with what is in force now, by whichever client it was set. Settings that have
     their defaults are left out.
 
     Like this:

@@ -215,24 +215,24 @@ def _of_handler(handler: str, config: list[str], replicas: int, proto: list[Path
     user_config = _read_config(config)
     if ":" not in handler:
         module = handler.removesuffix(".py").replace("/", ".") or "app"
-        told = f"must be MODULE:NAME, or a file whose name ends with .yaml, is {handler!r}: write {module}:NAME"
-        raise typer.BadParameter(told, param_hint="MODULE:NAME")
+        message = f"must be MODULE:NAME, or a file whose name ends with .yaml, is {handler!r}: write {module}:NAME"
+        raise typer.BadParameter(message, param_hint="MODULE:NAME")
     mesh = mesh_of_handler(handler, user_config, replicas, _read_protos(proto) if proto else None)
-    if mistakes := mesh_violations(mesh):
-        of_config = [mistake for mistake in mistakes if ".user_config" in mistake.path]
-        told = "; ".join(dict.fromkeys(mistake.message for mistake in of_config or mistakes))
-        raise typer.BadParameter(told, param_hint="--config" if of_config else "MODULE:NAME")
+    if violations := mesh_violations(mesh):
+        of_config = [it for it in violations if ".user_config" in it.path]
+        message = "; ".join(dict.fromkeys(it.message for it in of_config or violations))
+        raise typer.BadParameter(message, param_hint="--config" if of_config else "MODULE:NAME")
     return mesh
 
 
 def _of_file(file: Path, config: list[str] | None, replicas: int | None, proto: list[Path] | None) -> Mesh:
     if proto:
-        told = f"is for MODULE:NAME: write `grpc_services` of the endpoint into {file}"
-        raise typer.BadParameter(told, param_hint="--proto")
+        message = f"is for MODULE:NAME: write `grpc_services` of the endpoint into {file}"
+        raise typer.BadParameter(message, param_hint="--proto")
     for option, setting, given in (("--config", "user_config", config), ("--replicas", "num_replicas", replicas)):
         if given is not None:
-            told = f"is for MODULE:NAME: write `{setting}` of the backend into {file}"
-            raise typer.BadParameter(told, param_hint=option)
+            message = f"is for MODULE:NAME: write `{setting}` of the backend into {file}"
+            raise typer.BadParameter(message, param_hint=option)
     try:
         return load_runnable(file)
     except InvalidSpec as invalid:
@@ -257,8 +257,8 @@ def _check(order: Order) -> None:
 def _read_config(settings: list[str]) -> dict[str, JsonValue]:
     try:
         return read_config(settings)
-    except BadConfig as mistake:
-        raise typer.BadParameter(str(mistake), param_hint="--config") from None
+    except BadConfig as error:
+        raise typer.BadParameter(str(error), param_hint="--config") from None
 
 
 def _tell(progress: str) -> None:
@@ -287,5 +287,5 @@ def _announce(tell: Tell, mesh: LocalMesh) -> None:
             "SLOTMESH_JWT_JWKS",
             "SLOTMESH_ANONYMOUS",
         }:
-            tell("nobody can be let in by HTTP: set SLOTMESH_TOKENS=FILE for routers, or SLOTMESH_ANONYMOUS=true")
+            tell("no client is admitted by HTTP: set SLOTMESH_TOKENS=FILE for routers, or SLOTMESH_ANONYMOUS=true")
     tell(f"look at it:  slotmesh status --address {controller}{by}; Ctrl-C stops it")

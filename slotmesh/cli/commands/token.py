@@ -131,7 +131,7 @@ def create(
 ) -> None:
     """Create a token, and print it: this once, and nothing else on stdout. The file gets its hash only.
 
-    Servers that have the file with `--tokens` accept it a second later. Whoever holds it shows it as
+    Servers that have the file with `--tokens` accept it a second later. Its holder sends it as
     `authorization: Bearer TOKEN`; the commands take it from SLOTMESH_TOKEN.
 
     Like this:

@@ -47,8 +47,8 @@ def top(
     `q` quits. While the controller is away, the view says so and goes on.
 
     Rates are of the last 2 to 3 seconds, from the counters that Prometheus scrapes, summed over the routers that there
-    are. p50 and p99 are upper bounds: so many of the calls that ended well took at most that long, from their arrival
-    at the router to their last result.
+    are. p50 and p99 are upper bounds of the times of successful calls, from their arrival at the router to their last
+    result.
 
     Like this:
 

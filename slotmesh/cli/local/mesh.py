@@ -30,16 +30,16 @@ HOST: Final = "127.0.0.1"
 """A local mesh is there for this machine only."""
 
 
-def port_mistakes(ports: Mapping[str, int]) -> list[str]:
+def port_problems(ports: Mapping[str, int]) -> list[str]:
     """Errors of the ports, by the option of each. 0 is always right.
 
     A port that is free now can be taken a moment later: then the server that needs it reports it.
     """
-    mistakes = []
+    problems = []
     for option, port in ports.items():
         if problem := _problem(port):
-            mistakes.append(f"{option}: {problem}; choose another, or 0 for any free one")
-    return mistakes
+            problems.append(f"{option}: {problem}; choose another, or 0 for any free one")
+    return problems
 
 
 def _problem(port: int) -> str:
@@ -224,8 +224,8 @@ async def run_until_stopped(order: Order, tell: Tell, announce: Callable[[LocalM
     ports = {"--controller-port": order.controller_port, "--router-port": order.router_port}
     if order.http_port is not None:
         ports["--http"] = order.http_port
-    if mistakes := port_mistakes(ports):
-        raise CommandFailed("\n".join(mistakes))
+    if problems := port_problems(ports):
+        raise CommandFailed("\n".join(problems))
     with stop_signals() as stop, ParentPipe() as parent:
         mesh = LocalMesh(order, parent, tell)
 

@@ -54,11 +54,11 @@ async def check_handler(handler: str, parent: ParentPipe) -> None:
                 process.kill()
             await process.wait()
     if process.returncode:
-        told = (err or out).decode(errors="replace").rstrip()
+        output = (err or out).decode(errors="replace").rstrip()
         # Status 1: the process has printed the reason.
         how_it_ended = f": {how(process.returncode)}" if process.returncode != 1 else ""
-        said = [*filter(None, [told]), f"{handler} cannot be used{how_it_ended}; nothing was started"]
-        raise CommandFailed("\n".join(said), WRONG_INPUT if process.returncode > 0 else FAILED)
+        lines = [*filter(None, [output]), f"{handler} cannot be used{how_it_ended}; nothing was started"]
+        raise CommandFailed("\n".join(lines), WRONG_INPUT if process.returncode > 0 else FAILED)
 
 
 _Stamp = tuple[int, int]

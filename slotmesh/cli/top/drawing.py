@@ -28,8 +28,8 @@ HELP: Final = (
     "r                turn the order round",
     "q, Ctrl-C        quit",
     "",
-    "Rates are of the last 2 to 3 seconds. p50 and p99: so many of the calls that ended well took",
-    "at most that long, from their arrival at the router to their last result. Empty: not known.",
+    "Rates are of the last 2 to 3 seconds. p50 and p99: upper bounds of the times of successful calls,",
+    "from their arrival at the router to their last result. Empty: not known.",
 )
 
 

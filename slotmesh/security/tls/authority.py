@@ -84,7 +84,7 @@ class Authority:
             found.verify_directly_issued_by(self.certificate)
             if found != self.certificate:
                 return found
-        raise BadTls(f"{path}: is no certificate that the authority of {self.trust_domain} has issued to somebody")
+        raise BadTls(f"{path}: is no certificate that the authority of {self.trust_domain} has issued to an identity")
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,7 +67,7 @@ class TlsFiles:
         usable = [each for each in authorities if each.time_problem(now) is None]
         if not usable:
             problem = authorities[0].time_problem(now)
-            raise BadTls(f"{self.ca}: the certificate of the authority {problem}; without it nobody can be trusted")
+            raise BadTls(f"{self.ca}: the certificate of the authority {problem}; without it no peer can be trusted")
         domains = {domain for each in usable if (domain := each.trust_domain)}
         of_authorities = domains.pop() if len(domains) == 1 else ""
         ca_not_after = min(each.not_after for each in usable)
@@ -147,7 +147,7 @@ class TlsMaterial:
         return None if self.leaf is None else self.leaf.not_after
 
     def __repr__(self) -> str:
-        return f"<TLS material of {self.uri or 'nobody'}>"
+        return f"<TLS material of {self.uri or 'no identity'}>"
 
 
 def read_pem(path: Path, what: str, guard: FileGuard = FileGuard.PUBLIC) -> bytes:

@@ -74,7 +74,7 @@ def parse_keys(content: bytes, allowed: tuple[str, ...]) -> Mapping[str, IssuerK
     for index, entry in enumerate(entries):
         if any(name in entry for name in _PRIVATE):
             raise BadKeySet(
-                f"keys[{index}]: is a private or shared key, and whoever reads it can make tokens: "
+                f"keys[{index}]: is a private or shared key, and anyone who reads it can make tokens: "
                 "export the public keys only"
             )
         try:

@@ -148,7 +148,7 @@ def test_who_passes_for_a_router_is_not_one(uri: str) -> None:
     seen = replace(with_router(**valid, certificate_uris=("spiffe://m/router",)), own_tls=own)
     assert not wrong(seen, Section.CERTIFICATES)
     seen = replace(with_router(**valid, certificate_uris=(uri,) if uri else ()), own_tls=own)
-    expected = f"{uri or 'nobody'} answers at 127.0.0.1:2, and is no router of this mesh"
+    expected = f"{uri or 'no identity'} answers at 127.0.0.1:2, and is no router of this mesh"
     assert one(seen, Section.CERTIFICATES) == (Severity.ERROR, "router/r", expected)
 
 
