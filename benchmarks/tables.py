@@ -62,7 +62,7 @@ _QUIET_S: Final = 1.3
 class _QuietState(MeshState):
     """Notices of 10,000 replicas are not what is measured."""
 
-    def tell(self, notice: Notice) -> None:
+    def publish(self, notice: Notice) -> None:
         """Nobody reads them."""
 
 

@@ -86,7 +86,7 @@ class Front:
         """It listens."""
         self._leadership: LeadershipBoard | None = None
         self.leader: Callable[[], Leader] | None = None
-        """Who leads while this controller stands by; None where it does not."""
+        """Who leads while this controller stands by; None if it does not."""
         self.server = GrpcServer(
             "controller",
             host=settings.host,

@@ -95,6 +95,6 @@ async def _woken(revisions: AsyncGenerator[Desired, None], event: asyncio.Event)
 
 
 def _visible(routes: Mapping[str, Route]) -> list[mesh_pb2.Route]:
-    """Those that the caller may know of, by path."""
+    """The routes that the caller may see, by path."""
     known = known_endpoints()
     return [route_to_wire(routes[path]) for path in sorted(routes) if known is None or routes[path].endpoint in known]

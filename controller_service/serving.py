@@ -148,7 +148,7 @@ class ControllerLife:
         return LEADS_NO_MORE if controller.leadership.lost else 0
 
     async def _stand_by(self, candidacy: Candidacy) -> Store | None:
-        """Waits until this controller leads; None where it is asked to stop before that. Raises CannotStart."""
+        """Waits until this controller leads; None if it is asked to stop before that. Raises CannotStart."""
         if self._settings.if_in_use == "refuse":
             raise CannotStart(
                 f"{self._settings.state}: is in use by {candidacy.leader.name}: stop that one, or give this one another"
@@ -206,10 +206,10 @@ def make_launcher(settings: ControllerSettings, front: Front) -> MakeLauncher:
         return lambda *_: ExternalLauncher()
 
     def make(address: str, on_exit: OnExit, logs: LogBook) -> ProcessLauncher:
-        tether = settings.parent_fd
-        if tether is None and not own_process():
+        parent_fd = settings.parent_fd
+        if parent_fd is None and not own_process():
             # On a machine without identities of processes nothing could be found again: all ends with the controller.
-            tether = ParentPipe().fd
+            parent_fd = ParentPipe().fd
         state = None if settings.state == MEMORY else Path(settings.state)
         path = settings.launch_dir or default_directory(address, state)
 
@@ -224,7 +224,7 @@ def make_launcher(settings: ControllerSettings, front: Front) -> MakeLauncher:
                 log_level=settings.log_level,
                 orphan_timeout=settings.orphan_timeout,
                 tls=tls_flags(settings),
-                tether=tether,
+                parent_fd=parent_fd,
             ),
             on_exit,
             LaunchDirectory.open(
@@ -232,7 +232,7 @@ def make_launcher(settings: ControllerSettings, front: Front) -> MakeLauncher:
             ),
             logs,
             mint_replica_id,
-            tether=tether,
+            parent_fd=parent_fd,
         )
 
     return make

@@ -235,7 +235,7 @@ def _observe_process(metrics: MetricsServer, server: GrpcServer, traces: Tracing
 def _hello(
     settings: RouterSettings, own: Alternates, metrics_address: str | None
 ) -> membership_service_pb2.RouterHello:
-    """Who this start of the router is. `metrics_address` is None where there are no metrics."""
+    """Who this start of the router is. `metrics_address` is None if there are no metrics."""
     return membership_service_pb2.RouterHello(
         router_id=settings.router_id,
         address=own.address,

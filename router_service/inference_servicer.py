@@ -143,7 +143,7 @@ class InferenceServicer(GRPCInferenceServiceServicer):
         return found
 
     def _described(self, endpoint: RoutedEndpoint, version: str) -> tuple[str, MethodTensors | None]:
-        """The method of inferences, and its tensors; empty and None where that is not known."""
+        """The method of inferences, and its tensors; empty and None if that is not known."""
         topology = self._dispatcher.scheduler.topology
         method = catalog.inference_method(topology, endpoint, version)
         if isinstance(method, Failure):

@@ -138,7 +138,7 @@ class SlotmeshError(Exception):
         self.replica_id = replica_id
         """The replica it failed at; empty where none was involved or known."""
         self.retry_delay_s = retry_delay_s
-        """When a retry may succeed, seconds; None where that is not known."""
+        """When a retry may succeed, seconds; None if that is not known."""
         self.metadata = metadata
         """Facts about the condition."""
         self.failed_items: tuple[int, ...] = ()

@@ -70,7 +70,7 @@ def _endpoint_from_wire(wire: mesh_pb2.EndpointLoad) -> EndpointLoad:
 
 
 def _ends_from_wire(wire: mesh_pb2.CallEnds) -> CallEnds | None:
-    """None where the router counts in another way: then nothing is known, which is not that nothing went wrong."""
+    """None if the router counts in another way: then nothing is known, which is not that nothing went wrong."""
     times, rest = tuple(wire.times), wire.total - wire.failed - wire.unanswered
     if len(times) != len(NO_ENDS.times) or min(*times, wire.failed, wire.unanswered) < 0 or rest < sum(times):
         return None
@@ -138,7 +138,7 @@ def router_from_wire(frame: membership_service_pb2.AttachRouterRequest, *, start
 
 
 def linked_from_wire(report: membership_service_pb2.RouterReport) -> frozenset[Incarnation] | None:
-    """The incarnations that the router has a link to; None where it names ids only."""
+    """The incarnations that the router has a link to; None if it names ids only."""
     if report.linked_replica_ids and not report.linked:
         return None
     return frozenset(Incarnation(it.replica_id, it.incarnation) for it in report.linked)

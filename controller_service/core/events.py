@@ -140,7 +140,7 @@ class FeedEvent:
 
     @property
     def size(self) -> int:
-        """What it takes of the bound, bytes."""
+        """Its share of the bound, bytes."""
         notice = self.notice
         return _EVENT_BYTES + sum(len(text.encode("utf-8", "replace")) for text in (notice.subject, notice.message))
 

@@ -195,5 +195,5 @@ class RecentReports(Generic[ReportT]):
 
     @property
     def earlier(self) -> ReportT | None:
-        """None where there is only one."""
+        """None if there is only one."""
         return self._kept[0][1] if len(self._kept) > 1 else None

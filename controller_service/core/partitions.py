@@ -169,7 +169,7 @@ def ownership_of(
 def inherit(
     current: PartitionOwnership | None, earlier: PartitionOwnership, is_dead: Callable[[Incarnation], bool]
 ) -> PartitionOwnership | None:
-    """With the owners that an earlier generation named; None where that is nothing new.
+    """With the owners that an earlier generation named; None if that is nothing new.
 
     Of several such tables the newest epoch of each partition counts. What was given away since stays as it is.
     """

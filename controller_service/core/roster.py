@@ -27,7 +27,7 @@ KEEP_S: Final = 600.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListedIncarnation:
-    """An incarnation that tables name, with what another controller, without state, has to know of it."""
+    """An incarnation that tables name, with what another controller needs if it has no state."""
 
     owner: Incarnation
     backend: str
@@ -40,7 +40,7 @@ class ListedIncarnation:
     """What its launcher started its process with; empty if it was started elsewhere, or a router sent the table."""
     fixed: str = ""
     """The part of the template that it cannot take on without a restart."""
-    elder: bool = False
+    is_unresolved: bool = False
     """Another incarnation has its id now, and this one is not proven to have ended; False in routers' tables."""
     fenced_after_s: float = 0.0
     """Its process ends this long after the newest report that was acknowledged; 0 if it does not fence itself, and in

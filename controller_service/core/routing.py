@@ -32,7 +32,7 @@ class ListedReplica:
     template: str = ""
     """Not announced, nor are the next three: they are in the roster for the next start of the controller."""
     fixed: str = ""
-    elder: bool = False
+    is_unresolved: bool = False
     fenced_after_s: float = 0.0
     suspect: bool = False
     """It is silent: unkeyed calls go to others, as long as there are any."""

@@ -127,7 +127,7 @@ class NewerMembers:
             )
         self._why[subject] = f"{subject} {what}"
         self._heard.set()
-        self._state.tell(Notice(kind=EventKind.STATE_OUTDATED, subject=subject, message=what))
+        self._state.publish(Notice(kind=EventKind.STATE_OUTDATED, subject=subject, message=what))
         if not self.begun.is_set():
             self.begun.set()
             self._changed()
@@ -186,7 +186,7 @@ class LeadershipBoard:
 
     def announce(self, kind: EventKind, message: str) -> None:
         """Publishes an event about this controller."""
-        self._state.tell(Notice(kind=kind, subject=f"controller/{self.address}", message=message))
+        self._state.publish(Notice(kind=kind, subject=f"controller/{self.address}", message=message))
 
     def listen(self, listener: Callable[[], None]) -> None:
         """Is called when `controllers` may have changed."""

@@ -122,7 +122,7 @@ class MeshState:
             for key in wakes:
                 self._queue.add(key)
         for notice in transition.notices:
-            self.tell(notice)
+            self.publish(notice)
 
     def apply_to_replica(self, replica_id: str, change: Callable[[Observed, float], Transition]) -> None:
         """A change of one replica: its backend is looked at, as it was before or as it is now."""
@@ -155,7 +155,7 @@ class MeshState:
         """Has something looked at again, though nothing was observed."""
         self._queue.add(key)
 
-    def tell(self, notice: Notice) -> None:
+    def publish(self, notice: Notice) -> None:
         """Publishes it to watchers and to the log."""
         log = _log.warning if notice.kind in WARNED else _log.info
         log(notice.kind.name.lower(), subject=notice.subject, detail=notice.message)

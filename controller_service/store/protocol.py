@@ -63,7 +63,7 @@ class Leader:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """What a leader knows of its leadership."""
+    """The facts about its leadership that a leader has."""
 
     term: int
     standbys: tuple[str, ...] = ()

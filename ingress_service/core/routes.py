@@ -125,7 +125,7 @@ def _find(node: _Node, segments: list[str], at: int, values: list[str]) -> Route
 
 
 def segments_of_request(raw_path: bytes) -> list[str] | None:
-    """The segments of a percent-encoded path; None where they are no text."""
+    """The segments of a percent-encoded path; None if they are no text."""
     if not raw_path.startswith(b"/"):
         return None
     if raw_path == b"/":

@@ -19,7 +19,7 @@ LARGE_BYTES: Final = 256 * 1024
 CALL_COST: Final = 2 * 1024
 """What a call counts for beside its payload, bytes: a router's window has 8,192 calls and 16 MiB."""
 HEAVY: Final = 1024 * 1024
-"""A stream with so much of others is avoided, bytes: a sixteenth of a window."""
+"""A stream with this many bytes of other calls is avoided: a sixteenth of a window."""
 
 Whose = tuple[Requester, bool]
 """And whether they are the large ones."""

@@ -60,7 +60,7 @@ class RequestAnswer:
         self.lines: list[tuple[bytes, bytes]] = []
         """In each answer."""
         self.trace: RequestTrace | None = None
-        """None where the request has none."""
+        """None if the request has none."""
         self.failure: Problem | None = None
         """How the request has failed, whether that was answered or not."""
         self.facts = b""

@@ -153,7 +153,7 @@ class HttpCallers:
         return len(self._by_token)
 
     def known(self, token: str) -> HttpCaller | None:
-        """The caller of a token that a router has taken; None where it has no place here."""
+        """The caller of a token that a router has taken; None if it has no place here."""
         found = self._by_token.get(token)
         if found is not None:
             self._by_token.move_to_end(token)

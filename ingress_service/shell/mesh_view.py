@@ -44,7 +44,7 @@ class Descriptions:
         """One query for all that wait for the same answer."""
 
     async def arguments(self, caller: HttpCaller, endpoint: str, method: str) -> Schemas | None:
-        """The schemas of a method's arguments, by name, with `$defs`; None where they are not known."""
+        """The schemas of a method's arguments, by name, with `$defs`; None if they are not known."""
         known = await self.endpoint(caller, endpoint)
         if known is None:
             return None
@@ -55,7 +55,7 @@ class Descriptions:
         return {**named, "$defs": schema.get("$defs", {})}
 
     async def endpoint(self, caller: HttpCaller, name: str) -> DescribedEndpoint | None:
-        """One endpoint; None where nothing is known of it."""
+        """One endpoint; None if nothing is known of it."""
         key = (caller.number, name)
         until, known = self._kept.get(key, _NEVER)
         if until > asyncio.get_running_loop().time():
@@ -202,7 +202,7 @@ class MeshView:
             caller.in_use -= 1
 
     async def schemas_of(self, caller: HttpCaller, found: Matched) -> Schemas | None:
-        """Of the method's arguments; None where they are not known."""
+        """Of the method's arguments; None if they are not known."""
         return await self.described.arguments(caller, found.endpoint, found.method)
 
     @contextmanager

@@ -28,7 +28,7 @@ LATE = Failure(
 EXPIRED = Failure(reason=Reason.DEADLINE_IN_QUEUE, message="the deadline passed before the call started")
 UNHEARD = Failure(
     reason=Reason.BACKEND_UNAVAILABLE,
-    message="the router that has sent the call was not heard of for too long, and the call had not started",
+    message="the router that has sent the call was silent for too long, and the call had not started",
 )
 STOPPED = Failure(
     reason=Reason.PREDECESSOR_FAILED,
@@ -79,7 +79,7 @@ SLOT_EXPIRED = Failure(
 )
 HELD_UP = Failure(
     reason=Reason.SLOT_EXPIRED,
-    message="token: the router that has sent the call was not heard of until the lease had ended; reserve another slot",
+    message="token: the router that has sent the call was silent until the lease had ended; reserve another slot",
 )
 SLOT_USED = Failure(
     reason=Reason.SLOT_USED, message="token: a call was dispatched in this slot before; reserve another for each call"

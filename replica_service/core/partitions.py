@@ -1,4 +1,4 @@
-"""Partitions at this replica: the owner epochs it still serves, and the partitions that the handler knows of.
+"""Partitions at this replica: the owner epochs it still serves, and the partitions of which the handler was notified.
 
 `ServedEpochs` keeps calls of one ordering key in order across replicas: a run that was sent at an older epoch is
 refused, permanently, so that no later call overtakes it. A partition's floor never falls while it is remembered; floors
@@ -93,7 +93,7 @@ class ServedEpochs:
 
 
 class HoldingPhase(Enum):
-    """What the handler knows of a partition."""
+    """What the handler was notified of about a partition."""
 
     GAINING = auto()
     """`on_keys_gained` runs, or is about to."""

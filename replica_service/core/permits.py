@@ -19,7 +19,7 @@ from replica_service.core.runs import ReplicaRun, RouterPeer
 CAPACITY_GAP_S = 0.1
 """A router that had no room is notified of room at most this often; results carry the capacity as well."""
 _HEAD_START = 1.5
-"""In reaction times: a little more than a router needs to send. With less, other routers would send in vain."""
+"""In reaction times: a little more than a router needs to send. With less, calls of others find no permit."""
 _NO_HEAD_START = 0.25
 """Share of the freed permits that two routers race for. Each race costs a refusal."""
 _SLOWER = 1.05
@@ -66,9 +66,9 @@ class Vacancies:
     """Decides which router is notified next that there is room again. All times are monotonic seconds.
 
     A router whose call has ended learns of the free permit from the result. Routers with a report of no room do not,
-    and if all were notified, all but one would send in vain. So the router whose call ended has a head start, and then
-    one router after another is notified, a head start apart, until one sends a call. The router is drawn at random, as
-    is whether there is a head start at all: otherwise routers that always have calls to send would keep the permits
+    and if all were notified, calls of all but one would find none. So the router whose call ended has a head start, and
+    then one router after another is notified, a head start apart, until one sends a call. The router is drawn at random,
+    as is whether there is a head start at all: otherwise routers that always have calls to send would keep the permits
     that they happen to have, and some of them would always have too few.
     """
 

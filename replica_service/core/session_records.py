@@ -5,8 +5,8 @@ was acknowledged or evicted, it never started, or its caller gave it up); `pendi
 refers to the runs that its calls wait in and the links that its outcomes go to, but does not use their contents: they
 are parameters of its type (`runs.py` has the concrete type).
 Lanes: `Stops` remembers failures, in lanes that stop after one; `Progress`, which calls have started, so that none is
-executed after a later one of its lane. Lanes are remembered by the hash of their endpoint and key, so long keys cost no
-memory. `LaneBook` keeps one bound for all sessions of the replica: above it, the session that remembers most lanes
+executed after a later one of its lane. Lanes are remembered by the hash of their endpoint and key, whatever its
+length. `LaneBook` keeps one bound for all sessions of the replica: above it, the session that remembers most lanes
 forgets the older half of them.
 Owner: the session table.
 """
@@ -354,7 +354,7 @@ class ReplicaSession(Generic[RunT, LinkT]):
         self.records: dict[Record[RunT, LinkT], None] = {}
         self.index: list[tuple[int, int, int, Record[RunT, LinkT]]] | None = None
         """First and last id of consecutive calls that are known, index of the first, record; sorted, and apart from one
-        another. None where it has to be made."""
+        another. None if it has to be made."""
         self.evicted: dict[int, list[Range]] = {}
         """Ids of calls whose outcomes were evicted, by the epoch of their sending."""
         self.lost_through = 0

@@ -109,7 +109,7 @@ class SessionTable:
     def meet(self, session_id: str, epoch: int, now: float) -> Overtaken | None:
         """A connection of the session shows itself. Where it is newer than all before, nothing older starts any more.
 
-        Returns what it overtook; None where it was overtaken itself.
+        Returns what it overtook; None if it was overtaken itself.
         """
         session = self._sessions.get(session_id)
         if session is None:

@@ -100,7 +100,7 @@ class HeldSlots:
     def attach_came(self, event: AttachCame, now: float) -> None:
         link, number = event.link, event.number
         held = self._slots.held.setdefault(link, {})
-        slot = _number_mistake(number, held) or self._take(event, now)
+        slot = _number_violation(number, held) or self._take(event, now)
         if isinstance(slot, ReservedSlot):
             slot.holder, slot.number = link, number
             held[number] = slot
@@ -163,7 +163,7 @@ class HeldSlots:
         self._state.accounting.refused(event.run, event.run.lo)
 
 
-def _number_mistake(number: int, held: dict[int, ReservedSlot]) -> Failure | None:
+def _number_violation(number: int, held: dict[int, ReservedSlot]) -> Failure | None:
     if number < 1:
         return failures.bad_slot_number(f"must be at least 1, got {number}")
     if number in held:

@@ -139,7 +139,7 @@ class Caller:
         self.request_id = ""
         """Of the reservation that it waits for, and others may, too; empty where it waits for none."""
         self.knows: frozenset[str] | None = None
-        """The endpoints of which it may hear; None: all."""
+        """The endpoints that it may see; None: all."""
         self.max_value_bytes = max_value_bytes
         """Larger results, and larger values of handlers that yield, fail their call."""
 
@@ -214,7 +214,7 @@ class Caller:
         return generation in known
 
     def _new_stop(self, key: str) -> dict[int, int] | None:
-        """Where the key has stopped: nowhere yet. None where nothing can be remembered of it: the replica does."""
+        """Where the key has stopped: nowhere yet. None if nothing can be remembered of it: the replica does."""
         share = self.share
         is_full = share is not None and not share.has_room_for_key
         if self.stops and (is_full or len(self.stops) >= MAX_STOPS):

@@ -84,7 +84,7 @@ class DeliverFailure:
     size: int
     """Payload bytes of the failed calls, returned to the window."""
     replica: SliceHolder | None = None
-    """The replica that keeps this outcome, or knows of calls that the router gave up; None without one."""
+    """The replica that keeps this outcome, or has calls that the router gave up; None without one."""
     first: int = 0
     """Run id of the first of them there; 0 without a replica."""
     links: int = 0

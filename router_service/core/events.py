@@ -50,7 +50,7 @@ class CallsSubmitted(RouterEvent):
     endpoint: str
     batches: Iterable[Batch | KeyedBatch]
     traces: Traces | None = None
-    """Of those of the calls that have a trace context; None where none has."""
+    """Of those of the calls that have a trace context; None if none has."""
 
 
 @dataclass(slots=True, eq=False)
@@ -172,7 +172,7 @@ class RunsCompleted(RouterEvent):
     results: Iterable[Results]
     failed: Sequence[Failures]
     capacity: ReportedCapacity | None
-    """None where the replica does not report it."""
+    """None if the replica does not report it."""
     done: list[int] | None = None
     """Run ids of calls that ended without a result of their own."""
     values: Iterable[Results] | None = None
@@ -269,7 +269,7 @@ class CallsResent(RouterEvent):
     age_s: float
     """How long ago they were sent first, seconds."""
     first_roster: RosterVersion | None
-    """The newest roster that their client knew when it sent them first; None where it does not say."""
+    """The newest roster that their client knew when it sent them first; None if it does not say."""
     traces: Traces | None = None
     """As in CallsSubmitted."""
 
@@ -290,7 +290,7 @@ class SessionDisconnected(RouterEvent):
 
 @dataclass(slots=True, eq=False)
 class SessionReconciled(RouterEvent):
-    """The replica has answered what it knows of the calls that AskReconcile named."""
+    """The replica has reported on the calls that AskReconcile named."""
 
     replica: RoutedReplica
     session_id: str
@@ -345,4 +345,4 @@ class SlotOperationsAnswered(RouterEvent):
     replica: RoutedReplica
     answers: Iterable[OperationAnswer]
     capacity: ReportedCapacity | None = None
-    """The replica's load after them; None where it does not report it."""
+    """The replica's load after them; None if it does not report it."""

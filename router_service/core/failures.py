@@ -129,7 +129,7 @@ def request_differs(request_id: str) -> Failure:
         reason=Reason.BAD_REQUEST,
         message=(
             f"request_id: {show(request_id)!r} stands for a reservation with another endpoint, ttl, shard key or "
-            "choice of replicas; an id that comes again must come with the same"
+            "choice of replicas; a repeated id must have the same"
         ),
         metadata={"field": "request_id"},
     )
@@ -153,7 +153,7 @@ def listed(names: Iterable[str]) -> str:
 
 
 def no_endpoint(name: str, known: Iterable[str], shown: frozenset[str] | None = None) -> Failure:
-    """The table does not name the endpoint. `shown`: those of which the caller may hear; None: all."""
+    """The table does not name the endpoint. `shown`: those that the caller may see; None: all."""
     there_is = listed(each for each in known if shown is None or each in shown)
     return Failure(
         reason=Reason.ENDPOINT_NOT_FOUND,

@@ -46,7 +46,7 @@ class KnownGeneration(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TableRoster:
-    """The roster of one table, and what it knows of those before it."""
+    """The roster of one table, and what follows from earlier ones."""
 
     version: RosterVersion
     departed: tuple[KnownDeparture, ...] = ()
@@ -138,7 +138,7 @@ class SessionConnection:
 
 @dataclass(frozen=True, slots=True)
 class FoundCalls:
-    """What one replica knows of the calls that it was asked about."""
+    """The report of one replica on the calls that it was asked about."""
 
     running: Sequence[Range] = ()
     kept: Sequence[Range] = ()

@@ -87,7 +87,7 @@ class TableWatch:
         self._is_whole_due = False
         """A delta did not apply: the controller is to be asked for the whole table."""
         self._report_due = False
-        self._load_told_at = float("-inf")
+        self._load_reported_at = float("-inf")
         """When the load last asked for a report, seconds (monotonic)."""
         self._unknown_balancers: dict[str, int] = {}
         """Balancers of backends in the newest table that this router does not know. A warning was logged for each."""
@@ -99,10 +99,10 @@ class TableWatch:
             self._pump.wake()
 
     def load_waits(self) -> None:
-        """Calls wait where no replica takes any: the controller should hear of it now."""
+        """Calls wait though no replica takes any: this is reported to the controller immediately."""
         now = self._dispatcher.clock.now()
-        if now - self._load_told_at >= LOAD_REST_S:
-            self._load_told_at = now
+        if now - self._load_reported_at >= LOAD_REST_S:
+            self._load_reported_at = now
             self.report_soon()
 
     def ends(self, reason: str) -> None:
@@ -185,7 +185,7 @@ class TableWatch:
             elif kind == "table_part" and response.table_part.table.generation:
                 generation = response.table_part.table.generation
             if generation and not self._terms.obeys(generation, response.term):
-                return f"it leads under term {response.term}, and a newer one has been heard of"
+                return f"it leads under term {response.term}, and a newer one is known"
             self._search.announced(response.controller_addresses)
             match kind:
                 case "table":

@@ -408,7 +408,7 @@ _CONTROLLER: Final = (
         "controller_returns",
         (
             "controller_service.core.observed.replica_groups:restored",
-            "for member in sorted(desired.roster.members, key=lambda it: it.elder)",
+            "for member in sorted(desired.roster.members, key=lambda it: it.is_unresolved)",
             "for member in ()",
         ),
     ),

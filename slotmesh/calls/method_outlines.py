@@ -62,7 +62,7 @@ OF_DTYPE: Final[Mapping[str, str]] = MappingProxyType(
 
 MAX_OUTLINE_CHARS: Final = 64 * 1024
 """Text of all outlines of one replica."""
-MAX_TOLD_CHARS: Final = 4 * 1024 * 1024
+MAX_LISTED_CHARS: Final = 4 * 1024 * 1024
 """Of all outlines in one answer of a router."""
 
 

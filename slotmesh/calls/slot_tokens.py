@@ -67,7 +67,7 @@ def format_token(replica_id: str, incarnation: str, secret: bytes) -> str:
 
 
 def parse_token(text: str) -> SlotToken | None:
-    """The content of the token; None where the text is no token."""
+    """The content of the token; None if the text is no token."""
     if len(text) > MAX_TOKEN_CHARS:
         return None
     try:
@@ -99,7 +99,7 @@ def _head_of(replica_id: str, incarnation: str) -> bytes:
 
 @lru_cache(maxsize=4096)
 def _replica_of(head: bytes) -> tuple[str, str] | None:
-    """Replica id and incarnation, by a token's first bytes; None where they are not those of a token."""
+    """Replica id and incarnation, by a token's first bytes; None if they are not those of a token."""
     if head[:1] != bytes([_VERSION]):
         return None
     replica_id, rest = _taken(head[1:])

@@ -202,7 +202,7 @@ def _again(authority: Authority, place: CertificatePlace, held: HeldCertificate,
     if certificate is None:
         raise BadTls(f"{held.path}: {held.problem}; issue it with `slotmesh certs issue`")
     if len(certificate.uris) != 1 or trust_domain_of(certificate.uris[0]) != authority.trust_domain:
-        raise BadTls(f"{held.path}: names no identity of {authority.trust_domain}; move it away, or name those to rotate")
+        raise BadTls(f"{held.path}: names no identity of {authority.trust_domain}; move it, or name those to rotate")
     written = certificate.uris[0].removeprefix(f"spiffe://{authority.trust_domain}/")
     subject = subject_of(authority.trust_domain, written, certificate.dns_names)
     if subject.stem != held.name:

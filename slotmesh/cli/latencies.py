@@ -29,7 +29,7 @@ class LatencyHistogram:
         self.max_s = 0.0
 
     def add(self, time_s: float) -> None:
-        """One call took so long."""
+        """Adds the time of one call."""
         self._counts[max(0, ceil(log(max(time_s, SMALLEST_S) / SMALLEST_S) / _STEP))] += 1
         self.count += 1
         self.sum_s += time_s

@@ -112,7 +112,7 @@ def _items(column: Iterable[Any]) -> list[Any]:
 
 
 def _of_rows(content_type: str, array: Any) -> list[bytes] | None:
-    """The rows of an array as the one argument of a call each; None where they are encoded as any other values."""
+    """The rows of an array as the one argument of a call each; None if they are encoded as any other values."""
     try:
         if content_type in {OCTET_STREAM, ""} and array.ndim:
             return bytes_of_rows(array)

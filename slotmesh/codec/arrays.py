@@ -83,7 +83,7 @@ def used_numpy() -> Any:
 
 
 def needed_numpy() -> Any:
-    """The module, imported if need be; None where it is not installed."""
+    """The module, imported if need be; None if it is not installed."""
     try:
         return importlib.import_module("numpy")
     except ImportError:

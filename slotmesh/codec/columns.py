@@ -140,7 +140,7 @@ class ColumnsDecoder:
         return Columns(1, (TENSORS, len(args), tuple(named), forms), columns[: len(args)], by_name, (rows,))
 
     def _concatenated(self, payloads: Sequence[bytes]) -> Columns | None:
-        """Tensors of one shape for a method that takes one array, in one; None where they must be looked at singly."""
+        """Tensors of one shape for a method that takes one array, in one; None if they must be looked at singly."""
         wanted = self._single
         if wanted is None:
             return None

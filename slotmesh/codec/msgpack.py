@@ -179,7 +179,7 @@ def _extension(code: int, data: memoryview, numpy: Any, way_out: str) -> Any:
 
 
 def _with_lists(payload: Any, *, as_text: bool = False) -> bytes | None:
-    """The payload with lists in the place of its arrays; None where it has none, or some that cannot become lists.
+    """The payload with lists in the place of its arrays; None if it has none, or some that cannot become lists.
 
     `as_text`: byte strings of tensors are text.
     """

@@ -71,7 +71,7 @@ def rows_of_msgpack(payloads: Sequence[bytes], lead: bytes) -> Array | None:
 
 
 def arrays_in(rows: Array) -> list[Array] | None:
-    """The rows as arrays, read-only as all that were decoded; None where they are numbers.
+    """The rows as arrays, read-only as all that were decoded; None if they are numbers.
 
     They are views of the one array that holds them all, so they should be `SMALL`: who keeps one keeps them all.
     """

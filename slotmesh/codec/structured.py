@@ -56,7 +56,7 @@ def by_name_decoder(signature: Signature, decode: DecodeArguments) -> DecodeArgu
 def row_decoder(signature: Signature, content_type: str) -> Callable[[bytes], tuple[Any, ...]] | None:
     """Decodes calls that give exactly the required arguments, by position, without a step in Python.
 
-    None where there are no such calls. It raises msgspec's own errors; `structured_decoder` decodes all others.
+    None if there are no such calls. It raises msgspec's own errors; `structured_decoder` decodes all others.
     """
     required = [parameter for parameter in signature.parameters if parameter.required]
     if not required or any(not parameter.positional for parameter in required):

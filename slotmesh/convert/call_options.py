@@ -42,14 +42,14 @@ def options_failure(wire: call_pb2.CallOptions) -> Failure | None:
             problem := problem_of(getattr(wire, name))
         ):
             return bad_option(name, problem)
-    if failure := _method_mistake(wire.method):
+    if failure := _method_violation(wire.method):
         return failure
     if wire.HasField("absolute_slo") and wire.HasField("relative_slo"):
         return bad_option("absolute_slo", "set this or relative_slo, not both")
     return None
 
 
-def _method_mistake(method: str) -> Failure | None:
+def _method_violation(method: str) -> Failure | None:
     if not method.startswith("_") or method == "__call__":
         return None
     return Failure(

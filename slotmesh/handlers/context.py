@@ -160,7 +160,7 @@ class CallContext:
         return self.http.request_id if self.http is not None else self.metadata.get(REQUEST_ID, "")
 
     def time_left(self) -> float | None:
-        """Seconds until the deadline, 0 when it is over; None where there is none."""
+        """Seconds until the deadline, 0 when it is over; None if there is none."""
         if self.deadline is None:
             return None
         if self.ends_at < inf:
@@ -170,7 +170,7 @@ class CallContext:
     def age(self) -> float | None:
         """Seconds since the call arrived at the router: asked as the method begins, how long it has waited.
 
-        None where that is not known, as for a call in a slot. It is right to some milliseconds: calls that travel
+        None if that is not known, as for a call in a slot. It is right to some milliseconds: calls that travel
         together have one age.
         """
         return None if self.arrived_at is None else max(0.0, time.monotonic() - self.arrived_at)

@@ -112,7 +112,7 @@ class RpcContext:
         return tuple(self.call.metadata.items())
 
     def time_remaining(self) -> float | None:
-        """Seconds until the deadline; None where there is none."""
+        """Seconds until the deadline; None if there is none."""
         return self.call.time_left()
 
     # -- how it ends -------------------------------------------------------------------------------------------------

@@ -283,7 +283,7 @@ class ModelMetadataRequest(_message.Message):
     name: _builtins.str
     """The endpoint."""
     version: _builtins.str
-    """One backend of it. Empty: any, and the first one that has told it describes them all."""
+    """One backend of it. Empty: any, and the first one that reported it describes them all."""
     def __init__(
         self,
         *,
@@ -300,7 +300,7 @@ Global___ModelMetadataRequest: _TypeAlias = ModelMetadataRequest  # noqa: Y015
 
 @_typing.final
 class ModelMetadataResponse(_message.Message):
-    """What it takes and gives."""
+    """Its inputs and outputs."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1132,7 +1132,7 @@ class ModelStatisticsRequest(_message.Message):
     NAME_FIELD_NUMBER: _builtins.int
     VERSION_FIELD_NUMBER: _builtins.int
     name: _builtins.str
-    """The endpoint. Empty: all that the caller may know of."""
+    """The endpoint. Empty: all that the caller may see."""
     version: _builtins.str
     """One backend of it. Empty: all."""
     def __init__(

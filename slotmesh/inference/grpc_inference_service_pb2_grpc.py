@@ -92,14 +92,14 @@ class GRPCInferenceServiceServicer(object):
     """
 
     def ServerLive(self, request, context):
-        """Whether the process answers. Asks nobody who they are, as grpc.health.v1.Health/Check.
+        """Whether the process answers. Requires no authentication, as grpc.health.v1.Health/Check.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ServerReady(self, request, context):
-        """Whether the router has a routing table and does not leave. Asks nobody who they are.
+        """Whether the router has a routing table and does not leave. Requires no authentication.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -156,7 +156,7 @@ class GRPCInferenceServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def RepositoryIndex(self, request, context):
-        """All endpoints that the caller may know of, with their backends.
+        """All endpoints that the caller may see, with their backends.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

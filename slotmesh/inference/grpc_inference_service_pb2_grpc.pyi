@@ -23,9 +23,9 @@ class GRPCInferenceServiceStub:
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     ServerLive: _aio.UnaryUnaryMultiCallable[_grpc_inference_service_pb2.ServerLiveRequest, _grpc_inference_service_pb2.ServerLiveResponse]
-    """Whether the process answers. Asks nobody who they are, as grpc.health.v1.Health/Check."""
+    """Whether the process answers. Requires no authentication, as grpc.health.v1.Health/Check."""
     ServerReady: _aio.UnaryUnaryMultiCallable[_grpc_inference_service_pb2.ServerReadyRequest, _grpc_inference_service_pb2.ServerReadyResponse]
-    """Whether the router has a routing table and does not leave. Asks nobody who they are."""
+    """Whether the router has a routing table and does not leave. Requires no authentication."""
     ModelReady: _aio.UnaryUnaryMultiCallable[_grpc_inference_service_pb2.ModelReadyRequest, _grpc_inference_service_pb2.ModelReadyResponse]
     """Whether a backend of the endpoint can serve. NOT_FOUND: there is no such endpoint, or backend of it."""
     ServerMetadata: _aio.UnaryUnaryMultiCallable[_grpc_inference_service_pb2.ServerMetadataRequest, _grpc_inference_service_pb2.ServerMetadataResponse]
@@ -43,7 +43,7 @@ class GRPCInferenceServiceStub:
     ModelStatistics: _aio.UnaryUnaryMultiCallable[_grpc_inference_service_pb2.ModelStatisticsRequest, _grpc_inference_service_pb2.ModelStatisticsResponse]
     """Calls of each backend that this router has had, since it started, whichever way they came."""
     RepositoryIndex: _aio.UnaryUnaryMultiCallable[_grpc_inference_service_pb2.RepositoryIndexRequest, _grpc_inference_service_pb2.RepositoryIndexResponse]
-    """All endpoints that the caller may know of, with their backends."""
+    """All endpoints that the caller may see, with their backends."""
 
 class GRPCInferenceServiceServicer(metaclass=_abc_1.ABCMeta):
     """Inference with endpoints. Failures are those of `docs/errors.md`, with the same details as on RouterService."""
@@ -54,7 +54,7 @@ class GRPCInferenceServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _grpc_inference_service_pb2.ServerLiveRequest,
         context: _aio.ServicerContext[_grpc_inference_service_pb2.ServerLiveRequest, _abc.Awaitable[_grpc_inference_service_pb2.ServerLiveResponse]],
     ) -> _abc.Awaitable[_grpc_inference_service_pb2.ServerLiveResponse]:
-        """Whether the process answers. Asks nobody who they are, as grpc.health.v1.Health/Check."""
+        """Whether the process answers. Requires no authentication, as grpc.health.v1.Health/Check."""
 
     @_abc_1.abstractmethod
     def ServerReady(
@@ -62,7 +62,7 @@ class GRPCInferenceServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _grpc_inference_service_pb2.ServerReadyRequest,
         context: _aio.ServicerContext[_grpc_inference_service_pb2.ServerReadyRequest, _abc.Awaitable[_grpc_inference_service_pb2.ServerReadyResponse]],
     ) -> _abc.Awaitable[_grpc_inference_service_pb2.ServerReadyResponse]:
-        """Whether the router has a routing table and does not leave. Asks nobody who they are."""
+        """Whether the router has a routing table and does not leave. Requires no authentication."""
 
     @_abc_1.abstractmethod
     def ModelReady(
@@ -128,6 +128,6 @@ class GRPCInferenceServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _grpc_inference_service_pb2.RepositoryIndexRequest,
         context: _aio.ServicerContext[_grpc_inference_service_pb2.RepositoryIndexRequest, _abc.Awaitable[_grpc_inference_service_pb2.RepositoryIndexResponse]],
     ) -> _abc.Awaitable[_grpc_inference_service_pb2.RepositoryIndexResponse]:
-        """All endpoints that the caller may know of, with their backends."""
+        """All endpoints that the caller may see, with their backends."""
 
 def add_GRPCInferenceServiceServicer_to_server(servicer: GRPCInferenceServiceServicer, server: _aio.Server) -> None: ...

@@ -84,7 +84,7 @@ def _log_error(texts: bool, _loop: asyncio.AbstractEventLoop, context: dict[str,
             "a callback of the event loop failed", callback=_name(getattr(handle, "_callback", None)), exc_info=error
         )
     elif isinstance(future, asyncio.Task):
-        what = "a task failed, and no other task awaited it" if error is not None else "a task was dropped before its end"
+        what = "a task failed, and nothing awaited it" if error is not None else "a task was dropped before its end"
         _log.error(what, task=future.get_name(), of=_name(future.get_coro()), exc_info=error)
     else:
         what = "something failed on the event loop, and no task awaited it"

@@ -107,7 +107,7 @@ ROUTER_TENANT_FAILURES = _counter(
 ROUTER_TENANT_REFUSALS = _counter(
     "slotmesh.router.tenant.refusals",
     "{call}",
-    "Those of them that a limit of their tenant has refused, or the queue of a backend for want of room.",
+    "Those of them that a limit of their tenant has refused, or the full queue of a backend.",
     (ENDPOINT, TENANT),
 )
 ROUTER_TENANT_UNANSWERED = _gauge(
@@ -132,7 +132,7 @@ ROUTER_RETRIES = _counter(
 ROUTER_SHADOWS = _counter(
     "slotmesh.router.shadows",
     "{call}",
-    "Copies sampled for a shadow that ended: completed, failed, or dropped for want of a free slot.",
+    "Copies sampled for a shadow that ended: completed, failed, or dropped as no slot was free.",
     (BACKEND, OUTCOME),
 )
 ROUTER_RESERVATIONS = _counter(

@@ -55,7 +55,7 @@ class BoundedSpans(SpanProcessor):
     def __init__(self, exporter: SpanExporter) -> None:
         self._lock = threading.Lock()
         self._warned = False
-        self._told_unsound = False
+        self._reported_unsound = False
         self.waiting = 0
         """Ended spans that are not exported yet."""
         self.dropped = 0
@@ -107,8 +107,8 @@ class BoundedSpans(SpanProcessor):
         with self._lock:
             self.waiting -= 1
             self.dropped += 1
-            is_told, self._told_unsound = self._told_unsound, True
-        if not is_told:
+            is_reported, self._reported_unsound = self._reported_unsound, True
+        if not is_reported:
             _log.warning("a span cannot be encoded, and is dropped, as are others like it", error=type(error).__name__)
 
     def shutdown(self) -> None:

@@ -1,7 +1,8 @@
 """Text of the product uses the terms of the field, not those of a private dialect.
 
 Each word has a plain one that says more: "told" is reported, returned or announced; "mistake" is an error or problem;
-"nobody" and "somebody" are a named subject (no client, another caller). A reader must understand a sentence alone.
+"nobody" and "somebody" are a named subject (no client, another caller); "so long" is a named duration; "comes again" is
+repeated; "knows of" is sees, or has. A reader must understand a sentence alone.
 """
 
 from __future__ import annotations
@@ -15,11 +16,16 @@ import pytest
 from tests.arch.sources import GENERATED, ROOT, SHIPPED
 
 WORDS: Final = re.compile(
-    r"\b(told|mistakes?|nobody|somebody|everybody|whoever|brought|so many|at last|hears|by then)\b", re.IGNORECASE
+    r"(?<![a-z])(told|mistakes?)(?![a-z])"  # parts of names, too
+    r"|\b(nobody|somebody|everybody|whoever|brought|hears|so many|so long|as long as that|at last|by then)\b"
+    r"|\b((has|have|had|was) heard|heard of|knows? of|comes? again|none where|what it takes|for want of|in vain)\b",
+    re.IGNORECASE,
 )
 QUOTED: Final = re.compile(r"^ *```.*?^ *```$|`[^`\n]+`", re.MULTILINE | re.DOTALL)
-MOST_LINES: Final = 121
-"""Lines that still have one, most of them in `slotmesh/cli`. Only lowered."""
+ALLOWED: Final = {
+    '_UNKNOWN: Final = "nobody"': "the caller without an identity, in audit logs that users search",
+}
+"""Lines that have one of them, each with its reason."""
 
 
 def lines_with_dialect(text: str) -> Iterator[tuple[int, str]]:
@@ -29,7 +35,7 @@ def lines_with_dialect(text: str) -> Iterator[tuple[int, str]]:
             yield number, line.strip()
 
 
-def test_no_line_is_added() -> None:
+def test_no_line_has_one_without_a_reason() -> None:
     paths = [path for folder in SHIPPED for path in (ROOT / folder).rglob("*.py")]
     paths += (ROOT / "protos").rglob("*.proto")
     found = [
@@ -37,8 +43,14 @@ def test_no_line_is_added() -> None:
         for path in sorted(paths)
         if path.parent not in GENERATED
         for number, line in lines_with_dialect(path.read_text("utf-8"))
+        if line not in ALLOWED
     ]
-    assert len(found) <= MOST_LINES, "\n".join(["write it in plain terms (the head of this file):", *found])
+    assert not found, "\n".join(["write it in plain terms (the head of this file):", *found])
+
+
+def test_what_is_allowed_is_still_there() -> None:
+    texts = [path.read_text("utf-8") for folder in SHIPPED for path in (ROOT / folder).rglob("*.py")]
+    assert ALLOWED.keys() <= {line.strip() for text in texts for line in text.splitlines()}
 
 
 def test_the_docs_have_none() -> None:
@@ -64,6 +76,9 @@ def _lines_only(found: re.Match[str]) -> str:
         ("a mistake\nMistakes", 2),
         ("mistaken, foretold, reported, an error", 0),
         ("def told(): ...", 1),
+        ("drain_told_at = _mistake_of(call)", 1),
+        ("None where it is unknown; it waits so long", 1),
+        ("what it knows; he heard; none, where; so longer", 0),
     ],
 )
 def test_words_are_found_and_parts_of_words_are_not(text: str, count: int) -> None:

@@ -17,7 +17,7 @@ MESH = "backends: {v1: {handler: 'app:One'}}\nendpoints: {digits: {traffic: {v1:
 
 def tell(mesh: Controlled, count: int, subject: str = "replica/a") -> None:
     for number in range(count):
-        mesh.controller.state.tell(Notice(kind=EventKind.REPLICA_READY, subject=subject, message=str(number)))
+        mesh.controller.state.publish(Notice(kind=EventKind.REPLICA_READY, subject=subject, message=str(number)))
 
 
 def test_each_kind_has_its_name_on_the_wire() -> None:

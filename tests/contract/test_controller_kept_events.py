@@ -36,7 +36,7 @@ BOUNDS = EventBounds(100, 100_000)
 
 def tell(mesh: Controlled, *messages: str) -> None:
     for message in messages:
-        mesh.controller.state.tell(Notice(kind=EventKind.REPLICA_READY, subject="replica/a", message=message))
+        mesh.controller.state.publish(Notice(kind=EventKind.REPLICA_READY, subject="replica/a", message=message))
 
 
 async def events(operator: Any, **wanted: Any) -> list[pb.WatchEventsResponse]:

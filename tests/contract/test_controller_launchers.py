@@ -218,7 +218,11 @@ async def test_a_launcher_that_cannot_start_says_why(tmp_path: Path) -> None:
 
 def test_replicas_are_told_who_they_are_and_whom_to_attach_to() -> None:
     command = replica_command(
-        lambda: ["127.0.0.1:7070"], log_format="json", log_level="debug", orphan_timeout=timedelta(minutes=5), tether=9
+        lambda: ["127.0.0.1:7070"],
+        log_format="json",
+        log_level="debug",
+        orphan_timeout=timedelta(minutes=5),
+        parent_fd=9,
     )
     assert command("v1-abc", LaunchOrder(backend="v1", handler="app:Digits")) == [
         sys.executable,
@@ -256,7 +260,7 @@ async def main():
         return [sys.executable, "-S", "-c", CHILD, str(pipe.fd), str(done)]
     launcher = ProcessLauncher(
         command, lambda exit_: None, LaunchDirectory.open(Path(sys.argv[1])), LogBook(max_bytes=1 << 20),
-        lambda backend: backend, tether=pipe.fd,
+        lambda backend: backend, parent_fd=pipe.fd,
     )
     launcher._inherited += (done,)
     for name in "ab":

@@ -218,7 +218,7 @@ async def test_a_repeated_order_to_drain_does_not_drain_the_next_process_of_that
             await send(mesh, request, "drain")
             known = mesh.controller.state.observed.replica("a")
             assert known is not None
-            assert not known.is_told_to_drain
+            assert not known.is_drain_requested
             assert not replica.drains
             await send(mesh, request, "drain-again")
             await wait_until(lambda: replica.drains, what="the order to drain")

@@ -226,7 +226,7 @@ async def test_of_watchers_that_have_left_nothing_stays(end: Callable[[Controlle
         async with asyncio.timeout(30.0):
             await asyncio.gather(*(end(mesh) for _ in range(3)))
         await given_back(mesh, before)
-        mesh.controller.state.tell(Notice(kind=EventKind.REPLICA_READY, subject="s", message="m"))
+        mesh.controller.state.publish(Notice(kind=EventKind.REPLICA_READY, subject="s", message="m"))
 
 
 @pytest.mark.parametrize("error", [asyncio.CancelledError, ValueError, GeneratorExit])

@@ -34,7 +34,7 @@ async def mesh() -> AsyncIterator[Controlled]:
 
 
 def tell(mesh: Controlled, kind: EventKind, subject: str, message: str = "so it is") -> None:
-    mesh.controller.state.tell(Notice(kind=kind, subject=subject, message=message))
+    mesh.controller.state.publish(Notice(kind=kind, subject=subject, message=message))
 
 
 def at(mesh: Controlled) -> dict[str, str]:

@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(120)]
 HANDLERS = "tests.e2e.secretive_handlers"
 CALLS = ("coroutine", "at_once", "threaded", "batched", "batched_in_thread", "weighed")
 ITERATIONS = ("generated", "generated_in_thread")
-LEFT_BEHIND = ("a task failed, and no other task awaited it", "a callback of the event loop failed")
+LEFT_BEHIND = ("a task failed, and nothing awaited it", "a callback of the event loop failed")
 TITLES = {"weighed": "size"}
 """How a method's exceptions are called, where not as it is."""
 TEXTS = ("reconfigure", "check_health", "construct", "on_drain")

@@ -76,7 +76,7 @@ TRUTH: Final = (
     mutant(
         "a pause is no event",
         _CONTROLLER,
-        "            self._state.tell(_notice_of_pause(",
+        "            self._state.publish(_notice_of_pause(",
         "            print(_notice_of_pause(",
         _WORDS,
     ),

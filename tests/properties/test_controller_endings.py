@@ -15,7 +15,7 @@ from controller_service.core.observed import launches, transitions
 from controller_service.core.observed.leases import Leases
 from controller_service.core.observed.state import Observed, ReplicaState
 from controller_service.core.observed.transitions import Hello, ObservedReport, Transition
-from controller_service.core.reconciling.backends import START_PATIENCE_S, DueEndings, find_endings
+from controller_service.core.reconciling.backends import START_TIMEOUT_S, DueEndings, find_endings
 from tests.support.examples import examples
 
 LEASE_S = 3.0
@@ -36,10 +36,10 @@ class Model:
         if not self.is_launched or self.is_killed:
             return False
         if self.heard_at is None:
-            return now - self.started_at >= START_PATIENCE_S
+            return now - self.started_at >= START_TIMEOUT_S
         if self.is_ready:
             return now - self.heard_at >= DEAD_AFTER_S
-        return now - self.heard_at >= LEASE_S + START_PATIENCE_S
+        return now - self.heard_at >= LEASE_S + START_TIMEOUT_S
 
 
 class Silence(RuleBasedStateMachine):

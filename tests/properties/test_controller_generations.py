@@ -186,7 +186,7 @@ class World(RuleBasedStateMachine):
     def drain(self, data: st.DataObject) -> None:
         known = sorted(self.observed.backend_of)
         if known:
-            self.see(transitions.told_to_drain(self.observed, data.draw(st.sampled_from(known)), "why"))
+            self.see(transitions.drain_requested(self.observed, data.draw(st.sampled_from(known)), "why"))
 
     @rule()
     def look(self) -> None:
@@ -205,7 +205,7 @@ class World(RuleBasedStateMachine):
         if outcome.ownership is not None:
             self.desired = self.desired.apply(ChangeSet(put_ownership={"e": outcome.ownership}))
             owned, balancing = {"e": outcome.ownership}, {"e"} if outcome.balancing else set()
-            self.see(routers.told_to_leave(self.observed, owned, balancing=balancing, now=self.now))
+            self.see(routers.handovers_changed(self.observed, owned, balancing=balancing, now=self.now))
         members = all_members(build_routes(self.desired, self.observed))
         roster = self.desired.roster.listing(members, generation="g", revision=self.desired.revision + 1, now=self.now)
         self.desired = self.desired.apply(ChangeSet(put_roster=roster))

@@ -145,7 +145,7 @@ class World(RuleBasedStateMachine):
             for replica_id in [*self.processes]:
                 replica = self.observed.replica(replica_id)
                 assert replica is not None
-                if replica.is_told_to_drain or replica.ended_at is not None:
+                if replica.is_drain_requested or replica.ended_at is not None:
                     self.end(replica_id, failed=False)
                 elif replica.state is ReplicaState.DRAINING:
                     self.report_as(replica_id, ReplicaState.STOPPED)
@@ -183,7 +183,7 @@ class World(RuleBasedStateMachine):
                             for _ in range(count - len(kept)):
                                 self.start(backend)
                         case DrainReplica(replica_id, message, _):
-                            self.see(transitions.told_to_drain(self.observed, replica_id, message))
+                            self.see(transitions.drain_requested(self.observed, replica_id, message))
                             self.instances.pop(replica_id, None)
                         case KillReplica(replica_id, message):
                             self.see(launches.given_up(self.observed, replica_id, message, now=self.now))

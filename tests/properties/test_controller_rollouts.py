@@ -188,7 +188,7 @@ class Rollouts(RuleBasedStateMachine):
                         for _ in range(count - there):
                             self.start(backend)
                     case DrainReplica(replica_id, message, _):
-                        self.see(transitions.told_to_drain(self.observed, replica_id, message))
+                        self.see(transitions.drain_requested(self.observed, replica_id, message))
                         if replica_id in self.processes:
                             self.processes[replica_id].is_asked = True
                     case ForgetReplica(replica_id):

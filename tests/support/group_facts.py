@@ -11,8 +11,8 @@ def require_facts(observed: Observed, endpoint: str) -> None:
     """Raises AssertionError where what groups of replicas keep is not what these say."""
     there = [*observed.replicas()]
     living = [it for it in there if not it.gone]
-    elders = [it for it in observed.elders.values() if not it.gone]
-    assert observed.must_fence_through() == max((it.must_fence_through for it in [*living, *elders]), default=0)
+    unresolved = [it for it in observed.unresolved.values() if not it.gone]
+    assert observed.must_fence_through() == max((it.must_fence_through for it in [*living, *unresolved]), default=0)
     assert observed.has_unfenced() == any(not it.is_fenced for it in there)
     assert observed.awaits_fence() == any(not it.is_fenced and it.suspect_since is None for it in living)
     busy = {(it.owner, number) for it in living for number in it.busy.get(endpoint, ())}

@@ -171,10 +171,10 @@ def replaced(observed: Observed, *, lease_s: float, now: float) -> list[Incarnat
         return []
     return [
         owner
-        for owner, elder in observed.elders.items()
-        if not elder.gone
-        and elder.suspect_since is not None
-        and now >= elder.suspect_since + lease_s
+        for owner, record in observed.unresolved.items()
+        if not record.gone
+        and record.suspect_since is not None
+        and now >= record.suspect_since + lease_s
         and (successor := observed.replica(owner.replica_id)) is not None
         and successor.incarnation
         and successor.named_by is None
@@ -193,9 +193,9 @@ def ended(observed: Observed, owner: Incarnation, now: float) -> Observed:
         state=ReplicaState.FAILED if known.state is ReplicaState.FAILED else ReplicaState.STOPPED,
         ended_at=now if known.ended_at is None else known.ended_at,
     )
-    if owner not in observed.elders:
+    if owner not in observed.unresolved:
         return observed.with_replica(record)
-    observed = observed.without_elders([owner])
+    observed = observed.without_unresolved([owner])
     successor = observed.replica(owner.replica_id)
     if successor is None:
         return observed.with_replica(record)
@@ -276,11 +276,11 @@ def _with_epochs(observed: Observed, earlier: EarlierTable) -> Observed:
                 owner = ownership.owners[index]
                 newest[owner] = max(newest.get(owner, 0), epoch)
     records: list[ObservedReplica] = []
-    elders: list[ObservedReplica] = []
+    unresolved: list[ObservedReplica] = []
     for owner, epoch in newest.items():
         known = observed.incarnation(owner)
         if known is None or known.gone or known.fenced_through >= epoch or known.must_fence_through >= epoch:
             continue
         record = replace(known, must_fence_through=epoch)
-        (elders if owner in observed.elders else records).append(record)
-    return observed.with_replicas(records).with_elders(elders)
+        (unresolved if owner in observed.unresolved else records).append(record)
+    return observed.with_replicas(records).with_unresolved(unresolved)

@@ -113,7 +113,7 @@ def given_up(observed: Observed, replica_id: str, message: str, *, now: float) -
     known = observed.replica(replica_id)
     if known is None or not known.launched or known.reaped or known.is_given_up:
         return Transition(observed)
-    before, was_asked = observed, known.is_told_to_drain
+    before, was_asked = observed, known.is_drain_requested
     record = replace(known, is_given_up=True, error=message, last_exit=message)
     if not was_asked:
         observed = vacated(observed, record)
@@ -142,7 +142,7 @@ def exited(
     known = observed.replica(replica_id)
     if known is None or not known.launched:
         return Transition(observed)
-    before, was_asked = observed, known.is_told_to_drain
+    before, was_asked = observed, known.is_drain_requested
     words = known.with_own_reason(how)
     never_ready = known.ready_at is None and not was_asked
     record = replace(

@@ -147,7 +147,7 @@ def find_forgettable(
         return owner.replica_id == replica_id and incarnation in ("", owner.incarnation)
 
     newest = observed.replica(replica_id)
-    records = [*observed.elders.values(), *([] if newest is None else [newest])]
+    records = [*observed.unresolved.values(), *([] if newest is None else [newest])]
     meant = [it for it in records if is_meant(it.owner)]
     has_ended = any(is_meant(it.owner) for it in departed) or (newest is not None and incarnation in newest.retired)
     alive = [it for it in meant if not it.gone]

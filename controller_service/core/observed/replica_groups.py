@@ -40,7 +40,7 @@ def restored(desired: Desired, *, generation: str, launches: bool, now: float) -
             must_fence_through=max(1, desired.epoch_floor) if is_inheriting else 0,
             now=now,
         )
-        for member in sorted(desired.roster.members, key=lambda it: it.elder)
+        for member in sorted(desired.roster.members, key=lambda it: it.is_unresolved)
     )
     return with_all_unattached(
         Observed(), (record if launches else replace(record, template="", fixed="") for record in records)
@@ -55,7 +55,7 @@ def is_counted(replica: ObservedReplica, now: float) -> bool:
 
 
 def missed_within_s(replicas: Iterable[ObservedReplica], now: float) -> float | None:
-    """When the first of those that have not come back counts no more, seconds; None where all have."""
+    """When the first of those that have not come back counts no more, seconds; None if all have."""
     since = (it.suspect_since for it in replicas if it.template and not it.launched)
     left = (at + RETURN_WITHIN_S - now for at in since if at is not None)
     return min((left_s for left_s in left if left_s > 0.0), default=None)
@@ -90,7 +90,7 @@ def with_all_unattached(observed: Observed, records: Iterable[ObservedReplica]) 
     Each stands beside the record of another incarnation of its id, unless that has ended.
     """
     put: dict[str, ObservedReplica] = {}
-    elders: list[ObservedReplica] = []
+    unresolved: list[ObservedReplica] = []
     for record in records:
         known = put.get(record.replica_id) or observed.replica(record.replica_id)
         if known is None:
@@ -103,13 +103,13 @@ def with_all_unattached(observed: Observed, records: Iterable[ObservedReplica]) 
         elif known.is_over:
             put[record.replica_id] = replace(record, retired=known.retired).having_replaced(known.incarnation)
         else:
-            elders.append(record)
-    return observed.with_replicas(put.values()).with_elders(elders)
+            unresolved.append(record)
+    return observed.with_replicas(put.values()).with_unresolved(unresolved)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaGroups:
-    """The replicas of a backend, by what a rollout has to know of them.
+    """The replicas of a backend, by the facts that a rollout needs.
 
     A replica that stays is either current or outdated. One that has ended, was asked to, or is being killed, is
     neither: it is `ending` until its process was reaped, since it holds memory or a GPU for that long. Replicas that
@@ -149,7 +149,7 @@ def runs_settings(replica: ObservedReplica, template: str, fixed: str) -> bool:
 
 
 def _stays(replica: ObservedReplica) -> bool:
-    if replica.is_told_to_drain or replica.is_given_up:
+    if replica.is_drain_requested or replica.is_given_up:
         return False
     return replica.state in {ReplicaState.STARTING, ReplicaState.READY}
 

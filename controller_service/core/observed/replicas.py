@@ -107,7 +107,7 @@ class ObservedReplica:
     """When it reported that it stopped or failed."""
     suspect_since: float | None = None
     """When its silence outlasted its lease; None while it reports. It may well be alive, and serve."""
-    is_told_to_drain: bool = False
+    is_drain_requested: bool = False
     order: str = ""
     """Why this controller has ordered it to drain, if it also launched it: then its launcher sends SIGTERM, too."""
     gone: bool = False
@@ -137,7 +137,7 @@ class ObservedReplica:
     last_output: str = ""
     """The last lines that that process has written; empty where they are not known."""
     fenced_after_s: float = 0.0
-    """Its process ends so long after the newest report that was acknowledged; 0 if it does not fence itself."""
+    """Its process ends this time after the newest acknowledged report; 0 if it does not fence itself."""
     is_given_up: bool = False
     """It was silent for too long, and its process is being killed. It is not gone before that was reaped."""
 
@@ -169,7 +169,7 @@ class ObservedReplica:
     @property
     def takes_calls(self) -> bool:
         """It can own partitions and be picked."""
-        if self.gone or self.is_told_to_drain or self.is_given_up:
+        if self.gone or self.is_drain_requested or self.is_given_up:
             return False
         return self.state is ReplicaState.READY
 

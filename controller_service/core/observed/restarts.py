@@ -40,7 +40,7 @@ def after_death(restarts: Restarts, replica: ObservedReplica, now: float, *, was
 
 def count_death(observed: Observed, replica: ObservedReplica, now: float, *, was_killed: bool = False) -> Observed:
     """A replica has ended unasked, as far as it was launched."""
-    if not replica.launched or replica.is_told_to_drain:
+    if not replica.launched or replica.is_drain_requested:
         return observed
     restarts = after_death(observed.restarts.get(replica.backend, Restarts()), replica, now, was_killed=was_killed)
     return observed.with_restarts(replica.backend, restarts)

@@ -101,7 +101,7 @@ def fenced(
     return Transition(observed.with_replica(replace(known, fenced_through=through_epoch, busy=busy)))
 
 
-def told_to_leave(
+def handovers_changed(
     observed: Observed, ownership: Mapping[str, PartitionOwnership], *, balancing: Collection[str], now: float
 ) -> Transition:
     """The hand-overs of these endpoints are those of their owners now. Reports of owners on others are dropped.

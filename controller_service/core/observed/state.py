@@ -1,7 +1,7 @@
 """The observed state: replicas and routers, as far as the controller knows. Immutable; `transitions` changes it.
 
 Invariants: a replica id has one record, that of its newest incarnation, and one more for each older one that is not
-proven to have ended (`elders`); `gone` never turns back; an incarnation that was replaced never comes back either.
+proven to have ended (`unresolved`); `gone` never turns back; an incarnation that was replaced never comes back either.
 Owner: `shell.mesh_state`, the single writer.
 """
 
@@ -155,7 +155,7 @@ class Observed:
     """By backend whose number of replicas is chosen by its load."""
     handovers: Mapping[str, Handovers] = field(default_factory=lambda: MappingProxyType({}))
     """By endpoint."""
-    elders: Mapping[Incarnation, ObservedReplica] = field(default_factory=lambda: MappingProxyType({}))
+    unresolved: Mapping[Incarnation, ObservedReplica] = field(default_factory=lambda: MappingProxyType({}))
     """Incarnations in routers' tables whose ids other incarnations have now, and which are not proven to have ended."""
     earlier_tables: Mapping[str, EarlierTable] = field(default_factory=lambda: MappingProxyType({}))
     """Tables of other generations that were not read yet, by router."""
@@ -178,16 +178,16 @@ class Observed:
     def incarnations(self, backend: str | None = None) -> Iterator[ObservedReplica]:
         """All replicas, or one backend's, with those that may be alive under the id of another one."""
         yield from self.replicas(backend)
-        for elder in self.elders.values():
-            if backend is None or elder.backend == backend:
-                yield elder
+        for record in self.unresolved.values():
+            if backend is None or record.backend == backend:
+                yield record
 
     def incarnation(self, owner: Incarnation) -> ObservedReplica | None:
         """The record of one incarnation, unless it has been replaced."""
         replica = self.replica(owner.replica_id)
         if replica is not None and replica.incarnation == owner.incarnation:
             return replica
-        return self.elders.get(owner)
+        return self.unresolved.get(owner)
 
     def is_dead(self, owner: Incarnation) -> bool:
         """Whether an incarnation is known to have ended. An unknown one is not."""
@@ -210,21 +210,21 @@ class Observed:
         replica = self.replica(owner.replica_id)
         if replica is None or replica.gone or replica.incarnation != owner.incarnation:
             return False
-        return replica.is_told_to_drain or replica.state is ReplicaState.DRAINING
+        return replica.is_drain_requested or replica.state is ReplicaState.DRAINING
 
     def awaits_fence(self) -> bool:
         """Whether a replica that reports may still start calls of partitions that an earlier generation gave it."""
         return any(group.facts.awaits_fence for group in self.by_backend.values())
 
     def has_unfenced(self) -> bool:
-        """Whether any replica is not fenced, whatever else is known of it; elders aside."""
+        """Whether any replica is not fenced, whatever else is known of it; without `unresolved`."""
         return any(group.facts.has_unfenced for group in self.by_backend.values())
 
     def must_fence_through(self) -> int:
         """The newest epoch of which nothing may start before it is given anew, at any incarnation that may live."""
         groups = (group.facts.must_fence_through for group in self.by_backend.values())
-        elders = (elder.must_fence_through for elder in self.elders.values() if not elder.gone)
-        return max(max(groups, default=0), max(elders, default=0))
+        unresolved = (record.must_fence_through for record in self.unresolved.values() if not record.gone)
+        return max(max(groups, default=0), max(unresolved, default=0))
 
     def awaits_fence_of(self, owner: Incarnation) -> bool:
         """Whether an incarnation is not fenced yet: it keeps what it has until then, and is given nothing."""
@@ -295,16 +295,18 @@ class Observed:
             self, routers=MappingProxyType({key: it for key, it in self.routers.items() if key != router_id})
         )
 
-    def with_elders(self, elders: Collection[ObservedReplica]) -> Observed:
-        if not elders:
+    def with_unresolved(self, unresolved: Collection[ObservedReplica]) -> Observed:
+        if not unresolved:
             return self
-        return replace(self, elders=MappingProxyType({**self.elders, **{elder.owner: elder for elder in elders}}))
+        return replace(
+            self, unresolved=MappingProxyType({**self.unresolved, **{record.owner: record for record in unresolved}})
+        )
 
-    def without_elders(self, owners: Collection[Incarnation]) -> Observed:
-        if not any(owner in self.elders for owner in owners):
+    def without_unresolved(self, owners: Collection[Incarnation]) -> Observed:
+        if not any(owner in self.unresolved for owner in owners):
             return self
-        left = {owner: elder for owner, elder in self.elders.items() if owner not in owners}
-        return replace(self, elders=MappingProxyType(left))
+        left = {owner: record for owner, record in self.unresolved.items() if owner not in owners}
+        return replace(self, unresolved=MappingProxyType(left))
 
     def with_earlier_table(self, router_id: str, table: EarlierTable) -> Observed:
         return replace(
@@ -347,6 +349,6 @@ def running_replicas(backend: str, observed: Observed) -> int:
     """How many run or start, as far as is known, and were not asked to end."""
     return sum(
         replica.state in {ReplicaState.STARTING, ReplicaState.READY}
-        and not (replica.gone or replica.is_told_to_drain or replica.is_given_up)
+        and not (replica.gone or replica.is_drain_requested or replica.is_given_up)
         for replica in observed.replicas(backend)
     )

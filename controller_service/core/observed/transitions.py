@@ -48,7 +48,7 @@ class Hello:
     version: str = ""
     """Of slotmesh."""
     fenced_after_s: float = 0.0
-    """Its process ends so long after the newest report that was acknowledged; 0 if it does not fence itself."""
+    """Its process ends this time after the newest acknowledged report; 0 if it does not fence itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,14 +121,14 @@ def attached(
         words = "a replica that has served before" if hello.has_served else "a new replica"
     if known is None or known is same:
         return Transition(observed.with_replica(record), (replica_notice(EventKind.REPLICA_ATTACHED, record, words),))
-    # An elder is not younger than other elders: nothing is proven of them.
-    replaced = [it for it in observed.elders if it.replica_id == hello.replica_id and same is None]
-    older = (elder.incarnation for elder in replaced)
+    # An unresolved incarnation is not newer than others of them: nothing is proven of those.
+    replaced = [it for it in observed.unresolved if it.replica_id == hello.replica_id and same is None]
+    older = (record.incarnation for record in replaced)
     record = replace(record, retired=known.retired, restarts=known.restarts + 1, last_exit=known.last_exit)
     record = record.having_replaced(*older, known.incarnation)
     words = f"a new incarnation replaces {known.incarnation}"
     return Transition(
-        observed.without_elders([*replaced, owner]).with_replica(record),
+        observed.without_unresolved([*replaced, owner]).with_replica(record),
         (replica_notice(EventKind.REPLICA_ATTACHED, record, words),),
     )
 
@@ -143,7 +143,7 @@ def _attached_child(observed: Observed, known: ObservedReplica, hello: Hello) ->
     )
     words = "after its launch, for the first time here" if hello.has_served else "after its launch"
     return Transition(
-        observed.without_elders([record.owner]).with_replica(record),
+        observed.without_unresolved([record.owner]).with_replica(record),
         (replica_notice(EventKind.REPLICA_ATTACHED, record, words),),
     )
 
@@ -173,13 +173,15 @@ def _require_no_namesake(observed: Observed, known: ObservedReplica, hello: Hell
     """An incarnation keeps the id while the controller or a router has a link to it, or it can come back."""
     if known.incarnation == hello.incarnation or _is_child(known, hello):
         return
-    is_elder = Incarnation(hello.replica_id, hello.incarnation) in observed.elders
+    is_unresolved = Incarnation(hello.replica_id, hello.incarnation) in observed.unresolved
     is_linked = observed.is_linked(hello.replica_id)
-    has_elders = any(elder.replica_id == hello.replica_id for elder in observed.elders)
-    if is_elder:
+    has_unresolved = any(record.replica_id == hello.replica_id for record in observed.unresolved)
+    if is_unresolved:
         may_live = not known.gone
     else:
-        may_live = (not known.gone and (known.launched or is_heard)) or (is_linked and (has_elders or not known.gone))
+        may_live = (not known.gone and (known.launched or is_heard)) or (
+            is_linked and (has_unresolved or not known.gone)
+        )
     if not may_live:
         return
     if known.launched:
@@ -275,13 +277,13 @@ def fell_silent(observed: Observed, replica_id: str, why: str = "", *, now: floa
     return Transition(observed.with_replica(record), (replica_notice(EventKind.REPLICA_SUSPECT, record, text),))
 
 
-def told_to_drain(observed: Observed, replica_id: str, message: str) -> Transition:
+def drain_requested(observed: Observed, replica_id: str, message: str) -> Transition:
     """The controller decided that a replica should end."""
     known = observed.replica(replica_id)
-    if known is None or known.gone or known.is_told_to_drain:
+    if known is None or known.gone or known.is_drain_requested:
         return Transition(observed)
     state = ReplicaState.DRAINING if known.state is ReplicaState.READY else known.state
-    record = replace(known, is_told_to_drain=True, state=state, order=message if known.launched else "")
+    record = replace(known, is_drain_requested=True, state=state, order=message if known.launched else "")
     return Transition(observed.with_replica(record), (replica_notice(EventKind.REPLICA_DRAINING, record, message),))
 
 

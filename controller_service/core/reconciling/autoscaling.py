@@ -73,7 +73,7 @@ def _by_queue_time(rules: Autoscale, figures: ScaleFigures) -> Need:
     what = f"calls wait for {figures.queue_time_s:.3g} s ({figures.queued} of them) where {target_s:g} s are meant"
     share = figures.queue_time_s / target_s if figures.queued else 0.0
     if share > 1.0 + TOLERANCE + _ROUNDING:
-        # Some may wait for so long that no number would do: it grows step by step.
+        # Some may have waited longer than any number could make up for: it grows step by step.
         needed = max(number + 1, _ceiling(number * min(share, rules.up_rate)))
         return Need(needed, f"{what}: more than {number} are needed")
     if share >= 1.0 - TOLERANCE:
@@ -92,10 +92,10 @@ def _ceiling(value: float) -> int:
 STOOD_STILL_S: Final = 5.0
 """After a longer time without a look, figures from before it do not count for the time in between."""
 WARM_UP_S: Final = 60.0
-"""For so long after a step up, the next one waits for the replicas of that: what piles up before they are ready is no
+"""For this time after a step up, the next one waits for the replicas of that: what piles up before they are ready is no
 sign that they are too few."""
 GRACE_S: Final = 10.0
-"""For so long after the controller's start nothing shrinks: routers come back within it."""
+"""For this time after the controller's start nothing shrinks: routers come back within it."""
 
 
 def first_scale(rules: Autoscale, figures: ScaleFigures, now: float) -> BackendScale:

@@ -34,7 +34,7 @@ from slotmesh.spec.model import Backend
 LINGER_S: Final = 5.0
 """A process whose replica has reported its end may take this long to exit."""
 UNHEALTHY: Final = "its health checks fail"
-START_PATIENCE_S: Final = 120.0
+START_TIMEOUT_S: Final = 120.0
 """A process that was started may be silent for this long until it is ready, and one that was found running until it has
 attached: imports keep a process busy, and a machine on which many start is slow."""
 NEVER_S: Final = float("inf")
@@ -77,7 +77,7 @@ def find_endings(
                 found.hung[replica.replica_id] = "it was silent for too long: its process is killed"
                 continue
             found.look_again(left_s)
-        if replica.is_told_to_drain:
+        if replica.is_drain_requested:
             found.leaving[replica.replica_id] = "ordered to"
         elif replica.is_unhealthy and not replica.gone and not (launches and is_counted(replica, now)):
             found.leaving[replica.replica_id] = UNHEALTHY  # its own launcher will start another one
@@ -95,11 +95,11 @@ def _silence_left_s(replica: ObservedReplica, now: float, give_up_after_s: float
     if replica.gone or give_up_after_s == NEVER_S:
         return NEVER_S
     if not replica.has_attached:
-        return (replica.started_at if replica.suspect_since is None else replica.suspect_since) + START_PATIENCE_S - now
+        return (replica.started_at if replica.suspect_since is None else replica.suspect_since) + START_TIMEOUT_S - now
     if replica.suspect_since is None:
         return NEVER_S
-    patience_s = give_up_after_s if replica.ready_at is not None else max(give_up_after_s, START_PATIENCE_S)
-    return replica.suspect_since + patience_s - now
+    limit_s = give_up_after_s if replica.ready_at is not None else max(give_up_after_s, START_TIMEOUT_S)
+    return replica.suspect_since + limit_s - now
 
 
 FAILURES_KEPT: Final = 5
@@ -225,7 +225,7 @@ def _start(backend: Backend, more: int, replicas: Iterable[ObservedReplica]) -> 
 
 def _is_kept(replica: ObservedReplica) -> bool:
     """Its launcher has it, and was not asked to end it."""
-    return replica.launched and not replica.reaped and not replica.is_told_to_drain and not replica.is_given_up
+    return replica.launched and not replica.reaped and not replica.is_drain_requested and not replica.is_given_up
 
 
 def _most_dispensable_first(replica: ObservedReplica) -> tuple[bool, float, str]:

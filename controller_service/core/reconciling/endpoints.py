@@ -174,7 +174,7 @@ def _held_s(desired: Desired, observed: Observed, now: float, started_at: float)
     if left_s <= 0.0:
         return 0.0
     if not observed.routers:
-        return left_s  # no router could send calls yet, and the first one may know of owners
+        return left_s  # no router could send calls yet, and the first one may bring owners
     covered = {it.generation for it in desired.roster.covers}
     expected = {it.served_under for it in observed.replicas() if it.served_under and not it.gone}
     is_complete = observed.older_routers <= {router.address for router in observed.routers.values()}
@@ -208,7 +208,7 @@ def _wait_s(
 
 def is_coming(replica: ObservedReplica) -> bool:
     """It may well get ready."""
-    return replica.state is ReplicaState.STARTING and not replica.gone and not replica.is_told_to_drain
+    return replica.state is ReplicaState.STARTING and not replica.gone and not replica.is_drain_requested
 
 
 def has_failed_to_start(replica: ObservedReplica) -> bool:

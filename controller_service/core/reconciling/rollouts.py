@@ -69,14 +69,14 @@ def find_failure(
 
 def deadline_left_s(replica: ObservedReplica, backend: Backend, now: float) -> float:
     """How long a replica may still take to get ready; infinite where it has, or does not try any more."""
-    is_trying = replica.state is ReplicaState.STARTING and not replica.gone and not replica.is_told_to_drain
+    is_trying = replica.state is ReplicaState.STARTING and not replica.gone and not replica.is_drain_requested
     return replica.started_at + backend.progress_deadline_s - now if is_trying else float("inf")
 
 
 def _crash_loop(replica: ObservedReplica, backend: Backend, now: float) -> str:
     """A replica in whose place others have died, and that has died itself, or has not been ready for long yet."""
     long_s = max(QUICK_DEATH_S, backend.min_ready_s)
-    if replica.is_told_to_drain or (replica.ready_at is not None and now - replica.ready_at >= long_s):
+    if replica.is_drain_requested or (replica.ready_at is not None and now - replica.ready_at >= long_s):
         return ""
     deaths = replica.restarts + (replica.gone or replica.is_given_up)
     if deaths < LOOPING_AFTER:

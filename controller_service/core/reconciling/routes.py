@@ -100,7 +100,7 @@ def members_of(backend: ListedBackend) -> Iterator[ListedIncarnation]:
             process=replica.process,
             template=replica.template,
             fixed=replica.fixed,
-            elder=replica.elder,
+            is_unresolved=replica.is_unresolved,
             fenced_after_s=replica.fenced_after_s,
         )
 
@@ -139,7 +139,7 @@ class RouteBuilder:
 
     def build(self, desired: Desired, observed: Observed, *, launches: bool) -> Routes:
         """The routes that follow from the states. `launches`: whether this controller starts replicas."""
-        known = observed.by_backend.keys() | {elder.backend for elder in observed.elders.values()}
+        known = observed.by_backend.keys() | {record.backend for record in observed.unresolved.values()}
         deleted = [Backend(name=name) for name in known - desired.backends.keys()]
         backends: dict[str, _BuiltBackend] = {}
         for backend in sorted([*desired.backends.values(), *deleted], key=lambda it: it.name):
@@ -181,7 +181,7 @@ class RouteBuilder:
         sources = (
             desired.backends.get(name),
             observed.by_backend.get(name),
-            observed.elders,
+            observed.unresolved,
             observed.restarts.get(name),
             observed.scales.get(name),
             launches,
@@ -232,8 +232,8 @@ def _kept(
     replica: ObservedReplica, before: tuple[ObservedReplica, ListedReplica] | None, observed: Observed
 ) -> tuple[ObservedReplica, ListedReplica]:
     """The replica as it is listed: the object of the table before, if it is equal."""
-    is_elder = bool(observed.elders) and replica.owner in observed.elders
-    if before is not None and before[0] is replica and before[1].elder is is_elder:
+    is_unresolved = bool(observed.unresolved) and replica.owner in observed.unresolved
+    if before is not None and before[0] is replica and before[1].is_unresolved is is_unresolved:
         return before
     listed = ListedReplica(
         replica_id=replica.replica_id,
@@ -245,7 +245,7 @@ def _kept(
         template=replica.template,
         fixed=replica.fixed,
         suspect=replica.suspect_since is not None and replica.has_attached,
-        elder=is_elder,
+        is_unresolved=is_unresolved,
         fenced_after_s=replica.fenced_after_s,
     )
     return replica, before[1] if before is not None and before[1] == listed else listed

@@ -160,7 +160,7 @@ def judged_calls(guard: Guard, ends: CallEnds) -> int:
 def p99(ends: CallEnds) -> float | None:
     """The upper bound of the time within which 99 of 100 calls ended well, seconds; infinite above the last bound.
 
-    None where no call has ended.
+    None if no call has ended.
     """
     calls = sum(ends.times) + ends.unanswered
     if not calls:

@@ -63,11 +63,11 @@ class ChangeJournal:
         for record in records:
             yield from self._report_record(record)
         for notice in notices_of_shifts(before.shifts, after.shifts, revision=after.configured_at):
-            self._state.tell(notice)
+            self._state.publish(notice)
             yield
         reported = {change.subject for record in records for change in record.changes}
         for name in _paused_otherwise(before, after):
-            self._state.tell(_notice_of_pause(name, origin, is_paused=after.rollouts[name].is_paused))
+            self._state.publish(_notice_of_pause(name, origin, is_paused=after.rollouts[name].is_paused))
             if f"backend/{name}" in reported:
                 continue  # a rollback of the backend ends the pause of its rollout
             _audit(origin, f"rollout/{name}", after.configured_at, after.configured_at)
@@ -77,7 +77,7 @@ class ChangeJournal:
         for change in record.changes:
             subject = change.subject
             kind = EventKind[f"{subject.partition('/')[0]}_{change.verb}".upper()]
-            self._state.tell(Notice(kind=kind, subject=subject, message=f"at revision {record.revision}"))
+            self._state.publish(Notice(kind=kind, subject=subject, message=f"at revision {record.revision}"))
             _audit(record.origin, subject, record.base, record.revision)
             yield
 

@@ -131,7 +131,7 @@ class ReplicaControl:
             raise to_exception(_not_found(replica_id))
         self._state.apply_to_replica(
             replica_id,
-            lambda observed, _: transitions.told_to_drain(
+            lambda observed, _: transitions.drain_requested(
                 observed, replica_id, f"an operator asked for it: {origin.who}"
             ),
         )

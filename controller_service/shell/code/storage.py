@@ -210,7 +210,7 @@ class CodeStorage:
 
 
 def _read(tree: Path) -> CodeManifest | None:
-    """None where there is no snapshot, or none that can be read."""
+    """None if there is no snapshot, or none that can be read."""
     try:
         return manifest_of((tree / MANIFEST).read_text("utf-8"))
     except (OSError, BadManifest):

@@ -111,7 +111,7 @@ class FoundProcess:
 
     @classmethod
     def open(cls, pid: int, process: str) -> Self | None:
-        """The process with this identity; None where it has ended, or cannot be watched."""
+        """The process with this identity; None if it has ended, or cannot be watched."""
         try:
             pidfd = os.pidfd_open(pid)
         except (OSError, AttributeError):

@@ -60,11 +60,11 @@ def replica_command(
     log_level: str,
     orphan_timeout: timedelta,
     tls: Sequence[str] = (),
-    tether: int | None = None,
+    parent_fd: int | None = None,
 ) -> CommandOf:
     """The command lines of replicas that attach to whichever of these controllers, `HOST:PORT`, leads then.
 
-    `tls`: flags that say where their certificates are. `tether`: the descriptor of a pipe whose end ends them.
+    `tls`: flags that say where their certificates are. `parent_fd`: the descriptor of a pipe whose end ends them.
     """
 
     def command(replica_id: str, order: LaunchOrder) -> Sequence[str]:
@@ -77,7 +77,7 @@ def replica_command(
             *([f"--code={order.code}"] if order.code else []),
             f"--controller={','.join(controller_addresses())}",
             _id_argument(replica_id),
-            *([f"--parent-fd={tether}"] if tether is not None else []),
+            *([f"--parent-fd={parent_fd}"] if parent_fd is not None else []),
             f"--orphan-timeout={format_duration(orphan_timeout)}",
             "--port=0",
             "--metrics-port=0",
@@ -107,12 +107,12 @@ class ProcessLauncher:
         mint_id: Callable[[str], str],
         *,
         controller: str = "",
-        tether: int | None = None,
+        parent_fd: int | None = None,
         close_grace_s: float = CLOSE_GRACE_S,
     ) -> None:
         """`mint_id` gives a new replica id for a backend. `controller` is its address, for people.
 
-        `tether` is a descriptor that processes inherit.
+        `parent_fd` is a descriptor that processes inherit.
         """
         self._command = command
         self._on_exit = on_exit
@@ -121,7 +121,7 @@ class ProcessLauncher:
         self._strangers: dict[str, Stranger] = {}
         self._logs = logs
         self._mint_id = mint_id
-        self._inherited = () if tether is None else (tether,)
+        self._inherited = () if parent_fd is None else (parent_fd,)
         self._close_grace_s = close_grace_s
         self._loop = asyncio.get_running_loop()
         self._running: dict[str, _Running] = {}

@@ -183,7 +183,7 @@ class Launching:
     def drain(self, replica_id: str, message: str, grace_s: float) -> None:
         """Has a replica end in order, however it was started; a launched one is killed when its grace is over."""
         self._state.apply_to_replica(
-            replica_id, lambda observed, _: transitions.told_to_drain(observed, replica_id, message)
+            replica_id, lambda observed, _: transitions.drain_requested(observed, replica_id, message)
         )
         self._links.drain(replica_id, message)
         self._launcher.stop(replica_id, grace_s=grace_s + KILL_MARGIN_S)

@@ -44,7 +44,7 @@ from controller_service.core.routing import AnnouncedTable, Routes
 from controller_service.shell.loops.launching import Launching
 from controller_service.shell.loops.rollouts import RolloutMemory
 from controller_service.shell.members.replica_links import ReplicaLinks
-from controller_service.shell.members.tables import EarlierTables, TableBoard, is_told_anything
+from controller_service.shell.members.tables import EarlierTables, TableBoard, is_configured
 from controller_service.shell.mesh_state import Concern, Key, MeshState, WorkQueue
 from controller_service.store.protocol import Conflict, Store
 from slotmesh.logs import get_logger
@@ -216,7 +216,7 @@ class ReconcileLoop:
             slices.go_on()
             balancing = {name for name, it in outcomes.items() if it.balancing}
             self._state.apply(
-                routers.told_to_leave(self._state.observed, change.put_ownership, balancing=balancing, now=now)
+                routers.handovers_changed(self._state.observed, change.put_ownership, balancing=balancing, now=now)
             )
             await self._announce_moves(before, change.put_ownership, slices)
         # Only what is stored is done: what cannot be is tried later and later.
@@ -227,7 +227,7 @@ class ReconcileLoop:
             if slices.are_used:
                 await slices.rest()
         self._state.apply(routers.adopted(self._state.observed, read))
-        if is_told_anything(desired):
+        if is_configured(desired):
             self._links.fence(desired.epoch_floor)
 
         if self._board.table is not None and self._board.table.revision >= desired.revision:
@@ -286,7 +286,7 @@ class ReconcileLoop:
             if (moves := alike.get((id(old), id(owned)))) is None:
                 moves = alike[id(old), id(owned)] = notices_of_moves(old, owned)
             for kind, message in moves:
-                self._state.tell(Notice(kind=kind, subject=f"endpoint/{name}", message=message))
+                self._state.publish(Notice(kind=kind, subject=f"endpoint/{name}", message=message))
             if slices.are_used:
                 await slices.rest()
 

@@ -46,7 +46,7 @@ class RolloutMemory:
         except Conflict:
             self._state.wake(Key(Concern.BACKEND, name))
             return
-        self._state.tell(_notice(record, desired.backends[name], good))
+        self._state.publish(_notice(record, desired.backends[name], good))
 
 
 def _notice(record: RolloutRecord, backend: Backend, good: Backend | None) -> Notice:

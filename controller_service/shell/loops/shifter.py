@@ -36,7 +36,7 @@ from slotmesh.status import to_exception
 
 LOOK_EVERY_S: Final = 1.0
 SETTLED_AFTER_S: Final = 15.0
-"""So long after the start of a controller routers may still be on their way to it: that nothing flows is not known."""
+"""For this time after the start of a controller routers may not have attached yet: it is unknown whether calls flow."""
 WHO: Final = "controller"
 
 _log = get_logger(__name__)
@@ -44,7 +44,7 @@ _log = get_logger(__name__)
 
 @dataclass(slots=True)
 class WatchedShift:
-    """What this controller knows of a shift that is under way."""
+    """The figures of a shift in progress, as reported to this controller."""
 
     began_s: float
     number: int

@@ -99,7 +99,7 @@ class LeaseWatch:
         self._on_silent = on_silent
         self._timer: asyncio.TimerHandle | None = None
 
-    def heard(self, member: str) -> None:
+    def renew(self, member: str) -> None:
         """The member has reported."""
         self._leases.renew(member, self._clock.now())
         if self._timer is None:
@@ -138,7 +138,7 @@ MAX_FRAMES: Final = 1024
 """Configurations that are kept: one for each backend."""
 
 
-class ToldConfiguration(NamedTuple):
+class AnnouncedConfiguration(NamedTuple):
     """What a replica's configuration follows from."""
 
     backend: Backend
@@ -154,9 +154,9 @@ class ConfigurationFrames:
     def __init__(self, version: Callable[[], HeldTable]) -> None:
         """`version` is that of the store."""
         self._version = version
-        self._frames: dict[str, tuple[ToldConfiguration, wire.AttachReplicaResponse]] = {}
+        self._frames: dict[str, tuple[AnnouncedConfiguration, wire.AttachReplicaResponse]] = {}
 
-    def of(self, content: ToldConfiguration) -> wire.AttachReplicaResponse:
+    def of(self, content: AnnouncedConfiguration) -> wire.AttachReplicaResponse:
         """The frame of a configuration, with the version of the store at which it was made."""
         known = self._frames.get(content.backend.name)
         if known is None or known[0] != content:

@@ -38,10 +38,10 @@ from controller_service.core.partitions import Incarnation, PartitionOwnership
 from controller_service.core.reconciling.rollouts import EndedCalls
 from controller_service.shell.leadership import NewerMembers
 from controller_service.shell.members.member_stream import (
+    AnnouncedConfiguration,
     ConfigurationFrames,
     LeaseWatch,
     MemberStream,
-    ToldConfiguration,
 )
 from controller_service.shell.mesh_state import Concern, Key, MeshState
 from controller_service.store.protocol import Store
@@ -68,7 +68,7 @@ class AttachedReplica:
         self._pending: deque[wire.AttachReplicaResponse] = deque()
         self.loads = RecentReports[SampledLoad]()
         """What it has reported of its load."""
-        self._configuration: ToldConfiguration | None = None
+        self._configuration: AnnouncedConfiguration | None = None
         self._was_ordered_to_drain = False
         self._revoked: dict[str, dict[int, int]] = {}
         """What it was ordered to give up on this stream: endpoint -> partition -> epoch."""
@@ -88,7 +88,7 @@ class AttachedReplica:
             self.stream.wake()
 
     def configure(
-        self, content: ToldConfiguration, frame_of: Callable[[ToldConfiguration], wire.AttachReplicaResponse]
+        self, content: AnnouncedConfiguration, frame_of: Callable[[AnnouncedConfiguration], wire.AttachReplicaResponse]
     ) -> None:
         """Sends the replica its configuration, if it is new to it."""
         if self._configuration != content:
@@ -99,7 +99,7 @@ class AttachedReplica:
         self,
         routers: tuple[str, ...],
         controllers: tuple[str, ...],
-        frame_of: Callable[[ToldConfiguration], wire.AttachReplicaResponse],
+        frame_of: Callable[[AnnouncedConfiguration], wire.AttachReplicaResponse],
     ) -> None:
         """Sends it again, where the routers or the controllers have changed."""
         if self._configuration is not None:
@@ -202,7 +202,7 @@ class ReplicaLinks:
             older.stream.end(Failure(reason=Reason.REPLICA_GONE, message="the replica attached again, elsewhere"))
         self._links[hello.replica_id] = link = AttachedReplica(hello, context, self._store.term)
         self._ended.pop(hello.replica_id, None)
-        self._leases.heard(hello.replica_id)
+        self._leases.renew(hello.replica_id)
         self._introduce(link)
         try:
             await link.stream.run(lambda frame: self._heard(link, frame))
@@ -218,7 +218,7 @@ class ReplicaLinks:
         return link.loads.newest if (link := self._links.get(replica_id)) is not None else None
 
     def earlier_load_of(self, replica_id: str) -> SampledLoad | None:
-        """One that the same incarnation has reported some seconds before; None where there is none."""
+        """One that the same incarnation has reported some seconds before; None if there is none."""
         return link.loads.earlier if (link := self._links.get(replica_id)) is not None else None
 
     def configure(self, backend: Backend) -> None:
@@ -242,7 +242,7 @@ class ReplicaLinks:
     def expect(self, replica_id: str) -> None:
         """The replica may attach: its lease begins now."""
         if replica_id not in self._links:
-            self._leases.heard(replica_id)
+            self._leases.renew(replica_id)
 
     def fence(self, through_epoch: int) -> None:
         """Orders attached replicas to give up all that earlier generations gave them, unless they have."""
@@ -322,7 +322,7 @@ class ReplicaLinks:
     def _configure(self, link: AttachedReplica, backend: Backend, *, is_known: bool = True) -> None:
         if not self.newer.decides:
             return
-        content = ToldConfiguration(backend, is_known, self._router_addresses, self._controller_addresses)
+        content = AnnouncedConfiguration(backend, is_known, self._router_addresses, self._controller_addresses)
         link.configure(content, self._frames.of)
 
     def _heard(self, link: AttachedReplica, frame: wire.AttachReplicaRequest) -> None:
@@ -330,7 +330,7 @@ class ReplicaLinks:
             return
         replica_id = link.hello.replica_id
         if frame.WhichOneof("frame") == "emptied":
-            self._leases.heard(replica_id)
+            self._leases.renew(replica_id)
             self._emptied(link, frame.emptied)
             return
         report = report_from_wire(frame)
@@ -345,7 +345,7 @@ class ReplicaLinks:
         if replica is None or replica.gone:
             self._leases.end(replica_id)
         else:
-            self._leases.heard(replica_id)
+            self._leases.renew(replica_id)
             if self.newer.decides and replica.incarnation == link.hello.incarnation:
                 link.acknowledge(frame.report.stamp)
 

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 import grpc
 
 from controller_service.config import HelloBounds
-from controller_service.convert.brought_tables import EarlierTableAssembly
 from controller_service.convert.checks import end_reason_from_wire
+from controller_service.convert.earlier_tables import EarlierTableAssembly
 from controller_service.convert.routers import (
     linked_from_wire,
     load_from_wire,
@@ -260,7 +260,7 @@ class RouterLinks:
             older.end(Failure(reason=Reason.ROUTER_LOST, message="the router attached again, elsewhere"))
         self._streams[router_id] = stream
         self._state.apply(routers.attached(self._state.observed, router, read.earlier), Key(Concern.TABLE))
-        self._leases.heard(router_id)
+        self._leases.renew(router_id)
         self._ended.pop(router_id, None)
         self._board.listen(stream.wake)
         self._leadership.listen(stream.wake)
@@ -300,13 +300,13 @@ class RouterLinks:
         if self._streams.get(router_id) is not stream:
             return
         if frame.WhichOneof("frame") == "table_request":
-            self._leases.heard(router_id)
+            self._leases.renew(router_id)
             feed.asked()
             stream.wake()
             return
         report = router_report_from_wire(frame)
         observed = self._state.observed
-        self._leases.heard(router_id)
+        self._leases.renew(router_id)
         load = self._keep_load(router_id, report)
         self._state.apply(
             routers.reported(
@@ -321,7 +321,7 @@ class RouterLinks:
                 now=self._state.clock.now(),
             ),
             # Which links work decides about replicas that its table names, and about those whose id another one has.
-            *([Key(Concern.TABLE)] if router_id in observed.earlier_tables or observed.elders else []),
+            *([Key(Concern.TABLE)] if router_id in observed.earlier_tables or observed.unresolved else []),
         )
         for each in report.ended:
             owner = Incarnation(each.replica_id, each.incarnation)

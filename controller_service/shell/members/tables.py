@@ -193,7 +193,7 @@ class TableFeed:
         self._is_asked = True
 
     def next_frame(self) -> wire.AttachRouterResponse | None:
-        """What is to be sent now; None where there is nothing new."""
+        """What is to be sent now; None if there is nothing new."""
         if self._frames is not None:
             if (frame := self._frames.get(self._number)) is not None:
                 self._number += 1
@@ -237,7 +237,7 @@ class EarlierTables:
         """
         read: dict[str, EarlierTable] = {}
         learnt = desired
-        if not is_told_anything(desired):
+        if not is_configured(desired):
             return ChangeSet(), read
         ownership: dict[str, PartitionOwnership] = {}
         for router_id, earlier in self._state.observed.earlier_tables.items():
@@ -274,7 +274,7 @@ class EarlierTables:
             self._state.replica_ended(
                 owner, "another process has its id, and neither controller nor routers have a link"
             )
-        if self._state.observed.elders:
+        if self._state.observed.unresolved:
             self._queue.add_after(Key(Concern.TABLE), JUDGED_WITHIN_S)
 
     def _can_judge_rivals(self, router_id: str, now: float) -> bool:
@@ -290,9 +290,9 @@ class EarlierTables:
             self._links.expect(replica_id)
         message = f"of generation {earlier.generation}, roster {earlier.roster.revision}: "
         message += f"{len(adoption.taken)} of {len(earlier.roster.members)} replicas were not known"
-        self._state.tell(Notice(kind=EventKind.TABLE_BROUGHT, subject=f"router/{router_id}", message=message))
+        self._state.publish(Notice(kind=EventKind.TABLE_BROUGHT, subject=f"router/{router_id}", message=message))
 
 
-def is_told_anything(desired: Desired) -> bool:
+def is_configured(desired: Desired) -> bool:
     """Whether there is a configuration yet."""
     return bool(desired.backends or desired.endpoints)

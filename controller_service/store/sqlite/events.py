@@ -203,7 +203,7 @@ def _row(event: FeedEvent) -> tuple[int, str, float, int, str, str]:
 
 
 def _event(row: tuple[object, ...]) -> FeedEvent | None:
-    """None where this version does not know its kind. Raises TypeError, ValueError."""
+    """None if this version does not know its kind. Raises TypeError, ValueError."""
     number, feed, time_s, kind, subject, message = row
     if not isinstance(number, int) or not isinstance(time_s, float) or not isinstance(kind, int):
         raise TypeError("numbers")

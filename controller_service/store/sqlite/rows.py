@@ -181,7 +181,7 @@ def write_changes(connection: sqlite3.Connection, before: Desired, after: Desire
 
 
 def _changed_rows(before: Desired, after: Desired) -> Iterator[tuple[str, str, dict[str, Any] | None]]:
-    """Rows that differ: kind, name, and the document; None where the row goes."""
+    """Rows that differ: kind, name, and the document; None if the row goes."""
     yield from _differing(RowKind.BACKEND, before.backends, after.backends, backend_document)
     yield from _differing(RowKind.ENDPOINT, before.endpoints, after.endpoints, endpoint_document)
     yield from _differing(RowKind.ROUTE, before.routes, after.routes, route_document)

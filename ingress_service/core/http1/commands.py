@@ -25,7 +25,7 @@ class QueuedRequest:
         self.is_whole = self.body_bytes == head.body_bytes and not head.is_chunked
         """All of the body was read."""
         self.ahead_bytes = 0
-        """What it takes of the room for what is sent ahead of answers."""
+        """Its share of the bytes that may be sent ahead of responses."""
 
     def add(self, part: bytes) -> None:
         """More of the body has arrived."""

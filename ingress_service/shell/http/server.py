@@ -49,7 +49,7 @@ class HttpsCertificate:
         self._newest = self._read()
         self._problem = ""
         self.ends_at = _end_of(cert)
-        """Seconds since 1970; None where it is none that this understands, and TLS does."""
+        """Seconds since 1970; None if it is none that this understands, and TLS does."""
         self.context = _context()
         """For the listening socket: each connection that comes gets the newest certificate."""
         self.context.sni_callback = self._use_newest
@@ -94,7 +94,7 @@ def _context() -> ssl.SSLContext:
 
 
 def _end_of(certificate: Path) -> float | None:
-    """When the first one in the file expires; None where it is one that this does not understand, and TLS does."""
+    """When the first one in the file expires; None if it is one that this does not understand, and TLS does."""
     from slotmesh.security.tls import BadTls  # noqa: PLC0415 - most of a second, for those who have certificates
     from slotmesh.security.tls.certificates import read_certificates  # noqa: PLC0415 - see above
 

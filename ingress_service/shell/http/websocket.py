@@ -294,5 +294,5 @@ def _malformed(status: int, error: Exception | None) -> Problem:
 
 
 def _size(message: dict[str, Any]) -> int:
-    """What it takes of the bound."""
+    """Its share of the bound."""
     return MESSAGE_BYTES + len(message.get("text") or message.get("bytes") or "")

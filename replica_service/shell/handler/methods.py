@@ -100,7 +100,7 @@ class HandlerMethod:
 
     @cached_property
     def tensors(self) -> MethodTensors:
-        """What it takes and gives as tensors, as far as its annotations say."""
+        """Its inputs and outputs as tensors, according to its annotations."""
         yields = self.kind in {MethodKind.ASYNC_GENERATOR, MethodKind.GENERATOR}
         calls = 0 if self.batch is None else self.batch.most_calls
         return method_tensors(self._annotated, self.signature, yields=yields, batch_size=calls)

@@ -64,7 +64,7 @@ class Acknowledgements:
         self._lagging: dict[SessionConnection, None] = {}
         """Sessions that these wait for."""
         self.join_by: float | None = None
-        """When those wait no longer, monotonic seconds; None where none joins. To be read."""
+        """When those wait no longer, monotonic seconds; None if none joins. To be read."""
 
     # -- sessions --------------------------------------------------------------------------------------------------
 

@@ -234,7 +234,7 @@ class Resumptions:
     # -- time ------------------------------------------------------------------------------------------------------
 
     def next_deadline(self) -> float | None:
-        """When the first session has waited for long enough; None where none waits."""
+        """When the first session has waited for long enough; None if none waits."""
         if not self.asking:
             return None
         _, resumption = next(iter(self.asking.values()))

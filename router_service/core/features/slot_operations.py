@@ -127,9 +127,9 @@ def _op(sent: Sent) -> OutgoingOp:
 
 
 LINK_WAIT_S = 2.0
-"""What is bound to a replica that cannot be reached waits so long for the link."""
+"""What is bound to a replica that cannot be reached waits this time for the link."""
 TABLE_WAIT_S = 1.0
-"""What is bound to a replica that the table does not name waits so long for a newer table."""
+"""What is bound to a replica that the table does not name waits this time for a newer table."""
 ONE_CALL = range(1, 2)
 """The call id of each operation: its caller has no other."""
 DEFAULT_PATIENCE_S = 30.0
@@ -163,7 +163,7 @@ class RoutedSlotOperations:
     def find(self, caller: Caller, request_id: str, wish: RequestedSlot, timeout_s: float, now: float) -> Caller | None:
         """The caller under which the reservation of this id begins: one for all that may join it.
 
-        None where no reservation begins: the caller has got the slot, or has joined those that wait for it.
+        None if no reservation begins: the caller has got the slot, or has joined those that wait for it.
         """
         request = self.requests.find(request_id, now)
         if request is not None and request.wish != wish:

@@ -86,7 +86,7 @@ MAX_GRANTED = 65_536
 
 
 class RequestedSlot(NamedTuple):
-    """What was asked for: an id that comes again must mean the same."""
+    """The arguments: a repeated id must have the same ones."""
 
     endpoint: str
     work: SlotWork

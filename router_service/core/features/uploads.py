@@ -232,7 +232,7 @@ class HeldUploads:
     # -- time ------------------------------------------------------------------------------------------------------
 
     def next_deadline(self) -> float | None:
-        """When to call `pop_stalled`; None where nothing is under way."""
+        """When to call `pop_stalled`; None if nothing is under way."""
         return self._due if self.lines else None
 
     def pop_stalled(self, now: float) -> list[tuple[RouterRun, Failure]]:

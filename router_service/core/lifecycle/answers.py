@@ -237,7 +237,7 @@ class Answers:
         return fresh
 
     def _failed(self, replica: RoutedReplica, failed: Iterable[Failures], now: float) -> None:
-        """Calls that the replica has executed in vain, or not at all."""
+        """Calls whose outcome has no receiver, executed or not."""
         outcomes, observe = self._outcomes, replica.backend.counts.replica_time.observe
         for ids, failure in failed:
             if failure.reason is Reason.DRAINING and failure.executed is Executed.UNKNOWN:

@@ -62,12 +62,12 @@ class SeenCall:
     """Empty where it was sent to none."""
     request_bytes: int
     response_bytes: int | None
-    """None where it has no result."""
+    """None if it has no result."""
     queue_s: float
     run_s: float | None
-    """None where it was sent to no replica."""
+    """None if it was sent to no replica."""
     reason: Reason | None
-    """None where it ended well."""
+    """None if it ended well."""
     executed: Executed
     attempt: int
     """From 1."""

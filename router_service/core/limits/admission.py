@@ -63,7 +63,7 @@ class Charged(Protocol):
 
     @property
     def tenant(self) -> TenantAccount | None:
-        """On whose behalf the calls are made; None where they do not say."""
+        """On whose behalf the calls are made; None if they do not say."""
 
     @property
     def payloads(self) -> Sequence[CallPayload]:

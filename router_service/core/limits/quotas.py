@@ -111,7 +111,7 @@ class TenantAccount:
         room = max(0, int(burst - missing + 1e-6))
         if room < admitted:
             admitted = room
-            # Each refused call may come again when there is a token for it, or when the bucket is full.
+            # Each refused call may be repeated when there is a token for it, or when the bucket is full.
             wanted = min(calls - admitted, burst)
             refused = Refused("max_calls_per_s", rate, (wanted - (burst - missing - admitted)) / rate)
         self.full_at = max(self.full_at, now) + admitted / rate
@@ -192,7 +192,7 @@ class CallQuotas:
         self.keys = Quota(QuotaKind.KEYS, MAX_KEYS, "fixed")
 
     def share_of(self, who: str) -> CallerShare | None:
-        """The share of the caller of this name; None where it has none: nothing is counted."""
+        """The share of the caller of this name; None if it has none: nothing is counted."""
         return CallerShare(self, who) if who else None
 
 

@@ -250,7 +250,7 @@ def _limit(run: RouterRun) -> int:
 
 
 def _columns(group: Sequence[Sent]) -> KeyColumns | None:
-    """The lanes of all calls; None where it is one and the same, and that of the first run."""
+    """The lanes of all calls; None if it is one and the same, and that of the first run."""
     columns = KeyColumns([], [], [])
     keys, partitions, owner_epochs = columns
     for sent in group:

@@ -17,7 +17,7 @@ from router_service.core.replicas.replica import RoutedReplica
 from router_service.core.routing.endpoints import RoutedEndpoint, no_version
 from router_service.core.routing.topology import Topology
 from router_service.core.routing_table import EndpointRoute
-from slotmesh.calls.method_outlines import MAX_TOLD_CHARS, MethodOutline, MethodTensors, fitting
+from slotmesh.calls.method_outlines import MAX_LISTED_CHARS, MethodOutline, MethodTensors, fitting
 from slotmesh.errors import Failure
 from slotmesh.oip.calls import method_of_inference
 from slotmesh.spec.model import Prospect
@@ -44,7 +44,7 @@ def callable_methods(topology: Topology, endpoint: str = "") -> Iterator[tuple[s
 
 def reported_outlines(topology: Topology, endpoints: Iterable[str]) -> Iterator[tuple[str, tuple[MethodOutline, ...]]]:
     """Arguments and results of the methods of each endpoint, by endpoint: as the first backend reports them."""
-    left = MAX_TOLD_CHARS
+    left = MAX_LISTED_CHARS
     for name in endpoints:
         found: dict[str, MethodOutline] = {}
         for backend in topology.table.endpoints[name].weights or ():
@@ -108,7 +108,7 @@ def versions_of(route: EndpointRoute) -> list[str]:
 
 
 def model_of(topology: Topology, name: str, version: str, shown: frozenset[str] | None) -> RoutedEndpoint | Failure:
-    """The endpoint, which has this version. `shown`: the endpoints that the caller may know of; None: all."""
+    """The endpoint, which has this version. `shown`: the endpoints that the caller may see; None: all."""
     endpoint = topology.endpoint(name) if shown is None or name in shown else None
     if endpoint is None:
         return failures.no_endpoint(name, topology.table.endpoints, shown)

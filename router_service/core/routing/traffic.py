@@ -64,7 +64,7 @@ class TrafficShares:
         """Equal for policies that were made of the same."""
         self._names = list(self.weights)
         self.only = self._names[0] if len(self._names) == 1 else None
-        """The one backend that gets everything; None where there are several, or none."""
+        """The one backend that gets everything; None if there are several, or none."""
         shares = list(self.weights.values())
         self._bounds = list(accumulate(shares))
         self._from = list(accumulate(reversed(shares)))[::-1]
@@ -123,7 +123,7 @@ class PolicyStanding:
     is_unavailable: bool
     """No backend of the policy can serve, and no replica of them is on its way: calls fail immediately."""
     only: Account | None
-    """That of the one backend that gets everything; None where there are several, or none."""
+    """That of the one backend that gets everything; None if there are several, or none."""
     max_calls: int
     """The widest limit of its backends, as are the next two; the defaults of a backend where there is none."""
     max_bytes: int

@@ -136,7 +136,7 @@ def _of_partition(partition: Partition, endpoint: RoutedEndpoint, topology: Topo
         )
     if partition.epoch <= partition.refused_epoch:
         return WaitingCause(
-            f"{whose} owns it no longer, and the router has heard of no other owner yet",
+            f"{whose} owns it no longer, and the router has not received another owner yet",
             "see whether the controller runs (`slotmesh status`): it names the next owner",
         )
     return WaitingCause(f"{whose} had no room", "spread calls over more keys, or allow more time", is_load=True)

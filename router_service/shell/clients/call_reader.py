@@ -123,7 +123,7 @@ class CallReader:
         self._deliver = deliver
         self._max_payload_bytes = max_payload_bytes
         self.traces: dict[int, TraceContext] | None = None
-        """Of the calls of the newest frame, as far as it was admitted; None where none has a trace context."""
+        """Of the calls of the newest frame, as far as it was admitted; None if none has a trace context."""
 
     def close(self) -> None:
         """Nothing more is read. Whom it answers through is let go: they refer to this one as well."""

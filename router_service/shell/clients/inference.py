@@ -135,7 +135,7 @@ class InferenceCalls:
         return failure or wrong
 
     def noted(self, failure: Failure, endpoint: str) -> Failure:
-        """The failure as its caller gets it, which the log knows of."""
+        """The failure as its caller gets it, as it is in the log."""
         return self._dispatcher.noted(failure, endpoint)
 
     def _answer_of(self, prepared: PreparedInference, outcome: DeliverResults) -> InferenceAnswer | Failure:

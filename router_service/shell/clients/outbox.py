@@ -195,7 +195,7 @@ class ResultOutbox:
         self._append(outcome, size)
 
     def next_frame(self) -> Response | None:
-        """All that is ready, up to the bounds of a frame; None where nothing is. `written` was called before."""
+        """All that is ready, up to the bounds of a frame; None if nothing is. `written` was called before."""
         large = self._large
         return large.next(self._chunk_frame, self._result_frame) if large.rota else self._result_frame()
 

@@ -138,7 +138,7 @@ Answer = DeliverResults | DeliverDone | Failure
 
 
 TimeLeft: TypeAlias = Callable[[], float | None]
-"""Seconds to the deadline of an rpc; None where it has none."""
+"""Seconds to the deadline of an rpc; None if it has none."""
 OVERDUE_WITHIN_S: Final = 0.02
 """A client ends its rpc at its own deadline, and the router learns of it shortly before its own timer expires."""
 

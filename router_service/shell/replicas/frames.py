@@ -185,7 +185,7 @@ class LinkFrames:
     # -- frames ------------------------------------------------------------------------------------------------------
 
     def next_frame(self) -> Request | None:
-        """What leaves now; None where nothing does."""
+        """What leaves now; None if nothing does."""
         waits = self._echo or self._cancels or self._takes or self._acks.is_due or self._replica.has_unsent_ops
         if waits and (frame := self._small_frame()) is not None:
             return frame

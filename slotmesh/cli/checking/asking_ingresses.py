@@ -196,7 +196,7 @@ def _context(tls: Tls | None) -> ssl.SSLContext:
 
 
 def _document(page: bytes) -> Any:
-    """None where it is none."""
+    """None if it is none."""
     try:
         return json.loads(page)
     except (ValueError, RecursionError):

@@ -340,7 +340,7 @@ def _of_ingress(answer: ServerAnswer, facts: IngressFacts) -> MeshFinding | None
         fix = "end the hold of the controller: `slotmesh status` shows how"
         return MeshFinding(Section.HTTP, Severity.WARNING, subject, text, fix)
     if facts.follows_controller is False:
-        text = f"ingress {address} does not hear a controller that leads: its routes may be old"
+        text = f"ingress {address} is not connected to a controller that leads: its routes may be old"
         fix = "see its log, and whether its --controller names all controllers"
         return MeshFinding(Section.HTTP, Severity.WARNING, subject, text, fix)
     return None

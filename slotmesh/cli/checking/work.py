@@ -206,7 +206,7 @@ def endpoints(seen: SeenMesh) -> Iterator[MeshFinding]:
             fix = f"`slotmesh traffic {endpoint.name} BACKEND=1`"
             yield MeshFinding(Section.ENDPOINTS, Severity.WARNING, subject, text, fix)
         elif missing := sorted({*traffic.weights, *traffic.shadows} - known):
-            text = f"{endpoint.name} leads to what there is not: {', '.join(missing)}"
+            text = f"{endpoint.name} leads to backends that do not exist: {', '.join(missing)}"
             fix = f"`slotmesh traffic {endpoint.name} BACKEND=1`, or apply these backends"
             yield MeshFinding(Section.ENDPOINTS, Severity.ERROR, subject, text, fix)
         else:
@@ -216,7 +216,7 @@ def endpoints(seen: SeenMesh) -> Iterator[MeshFinding]:
     named = {endpoint.name for endpoint in snapshot.endpoints}
     for route in seen.routes:
         if route.endpoint not in named:
-            text = f"route {route.path} leads to endpoint {route.endpoint}, which there is not: its requests get 404"
+            text = f"route {route.path} leads to endpoint {route.endpoint}, which does not exist: its requests get 404"
             fix = f"apply the endpoint, or `slotmesh delete {route_subject(route.path)}`"
             yield MeshFinding(Section.ENDPOINTS, Severity.WARNING, route_subject(route.path), text, fix)
     if not snapshot.endpoints:

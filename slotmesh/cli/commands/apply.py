@@ -49,9 +49,9 @@ def apply(
 
     Creates and updates backends and endpoints. What the file has not changed since it was applied last stays as it is
     now, be it that `slotmesh traffic` has changed it; what both have changed is a conflict: it is shown, and nothing is
-    changed without `--force`. What the file lacks stays as well, unless `--prune` is given. All errors of a file are
-    reported together, and then nothing is changed. On a terminal it waits until the backends of the file are ready; if one
-    is not in time, fails, or was taken back, now or after an earlier apply, it prints why, with exit status 3.
+    changed without `--force`. What the file lacks stays as well, unless `--prune` is given. If the file has errors, all
+    of them are reported, and nothing is changed. On a terminal it waits until the backends of the file are ready; if
+    one is not in time, fails, or was taken back, now or after an earlier apply, it prints why, with exit status 3.
 
     A file looks like this:
 

@@ -256,8 +256,8 @@ def bench(
     Quantiles are at most 2 % above the true ones. Calls that fail are counted by their reason, and are no times. One
     process makes the calls: it reaches some ten thousand a second, less where much else runs.
 
-    One call goes before all others, uncounted. Where there is no such endpoint or method, or the arguments are not
-    what it takes, that call is all: exit status 1.
+    One call goes before all others, uncounted. If there is no such endpoint or method, or the arguments do not fit,
+    no further call is made: exit status 1.
 
     Like this:
 

@@ -126,7 +126,7 @@ GivenMetadata = Annotated[
 Times = Annotated[
     int,
     typer.Option(
-        "--repeat", min=1, max=1_000_000, help="Make the call so often, one after another; a summary ends it."
+        "--repeat", min=1, max=1_000_000, help="Make this number of calls, one after another; a summary ends them."
     ),
 ]
 MayRepeat = Annotated[

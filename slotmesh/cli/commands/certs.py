@@ -118,8 +118,8 @@ def init(
 ) -> None:
     """Make an authority for development, and certificates for a controller, routers, replicas and an operator.
 
-    All use them with `--tls-dir DIR` or `SLOTMESH_TLS_DIR`. Who has DIR/ca.key can be anybody in this mesh: services
-    do not need it.
+    All use them with `--tls-dir DIR` or `SLOTMESH_TLS_DIR`. The holder of DIR/ca.key can issue any
+    identity of this mesh: services do not need it.
     """
     from slotmesh.cli import certificates  # noqa: PLC0415 - see above
 

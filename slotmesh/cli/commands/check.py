@@ -130,7 +130,7 @@ Patience = Annotated[
         parser=read_duration,
         metavar="DURATION",
         show_default=False,
-        help="While something is wrong, check again for so long, as 1m after an upgrade.",
+        help="Repeat the check until nothing is wrong, at most this long, as 1m after an upgrade.",
     ),
 ]
 

@@ -29,8 +29,8 @@ def get(
 ) -> None:
     """Print backends, endpoints and routes as they are.
 
-    As YAML it is a file that `slotmesh apply` takes: with what is in force now, by whichever client it was set. Settings that have
-    their defaults are left out.
+    As YAML it is a file that `slotmesh apply` takes: with what is in force now, including changes of other clients.
+    Settings that have their defaults are left out.
 
     Like this:
 

@@ -58,7 +58,7 @@ def _line(change: pb.ConfigurationChange, times: VersionTimes) -> str:
 
 
 def history(
-    most: Annotated[int, typer.Option("--most", min=1, max=10_000, help="The number of revisions, the newest ones.")] = 20,
+    most: Annotated[int, typer.Option("--most", min=1, max=10_000, help="How many revisions, newest first.")] = 20,
     as_document: AsJson = False,
     output: Output = OutputForm.TABLE,
     address: ControllerAddress = CONTROLLER,

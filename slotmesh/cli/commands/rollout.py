@@ -103,7 +103,7 @@ def undo(backend: BackendName, address: ControllerAddress = CONTROLLER) -> None:
 
 
 async def _follow(backend: str, patience: timedelta | None, address: str) -> tuple[pb.Rollout, bool]:
-    """The rollout, and whether it was waited for in vain. `patience`: how long to wait; None: not at all."""
+    """The rollout, and whether it is not complete in time. `patience`: how long to wait; None: not at all."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + (patience.total_seconds() if patience is not None else 0.0)
     async with Operator.at(address) as operator:

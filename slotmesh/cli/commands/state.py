@@ -67,7 +67,7 @@ def adopt(
     generation: which replicas there are, and who owns which keys, is learned from routers in any case. The controller
     ends then, and goes on when it is started again.
 
-    With `--from-members`, endpoints, traffic and what routers know of backends are those of the newest table that a
+    With `--from-members`, endpoints, traffic and the backends as routers know them are those of the newest table that a
     router holds, and the rest is from the file: apply the newest mesh.yaml before, which takes no effect until then.
     With `--discard-members` changes that the file does not have are lost: replicas of backends that it lacks drain.
 

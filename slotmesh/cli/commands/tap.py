@@ -202,7 +202,7 @@ def _tenant(text: str) -> str:
 
 Duration = Annotated[
     timedelta | None,
-    typer.Option(parser=read_duration, metavar="DURATION", help="End after so long, as 30s. Not given: at Ctrl-C."),
+    typer.Option(parser=read_duration, metavar="DURATION", help="End after this time, as 30s. Default: at Ctrl-C."),
 ]
 
 ShowsPayloads = Annotated[

@@ -27,7 +27,7 @@ _STDERR: Final = 2
 _OF_OPERATORS: Final = frozenset(
     f"SLOTMESH_{name}" for name in ("TLS_DIR", "TLS_CA", "TLS_CERT", "TLS_KEY", "TOKEN", "TOKEN_FILE")
 )
-"""Variables that say who connects. Children hear of certificates by flags."""
+"""Variables with the operator's identity. Children get certificates by flags."""
 
 
 class Child:

@@ -35,7 +35,7 @@ async def check_handler(handler: str, parent: ParentPipe) -> None:
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",
-        "slotmesh.cli.local.tether",
+        "slotmesh.cli.local.parent_watch",
         str(parent.fd),
         "replica_service",
         f"--describe={handler}",
@@ -224,10 +224,10 @@ def unnamed(mesh: Mesh) -> Mesh:
 
 def load_runnable(file: Path) -> Mesh:
     """The mesh of a file, for `slotmesh run`, which starts replicas. Raises InvalidSpec with every violation."""
-    return load_mesh(file, _run_mistakes)
+    return load_mesh(file, _run_violations)
 
 
-def _run_mistakes(mesh: Mesh) -> Iterator[SpecViolation]:
+def _run_violations(mesh: Mesh) -> Iterator[SpecViolation]:
     """What is wrong of a mesh that has nothing but what its file has."""
     text = "`slotmesh run` starts replicas, and needs what they run: give it as MODULE:NAME"
     yield from (SpecViolation(f"backends.{it.name}.handler", text) for it in mesh.backends if not it.handler)

@@ -148,7 +148,7 @@ def waiting_for(left: Sequence[str], sample: pb.GetSnapshotResponse | None, left
 
 
 async def _all_ended(children: Sequence[Child], within_s: float) -> None:
-    """Waits for their ends, at most so long."""
+    """Waits for their ends, at most `within_s`."""
     with suppress(TimeoutError):
         async with asyncio.timeout(within_s):
             await asyncio.gather(*(child.ended() for child in children))

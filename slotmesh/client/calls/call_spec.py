@@ -219,7 +219,7 @@ class CallSpec:
         self.encode: Callable[[tuple[Any, ...], Mapping[str, Any]], bytes] = self._encode
         """Raises EncodeError, a TypeError."""
         self.decode: Callable[[bytes], Any] | None = None
-        """None where the payload is the result. Raises DecodeError."""
+        """None if the payload is the result. Raises DecodeError."""
         self.decode_each: Callable[[list[bytes]], list[Any]] = list
         """As `decode`, for neighbours."""
         if wanted is PAYLOADS or wanted is EXECUTED_PAYLOADS:

@@ -34,7 +34,7 @@ class StopGenerations:
     """Which generations of lanes have failed in one session, as far as the client knows.
 
     Purpose: the mesh enforces the stop; the client does for calls that were not sent, and for calls that a new
-    connection would send again, to a router that does not know of the failure.
+    connection would send again, to a router that has not received the failure.
     Invariants: generations of a lane increase. A new generation is above all that have failed in the session, so that a
     lane object that was dropped for a while starts anew. Calls before the failed one are not affected.
     """

@@ -258,7 +258,7 @@ class DirectPlan:
     # -- time ------------------------------------------------------------------------------------------------------
 
     def next_deadline(self) -> float | None:
-        """When `time_passed` has something to do; None where nothing waits for time to pass."""
+        """When `time_passed` has something to do; None if nothing waits for time to pass."""
         due = self._deadlines.next_deadline()
         until = inf if due is None else due
         for place in self._idle:

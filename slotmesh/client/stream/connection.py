@@ -3,7 +3,7 @@
 Purpose: opens a stream when there are calls to send, and continues at another router with the unanswered calls when a
 router is lost, leaves or falls silent.
 Invariants: a call that was sent gets its outcome or is sent again; if the next router keeps no sessions, or the
-caller's identity has changed, it fails instead, executed=unknown. Calls fail for want of a router only when `Search`
+caller's identity has changed, it fails instead, executed=unknown. Calls fail for lack of a router only when `Search`
 has found none in time.
 Owner: the endpoint's `CallStream`.
 """

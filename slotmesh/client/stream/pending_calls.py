@@ -127,7 +127,7 @@ class PendingCalls:
 
     @property
     def first_wire(self) -> call_pb2.CallOptions | None:
-        """The options of the oldest unanswered call; None where there is none."""
+        """The options of the oldest unanswered call; None if there is none."""
         return next(iter(self._sent.values())).wire if self._sent else None
 
     def parts(self) -> list[SentPart]:

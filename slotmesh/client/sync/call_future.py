@@ -48,7 +48,7 @@ class CallFuture(Future[ResultT]):
 
     _inner: asyncio.Future[Any] | None = None
     """The future that it follows. Class attributes: a single call has neither."""
-    _is_told = False
+    _is_notified = False
     """Whether waits for several futures were informed of the cancel."""
 
     def __init__(self, work: ThreadWorkQueue) -> None:
@@ -65,8 +65,8 @@ class CallFuture(Future[ResultT]):
         if not super().cancel():
             return False
         with self._condition:
-            if not self._is_told:
-                self._is_told = True
+            if not self._is_notified:
+                self._is_notified = True
                 self.set_running_or_notify_cancel()
         if self._inner is not None:
             self._work.put(self, _drop_inner, None)

@@ -285,7 +285,7 @@ def _constrained(wanted: Any) -> Any:
 
 
 def _known_constraints(base: Any, constraints: Sequence[Any]) -> dict[str, Any] | None:
-    """As msgspec names them; None where one is of another kind."""
+    """As msgspec names them; None if one is of another kind."""
     kind = get_origin(base) or base
     if kind in {int, float}:
         names: Sequence[str] = _OF_NUMBERS

@@ -30,7 +30,7 @@ class ArrayType:
         """`family`: what the dtype must be a kind of, where the annotation does not name one, as `np.floating`."""
         self._family = family
         self.dtype = dtype
-        """None where there are several that will do."""
+        """None if there are several that will do."""
         name = str(dtype) if dtype is not None else getattr(family, "__name__", "")
         self._name = f"ndarray of {name}" if name else "ndarray"
 

@@ -70,7 +70,7 @@ class MadeOf(NamedTuple):
 
 @lru_cache(maxsize=1024)
 def made_of(wanted: Any) -> MadeOf | None:
-    """How the annotated type is made of one that msgspec knows; None where it is none of these."""
+    """How the annotated type is made of one that msgspec knows; None if it is none of these."""
     kind, arguments = get_origin(wanted) or wanted, get_args(wanted)
     if kind in _LISTS:
         return MadeOf(list[arguments or (Any,)], list)  # type: ignore[misc]  # made from the annotation

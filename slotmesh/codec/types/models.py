@@ -76,7 +76,7 @@ def codec_of(kind: Any) -> ModelCodec:
 
 
 def codec_of_value(value: Any) -> ModelCodec | None:
-    """How this model is dumped; None where it is none. Raises what `codec_of` does."""
+    """How this model is dumped; None if it is none. Raises what `codec_of` does."""
     kind: Any = type(value)
     return codec_of(kind) if is_model(kind) else None
 

@@ -14,7 +14,7 @@ from controller_service.core.observed.state import Observed, ObservedRouter, Rep
 from controller_service.core.observed.transitions import Hello
 from controller_service.core.partitions import Incarnation
 from controller_service.core.roster import CoveredTables, DepartedIncarnation, IncarnationRoster, ListedIncarnation
-from tests.unit.controller.brought_tables import NOW, TOLD, attached, life, listed, owner_of, table, take, with_router
+from tests.unit.controller.earlier_tables import NOW, TOLD, attached, life, listed, owner_of, table, take, with_router
 
 
 def with_links(observed: Observed, *ids: str, **facts: Any) -> Observed:
@@ -56,7 +56,7 @@ def test_a_process_that_was_found_running_is_the_replica_that_a_table_names(come
     replica = observed.replica("a")
     assert replica is not None
     assert (replica.launched, replica.pid, replica.must_fence_through) == (True, 7, 7)
-    assert not observed.elders
+    assert not observed.unresolved
     assert owner_of(state, 3) == (life("a"), 7)
 
 

@@ -18,7 +18,7 @@ from controller_service.core.reconciling.endpoints import (
 )
 from controller_service.core.roster import CoveredTables
 from slotmesh.calls.partitions import PARTITIONS
-from tests.unit.controller.brought_tables import (
+from tests.unit.controller.earlier_tables import (
     NOW,
     TOLD,
     E,
@@ -90,7 +90,7 @@ def test_what_runs_at_an_owner_that_may_keep_nothing_is_waited_for() -> None:
     owned = dict.fromkeys(range(10), (life("a"), 7))
     state, observed, _ = take(TOLD, Observed(), table([life("a")], owned))
     observed = fenced(attached(attached(observed, life("a"), generation="f"), life("b")), life("a"), 50, 3)
-    observed = transitions.told_to_drain(observed, "a", "why").observed
+    observed = transitions.drain_requested(observed, "a", "why").observed
     outcome = assign(state, observed)
     assert outcome.ownership is not None
     assert outcome.ownership.leaving_by_owner() == {life("a"): {3: 7}}
@@ -158,7 +158,7 @@ def test_epochs_that_a_late_replica_brings_are_overtaken() -> None:
     assert given is not None
     state = TOLD.apply(ChangeSet(put_ownership={"e": given}, epoch_floor=900))
     observed = fenced(attached(observed, life("a"), generation="f", newest_epoch=900), life("a"), 900)
-    observed = transitions.told_to_drain(observed, "b", "why").observed
+    observed = transitions.drain_requested(observed, "b", "why").observed
     told = assign(state, observed).ownership
     assert told is not None
     observed = routers.emptied(observed, life("b"), {"e": told.leaving_by_owner()[life("b")]}).observed

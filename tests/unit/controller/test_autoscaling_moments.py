@@ -113,7 +113,7 @@ def test_figures_are_of_all_routers_whichever_comes_first(order: Sequence[int]) 
         *(replace(ready, replica_id=name) for name in "12"),
         replace(ready, replica_id="3", state=ReplicaState.STARTING, max_ongoing=0),
         replace(ready, replica_id="4", gone=True),
-        replace(ready, replica_id="5", is_told_to_drain=True),
+        replace(ready, replica_id="5", is_drain_requested=True),
         replace(ready, replica_id="6", backend="other"),
     ]
     figures = figures_of("b", observed.with_replicas(replicas), 7, 100.0)

@@ -57,7 +57,7 @@ def test_nothing_follows_for_others(other: ObservedReplica) -> None:
 
 def test_the_second_of_two_under_one_id_is_found_as_well() -> None:
     elder = replace(SILENT, incarnation="elder")
-    observed = Observed().with_replica(replace(SILENT, suspect_since=None)).with_elders([elder])
+    observed = Observed().with_replica(replace(SILENT, suspect_since=None)).with_unresolved([elder])
     assert [*fenced(observed, END + 1.0, since=NEVER)] == [elder.owner]
 
 

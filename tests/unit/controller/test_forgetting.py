@@ -70,11 +70,11 @@ def test_a_link_of_any_router_speaks_against_it(
 
 
 def test_of_two_incarnations_the_silent_one_is_forgotten_and_the_other_one_goes_on() -> None:
-    observed = Observed().with_replica(replace(SILENT, suspect_since=None)).with_elders([ELDER])
+    observed = Observed().with_replica(replace(SILENT, suspect_since=None)).with_unresolved([ELDER])
     assert find(observed) == Forgettable(True, (OLD,))
     assert find(observed, "1") == Forgettable(True, (OLD,))
     assert find(observed, "2").refusal
-    assert find(Observed().with_replica(SILENT).with_elders([ELDER])).owners == (OLD, NEW)
+    assert find(Observed().with_replica(SILENT).with_unresolved([ELDER])).owners == (OLD, NEW)
 
 
 def test_what_has_ended_is_known_and_nothing_is_left_to_do() -> None:

@@ -194,9 +194,9 @@ def test_a_table_knows_more_of_the_same_process_only(known: str, said: str) -> N
         merged = after.replica("a")
         assert merged is not None
         assert (merged.launched, merged.pid, merged.template, merged.owner) == (True, 9, "t", OWNER)
-        assert not after.elders
+        assert not after.unresolved
     else:
-        assert set(after.elders) == {OWNER}
+        assert set(after.unresolved) == {OWNER}
         kept = after.replica("a")
         assert kept is not None
         assert (kept.incarnation, kept.pid) == ("", 9)

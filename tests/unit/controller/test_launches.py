@@ -12,7 +12,7 @@ from controller_service.core.observed.restarts import FIRST_INTERVAL_S, LONGEST_
 from controller_service.core.observed.state import Observed, ObservedReplica, ReplicaState
 from controller_service.core.observed.transitions import AttachRefused, Hello, NamesakeLives, ObservedReport
 from controller_service.core.reconciling.backends import (
-    START_PATIENCE_S,
+    START_TIMEOUT_S,
     Action,
     BackendOutcome,
     DrainReplica,
@@ -84,7 +84,7 @@ def test_one_that_was_started_with_other_settings_is_replaced_new_first() -> Non
 def test_one_whose_backend_nobody_has_named_yet_is_left_alone() -> None:
     observed = ready(found(Observed()), now=1.0, process="p")
     assert look(observed, 2.0, backend=None).actions == ()
-    drained = transitions.told_to_drain(observed, "a", "an operator asked for it").observed
+    drained = transitions.drain_requested(observed, "a", "an operator asked for it").observed
     assert of_kind(look(drained, 2.0, backend=None), DrainReplica), "unless an operator drains it"
     assert of_kind(look(observed, 2.0, backend=None, launches=False), DrainReplica), "or the controller ends"
 
@@ -105,8 +105,8 @@ def test_one_that_a_table_has_named_already_is_the_launchers_from_then_on() -> N
 
 def test_one_that_does_not_come_back_is_given_up_after_a_long_time() -> None:
     observed = found(Observed())
-    assert look(observed, START_PATIENCE_S - 1.0) == BackendOutcome(retry_after_s=1.0)
-    assert of_kind(look(observed, START_PATIENCE_S), KillReplica)
+    assert look(observed, START_TIMEOUT_S - 1.0) == BackendOutcome(retry_after_s=1.0)
+    assert of_kind(look(observed, START_TIMEOUT_S), KillReplica)
 
 
 # -- given up ----------------------------------------------------------------------------------------------------
@@ -145,7 +145,7 @@ def test_one_that_reports_again_in_time_stays() -> None:
 
 def test_one_that_drains_and_hangs_is_killed_and_leaves_no_place() -> None:
     observed = silent(ready(launched(Observed()), now=1.0), now=100.0)
-    observed = transitions.told_to_drain(observed, "a", "scale down").observed
+    observed = transitions.drain_requested(observed, "a", "scale down").observed
     assert of_kind(look(observed, 107.0), KillReplica)
     observed = launches.given_up(observed, "a", "silent", now=107.0).observed
     assert observed.unreplaced == ()

@@ -100,7 +100,7 @@ def test_replicas_that_die_in_service_are_replaced() -> None:
 @pytest.mark.parametrize("launches", [False, True])
 def test_a_backend_that_was_deleted_has_no_future(launches: bool) -> None:
     observed = say(start(Observed(), "a", 0.0), "a", READY, 1.0)
-    observed = transitions.told_to_drain(observed, "a", "deleted").observed
+    observed = transitions.drain_requested(observed, "a", "deleted").observed
     assert prospect(observed, None, launches=launches) is Prospect.NONE
 
 
@@ -109,7 +109,7 @@ def test_where_none_should_run_none_comes() -> None:
     assert prospect(Observed(), none) is Prospect.NONE
     observed = say(start(Observed(), "a", 0.0, none), "a", READY, 1.0)
     assert prospect(observed, none) is Prospect.UNKNOWN, "one is there"
-    observed = transitions.told_to_drain(observed, "a", "0 should run").observed
+    observed = transitions.drain_requested(observed, "a", "0 should run").observed
     assert prospect(observed, none) is Prospect.NONE
     assert prospect(Observed(), none, launches=False) is Prospect.UNKNOWN, "somebody else decides"
 

@@ -55,7 +55,7 @@ def silent() -> Observed:
 
 
 def draining() -> Observed:
-    return transitions.told_to_drain(attached(ready()), "a", "a test").observed
+    return transitions.drain_requested(attached(ready()), "a", "a test").observed
 
 
 def listed(now: float) -> Callable[[], Observed]:

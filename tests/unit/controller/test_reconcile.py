@@ -133,7 +133,7 @@ def balancing(state: Desired, observed: Observed, now: float) -> tuple[Desired, 
         return state, observed, 0
     known = state.ownership["e"].leaving if "e" in state.ownership else ()
     state = state.apply(ChangeSet(put_ownership={"e": outcome.ownership}))
-    observed = routers.told_to_leave(
+    observed = routers.handovers_changed(
         observed, {"e": outcome.ownership}, balancing={"e"} if outcome.balancing else (), now=now
     ).observed
     return state, observed, len(set(outcome.ownership.leaving).difference(known))

@@ -63,7 +63,7 @@ def test_one_death_is_bad_luck_and_three_in_a_row_are_a_crash_loop() -> None:
         failed_at_s=60.0,
         why="3 replicas have died one after another, the newest so: ValueError: no",
     )
-    asked = replica("a", **DEAD, restarts=LOOPING_AFTER, is_told_to_drain=True)
+    asked = replica("a", **DEAD, restarts=LOOPING_AFTER, is_drain_requested=True)
     assert look(asked).goes_back_to is None
     assert look(replica("a", **STARTING, restarts=LOOPING_AFTER)).goes_back_to == OLD
 

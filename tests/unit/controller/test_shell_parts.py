@@ -59,16 +59,16 @@ async def test_the_lease_watch_names_the_silent_and_only_them() -> None:
     silent: list[str] = []
     clock = FakeClock()
     watch = LeaseWatch(clock, lease_s=0.05, on_silent=silent.append)
-    watch.heard("quiet")
-    watch.heard("gone")
+    watch.renew("quiet")
+    watch.renew("gone")
     watch.end("gone")
     clock.advance(0.04)
-    watch.heard("talker")
+    watch.renew("talker")
     clock.advance(0.02)
     await wait_until(lambda: silent, what="silence")
     assert silent == ["quiet"]
     assert watch.is_heard("talker")
-    watch.heard("quiet")  # it came back
+    watch.renew("quiet")  # it came back
     clock.advance(0.06)
     await wait_until(lambda: len(silent) == 3, what="silence again")
     assert sorted(silent) == ["quiet", "quiet", "talker"]
@@ -80,7 +80,7 @@ async def test_who_stood_still_suspects_nobody_for_what_it_could_not_hear() -> N
     silent: list[str] = []
     clock = FakeClock()
     watch = LeaseWatch(clock, lease_s=0.05, on_silent=silent.append)
-    watch.heard("a")
+    watch.renew("a")
     clock.advance(STOOD_STILL_S + 0.06)
     await wait_until(lambda: watch.is_heard("a"), what="another lease")
     assert not silent

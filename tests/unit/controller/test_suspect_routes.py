@@ -12,7 +12,7 @@ from controller_service.core.reconciling.routes import build_routes
 from controller_service.core.routing import AnnouncedTable
 from slotmesh.spec.model import Backend, Endpoint, TrafficPolicy
 from tests.support.announced import as_announced
-from tests.unit.controller.brought_tables import TOLD, life, table, take
+from tests.unit.controller.earlier_tables import TOLD, life, table, take
 
 E = Endpoint(name="e", traffic=TrafficPolicy(weights={"v1": 1.0}))
 DESIRED = Desired().apply(ChangeSet(put_backends=(Backend(name="v1"), Backend(name="v2")), put_endpoints=(E,)))

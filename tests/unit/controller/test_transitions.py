@@ -80,7 +80,7 @@ def test_a_launched_replica_that_lives_keeps_its_place() -> None:
 
 
 def test_a_drained_replica_is_never_ready_again() -> None:
-    observed = transitions.told_to_drain(reported(attached(), READY), "a", "why").observed
+    observed = transitions.drain_requested(reported(attached(), READY), "a", "why").observed
     assert the_replica(observed).state is ReplicaState.DRAINING
     after = the_replica(reported(observed, replace(READY, max_ongoing=9)))
     assert (after.state, after.takes_calls, after.max_ongoing) == (ReplicaState.DRAINING, False, 9)
@@ -144,7 +144,7 @@ def test_a_failure_counts_when_it_is_reported_and_not_again_when_the_process_end
 
 
 def test_what_was_asked_to_end_does_not_count() -> None:
-    observed = transitions.told_to_drain(launched(), "a", "why").observed
+    observed = transitions.drain_requested(launched(), "a", "why").observed
     observed = launches.exited(observed, "a", "was killed by SIGTERM", failed=True, now=1.0).observed
     assert not observed.restarts
     assert the_replica(observed).state is ReplicaState.STOPPED
@@ -177,7 +177,7 @@ def test_who_is_started_in_place_of_another_counts_on_and_knows_how_that_one_end
 
 
 def test_who_was_told_to_end_leaves_no_place_and_a_new_configuration_counts_anew() -> None:
-    observed = transitions.told_to_drain(start(Observed(), "a"), "a", "enough").observed
+    observed = transitions.drain_requested(start(Observed(), "a"), "a", "enough").observed
     observed = end(observed, "a", "exited with status 0")
     assert history(observed, "a") == (0, "exited with status 0")
     assert history(start(observed, "b"), "b") == (0, "")
@@ -211,7 +211,7 @@ def test_the_signal_of_its_launcher_hides_no_order_of_the_controller(
     reports: str, reason: str, state: ReplicaState
 ) -> None:
     ready = reported(attached(A, launched()), READY)
-    ordered = transitions.told_to_drain(ready, "a", "1 should run").observed
+    ordered = transitions.drain_requested(ready, "a", "1 should run").observed
     assert the_replica(reported(ordered, ObservedReport(state=state, end_reason=reports))).end_reason == reason
 
 
@@ -219,6 +219,6 @@ def test_the_signal_of_its_launcher_hides_no_order_of_the_controller(
 def test_a_signal_of_another_process_stays_a_signal(*, is_ordered: bool) -> None:
     observed = reported(attached() if is_ordered else attached(A, launched()), READY)
     if is_ordered:  # it was started elsewhere: this controller sends it no signal
-        observed = transitions.told_to_drain(observed, "a", "an operator asked for it").observed
+        observed = transitions.drain_requested(observed, "a", "an operator asked for it").observed
     ending = ObservedReport(state=ReplicaState.DRAINING, end_reason="SIGTERM")
     assert the_replica(reported(observed, ending)).end_reason == "SIGTERM"

@@ -56,8 +56,8 @@ def starts(desired: Desired, observed: Observed, now: float) -> int:
 def test_the_first_roster_is_the_stored_one(seed: int, twins: bool) -> None:
     roster = random_roster(Random(seed), 1)
     if twins:  # a replica and its successor under one id, neither known to have ended
-        elder = replace(roster.members[0], elder=True)
-        twin = replace(elder, elder=False, owner=Incarnation(elder.owner.replica_id, "f" * 32))
+        elder = replace(roster.members[0], is_unresolved=True)
+        twin = replace(elder, is_unresolved=False, owner=Incarnation(elder.owner.replica_id, "f" * 32))
         members = (elder, twin, *roster.members[1:])
         roster = replace(roster, members=tuple(sorted(members, key=lambda it: it.owner)))
     desired = Desired().apply(ChangeSet(put_backends=(V1,), put_roster=roster))
@@ -69,10 +69,10 @@ def test_the_first_roster_is_the_stored_one(seed: int, twins: bool) -> None:
 def test_the_newer_of_two_under_one_id_may_attach_again() -> None:
     """The older one is not known to have ended, whichever comes first in the order of the roster."""
     for older, newer in (("1", "2"), ("2", "1")):
-        desired = stored(replace(member("a", older), elder=True), member("a", newer))
+        desired = stored(replace(member("a", older), is_unresolved=True), member("a", newer))
         observed = start(desired)
         assert [it.incarnation for it in observed.replicas()] == [newer * 32]
-        assert [it.incarnation for it in observed.elders] == [older * 32]
+        assert [it.incarnation for it in observed.unresolved] == [older * 32]
         hello = transitions.Hello(replica_id="a", incarnation=newer * 32, backend="v1")
         attached = transitions.attached(observed, hello, now=NOW, is_heard=True).observed
         assert [it.suspect_since for it in attached.replicas()] == [None]

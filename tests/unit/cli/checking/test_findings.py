@@ -313,7 +313,7 @@ def test_endpoints_that_lead_nowhere_or_to_what_there_is_not() -> None:
     assert one(replace(SEEN, snapshot=lost), Section.ENDPOINTS) == (
         Severity.ERROR,
         "endpoint/e",
-        "e leads to what there is not: x",
+        "e leads to backends that do not exist: x",
     )
     assert one(replace(SEEN, snapshot=replace(SNAPSHOT, endpoints=())), Section.ENDPOINTS)[0] is Severity.WARNING
 
@@ -344,4 +344,4 @@ def test_a_route_to_no_endpoint_is_told() -> None:
     )
     severity, subject, text = one(seen, Section.ENDPOINTS)
     assert (severity, subject) == (Severity.WARNING, "route/b")
-    assert text == "route /b leads to endpoint E, which there is not: its requests get 404"
+    assert text == "route /b leads to endpoint E, which does not exist: its requests get 404"

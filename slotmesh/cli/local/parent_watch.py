@@ -1,4 +1,4 @@
-"""`python -m slotmesh.cli.local.tether FD MODULE ARGUMENTS…`: runs a module that ends when its launcher does.
+"""`python -m slotmesh.cli.local.parent_watch FD MODULE ARGUMENTS…`: runs a module that ends when its launcher does.
 
 For a module that does not watch its launcher and may hang, such as one that imports users' code. FD is the launcher's
 `ParentPipe`; when its other end is closed, by SIGKILL of the launcher too, the process ends immediately.
@@ -23,6 +23,6 @@ def _end_with(fd: int) -> None:
 
 if __name__ == "__main__":
     _, fd, module, *arguments = sys.argv
-    threading.Thread(target=_end_with, args=(int(fd),), name="tether", daemon=True).start()
+    threading.Thread(target=_end_with, args=(int(fd),), name="parent-watch", daemon=True).start()
     sys.argv = [module, *arguments]
     runpy.run_module(module, run_name="__main__", alter_sys=True)
