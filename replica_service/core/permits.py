@@ -67,8 +67,8 @@ class Vacancies:
 
     A router whose call has ended learns of the free permit from the result. Routers with a report of no room do not,
     and if all were notified, calls of all but one would find none. So the router whose call ended has a head start, and
-    then one router after another is notified, a head start apart, until one sends a call. The router is drawn at random,
-    as is whether there is a head start at all: otherwise routers that always have calls to send would keep the permits
+    then one router after another is notified, a head start apart, until one sends a call. It is drawn at random, as is
+    whether there is a head start at all: otherwise routers that always have calls to send would keep the permits
     that they happen to have, and some of them would always have too few.
     """
 
