@@ -34,67 +34,26 @@ _MEMBERS: Final = ("controller", "router", "replica")
 """Kinds whose certificates are in the containers of services, where a command asks after their health."""
 _PANEL: Final = "Connection"
 
-_Dir = Annotated[
-    Path | None,
-    typer.Option(
-        "--tls-dir",
-        envvar="SLOTMESH_TLS_DIR",
-        metavar="DIR",
-        show_default=False,
-        rich_help_panel=_PANEL,
-        help="Connect by TLS, with ca.crt and the operator's certificate of this directory, as `slotmesh certs` makes.",
-    ),
-]
-_Ca = Annotated[
-    Path | None,
-    typer.Option(
-        "--tls-ca",
-        envvar="SLOTMESH_TLS_CA",
-        metavar="FILE",
-        show_default=False,
-        rich_help_panel=_PANEL,
-        help="PEM file with the certificates of trusted authorities; before that of --tls-dir.",
-    ),
-]
-_Cert = Annotated[
-    Path | None,
-    typer.Option(
-        "--tls-cert",
-        envvar="SLOTMESH_TLS_CERT",
-        metavar="FILE",
-        show_default=False,
-        rich_help_panel=_PANEL,
-        help="PEM file with the certificate to show, which --tls-key goes with; before that of --tls-dir.",
-    ),
-]
-_Key = Annotated[
-    Path | None,
-    typer.Option(
-        "--tls-key",
-        envvar="SLOTMESH_TLS_KEY",
-        metavar="FILE",
-        show_default=False,
-        rich_help_panel=_PANEL,
-        help="PEM file with its private key (mode 600).",
-    ),
-]
-_TokenFile = Annotated[
-    Path | None,
-    typer.Option(
-        "--token-file",
-        envvar="SLOTMESH_TOKEN_FILE",
-        metavar="FILE",
-        show_default=False,
-        rich_help_panel=_PANEL,
-        help="File with a bearer token (mode 600); or give the token itself by SLOTMESH_TOKEN. Only with TLS.",
-    ),
-]
+_HELP: Final = {
+    "tls_dir": "Use TLS, with ca.crt and the operator's certificate of this directory, as `slotmesh certs` makes.",
+    "tls_ca": "PEM file with the certificates of trusted authorities; before that of --tls-dir.",
+    "tls_cert": "PEM file with the certificate to show, which --tls-key goes with; before that of --tls-dir.",
+    "tls_key": "PEM file with its private key (mode 600).",
+    "token_file": "File with a bearer token (mode 600); or give the token itself by SLOTMESH_TOKEN. Only with TLS.",
+}
 _FLAGS: Final[dict[str, Any]] = {
-    "tls_dir": _Dir,
-    "tls_ca": _Ca,
-    "tls_cert": _Cert,
-    "tls_key": _Key,
-    "token_file": _TokenFile,
+    name: Annotated[
+        Path | None,
+        typer.Option(
+            f"--{name.replace('_', '-')}",
+            envvar=f"SLOTMESH_{name.upper()}",
+            metavar="DIR" if name == "tls_dir" else "FILE",
+            show_default=False,
+            rich_help_panel=_PANEL,
+            help=text,
+        ),
+    ]
+    for name, text in _HELP.items()
 }
 
 

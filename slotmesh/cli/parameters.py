@@ -76,6 +76,10 @@ ServerAddress = Annotated[
     ),
 ]
 
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what it would change, and change nothing.")]
+Yes = Annotated[
+    bool, typer.Option("--yes", "-y", help="Do not ask for confirmation, which is the default on a terminal.")
+]
 OneRouter = Annotated[
     str,
     typer.Option(

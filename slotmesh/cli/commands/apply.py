@@ -12,7 +12,7 @@ import typer
 
 from slotmesh.cli.console import WRONG_INPUT, CommandFailed, Output, OutputForm, complete, say
 from slotmesh.cli.operator import Operator
-from slotmesh.cli.parameters import CONTROLLER, ControllerAddress
+from slotmesh.cli.parameters import CONTROLLER, ControllerAddress, DryRun, Yes
 from slotmesh.cli.versions import times_for
 from slotmesh.cli.view.changes import conflicts, consequences, difference, printable_change
 from slotmesh.cli.waiting import (
@@ -33,13 +33,11 @@ def apply(
         bool, typer.Option("--prune", help="Delete the backends and endpoints that the file lacks.")
     ] = False,
     *,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what it would change, and change nothing.")] = False,
+    dry_run: DryRun = False,
     force: Annotated[
         bool, typer.Option("--force", help="The file overrides fields that another client has changed, too.")
     ] = False,
-    yes: Annotated[
-        bool, typer.Option("--yes", "-y", help="Do not ask, on a terminal, before anything changes.")
-    ] = False,
+    yes: Yes = False,
     wait: WaitForReady = None,
     timeout: Patience = DEFAULT_PATIENCE,
     output: Output = OutputForm.TABLE,

@@ -9,7 +9,16 @@ import typer
 
 from slotmesh.cli.console import CommandFailed, Output, OutputForm, complete, say
 from slotmesh.cli.operator import Operator
-from slotmesh.cli.parameters import BACKEND, CONTROLLER, ENDPOINT, ControllerAddress, configured_subject, unknown
+from slotmesh.cli.parameters import (
+    BACKEND,
+    CONTROLLER,
+    ENDPOINT,
+    ControllerAddress,
+    DryRun,
+    Yes,
+    configured_subject,
+    unknown,
+)
 from slotmesh.cli.view.changes import difference, printable_change, subjects_of
 from slotmesh.errors import SlotmeshError
 from slotmesh.spec.model import Mesh
@@ -27,10 +36,8 @@ def delete(
         ),
     ],
     *,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what it would delete, and delete nothing.")] = False,
-    yes: Annotated[
-        bool, typer.Option("--yes", "-y", help="Do not ask, on a terminal, before anything is deleted.")
-    ] = False,
+    dry_run: DryRun = False,
+    yes: Yes = False,
     output: Output = OutputForm.TABLE,
     address: ControllerAddress = CONTROLLER,
 ) -> None:

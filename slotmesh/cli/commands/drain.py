@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from functools import partial
-from typing import Annotated, TextIO
+from typing import Annotated
 
 import typer
 
-from slotmesh.cli.console import Output, OutputForm, Printable, complete, say
+from slotmesh.cli.console import Output, OutputForm, complete, say, write_subjects
 from slotmesh.cli.operator import Operator
 from slotmesh.cli.parameters import CONTROLLER, REPLICA, ControllerAddress, name_of, unknown
 from slotmesh.cli.snapshot import ENDED
@@ -61,11 +60,4 @@ async def _drain(replica_ids: list[str], patience: timedelta | None, output: Out
             with after_change(operator, "draining", "slotmesh status", patience):
                 await wait_until_ended(operator, set(replica_ids), patience)
     verb = "draining" if patience is None else "drained"
-    subjects = [f"{REPLICA}/{it}" for it in replica_ids]
-    Printable(table=partial(_print, verb, subjects), document=lambda: {verb: subjects}, names=lambda: subjects).write(
-        output
-    )
-
-
-def _print(verb: str, subjects: list[str], out: TextIO) -> None:
-    out.writelines(f"{verb:<9} {subject}\n" for subject in subjects)
+    write_subjects(output, verb, [f"{REPLICA}/{it}" for it in replica_ids])

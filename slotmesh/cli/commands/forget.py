@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import sys
-from functools import partial
-from typing import Annotated, Final, TextIO
+from typing import Annotated, Final
 
 import typer
 
-from slotmesh.cli.console import CommandFailed, Output, OutputForm, Printable, complete, say
+from slotmesh.cli.console import CommandFailed, Output, OutputForm, complete, say, write_subjects
 from slotmesh.cli.operator import Operator
-from slotmesh.cli.parameters import CONTROLLER, REPLICA, ControllerAddress, name_of, unknown
+from slotmesh.cli.parameters import CONTROLLER, REPLICA, ControllerAddress, Yes, name_of, unknown
 from slotmesh.errors import ReplicaNotFound, SlotmeshError
 
 RISK: Final = (
@@ -30,9 +29,7 @@ def forget(
         ),
     ],
     *,
-    yes: Annotated[
-        bool, typer.Option("--yes", "-y", help="Do not ask, on a terminal, before a replica is forgotten.")
-    ] = False,
+    yes: Yes = False,
     output: Output = OutputForm.TABLE,
     address: ControllerAddress = CONTROLLER,
 ) -> None:
@@ -68,10 +65,4 @@ async def _forget(replica_ids: list[str], asks: bool, output: OutputForm, addres
                 raise CommandFailed(
                     f"{error}\n{subjects[number]} was not forgotten; forgotten before: {before}"
                 ) from error
-    Printable(table=partial(_print, subjects), document=lambda: {"forgotten": subjects}, names=lambda: subjects).write(
-        output
-    )
-
-
-def _print(subjects: list[str], out: TextIO) -> None:
-    out.writelines(f"forgotten {subject}\n" for subject in subjects)
+    write_subjects(output, "forgotten", subjects)

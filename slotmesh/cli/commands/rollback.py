@@ -11,7 +11,7 @@ import typer
 
 from slotmesh.cli.console import Output, OutputForm, complete, say
 from slotmesh.cli.operator import Operator
-from slotmesh.cli.parameters import CONTROLLER, REVISION, ControllerAddress, name_of
+from slotmesh.cli.parameters import CONTROLLER, REVISION, ControllerAddress, DryRun, Yes, name_of
 from slotmesh.cli.versions import times_for
 from slotmesh.cli.view.changes import as_applied, consequences, difference, printable_change
 from slotmesh.cli.waiting import (
@@ -48,10 +48,8 @@ def rollback(
         ),
     ] = None,
     *,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what it would change, and change nothing.")] = False,
-    yes: Annotated[
-        bool, typer.Option("--yes", "-y", help="Do not ask, on a terminal, before anything is deleted.")
-    ] = False,
+    dry_run: DryRun = False,
+    yes: Yes = False,
     wait: WaitForReady = None,
     timeout: Patience = DEFAULT_PATIENCE,
     output: Output = OutputForm.TABLE,

@@ -10,7 +10,7 @@ import typer
 
 from slotmesh.cli.console import Output, OutputForm, complete, say
 from slotmesh.cli.operator import Operator
-from slotmesh.cli.parameters import BACKEND, CONTROLLER, ControllerAddress, name_of, unknown
+from slotmesh.cli.parameters import BACKEND, CONTROLLER, ControllerAddress, DryRun, name_of, unknown
 from slotmesh.cli.view.changes import difference, printable_change
 from slotmesh.cli.waiting import (
     DEFAULT_PATIENCE,
@@ -31,7 +31,7 @@ def scale(
         int, typer.Argument(metavar="N", min=0, help="How many replicas it should have.", show_default=False)
     ],
     *,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what it would change, and change nothing.")] = False,
+    dry_run: DryRun = False,
     wait: WaitForReady = None,
     timeout: Patience = DEFAULT_PATIENCE,
     output: Output = OutputForm.TABLE,

@@ -12,7 +12,7 @@ from slotmesh.cli.console import complete, say
 from slotmesh.cli.credentials import connects
 from slotmesh.cli.local.child import environment
 from slotmesh.cli.operator import Operator
-from slotmesh.cli.parameters import CONTROLLER, ControllerAddress
+from slotmesh.cli.parameters import CONTROLLER, ControllerAddress, Yes
 
 state = typer.Typer(name="state", no_args_is_help=True, help="The state file of a controller.")
 
@@ -57,7 +57,7 @@ def adopt(
     discard_members: Annotated[
         bool, typer.Option("--discard-members", help="The configuration is that of the state file.")
     ] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask, on a terminal, before it is decided.")] = False,
+    yes: Yes = False,
     address: ControllerAddress = CONTROLLER,
 ) -> None:
     """Decide what counts where members know a newer state than the controller's state file.

@@ -45,11 +45,9 @@ from slotmesh.cli.shifting import (
 from slotmesh.cli.snapshot import Snapshot
 from slotmesh.cli.view.replicas import readiness, shadow_troubles
 from slotmesh.cli.waiting import KnownRouters, after_change
-from slotmesh.spec.model import InvalidSpec, TrafficPolicy
+from slotmesh.spec.model import InvalidSpec
 from slotmesh.units import format_duration
 from slotmesh.v1 import controller_service_pb2 as pb
-
-_NONE = TrafficPolicy(weights={})
 
 
 def print_traffic(endpoint: str, revision: int, snapshot: Snapshot, shift: pb.TrafficShift | None, out: TextIO) -> None:
