@@ -103,7 +103,7 @@ async def test_all_mistakes_of_a_file_are_told_at_once_and_nothing_is_applied(tm
         )
         assert (wrong.status, wrong.out) == (2, "")
         heading, *mistakes = wrong.err.splitlines()
-        assert "4 mistakes" in heading
+        assert "4 errors" in heading
         told = [mistake.strip().partition(":")[0] for mistake in mistakes]
         assert told == [
             "backends.v1.colour",
