@@ -187,7 +187,7 @@ class Accounting:
             self._slots.vacate(run.slot, run.link)
 
     def executed(self, run: ReplicaRun, count: int) -> bool:
-        """Calls in an executor have ended, with success or not. Returns False if so many are not in one."""
+        """Calls in an executor have ended, with success or not. Returns False if fewer than `count` are in one."""
         if count > run.left - (run.hi - run.lo):
             self._report(run, CallEvent.EXECUTED)
             return False
