@@ -42,15 +42,15 @@ async def test_a_missing_replica_is_started_before_all_endpoints_of_a_large_chan
     async with running(launcher) as world:
         world.make_ready("a")
         await wait_until(lambda: world.is_assigned, what="the first assignment")
-        await world.store.commit(endpoints(300), expected_revision=world.store.read().revision)
-        await wait_until(lambda: owned(world) > 3, what="the first of them are planned")
+        await world.store.commit(endpoints(60), expected_revision=world.store.read().revision)
+        await wait_until(lambda: owned(world) > 3, timeout=20.0, what="the first of them are planned")
         started = len(launcher.started)
         backend = world.store.read().backends["v1"]
         more = ChangeSet(put_backends=(replace(backend, num_replicas=3),))
         await world.store.commit(more, expected_revision=world.store.read().revision)
-        await wait_until(lambda: len(launcher.started) > started, what="a start")
-        assert owned(world) < 300, "it did not wait for the rest"
-        await wait_until(lambda: owned(world) == 301, timeout=20.0, what="all of them")
+        await wait_until(lambda: len(launcher.started) > started, timeout=20.0, what="a start")
+        assert owned(world) < 60, "it did not wait for the rest"
+        await wait_until(lambda: owned(world) == 61, timeout=60.0, what="all of them")
 
 
 async def test_endpoints_that_do_not_differ_share_their_owners() -> None:
