@@ -19,7 +19,7 @@ from google.protobuf import duration_pb2
 
 from replica_service.convert.runs import MAX_KNOWN_BYTES, NO_OPTIONS, bad_request, disorder, options_from_wire
 from replica_service.core.call_metadata import ReplicaCallOptions, ReservedSlot
-from replica_service.core.events import AttachCame
+from replica_service.core.events import AttachReceived
 from replica_service.core.failures import SLOT_UNKNOWN
 from replica_service.core.runs import ReplicaRun, RouterPeer
 from slotmesh.calls.slot_tokens import format_token
@@ -276,7 +276,7 @@ def attachment_of(
     issuer: Issuer,
     identity: str,
     endpoints: Container[str] | None,
-) -> AttachCame | Failure:
+) -> AttachReceived | Failure:
     """Returns the event for a slot that a client attaches to its direct stream, or the failure if it is invalid.
 
     `identity`: the client's name. `endpoints`: those it may call; None: all.
@@ -287,7 +287,7 @@ def attachment_of(
         return secret
     if isinstance(ttl_s, Failure):
         return ttl_s
-    return AttachCame(link, wire.slot_id, secret, wire.endpoint, ttl_s)
+    return AttachReceived(link, wire.slot_id, secret, wire.endpoint, ttl_s)
 
 
 def slot_call_of(wire: direct_service_pb2.SlotCall, link: RouterPeer, now: float) -> tuple[ReplicaRun, Failure | None]:

@@ -21,7 +21,7 @@ from slotmesh.errors import Failure
 
 
 @dataclass(slots=True, eq=False)
-class RunsCame:
+class RunsReceived:
     """A router has sent runs: calls, or reservations of slots."""
 
     runs: Sequence[ReplicaRun]
@@ -38,7 +38,7 @@ class RunsCancelled:
 
 
 @dataclass(slots=True, eq=False)
-class PayloadCame:
+class PayloadReceived:
     """The payload of a run that waits for it is complete. No effect if the run has its outcome."""
 
     run: ReplicaRun
@@ -82,7 +82,7 @@ class LinkClosed:
 
 
 @dataclass(slots=True, eq=False)
-class DispatchCame:
+class DispatchReceived:
     """A caller has sent a call for a slot. If the call gets the slot, `run.slot` is set."""
 
     run: ReplicaRun
@@ -92,8 +92,8 @@ class DispatchCame:
 
 
 @dataclass(slots=True, eq=False)
-class RenewalCame:
-    """A caller has requested to renew a lease. The result is `AnswerRenewal`."""
+class RenewalReceived:
+    """A caller has requested to renew a lease. The result is `ReportRenewal`."""
 
     link: RouterPeer
     op_id: int
@@ -104,7 +104,7 @@ class RenewalCame:
 
 
 @dataclass(slots=True, eq=False)
-class ReleaseCame:
+class ReleaseReceived:
     """A caller has released a slot. No effect if the slot is not reserved any more."""
 
     secret: bytes
@@ -114,8 +114,8 @@ class ReleaseCame:
 
 
 @dataclass(slots=True, eq=False)
-class AttachCame:
-    """A client attaches a leased slot to its direct stream. The result is `AnswerAttach`."""
+class AttachReceived:
+    """A client attaches a leased slot to its direct stream. The result is `ReportAttach`."""
 
     link: RouterPeer
     number: int
@@ -128,7 +128,7 @@ class AttachCame:
 
 
 @dataclass(slots=True, eq=False)
-class SlotCallCame:
+class SlotCallReceived:
     """A client has sent a call for a slot that its stream holds. If the call gets the slot, `run.slot` is set."""
 
     run: ReplicaRun
@@ -145,7 +145,7 @@ class StreamRenewed:
 
 
 @dataclass(slots=True, eq=False)
-class DetachCame:
+class DetachReceived:
     """A client detaches a slot from its stream. A call that runs in it continues."""
 
     link: RouterPeer
@@ -271,20 +271,20 @@ class GraceEnded:
 Ended = CallsEnded | TurnEnded | TurnsEnded | BatchEnded | WorkReturned
 """Events that executors post."""
 ReplicaEvent = (
-    RunsCame
+    RunsReceived
     | RunsCancelled
-    | PayloadCame
+    | PayloadReceived
     | PayloadFailed
     | StampEchoed
     | SessionsMoved
     | LinkClosed
-    | DispatchCame
-    | RenewalCame
-    | ReleaseCame
-    | AttachCame
-    | SlotCallCame
+    | DispatchReceived
+    | RenewalReceived
+    | ReleaseReceived
+    | AttachReceived
+    | SlotCallReceived
     | StreamRenewed
-    | DetachCame
+    | DetachReceived
     | Ended
     | ReplicaTimePassed
     | BatchSettingsChanged
@@ -332,7 +332,7 @@ class Grant:
 
 
 @dataclass(slots=True, eq=False)
-class AnswerRenewal:
+class ReportRenewal:
     """Report the result of a renewal to its caller."""
 
     link: RouterPeer
@@ -343,7 +343,7 @@ class AnswerRenewal:
 
 
 @dataclass(slots=True, eq=False)
-class AnswerAttach:
+class ReportAttach:
     """Report to a client whether its direct stream holds the slot that it attached."""
 
     link: RouterPeer
@@ -354,7 +354,7 @@ class AnswerAttach:
 
 
 @dataclass(slots=True, eq=False)
-class TellDetached:
+class ReportDetached:
     """Report to a client that its direct stream no longer holds a slot."""
 
     link: RouterPeer
@@ -365,14 +365,14 @@ class TellDetached:
 
 
 @dataclass(slots=True, eq=False)
-class TellCapacity:
+class ReportCapacity:
     """Notify a router, whose last report stated no room, that there is room now."""
 
     link: RouterPeer
 
 
 @dataclass(slots=True, eq=False)
-class TellKeys:
+class CallKeyHook:
     """Call the handler's hook for a partition, then post `KeysGained` or `KeysLost`."""
 
     endpoint: str
@@ -390,5 +390,5 @@ class ReportDefect:
     what: str
 
 
-Report = AnswerRenewal | AnswerAttach | TellDetached | TellCapacity | TellKeys | ReportDefect
+Report = ReportRenewal | ReportAttach | ReportDetached | ReportCapacity | CallKeyHook | ReportDefect
 ReplicaCommand = WorkCommand | Refuse | Fail | Grant | Report

@@ -20,7 +20,7 @@ from collections.abc import Collection, Mapping
 from enum import Enum, auto
 from typing import Final
 
-from replica_service.core.events import KeysGained, KeysLost, ReplicaCommand, TellKeys
+from replica_service.core.events import CallKeyHook, KeysGained, KeysLost, ReplicaCommand
 from replica_service.core.lanes import Lanes
 from replica_service.core.runs import ReplicaLane, ReplicaRun
 
@@ -149,7 +149,7 @@ class KeyHoldings:
         holding = self._held.get(key)
         if holding is None:
             holding = self._held[key] = KeyHolding(run.endpoint, run.partition, run.owner_epoch)
-            self._out.append(TellKeys(holding.endpoint, holding.partition, holding.epoch, is_gain=True))
+            self._out.append(CallKeyHook(holding.endpoint, holding.partition, holding.epoch, is_gain=True))
         elif holding.phase is HoldingPhase.HELD:
             if run.owner_epoch <= holding.epoch:
                 return True
@@ -192,7 +192,7 @@ class KeyHoldings:
     def _lose_if_over(self, holding: KeyHolding) -> None:
         if holding.phase is HoldingPhase.LEAVING and not holding.running:
             holding.phase = HoldingPhase.LOSING
-            self._out.append(TellKeys(holding.endpoint, holding.partition, holding.epoch, is_gain=False))
+            self._out.append(CallKeyHook(holding.endpoint, holding.partition, holding.epoch, is_gain=False))
 
     # -- the handler -----------------------------------------------------------------------------------------------
 

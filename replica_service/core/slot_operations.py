@@ -19,17 +19,17 @@ from replica_service.core import failures
 from replica_service.core.call_metadata import ReservedSlot, SlotState
 from replica_service.core.ending import UnstartedCalls
 from replica_service.core.events import (
-    AnswerAttach,
-    AnswerRenewal,
-    AttachCame,
-    DetachCame,
-    DispatchCame,
+    AttachReceived,
+    DetachReceived,
+    DispatchReceived,
     Fail,
-    ReleaseCame,
-    RenewalCame,
-    SlotCallCame,
+    ReleaseReceived,
+    RenewalReceived,
+    ReportAttach,
+    ReportDetached,
+    ReportRenewal,
+    SlotCallReceived,
     StreamRenewed,
-    TellDetached,
 )
 from replica_service.core.runs import ReplicaRun, RouterPeer
 from replica_service.core.scheduler_state import SchedulerState
@@ -50,7 +50,7 @@ class GrantedSlotOperations:
         self._slots = state.slots
         self._unstarted = unstarted
 
-    def dispatch_came(self, event: DispatchCame, now: float) -> None:
+    def dispatch_received(self, event: DispatchReceived, now: float) -> None:
         run, slots = event.run, self._slots
         slot = failures.DRAINING if self._state.ended else slots.table.dispatch(event.secret, run.endpoint, now)
         if isinstance(slot, Failure):
@@ -70,12 +70,12 @@ class GrantedSlotOperations:
             failure = failures.no_such_method(run.options.method, methods)
             self._unstarted.answer_waiting(run, run.lo, run.hi, failure)
 
-    def renewal_came(self, event: RenewalCame, now: float) -> None:
+    def renewal_received(self, event: RenewalReceived, now: float) -> None:
         renewed = self._slots.table.renew(event.secret, event.lease_s, now)
         self._slots.due = -inf
-        self._out.append(AnswerRenewal(event.link, event.op_id, renewed))
+        self._out.append(ReportRenewal(event.link, event.op_id, renewed))
 
-    def release_came(self, event: ReleaseCame, now: float) -> None:
+    def release_received(self, event: ReleaseReceived, now: float) -> None:
         if self._slots.table.release(event.secret, now):
             self._permits.in_use -= 1
             self._slots.due = -inf
@@ -97,7 +97,7 @@ class HeldSlots:
         self._slots = state.slots
         self._operations = operations
 
-    def attach_came(self, event: AttachCame, now: float) -> None:
+    def attach_received(self, event: AttachReceived, now: float) -> None:
         link, number = event.link, event.number
         held = self._slots.held.setdefault(link, {})
         slot = _number_violation(number, held) or self._take(event, now)
@@ -105,9 +105,9 @@ class HeldSlots:
             slot.holder, slot.number = link, number
             held[number] = slot
         self._slots.due = -inf
-        self._out.append(AnswerAttach(link, number, slot if isinstance(slot, Failure) else None))
+        self._out.append(ReportAttach(link, number, slot if isinstance(slot, Failure) else None))
 
-    def slot_call_came(self, event: SlotCallCame, now: float) -> None:
+    def slot_call_received(self, event: SlotCallReceived, now: float) -> None:
         run, slots = event.run, self._slots
         held = slots.held.get(run.link)
         slot = None if held is None else held.get(event.number)
@@ -130,11 +130,11 @@ class HeldSlots:
                 slots.table.prolong(slot, now)
         slots.due = -inf
 
-    def detach_came(self, event: DetachCame, now: float) -> None:
+    def detach_received(self, event: DetachReceived, now: float) -> None:
         slot = self._slots.held.get(event.link, {}).pop(event.number, None)
         if slot is not None:
             self._let_go(slot, now)
-            self._out.append(TellDetached(event.link, event.number, None))
+            self._out.append(ReportDetached(event.link, event.number, None))
 
     def stream_ended(self, link: RouterPeer, now: float) -> None:
         """Releases the slots of a stream that has ended."""
@@ -146,9 +146,9 @@ class HeldSlots:
         for slot in self._slots.table.take_lapsed():
             link = slot.holder
             if isinstance(link, RouterPeer) and self._slots.held.get(link, {}).pop(slot.number, None) is not None:
-                self._out.append(TellDetached(link, slot.number, failures.SLOT_LAPSED))
+                self._out.append(ReportDetached(link, slot.number, failures.SLOT_LAPSED))
 
-    def _take(self, event: AttachCame, now: float) -> ReservedSlot | Failure:
+    def _take(self, event: AttachReceived, now: float) -> ReservedSlot | Failure:
         if self._state.ended:
             return failures.DRAINING
         return self._slots.table.hold(event.secret, event.endpoint, event.lease_s, now)
@@ -158,7 +158,7 @@ class HeldSlots:
             self._permits.in_use -= 1
             self._slots.due = -inf
 
-    def _fail(self, event: SlotCallCame, failure: Failure) -> None:
+    def _fail(self, event: SlotCallReceived, failure: Failure) -> None:
         self._out.append(Fail(event.run, event.run.lo, event.run.hi, failure))
         self._state.accounting.refused(event.run, event.run.lo)
 

@@ -19,7 +19,15 @@ from typing import Final
 from replica_service.core import failures
 from replica_service.core.call_states import CallState
 from replica_service.core.ending import Parking, UnstartedCalls
-from replica_service.core.events import Fail, Grant, PayloadCame, PayloadFailed, Refuse, RunsCame, TellCapacity
+from replica_service.core.events import (
+    Fail,
+    Grant,
+    PayloadFailed,
+    PayloadReceived,
+    Refuse,
+    ReportCapacity,
+    RunsReceived,
+)
 from replica_service.core.lanes import ON_BLOCKED, ON_CUT, ON_OFFERED, ON_TURN_BEGUN
 from replica_service.core.runs import ReplicaRun, StartTurn
 from replica_service.core.scheduler_state import SchedulerState
@@ -65,7 +73,7 @@ class RunIntake:
         self._vacancies = state.vacancies
         self._unstarted = unstarted
 
-    def runs_came(self, event: RunsCame, now: float) -> None:
+    def runs_received(self, event: RunsReceived, now: float) -> None:
         methods = self._methods
         for run in event.runs:
             if self._state.draining:
@@ -81,7 +89,7 @@ class RunIntake:
                 self._vacancies.came(run.link, now)
                 self._take(run)
 
-    def payload_came(self, event: PayloadCame, _now: float) -> None:
+    def payload_received(self, event: PayloadReceived, _now: float) -> None:
         run = event.run
         if run.state is not _UPLOADING or not self._accounting.uploaded(run):
             return
@@ -211,7 +219,7 @@ class Starting:
             self._grant(now)
         if self._vacancies.full:
             while (link := self._vacancies.due(now, has_room=self._permits.has_room)) is not None:
-                self._out.append(TellCapacity(link))
+                self._out.append(ReportCapacity(link))
         if slots.vacated:
             slots.forget_vacated(now)
 

@@ -16,9 +16,8 @@ from itertools import repeat, starmap
 
 from replica_service.convert import Issuer
 from replica_service.core.events import (
-    AnswerAttach,
-    AnswerRenewal,
     BatchSettingsChanged,
+    CallKeyHook,
     DrainBegan,
     EpochFenced,
     Fail,
@@ -32,13 +31,14 @@ from replica_service.core.events import (
     ReplicaCommand,
     ReplicaEvent,
     ReplicaTimePassed,
+    ReportAttach,
+    ReportCapacity,
     ReportDefect,
-    RunsCame,
+    ReportDetached,
+    ReportRenewal,
     RunsCancelled,
+    RunsReceived,
     SessionsMoved,
-    TellCapacity,
-    TellDetached,
-    TellKeys,
 )
 from replica_service.core.failures import DRAINING
 from replica_service.core.runs import ReplicaRun, RouterPeer, StartTurn
@@ -118,7 +118,7 @@ class Engine:
             lambda run, why: outcomes.failed(run, 0, 1, why),
         )
         self._timer = DeadlineTimer(clock.now, partial(self.post, ReplicaTimePassed()))
-        self.tell_keys: Callable[[TellKeys], object] = lambda _command: None
+        self.tell_keys: Callable[[CallKeyHook], object] = lambda _command: None
         """Calls the handler's hooks for keys, and posts their end. Used after `scheduler.hold_keys`."""
         self._links: dict[RouterPeer, Outbox] = {}
         self.at_drain: list[Callable[[], None]] = []
@@ -149,7 +149,7 @@ class Engine:
             runs = self.sessions.admit(runs)
         if self.traces is not None:
             self.traces.begin(runs)
-        self.post(RunsCame(runs))
+        self.post(RunsReceived(runs))
 
     def reconcile(self, questions: Iterable[Question]) -> list[tuple[str, int, SessionReport]]:
         """Returns the state of the calls of sessions that have moved to this router."""
@@ -320,13 +320,13 @@ class Engine:
                     self._end_unstarted(command)
                 case Grant():
                     self.slots.granted(command)
-                case AnswerRenewal():
+                case ReportRenewal():
                     self.slots.renewed(command)
-                case AnswerAttach(link=link) | TellDetached(link=link):
+                case ReportAttach(link=link) | ReportDetached(link=link):
                     link.outbox.slot_changed(command)
-                case TellCapacity(link=link):
+                case ReportCapacity(link=link):
                     link.outbox.tell_capacity()
-                case TellKeys():
+                case CallKeyHook():
                     self.tell_keys(command)
                 case ReportDefect(what=what):
                     self.counters.defects += 1

@@ -17,14 +17,14 @@ from replica_service import convert
 from replica_service.convert import Granted, Issuer, SlotReleased
 from replica_service.core.call_metadata import ReservedSlot
 from replica_service.core.events import (
-    AnswerRenewal,
-    DispatchCame,
+    DispatchReceived,
     Fail,
     Grant,
-    ReleaseCame,
-    RenewalCame,
+    ReleaseReceived,
+    RenewalReceived,
     ReplicaEvent,
-    RunsCame,
+    ReportRenewal,
+    RunsReceived,
 )
 from replica_service.core.failures import SLOT_UNKNOWN
 from replica_service.core.runs import ReplicaRun, RouterPeer
@@ -86,11 +86,11 @@ class Slots:
         for op in convert.slot_ops_of(frame, link, self.issuer, self._now()):
             match op:
                 case convert.ReserveOp():
-                    self._post(RunsCame([op.run]))
+                    self._post(RunsReceived([op.run]))
                 case convert.DispatchOp():
-                    self._post(DispatchCame(op.run, op.secret))
+                    self._post(DispatchReceived(op.run, op.secret))
                 case convert.RenewOp():
-                    self._post(RenewalCame(link, op.op_id, op.secret, op.ttl_s))
+                    self._post(RenewalReceived(link, op.op_id, op.secret, op.ttl_s))
                 case convert.ReleaseOp():
                     outbox.slot_answer(op.op_id, self.release(op.secret))
                 case convert.RejectedDispatch():
@@ -100,7 +100,7 @@ class Slots:
 
     def release(self, secret: bytes) -> SlotReleased:
         """Gives a slot back, if it is still reserved."""
-        self._post(ReleaseCame(secret))
+        self._post(ReleaseReceived(secret))
         return SlotReleased(self._scheduler.in_use, self._scheduler.max_ongoing)
 
     # -- commands, as the engine carries them out ------------------------------------------------------------------
@@ -110,7 +110,7 @@ class Slots:
         self.reservations[ReservationEnd.GRANTED] += 1
         command.run.link.outbox.slot_answer(command.run.first, Granted(command.slot, command.ongoing))
 
-    def renewed(self, command: AnswerRenewal) -> None:
+    def renewed(self, command: ReportRenewal) -> None:
         """A lease was prolonged or shortened, or is over."""
         answer = command.answer
         granted = Granted(answer, self._scheduler.in_use) if isinstance(answer, ReservedSlot) else answer

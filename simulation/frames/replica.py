@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from replica_service.core.call_metadata import ReplicaCallOptions
-from replica_service.core.events import CallsEnded, ReplicaCommand, ReplicaTimePassed, RunsCame
+from replica_service.core.events import CallsEnded, ReplicaCommand, ReplicaTimePassed, RunsReceived
 from replica_service.core.runs import ReplicaRun
 from replica_service.core.runs import RouterPeer as Near
 from replica_service.core.scheduler import ReplicaScheduler
@@ -117,7 +117,7 @@ class FramesReplica:
                 )
                 for each in batches
             ]
-            self._carry_out(self.core.step(RunsCame(runs), now))
+            self._carry_out(self.core.step(RunsReceived(runs), now))
 
         self.process.do(lambda: (cost_s, submit))
 

@@ -16,8 +16,8 @@ from replica_service.core.events import (
     Refuse,
     ReplicaCommand,
     ReplicaTimePassed,
-    RunsCame,
-    TellCapacity,
+    ReportCapacity,
+    RunsReceived,
 )
 from replica_service.core.runs import ReplicaRun
 from replica_service.core.runs import RouterPeer as Near
@@ -81,7 +81,7 @@ class QueuesReplica:
             )
             for batch in batches
         ]
-        self._carry_out(self.core.step(RunsCame(runs), now))
+        self._carry_out(self.core.step(RunsReceived(runs), now))
 
     def _carry_out(self, commands: list[ReplicaCommand]) -> None:
         kernel, ledger = self._kernel, self.ledger
@@ -97,7 +97,7 @@ class QueuesReplica:
                     run.link.outbox.refuse(list(range(run.first + lo, run.first + hi)), failure)
                 case Fail(run=run, lo=lo, hi=hi, failure=failure):
                     run.link.outbox.fail(list(range(run.first + lo, run.first + hi)), failure)
-                case TellCapacity(link=near):
+                case ReportCapacity(link=near):
                     near.outbox.tell_capacity()
                 case _:
                     raise Violation(f"{command} without lanes and batches")

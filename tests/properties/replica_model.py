@@ -10,19 +10,19 @@ from random import Random
 from replica_service.core.call_metadata import Weighed
 from replica_service.core.call_states import CallState
 from replica_service.core.events import (
-    AnswerAttach,
-    AnswerRenewal,
     BatchEnded,
+    CallKeyHook,
     CallsEnded,
     DrainBegan,
     Fail,
     Grant,
     Refuse,
     ReplicaCommand,
+    ReportAttach,
+    ReportCapacity,
     ReportDefect,
-    TellCapacity,
-    TellDetached,
-    TellKeys,
+    ReportDetached,
+    ReportRenewal,
     TurnEnded,
 )
 from replica_service.core.permits import CAPACITY_GAP_S
@@ -192,11 +192,11 @@ class ReplicaModel:
                         call.reason = failure.reason
                         if failure.reason is Reason.DEADLINE_IN_QUEUE:
                             assert call.deadline <= self.now
-                case Grant() | AnswerRenewal() | AnswerAttach() | TellDetached() | TellKeys():
+                case Grant() | ReportRenewal() | ReportAttach() | ReportDetached() | CallKeyHook():
                     pass  # only where there are slots: see `test_replica_slots.py`; or hooks: `test_key_holding.py`
                 case ReportDefect(what=what):
                     raise AssertionError(what)
-                case TellCapacity(link=link):
+                case ReportCapacity(link=link):
                     assert not link.closed
                     assert self.core.in_use + self.core.waiting < self.max_ongoing + self.prefetch
                     self.told_full.remove(link)

@@ -9,7 +9,14 @@ from random import Random
 from hypothesis import strategies as st
 
 from replica_service.core.call_metadata import ReplicaCallOptions, ReservedSlot, SlotState
-from replica_service.core.events import DispatchCame, Grant, ReleaseCame, ReplicaCommand, ReplicaTimePassed, StampEchoed
+from replica_service.core.events import (
+    DispatchReceived,
+    Grant,
+    ReleaseReceived,
+    ReplicaCommand,
+    ReplicaTimePassed,
+    StampEchoed,
+)
 from replica_service.core.runs import ReplicaLane, ReplicaRun
 from replica_service.core.work import StartCalls
 from slotmesh.errors import Reason
@@ -49,7 +56,7 @@ class ReplicaSlotsModel(ReplicaModel):
         if verdict is None:
             token.call = call
         in_use = self.core.in_use
-        self.carry_out(self.core.step(DispatchCame(run, token.slot.secret), self.now))
+        self.carry_out(self.core.step(DispatchReceived(run, token.slot.secret), self.now))
         if verdict is not None:
             assert (call.state, call.reason, run.slot) == ("failed", verdict, None)
             return
@@ -68,7 +75,7 @@ class ReplicaSlotsModel(ReplicaModel):
     def give_back(self, token: Token) -> None:
         self.leases_end()
         token.is_released |= token.is_reserved
-        commands = self.core.step(ReleaseCame(token.slot.secret), self.now)
+        commands = self.core.step(ReleaseReceived(token.slot.secret), self.now)
         assert (token.slot.state is SlotState.RELEASED) == token.is_released
         self.carry_out(commands)
 

@@ -15,24 +15,24 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from replica_service.core.call_metadata import ReplicaCallOptions, ReservedSlot, SlotState
 from replica_service.core.events import (
-    AnswerAttach,
-    AttachCame,
+    AttachReceived,
     CallsEnded,
-    DetachCame,
-    DispatchCame,
+    DetachReceived,
+    DispatchReceived,
     DrainBegan,
     Fail,
     Grant,
     LinkClosed,
     Refuse,
-    ReleaseCame,
+    ReleaseReceived,
     ReplicaCommand,
     ReplicaTimePassed,
-    RunsCame,
+    ReportAttach,
+    ReportDetached,
     RunsCancelled,
-    SlotCallCame,
+    RunsReceived,
+    SlotCallReceived,
     StreamRenewed,
-    TellDetached,
 )
 from replica_service.core.runs import ReplicaRun, RouterPeer
 from replica_service.core.scheduler import ReplicaScheduler
@@ -73,7 +73,7 @@ class HeldSlotsMachine(RuleBasedStateMachine):
         self.running: list[ReplicaRun] = []
         self.outcomes: dict[ReplicaRun, str] = {}
         self.sent: list[ReplicaRun] = []
-        self.attached: list[AnswerAttach] = []
+        self.attached: list[ReportAttach] = []
         self.is_draining = False
 
     def step(self, event: object) -> list[ReplicaCommand]:
@@ -94,9 +94,9 @@ class HeldSlotsMachine(RuleBasedStateMachine):
                         assert failure.executed is Executed.NO
                         self.outcomes[run] = failure.reason.value
                         self.ended(run)
-                case AnswerAttach():
+                case ReportAttach():
                     self.attached.append(command)
-                case TellDetached(link=link, number=number, failure=failure) if failure is not None:
+                case ReportDetached(link=link, number=number, failure=failure) if failure is not None:
                     found = [each for each in self.known if each.is_over and (each.link, each.number) == (link, number)]
                     assert found, "its lease is not over"
                 case _:
@@ -129,7 +129,7 @@ class HeldSlotsMachine(RuleBasedStateMachine):
         self.router.last_run_id += 1
         run = ReplicaRun(self.router, self.router.last_run_id, [b""], ReplicaCallOptions(), "e", self.now)
         run.lease_s = lease_s
-        self.step(RunsCame([run]))
+        self.step(RunsReceived([run]))
 
     @precondition(lambda self: self.known)
     @rule(data=st.data(), stream=st.integers(0, 1), number=st.integers(0, 3), lease_s=st.sampled_from(LEASES_S))
@@ -142,7 +142,7 @@ class HeldSlotsMachine(RuleBasedStateMachine):
             known.link, known.number, known.lease_s = link, number, lease_s
             if not self.is_draining:
                 known.expires_at = self.now + lease_s
-        self.step(AttachCame(link, number, known.slot.secret, "", lease_s))
+        self.step(AttachReceived(link, number, known.slot.secret, "", lease_s))
         answer = self.attached.pop()
         assert (answer.failure is None) == is_good
         assert (answer.link, answer.number) == (link, number)
@@ -156,10 +156,10 @@ class HeldSlotsMachine(RuleBasedStateMachine):
         known = self.at(link, number)
         if known is not None and known.call is None:
             known.call = run
-            self.step(SlotCallCame(run, number))
+            self.step(SlotCallReceived(run, number))
             assert (run in self.running) == (method == "plain"), "it has a permit, and waits for nobody"
             return
-        self.step(SlotCallCame(run, number))
+        self.step(SlotCallReceived(run, number))
         if known is not None:
             assert self.outcomes[run] == Reason.BAD_REQUEST
         else:
@@ -177,7 +177,7 @@ class HeldSlotsMachine(RuleBasedStateMachine):
     def detach(self, stream: int, number: int) -> None:
         if (known := self.at(self.streams[stream], number)) is not None:
             self.let_go(known)
-        self.step(DetachCame(self.streams[stream], number))
+        self.step(DetachReceived(self.streams[stream], number))
 
     @precondition(lambda self: self.known)
     @rule(data=st.data(), dispatches=st.booleans())
@@ -187,14 +187,14 @@ class HeldSlotsMachine(RuleBasedStateMachine):
         is_good = not known.is_over and known.link is None and known.call is None
         if not dispatches:
             known.is_over |= is_good
-            self.step(ReleaseCame(known.slot.secret))
+            self.step(ReleaseReceived(known.slot.secret))
             return
         self.router.last_run_id += 1
         run = ReplicaRun(self.router, self.router.last_run_id, [b"x"], ReplicaCallOptions(method="plain"), "", self.now)
         self.sent.append(run)
         if is_good:
             known.call = run
-        self.step(DispatchCame(run, known.slot.secret))
+        self.step(DispatchReceived(run, known.slot.secret))
         assert (run in self.running) == is_good
 
     # -- calls, streams, time --------------------------------------------------------------------------------------

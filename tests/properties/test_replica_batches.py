@@ -20,8 +20,8 @@ from replica_service.core.events import (
     LimitsChanged,
     ReplicaCommand,
     ReplicaTimePassed,
-    RunsCame,
     RunsCancelled,
+    RunsReceived,
 )
 from replica_service.core.runs import ReplicaRun, RouterPeer
 from replica_service.core.scheduler import ReplicaScheduler
@@ -176,7 +176,7 @@ class BatcherMachine(RuleBasedStateMachine):
             call = self.calls[run_id] = Call(run_id, self.now, weight)
             self.model.waiting.append(call)
         run = ReplicaRun(self.link, first, [b""] * len(weights), ReplicaCallOptions(method="batch"), "e", self.now)
-        self.carry_out(self.core.step(RunsCame([run]), self.now))
+        self.carry_out(self.core.step(RunsReceived([run]), self.now))
 
     @rule(seconds=st.sampled_from((0.125, 0.25, 0.5, 1.0, 2.0)))
     def time_passes(self, seconds: float) -> None:

@@ -24,11 +24,11 @@ from replica_service.core.events import (
     LimitsChanged,
     LinkClosed,
     PartitionsRevoked,
-    PayloadCame,
     PayloadFailed,
+    PayloadReceived,
     ReplicaTimePassed,
-    RunsCame,
     RunsCancelled,
+    RunsReceived,
     StampEchoed,
     TurnEnded,
     WorkReturned,
@@ -114,7 +114,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             to.next_id += count
             sent.append(run)
         before = self.model.core.in_use + self.model.core.waiting
-        self.model.carry_out(self.model.core.step(RunsCame(sent), self.model.now))
+        self.model.carry_out(self.model.core.step(RunsReceived(sent), self.model.now))
         if not any(run.options.ordering_key for run in sent):
             assert self.model.core.in_use + self.model.core.waiting <= max(
                 before, self.model.max_ongoing + self.model.prefetch
@@ -170,7 +170,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     def upload_ends(self, data: st.DataObject, is_spoiled: bool) -> None:
         run = data.draw(st.sampled_from(self.model.uploading()))
         if not is_spoiled:
-            self.model.carry_out(self.model.core.step(PayloadCame(run, b"late"), self.model.now))
+            self.model.carry_out(self.model.core.step(PayloadReceived(run, b"late"), self.model.now))
             assert run.state is not CallState.UPLOADING
             return
         self.model.carry_out(self.model.core.step(PayloadFailed(run, SPOILED), self.model.now))

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import invariant, precondition, rule
 
 from replica_service.core.call_metadata import ReplicaCallOptions
-from replica_service.core.events import AnswerRenewal, RenewalCame, RunsCame
+from replica_service.core.events import RenewalReceived, ReportRenewal, RunsReceived
 from slotmesh.calls.slot_tokens import MAX_LEASE_S
 from slotmesh.errors import Failure
 from tests.properties.replica_slots_model import ALWAYS, ReplicaSlotsModel
@@ -34,7 +34,7 @@ class SlotsMachine(SchedulerMachine):
         run = self.model.single(self.model.routers[router], ReplicaCallOptions(), "e", time_left_s)
         run.lease_s = lease_s
         before = self.model.core.in_use + self.model.core.waiting
-        self.model.carry_out(self.model.core.step(RunsCame([run]), self.model.now))
+        self.model.carry_out(self.model.core.step(RunsReceived([run]), self.model.now))
         assert self.model.core.in_use + self.model.core.waiting <= max(
             before, self.model.max_ongoing + self.model.prefetch
         )
@@ -57,8 +57,8 @@ class SlotsMachine(SchedulerMachine):
         self.model.leases_end()
         verdict = self.model.verdict_on(token)
         link = self.model.routers[0].link
-        commands = self.model.core.step(RenewalCame(link, 0, token.slot.secret, lease_s), self.model.now)
-        (renewed,) = [each.answer for each in commands if isinstance(each, AnswerRenewal)]
+        commands = self.model.core.step(RenewalReceived(link, 0, token.slot.secret, lease_s), self.model.now)
+        (renewed,) = [each.answer for each in commands if isinstance(each, ReportRenewal)]
         if verdict is None:
             assert renewed is token.slot
             token.expires_at = min(self.model.now + lease_s, token.slot.granted_at + MAX_LEASE_S)

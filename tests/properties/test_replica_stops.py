@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from replica_service import convert
-from replica_service.core.events import PayloadCame
+from replica_service.core.events import PayloadReceived
 from slotmesh.errors import Reason
 from slotmesh.v1 import call_pb2, replica_service_pb2
 from tests.support.examples import examples
@@ -141,7 +141,7 @@ async def execute(host: Hosting, batches: Sequence[Batch]) -> Model:
         await asyncio.sleep(0)
     for run_id, payload in sorted(late.items(), key=lambda each: each[0] % 3):
         run = host.link.waiting[run_id]
-        host.engine.post(PayloadCame(run, payload))
+        host.engine.post(PayloadReceived(run, payload))
         await asyncio.sleep(0)
     await host.answered(first - 1)
     return model

@@ -12,12 +12,12 @@ from itertools import count
 from replica_service.core.call_metadata import ReplicaCallOptions, SlotState
 from replica_service.core.events import (
     CallsEnded,
-    DispatchCame,
+    DispatchReceived,
     Fail,
     Grant,
     ReplicaCommand,
     ReplicaTimePassed,
-    RunsCame,
+    RunsReceived,
 )
 from replica_service.core.runs import ReplicaRun, RouterPeer
 from replica_service.core.scheduler import ReplicaScheduler
@@ -41,7 +41,7 @@ def test_of_an_expiry_and_a_dispatch_exactly_one_wins() -> None:
     for trial in range(TRIALS):
         reservation = ReplicaRun(link, 2 * trial + 1, [b""], OPTIONS, "e", now)
         reservation.lease_s = LEASE_S
-        (grant,) = scheduler.step(RunsCame([reservation]), now)
+        (grant,) = scheduler.step(RunsReceived([reservation]), now)
         assert isinstance(grant, Grant)
         slot = grant.slot
         ends_at = slot.expires_at
@@ -53,9 +53,9 @@ def test_of_an_expiry_and_a_dispatch_exactly_one_wins() -> None:
         outcome: list[ReplicaCommand] = []
         if is_told_first:
             assert scheduler.step(ReplicaTimePassed(), fires_at) == []
-            outcome = scheduler.step(DispatchCame(call, slot.secret), comes_at)
+            outcome = scheduler.step(DispatchReceived(call, slot.secret), comes_at)
         else:
-            outcome = scheduler.step(DispatchCame(call, slot.secret), comes_at)
+            outcome = scheduler.step(DispatchReceived(call, slot.secret), comes_at)
             assert scheduler.step(ReplicaTimePassed(), fires_at) == []
         now = ends_at + CLOSE_S
         assert scheduler.step(ReplicaTimePassed(), now) == []

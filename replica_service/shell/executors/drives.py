@@ -15,7 +15,7 @@ from collections.abc import AsyncGenerator, Callable, Generator
 from typing import Any, Final
 
 from replica_service.core.failures import CANCELLED
-from replica_service.shell.executors.generator_drives import Drive, Script, Stage
+from replica_service.shell.executors.generator_drives import Drive, DriveEnvironment, GeneratorRun
 from slotmesh.handlers.context import current_place
 
 STEP_S = 0.005
@@ -28,8 +28,8 @@ InThread = Callable[[Callable[[], None]], None]
 class AsyncDrive(Drive):
     """Steps one `async def` generator in a task of its own."""
 
-    def __init__(self, script: Script, stage: Stage) -> None:
-        super().__init__(script, stage)
+    def __init__(self, generator_run: GeneratorRun, environment: DriveEnvironment) -> None:
+        super().__init__(generator_run, environment)
         self._loop = asyncio.get_running_loop()
         self._task: asyncio.Task[None] | None = None
         self._room: asyncio.Future[None] | None = None
@@ -38,7 +38,7 @@ class AsyncDrive(Drive):
         """Whether the process ends, so that outcomes are not delivered any more."""
 
     def start(self) -> None:
-        self._task = self._loop.create_task(self._run(), context=self._stage.context.copy())
+        self._task = self._loop.create_task(self._run(), context=self._environment.context.copy())
 
     def resume(self) -> None:
         if self._room is not None and not self._room.done() and not self._is_full:
@@ -49,7 +49,7 @@ class AsyncDrive(Drive):
             self._task.cancel()
 
     def _post(self, callback: Callable[[], None]) -> None:
-        self._loop.call_soon(callback, context=self._stage.context)
+        self._loop.call_soon(callback, context=self._environment.context)
 
     def end(self) -> asyncio.Future[None] | None:
         self._is_ending = True
@@ -58,7 +58,7 @@ class AsyncDrive(Drive):
         return self._task
 
     async def _run(self) -> None:
-        current_place.set(self._script.place)
+        current_place.set(self._generator_run.place)
         generator = self._make()
         if self._begin():
             await self._serve(generator)
@@ -68,7 +68,7 @@ class AsyncDrive(Drive):
 
     def _finish(self) -> None:
         # Not in the handler's context.
-        self._stage.context.run(self._ended)
+        self._environment.context.run(self._ended)
 
     async def _serve(self, generator: AsyncGenerator[Any, None] | None) -> None:
         try:
@@ -90,11 +90,11 @@ class AsyncDrive(Drive):
         try:
             await generator.aclose()
         except BaseException as error:  # noqa: BLE001 - as above; only logged, since the outcome is known
-            self._stage.errors.failure_of(error, self._script.method)
+            self._environment.errors.failure_of(error, self._generator_run.method)
 
     async def _follow(self, generator: AsyncGenerator[Any, None]) -> None:
         """Steps the generator until it ends or no call takes more values."""
-        now, step = self._stage.now, generator.__anext__
+        now, step = self._environment.now, generator.__anext__
         until = now() + STEP_S
         awaited = step()
         while True:
@@ -135,9 +135,11 @@ class OwnLoopDrive(AsyncDrive):
     handler's loop.
     """
 
-    def __init__(self, script: Script, stage: Stage, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self, generator_run: GeneratorRun, environment: DriveEnvironment, loop: asyncio.AbstractEventLoop
+    ) -> None:
         """`loop` is the handler's."""
-        super().__init__(script, stage)
+        super().__init__(generator_run, environment)
         self._engine_loop = self._loop
         self._loop = loop
 
@@ -160,14 +162,14 @@ class OwnLoopDrive(AsyncDrive):
 
     def _pass_on(self, callback: Callable[[], None]) -> None:
         with contextlib.suppress(RuntimeError):  # the handler's loop has ended with all its tasks
-            # Only one thread can enter a context at a time, and the stage's context is the engine's.
-            self._loop.call_soon_threadsafe(callback, context=self._stage.context.copy())
+            # Only one thread can enter a context at a time, and the environment's context is the engine's.
+            self._loop.call_soon_threadsafe(callback, context=self._environment.context.copy())
 
     # -- on the handler's loop -------------------------------------------------------------------------------------
 
     def _post(self, callback: Callable[[], None]) -> None:
         with contextlib.suppress(RuntimeError):  # the engine's loop has ended
-            self._engine_loop.call_soon_threadsafe(callback, context=self._stage.context)
+            self._engine_loop.call_soon_threadsafe(callback, context=self._environment.context)
 
     def _finish(self) -> None:
         self._post(self._ended)
@@ -196,11 +198,11 @@ class ThreadDrive(Drive):
     that arrive meanwhile are not missed. `_serve` and its callees run in a thread.
     """
 
-    def __init__(self, script: Script, stage: Stage, in_thread: InThread) -> None:
-        super().__init__(script, stage)
+    def __init__(self, generator_run: GeneratorRun, environment: DriveEnvironment, in_thread: InThread) -> None:
+        super().__init__(generator_run, environment)
         self._loop = asyncio.get_running_loop()
         self._in_thread = in_thread
-        self._context = stage.context.copy()
+        self._context = environment.context.copy()
         self._generator: Generator[Any, None, None] | None = None
         self._is_paused = False
 
@@ -222,7 +224,7 @@ class ThreadDrive(Drive):
 
     def _post(self, callback: Callable[[], None]) -> None:
         with contextlib.suppress(RuntimeError):  # the loop has ended
-            self._loop.call_soon_threadsafe(callback, context=self._stage.context)
+            self._loop.call_soon_threadsafe(callback, context=self._environment.context)
 
     def _stinted(self) -> None:
         """Handles the end of a stint."""
@@ -241,7 +243,7 @@ class ThreadDrive(Drive):
 
     def _serve(self) -> None:
         if not self._has_begun:
-            current_place.set(self._script.place)
+            current_place.set(self._generator_run.place)
             self._generator = self._make()
             if not self._begin():
                 return
@@ -272,4 +274,4 @@ class ThreadDrive(Drive):
             try:
                 self._generator.close()
             except BaseException as error:  # noqa: BLE001 - as above; only logged, since the outcome is known
-                self._stage.errors.failure_of(error, self._script.method)
+                self._environment.errors.failure_of(error, self._generator_run.method)

@@ -184,7 +184,7 @@ def failure_of(run: ReplicaRun) -> Failure | None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stage:
+class DriveEnvironment:
     """What all drives of a replica share."""
 
     sink: OutcomeSink
@@ -196,7 +196,7 @@ class Stage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Script:
+class GeneratorRun:
     """One run of a generator, for a drive."""
 
     method: str
@@ -216,17 +216,17 @@ class Script:
 
 
 class Drive(ABC):
-    """One generator. `start` is called once; `then` of the script is called at the end."""
+    """One generator. `start` is called once; `then` of the generator_run is called at the end."""
 
-    def __init__(self, script: Script, stage: Stage) -> None:
-        self.recipients = script.recipients
-        self._script = script
-        self._stage = stage
-        self._only = script.recipients[0] if script.values_of is None else None
-        self._delivers_values = any(recipient.takes_values for recipient in script.recipients)
+    def __init__(self, generator_run: GeneratorRun, environment: DriveEnvironment) -> None:
+        self.recipients = generator_run.recipients
+        self._generator_run = generator_run
+        self._environment = environment
+        self._only = generator_run.recipients[0] if generator_run.values_of is None else None
+        self._delivers_values = any(recipient.takes_values for recipient in generator_run.recipients)
         self._has_begun = False
         self._leave: Callable[[], None] | None = None
-        """Called when the generator is closed; returned by `Script.enter`."""
+        """Called when the generator is closed; returned by `GeneratorRun.enter`."""
         self._is_over = False
         """The generator is not stepped any more."""
         self._error: BaseException | None = None
@@ -261,7 +261,7 @@ class Drive(ABC):
 
     def cancel(self, recipient: Recipient, unstarted: Failure | None, started: Failure) -> None:
         """Cancels the call with one of the two failures. `unstarted` None: a call that has not begun is not changed."""
-        with self._stage.lock:
+        with self._environment.lock:
             if not recipient.is_wanting or self._is_over:
                 return
             has_begun = self._has_begun
@@ -277,7 +277,7 @@ class Drive(ABC):
     def _deliver(self) -> None:
         """Sends pending values, and the outcomes of ended calls of a batch while others continue."""
         self._is_due = False  # before the first read: later values schedule it again
-        sink = self._stage.sink
+        sink = self._environment.sink
         for recipient in self.recipients:
             if recipient.is_delivered:
                 continue
@@ -288,23 +288,23 @@ class Drive(ABC):
     def _ended(self) -> None:
         """Delivers the outcomes after the generator was closed, or has not begun."""
         if not self._has_begun and self._is_wanted:
-            self._script.then(False)
+            self._generator_run.then(False)
             return
-        sink = self._stage.sink
+        sink = self._environment.sink
         for recipient in self.recipients:
             if recipient.is_delivered:
                 continue
             recipient.deliver(sink)
             self._deliver_outcome(recipient, recipient.verdict or (None if recipient.has_ended else self._failure))
-        self._script.then(True)
+        self._generator_run.then(True)
 
     def _deliver_outcome(self, recipient: Recipient, failure: Failure | None) -> None:
         """Delivers the outcome of a call, after all its values."""
         recipient.is_delivered = True
         if failure is not None:
-            self._stage.sink.failed(recipient.run, recipient.index, 1, failure)
+            self._environment.sink.failed(recipient.run, recipient.index, 1, failure)
         else:
-            recipient.end(self._stage.sink)
+            recipient.end(self._environment.sink)
 
     @property
     def _is_wanted(self) -> bool:
@@ -325,19 +325,19 @@ class Drive(ABC):
     def _make(self) -> Any | None:
         """Returns the new generator, or None if it could not be made and `_error` is set."""
         try:
-            return self._script.generate()
+            return self._generator_run.generate()
         except BaseException as error:  # noqa: BLE001 - nothing that a handler raises may end more than its call
             self._error = error
             return None
 
     def _begin(self) -> bool:
         """Begins, if it may. Called when the generator is made, right before its first step."""
-        with self._stage.lock:
-            if not self._is_wanted or not self._script.may_begin():
+        with self._environment.lock:
+            if not self._is_wanted or not self._generator_run.may_begin():
                 self._is_over = True
                 return False
             self._has_begun = True
-        self._leave = self._script.enter()
+        self._leave = self._generator_run.enter()
         return True
 
     def _accept(self, value: Any) -> bool:
@@ -355,7 +355,7 @@ class Drive(ABC):
 
     def _split(self, value: Any) -> bool:
         """Like `_accept`, for a batch: splits the value into one for each call."""
-        split = self._script.values_of
+        split = self._generator_run.values_of
         values = split(value) if split is not None else (value,)
         if isinstance(values, Failure):
             self._failure = values
@@ -370,7 +370,7 @@ class Drive(ABC):
         if ends_call(entry):
             recipient.has_ended = True
         elif is_exception(entry):
-            recipient.verdict = self._stage.errors.failure_of(entry, self._script.method)
+            recipient.verdict = self._environment.errors.failure_of(entry, self._generator_run.method)
         else:
             recipient.verdict = recipient.put(entry) or recipient.verdict
         if not recipient.is_wanting:
@@ -388,4 +388,4 @@ class Drive(ABC):
     def _raised(self, error: BaseException) -> None:
         """Fails the calls after the handler has raised, except cancelled ones."""
         if self._is_wanted:
-            self._failure = self._stage.errors.failure_of(error, self._script.method)
+            self._failure = self._environment.errors.failure_of(error, self._generator_run.method)

@@ -25,7 +25,14 @@ from replica_service.core.runs import ReplicaRun, RouterPeer, StartTurn
 from replica_service.core.work import Skip, StartBatch, StartCalls, StartNow, TurnClaims, WorkCommand, claim
 from replica_service.shell.executors.batches import BatchRun
 from replica_service.shell.executors.drives import AsyncDrive, InThread, OwnLoopDrive, ThreadDrive
-from replica_service.shell.executors.generator_drives import Drive, Recipient, Script, Stage, failure_of, recipient_of
+from replica_service.shell.executors.generator_drives import (
+    Drive,
+    DriveEnvironment,
+    GeneratorRun,
+    Recipient,
+    failure_of,
+    recipient_of,
+)
 from replica_service.shell.executors.protocol import CLOSE_S, OutcomeSink, deliver
 from replica_service.shell.handler.call_context import SinglePlace, base_context, batch_place
 from replica_service.shell.handler.failures import HandlerErrors
@@ -64,7 +71,9 @@ class GeneratorExecutor:
         self._in_thread = in_thread
         self._turns = TurnClaims()
         self._loop = asyncio.get_running_loop()
-        self._stage = Stage(sink=sink, errors=errors, now=now, context=base_context(), lock=threading.Lock())
+        self._environment = DriveEnvironment(
+            sink=sink, errors=errors, now=now, context=base_context(), lock=threading.Lock()
+        )
         self._is_cut_off = False
         """No call may begin any more."""
         self._running: dict[RouterPeer, dict[int, _Entry]] = {}
@@ -175,7 +184,7 @@ class GeneratorExecutor:
     def _drive_call(self, run: ReplicaRun, index: int, then: Callable[[bool], None]) -> None:
         method = self._methods[run.options.method]
         options, payload = run.options, run.payloads[index]
-        script = Script(
+        generator_run = GeneratorRun(
             method=method.name,
             generate=lambda: method.start(options.content_type)(payload),
             values_of=None,
@@ -185,7 +194,7 @@ class GeneratorExecutor:
             enter=lambda: entered(run),
             then=then,
         )
-        self._drive(method, script)
+        self._drive(method, generator_run)
 
     def _start_batch(self, batch: StartBatch) -> None:
         self._invoke(BatchRun(batch, self._methods[batch.method], self._now, failure_of), is_first=True)
@@ -208,7 +217,7 @@ class GeneratorExecutor:
             if self._is_cut_off or not left.may_begin:
                 return False
             if failed := left.take_failed():
-                self._loop.call_soon_threadsafe(deliver, failed, sink, context=self._stage.context)
+                self._loop.call_soon_threadsafe(deliver, failed, sink, context=self._environment.context)
             return True
 
         def then(has_begun: bool) -> None:
@@ -222,7 +231,7 @@ class GeneratorExecutor:
             batch.runner = left.begin(invocation)
             return batch.runner
 
-        script = Script(
+        generator_run = GeneratorRun(
             method=method.name,
             generate=generate,
             values_of=lambda value: invocation.checked(value, method),
@@ -232,41 +241,41 @@ class GeneratorExecutor:
             enter=lambda: entered_batch(invocation.parts, self._now()),
             then=then,
         )
-        self._drive(method, script)
+        self._drive(method, generator_run)
 
     # -- calls -----------------------------------------------------------------------------------------------------
 
-    def _drive(self, method: HandlerMethod, script: Script) -> None:
-        """Starts a drive for the script, and keeps it in `_running` until it ends."""
-        then, recipients = script.then, script.recipients
+    def _drive(self, method: HandlerMethod, generator_run: GeneratorRun) -> None:
+        """Starts a drive for the generator_run, and keeps it in `_running` until it ends."""
+        then, recipients = generator_run.then, generator_run.recipients
 
         def over(has_begun: bool) -> None:
             for recipient in recipients:
                 self._forget(recipient)
             then(has_begun)
 
-        script = replace(script, then=over)
+        generator_run = replace(generator_run, then=over)
         drive: Drive
         if method.kind.is_async:
-            drive = self._make_async_drive(script)
+            drive = self._make_async_drive(generator_run)
         else:
-            drive = ThreadDrive(script, self._stage, self._in_thread)
+            drive = ThreadDrive(generator_run, self._environment, self._in_thread)
         for recipient in recipients:
             run = recipient.run
             timer = None
             if run.deadline < inf:
                 left_s = max(run.deadline - self._now(), 0.0)
                 timer = self._loop.call_later(
-                    left_s, drive.cancel, recipient, EXPIRED, OVERDUE, context=self._stage.context
+                    left_s, drive.cancel, recipient, EXPIRED, OVERDUE, context=self._environment.context
                 )
             self._running.setdefault(run.link, {})[run.first + recipient.index] = _Entry(drive, recipient, timer)
         drive.start()
 
-    def _make_async_drive(self, script: Script) -> Drive:
+    def _make_async_drive(self, generator_run: GeneratorRun) -> Drive:
         handler_loop = self._handler_loop
         if handler_loop is None or not handler_loop.is_own:
-            return AsyncDrive(script, self._stage)
-        return OwnLoopDrive(script, self._stage, handler_loop.loop)
+            return AsyncDrive(generator_run, self._environment)
+        return OwnLoopDrive(generator_run, self._environment, handler_loop.loop)
 
     def _forget(self, recipient: Recipient) -> None:
         run = recipient.run

@@ -23,7 +23,7 @@ from enum import Enum
 from types import MappingProxyType
 from typing import Any, Final
 
-from replica_service.core.events import KeysGained, KeysLost, TellKeys
+from replica_service.core.events import CallKeyHook, KeysGained, KeysLost
 from replica_service.core.handler_health import FAILURES, HandlerHealth, HealthCommand, HealthSettings
 from replica_service.shell.handler.handler_loop import HandlerLoop
 from replica_service.shell.handler.loading import users_traceback
@@ -168,10 +168,10 @@ class KeyHooks:
         self._hooks = hooks
         self._timeout_s = timeout_s
         self._post = post
-        self._due: deque[TellKeys] = deque()
+        self._due: deque[CallKeyHook] = deque()
         self._task: asyncio.Task[None] | None = None
 
-    def take(self, command: TellKeys) -> None:
+    def take(self, command: CallKeyHook) -> None:
         """Calls the hook after the earlier ones."""
         self._due.append(command)
         if self._task is None or self._task.done():

@@ -18,7 +18,14 @@ import grpc
 
 from replica_service import convert
 from replica_service.convert import Issuer
-from replica_service.core.events import AnswerAttach, AttachCame, DetachCame, SlotCallCame, StreamRenewed, TellDetached
+from replica_service.core.events import (
+    AttachReceived,
+    DetachReceived,
+    ReportAttach,
+    ReportDetached,
+    SlotCallReceived,
+    StreamRenewed,
+)
 from replica_service.core.failures import CUT_OFF, ENDED
 from replica_service.core.runs import RouterPeer
 from replica_service.shell.engine import Engine
@@ -74,9 +81,9 @@ class AttachOutbox:
         """The client may send it elsewhere."""
         self.failed(first, count, failure)
 
-    def slot_changed(self, change: AnswerAttach | TellDetached) -> None:
+    def slot_changed(self, change: ReportAttach | ReportDetached) -> None:
         """The stream holds a slot, or does so no longer."""
-        to_wire = convert.attached_to_wire if isinstance(change, AnswerAttach) else convert.detached_to_wire
+        to_wire = convert.attached_to_wire if isinstance(change, ReportAttach) else convert.detached_to_wire
         self._tell(to_wire(change.number, change.failure))
 
     def tell_capacity(self) -> None:
@@ -151,7 +158,7 @@ class AttachStream:
                 await writer.room(MAX_BACKLOG_BYTES // 2)
         await self._engine.answered(self._link)
 
-    def _attachment_of(self, wire: direct_service_pb2.AttachSlot) -> AttachCame | Failure:
+    def _attachment_of(self, wire: direct_service_pb2.AttachSlot) -> AttachReceived | Failure:
         if failure := overlong_endpoint(wire.endpoint) or slot_refusal(wire.endpoint):
             return failure
         issuer = self._engine.slots.issuer
@@ -163,7 +170,7 @@ class AttachStream:
                 wire = request.call
                 run, failure = convert.slot_call_of(wire, self._link, self._now())
                 if failure is None:
-                    self._engine.post(SlotCallCame(run, wire.slot_id))
+                    self._engine.post(SlotCallReceived(run, wire.slot_id))
                 else:
                     self._engine.outcomes.failed(run, 0, 1, failure)
             case "renew":
@@ -175,11 +182,11 @@ class AttachStream:
                 number = request.attach.slot_id
                 event = self._attachment_of(request.attach)
                 if isinstance(event, Failure):
-                    self._link.outbox.slot_changed(AnswerAttach(self._link, number, event))
+                    self._link.outbox.slot_changed(ReportAttach(self._link, number, event))
                 else:
                     self._engine.post(event)
             case "detach":
-                self._engine.post(DetachCame(self._link, request.detach.slot_id))
+                self._engine.post(DetachReceived(self._link, request.detach.slot_id))
             case "open":
                 failure = Failure(
                     reason=Reason.BAD_REQUEST, message="open: the stream is open already", metadata={"field": "open"}

@@ -21,7 +21,7 @@ from math import inf
 
 from replica_service.convert import Granted, Issuer, SlotAnswer, SlotReleased, reservation_run
 from replica_service.core.call_metadata import ReplicaCallOptions, SlotState
-from replica_service.core.events import DispatchCame, RenewalCame, RunsCame
+from replica_service.core.events import DispatchReceived, RenewalReceived, RunsReceived
 from replica_service.core.failures import CUT_OFF, ENDED, EXPIRED, OVERDUE
 from replica_service.core.runs import ReplicaRun, RouterPeer
 from replica_service.shell.engine import Engine
@@ -263,7 +263,7 @@ class DirectSlots:
         """Restarts the lease of a slot."""
         answers: list[Granted | Failure] = []
         op_id = self._line.expect_slot(answers.append)
-        self._engine.post(RenewalCame(self._line.link, op_id, secret, ttl_s))
+        self._engine.post(RenewalReceived(self._line.link, op_id, secret, ttl_s))
         return answers[0]
 
     def release(self, secret: bytes) -> SlotReleased:
@@ -286,7 +286,7 @@ class DirectSlots:
         run = ReplicaRun(link, run_id, [payload], options, endpoint, now, deadline)
         timer = None
         try:
-            self._engine.post(DispatchCame(run, secret))
+            self._engine.post(DispatchReceived(run, secret))
             if timeout_s is not None:
                 timer = asyncio.get_running_loop().call_later(timeout_s, self._overdue, call, run)
             return await call.write(write, lambda: self._engine.take(link, (run_id,), (1,)))
@@ -313,7 +313,7 @@ class DirectSlots:
         if request_id:
             self._requests.add(request_id, reservation, now)
         run = reservation_run(link, op_id, terms.endpoint, terms.ttl_s, now, inf, terms.identity)
-        self._engine.post(RunsCame([run]))
+        self._engine.post(RunsReceived([run]))
         return reservation
 
 

@@ -18,7 +18,7 @@ import grpc
 
 from replica_service import convert
 from replica_service.core.call_states import CallState
-from replica_service.core.events import PayloadCame, PayloadFailed, StampEchoed
+from replica_service.core.events import PayloadFailed, PayloadReceived, StampEchoed
 from replica_service.core.runs import ReplicaRun, RouterPeer
 from replica_service.shell.engine import Engine
 from replica_service.shell.handler.rpc_requests import RouterRequests
@@ -69,7 +69,7 @@ class RouterUploads:
             return
         if is_complete:
             del self._under_way[chunk.call_id]
-            self._engine.post(PayloadCame(run, assembly.payload()))
+            self._engine.post(PayloadReceived(run, assembly.payload()))
 
     def forget(self, run_id: int) -> None:
         """Drops the payload of a call that has its outcome."""

@@ -11,7 +11,7 @@ from typing import Any
 
 from replica_service.convert import Granted
 from replica_service.core.call_metadata import ReplicaCallOptions
-from replica_service.core.events import DispatchCame, ReplicaTimePassed, StampEchoed
+from replica_service.core.events import DispatchReceived, ReplicaTimePassed, StampEchoed
 from replica_service.core.runs import ReplicaRun
 from replica_service.core.session_records import Record
 from replica_service.shell.links.direct_slots import DirectSlots, ReservationTerms
@@ -288,7 +288,7 @@ async def slots(host: Hosting, kind: Kind, is_whole: bool) -> None:
     host.engine.submit([calls(host, KINDS[0], rest)] if is_whole else [calls(host, KINDS[0], [it]) for it in rest])
     await wait_until(lambda: len(host.handler.started) == 3)
     run = calls(host, kind, [b"1"])
-    host.engine.post(DispatchCame(run, granted.slot.secret))
+    host.engine.post(DispatchReceived(run, granted.slot.secret))
     await host.answered(1)
     assert outcome_of(host, run.first) == b"1"
 

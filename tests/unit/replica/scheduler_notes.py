@@ -6,16 +6,16 @@ from math import inf
 
 from replica_service.core.call_metadata import ReplicaCallOptions, ReservedSlot
 from replica_service.core.events import (
-    AnswerAttach,
-    AnswerRenewal,
+    CallKeyHook,
     Fail,
     Grant,
     Refuse,
     ReplicaCommand,
+    ReportAttach,
+    ReportCapacity,
     ReportDefect,
-    TellCapacity,
-    TellDetached,
-    TellKeys,
+    ReportDetached,
+    ReportRenewal,
 )
 from replica_service.core.runs import ReplicaRun, RouterPeer, StartTurn
 from replica_service.core.scheduler import DEFAULT_KEYED_WINDOW, ReplicaScheduler
@@ -61,17 +61,17 @@ def told(commands: list[ReplicaCommand]) -> list[str]:
                 lines.append("batch " + ",".join(spans))
             case ReportDefect(what=what):
                 lines.append(f"defect: {what}")
-            case TellCapacity():
+            case ReportCapacity():
                 lines.append("tell capacity")
-            case TellKeys(partition=partition, epoch=epoch, is_gain=is_gain):
+            case CallKeyHook(partition=partition, epoch=epoch, is_gain=is_gain):
                 lines.append(f"{'gained' if is_gain else 'lost'} {partition} at {epoch}")
             case Grant(run=run):
                 lines.append(f"grant {run.first}")
-            case AnswerRenewal(op_id=op_id, answer=answer):
+            case ReportRenewal(op_id=op_id, answer=answer):
                 lines.append(f"{'prolong' if isinstance(answer, ReservedSlot) else 'fail'} {op_id}")
-            case AnswerAttach(number=number, failure=failure):
+            case ReportAttach(number=number, failure=failure):
                 lines.append(f"{'attach' if failure is None else 'fail'} {number}")
-            case TellDetached(number=number):
+            case ReportDetached(number=number):
                 lines.append(f"detached {number}")
             case Refuse() | Fail():
                 word = "refuse" if isinstance(command, Refuse) else "fail"

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from replica_service.convert import Issuer
-from replica_service.core.events import AnswerAttach
+from replica_service.core.events import ReportAttach
 from replica_service.core.runs import RouterPeer
 from replica_service.shell.links.attach_stream import FRAME_BYTES, AttachOutbox, Response
 from slotmesh.errors import Failure, Reason
@@ -34,6 +34,6 @@ async def test_each_frame_counts() -> None:
     outbox.failed(6, 1, Failure(reason=Reason.HANDLER_ERROR, message="z" * 1000))
     assert writer.backlog > 5 * FRAME_BYTES + 2500
     before = writer.backlog
-    outbox.slot_changed(AnswerAttach(RouterPeer(outbox=outbox, stream_id="s"), 1, None))
+    outbox.slot_changed(ReportAttach(RouterPeer(outbox=outbox, stream_id="s"), 1, None))
     assert writer.backlog > before + FRAME_BYTES
     writer.stop()

@@ -10,9 +10,9 @@ from replica_service.core.call_states import CALL_LIFE, LANE_LIFE, CallEvent, Ca
 from replica_service.core.events import (
     BatchEnded,
     CallsEnded,
-    PayloadCame,
+    PayloadReceived,
     ReportDefect,
-    RunsCame,
+    RunsReceived,
     TurnEnded,
     TurnsEnded,
     WorkReturned,
@@ -51,7 +51,7 @@ def test_each_event_can_happen() -> None:
 def test_calls_end_only_once() -> None:
     core, link = scheduler(max_ongoing=4), RouterPeer()
     calls = run(link, 1, 3)
-    core.step(RunsCame([calls]), 0.0)
+    core.step(RunsReceived([calls]), 0.0)
     core.step(CallsEnded(calls, 2), 0.0)
     before = counts(core, link)
     assert defects(core, CallsEnded(calls, 2)) == [
@@ -72,15 +72,15 @@ def test_calls_end_only_once() -> None:
 def test_a_run_is_accepted_only_once() -> None:
     core, link = scheduler(max_ongoing=4), RouterPeer()
     calls = run(link, 1, 1)
-    core.step(RunsCame([calls]), 0.0)
+    core.step(RunsReceived([calls]), 0.0)
     before = counts(core, link)
-    assert "'accepted' cannot happen" in defects(core, RunsCame([calls]))[0]
+    assert "'accepted' cannot happen" in defects(core, RunsReceived([calls]))[0]
     assert counts(core, link) == before
 
 
 def test_a_turn_ends_only_once() -> None:
     core, link = scheduler(), RouterPeer()
-    turn = turn_of(core.step(RunsCame([run(link, 1, 2, key="a")]), 0.0))
+    turn = turn_of(core.step(RunsReceived([run(link, 1, 2, key="a")]), 0.0))
     core.step(TurnEnded(turn, 2), 0.0)
     for event in (TurnEnded(turn, 2), TurnEnded(turn, 0), TurnsEnded([turn])):
         assert len(defects(core, event)) == 1
@@ -90,7 +90,7 @@ def test_a_turn_ends_only_once() -> None:
 
 def test_a_turn_that_ends_behind_its_calls_ends_with_them() -> None:
     core, link = scheduler(), RouterPeer()
-    turn = turn_of(core.step(RunsCame([run(link, 1, 2, key="a")]), 0.0))
+    turn = turn_of(core.step(RunsReceived([run(link, 1, 2, key="a")]), 0.0))
     assert len(defects(core, TurnEnded(turn, 3))) == 1
     assert counts(core, link) == (0,) * 7
 
@@ -98,7 +98,7 @@ def test_a_turn_that_ends_behind_its_calls_ends_with_them() -> None:
 def test_a_batch_ends_only_once() -> None:
     core, link = scheduler(), RouterPeer()
     batch = batch_of(
-        core.step(RunsCame([run(link, 1, 4, method="batch"), run(link, 9, 1, method="batch", key="a")]), 9.0)
+        core.step(RunsReceived([run(link, 1, 4, method="batch"), run(link, 9, 1, method="batch", key="a")]), 9.0)
     )
     core.step(BatchEnded(batch), 9.0)
     before = counts(core, link)
@@ -109,10 +109,10 @@ def test_a_batch_ends_only_once() -> None:
 
 def test_a_payload_that_is_not_awaited_has_no_effect() -> None:
     core, link = scheduler(max_ongoing=1), RouterPeer()
-    core.step(RunsCame([run(link, 1, 1)]), 0.0)
+    core.step(RunsReceived([run(link, 1, 1)]), 0.0)
     waiting = run(link, 2, 1)
-    core.step(RunsCame([waiting]), 0.0)
-    assert told(core.step(PayloadCame(waiting, b"other"), 0.0)) == []
+    core.step(RunsReceived([waiting]), 0.0)
+    assert told(core.step(PayloadReceived(waiting, b"other"), 0.0)) == []
     assert waiting.payloads != [b"other"]
 
 

@@ -12,18 +12,18 @@ import pytest
 
 from replica_service.core.call_metadata import ReplicaCallOptions, Weighed
 from replica_service.core.events import (
-    AnswerAttach,
-    AnswerRenewal,
-    AttachCame,
+    AttachReceived,
     BatchEnded,
-    DispatchCame,
+    DispatchReceived,
     Fail,
     Refuse,
-    RenewalCame,
+    RenewalReceived,
     ReplicaCommand,
     ReplicaTimePassed,
-    RunsCame,
-    SlotCallCame,
+    ReportAttach,
+    ReportRenewal,
+    RunsReceived,
+    SlotCallReceived,
 )
 from replica_service.core.runs import ReplicaRun, RouterPeer
 from replica_service.core.scheduler import ReplicaScheduler
@@ -54,7 +54,7 @@ def reserved(core: ReplicaScheduler, link: RouterPeer, lease_s: float, now: floa
     link.last_run_id += 1
     wish = ReplicaRun(link, link.last_run_id, [b""], ReplicaCallOptions(), "e", now)
     wish.lease_s = lease_s
-    core.step(RunsCame([wish]), now)
+    core.step(RunsReceived([wish]), now)
     return list(core.slots._by_secret)[-1]
 
 
@@ -63,24 +63,26 @@ def reserved(core: ReplicaScheduler, link: RouterPeer, lease_s: float, now: floa
 
 def _permits_and_prefetch(amount: int) -> bool:
     core = scheduler(max_ongoing=4, prefetch=2)
-    core.step(RunsCame([run(RouterPeer(), 1, 3)]), 0.0)
-    return refused_in(core.step(RunsCame([run(RouterPeer(), 1, amount - 3)]), 0.0)) == 0
+    core.step(RunsReceived([run(RouterPeer(), 1, 3)]), 0.0)
+    return refused_in(core.step(RunsReceived([run(RouterPeer(), 1, amount - 3)]), 0.0)) == 0
 
 
 def _keyed_window(amount: int) -> bool:
     core, link = scheduler(keyed_window=6), RouterPeer()
-    core.step(RunsCame([run(RouterPeer(), 1, 6, key="k")]), 0.0)  # another router's window is its own
-    commands = core.step(RunsCame([run(link, 1, 3, key="k"), run(link, 4, amount - 3, key="j")]), 0.0)
+    core.step(RunsReceived([run(RouterPeer(), 1, 6, key="k")]), 0.0)  # another router's window is its own
+    commands = core.step(RunsReceived([run(link, 1, 3, key="k"), run(link, 4, amount - 3, key="j")]), 0.0)
     return refused_in(commands) == 0
 
 
 def _slots_of_a_stream(amount: int) -> bool:
     core, router, stream = slotted(amount), RouterPeer(), RouterPeer()
-    answers: list[AnswerAttach] = []
+    answers: list[ReportAttach] = []
     for number in range(1, amount + 1):
         secret = reserved(core, router, 100.0, 0.0)
         answers += [
-            it for it in core.step(AttachCame(stream, number, secret, "e", 100.0), 0.0) if isinstance(it, AnswerAttach)
+            it
+            for it in core.step(AttachReceived(stream, number, secret, "e", 100.0), 0.0)
+            if isinstance(it, ReportAttach)
         ]
     assert [it.failure for it in answers[:-1]] == [None] * (amount - 1)
     return answers[-1].failure is None
@@ -89,8 +91,8 @@ def _slots_of_a_stream(amount: int) -> bool:
 def _calls_that_fill_a_batch(amount: int) -> bool:
     """Whether a batch waits for more."""
     core = scheduler(max_ongoing=10, max_batch_size=3)
-    commands = core.step(RunsCame([run(RouterPeer(), 1, 1, method="batch")]), 0.0)
-    commands += core.step(RunsCame([run(RouterPeer(), 1, amount, method="batch")]), 0.0)
+    commands = core.step(RunsReceived([run(RouterPeer(), 1, 1, method="batch")]), 0.0)
+    commands += core.step(RunsReceived([run(RouterPeer(), 1, amount, method="batch")]), 0.0)
     return not any(isinstance(it, StartBatch) for it in commands)
 
 
@@ -104,13 +106,15 @@ def weighing(each: float, max_batch_size: int) -> ReplicaScheduler:
 def _weight_that_fills_a_batch(amount: int) -> bool:
     """Whether a batch waits for more: each call weighs a half."""
     core = weighing(0.5, 5)
-    commands = core.step(RunsCame([run(RouterPeer(), 1, amount, method="batch")]), 0.0)
+    commands = core.step(RunsReceived([run(RouterPeer(), 1, amount, method="batch")]), 0.0)
     return not any(isinstance(it, StartBatch) for it in commands)
 
 
 def _weight_of_one_call(amount: int) -> bool:
     core = weighing(float(amount), 5)
-    return not any(isinstance(it, Fail) for it in core.step(RunsCame([run(RouterPeer(), 1, 1, method="batch")]), 0.0))
+    return not any(
+        isinstance(it, Fail) for it in core.step(RunsReceived([run(RouterPeer(), 1, 1, method="batch")]), 0.0)
+    )
 
 
 def _kept_bytes(amount: int) -> bool:
@@ -170,10 +174,10 @@ def test_a_batch_is_cut_in_time_while_fewer_than_the_most_run(running: int) -> N
     core, link = ReplicaScheduler({"batch": BatchControl(settings)}, max_ongoing=100), RouterPeer()
     batches: list[StartBatch] = []
     for at in range(running):
-        commands = core.step(RunsCame([run(link, 1 + 2 * at, 2, method="batch")]), 0.0)
+        commands = core.step(RunsReceived([run(link, 1 + 2 * at, 2, method="batch")]), 0.0)
         batches += [it for it in commands if isinstance(it, StartBatch)]
     assert len(batches) == running
-    core.step(RunsCame([run(link, 50, 1, method="batch", arrived=1.0)]), 1.0)
+    core.step(RunsReceived([run(link, 50, 1, method="batch", arrived=1.0)]), 1.0)
     assert core.next_deadline() == (1.0 + GATHER_S if running < 3 else None)
     if running == 3:
         core.step(BatchEnded(batches[1]), 1.0)
@@ -189,7 +193,7 @@ def _attach(now: float) -> bool:
     core = slotted()
     secret = reserved(core, RouterPeer(), 10.0, 0.0)
     (answer,) = (
-        it for it in core.step(AttachCame(RouterPeer(), 1, secret, "e", 5.0), now) if isinstance(it, AnswerAttach)
+        it for it in core.step(AttachReceived(RouterPeer(), 1, secret, "e", 5.0), now) if isinstance(it, ReportAttach)
     )
     return answer.failure is not None and answer.failure.reason is Reason.SLOT_EXPIRED
 
@@ -198,23 +202,23 @@ def _call_in_a_held_slot(now: float) -> bool:
     """The lease that counts is that of the stream: 10 s from the hand-over."""
     core, stream = slotted(), RouterPeer()
     secret = reserved(core, RouterPeer(), 3.0, 0.0)
-    core.step(AttachCame(stream, 1, secret, "e", 10.0), 0.0)
+    core.step(AttachReceived(stream, 1, secret, "e", 10.0), 0.0)
     stream.last_run_id += 1
-    failed = [it for it in core.step(SlotCallCame(run(stream, 1, 1), 1), now) if isinstance(it, Fail)]
+    failed = [it for it in core.step(SlotCallReceived(run(stream, 1, 1), 1), now) if isinstance(it, Fail)]
     return [it.failure.reason for it in failed] == [Reason.SLOT_EXPIRED]
 
 
 def _dispatch(now: float) -> bool:
     core, link = slotted(), RouterPeer()
     secret = reserved(core, link, 10.0, 0.0)
-    failed = [it for it in core.step(DispatchCame(run(link, 2, 1), secret), now) if isinstance(it, Fail)]
+    failed = [it for it in core.step(DispatchReceived(run(link, 2, 1), secret), now) if isinstance(it, Fail)]
     return [it.failure.reason for it in failed] == [Reason.SLOT_EXPIRED]
 
 
 def _renewal(now: float) -> bool:
     core, link = slotted(), RouterPeer()
     secret = reserved(core, link, 10.0, 0.0)
-    (answer,) = (it for it in core.step(RenewalCame(link, 7, secret, 5.0), now) if isinstance(it, AnswerRenewal))
+    (answer,) = (it for it in core.step(RenewalReceived(link, 7, secret, 5.0), now) if isinstance(it, ReportRenewal))
     return isinstance(answer.answer, Failure)
 
 
@@ -239,7 +243,7 @@ def _end_is_remembered(now: float) -> bool:
 
 def _wait_for_a_batch(now: float) -> bool:
     core = scheduler(max_ongoing=10, max_batch_size=5)
-    core.step(RunsCame([run(RouterPeer(), 1, 2, method="batch")]), 0.0)
+    core.step(RunsReceived([run(RouterPeer(), 1, 2, method="batch")]), 0.0)
     return any(isinstance(it, StartBatch) for it in core.step(ReplicaTimePassed(), now))
 
 

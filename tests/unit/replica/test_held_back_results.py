@@ -6,7 +6,7 @@ import pytest
 
 from replica_service.convert import Issuer
 from replica_service.core.call_metadata import ReplicaCallOptions
-from replica_service.core.events import RunsCame
+from replica_service.core.events import RunsReceived
 from replica_service.core.permits import PermitCapacity
 from replica_service.core.runs import ReplicaRun, RouterPeer
 from replica_service.core.scheduler import ReplicaScheduler
@@ -75,7 +75,7 @@ async def test_in_a_hurry_nothing_waits() -> None:
 
 async def test_while_permits_are_free_nothing_is_about_to_end_as_only_results_bring_more() -> None:
     core, link = ReplicaScheduler({"": None}, max_ongoing=4, prefetch=4), RouterPeer()
-    core.step(RunsCame([ReplicaRun(link, 1, [b""] * 3, ReplicaCallOptions(), "e", 0.0)]), 0.0)
+    core.step(RunsReceived([ReplicaRun(link, 1, [b""] * 3, ReplicaCallOptions(), "e", 0.0)]), 0.0)
     assert core.about_to_end(link) == 0
-    core.step(RunsCame([ReplicaRun(link, 10, [b""] * 3, ReplicaCallOptions(), "e", 0.0)]), 0.0)
+    core.step(RunsReceived([ReplicaRun(link, 10, [b""] * 3, ReplicaCallOptions(), "e", 0.0)]), 0.0)
     assert core.about_to_end(link) == 6, "two of them wait for permits"

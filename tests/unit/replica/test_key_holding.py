@@ -16,8 +16,8 @@ from replica_service.core.events import (
     ReplicaCommand,
     ReplicaEvent,
     ReplicaTimePassed,
-    RunsCame,
     RunsCancelled,
+    RunsReceived,
     TurnEnded,
 )
 from replica_service.core.runs import ReplicaRun, RouterPeer
@@ -53,7 +53,7 @@ class ToldHandler:
 
     def hold(self, key: str = "a", *, partition: int = 7, epoch: int = 1) -> ReplicaCommand:
         """A call of the key runs: the turn that it has."""
-        self.step(RunsCame([self.keyed(key, partition=partition, epoch=epoch)]))
+        self.step(RunsReceived([self.keyed(key, partition=partition, epoch=epoch)]))
         return turn_of(self.gained(partition))
 
     def revoke(self, partition: int = 7, epoch: int = 1) -> list[ReplicaCommand]:
@@ -73,27 +73,27 @@ def handler() -> ToldHandler:
 
 
 def test_no_call_starts_before_the_hook_has_ended(handler: ToldHandler) -> None:
-    assert told(handler.step(RunsCame([handler.keyed("a", 2), handler.keyed("b")]))) == ["gained 7 at 1"]
+    assert told(handler.step(RunsReceived([handler.keyed("a", 2), handler.keyed("b")]))) == ["gained 7 at 1"]
     assert told(handler.step(ReplicaTimePassed())) == []
-    assert told(handler.step(RunsCame([handler.keyed("a"), handler.keyed("c")]))) == [], "they wait as well"
+    assert told(handler.step(RunsReceived([handler.keyed("a"), handler.keyed("c")]))) == [], "they wait as well"
     assert told(handler.gained(7)) == ["turn 1-2", "turn 3-3", "turn 5-5"]
 
 
 def test_the_hook_runs_once_for_each_partition(handler: ToldHandler) -> None:
     came = [handler.keyed("a"), handler.keyed("b", partition=8), handler.keyed("c", partition=9)]
-    assert told(handler.step(RunsCame(came))) == ["gained 7 at 1", "gained 8 at 1", "gained 9 at 1"]
+    assert told(handler.step(RunsReceived(came))) == ["gained 7 at 1", "gained 8 at 1", "gained 9 at 1"]
     assert told(handler.gained(8)) == ["turn 2-2"], "each is told by itself"
     assert told(handler.gained(7, 9)) == ["turn 1-1", "turn 3-3"]
-    assert told(handler.step(RunsCame([handler.keyed("d", partition=8)]))) == ["turn 4-4"]
+    assert told(handler.step(RunsReceived([handler.keyed("d", partition=8)]))) == ["turn 4-4"]
 
 
 def test_calls_without_a_key_do_not_wait(handler: ToldHandler) -> None:
-    handler.step(RunsCame([handler.keyed("a")]))
-    assert told(handler.step(RunsCame([run(handler.link, 50, 2)]))) == ["calls 50-51"]
+    handler.step(RunsReceived([handler.keyed("a")]))
+    assert told(handler.step(RunsReceived([run(handler.link, 50, 2)]))) == ["calls 50-51"]
 
 
 def test_a_batch_method_waits_as_well(handler: ToldHandler) -> None:
-    assert told(handler.step(RunsCame([handler.keyed("a", 2, method="batch")]))) == ["gained 7 at 1"]
+    assert told(handler.step(RunsReceived([handler.keyed("a", 2, method="batch")]))) == ["gained 7 at 1"]
     handler.gained(7)
     handler.now = GATHER_S
     batch = batch_of(handler.step(ReplicaTimePassed()))
@@ -104,7 +104,7 @@ def test_a_batch_method_waits_as_well(handler: ToldHandler) -> None:
 
 def test_the_loss_waits_for_the_last_call_and_the_partition_for_the_hook(handler: ToldHandler) -> None:
     turn = handler.hold()
-    handler.step(RunsCame([handler.keyed("a")]))
+    handler.step(RunsReceived([handler.keyed("a")]))
     assert told(handler.revoke()) == ["refuse 2-2 STALE_TABLE"]
     assert not handler.is_emptied()
     assert told(handler.step(end(turn))) == ["lost 7 at 1"]
@@ -136,14 +136,14 @@ def test_the_second_of_two_partitions_is_lost_by_itself(handler: ToldHandler) ->
 
 
 def test_a_loss_waits_for_all_lanes_of_its_partition(handler: ToldHandler) -> None:
-    one, other = handler.hold("a"), turn_of(handler.step(RunsCame([handler.keyed("b")])))
+    one, other = handler.hold("a"), turn_of(handler.step(RunsReceived([handler.keyed("b")])))
     handler.revoke()
     assert told(handler.step(end(one))) == []
     assert told(handler.step(end(other))) == ["lost 7 at 1"]
 
 
 def test_what_is_given_up_while_it_is_gained_is_lost_afterwards(handler: ToldHandler) -> None:
-    handler.step(RunsCame([handler.keyed("a")]))
+    handler.step(RunsReceived([handler.keyed("a")]))
     assert told(handler.revoke()) == ["refuse 1-1 STALE_TABLE"]
     assert not handler.is_emptied()
     assert told(handler.gained(7)) == ["lost 7 at 1"]
@@ -155,7 +155,7 @@ def test_what_comes_back_is_gained_again_at_its_new_epoch(handler: ToldHandler) 
     handler.step(end(handler.hold()))
     handler.revoke()
     handler.lost(7)
-    assert told(handler.step(RunsCame([handler.keyed("a", epoch=2)]))) == ["gained 7 at 2"]
+    assert told(handler.step(RunsReceived([handler.keyed("a", epoch=2)]))) == ["gained 7 at 2"]
     assert told(handler.gained(7)) == ["turn 2-2"]
 
 
@@ -164,7 +164,7 @@ def test_what_comes_back_while_it_is_lost_waits_for_both_hooks(handler: ToldHand
     turn = handler.hold()
     assert told(handler.step(EpochFenced(1))) == []
     assert handler.core.busy() == {"e": {7}}
-    assert told(handler.step(RunsCame([handler.keyed("b", epoch=2)]))) == []
+    assert told(handler.step(RunsReceived([handler.keyed("b", epoch=2)]))) == []
     assert told(handler.step(end(turn))) == ["lost 7 at 1"]
     assert told(handler.lost(7)) == ["gained 7 at 2"]
     assert told(handler.gained(7)) == ["turn 2-2"]
@@ -172,7 +172,7 @@ def test_what_comes_back_while_it_is_lost_waits_for_both_hooks(handler: ToldHand
 
 def test_a_newer_epoch_without_an_order_is_a_loss_and_a_gain(handler: ToldHandler) -> None:
     turn = handler.hold()
-    assert told(handler.step(RunsCame([handler.keyed("b", epoch=2)]))) == []
+    assert told(handler.step(RunsReceived([handler.keyed("b", epoch=2)]))) == []
     assert told(handler.step(end(turn))) == ["lost 7 at 1"]
     assert told(handler.lost(7)) == ["gained 7 at 2"]
 
@@ -188,7 +188,7 @@ def test_what_a_fence_leaves_idle_counts_as_busy_until_the_handler_was_told(hand
 def test_a_fence_of_older_epochs_takes_nothing(handler: ToldHandler) -> None:
     handler.step(end(handler.hold(epoch=5)))
     assert told(handler.step(EpochFenced(4))) == []
-    assert told(handler.step(RunsCame([handler.keyed("a", epoch=5)]))) == ["turn 2-2"]
+    assert told(handler.step(RunsReceived([handler.keyed("a", epoch=5)]))) == ["turn 2-2"]
 
 
 @pytest.mark.parametrize("runs", [True, False], ids=["running", "idle"])
@@ -205,7 +205,7 @@ def test_a_drain_ends_with_the_losses(handler: ToldHandler, runs: bool) -> None:
 
 
 def test_a_replica_that_serves_on_is_idle_with_keys(handler: ToldHandler) -> None:
-    handler.step(RunsCame([handler.keyed("a")]))
+    handler.step(RunsReceived([handler.keyed("a")]))
     assert not handler.core.is_idle
     turn = turn_of(handler.gained(7))
     handler.step(end(turn))
@@ -213,7 +213,7 @@ def test_a_replica_that_serves_on_is_idle_with_keys(handler: ToldHandler) -> Non
 
 
 def test_a_call_that_is_taken_back_while_its_keys_are_gained_never_starts(handler: ToldHandler) -> None:
-    handler.step(RunsCame([handler.keyed("a"), handler.keyed("a")]))
+    handler.step(RunsReceived([handler.keyed("a"), handler.keyed("a")]))
     handler.step(RunsCancelled(handler.link, [(1, 1)]))
     assert told(handler.gained(7)) == ["turn 2-2"]
 
@@ -221,7 +221,7 @@ def test_a_call_that_is_taken_back_while_its_keys_are_gained_never_starts(handle
 def test_a_call_whose_time_is_over_when_its_keys_are_gained_fails(handler: ToldHandler) -> None:
     late = handler.keyed("a")
     late.deadline = 5.0
-    handler.step(RunsCame([late]))
+    handler.step(RunsReceived([late]))
     handler.now = 6.0
     assert told(handler.gained(7)) == ["fail 1-1 DEADLINE_IN_QUEUE"]
 
@@ -231,7 +231,7 @@ def test_a_handler_without_hooks_is_told_nothing(event: Callable[[], ReplicaEven
     core, link = scheduler(), RouterPeer()
     made = run(link, 1, 1, key="a")
     made.partition = 7
-    turn = turn_of(core.step(RunsCame([made]), 0.0))
+    turn = turn_of(core.step(RunsReceived([made]), 0.0))
     assert told(core.step(event(), 0.0)) == []
     assert told(core.step(end(turn), 0.0)) == []
     assert core.is_emptied("e", 7)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from replica_service.core.events import KeysGained, KeysLost, TellKeys
+from replica_service.core.events import CallKeyHook, KeysGained, KeysLost
 from replica_service.shell.handler.handler_loop import SharedLoop
 from replica_service.shell.handler.hooks import Hooks, KeyHooks
 from slotmesh.calls.partitions import partition_of
@@ -30,7 +30,7 @@ class Hooked:
         self.events.append((type(event).__name__, event.endpoint, tuple(event.partitions)))
 
     def tell(self, what: str, partition: int, endpoint: str = "e") -> None:
-        self.hooks.take(TellKeys(endpoint, partition, 1, is_gain=what == "gained"))
+        self.hooks.take(CallKeyHook(endpoint, partition, 1, is_gain=what == "gained"))
 
     async def until(self, count: int) -> None:
         await wait_until(lambda: len(self.events) >= count, what=f"{count} events")

@@ -9,8 +9,8 @@ from replica_service.core.events import (
     LimitsChanged,
     LinkClosed,
     ReplicaTimePassed,
-    RunsCame,
     RunsCancelled,
+    RunsReceived,
     TurnEnded,
 )
 from replica_service.core.permits import CAPACITY_GAP_S
@@ -25,7 +25,7 @@ from tests.unit.replica.scheduler_notes import run, scheduler, told, turn_of
 def test_calls_start_as_far_as_permits_go_wait_as_far_as_prefetch_goes_and_the_rest_is_refused() -> None:
     core, link = scheduler(max_ongoing=4, prefetch=2), RouterPeer()
     sent = run(link, 1, 10)
-    assert told(core.step(RunsCame([sent]), 0.0)) == ["refuse 7-10 QUEUE_FULL", "calls 1-4"]
+    assert told(core.step(RunsReceived([sent]), 0.0)) == ["refuse 7-10 QUEUE_FULL", "calls 1-4"]
     assert (core.in_use, core.waiting) == (4, 2)
     assert told(core.step(CallsEnded(sent, 1), 0.0)) == ["calls 5-5"]
     assert told(core.step(CallsEnded(sent, 4), 0.0)) == ["calls 6-6"]
@@ -35,7 +35,7 @@ def test_calls_start_as_far_as_permits_go_wait_as_far_as_prefetch_goes_and_the_r
 
 def test_unknown_methods_fail_before_they_take_room() -> None:
     core, link = scheduler(), RouterPeer()
-    (unknown,) = core.step(RunsCame([run(link, 1, 1, method="nope")]), 0.0)
+    (unknown,) = core.step(RunsReceived([run(link, 1, 1, method="nope")]), 0.0)
     assert isinstance(unknown, Fail)
     assert unknown.failure.reason is Reason.METHOD_NOT_FOUND
     assert "'nope'; it has batch, plain" in unknown.failure.message
@@ -45,14 +45,14 @@ def test_unknown_methods_fail_before_they_take_room() -> None:
 def test_calls_past_their_deadline_never_start() -> None:
     core, link = scheduler(max_ongoing=1, prefetch=5), RouterPeer()
     first = run(link, 1, 1)
-    core.step(RunsCame([first, run(link, 2, 2, deadline=1.0), run(link, 4, 1)]), 0.0)
+    core.step(RunsReceived([first, run(link, 2, 2, deadline=1.0), run(link, 4, 1)]), 0.0)
     assert told(core.step(CallsEnded(first, 1), 1.0)) == ["fail 2-3 DEADLINE_IN_QUEUE", "calls 4-4"]
 
 
 def test_a_router_that_heard_full_hears_of_room() -> None:
     core, mine, other = scheduler(max_ongoing=2), RouterPeer(), RouterPeer()
     theirs = run(other, 1, 2)
-    core.step(RunsCame([theirs]), 0.0)
+    core.step(RunsReceived([theirs]), 0.0)
     assert (core.in_use, core.capacity(mine).others) == (2, 2)
     assert core.capacity(other).others == 0
     assert told(core.step(CallsEnded(theirs, 1), 0.0)) == []
@@ -68,7 +68,7 @@ def test_a_router_that_heard_full_hears_of_room() -> None:
 
 def test_a_cancel_of_a_whole_run_answers_what_waits() -> None:
     core, link = scheduler(max_ongoing=1, prefetch=5), RouterPeer()
-    core.step(RunsCame([run(link, 1, 3), run(link, 4, 2)]), 0.0)
+    core.step(RunsReceived([run(link, 1, 3), run(link, 4, 2)]), 0.0)
     assert told(core.step(RunsCancelled(link, [(4, 5)]), 0.0)) == ["fail 4-5 CANCELLED"]
     assert told(core.step(RunsCancelled(link, [(1, 3)]), 0.0)) == ["fail 2-3 CANCELLED"]
     assert (core.in_use, core.waiting) == (1, 0)
@@ -77,7 +77,7 @@ def test_a_cancel_of_a_whole_run_answers_what_waits() -> None:
 def test_a_cancel_may_cut_a_run_in_two_and_go_on_after_it() -> None:
     core, link = scheduler(max_ongoing=1, prefetch=20), RouterPeer()
     running = run(link, 1, 1)
-    core.step(RunsCame([running, run(link, 2, 10), run(link, 12, 10)]), 0.0)
+    core.step(RunsReceived([running, run(link, 2, 10), run(link, 12, 10)]), 0.0)
     assert told(core.step(RunsCancelled(link, [(5, 6)]), 0.0)) == ["fail 5-6 CANCELLED"]
     # 7-11 is a run of its own now, and 7 is not where its payloads begin: 7-16 is not the whole of it.
     assert sorted(told(core.step(RunsCancelled(link, [(7, 16)]), 0.0))) == [
@@ -90,7 +90,7 @@ def test_a_cancel_may_cut_a_run_in_two_and_go_on_after_it() -> None:
 
 def test_a_cancel_of_a_run_whose_middle_is_gone_reaches_its_end() -> None:
     core, link = scheduler(max_ongoing=1, prefetch=20), RouterPeer()
-    core.step(RunsCame([run(link, 1, 1), run(link, 2, 10)]), 0.0)
+    core.step(RunsReceived([run(link, 1, 1), run(link, 2, 10)]), 0.0)
     core.step(RunsCancelled(link, [(5, 6)]), 0.0)
     assert told(core.step(RunsCancelled(link, [(2, 11)]), 0.0)) == ["fail 2-4 CANCELLED", "fail 7-11 CANCELLED"]
 
@@ -98,7 +98,7 @@ def test_a_cancel_of_a_run_whose_middle_is_gone_reaches_its_end() -> None:
 def test_a_cancel_of_many_ranges_takes_just_these() -> None:
     core, link = scheduler(max_ongoing=1, prefetch=40), RouterPeer()
     running = run(link, 1, 1)
-    core.step(RunsCame([running, run(link, 2, 10), run(link, 12, 10)]), 0.0)
+    core.step(RunsReceived([running, run(link, 2, 10), run(link, 12, 10)]), 0.0)
     gone = told(core.step(RunsCancelled(link, [(15, 15), (3, 4), (8, 13), (7, 9), (21, 30)]), 0.0))
     assert sorted(gone) == [
         "fail 12-13 CANCELLED",
@@ -118,29 +118,29 @@ def test_a_cancel_of_many_ranges_takes_just_these() -> None:
 
 def test_calls_of_a_turn_that_are_taken_back_are_the_executors_to_answer() -> None:
     core, link = scheduler(), RouterPeer()
-    commands = core.step(RunsCame([run(link, 1, 5, key="k")]), 0.0)
+    commands = core.step(RunsReceived([run(link, 1, 5, key="k")]), 0.0)
     assert told(core.step(RunsCancelled(link, [(3, 4)]), 0.0)) == []
     assert turn_of(commands).run.withdrawn == {2, 3}
 
 
 def test_calls_that_a_turn_did_not_come_to_are_answered_when_it_ends() -> None:
     core, link = scheduler(), RouterPeer()
-    turn = turn_of(core.step(RunsCame([run(link, 1, 5, key="k")]), 0.0))
+    turn = turn_of(core.step(RunsReceived([run(link, 1, 5, key="k")]), 0.0))
     core.step(RunsCancelled(link, [(3, 4)]), 0.0)
     assert told(core.step(TurnEnded(turn, 2), 0.0)) == ["fail 4-4 CANCELLED", "fail 3-3 CANCELLED", "turn 5-5"]
 
 
 def test_calls_in_a_batcher_can_be_taken_back_and_free_their_permits() -> None:
     core, link = scheduler(max_ongoing=2, prefetch=1), RouterPeer()
-    core.step(RunsCame([run(link, 1, 1, method="batch"), run(link, 2, 1)]), 0.0)
-    core.step(RunsCame([run(link, 3, 1)]), 0.0)
+    core.step(RunsReceived([run(link, 1, 1, method="batch"), run(link, 2, 1)]), 0.0)
+    core.step(RunsReceived([run(link, 3, 1)]), 0.0)
     assert told(core.step(RunsCancelled(link, [(1, 1)]), 0.0)) == ["fail 1-1 CANCELLED", "calls 3-3"]
 
 
 def test_the_end_of_a_stream_takes_back_what_it_left() -> None:
     core, link, other = scheduler(max_ongoing=1, prefetch=3), RouterPeer(), RouterPeer()
     mine, theirs = run(link, 1, 3), run(other, 1, 1)
-    core.step(RunsCame([mine, theirs]), 0.0)
+    core.step(RunsReceived([mine, theirs]), 0.0)
     core.step(LinkClosed(link), 0.0)
     assert told(core.step(CallsEnded(mine, 1), 0.0)) == ["calls 1-1"]
 
@@ -151,10 +151,10 @@ def test_the_end_of_a_stream_takes_back_what_it_left() -> None:
 def test_a_drain_hands_back_what_has_not_started_and_ends_with_what_runs() -> None:
     core, link = scheduler(max_ongoing=3, prefetch=3), RouterPeer()
     unkeyed = run(link, 1, 3)
-    commands = core.step(RunsCame([run(link, 10, 4, key="a"), unkeyed, run(link, 20, 1, method="batch")]), 0.0)
+    commands = core.step(RunsReceived([run(link, 10, 4, key="a"), unkeyed, run(link, 20, 1, method="batch")]), 0.0)
     assert told(commands) == ["turn 10-13", "calls 1-2"]
     assert told(core.step(DrainBegan(), 0.0)) == ["refuse 3-3 DRAINING", "refuse 20-20 DRAINING"]
-    assert told(core.step(RunsCame([run(link, 30, 1)]), 0.0)) == ["refuse 30-30 DRAINING"]
+    assert told(core.step(RunsReceived([run(link, 30, 1)]), 0.0)) == ["refuse 30-30 DRAINING"]
     assert told(core.step(TurnEnded(turn_of(commands), 1), 0.0)) == ["refuse 11-13 DRAINING"]
     assert not core.is_idle
     core.step(CallsEnded(unkeyed, 2), 0.0)
@@ -163,7 +163,7 @@ def test_a_drain_hands_back_what_has_not_started_and_ends_with_what_runs() -> No
 
 def test_a_drain_empties_batchers() -> None:
     core, link = scheduler(), RouterPeer()
-    core.step(RunsCame([run(link, 1, 1, method="batch"), run(link, 2, 1, method="batch", key="a")]), 0.0)
+    core.step(RunsReceived([run(link, 1, 1, method="batch"), run(link, 2, 1, method="batch", key="a")]), 0.0)
     assert told(core.step(DrainBegan(), 0.0)) == ["refuse 1-1 DRAINING", "refuse 2-2 DRAINING"]
     assert core.is_idle
 
@@ -171,7 +171,7 @@ def test_a_drain_empties_batchers() -> None:
 def test_more_permits_start_what_waits_fewer_hold_back() -> None:
     core, link = scheduler(max_ongoing=1, prefetch=5), RouterPeer()
     sent = run(link, 1, 6)
-    core.step(RunsCame([sent]), 0.0)
+    core.step(RunsReceived([sent]), 0.0)
     assert told(core.step(LimitsChanged(max_ongoing=3, prefetch=5), 0.0)) == ["calls 2-3"]
     core.step(LimitsChanged(max_ongoing=1, prefetch=5), 0.0)
     assert told(core.step(CallsEnded(sent, 2), 0.0)) == []

@@ -6,8 +6,8 @@ from replica_service.core.events import (
     CallsEnded,
     DrainBegan,
     LinkClosed,
-    RunsCame,
     RunsCancelled,
+    RunsReceived,
     SessionsMoved,
     StampEchoed,
     TurnEnded,
@@ -32,9 +32,9 @@ def test_calls_of_a_link_that_is_not_fresh_wait_for_its_echo_and_hold_nobody_up(
         run(silent, 4, 1, key="k"),
         run(silent, 5, 1, method="batch"),
     ]
-    assert told(core.step(RunsCame(sent), 3.0)) == ["refuse 5-5 QUEUE_FULL"]
+    assert told(core.step(RunsReceived(sent), 3.0)) == ["refuse 5-5 QUEUE_FULL"]
     theirs = [run(other, 1, 1), run(other, 2, 1, key="k")]
-    started = core.step(RunsCame(theirs), 3.0)
+    started = core.step(RunsReceived(theirs), 3.0)
     assert sorted(told(started)) == ["calls 1-1", "turn 2-2"]
     assert core.capacity(other).others == 1, "the lane's permit"
     assert told(core.step(StampEchoed(silent, 0.0), 3.5)) == [], "the stamp is too old"
@@ -45,7 +45,7 @@ def test_calls_of_a_link_that_is_not_fresh_wait_for_its_echo_and_hold_nobody_up(
 
 def test_parked_runs_of_a_key_start_in_order() -> None:
     core, link = scheduler(), fenced_link()
-    core.step(RunsCame([run(link, 1, 1, key="k"), run(link, 2, 1, key="k"), run(link, 3, 1, key="k")]), 3.0)
+    core.step(RunsReceived([run(link, 1, 1, key="k"), run(link, 2, 1, key="k"), run(link, 3, 1, key="k")]), 3.0)
     first = core.step(StampEchoed(link, 3.0), 3.0)
     second = core.step(TurnEnded(turn_of(first), 1), 3.0) if told(first) == ["turn 1-1"] else []
     assert told(second)[:1] == ["turn 2-2"]
@@ -61,7 +61,7 @@ def test_what_is_parked_is_taken_back_handed_back_and_dropped() -> None:
         for key in ("", "k"):
             core, link = scheduler(), fenced_link()
             sent = run(link, 1, 2, key=key)
-            assert told(core.step(RunsCame([sent]), 3.0)) == []
+            assert told(core.step(RunsReceived([sent]), 3.0)) == []
             match event:
                 case "cancel":
                     commands = core.step(RunsCancelled(link, [(1, 2)]), 3.0)
@@ -78,7 +78,7 @@ def test_what_is_parked_is_taken_back_handed_back_and_dropped() -> None:
 
 def test_a_turn_that_did_not_come_to_its_first_call_waits_again() -> None:
     core, link = scheduler(), fenced_link()
-    turn = turn_of(core.step(RunsCame([run(link, 1, 3, key="k")]), 0.0))
+    turn = turn_of(core.step(RunsReceived([run(link, 1, 3, key="k")]), 0.0))
     assert told(core.step(TurnEnded(turn, 0), 3.0)) == []
     assert core.in_use == 0
     assert told(core.step(StampEchoed(link, 3.0), 3.0)) == ["turn 1-3"]
@@ -86,7 +86,7 @@ def test_a_turn_that_did_not_come_to_its_first_call_waits_again() -> None:
 
 def test_calls_that_executors_give_back_are_dropped_with_their_link() -> None:
     core, link = scheduler(), fenced_link()
-    work, other = core.step(RunsCame([run(link, 1, 2), run(link, 3, 2)]), 0.0)
+    work, other = core.step(RunsReceived([run(link, 1, 2), run(link, 3, 2)]), 0.0)
     assert isinstance(work, StartCalls)
     assert isinstance(other, StartCalls)
     core.step(LinkClosed(link), 0.0)

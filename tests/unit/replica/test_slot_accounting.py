@@ -13,24 +13,24 @@ import pytest
 
 from replica_service.core.call_metadata import ReplicaCallOptions, ReservedSlot
 from replica_service.core.events import (
-    AnswerAttach,
-    AttachCame,
+    AttachReceived,
     CallsEnded,
-    DetachCame,
-    DispatchCame,
+    DetachReceived,
+    DispatchReceived,
     DrainBegan,
     Fail,
     GraceEnded,
     Grant,
     LinkClosed,
-    ReleaseCame,
+    ReleaseReceived,
     ReplicaCommand,
     ReplicaEvent,
     ReplicaTimePassed,
-    RunsCame,
-    SlotCallCame,
+    ReportAttach,
+    ReportDetached,
+    RunsReceived,
+    SlotCallReceived,
     StreamRenewed,
-    TellDetached,
 )
 from replica_service.core.runs import ReplicaRun, RouterPeer
 from replica_service.core.scheduler import ReplicaScheduler
@@ -69,9 +69,9 @@ class Bench:
                     self.running.append(run)
                 case Fail(failure=failure):
                     self.failed.append(failure.reason)
-                case AnswerAttach(number=number, failure=failure):
+                case ReportAttach(number=number, failure=failure):
                     self.attached[number] = failure.reason if failure is not None else None
-                case TellDetached(number=number, failure=failure):
+                case ReportDetached(number=number, failure=failure):
                     self.detached.append((number, failure.reason if failure is not None else None))
                 case _:
                     raise AssertionError(f"nobody expects {command}")
@@ -97,34 +97,34 @@ class Bench:
 
 def reserve(bench: Bench) -> None:
     for owner in OWNERS:
-        bench.step(RunsCame([bench.run(bench.router, LEASE_S, owner)]))
+        bench.step(RunsReceived([bench.run(bench.router, LEASE_S, owner)]))
     assert len(bench.slots) == 3
 
 
 def dispatch(bench: Bench) -> None:
     reserve(bench)
     for slot in bench.slots:
-        bench.step(DispatchCame(bench.run(bench.router), slot.secret))
+        bench.step(DispatchReceived(bench.run(bench.router), slot.secret))
     assert len(bench.running) == 3
 
 
 def hold(bench: Bench) -> None:
     reserve(bench)
     for number, slot in zip(SLOTS, bench.slots, strict=True):
-        bench.step(AttachCame(bench.stream, number, slot.secret, "e", LEASE_S))
+        bench.step(AttachReceived(bench.stream, number, slot.secret, "e", LEASE_S))
     assert bench.attached == {1: None, 2: None, 3: None}
 
 
 def hold_and_call(bench: Bench) -> None:
     hold(bench)
     for number in SLOTS:
-        bench.step(SlotCallCame(bench.run(bench.stream), number))
+        bench.step(SlotCallReceived(bench.run(bench.stream), number))
     assert len(bench.running) == 3
 
 
 def release(bench: Bench) -> None:
     for slot in bench.slots:
-        bench.step(ReleaseCame(slot.secret))
+        bench.step(ReleaseReceived(slot.secret))
 
 
 def lapse(bench: Bench) -> None:
@@ -139,7 +139,7 @@ def end_calls(bench: Bench) -> None:
 
 def detach(bench: Bench) -> None:
     for number in SLOTS:
-        bench.step(DetachCame(bench.stream, number))
+        bench.step(DetachReceived(bench.stream, number))
 
 
 def close_stream(bench: Bench) -> None:
@@ -224,8 +224,8 @@ def test_each_of_several_slots_whose_leases_end_together_is_told() -> None:
     lapse(bench)
     assert bench.detached == [(number, Reason.SLOT_EXPIRED) for number in SLOTS]
     reserve_again = bench.run(bench.router, LEASE_S)
-    bench.step(RunsCame([reserve_again]))
-    bench.step(AttachCame(bench.stream, 1, bench.slots[-1].secret, "e", LEASE_S))
+    bench.step(RunsReceived([reserve_again]))
+    bench.step(AttachReceived(bench.stream, 1, bench.slots[-1].secret, "e", LEASE_S))
     assert bench.attached[1] is None, "its number is free again"
 
 
@@ -252,7 +252,7 @@ def test_a_routers_own_calls_in_slots_take_no_room_from_it_and_those_of_others_d
     bench = Bench()
     dispatch(bench)
     assert [bench.others_of(link) for link in (bench.router, bench.other)] == [3, 3], "a slot is no call of anybody"
-    bench.step(RunsCame([bench.run(bench.router)]))
+    bench.step(RunsReceived([bench.run(bench.router)]))
     assert [bench.others_of(link) for link in (bench.router, bench.other)] == [3, 4]
     end_calls(bench)
     assert [bench.others_of(link) for link in (bench.router, bench.other)] == [0, 0]

@@ -14,7 +14,7 @@ from google.protobuf import duration_pb2
 
 from replica_service.convert import Granted, reservation_run, slot_call_options
 from replica_service.core.call_metadata import ReplicaCallOptions
-from replica_service.core.events import DispatchCame, ReplicaTimePassed, RunsCame, StampEchoed
+from replica_service.core.events import DispatchReceived, ReplicaTimePassed, RunsReceived, StampEchoed
 from replica_service.core.runs import FRESH_S, ReplicaRun, RouterPeer
 from replica_service.shell.links.direct_slots import DirectSlots, ReservationTerms
 from slotmesh.calls.slot_tokens import format_token
@@ -68,7 +68,7 @@ async def parked_in_a_slot(host: Hosting, lease_s: float = 10.0, timeout_s: floa
     host.clock.advance(FRESH_S)
     now = host.clock.now()
     host.engine.post(
-        DispatchCame(ReplicaRun(link, 1, [b"x"], ECHO, "e", now, now + timeout_s), await reserved(host, lease_s))
+        DispatchReceived(ReplicaRun(link, 1, [b"x"], ECHO, "e", now, now + timeout_s), await reserved(host, lease_s))
     )
     assert link.parked
     return link
@@ -131,7 +131,7 @@ async def test_a_router_that_says_no_more_hears_of_its_slot(host: Hosting, end: 
     outbox = RememberingOutbox()
     link, _ = host.engine.open()
     link.outbox = outbox
-    host.engine.post(RunsCame([reservation_run(link, 1, "e", 10.0, host.clock.now(), float("inf"))]))
+    host.engine.post(RunsReceived([reservation_run(link, 1, "e", 10.0, host.clock.now(), float("inf"))]))
     finishing = asyncio.ensure_future(host.engine.finish(link))
     await asyncio.sleep(0)
     assert not outbox.slots_of
