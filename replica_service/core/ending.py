@@ -38,15 +38,10 @@ from slotmesh.errors import Failure
 class UnstartedCalls:
     """Removes calls from their queues, and ends them with a failure."""
 
-    __slots__ = ("_accounting", "_batching", "_lanes", "_out", "_payloads", "_permits")
+    __slots__ = ("_state",)
 
     def __init__(self, state: SchedulerState) -> None:
-        self._out = state.out
-        self._permits = state.permits
-        self._lanes = state.lanes
-        self._accounting = state.accounting
-        self._batching = state.batching
-        self._payloads = state.payloads
+        self._state = state
 
     def take_back(self, run: ReplicaRun, lo: int, hi: int, failure: Failure) -> None:
         """Fails those of the calls that have not started, and forbids those in an executor to start."""
@@ -56,7 +51,7 @@ class UnstartedCalls:
             return
         if run.lane is not None:
             run.withdraw(lo, handed)
-        elif batcher := self._batching.batchers.get(run.options.method):
+        elif batcher := self._state.batching.batchers.get(run.options.method):
             for begin, end in batcher.gathered.withdraw(run, lo, handed):
                 self.answer(run, begin, end, failure, CallState.GATHERED)
 
@@ -70,13 +65,13 @@ class UnstartedCalls:
         else:
             if hi < run.hi:
                 rest = run.split(hi, run.hi)
-                queue = self._permits.queue if lane is None else lane.runs
+                queue = self._state.permits.queue if lane is None else lane.runs
                 queue.insert(queue.index(run) + 1, rest)
             run.hi = lo
         self.answer(run, lo, hi, failure, state)
         if lane is not None:
-            self._lanes.unblock(lane)
-            self._batching.recount(lane)
+            self._state.lanes.unblock(lane)
+            self._state.batching.recount(lane)
 
     def answer_withdrawn(self, run: ReplicaRun, part: ReplicaRun, lo: int, hi: int) -> None:
         """The part, which has the run's calls from `lo` up to `hi`, has come back from an executor and waits again.
@@ -103,25 +98,21 @@ class UnstartedCalls:
         if state is None:
             state = run.state
         if state is CallState.UPLOADING:
-            self._payloads.gone(run)
-        self._accounting.failed(run, hi - lo, state)
+            self._state.payloads.gone(run)
+        self._state.accounting.failed(run, hi - lo, state)
         command = Refuse if failures.hands_back(failure) else Fail
-        self._out.append(command(run, lo, hi, failure))
+        self._state.out.append(command(run, lo, hi, failure))
 
 
 class Parking:
     """Parks runs, and returns them to their queues."""
 
-    __slots__ = ("_accounting", "_batching", "_lanes", "_permits", "_slots", "_unstarted", "links")
+    __slots__ = ("_state", "_unstarted", "links")
 
     def __init__(self, state: SchedulerState, unstarted: UnstartedCalls) -> None:
+        self._state = state
         self.links: dict[RouterPeer, None] = {}
         """Links with parked runs."""
-        self._accounting = state.accounting
-        self._permits = state.permits
-        self._lanes = state.lanes
-        self._batching = state.batching
-        self._slots = state.slots
         self._unstarted = unstarted
 
     def stamp_echoed(self, event: StampEchoed, now: float) -> None:
@@ -133,15 +124,15 @@ class Parking:
 
     def park(self, run: ReplicaRun) -> None:
         """Parks a run that was taken from its queue, until its link is fresh."""
-        self._accounting.parked(run)
+        self._state.accounting.parked(run)
         if run.slot is not None:
-            self._slots.hold_up(run, run.slot)
+            self._state.slots.hold_up(run, run.slot)
         run.link.parked.append(run)
         self.links[run.link] = None
 
     def park_gathered(self, run: ReplicaRun, lo: int, hi: int) -> None:
         """Parks the run's calls from `lo` up to `hi`, which were in a batcher."""
-        self.park(self._accounting.ungathered(run, lo, hi) if run.lane is None else run)
+        self.park(self._state.accounting.ungathered(run, lo, hi) if run.lane is None else run)
 
     def unpark(self, link: RouterPeer) -> None:
         """Returns the link's runs to the front of their queues."""
@@ -150,14 +141,14 @@ class Parking:
         del self.links[link]
         parked, link.parked = link.parked, []
         for run in reversed(parked):
-            self._accounting.unparked(run)
+            self._state.accounting.unparked(run)
             if run.slot is not None:
-                del self._slots.held_up[run]
-                self._slots.enter(run)
+                del self._state.slots.held_up[run]
+                self._state.slots.enter(run)
             elif run.lane is None:
-                self._permits.queue.appendleft(run)
+                self._state.permits.queue.appendleft(run)
             else:
-                self._batching.recount(self._lanes.put_back(run))
+                self._state.batching.recount(self._state.lanes.put_back(run))
 
     def unpark_all(self) -> None:
         for link in list(self.links):
@@ -165,7 +156,7 @@ class Parking:
 
     def end_held_up(self, now: float) -> None:
         """Fails calls in slots that were parked for too long, which frees their permits."""
-        held_up = self._slots.held_up
+        held_up = self._state.slots.held_up
         for run in [run for run, until in held_up.items() if until <= now]:
             del held_up[run]
             run.link.parked.remove(run)

@@ -39,29 +39,26 @@ from slotmesh.errors import Failure
 class GrantedSlotOperations:
     """Handles the events of granted slots."""
 
-    __slots__ = ("_methods", "_out", "_permits", "_slots", "_state", "_unstarted")
+    __slots__ = ("_methods", "_state", "_unstarted")
 
     def __init__(self, state: SchedulerState, methods: Collection[str], unstarted: UnstartedCalls) -> None:
         """`methods`: the callable ones."""
-        self._out = state.out
         self._methods = methods
-        self._permits = state.permits
         self._state = state
-        self._slots = state.slots
         self._unstarted = unstarted
 
     def dispatch_received(self, event: DispatchReceived, now: float) -> None:
-        run, slots = event.run, self._slots
+        run, slots = event.run, self._state.slots
         slot = failures.DRAINING if self._state.ended else slots.table.dispatch(event.secret, run.endpoint, now)
         if isinstance(slot, Failure):
-            self._out.append(Fail(run, run.lo, run.hi, slot))
+            self._state.out.append(Fail(run, run.lo, run.hi, slot))
             self._state.accounting.refused(run, run.lo)
             return
         self.enter(run, slot)
 
     def enter(self, run: ReplicaRun, slot: ReservedSlot) -> None:
         """Passes the slot and its permit to the call."""
-        slots, methods = self._slots, self._methods
+        slots, methods = self._state.slots, self._methods
         run.slot, run.endpoint = slot, slot.endpoint
         self._state.accounting.accepted(run)
         if run.options.method in methods:
@@ -71,14 +68,14 @@ class GrantedSlotOperations:
             self._unstarted.answer_waiting(run, run.lo, run.hi, failure)
 
     def renewal_received(self, event: RenewalReceived, now: float) -> None:
-        renewed = self._slots.table.renew(event.secret, event.lease_s, now)
-        self._slots.due = -inf
-        self._out.append(ReportRenewal(event.link, event.op_id, renewed))
+        renewed = self._state.slots.table.renew(event.secret, event.lease_s, now)
+        self._state.slots.due = -inf
+        self._state.out.append(ReportRenewal(event.link, event.op_id, renewed))
 
     def release_received(self, event: ReleaseReceived, now: float) -> None:
-        if self._slots.table.release(event.secret, now):
-            self._permits.in_use -= 1
-            self._slots.due = -inf
+        if self._state.slots.table.release(event.secret, now):
+            self._state.permits.in_use -= 1
+            self._state.slots.due = -inf
 
 
 MAX_HELD = 1024
@@ -88,27 +85,24 @@ MAX_HELD = 1024
 class HeldSlots:
     """Handles the events of slots that direct streams hold."""
 
-    __slots__ = ("_operations", "_out", "_permits", "_slots", "_state")
+    __slots__ = ("_operations", "_state")
 
     def __init__(self, state: SchedulerState, operations: GrantedSlotOperations) -> None:
-        self._out = state.out
-        self._permits = state.permits
         self._state = state
-        self._slots = state.slots
         self._operations = operations
 
     def attach_received(self, event: AttachReceived, now: float) -> None:
         link, number = event.link, event.number
-        held = self._slots.held.setdefault(link, {})
+        held = self._state.slots.held.setdefault(link, {})
         slot = _number_violation(number, held) or self._take(event, now)
         if isinstance(slot, ReservedSlot):
             slot.holder, slot.number = link, number
             held[number] = slot
-        self._slots.due = -inf
-        self._out.append(ReportAttach(link, number, slot if isinstance(slot, Failure) else None))
+        self._state.slots.due = -inf
+        self._state.out.append(ReportAttach(link, number, slot if isinstance(slot, Failure) else None))
 
     def slot_call_received(self, event: SlotCallReceived, now: float) -> None:
-        run, slots = event.run, self._slots
+        run, slots = event.run, self._state.slots
         held = slots.held.get(run.link)
         slot = None if held is None else held.get(event.number)
         if self._state.ended:
@@ -124,42 +118,42 @@ class HeldSlots:
             self._operations.enter(run, slot)
 
     def stream_renewed(self, event: StreamRenewed, now: float) -> None:
-        slots = self._slots
+        slots = self._state.slots
         for slot in slots.held.get(event.link, {}).values():
             if slot.state is SlotState.HELD and now < slot.expires_at:
                 slots.table.prolong(slot, now)
         slots.due = -inf
 
     def detach_received(self, event: DetachReceived, now: float) -> None:
-        slot = self._slots.held.get(event.link, {}).pop(event.number, None)
+        slot = self._state.slots.held.get(event.link, {}).pop(event.number, None)
         if slot is not None:
             self._let_go(slot, now)
-            self._out.append(ReportDetached(event.link, event.number, None))
+            self._state.out.append(ReportDetached(event.link, event.number, None))
 
     def stream_ended(self, link: RouterPeer, now: float) -> None:
         """Releases the slots of a stream that has ended."""
-        for slot in self._slots.held.pop(link, {}).values():
+        for slot in self._state.slots.held.pop(link, {}).values():
             self._let_go(slot, now)
 
     def tell_lapsed(self) -> None:
         """Reports ended leases to the streams."""
-        for slot in self._slots.table.take_lapsed():
+        for slot in self._state.slots.table.take_lapsed():
             link = slot.holder
-            if isinstance(link, RouterPeer) and self._slots.held.get(link, {}).pop(slot.number, None) is not None:
-                self._out.append(ReportDetached(link, slot.number, failures.SLOT_LAPSED))
+            if isinstance(link, RouterPeer) and self._state.slots.held.get(link, {}).pop(slot.number, None) is not None:
+                self._state.out.append(ReportDetached(link, slot.number, failures.SLOT_LAPSED))
 
     def _take(self, event: AttachReceived, now: float) -> ReservedSlot | Failure:
         if self._state.ended:
             return failures.DRAINING
-        return self._slots.table.hold(event.secret, event.endpoint, event.lease_s, now)
+        return self._state.slots.table.hold(event.secret, event.endpoint, event.lease_s, now)
 
     def _let_go(self, slot: ReservedSlot, now: float) -> None:
-        if self._slots.table.let_go(slot, now):
-            self._permits.in_use -= 1
-            self._slots.due = -inf
+        if self._state.slots.table.let_go(slot, now):
+            self._state.permits.in_use -= 1
+            self._state.slots.due = -inf
 
     def _fail(self, event: SlotCallReceived, failure: Failure) -> None:
-        self._out.append(Fail(event.run, event.run.lo, event.run.hi, failure))
+        self._state.out.append(Fail(event.run, event.run.lo, event.run.hi, failure))
         self._state.accounting.refused(event.run, event.run.lo)
 
 

@@ -56,28 +56,10 @@ def _pending(link: RouterPeer) -> list[ReplicaRun]:
 class HandingBack:
     """Hands unstarted calls back to their routers."""
 
-    __slots__ = (
-        "_batching",
-        "_keys",
-        "_lanes",
-        "_ownership",
-        "_parking",
-        "_payloads",
-        "_permits",
-        "_slots",
-        "_state",
-        "_unstarted",
-    )
+    __slots__ = ("_parking", "_state", "_unstarted")
 
     def __init__(self, state: SchedulerState, parking: Parking, unstarted: UnstartedCalls) -> None:
-        self._permits = state.permits
-        self._lanes = state.lanes
-        self._keys = state.keys
-        self._ownership = state.ownership
         self._state = state
-        self._payloads = state.payloads
-        self._batching = state.batching
-        self._slots = state.slots
         self._parking = parking
         self._unstarted = unstarted
 
@@ -85,21 +67,21 @@ class HandingBack:
         epochs = event.epochs
         self._parking.unpark_all()
         for endpoint, revoked in epochs.items():
-            self._ownership.revoke(endpoint, revoked)
-        for lane in self._lanes.of(epochs):
+            self._state.ownership.revoke(endpoint, revoked)
+        for lane in self._state.lanes.of(epochs):
             self._unstarted.hand_back(lane, failures.STALE, through_epoch=epochs[lane.key[0]][lane.partition])
-        self._lanes.forget_empty()
-        self._lanes.leave(epochs)
+        self._state.lanes.forget_empty()
+        self._state.lanes.leave(epochs)
         for endpoint, revoked in epochs.items():
-            self._keys.leave(endpoint, revoked)
+            self._state.keys.leave(endpoint, revoked)
 
     def epoch_fenced(self, event: EpochFenced, _now: float) -> None:
         self._parking.unpark_all()
-        self._ownership.fence(event.epoch)
-        for lane in self._lanes.all():
+        self._state.ownership.fence(event.epoch)
+        for lane in self._state.lanes.all():
             self._unstarted.hand_back(lane, failures.STALE, through_epoch=event.epoch)
-        self._lanes.forget_empty()
-        self._keys.leave_all(event.epoch)
+        self._state.lanes.forget_empty()
+        self._state.keys.leave_all(event.epoch)
 
     def drain_began(self, _event: DrainBegan, _now: float) -> None:
         self._hand_back_all(slots_too=False)
@@ -110,34 +92,33 @@ class HandingBack:
     def _hand_back_all(self, *, slots_too: bool) -> None:
         unstarted = self._unstarted
         self._state.draining = True
-        self._slots.table.prolongs = False
+        self._state.slots.table.prolongs = False
         self._state.ended |= slots_too
         self._parking.unpark_all()
-        waiting = [*self._permits.queue, *(run for run in self._payloads.runs if run.lane is None)]
+        waiting = [*self._state.permits.queue, *(run for run in self._state.payloads.runs if run.lane is None)]
         if slots_too:
-            waiting += self._slots.entered
+            waiting += self._state.slots.entered
         for run in waiting:
             unstarted.answer_waiting(run, run.lo, run.hi, failures.DRAINING)
-        for batcher in self._batching.gathering:
+        for batcher in self._state.batching.gathering:
             for entry in list(batcher.gathered.queue):
                 if not isinstance(entry, ReplicaLane) and (slots_too or entry.run.slot is None):
                     unstarted.take_back(entry.run, entry.run.begin, entry.run.end, failures.DRAINING)
-        for lane in self._lanes.all():
+        for lane in self._state.lanes.all():
             unstarted.hand_back(lane, failures.DRAINING)
-        self._keys.leave_all(inf)
+        self._state.keys.leave_all(inf)
 
 
 class RunWithdrawals:
     """Ends the unstarted calls that routers withdraw."""
 
-    __slots__ = ("_held", "_lanes", "_parking", "_unstarted", "_vacancies")
+    __slots__ = ("_held", "_parking", "_state", "_unstarted")
 
     def __init__(self, state: SchedulerState, parking: Parking, unstarted: UnstartedCalls, held: HeldSlots) -> None:
+        self._state = state
         self._held = held
-        self._lanes = state.lanes
         self._parking = parking
         self._unstarted = unstarted
-        self._vacancies = state.vacancies
 
     def runs_cancelled(self, event: RunsCancelled, _now: float) -> None:
         link, take_back = event.link, self._unstarted.take_back
@@ -154,18 +135,18 @@ class RunWithdrawals:
                 # In descending order, because removing calls in the middle splits off those after them.
                 for first, last in reversed(common(run.first + run.begin, run.first + run.end - 1, wanted)):
                     take_back(run, first - run.first, last + 1 - run.first, failures.CANCELLED)
-        self._lanes.forget_those_that_left()
+        self._state.lanes.forget_those_that_left()
 
     def link_closed(self, event: LinkClosed, now: float) -> None:
         link = event.link
         link.closed = True
         link.fresh_until = -inf
-        self._vacancies.reported(link, is_full=False)
+        self._state.vacancies.reported(link, is_full=False)
         self._parking.unpark(link)
         self._held.stream_ended(link, now)
         for run in list(link.waiting.values()):
             self._unstarted.take_back(run, run.begin, run.end, failures.CANCELLED)
-        self._lanes.forget_those_that_left()
+        self._state.lanes.forget_those_that_left()
 
     def sessions_moved(self, event: SessionsMoved, _now: float) -> None:
         note_moved(event.runs)
@@ -173,4 +154,4 @@ class RunWithdrawals:
             if run.link.waiting.get(run.key) is run:
                 self._parking.unpark(run.link)
                 self._unstarted.take_back(run, run.begin, run.end, failures.FENCED)
-        self._lanes.forget_those_that_left()
+        self._state.lanes.forget_those_that_left()
