@@ -25,6 +25,7 @@ def observe(metrics: MetricsServer, engine: Engine, backend: str, fencing: Fenci
         names.REPLICA_FAILURES,
         lambda: {(backend, reason.value): count for reason, count in counters.failures.items()},
     )
+    observe_counter(meter, names.REPLICA_DEFECTS, lambda: {(backend,): counters.defects})
     observe_counter(meter, names.REPLICA_BATCHES, lambda: {(backend,): counters.batches})
     observe_gauge(meter, names.REPLICA_BATCH_AGE, lambda: {(backend,): engine.batch_hosts.oldest_s()})
     observe_counter(meter, names.REPLICA_BLOCKS, lambda: {(backend,): counters.blocks})

@@ -270,6 +270,12 @@ REPLICA_WAIT_TIME = _histogram(
     "Time of calls from their arrival at the replica to their start there.",
     (BACKEND,),
 )
+REPLICA_DEFECTS = _counter(
+    "slotmesh.replica.defects",
+    "{event}",
+    "Events that cannot happen in the state of their calls: ignored and logged, defects of the replica.",
+    (BACKEND,),
+)
 REPLICA_BATCHES = _counter("slotmesh.replica.batches", "{batch}", "Batches handed to batch handlers.", (BACKEND,))
 REPLICA_BLOCKS = _counter(
     "slotmesh.replica.loop.blocks", "{block}", "Times that the handler kept its event loop for too long.", (BACKEND,)
