@@ -19,13 +19,14 @@ from benchmarks import findings, tap_cost
 from benchmarks.findings import Finding
 from benchmarks.progress import show
 from benchmarks.workloads import PAYLOAD
-from router_service.core.callers import Caller, Window
+from router_service.core.callers import Window
 from router_service.core.calls import RouterCallOptions
 from router_service.core.commands import DeliverResults, Flush, RouterCommand
 from router_service.core.events import CallsSubmitted, LinkOpened, RunsCompleted, TableReceived
 from router_service.core.limits.capacity import ReportedCapacity
 from router_service.core.rosters import RosterVersion, TableRoster
 from router_service.core.routing_table import BackendRoute, EndpointRoute, ReplicaRoute, RoutingTable
+from router_service.core.runs import Caller
 from router_service.core.scheduler import RouterScheduler
 from slotmesh.spec.model import Backend
 

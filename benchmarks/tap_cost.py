@@ -12,7 +12,7 @@ from typing import Final
 
 from benchmarks import findings
 from benchmarks.findings import Finding
-from router_service.core.lifecycle.taps import OpenTaps
+from router_service.core.features.taps import OpenTaps
 
 MOST_COST: Final = 0.01
 _LOOKS: Final = 200_000

@@ -22,7 +22,7 @@ from router_service.convert.live_calls import (
     tap_wish_of,
 )
 from router_service.core import failures
-from router_service.core.lifecycle.taps import CallTap, TapClosed, TapOpened
+from router_service.core.features.taps import CallTap, TapClosed, TapOpened
 from router_service.shell.dispatcher import Dispatcher
 from slotmesh.errors import Failure, Reason
 from slotmesh.security.permissions import payloads_refusal

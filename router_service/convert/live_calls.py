@@ -9,7 +9,7 @@ from typing import Final
 
 from google.protobuf import timestamp_pb2
 
-from router_service.core.lifecycle.taps import SeenCall, TapWish
+from router_service.core.features.taps import SeenCall, TapWish
 from router_service.core.routing.open_calls import OpenCall, OpenCallsFilter, OpenCallsScan, OpenCallState
 from slotmesh.convert.specification import duration_to_wire
 from slotmesh.errors import Failure, bad_field

@@ -1,27 +1,23 @@
-"""One caller (a client's stream, or one unary call): its window, open runs, and credit for yielded values.
+"""What one caller may have under way: its window, the credit of calls that yield values, and lanes that stopped.
 
 Invariants: call ids strictly increase; `calls <= window.calls` and `size <= window.bytes`, except that one call larger
 than the window is always allowed, and does not count in bytes. A call counts until its outcome was put into a frame, so
 a client that does not read is no longer admitted.
-Owner: the scheduler keeps `runs`; the edge calls `admit` and `released`.
+Owner: the scheduler.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import islice, pairwise
+from itertools import pairwise
 from typing import Final, NamedTuple
 
-from router_service.core.calls import Flow
 from router_service.core.limits.quotas import CallerShare
-from router_service.core.rosters import SessionConnection
-from router_service.core.runs import RouterRun
 from slotmesh.errors import Failure, Reason
 from slotmesh.streams.limits import (
     MAX_BYTES_AHEAD,
     MAX_CALL_ID,
-    MAX_PAYLOAD_BYTES,
     MAX_STOP_GENERATIONS,
     MAX_VALUES_AHEAD,
     START_WINDOW_BYTES,
@@ -87,80 +83,22 @@ MAX_STOPS = 65_536
 """Ordering keys of one caller that are known to have stopped; of more, the oldest are forgotten."""
 
 
-class Caller:
-    """The accounting of one caller. Compared by identity."""
+class WindowUse:
+    """What a caller has under way, within its window and its share of the quotas."""
 
-    __slots__ = (
-        "calls",
-        "flow",
-        "knows",
-        "large",
-        "last_id",
-        "max_value_bytes",
-        "request_id",
-        "runs",
-        "session",
-        "share",
-        "size",
-        "stops",
-        "streams",
-        "window",
-    )
+    __slots__ = ("calls", "large", "last_id", "share", "size", "window")
 
-    def __init__(
-        self,
-        window: Window,
-        flow: Flow | None = None,
-        session: SessionConnection | None = None,
-        *,
-        max_value_bytes: int = MAX_PAYLOAD_BYTES,
-        share: CallerShare | None = None,
-    ) -> None:
-        """`flow`: a new one by default. `share`: of the identified caller; None if it has no identity."""
+    def __init__(self, window: Window, share: CallerShare | None = None) -> None:
+        """`share`: of the identified caller; None if it has no identity."""
         self.window = window
-        self.session = session
-        """The session's connection; None without a session: then the caller's calls end when it disconnects."""
-        self.flow = flow or Flow()
         self.share = share
         self.calls = 0
         """Calls accepted whose outcome has not left."""
         self.size = 0
         """Their payload bytes."""
         self.large = 0
-        """Bytes of the one call that is larger than the window; 0 where none is unanswered."""
+        """Bytes of the one call that is larger than the window; 0 if none is unanswered."""
         self.last_id = 0
-        self.runs: dict[RouterRun, None] = {}
-        """Runs with calls that have no outcome, in order of arrival."""
-        self.stops: dict[str, dict[int, int]] = {}
-        """Where calls that stop after a failure have stopped: ordering key -> generation -> id of the first failure."""
-        self.streams: dict[int, int] = {}
-        """Its calls that take several results, from when they were sent until their outcome has left: id, and level of
-        credit."""
-        self.request_id = ""
-        """Of the reservation that it waits for, and others may, too; empty where it waits for none."""
-        self.knows: frozenset[str] | None = None
-        """The endpoints that it may see; None: all."""
-        self.max_value_bytes = max_value_bytes
-        """Larger results, and larger values of handlers that yield, fail their call."""
-
-    @property
-    def has_open_calls(self) -> bool:
-        """Whether any of its calls has no outcome."""
-        return bool(self.runs)
-
-    def count_quick(self, is_quick: Callable[[str], bool], most: int) -> int:
-        """Calls without an outcome whose methods are quick; more than `most` need not be counted."""
-        calls = 0
-        for run in self.runs:
-            if is_quick(run.options.method):
-                calls += run.unanswered
-                if calls >= most:
-                    break
-        return calls
-
-    def ids_apart(self, runs: int) -> list[int]:
-        """The last call ids of every `runs`-th open run: points at which work on all of them can pause."""
-        return [run.ids[-1] for run in islice(self.runs, runs - 1, None, runs) if run.ids]
 
     def admit(self, ids: Sequence[int], size: int) -> Failure | None:
         """Accepts a batch of `size` payload bytes, or returns why it is rejected; a rejected batch changes nothing."""
@@ -194,43 +132,6 @@ class Caller:
         if self.share is not None:
             self.share.take(calls, size)
 
-    def leave(self) -> None:
-        """The stream or rpc has ended: its calls count no more, whatever becomes of them."""
-        if self.share is not None:
-            self.share.give(self.calls, self.size)
-            self.share.give_keys(len(self.stops))
-            self.share = None
-
-    def stop(self, key: str, generation: int, call_id: int) -> bool:
-        """A call has failed: later ones of its key and generation are to fail, too. Returns whether that is new."""
-        known = self.stops.get(key)
-        if known is None and (known := self._new_stop(key)) is None:
-            return True
-        if known.get(generation, call_id + 1) <= call_id:
-            return False
-        known[generation] = call_id
-        if len(known) > MAX_STOP_GENERATIONS:
-            del known[min(known)]
-        return generation in known
-
-    def _new_stop(self, key: str) -> dict[int, int] | None:
-        """Where the key has stopped: nowhere yet. None if nothing can be remembered of it: the replica does."""
-        share = self.share
-        is_full = share is not None and not share.has_room_for_key
-        if self.stops and (is_full or len(self.stops) >= MAX_STOPS):
-            del self.stops[next(iter(self.stops))]
-        elif is_full:
-            return None
-        elif share is not None:
-            share.take_key()
-        known = self.stops[key] = {}
-        return known
-
-    def has_stopped(self, key: str, generation: int, call_id: int) -> bool:
-        """Whether this call comes after one of its key and generation that has failed."""
-        known = self.stops.get(key)
-        return known is not None and known.get(generation, call_id) < call_id
-
     def released(self, calls: int, size: int) -> None:
         """Outcomes of `calls` calls with `size` request bytes left for the client."""
         self.calls -= calls
@@ -239,19 +140,6 @@ class Caller:
             self.share.give(calls, size)
         if self.size < self.large:  # all others together are smaller
             self.large = 0
-
-    def stream(self, ids: Iterable[int]) -> int:
-        """These calls, which take several results, are being sent. Returns the level of their credit."""
-        streams = self.streams
-        streams.update(dict.fromkeys(ids, 0))
-        level = level_of(len(streams))
-        streams.update(dict.fromkeys(ids, level))
-        return level
-
-    def streamed(self, ids: Iterable[int]) -> None:
-        """Outcomes of these calls have left, and so have their values. Others than `streams` are ignored."""
-        for call_id in ids:
-            self.streams.pop(call_id, None)
 
     def _check_ids(self, ids: Sequence[int]) -> Failure | None:
         first, last = ids[0], ids[-1]
@@ -267,3 +155,50 @@ class Caller:
                 message=f"ids strictly increase on a stream: {self.last_id} was used, then came {first}",
             )
         return None
+
+
+class LaneStops:
+    """Where lanes of one caller have stopped: ordering key -> generation -> id of the first call that failed."""
+
+    __slots__ = ("_keys", "share")
+
+    def __init__(self, share: CallerShare | None) -> None:
+        self._keys: dict[str, dict[int, int]] = {}
+        self.share = share
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    def of(self, key: str) -> dict[int, int]:
+        """The first failure of each generation of the key."""
+        return self._keys.get(key, {})
+
+    def stop(self, key: str, generation: int, call_id: int) -> bool:
+        """A call has failed: later ones of its key and generation are to fail, too. Returns whether that is new."""
+        known = self._keys.get(key)
+        if known is None and (known := self._new_stop(key)) is None:
+            return True
+        if known.get(generation, call_id + 1) <= call_id:
+            return False
+        known[generation] = call_id
+        if len(known) > MAX_STOP_GENERATIONS:
+            del known[min(known)]
+        return generation in known
+
+    def has_stopped(self, key: str, generation: int, call_id: int) -> bool:
+        """Whether this call comes after one of its key and generation that has failed."""
+        known = self._keys.get(key)
+        return known is not None and known.get(generation, call_id) < call_id
+
+    def _new_stop(self, key: str) -> dict[int, int] | None:
+        """Where the key has stopped: nowhere yet. None if nothing can be remembered of it: the replica does."""
+        share = self.share
+        is_full = share is not None and not share.has_room_for_key
+        if self._keys and (is_full or len(self._keys) >= MAX_STOPS):
+            del self._keys[next(iter(self._keys))]
+        elif is_full:
+            return None
+        elif share is not None:
+            share.take_key()
+        known = self._keys[key] = {}
+        return known

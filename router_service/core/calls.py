@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from math import inf
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from slotmesh.calls.call_options import StatedOptions
 from slotmesh.calls.slot_tokens import DEFAULT_LEASE_S
@@ -185,31 +185,45 @@ class FirstAttempt(NamedTuple):
     """On it, parallel to the payloads."""
 
 
-class KeyOrder(Protocol):
-    """What keeps keyed calls in order: the partition of their key, or a column of partitions where keys differ."""
+class KeyOrder:
+    """What keeps the calls of one partition in order while they move between owners.
 
-    @property
-    def number(self) -> int:
-        """Of the partition; -1 where the calls have partitions of their own."""
+    Invariants: nothing is sent to an owner while calls sent to an earlier one are unanswered, nor at an epoch for which
+    a replica has denied being the owner.
+    """
+
+    __slots__ = ("epoch", "inflight", "number", "refused_epoch", "stale")
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.epoch = 0
+        """Epoch of the owner; strictly increases with each change."""
+        self.inflight = 0
+        """Unanswered slices, at any owner; for slices with calls of several keys, unanswered calls."""
+        self.stale = 0
+        """Of these, the ones at an earlier owner."""
+        self.refused_epoch = -1
+        """The newest epoch at which a replica has refused to be the owner: runs wait for a newer one."""
 
     def sent(self, owner_epoch: int) -> None:
         """A slice left for the owner at this epoch."""
+        self.inflight += 1
+        self.stale += owner_epoch != self.epoch
 
-    def answered(self, owner_epoch: int, lo: int, count: int, *, is_last: bool) -> Sequence[int]:
-        """Calls of a slice, from offset `lo`, have their outcomes, or came back. `is_last`: all of it has left.
-
-        Returns the partitions in which what waits may go on, and which are not listed.
-        """
-
-    def refused(self, owner_epoch: int, lo: int, count: int) -> None:
-        """The replica of a slice is not the owner for these of its calls."""
-
-
-class CountedPartition(KeyOrder, Protocol):
-    """A partition, as a column of them counts its calls."""
+    def answered(self, owner_epoch: int, _lo: int, _count: int, *, is_last: bool) -> Sequence[int]:
+        """Calls of a slice left the owner; `is_last`: all of them have. Returns its own number if it may continue."""
+        return (self.number,) if is_last and self.settled(owner_epoch) else ()
 
     def settled(self, owner_epoch: int) -> bool:
-        """One has left the owner of this epoch. Returns whether what waits may go on, and is not listed."""
+        """A slice has its outcome or was handed back. Returns whether runs may continue."""
+        self.inflight -= 1
+        if owner_epoch != self.epoch:
+            self.stale -= 1
+        return not self.stale
+
+    def refused(self, owner_epoch: int, _lo: int = 0, _count: int = 0) -> None:
+        """A replica is not the owner at this epoch: hold everything until the table names one at a newer epoch."""
+        self.refused_epoch = max(self.refused_epoch, owner_epoch)
 
 
 class PartitionColumn:
@@ -219,7 +233,7 @@ class PartitionColumn:
     some of them. The number of calls of a partition that are at a replica is counted call by call.
     Invariants: such a run never waits: it is sent as a whole when it is made, and what is handed back becomes runs of
     one key each. Each call is counted at its partition once when it is sent, and removed once when it is no longer
-    there.
+    there. Has the interface of `KeyOrder`.
     """
 
     __slots__ = ("_has_left", "epochs", "keys", "options_of", "partitions")
@@ -230,7 +244,7 @@ class PartitionColumn:
     def __init__(
         self,
         keys: list[str],
-        partitions: Sequence[CountedPartition],
+        partitions: Sequence[KeyOrder],
         epochs: list[int],
         options_of: Callable[[str], RouterCallOptions],
     ) -> None:

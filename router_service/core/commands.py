@@ -1,14 +1,21 @@
-"""Commands: what the scheduler has decided. The shell carries them out in order; they have no behaviour."""
+"""Commands: what the scheduler has decided; and the step that collects them.
+
+Invariants: the shell carries commands out in order; they have no behaviour. A step belongs to one event: each part of
+the core gets it as an argument, adds what it decides, and leaves what follows later to `then`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from router_service.core.calls import CallPayload, LeasedSlot, ReleasedSlot, RouterCallOptions
+from router_service.core.life import QUEUED, ROWS, RunEvent, RunState
+from router_service.core.limits.capacity import KnownReplica
 from router_service.core.replicas.replica import RoutedReplica
 from router_service.core.rosters import RosterVersion, SessionConnection
-from router_service.core.runs import CallerBook, Sent, SliceHolder
+from router_service.core.runs import Caller, RouterRun, Sent
 from slotmesh.errors import Failure
 from slotmesh.streams.chunks import Payload
 
@@ -43,7 +50,7 @@ class AskReconcile:
 class DeliverResults:
     """Hand results to the caller. `ids` and `payloads` are parallel."""
 
-    caller: CallerBook
+    caller: Caller
     ids: Sequence[int]
     payloads: Sequence[Payload]
     content_type: str
@@ -64,11 +71,11 @@ class DeliverDone:
     Either the calls were made with no_reply, or they succeeded and the caller has received all their values.
     """
 
-    caller: CallerBook
+    caller: Caller
     ids: Sequence[int]
     size: int
     """Payload bytes of these calls, returned to the window."""
-    replica: SliceHolder | None = None
+    replica: KnownReplica | None = None
     first: int = 0
     links: int = 0
     """All three as in DeliverFailure."""
@@ -78,12 +85,12 @@ class DeliverDone:
 class DeliverFailure:
     """Hand one failure to the caller, for all of `ids`."""
 
-    caller: CallerBook
+    caller: Caller
     ids: Sequence[int]
     failure: Failure
     size: int
     """Payload bytes of the failed calls, returned to the window."""
-    replica: SliceHolder | None = None
+    replica: KnownReplica | None = None
     """The replica that keeps this outcome, or has calls that the router gave up; None without one."""
     first: int = 0
     """Run id of the first of them there; 0 without a replica."""
@@ -102,7 +109,7 @@ CallDelivery = DeliverResults | DeliverDone | DeliverFailure
 class DeliverValues:
     """Hand values to the caller; its calls continue. An id stands once for each value; those of a call are in order."""
 
-    caller: CallerBook
+    caller: Caller
     ids: list[int]
     payloads: list[CallPayload]
     """Parallel to `ids`."""
@@ -122,7 +129,7 @@ Delivery = CallDelivery | DeliverValues
 class DeliverSlot:
     """Hand the caller the result of its one slot operation: a slot that was reserved or renewed, or was released."""
 
-    caller: CallerBook
+    caller: Caller
     answer: LeasedSlot | ReleasedSlot
 
 
@@ -130,7 +137,7 @@ class DeliverSlot:
 class DeliverTaken:
     """Report to the caller of a call with several requests that its handler has begun, or has taken some of them."""
 
-    caller: CallerBook
+    caller: Caller
     replica: RoutedReplica
     """The replica that the requests go to."""
     run_id: int
@@ -144,7 +151,7 @@ class DeliverTaken:
 class NameRoster:
     """Announce the current roster to the client of a session, which acknowledges it."""
 
-    caller: CallerBook
+    caller: Caller
     version: RosterVersion
 
 
@@ -184,7 +191,54 @@ class ReportLoad:
     """Send a load report now: calls wait and no replica takes any, so the controller may have to start one."""
 
 
+@dataclass(slots=True, eq=False)
+class ReportRunDefect:
+    """Log and count a defect of the router: an event that cannot happen to a run in its state."""
+
+    state: RunState
+    event: RunEvent
+
+
 OfLink = Flush | CancelRun | AskReconcile | TakeValues | OpenLink | RetryLink | CloseLink
 """A command for the link to a replica."""
 
-RouterCommand = Delivery | DeliverSlot | DeliverTaken | NameRoster | ReportLoad | OfLink
+RouterCommand = Delivery | DeliverSlot | DeliverTaken | NameRoster | ReportLoad | ReportRunDefect | OfLink
+
+
+class Step:
+    """What one event leads to."""
+
+    __slots__ = ("_later", "commands", "has_flipped", "now", "open_results")
+
+    def __init__(self, now: float) -> None:
+        self.now = now
+        """Monotonic seconds."""
+        self.commands: list[RouterCommand] = []
+        """What is to be done, in order."""
+        self.has_flipped = False
+        """A backend has started or stopped being able to serve: what waits finds its place anew."""
+        self.open_results: DeliverResults | None = None
+        """The delivery that has lists of its own, to which results of other runs can be added."""
+        self._later: deque[Callable[[Step], None]] = deque()
+
+    def advance(self, run: RouterRun, event: RunEvent) -> None:
+        """Something happens to the run."""
+        after = ROWS[event].get(run.state)
+        if after is None:
+            self.commands.append(ReportRunDefect(run.state, event))
+        else:
+            run.state = after
+
+    def unqueue(self, run: RouterRun) -> None:
+        """No call of the run waits any longer where it was charged, if it did."""
+        if run.state is QUEUED:
+            run.uncharge()
+            self.advance(run, RunEvent.UNQUEUED)
+
+    def then(self, follow: Callable[[Step], None]) -> None:
+        """What follows from this, once the event itself is dealt with."""
+        self._later.append(follow)
+
+    def next(self) -> Callable[[Step], None] | None:
+        """What follows next, or None."""
+        return self._later.popleft() if self._later else None

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from router_service.core.callers import Caller
 from router_service.core.calls import (
     Batch,
     Dispatch,
@@ -29,7 +28,7 @@ from router_service.core.limits.capacity import MethodTime, ReportedCapacity
 from router_service.core.replicas.replica import RoutedReplica
 from router_service.core.rosters import FoundCalls, ReplicaKey, RosterVersion
 from router_service.core.routing_table import RoutingTable
-from router_service.core.runs import CallerBook
+from router_service.core.runs import Caller
 from slotmesh.calls.method_outlines import NO_TENSORS, MethodOutline, MethodTensors
 from slotmesh.calls.trace_context import Traces
 from slotmesh.errors import Failure
@@ -285,7 +284,7 @@ class AllCallsResent(RouterEvent):
 class SessionDisconnected(RouterEvent):
     """The connection of a session has ended: its calls at replicas go on, the client will send the others again."""
 
-    caller: CallerBook
+    caller: Caller
 
 
 @dataclass(slots=True, eq=False)

@@ -9,8 +9,9 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from router_service.core.limits.admission import FIRST_RETRY_DELAY_S, jittered
+from router_service.core.limits.capacity import KnownReplica
 from router_service.core.queueing.reservations import constraint_of
-from router_service.core.runs import RouterRun, SliceHolder
+from router_service.core.runs import RouterRun
 from slotmesh.errors import Executed, Failure, Reason
 from slotmesh.spec.rules import show
 
@@ -135,7 +136,7 @@ def request_differs(request_id: str) -> Failure:
     )
 
 
-def misanswered(replica: SliceHolder) -> Failure:
+def misanswered(replica: KnownReplica) -> Failure:
     """The replica has answered a slot operation with what answers another one."""
     return Failure(
         reason=Reason.INTERNAL,
@@ -234,7 +235,7 @@ def too_late(run: RouterRun, left_s: float, why: str) -> Failure:
     )
 
 
-def deadline_running(run: RouterRun, replica: SliceHolder) -> Failure:
+def deadline_running(run: RouterRun, replica: KnownReplica) -> Failure:
     """The deadline passed while a replica had the calls."""
     return Failure(
         reason=Reason.DEADLINE_RUNNING,
@@ -256,7 +257,7 @@ def queue_timeout(run: RouterRun, limit_s: float, why: str) -> Failure:
     )
 
 
-def replica_lost(replica: SliceHolder, why: str, *, sent_values: bool = False) -> Failure:
+def replica_lost(replica: KnownReplica, why: str, *, sent_values: bool = False) -> Failure:
     """The link broke before the replica answered; `sent_values`: some values of the call had arrived."""
     when = "after some values of the call, before their end" if sent_values else "before it answered"
     return Failure(
@@ -267,7 +268,7 @@ def replica_lost(replica: SliceHolder, why: str, *, sent_values: bool = False) -
     )
 
 
-def replica_ended(replica: SliceHolder) -> Failure:
+def replica_ended(replica: KnownReplica) -> Failure:
     """The replica received a request to stop, and cancelled the calls that still ran at the end of its grace period."""
     return Failure(
         reason=Reason.REPLICA_LOST,
@@ -306,7 +307,7 @@ NOT_READ = Failure(
 """A client without a session does not read its results, and the router's other clients need the memory."""
 
 
-def result_evicted(replica: SliceHolder) -> Failure:
+def result_evicted(replica: KnownReplica) -> Failure:
     """The replica has executed the calls, and keeps the outcome no longer."""
     return Failure(
         reason=Reason.RESULT_EVICTED,
@@ -316,7 +317,7 @@ def result_evicted(replica: SliceHolder) -> Failure:
     )
 
 
-def value_too_large(size: int, limit: int, replica: SliceHolder) -> Failure:
+def value_too_large(size: int, limit: int, replica: KnownReplica) -> Failure:
     """The handler has yielded a value larger than the caller can take; the replica is asked to stop it."""
     return Failure(
         reason=Reason.PAYLOAD_TOO_LARGE,
@@ -326,7 +327,7 @@ def value_too_large(size: int, limit: int, replica: SliceHolder) -> Failure:
     )
 
 
-def located(failure: Failure, replica: SliceHolder) -> Failure:
+def located(failure: Failure, replica: KnownReplica) -> Failure:
     """A replica's own failure, with where it came from."""
     return replace(failure, metadata={**failure.metadata, **_whereabouts(replica)})
 
@@ -336,5 +337,5 @@ def _queue_of(run: RouterRun) -> dict[str, str]:
     return {"backend": run.account.backend} if run.account is not None and run.account.backend else {}
 
 
-def _whereabouts(replica: SliceHolder) -> dict[str, str]:
-    return {"backend": replica.backend.name, "replica_id": replica.replica_id}
+def _whereabouts(replica: KnownReplica) -> dict[str, str]:
+    return {"backend": replica.backend_name, "replica_id": replica.replica_id}

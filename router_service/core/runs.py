@@ -9,10 +9,12 @@ Owner: the scheduler.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
+from itertools import islice
 from math import inf
-from typing import ClassVar, Protocol
+from typing import ClassVar
 
+from router_service.core.callers import LaneStops, Window, WindowUse, level_of
 from router_service.core.calls import (
     CallPayload,
     FirstAttempt,
@@ -23,84 +25,100 @@ from router_service.core.calls import (
     RouterCallOptions,
     SlotWork,
 )
+from router_service.core.life import NEW, NO_EARLIER, RECOVERED, Earlier, RunState
 from router_service.core.limits.admission import Account
-from router_service.core.limits.capacity import UNKNOWN_NS, MethodTime
+from router_service.core.limits.capacity import UNKNOWN_NS, KnownReplica
 from router_service.core.limits.quotas import CallerShare, TenantAccount
-from router_service.core.rosters import ReplicaKey, RosterVersion, SessionConnection
-from slotmesh.calls.payload_block import PayloadBlock
+from router_service.core.rosters import RosterVersion, SessionConnection
+from slotmesh.calls.payload_block import PayloadBlock, nbytes_of
 from slotmesh.calls.trace_context import Traces
 from slotmesh.errors import Failure
+from slotmesh.streams.limits import MAX_PAYLOAD_BYTES
 
 SLO_UNLESS_STATED_S = 1.0
 """The SLO by which calls without one are ordered, so that calls with an SLO cannot starve them."""
 
 
-class CallerBook(Protocol):
-    """The accounting of a run's caller that runs use. Compared by identity."""
+class Caller(WindowUse):
+    """One caller (a client's stream, or one unary call): its accounting, and its open runs. Compared by identity."""
 
-    flow: Flow
-    session: SessionConnection | None
-    share: CallerShare | None
-    runs: dict[RouterRun, None]
-    stops: dict[str, dict[int, int]]
-    max_value_bytes: int
-    knows: frozenset[str] | None
+    __slots__ = ("flow", "knows", "max_value_bytes", "request_id", "runs", "session", "stops", "streams")
 
-    def stop(self, key: str, generation: int, call_id: int) -> bool:
-        """Records a failed call, after which those of its key and generation fail, too. Returns whether it is new."""
+    def __init__(
+        self,
+        window: Window,
+        flow: Flow | None = None,
+        session: SessionConnection | None = None,
+        *,
+        max_value_bytes: int = MAX_PAYLOAD_BYTES,
+        share: CallerShare | None = None,
+    ) -> None:
+        """`flow`: a new one by default. `share`: of the identified caller; None if it has no identity."""
+        super().__init__(window, share)
+        self.session = session
+        """The session's connection; None without a session: then the caller's calls end when it disconnects."""
+        self.flow = flow or Flow()
+        self.runs: dict[RouterRun, None] = {}
+        """Runs with calls that have no outcome, in order of arrival."""
+        self.stops = LaneStops(share)
+        self.streams: dict[int, int] = {}
+        """Its calls that take several results, from when they were sent until their outcome has left: id, and level of
+        credit."""
+        self.request_id = ""
+        """Id of the reservation that it waits for, perhaps with others; empty if it waits for none."""
+        self.knows: frozenset[str] | None = None
+        """The endpoints that failures may name to it; None: all."""
+        self.max_value_bytes = max_value_bytes
+        """Larger results, and larger values of handlers that yield, fail their call."""
 
-    def has_stopped(self, key: str, generation: int, call_id: int) -> bool:
-        """Whether this call comes after one of its key and generation that has failed."""
+    @property
+    def has_open_calls(self) -> bool:
+        """Whether any of its calls has no outcome."""
+        return bool(self.runs)
+
+    def count_quick(self, is_quick: Callable[[str], bool], most: int) -> int:
+        """Calls without an outcome whose methods are quick; more than `most` need not be counted."""
+        calls = 0
+        for run in self.runs:
+            calls += run.unanswered if is_quick(run.options.method) else 0
+            if calls >= most:
+                break
+        return calls
+
+    def ids_apart(self, runs: int) -> list[int]:
+        """The last call ids of every `runs`-th open run: points at which work on all of them can pause."""
+        return [run.ids[-1] for run in islice(self.runs, runs - 1, None, runs) if run.ids]
+
+    def leave(self) -> None:
+        """The stream or rpc has ended: its calls count no more, whatever becomes of them."""
+        if self.share is not None:
+            self.share.give(self.calls, self.size)
+            self.share.give_keys(len(self.stops))
+            self.share = self.stops.share = None
 
     def stream(self, ids: Sequence[int]) -> int:
         """These calls, which take several results, are being sent. Returns the level of their credit."""
-
-
-class NamedBackend(Protocol):
-    """A backend, as failures name it."""
-
-    name: str
-
-
-class SliceHolder(Protocol):
-    """The replica that has a slice, as its run and its caller use it. Compared by identity."""
-
-    key: ReplicaKey
-    linked: bool
-    links: int
-    listed: bool
-    stream_id: str
-    times: Mapping[str, MethodTime]
-
-    @property
-    def backend(self) -> NamedBackend:
-        """The backend of the replica."""
-
-    @property
-    def replica_id(self) -> str:
-        """The identity that outlives incarnations."""
-
-    def withdraw(self, sent: Sent, parts: Sequence[Sent] = ()) -> None:
-        """Withdraws the slice from the outbox; frames carry `parts` of it in its place."""
-
-    def part_of(self, sent: Sent, run: RouterRun) -> Sent:
-        """A slice that no frame has carried has become smaller: what remains of it is all of `run`."""
+        streams = self.streams
+        streams.update(dict.fromkeys(ids, 0))
+        level = level_of(len(streams))
+        streams.update(dict.fromkeys(ids, level))
+        return level
 
 
 class RouterRun:
     """Consecutive calls of one caller that share their options. `tenant` counts them, if they name one."""
 
     __slots__ = (
-        *("__weakref__", "account", "alarm", "arrived", "asked_until", "attempt", "awaits", "caller", "column"),
-        *("deadline", "endpoint", "first_roster", "has_left", "ids", "is_overdue", "may_have_run", "options", "origin"),
-        *("partition", "payloads", "recovers", "sents", "seq", "session", "shadow_of", "slot", "tenant", "traces"),
-        *("cursor", "unanswered", "was_answered"),
+        *("__weakref__", "account", "alarm", "arrived", "asked_until", "attempt", "caller", "column"),
+        *("deadline", "earlier", "endpoint", "first_roster", "ids", "options", "origin"),
+        *("partition", "payloads", "sents", "seq", "session", "shadow_of", "slot", "state", "tenant", "traces"),
+        *("cursor", "unanswered"),
     )
 
     def __init__(
         self,
         seq: int,
-        caller: CallerBook,
+        caller: Caller,
         endpoint: str,
         options: RouterCallOptions,
         ids: Sequence[int],
@@ -111,50 +129,40 @@ class RouterRun:
     ) -> None:
         self.seq = seq
         """Age: earlier runs have lower numbers. Slices of one run share it."""
-        self.caller, self.tenant = caller, _NO_TENANT
-        self.endpoint = endpoint
-        self.options = options
+        self.caller = caller
+        self.tenant: TenantAccount | None = None
+        self.endpoint, self.options = endpoint, options
         self.ids = ids
         """The client's call ids, parallel to `payloads`: a range, or a list where they are sparse."""
-        self.payloads = payloads
-        self.arrived = arrived
+        self.payloads, self.arrived = payloads, arrived
         self.deadline = arrived + options.timeout_s
         """Monotonic seconds; infinite without one."""
         self.slot = slot
         """The operation on a slot, in a run of one call; None for calls that use no slot."""
+        self.state: RunState = NEW
+        """Changed by `Step.advance` only."""
+        self.earlier: Earlier = NO_EARLIER
+        """What is known of an earlier sending."""
         self.attempt = 0
-        self.awaits = False
-        """Its payload is still arriving; the run has one call."""
         self.origin: FirstAttempt | None = None
         """Of calls without a session that run once more."""
-        self.cursor = 0
-        self.unanswered = len(payloads)
+        self.cursor, self.unanswered = 0, len(payloads)
         self.sents: list[Sent] = []
-        self.partition: KeyOrder | None = None
+        self.partition: KeyOrder | PartitionColumn | None = None
         self.column: PartitionColumn | None = None
         """The `partition`, where the calls have keys of their own: they were sent as a whole then."""
         self.account: Account | None = None
         """The account that the waiting calls are charged to; None while none wait."""
         self.alarm = inf
         """When its deadline or queue time is checked next; infinite while it is not watched."""
-        self.is_overdue = False
-        """Its deadline has passed, and its replicas were asked to stop its calls."""
         self.asked_until = inf
         """When the caller gets the failure of calls that replicas were asked to stop; infinite if none was asked."""
         self.shadow_of: str | None = None
         """The backend that these sampled copies are for; None for calls of a caller."""
         self.session = caller.session
         """The session of the calls, if a replica is to keep their outcomes."""
-        self.has_left = False
-        """The connection of its session is closed; the outcomes can be fetched from the replicas later."""
-        self.may_have_run = False
-        """An earlier connection has sent these calls, and their fate is unknown."""
         self.first_roster: RosterVersion | None = None
         """The newest roster that the client of resent calls knew when it first sent them; None if it names none."""
-        self.was_answered = False
-        """The router has received the outcomes before, and fetches them once more."""
-        self.recovers = False
-        """A replica already has these calls: only their outcomes are fetched."""
         self.traces: Traces | None = None
         """Trace contexts by call id, kept as long as the payloads; None if no call has one."""
 
@@ -162,6 +170,17 @@ class RouterRun:
     def reserves(self) -> bool:
         """Whether it is a reservation: it executes nothing, and may be routed again any number of times."""
         return isinstance(self.slot, Reserve)
+
+    @property
+    def recovers(self) -> bool:
+        """Whether a replica already has these calls, and only their outcomes are asked for."""
+        return self.earlier in RECOVERED
+
+    @property
+    def is_behind_failure(self) -> bool:
+        """Whether it comes after a failure of its lane, which stops there."""
+        key, generation = self.options.ordering_key, self.options.stop_generation
+        return generation > 0 and self.caller.stops.has_stopped(key, generation, self.ids[0])
 
     @property
     def waiting(self) -> int:
@@ -178,6 +197,42 @@ class RouterRun:
         """When its calls should be answered, monotonic seconds."""
         slo_s = self.options.slo_s
         return self.arrived + (SLO_UNLESS_STATED_S if slo_s is None else slo_s)
+
+    @property
+    def useless_at(self) -> float:
+        """When sending it is of no use any more, monotonic seconds; infinite without a deadline."""
+        if self.slot is not None or self.account is None:
+            return self.deadline
+        return self.deadline - self.account.service_time.reserve_s(self.deadline - self.arrived)
+
+    def charge(self, account: Account) -> int:
+        """Charges the account for the first waiting calls that it has room for; returns how many these are."""
+        fits = account.admit(self.caller.flow, self.tenant, self.payloads, self.cursor)
+        if fits:
+            self.account = account
+        return fits
+
+    def charge_all(self, account: Account) -> None:
+        """Charges the account for all waiting calls, which were admitted before, over its bounds if need be."""
+        account.add(self.caller.flow, self.tenant, self.waiting, nbytes_of(self.payloads, self.cursor))
+        self.account = account
+
+    def refused_by(self, account: Account, fits: int, now: float, chance: float, why: str = "") -> Failure:
+        """The failure of the waiting calls but the first `fits`, for which the account has no room."""
+        flow, size = self.caller.flow, len(self.payloads[self.cursor + fits])
+        return account.full(now, chance, why, flow=flow, tenant=self.tenant, size=size)
+
+    def release(self, count: int) -> None:
+        """The next `count` waiting calls no longer wait where they were charged."""
+        if self.account is not None:
+            size = nbytes_of(self.payloads, self.cursor, self.cursor + count)
+            self.account.give(self.caller.flow, self.tenant, count, size)
+
+    def uncharge(self) -> None:
+        """No call of the run waits any longer where it was charged."""
+        if self.waiting:
+            self.release(self.waiting)
+        self.account = None
 
     def handed_back(self, lo: int, hi: int, *, attempt: int) -> list[RouterRun]:
         """Some of the calls, which a replica had, as runs that can wait, of one ordering key each."""
@@ -217,9 +272,8 @@ class RouterRun:
         if self.column is not None:
             part.partition = part.column = self.column.part(lo, hi)
         part.shadow_of, part.tenant = self.shadow_of, self.tenant
-        part.may_have_run, part.was_answered = self.may_have_run, self.was_answered
         part.first_roster, part.traces = self.first_roster, self.traces
-        part.recovers = self.recovers and attempt is None
+        part.earlier = self.earlier if attempt is None or not self.recovers else Earlier.UNKNOWN
         if self.slot is not None:
             part.deadline = self.deadline
         return part
@@ -234,7 +288,6 @@ class RouterRun:
             self.origin = FirstAttempt(self.origin.stream_id, [self.origin.run_ids[at] for at in kept])
 
 
-_NO_TENANT: TenantAccount | None = None
 OPEN, ANSWERED, ABANDONED = 0, 1, 2
 
 
@@ -252,7 +305,9 @@ class Sent:
     takes_room: ClassVar[bool] = True
     """It counts towards the capacity that its replica reported."""
 
-    def __init__(self, run: RouterRun, lo: int, count: int, replica: SliceHolder, owner_epoch: int, now: float) -> None:
+    def __init__(
+        self, run: RouterRun, lo: int, count: int, replica: KnownReplica, owner_epoch: int, now: float
+    ) -> None:
         self.first = 0
         """Run id of the first call, consecutive from there; 0 until a frame carries it."""
         self.run = run
@@ -274,6 +329,16 @@ class Sent:
         time = replica.times.get(run.options.method) if run.slot is None else None
         self.call_ns = UNKNOWN_NS if time is None else time.call_ns
         """Work that each call is at the replica, as it was known at sending; nanoseconds."""
+
+    def part(self, run: RouterRun) -> Sent:
+        """The slice has become smaller before a frame carried it: what remains of it is all of `run`."""
+        part = Sent(run, 0, len(run.payloads), self.replica, self.owner_epoch, self.sent_at)
+        part.call_ns = self.call_ns
+        run.cursor = part.count
+        run.sents.append(part)
+        if run.partition is not None:
+            run.partition.sent(self.owner_epoch)
+        return part
 
     def take(self, offset: int, count: int) -> list[tuple[int, int]]:
         """The replica has answered these calls; returns those that a caller still waits for, as (offset, count)."""

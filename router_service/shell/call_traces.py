@@ -18,7 +18,7 @@ from opentelemetry.trace import Span, SpanKind
 from router_service.core.commands import CallDelivery, DeliverDone, DeliverFailure, DeliverResults, RouterCommand
 from router_service.core.replicas.frames import OutgoingBatch
 from router_service.core.replicas.replica import RoutedReplica
-from router_service.core.runs import CallerBook
+from router_service.core.runs import Caller
 from slotmesh.calls.trace_context import TraceContext, is_sampled, unsampled
 from slotmesh.telemetry import names
 from slotmesh.telemetry.tracing import (
@@ -55,14 +55,14 @@ class RouterTraces:
     def __init__(self, tracing: Tracing, router_id: str) -> None:
         self._tracing = tracing
         self._router_id = router_id
-        self._open: dict[CallerBook, dict[int, _OpenCall]] = {}
+        self._open: dict[Caller, dict[int, _OpenCall]] = {}
         """By caller and call id. No entry where there are none."""
         self._by_context: dict[str, _OpenCall] = {}
         """By the trace context that replicas receive as parent."""
 
     def arrived(
         self,
-        caller: CallerBook,
+        caller: Caller,
         endpoint: str,
         method: str,
         ids: Sequence[int],
@@ -121,7 +121,7 @@ class RouterTraces:
                 self._note_queue(call, now)
             replica = delivery.replica
             if replica is not None:
-                call.span.set_attributes({names.BACKEND: replica.backend.name, names.REPLICA_ID: replica.replica_id})
+                call.span.set_attributes({names.BACKEND: replica.backend_name, names.REPLICA_ID: replica.replica_id})
             if isinstance(delivery, DeliverFailure):
                 failed(call.span, delivery.failure)
             elif isinstance(delivery, DeliverResults):
@@ -130,7 +130,7 @@ class RouterTraces:
         if not mine:
             del self._open[delivery.caller]
 
-    def gone(self, caller: CallerBook, now: float) -> None:
+    def gone(self, caller: Caller, now: float) -> None:
         """The caller has left: its calls end elsewhere, or nowhere."""
         for call in self._open.pop(caller, {}).values():
             call.span.set_attribute(names.OUTCOME, "caller left")
@@ -138,7 +138,7 @@ class RouterTraces:
 
     def _begin(
         self,
-        caller: CallerBook,
+        caller: Caller,
         endpoint: str,
         method: str,
         call_id: int,
@@ -172,7 +172,7 @@ class RouterTraces:
         self._note_queue(
             call,
             now,
-            {names.REPLICA_ID: replica.replica_id, names.BACKEND: replica.backend.name, names.ATTEMPT: call.attempts},
+            {names.REPLICA_ID: replica.replica_id, names.BACKEND: replica.backend_name, names.ATTEMPT: call.attempts},
         )
 
     def _note_queue(self, call: _OpenCall, now: float, attributes: Attributes = names.NO_ATTRIBUTES) -> None:

@@ -14,7 +14,6 @@ from collections.abc import Callable, Collection
 from contextlib import suppress
 from typing import cast
 
-from router_service.core.callers import Caller
 from router_service.core.commands import (
     AskReconcile,
     CancelRun,
@@ -29,23 +28,28 @@ from router_service.core.commands import (
     NameRoster,
     OpenLink,
     ReportLoad,
+    ReportRunDefect,
     RetryLink,
     RouterCommand,
     TakeValues,
 )
 from router_service.core.events import CallerLeft, RouterEvent, RouterTimePassed, SessionConnected, SessionDisconnected
 from router_service.core.features.slot_operations import OutgoingOp
+from router_service.core.life import RUN_LIFE
 from router_service.core.replicas.frames import OutgoingBatch
 from router_service.core.replicas.replica import RoutedReplica
-from router_service.core.runs import CallerBook
+from router_service.core.runs import Caller
 from router_service.core.scheduler import RouterScheduler
 from router_service.shell.call_traces import RouterTraces
 from router_service.shell.failure_log import FailureLog
 from router_service.shell.receivers import CallerSink, OpenLinks, ReplicaReceiver, RequestSource, SessionSink, SlotSink
 from slotmesh.errors import Failure
+from slotmesh.logs import get_logger
 from slotmesh.runtime.clock import Clock
 from slotmesh.telemetry.names import DIRECTION_IN, DIRECTION_OUT
 from slotmesh.transport.pump import WokenPumps
+
+_log = get_logger(__name__)
 
 
 class FrameCounts:
@@ -57,6 +61,8 @@ class FrameCounts:
     def __init__(self) -> None:
         self.streams = 0
         """Open client streams."""
+        self.defects = 0
+        """Events that cannot happen to a run of calls in its state."""
         self.sessions = 0
         """Sessions whose newest stream is open."""
         self.client_frames: Counter[tuple[str, ...]] = Counter({(DIRECTION_IN,): 0, (DIRECTION_OUT,): 0})
@@ -120,7 +126,7 @@ class Dispatcher:
         self.failures: FailureLog | None = None
         """The log of failures that clients receive; None if there is none."""
         self._open_link = open_link
-        self._sinks: dict[CallerBook, CallerSink] = {}
+        self._sinks: dict[Caller, CallerSink] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
 
@@ -176,7 +182,7 @@ class Dispatcher:
             self.post(CallerLeft(caller, is_overdue))
 
     @property
-    def callers(self) -> Collection[CallerBook]:
+    def callers(self) -> Collection[Caller]:
         """All attached callers."""
         return self._sinks.keys()
 
@@ -223,6 +229,11 @@ class Dispatcher:
                     self.links.close(replica)
                 case ReportLoad():
                     self.report_load()
+                case ReportRunDefect(state, event):
+                    self.counts.defects += 1
+                    _log.error(
+                        "a run of calls is in a state that it cannot be in", why=RUN_LIFE.impossible(state, event)
+                    )
         self._arm()
 
     def _inform(self, command: NameRoster | DeliverSlot | DeliverTaken) -> None:

@@ -115,6 +115,7 @@ def observe(metrics: MetricsServer, scheduler: RouterScheduler, counts: FrameCou
     observe_counter(meter, names.ROUTER_LINK_FAILURES, lambda: {**zeros.of_backends(), **counters.link_failures})
     observe_counter(meter, names.ROUTER_FRAMES, lambda: counts.client_frames)
     observe_counter(meter, names.ROUTER_REPLICA_FRAMES, lambda: counts.replica_frames)
+    observe_counter(meter, names.ROUTER_DEFECTS, lambda: {(): counts.defects})
     observe_gauge(meter, names.ROUTER_STREAMS, lambda: {(): counts.streams})
     observe_gauge(meter, names.ROUTER_SESSIONS, lambda: {(): counts.sessions})
     observe_gauge(meter, names.ROUTER_UNREAD, lambda: {(): unread.queued + unread.leaving})

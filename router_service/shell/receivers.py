@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from router_service.core.commands import CancelRun, DeliverSlot, DeliverTaken, Delivery
+from router_service.core.limits.capacity import KnownReplica
 from router_service.core.rosters import RosterVersion, SessionConnection
-from router_service.core.runs import SliceHolder
 
 
 class CallerSink(Protocol):
@@ -81,29 +81,29 @@ class OpenLinks:
     """
 
     def __init__(self) -> None:
-        self.by_replica: dict[SliceHolder, ReplicaReceiver] = {}
+        self.by_replica: dict[KnownReplica, ReplicaReceiver] = {}
 
-    def retry(self, replica: SliceHolder, delay_s: float) -> None:
+    def retry(self, replica: KnownReplica, delay_s: float) -> None:
         """The link should connect again, after `delay_s` seconds."""
         if (link := self.by_replica.get(replica)) is not None:
             link.retry_in(delay_s)
 
-    def close(self, replica: SliceHolder) -> None:
+    def close(self, replica: KnownReplica) -> None:
         """The replica is no longer of use."""
         if link := self.by_replica.pop(replica, None):
             link.close()
 
-    def forget(self, replica: SliceHolder, links: int, first: int, count: int) -> None:
+    def forget(self, replica: KnownReplica, links: int, first: int, count: int) -> None:
         """The client has the outcomes of these runs of the replica."""
         if replica.links == links and (link := self.by_replica.get(replica)) is not None:
             link.forget(first, count)
 
-    def take(self, replica: SliceHolder, links: int, run_id: int, count: int) -> None:
+    def take(self, replica: KnownReplica, links: int, run_id: int, count: int) -> None:
         """`count` values of this run were taken."""
         if replica.links == links and (link := self.by_replica.get(replica)) is not None:
             link.take(run_id, count)
 
-    def of(self, replica: SliceHolder, links: int) -> ReplicaReceiver | None:
+    def of(self, replica: KnownReplica, links: int) -> ReplicaReceiver | None:
         """The link to the replica, if it is still the one after `links` lost ones."""
         return self.by_replica.get(replica) if replica.links == links else None
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from math import inf
 from typing import TYPE_CHECKING
 
-from router_service.core.callers import Caller, Window
+from router_service.core.callers import Window
 from router_service.core.calls import RouterCallOptions
 from router_service.core.commands import DeliverResults, Flush, OpenLink, RouterCommand
 from router_service.core.events import (
@@ -18,7 +18,7 @@ from router_service.core.events import (
     TableReceived,
 )
 from router_service.core.replicas.frames import pending
-from router_service.core.runs import CallerBook
+from router_service.core.runs import Caller
 from router_service.core.scheduler import RouterScheduler
 from simulation.frames.machine import Process
 from simulation.frames.pump import Pump
@@ -55,7 +55,7 @@ class FramesRouter:
         self._kernel = kernel
         self._costs = costs
         self._links: dict[Far, Pump[Batches]] = {}
-        self._outcomes: dict[CallerBook, tuple[list[int], Pump[list[int]]]] = {}
+        self._outcomes: dict[Caller, tuple[list[int], Pump[list[int]]]] = {}
         self._are_quick = False
         """The latest results were of quick calls."""
         self._timer_at = inf

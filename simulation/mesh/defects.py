@@ -109,8 +109,8 @@ _ROUTER: Final = (
         "hasty router_leaves",
         (
             "router_service.core.runs:RouterRun.slice",
-            "part.may_have_run, part.was_answered = self.may_have_run, self.was_answered",
-            "part.was_answered = self.was_answered",
+            "part.earlier = self.earlier if",
+            "part.earlier = Earlier.NONE if",
         ),
     ),
     _defect(
@@ -120,7 +120,7 @@ _ROUTER: Final = (
         "hasty router_leaves",
         (
             "router_service.core.lifecycle.outcomes:CallerOutcomes._fail",
-            "(run.attempt or run.may_have_run)",
+            "(run.attempt or run.earlier is not Earlier.NONE)",
             "run.attempt",
         ),
     ),
@@ -138,8 +138,8 @@ _ROUTER: Final = (
         "heard_and_lost",
         (
             "router_service.core.features.session_resumption:Resumptions._settle",
-            "failures.not_heard(trace.replica.replica_id), now)",
-            "None, now)",
+            "failures.not_heard(trace.replica.replica_id), step)",
+            "None, step)",
         ),
     ),
     _defect(
@@ -169,7 +169,7 @@ _TAKEOVER: Final = (
         ORDER,
         "router_leaves keys_move",
         (
-            "router_service.core.features.session_resumption:Resumptions.take",
+            "router_service.core.features.session_resumption:Resumptions.begins",
             "if not resent and key not in resumption.keys:",
             "if not resent:",
         ),

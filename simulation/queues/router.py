@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from math import inf
 from typing import TYPE_CHECKING, Protocol
 
-from router_service.core.callers import Caller, Window
+from router_service.core.callers import Window
 from router_service.core.calls import RouterCallOptions
 from router_service.core.commands import DeliverFailure, DeliverResults, Flush, OpenLink, RouterCommand
 from router_service.core.events import (
@@ -22,6 +22,7 @@ from router_service.core.events import (
     RunsRefused,
     TableReceived,
 )
+from router_service.core.runs import Caller
 from router_service.core.scheduler import RouterScheduler
 from simulation.ledger import Violation
 from simulation.payloads import call_of, payload_of

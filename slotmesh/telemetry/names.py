@@ -164,6 +164,11 @@ ROUTER_CALL_QUEUE_TIME = _histogram(
 )
 ROUTER_SESSIONS = _gauge("slotmesh.router.sessions", "{session}", "Sessions whose clients are connected here.")
 ROUTER_LINK_FAILURES = _counter("slotmesh.router.link.failures", "{link}", "Links to replicas that broke.", (BACKEND,))
+ROUTER_DEFECTS = _counter(
+    "slotmesh.router.defects",
+    "{event}",
+    "Events that cannot happen to calls in their state: each is a defect of slotmesh, and in the router's log.",
+)
 ROUTER_FRAMES = _counter(
     "slotmesh.router.frames", "{frame}", "Frames with calls (in) and with results (out) of clients.", (DIRECTION,)
 )

@@ -2,18 +2,20 @@
 
 A cycle is one concept in several places, or a name in the wrong one: to read any of them one has to read all. Imports
 for types only and within functions count. The imports of an `__init__` do not: it may gather what its folder offers.
+A Protocol that exactly one class of the product implements hides such a cycle: it shadows the class for modules that
+may not import it.
 """
 
 from __future__ import annotations
 
 import ast
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
 
-from tests.arch.sources import GENERATED, ROOT, SHIPPED
+from tests.arch.sources import GENERATED, ROOT, SHIPPED, shipped_modules
 
 Graph = Mapping[str, set[str]]
 
@@ -73,6 +75,75 @@ def reached_from(start: str, graph: Graph) -> set[str]:
         reached |= new
         ahead += new
     return reached
+
+
+SHADOWS: Mapping[str, str] = {
+    "AttachedMember": "a replica's link to the controller is tested without the replica",
+    "ChannelTls": "processes without certificates open channels, too, and import nothing of security",
+    "Clock": "tests and simulations have clocks of their own",
+    "EndTimer": "it is the kernel's; tests have one that they wind",
+    "Holder": "the core bounds what streams hold, which are in the shell",
+    "OwnRpcs": "servers of all services take such rpcs, and only routers have some",
+    "ReplicaReceiver": "commands of the router's core go to links, which report through the dispatcher above them",
+    "RequestSource": "the same, to callers",
+    "RoutingHooks": "balancers may have hooks; those of the product have none",
+    "Server": "gRPC's own server is the other one",
+    "SessionSink": "the same as `RequestSource`",
+    "SlotSink": "the same as `RequestSource`",
+    "TokenVerifier": "tests have verifiers of their own",
+}
+"""Protocols that one class of the product implements, and why each is none that hides a cycle."""
+
+
+def shadows_in(trees: Iterable[ast.AST]) -> set[str]:
+    """Names of the Protocols whose members exactly one other class has."""
+    classes: dict[str, list[ast.ClassDef]] = defaultdict(list)
+    for tree in trees:
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef):
+                classes[node.name].append(node)
+    protocols = {name for name, nodes in classes.items() if any("Protocol" in bases_of(node) for node in nodes)}
+    has = {name: members_of(name, classes) for name in classes}
+    return {name for name in protocols if sum(has[name] <= has[other] for other in classes.keys() - protocols) == 1}
+
+
+def bases_of(node: ast.ClassDef) -> set[str]:
+    """Names of the classes that it is derived from, without modules and type arguments."""
+    bases = [each.value if isinstance(each, ast.Subscript) else each for each in node.bases]
+    return {each.attr if isinstance(each, ast.Attribute) else ast.unparse(each) for each in bases}
+
+
+def members_of(name: str, classes: Mapping[str, list[ast.ClassDef]], seen: frozenset[str] = frozenset()) -> set[str]:
+    """Methods and attributes of the classes of this name, inherited ones included."""
+    members: set[str] = set()
+    for node in classes.get(name, ()):
+        for each in ast.walk(node):
+            match each:
+                case ast.FunctionDef() | ast.AsyncFunctionDef() if each in node.body:
+                    members.add(each.name)
+                case ast.AnnAssign(target=ast.Name(id=attribute)) if each in node.body:
+                    members.add(attribute)
+                case ast.Attribute(value=ast.Name(id="self"), attr=attribute, ctx=ast.Store()):
+                    members.add(attribute)
+                case _:
+                    pass
+        for base in bases_of(node) - seen:
+            members |= members_of(base, classes, seen | {name})
+    return members
+
+
+def test_no_protocol_shadows_one_class() -> None:
+    found = shadows_in(tree for _, tree in shipped_modules())
+    assert found <= SHADOWS.keys(), "name the class, or move what both need to where it imports neither"
+
+
+def test_a_protocol_that_shadows_a_class_is_found() -> None:
+    protocol = "class Holder(Protocol):\n    key: str\n    def free(self): ..."
+    first = "class Base:\n    def free(self): ...\nclass First(Base):\n    def __init__(self):\n        self.key = ''"
+    second = "class Second:\n    key: str\n    def free(self): ..."
+    assert shadows_in([ast.parse(protocol), ast.parse(first)]) == {"Holder"}
+    assert not shadows_in([ast.parse(protocol), ast.parse(first), ast.parse(second)]), "two kinds are held"
+    assert not shadows_in([ast.parse(protocol)]), "it is for others to implement"
 
 
 def test_no_folder_has_a_cycle() -> None:

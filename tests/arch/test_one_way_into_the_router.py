@@ -13,11 +13,13 @@ from tests.arch.sources import ROOT
 DISPATCHER = "router_service/shell/dispatcher.py"
 ASKED = frozenset({"counters", "next_deadline", "scan_calls", "table", "tenants", "topology"})
 """What the scheduler tells anybody."""
-OF_THE_DISPATCHER = ASKED | {"cut_frame", "cut_ops", "step"}
+ACCOUNTING = frozenset({"admit", "joined", "left", "released"})
+"""What a caller has under way: it is counted at once, and no command follows from it."""
+OF_THE_DISPATCHER = ASKED | ACCOUNTING | {"cut_frame", "cut_ops", "step"}
 SCHEDULERS = frozenset({"scheduler", "_scheduler"})
 CALLERS = frozenset({"caller", "_caller"})
 REPLICAS = frozenset({"replica", "_replica"})
-OF_CALLERS = frozenset({"runs", "stop", "stops", "stream", "streamed", "streams"})
+OF_CALLERS = frozenset({"admit", "count", "leave", "released", "runs", "stop", "stops", "stream", "streams"})
 """What of a caller only the core changes."""
 WITHIN = frozenset({"inflight", "ops", "outbox", "ready", "runs", "stops"})
 """What of a caller and of a replica only the core looks into: what others need they are told by a method."""
@@ -31,7 +33,7 @@ def edge_files() -> Iterator[Path]:
 
 def side_doors(path: str, source: str) -> Iterator[str]:
     """Yields what is done to the scheduler, or to a caller, that is not an event and more than a question."""
-    asked = OF_THE_DISPATCHER if path == DISPATCHER else ASKED
+    asked = OF_THE_DISPATCHER if path == DISPATCHER else ASKED | ACCOUNTING
     for node in ast.walk(ast.parse(source, path)):
         match node:
             case ast.Attribute(value=owner, attr=name) if _name(owner) in SCHEDULERS and name not in asked:
@@ -96,6 +98,8 @@ def test_the_edge_has_no_side_doors() -> None:
         ("self._replica.draining = True", True),
         ("replica.times['m'] = 3", True),
         ("self._caller.stop('key', 1, 2)", True),
+        ("self._caller.released(1, 2)", True),
+        ("self._dispatcher.scheduler.released(self._caller, 1, 2)", False),
         ("self.caller.runs[run] = None", True),
         ("del caller.streams[3]", True),
         ("is_idle = not self._replica.outbox", True),

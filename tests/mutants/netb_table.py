@@ -23,8 +23,8 @@ _SEVERAL: Final = (
     mutant(
         "a session that leaves gives up only the first slice of each run",
         ROUTER,
-        "for each in list(run.sents):\n            if each.first:\n                each.abandon(0, each.count)",
-        "for each in list(run.sents)[:1]:\n            if each.first:\n                each.abandon(0, each.count)",
+        "for each in list(run.sents):\n                if each.first:\n                    each.abandon",
+        "for each in list(run.sents)[:1]:\n                if each.first:\n                    each.abandon",
         "tests/unit/router/test_accounting.py tests/unit/router/test_sessions.py",
     ),
     mutant(

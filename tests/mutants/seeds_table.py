@@ -30,8 +30,8 @@ _SECOND_OF_SEVERAL: Final = (
     mutant(
         "who joins a reservation takes time from those that wait for it",
         ROUTER,
-        "run.deadline = max(run.deadline, now + (timeout_s if timeout_s != inf else _patience_s(run)))",
-        "run.deadline = now + (timeout_s if timeout_s != inf else _patience_s(run))",
+        "run.deadline = max(run.deadline, step.now + (timeout_s if timeout_s != inf else _patience_s(run)))",
+        "run.deadline = step.now + (timeout_s if timeout_s != inf else _patience_s(run))",
         "tests/unit/router/test_requests.py",
     ),
     mutant(

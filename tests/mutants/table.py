@@ -212,15 +212,15 @@ _SESSIONS: Final = (
     mutant(
         "an earlier attempt may have run, and the failure says no",
         ROUTER,
-        "(run.attempt or run.may_have_run) and failure.executed is Executed.NO",
+        "(run.attempt or run.earlier is not Earlier.NONE) and failure.executed is Executed.NO",
         "run.attempt and failure.executed is Executed.NO",
         "tests/unit/router/test_sessions.py",
     ),
     mutant(
         "a lane that stops does not ask the replica before a call that was taken back fails",
         ROUTER,
-        "return run.options.stop_generation > 0 and run.session is not None",
-        "return run.options.stop_generation < 0 and run.session is not None",
+        "return run.options.stop_generation > 0 and is_of_session",
+        "return run.options.stop_generation < 0 and is_of_session",
         "tests/unit/router/test_asked_stops.py",
     ),
 )
@@ -257,7 +257,7 @@ _QUEUES: Final = (
     mutant(
         "a call waits for longer than its backend lets it",
         ROUTER,
-        "if run.arrived + limit_s <= now:",
+        "if run.arrived + limit_s <= step.now:",
         "if False:",
         "tests/unit/router/test_expiry.py",
     ),

@@ -48,22 +48,22 @@ TRUTH: Final = (
     mutant(
         "a tenant whose share is full reads that the queue is full",
         _ROUTER,
-        "if run is not None and run.tenant is not None and self._has_room(run, run.cursor + fits):",
+        "if flow is not None and tenant is not None and self._has_room(flow, size):",
         "if False:",
         _SHARES,
     ),
     mutant(
         "a queue that is full is called the share of a tenant",
         _ROUTER,
-        "return calls > 0 and len(run.payloads[at]) <= size",
+        "return calls > 0 and size <= room",
         "return True",
         _SHARES,
     ),
     mutant(
         "calls that find no room in a queue do not count as refused",
         _ROUTER,
-        "run.tenant.refuse(run.waiting - fits, now)",
-        "run.tenant.refuse(0, now)",
+        "run.tenant.refuse(run.waiting - fits, step.now)",
+        "run.tenant.refuse(0, step.now)",
         _SHARES,
     ),
     mutant(

@@ -7,11 +7,12 @@ from dataclasses import dataclass, field
 from itertools import groupby
 
 from router_service import convert
-from router_service.core.callers import Caller, Window
+from router_service.core.callers import Window
 from router_service.core.calls import Batch, KeyedBatch, RouterCallOptions
 from router_service.core.commands import CallDelivery
 from router_service.core.events import CallsCancelled, CallsResent, CallsSubmitted, RosterAcknowledged, SessionConnected
 from router_service.core.rosters import RosterVersion, SessionConnection
+from router_service.core.runs import Caller
 from slotmesh.client.stream.session import Rosters
 from slotmesh.errors import Executed, Failure, Reason
 from tests.support.keyed_batches import keyed_batch

@@ -9,7 +9,7 @@ from replica_service.core.runs import StartTurn
 from replica_service.core.work import StartCalls
 from router_service.core.commands import CallDelivery, DeliverDone, DeliverFailure, DeliverResults
 from router_service.core.events import SessionDisconnected
-from router_service.core.runs import CallerBook
+from router_service.core.runs import Caller
 from slotmesh.errors import Executed, Failure, Reason
 from tests.properties.mesh_client import Call, Client, Connection
 from tests.support.hand_executor import Running
@@ -132,12 +132,12 @@ class MeshModel:
                 self.disconnect(old.router, old.caller)
         client.connect(router, self.now)
 
-    def disconnect(self, router: RouterNode, caller: CallerBook) -> None:
+    def disconnect(self, router: RouterNode, caller: Caller) -> None:
         router.named.pop(caller, None)
         if router.inboxes.pop(caller, None) is not None:
             router.step(SessionDisconnected(caller))
 
-    def left_behind(self, router: RouterNode) -> list[CallerBook]:
+    def left_behind(self, router: RouterNode) -> list[Caller]:
         """Connections that their clients have left, and the router still has."""
         current = {client.connection.caller for client in self.clients if client.connection is not None}
         return [caller for caller in router.inboxes if caller not in current]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from router_service.core.events import RouterTimePassed
+from router_service.core.life import RunState
 from router_service.core.routing.open_calls import OpenCallsFilter, OpenCallState
 from tests.properties.router_model import RouterModel
 from tests.properties.router_model_parts import QUEUE_TIME_S
@@ -25,6 +26,8 @@ def books_agree(model: RouterModel) -> None:
     accounts += [each.account for each in topology.endpoints.values()]
     charged = [run for run in runs if run.account is not None and run.waiting]
     assert {run for run in runs if run.waiting} == set(charged)
+    assert {run for run in runs if run.state is RunState.QUEUED} == set(charged)
+    assert not {run.state for run in runs} & {RunState.NEW, RunState.ENDED}, "no step ends with such a run"
     for account in accounts:
         mine = [run for run in charged if run.account is account]
         assert account.calls == sum(run.waiting for run in mine)

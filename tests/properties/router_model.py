@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
-from router_service.core.callers import Caller, Window
+from router_service.core.callers import Window
 from router_service.core.calls import RouterCallOptions
 from router_service.core.commands import (
     AskReconcile,
@@ -23,6 +23,7 @@ from router_service.core.commands import (
     NameRoster,
     OpenLink,
     ReportLoad,
+    ReportRunDefect,
     RetryLink,
     RouterCommand,
     TakeValues,
@@ -32,7 +33,7 @@ from router_service.core.replicas.frames import OutgoingBatch
 from router_service.core.replicas.replica import RoutedReplica
 from router_service.core.rosters import ReplicaKey, RosterVersion, TableRoster
 from router_service.core.routing_table import BackendRoute, EndpointRoute, PartitionOwners, ReplicaRoute, RoutingTable
-from router_service.core.runs import CallerBook
+from router_service.core.runs import Caller
 from router_service.core.scheduler import RouterScheduler
 from slotmesh.calls.partitions import PARTITIONS, partition_of
 from slotmesh.calls.payload_block import block_of
@@ -227,8 +228,8 @@ class RouterModel:
                 case DeliverDone(ids=ids):
                     assert (self.streaming | self.silent).issuperset(ids), "no result of a call that wants one"
                     self.settle(command.caller, ids, "done")
-                case AskReconcile() | DeliverSlot() | DeliverTaken() | RetryLink():
-                    raise AssertionError("nobody has a session, wants a slot, or says that a link failed")
+                case AskReconcile() | DeliverSlot() | DeliverTaken() | RetryLink() | ReportRunDefect():
+                    raise AssertionError(f"no caller has a session or wants a slot, and no link failed: {command}")
         if not self.lazy:
             self.cut_all()
 
@@ -280,7 +281,7 @@ class RouterModel:
         assert len(held.runs) - held.unkeyed() + len(refused) <= KEYED_WINDOW
         return refused
 
-    def settle(self, caller: CallerBook, ids: object, outcome: str) -> None:
+    def settle(self, caller: Caller, ids: object, outcome: str) -> None:
         for call_id in ids:  # type: ignore[attr-defined]  # a sequence of ids
             assert call_id not in self.outcomes, f"two outcomes: {self.outcomes[call_id]} and {outcome}"
             assert self.callers[self.caller_of[call_id]] is caller, "an outcome at another caller"

@@ -9,7 +9,7 @@ from router_service.core.calls import Reserve
 from router_service.core.events import RouterTimePassed
 from router_service.core.queueing.reservations import constraint_of
 from router_service.core.replicas.replica import RoutedReplica
-from router_service.core.runs import CallerBook
+from router_service.core.runs import Caller
 from tests.properties.router_slots_model import RouterSlotsModel
 from tests.properties.router_slots_operations import (
     LINK_WAIT_S,
@@ -30,7 +30,7 @@ def books_agree(model: RouterSlotsModel) -> None:
     topology = model.scheduler.topology
     accounts = [each.account for each in topology.backends.values()]
     accounts += [each.account for each in topology.endpoints.values()]
-    callers: set[CallerBook] = {*model.operations, *model.scheduler._parts.slot_operations.requests.pending}
+    callers: set[Caller] = {*model.operations, *model.scheduler._parts.slot_operations.requests.pending}
     waiting = [run for caller in callers for run in caller.runs if run.waiting]
     waiting = [run for run in waiting if run.slot is None or run.reserves]
     assert all(run.account in accounts for run in waiting)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from math import inf
 
-from router_service.core.callers import Caller, Window
+from router_service.core.callers import Window
 from router_service.core.calls import Flow, LeasedSlot, ReleasedSlot, Reserve, RouterCallOptions
 from router_service.core.commands import (
     CancelRun,
@@ -17,6 +17,7 @@ from router_service.core.commands import (
     Flush,
     OpenLink,
     ReportLoad,
+    ReportRunDefect,
     RouterCommand,
 )
 from router_service.core.events import (
@@ -35,12 +36,13 @@ from router_service.core.features.slot_operations import (
     OutgoingRenew,
     OutgoingReserve,
 )
+from router_service.core.life import RUN_LIFE
 from router_service.core.limits.capacity import ReportedCapacity
 from router_service.core.queueing.reservations import constraint_of
 from router_service.core.replicas.replica import RoutedReplica
 from router_service.core.rosters import ReplicaKey, RosterVersion, TableRoster
 from router_service.core.routing_table import BackendRoute, EndpointRoute, ReplicaRoute, RoutingTable
-from router_service.core.runs import CallerBook
+from router_service.core.runs import Caller
 from router_service.core.scheduler import RouterScheduler
 from slotmesh.errors import Executed, Failure, Reason
 from slotmesh.spec import model
@@ -73,7 +75,7 @@ class RouterSlotsModel:
         self.tokens = 0
         self.flows = [Flow(), Flow()]
         self.listener = Listener()
-        self.operations: dict[CallerBook, Operation] = {}
+        self.operations: dict[Caller, Operation] = {}
         self.held: dict[ReplicaKey, Held] = {}
         self.slots: dict[str, Leased] = {}
         self.leases: dict[str, tuple[tuple[Reserve, str], str, float, RoutedReplica]] = {}
@@ -148,6 +150,8 @@ class RouterSlotsModel:
                     self.settle(caller, "result")
                 case DeliverFailure(caller=caller, failure=failure):
                     self.settle(caller, failure)
+                case ReportRunDefect(state, event):
+                    raise AssertionError(RUN_LIFE.impossible(state, event))
                 case ReportLoad():
                     pass  # what it says is read, and decides nothing here
                 case _:
@@ -164,7 +168,7 @@ class RouterSlotsModel:
                 assert replica.own <= replica.limit
             self.own[replica] = replica.own
 
-    def settle(self, caller: CallerBook, outcome: object) -> None:
+    def settle(self, caller: Caller, outcome: object) -> None:
         operation = self.operations.get(caller)
         if operation is None or operation.has_left:
             assert operation is None or isinstance(outcome, Failure), "a slot for somebody who has left"

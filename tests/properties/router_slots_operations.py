@@ -7,12 +7,12 @@ from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 from math import inf
 
-from router_service.core.balancers import Candidate
-from router_service.core.callers import Caller
 from router_service.core.calls import Dispatch, Release, Renew, Reserve
 from router_service.core.features.slot_operations import OutgoingDispatch, OutgoingRelease, OutgoingRenew
+from router_service.core.limits.capacity import KnownReplica
 from router_service.core.replicas.replica import RoutedReplica
 from router_service.core.rosters import ReplicaKey
+from router_service.core.runs import Caller
 from slotmesh.errors import Executed, Failure, Reason
 
 MAX_ONGOING = 2
@@ -83,18 +83,18 @@ class Listener:
     """A policy that wants to hear what became of what was placed."""
 
     def __init__(self) -> None:
-        self.balance: Counter[Candidate] = Counter()
+        self.balance: Counter[KnownReplica] = Counter()
 
-    def routed(self, replica: Candidate, count: int) -> None:
+    def routed(self, replica: KnownReplica, count: int) -> None:
         assert count > 0
         self.balance[replica] += count
 
-    def completed(self, replica: Candidate, count: int, latency_s: float) -> None:
+    def completed(self, replica: KnownReplica, count: int, latency_s: float) -> None:
         assert count > 0
         assert latency_s >= 0
         self.balance[replica] -= count
 
-    def abandoned(self, replica: Candidate, count: int) -> None:
+    def abandoned(self, replica: KnownReplica, count: int) -> None:
         assert count > 0
         self.balance[replica] -= count
 

@@ -29,6 +29,7 @@ from router_service.core.commands import (
     NameRoster,
     OpenLink,
     ReportLoad,
+    ReportRunDefect,
     RouterCommand,
 )
 from router_service.core.events import (
@@ -42,9 +43,11 @@ from router_service.core.events import (
     RunsRefused,
     SessionReconciled,
 )
+from router_service.core.life import RUN_LIFE
+from router_service.core.limits.capacity import KnownReplica
 from router_service.core.replicas.replica import RoutedReplica as RouterReplica
 from router_service.core.rosters import ReplicaKey, RosterVersion
-from router_service.core.runs import CallerBook, SliceHolder
+from router_service.core.runs import Caller
 from router_service.core.scheduler import RouterScheduler
 from slotmesh.convert.batches import ids_from_wire, ranges_from_wire, ranges_to_wire
 from slotmesh.errors import Executed, Failure, Reason
@@ -178,10 +181,10 @@ class RouterNode:
         self.name = name
         self.scheduler = RouterScheduler(random.Random(seed).random)
         self.replicas: dict[ReplicaKey, RouterReplica] = {}
-        self.wires: dict[SliceHolder, Wire] = {}
-        self.inboxes: dict[CallerBook, list[CallDelivery]] = {}
+        self.wires: dict[KnownReplica, Wire] = {}
+        self.inboxes: dict[Caller, list[CallDelivery]] = {}
         """What leaves for each caller that is connected."""
-        self.named: dict[CallerBook, RosterVersion] = {}
+        self.named: dict[Caller, RosterVersion] = {}
         """The newest roster that the client of each was told of, as far as it has not acknowledged it."""
         self.to_flush: dict[RouterReplica, None] = {}
         self.is_lazy = False
@@ -219,6 +222,8 @@ class RouterNode:
                 case DeliverResults() | DeliverFailure() | DeliverDone():
                     if (inbox := self.inboxes.get(command.caller)) is not None:
                         inbox.append(command)
+                case ReportRunDefect(state, event):
+                    raise AssertionError(RUN_LIFE.impossible(state, event))
                 case ReportLoad():
                     pass  # there is no controller
                 case _:
@@ -226,14 +231,14 @@ class RouterNode:
         if not self.is_lazy:
             self.cut_all()
 
-    def forget(self, replica: SliceHolder, links: int, first: int, count: int) -> None:
+    def forget(self, replica: KnownReplica, links: int, first: int, count: int) -> None:
         """Replicas need not keep these outcomes."""
         wire = self.wires.get(replica)
         if wire is not None and replica.links == links and wire.is_up:
             runs = ranges_to_wire([(first, first + count - 1)])
             wire.down.append(Request(ack=replica_service_pb2.AckRuns(runs=runs)))
 
-    def cancel(self, replica: SliceHolder, first: int, count: int, *, asks: bool) -> None:
+    def cancel(self, replica: KnownReplica, first: int, count: int, *, asks: bool) -> None:
         """Nobody waits for these runs."""
         if (wire := self.wires.get(replica)) is not None:
             runs = ranges_to_wire([(first, first + count - 1)])

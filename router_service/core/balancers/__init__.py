@@ -16,20 +16,20 @@ from pkgutil import iter_modules
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from router_service.core.calls import Dispatch
-from router_service.core.limits.capacity import ReportedCapacity
+from router_service.core.limits.capacity import KnownReplica
 from router_service.core.runs import Sent
 from router_service.core.sampling import Chance
 from slotmesh.spec.model import BalancerName
 
 
-def placed(hooks: RoutingHooks | None, replica: Candidate, count: int) -> None:
+def placed(hooks: RoutingHooks | None, replica: KnownReplica, count: int) -> None:
     """Calls, or a reservation, were placed at the replica."""
     if hooks is not None:
         hooks.routed(replica, count)
 
 
 def answered(
-    hooks: RoutingHooks | None, replica: Candidate, sent: Sent, count: int, now: float, *, is_used: bool = True
+    hooks: RoutingHooks | None, replica: KnownReplica, sent: Sent, count: int, now: float, *, is_used: bool = True
 ) -> None:
     """The replica has answered calls of the slice; not `is_used` where it reports that it has started none of them."""
     if hooks is not None and count and is_counted(sent):
@@ -39,7 +39,7 @@ def answered(
             hooks.abandoned(replica, count)
 
 
-def abandoned(hooks: RoutingHooks | None, replica: Candidate, count: int) -> None:
+def abandoned(hooks: RoutingHooks | None, replica: KnownReplica, count: int) -> None:
     """What was placed came to nothing."""
     if count and hooks is not None:
         hooks.abandoned(replica, count)
@@ -50,35 +50,11 @@ def is_counted(sent: Sent) -> bool:
     return sent.run.partition is None and (sent.takes_room or isinstance(sent.run.slot, Dispatch))
 
 
-class Candidate(Protocol):
-    """A replica, as balancers see it: they read, and change nothing. Compared by identity."""
-
-    @property
-    def capacity(self) -> ReportedCapacity:
-        """Its own report."""
-
-    @property
-    def taking(self) -> bool:
-        """It takes calls, as far as it has room."""
-
-    @property
-    def own(self) -> int:
-        """This router's unkeyed calls and reservations there, unanswered."""
-
-    @property
-    def free(self) -> int:
-        """Unkeyed calls that it can take now."""
-
-    @property
-    def load(self) -> float:
-        """Share of its permits in use; 1.0 is full."""
-
-
-CandidateT = TypeVar("CandidateT", bound=Candidate)
+CandidateT = TypeVar("CandidateT", bound=KnownReplica)
 
 
 class Balancer(Protocol[CandidateT]):
-    """Picks among the replicas of one backend; looks at no more than a few of them."""
+    """Picks among the replicas of one backend; looks at no more than a few of them, and changes none."""
 
     def changed(self, replica: CandidateT) -> None:
         """The replica's load, capacity or link changed; it may be new, or have left (`free` is 0)."""
@@ -95,13 +71,13 @@ class RoutingHooks(Protocol):
     before it placed.
     """
 
-    def routed(self, replica: Candidate, count: int) -> None:
+    def routed(self, replica: KnownReplica, count: int) -> None:
         """`count` calls, or a reservation, were placed at the replica."""
 
-    def completed(self, replica: Candidate, count: int, latency_s: float) -> None:
+    def completed(self, replica: KnownReplica, count: int, latency_s: float) -> None:
         """It has answered calls, `latency_s` after they were placed, or dispatched into their slot."""
 
-    def abandoned(self, replica: Candidate, count: int) -> None:
+    def abandoned(self, replica: KnownReplica, count: int) -> None:
         """Refused, cancelled or lost: they may never have run. Or a slot that was released, or whose lease is over."""
 
 

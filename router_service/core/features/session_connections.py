@@ -1,25 +1,23 @@
-"""Connections of sessions: what begins and ends with them, and which rosters their clients have acknowledged.
+"""Rosters that the clients of connected sessions have acknowledged: which replicas may get their calls.
 
 Owner: the scheduler.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import partial
 from typing import Final
 
-from router_service.core.callers import Caller
-from router_service.core.commands import NameRoster, RouterCommand
-from router_service.core.events import RosterAcknowledged, SessionConnected, SessionDisconnected
-from router_service.core.features.session_resumption import Resumptions
-from router_service.core.features.uploads import HeldUploads
-from router_service.core.lifecycle import cancellation
-from router_service.core.lifecycle.answers import WithdrawalFollowUp
-from router_service.core.lifecycle.intake import Availability, RoutingIntake
-from router_service.core.lifecycle.outcomes import CallerOutcomes
-from router_service.core.queueing.run_queues import SuspendedRuns
+from router_service.core import failures
+from router_service.core.commands import NameRoster, Step
+from router_service.core.events import RosterAcknowledged
+from router_service.core.life import RunEvent
+from router_service.core.lifecycle.feature import Feature
+from router_service.core.lifecycle.intake import HOLD_S, Availability, RoutingIntake
 from router_service.core.replicas.replica import RoutedReplica
 from router_service.core.rosters import RosterVersion, SessionConnection
-from router_service.core.routing.topology import Topology
+from router_service.core.runs import Caller, RouterRun, Sent
 
 PATIENCE_S: Final = 0.25
 """How long replicas that join wait for clients: many times what an acknowledgement takes on its way."""
@@ -27,7 +25,7 @@ MAX_NAMED: Final = 1_024
 """Rosters that can still be acknowledged; of more, the newest."""
 
 
-class Acknowledgements:
+class Acknowledgements(Feature):
     """The rosters that the clients of connected sessions have acknowledged.
 
     Purpose: the next router of a session queries the replicas of acknowledged rosters, so no call of a session may go
@@ -38,20 +36,11 @@ class Acknowledgements:
     session is suspended; waiting calls of a suspended session are in no queue.
     """
 
-    def __init__(
-        self,
-        out: list[RouterCommand],
-        topology: Topology,
-        outcomes: CallerOutcomes,
-        intake: RoutingIntake,
-        suspended: SuspendedRuns,
-    ) -> None:
-        """Writes into `out`, the scheduler's list of commands."""
-        self._out = out
-        self._topology = topology
-        self._outcomes = outcomes
+    def __init__(self, intake: RoutingIntake, availability: Availability) -> None:
         self._intake = intake
-        self._suspended = suspended
+        self._topology = intake.topology
+        self._suspended = intake.suspended
+        self._availability = availability
         self._connected: dict[SessionConnection, Caller] = {}
         self._numbers: dict[RosterVersion, int] = {}
         """Rosters of this router, numbered as they came."""
@@ -68,145 +57,120 @@ class Acknowledgements:
 
     # -- sessions --------------------------------------------------------------------------------------------------
 
-    def opened(self, caller: Caller) -> None:
+    def connected(self, caller: Caller, _step: Step) -> None:
         """A session has connected here. It is suspended until its client acknowledges the roster of the opening."""
         if caller.session is not None:
             self._connected[caller.session] = caller
 
-    def left(self, session: SessionConnection) -> list[RoutedReplica]:
-        """The connection has ended. Returns the replicas that join no longer."""
-        self._connected.pop(session, None)
-        session.is_suspended = True
-        self._suspended.forget(session)
-        return self._no_longer_lagging(session)
+    def left(self, caller: Caller, step: Step) -> None:
+        """The connection has ended. Once its calls have, replicas that joined for the others alone get calls."""
+        if (session := caller.session) is not None:
+            self._connected.pop(session, None)
+            session.is_suspended = True
+            self._suspended.forget(session)
+            step.then(partial(self._no_longer_lagging, session))
 
-    def acknowledged(self, session: SessionConnection, version: RosterVersion, now: float) -> list[RoutedReplica]:
-        """The client has acknowledged this roster, and those before it. Returns the replicas that join no longer."""
-        number = self._numbers.get(version, 0)
+    def acknowledged(self, event: RosterAcknowledged, step: Step) -> None:
+        """The client has acknowledged this roster, and those before it."""
+        session = event.caller.session
+        if session is None:
+            return
+        number = self._numbers.get(event.version, 0)
         if number <= session.acknowledged:
-            return []
+            return
         session.acknowledged = number
         if session.is_suspended and number >= self._joined and session in self._connected:
             if self.join_by is not None:
                 self._lagging[session] = None
             session.is_suspended = False
-            self._release(session, now)
-        return self._no_longer_lagging(session) if number == self._newest else []
+            self._release(session, step)
+        if number == self._newest:
+            self._no_longer_lagging(session, step)
 
     # -- rosters ---------------------------------------------------------------------------------------------------
 
-    def table_changed(self, now: float) -> list[RoutedReplica]:
-        """There is a new table, perhaps with a new roster. Returns the replicas that join no longer."""
+    def table_changed(self, step: Step) -> None:
+        """There is a new table, perhaps with a new roster."""
         version = self._topology.table.roster.version
         joining = [replica for replica in self._topology.replicas.values() if replica.is_joining]
         if version in self._numbers and all(replica in self._joining for replica in joining):
-            return []
+            return
         self._newest += 1
         self._numbers.pop(version, None)
         self._numbers[version] = self._newest
         if len(self._numbers) > MAX_NAMED:
             del self._numbers[next(iter(self._numbers))]
-        self._out += [NameRoster(caller, version) for caller in self._connected.values()]
+        step.commands += [NameRoster(caller, version) for caller in self._connected.values()]
         self._joining = {replica: self._joining.get(replica, self._newest) for replica in joining}
         if not joining:
             self._lagging.clear()
             self.join_by = None
-            return []
+            return
         self._lagging = {each: None for each in self._connected if not each.is_suspended}
         if not self._lagging:
-            return self._join(self._newest, now)
-        if self.join_by is None:
-            self.join_by = now + PATIENCE_S
-        return []
+            self._join(self._newest, step)
+        elif self.join_by is None:
+            self.join_by = step.now + PATIENCE_S
 
     # -- time ------------------------------------------------------------------------------------------------------
 
-    def expire(self, now: float) -> list[RoutedReplica]:
-        """Returns the replicas that join no longer: those that all clients of sessions not suspended know."""
-        if self.join_by is None or self.join_by > now:
-            return []
+    def next_deadline(self) -> float | None:
+        """When replicas that join stop waiting for clients."""
+        return self.join_by
+
+    def expire(self, step: Step) -> None:
+        """Replicas that all clients of sessions not suspended know join no longer."""
+        if self.join_by is None or self.join_by > step.now:
+            return
         first = min(self._joining.values())
         for session in [each for each in self._lagging if each.acknowledged < first]:
             del self._lagging[session]
-            self._suspend(session, now)
-        return self._join(min((each.acknowledged for each in self._lagging), default=self._newest), now)
+            self._suspend(session, step)
+        through = min((each.acknowledged for each in self._lagging), default=self._newest)
+        self._availability.joined(self._join(through, step), step)
+
+    def overdue(self, run: RouterRun, step: Step) -> Sequence[Sent]:
+        """Fails a run whose client has not acknowledged the roster in time."""
+        if run.slot is None and run.session is not None and self._suspended.since(run.session) + HOLD_S <= step.now:
+            self._intake.outcomes.fail_waiting(run, failures.NOT_ACKNOWLEDGED, step)
+        return ()
 
     # -- in here ---------------------------------------------------------------------------------------------------
 
-    def _no_longer_lagging(self, session: SessionConnection) -> list[RoutedReplica]:
-        if session not in self._lagging:
-            return []
-        del self._lagging[session]
-        return [] if self._lagging else self._join(self._newest)
+    def _no_longer_lagging(self, session: SessionConnection, step: Step) -> None:
+        joined: list[RoutedReplica] = []
+        if session in self._lagging:
+            del self._lagging[session]
+            joined = [] if self._lagging else self._join(self._newest, step)
+        self._availability.joined(joined, step)
 
-    def _join(self, through: int, now: float = 0.0) -> list[RoutedReplica]:
-        """The replicas up to this roster join no longer; the others have their time from `now` on."""
+    def _join(self, through: int, step: Step) -> list[RoutedReplica]:
+        """The replicas up to this roster join no longer; the others have their time from now on. Returns the former."""
         joined = [replica for replica, number in self._joining.items() if number <= through]
         for replica in joined:
             del self._joining[replica]
             replica.is_joining = False
-            replica.backend.changed(replica)
+            self._topology.changed(replica, step)
         self._joined = max(self._joined, through)
-        self.join_by = now + PATIENCE_S if self._joining else None
+        self.join_by = step.now + PATIENCE_S if self._joining else None
         if not self._joining:
             self._lagging.clear()
         return joined
 
-    def _suspend(self, session: SessionConnection, now: float) -> None:
+    def _suspend(self, session: SessionConnection, step: Step) -> None:
         """Takes what waits of the session out of its queues."""
         session.is_suspended = True
         for run in list(self._connected[session].runs):
             if run.account is None or not run.waiting:
                 continue
             part = run.slice(run.cursor, len(run.payloads))
-            cancellation.uncharge(run)
-            self._outcomes.replaced(run, run.waiting, part)
+            step.unqueue(run)
+            self._intake.outcomes.replaced(run, run.waiting, part, step)
             run.ids, run.payloads = run.ids[: run.cursor], run.payloads[: run.cursor]
-            self._intake.hold(part, now, admitted=True)
+            self._intake.outcomes.none_waits(run, step)
+            self._intake.hold(part, step, admitted=True)
 
-    def _release(self, session: SessionConnection, now: float) -> None:
+    def _release(self, session: SessionConnection, step: Step) -> None:
         for run, is_admitted in self._suspended.release(session):
-            self._intake.route(run, now, admitted=is_admitted)
-
-
-class SessionConnections:
-    """Passes the start and end of a session's connection to all parts that keep state of it."""
-
-    def __init__(
-        self,
-        outcomes: CallerOutcomes,
-        availability: Availability,
-        withdrawals: WithdrawalFollowUp,
-        uploads: HeldUploads,
-        resumptions: Resumptions,
-        acknowledgements: Acknowledgements,
-    ) -> None:
-        self._outcomes = outcomes
-        self._availability = availability
-        self._withdrawals = withdrawals
-        self._uploads = uploads
-        self._resumptions = resumptions
-        self._acknowledgements = acknowledgements
-
-    def connected(self, event: SessionConnected, now: float) -> None:
-        """What an earlier connection has sent is looked for."""
-        caller = event.caller
-        if caller.session is not None:
-            self._acknowledgements.opened(caller)
-            self._resumptions.opened(caller.session, now)
-
-    def acknowledged(self, event: RosterAcknowledged, now: float) -> None:
-        """Replicas for which this client was waited for get calls."""
-        session = event.caller.session
-        if session is not None:
-            self._availability.joined(self._acknowledgements.acknowledged(session, event.version, now), now)
-
-    def disconnected(self, event: SessionDisconnected, now: float) -> None:
-        """Drops what no frame has carried: the client will send it again."""
-        caller = event.caller
-        self._uploads.left(caller)
-        if caller.session is not None:
-            self._resumptions.left(caller.session)
-        self._withdrawals.follow_up(cancellation.leave(caller, self._outcomes), now)
-        if caller.session is not None:
-            self._availability.joined(self._acknowledgements.left(caller.session), now)
+            step.advance(run, RunEvent.RELEASED)
+            self._intake.route(run, step, admitted=is_admitted)

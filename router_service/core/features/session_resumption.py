@@ -19,14 +19,14 @@ from itertools import groupby
 from typing import NamedTuple
 
 from router_service.core import failures
-from router_service.core.commands import AskReconcile, RouterCommand
+from router_service.core.commands import AskReconcile, Step
 from router_service.core.events import AllCallsResent, SessionReconciled
+from router_service.core.life import Earlier, RunEvent
+from router_service.core.lifecycle.feature import Feature
 from router_service.core.lifecycle.intake import RoutingIntake
-from router_service.core.lifecycle.outcomes import CallerOutcomes
 from router_service.core.replicas.replica import RoutedReplica
 from router_service.core.rosters import FoundCalls, RosterVersion, SessionConnection
-from router_service.core.routing.topology import Topology
-from router_service.core.runs import RouterRun
+from router_service.core.runs import Caller, RouterRun
 from slotmesh.calls.id_ranges import Range, holds, merged
 from slotmesh.errors import Failure
 
@@ -128,44 +128,42 @@ PATIENCE_S = 5.0
 """How long replicas have to answer: longer than it takes to find a silent link, or for a table to arrive."""
 
 
-class Resumptions:
+class Resumptions(Feature):
     """Those of connected sessions."""
 
-    def __init__(
-        self, out: list[RouterCommand], topology: Topology, outcomes: CallerOutcomes, intake: RoutingIntake
-    ) -> None:
-        """Writes into `out`, the scheduler's list of commands."""
-        self._out = out
-        self._topology = topology
-        self._outcomes = outcomes
+    def __init__(self, intake: RoutingIntake) -> None:
         self._intake = intake
+        self._topology = intake.topology
+        self._outcomes = intake.outcomes
         self._by_session: dict[SessionConnection, Resumption] = {}
         self.asking: dict[tuple[str, int], tuple[SessionConnection, Resumption]] = {}
-        """By session id and epoch, in the order in which they give up. To be read."""
+        """By session id and epoch, in the order in which they give up."""
 
     # -- clients ---------------------------------------------------------------------------------------------------
 
-    def opened(self, session: SessionConnection, now: float) -> None:
-        """A client has connected. Where it had been elsewhere before, the replicas are asked."""
-        if session.epoch > 1:
+    def connected(self, caller: Caller, step: Step) -> None:
+        """A client has connected. If it was connected elsewhere before, the replicas are asked."""
+        session = caller.session
+        if session is not None and session.epoch > 1:
             resumption = self._by_session[session] = Resumption(session.unanswered, session.rosters)
             self.asking[session.session_id, session.epoch] = session, resumption
             resumption.awaits_calls = session.says_when_all_are_resent and bool(session.unanswered)
-            resumption.give_up_at = now + PATIENCE_S
-            self._ask(session, resumption)
-            self._go_on(session, resumption, now)
+            resumption.give_up_at = step.now + PATIENCE_S
+            self._ask(session, resumption, step)
+            self._go_on(session, resumption, step)
 
-    def left(self, session: SessionConnection) -> None:
+    def left(self, caller: Caller, _step: Step) -> None:
         """The connection has ended."""
-        self._by_session.pop(session, None)
-        self.asking.pop((session.session_id, session.epoch), None)
+        if (session := caller.session) is not None:
+            self._by_session.pop(session, None)
+            self.asking.pop((session.session_id, session.epoch), None)
 
     def resent(self, run: RouterRun) -> None:
         """The run was sent again. Its payload may be under way."""
         if run.session is not None and (resumption := self._by_session.get(run.session)) is not None:
             resumption.note_resent(run)
 
-    def all_resent(self, event: AllCallsResent, now: float) -> None:
+    def all_resent(self, event: AllCallsResent, step: Step) -> None:
         """Nothing more is waited for from the client."""
         session = event.caller.session
         if session is None:
@@ -173,20 +171,23 @@ class Resumptions:
         if (resumption := self._by_session.get(session)) is not None and resumption.awaits_calls:
             resumption.awaits_calls = False
             if (session.session_id, session.epoch) in self.asking:
-                self._go_on(session, resumption, now)
+                self._go_on(session, resumption, step)
 
-    def is_open(self, session: SessionConnection) -> bool:
+    def holds_keys(self, caller: Caller) -> bool:
         """Whether calls of the session that were sent before may still have to run before new ones."""
-        resumption = self._by_session.get(session)
-        return resumption is not None and not resumption.is_over
+        if caller.session is None:
+            return False
+        resumption = self._by_session.get(caller.session)
+        return caller.session.is_suspended or (resumption is not None and not resumption.is_over)
 
-    def take(self, run: RouterRun, now: float, *, resent: bool) -> bool:
+    def begins(self, run: RouterRun, step: Step) -> bool:
         """Takes the run, if it was sent before or has to wait behind one that was."""
         if run.session is None or (resumption := self._by_session.get(run.session)) is None:
             return False
+        resent = run.earlier is not Earlier.NONE
         if resumption.is_over:
             if resent:
-                self._settle(run, resumption, now)
+                self._settle(run, resumption, step)
             return resent
         key = run.options.ordering_key
         if not resent and key not in resumption.keys:
@@ -194,42 +195,44 @@ class Resumptions:
         if key:
             resumption.keys.add(key)
         if resent and not resumption.awaited:
-            self._settle(run, resumption, now)
+            self._settle(run, resumption, step)
             return True
-        resumption.held.append((run, resent))
-        self._intake.watch(run)
+        self._hold(run, resumption, step, resent=resent)
         return True
 
     # -- replicas --------------------------------------------------------------------------------------------------
 
-    def link_up(self, replica: RoutedReplica) -> None:
+    def link_opened(self, replica: RoutedReplica, step: Step) -> None:
         """The replica can be asked."""
         for session, resumption in self.asking.values():
             if replica in resumption.awaited:
-                self._out.append(AskReconcile(replica, session))
+                step.commands.append(AskReconcile(replica, session))
 
-    def link_down(self, replica: RoutedReplica, now: float) -> None:
+    def link_lost(self, replica: RoutedReplica, step: Step) -> None:
         """The replica has not answered: its process may have ended, and its records with it."""
         for session, resumption in list(self.asking.values()):
             if replica in resumption.awaited:
                 self._give_up(resumption, [replica])
-                self._go_on(session, resumption, now)
+                self._go_on(session, resumption, step)
 
-    def reconciled(self, event: SessionReconciled, now: float) -> None:
+    def reconciled(self, event: SessionReconciled, step: Step) -> None:
         """A replica has answered. An answer for a session that has left changes nothing."""
         replica = event.replica
         session, resumption = self.asking.get((event.session_id, event.epoch), (None, None))
         if session is not None and resumption is not None and replica in resumption.awaited:
             del resumption.awaited[replica]
             resumption.trace(replica, event.found)
-            self._go_on(session, resumption, now)
+            self._go_on(session, resumption, step)
 
-    def table_changed(self, now: float) -> None:
+    def table_changed(self, step: Step) -> None:
         """The table may cover now what none did before, and replicas may have left it."""
+        step.then(self._ask_again)
+
+    def _ask_again(self, step: Step) -> None:
         for session, resumption in list(self.asking.values()):
-            self._ask(session, resumption)
+            self._ask(session, resumption, step)
             self._give_up(resumption, [each for each in resumption.awaited if not each.listed])
-            self._go_on(session, resumption, now)
+            self._go_on(session, resumption, step)
 
     # -- time ------------------------------------------------------------------------------------------------------
 
@@ -240,16 +243,16 @@ class Resumptions:
         _, resumption = next(iter(self.asking.values()))
         return resumption.give_up_at
 
-    def expire(self, now: float) -> None:
+    def expire(self, step: Step) -> None:
         """Stops waiting for replicas that have had their time, and for a table that covers."""
-        while (first := next(iter(self.asking.values()), None)) is not None and first[1].give_up_at <= now:
+        while (first := next(iter(self.asking.values()), None)) is not None and first[1].give_up_at <= step.now:
             session, resumption = first
             self._give_up(resumption, list(resumption.awaited))
-            self._go_on(session, resumption, now)
+            self._go_on(session, resumption, step)
 
     # -- asking ----------------------------------------------------------------------------------------------------
 
-    def _ask(self, session: SessionConnection, resumption: Resumption) -> None:
+    def _ask(self, session: SessionConnection, resumption: Resumption, step: Step) -> None:
         """Asks the replicas of the table that were not asked, as long as some that could know may be missing in it."""
         if resumption.is_covered or not self._topology.table.revision:
             return
@@ -262,7 +265,7 @@ class Resumptions:
                 resumption.asked.add(replica)
                 resumption.awaited[replica] = None
                 if replica.linked:
-                    self._out.append(AskReconcile(replica, session))
+                    step.commands.append(AskReconcile(replica, session))
 
     @staticmethod
     def _give_up(resumption: Resumption, replicas: Iterable[RoutedReplica]) -> None:
@@ -273,26 +276,32 @@ class Resumptions:
 
     # -- deciding --------------------------------------------------------------------------------------------------
 
-    def _go_on(self, session: SessionConnection, resumption: Resumption, now: float) -> None:
+    def _go_on(self, session: SessionConnection, resumption: Resumption, step: Step) -> None:
         """Decides about all held calls for which the answers suffice."""
         if resumption.awaited:
             return
         is_known = (resumption.is_covered or not resumption.rosters) and not resumption.awaits_calls
-        if is_known or resumption.give_up_at <= now:
+        if is_known or resumption.give_up_at <= step.now:
             resumption.close()
             del self.asking[session.session_id, session.epoch]
         held, resumption.held = resumption.held, []
         for run, resent in held:
             if not run.waiting:
                 continue  # taken back, or too late, meanwhile
+            step.advance(run, RunEvent.RELEASED)
             if resent:
-                self._settle(run, resumption, now)
+                self._settle(run, resumption, step)
             elif resumption.is_over:
-                self._intake.route(run, now)
+                self._intake.route(run, step)
             else:
-                resumption.held.append((run, resent))
+                self._hold(run, resumption, step, resent=resent)
 
-    def _settle(self, run: RouterRun, resumption: Resumption, now: float) -> None:
+    def _hold(self, run: RouterRun, resumption: Resumption, step: Step, *, resent: bool) -> None:
+        resumption.held.append((run, resent))
+        step.advance(run, RunEvent.HELD)
+        self._intake.watch(run)
+
+    def _settle(self, run: RouterRun, resumption: Resumption, step: Step) -> None:
         """Recovers each call that was sent before from the replica that has it; without one it is routed, or fails.
 
         It is held for longer while that is not proven.
@@ -304,20 +313,19 @@ class Resumptions:
             part = run
             if at - begin < len(ids):
                 part = run.slice(begin, at)
-                self._outcomes.replaced(run, at - begin, part)
+                self._outcomes.replaced(run, at - begin, part, step)
             if trace is None and not resumption.is_over:
-                resumption.held.append((part, True))
-                self._intake.watch(part)
+                self._hold(part, resumption, step, resent=True)
             elif trace is None and resumption.is_passed(part):
-                self._passed(part, self._who_may_have(part, resumption))
+                self._passed(part, self._who_may_have(part, resumption), step)
             elif trace is None:
-                self._unseen(part, self._who_may_have(part, resumption), now)
+                self._unseen(part, self._who_may_have(part, resumption), step)
             elif trace.is_evicted:
-                self._outcomes.fail_waiting(part, failures.result_evicted(trace.replica))
+                self._outcomes.fail_waiting(part, failures.result_evicted(trace.replica), step)
             elif trace.replica.linked:
-                self._intake.recover(part, trace.replica, now)
+                self._intake.recover(part, trace.replica, step)
             else:
-                self._unseen(part, failures.not_heard(trace.replica.replica_id), now)
+                self._unseen(part, failures.not_heard(trace.replica.replica_id), step)
 
     def _who_may_have(self, run: RouterRun, resumption: Resumption) -> Failure | None:
         """Why the calls, which no replica that was asked has, may have been executed all the same; None if not."""
@@ -331,16 +339,16 @@ class Resumptions:
         departed = roster.lost_since(run.first_roster)
         return failures.not_heard(departed) if departed else None
 
-    def _passed(self, run: RouterRun, unknown: Failure | None) -> None:
+    def _passed(self, run: RouterRun, unknown: Failure | None, step: Step) -> None:
         """Later calls of the key have run; `unknown` is the reason why these may have run too, though not found."""
-        run.may_have_run = unknown is not None
-        self._outcomes.fail_waiting(run, failures.PASSED)
+        run.earlier = Earlier.NONE if unknown is None else Earlier.UNKNOWN
+        self._outcomes.fail_waiting(run, failures.PASSED, step)
 
-    def _unseen(self, run: RouterRun, unknown: Failure | None, now: float) -> None:
+    def _unseen(self, run: RouterRun, unknown: Failure | None, step: Step) -> None:
         """No queried replica has the calls; `unknown` is the reason why one may have executed them nevertheless."""
         if unknown is not None and not run.options.idempotent:
-            self._outcomes.fail_waiting(run, unknown)
+            self._outcomes.fail_waiting(run, unknown, step)
             return
         run.attempt += unknown is not None
-        run.may_have_run = False
-        self._intake.route(run, now)
+        run.earlier = Earlier.NONE
+        self._intake.route(run, step)

@@ -14,25 +14,26 @@ Owner: the scheduler, which pumps afterwards.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from math import inf
 from typing import assert_never, cast
 
 from router_service.core import balancers, failures
-from router_service.core.callers import Caller, Window
+from router_service.core.callers import Window
 from router_service.core.calls import NO_OPTIONS, Dispatch, LeasedSlot, Release, Renew, Reserve, RouterCallOptions
-from router_service.core.commands import DeliverFailure, DeliverSlot, RouterCommand
+from router_service.core.commands import DeliverFailure, DeliverSlot, RouterCommand, Step
 from router_service.core.events import SlotAbandoned
 from router_service.core.features.slot_requests import Lease, RequestedSlot, Requests, RoutedSlots
-from router_service.core.lifecycle.cancellation import Withdrawn
-from router_service.core.lifecycle.outcomes import CallerOutcomes
-from router_service.core.lifecycle.sender import Sender
+from router_service.core.life import RunEvent
+from router_service.core.lifecycle.cancellation import EarlyEnds
+from router_service.core.lifecycle.feature import Feature
+from router_service.core.lifecycle.intake import RoutingIntake
 from router_service.core.replicas.replica import RoutedReplica
 from router_service.core.rosters import ReplicaKey
-from router_service.core.routing.topology import Topology
 from router_service.core.routing.waiting_causes import why_not_load
-from router_service.core.runs import RouterRun, Sent
-from slotmesh.calls.deadline_heap import DeadlineHeap
+from router_service.core.runs import Caller, RouterRun, Sent
 from slotmesh.errors import Failure
 from slotmesh.streams.chunks import Payload
 
@@ -135,22 +136,15 @@ ONE_CALL = range(1, 2)
 DEFAULT_PATIENCE_S = 30.0
 
 
-class RoutedSlotOperations:
-    """Writes into `out`, the scheduler's list of commands."""
+class RoutedSlotOperations(Feature):
+    """Pending operations, and requests for slots that several callers may wait for."""
 
-    def __init__(
-        self,
-        out: list[RouterCommand],
-        topology: Topology,
-        outcomes: CallerOutcomes,
-        deadlines: DeadlineHeap[RouterRun],
-        sender: Sender,
-    ) -> None:
-        self._out = out
-        self._topology = topology
-        self._outcomes = outcomes
-        self._deadlines = deadlines
-        self._sender = sender
+    def __init__(self, intake: RoutingIntake, ends: EarlyEnds) -> None:
+        self._topology = intake.topology
+        self._outcomes = intake.outcomes
+        self._deadlines = intake.deadlines
+        self._sender = intake.sender
+        self._ends = ends
         self._nobody = Caller(Window(0, 0))
         """The caller in whose name slots are released that no client waits for."""
         self._unknown: deque[tuple[float, RouterRun, ReplicaKey]] = deque()
@@ -160,28 +154,28 @@ class RoutedSlotOperations:
 
     # -- how they begin ----------------------------------------------------------------------------------------------
 
-    def find(self, caller: Caller, request_id: str, wish: RequestedSlot, timeout_s: float, now: float) -> Caller | None:
+    def find(self, caller: Caller, request_id: str, wish: RequestedSlot, timeout_s: float, step: Step) -> Caller | None:
         """The caller under which the reservation of this id begins: one for all that may join it.
 
         None if no reservation begins: the caller has got the slot, or has joined those that wait for it.
         """
-        request = self.requests.find(request_id, now)
+        request = self.requests.find(request_id, step.now)
         if request is not None and request.wish != wish:
-            self._out.append(DeliverFailure(caller, ONE_CALL, failures.request_differs(request_id), 0))
+            step.commands.append(DeliverFailure(caller, ONE_CALL, failures.request_differs(request_id), 0))
             return None
         if request is not None and request.lease is not None:
-            self._out.append(DeliverSlot(caller, request.lease.at(now)))
+            step.commands.append(DeliverSlot(caller, request.lease.at(step.now)))
             return None
         if request is None:
             request = self.requests.begin(request_id, wish, caller)
-            self.requests.join(request, caller, now + timeout_s)
+            self.requests.join(request, caller, step.now + timeout_s)
             return request.caller
-        self.requests.join(request, caller, now + timeout_s)
+        self.requests.join(request, caller, step.now + timeout_s)
         for run in request.caller.runs:
-            run.deadline = max(run.deadline, now + (timeout_s if timeout_s != inf else _patience_s(run)))
+            run.deadline = max(run.deadline, step.now + (timeout_s if timeout_s != inf else _patience_s(run)))
         return None
 
-    def bind(self, run: RouterRun, key: ReplicaKey, now: float) -> None:
+    def bind(self, run: RouterRun, key: ReplicaKey, step: Step) -> None:
         """Hands the replica an operation that is bound to it, or fails it where that replica is known to have ended.
 
         Where the table neither names the replica nor lists it as departed, the operation waits for a newer table.
@@ -196,80 +190,90 @@ class RoutedSlotOperations:
             elif routed_to is not None:
                 balancers.abandoned(routed_to.backend.hooks, routed_to, 1)
         if replica is not None:
-            self._bind(run, replica, now)
+            self._bind(run, replica, step)
         elif not self._topology.table.revision:
             # It is not known that the replica has ended, and the slot that it may hold cannot be given back.
-            self._outcomes.fail_waiting(run, failures.NO_TABLE)
+            self._outcomes.fail_waiting(run, failures.NO_TABLE, step)
         elif self._topology.is_departed(key):
-            self._gone(run, key)
+            self._gone(run, key, step)
         else:
-            self._unknown.append((now + TABLE_WAIT_S, run, key))
+            self._unknown.append((step.now + TABLE_WAIT_S, run, key))
+            step.advance(run, RunEvent.HELD)
             if run.deadline != inf:
                 self._deadlines.watch(run.deadline, run)
 
-    def table_changed(self, now: float) -> None:
+    def table_changed(self, step: Step) -> None:
         """There is a newer table: it may know the replicas that the older one did not name."""
+        if self._unknown:
+            step.then(self._look_again)
+
+    def _look_again(self, step: Step) -> None:
         unknown, self._unknown = self._unknown, deque()
         for until, run, key in unknown:
             replica = self._topology.replicas.get(key)
             if not run.waiting:
                 continue
             if replica is not None:
+                step.advance(run, RunEvent.RELEASED)
                 if isinstance(run.slot, Dispatch):
                     balancers.placed(replica.backend.hooks, replica, 1)
-                self._bind(run, replica, now)
+                self._bind(run, replica, step)
             elif self._topology.is_departed(key):
-                self._gone(run, key)
+                self._gone(run, key, step)
             else:
                 self._unknown.append((until, run, key))
 
-    def _gone(self, run: RouterRun, key: ReplicaKey) -> None:
+    def _gone(self, run: RouterRun, key: ReplicaKey, step: Step) -> None:
         is_back = any(key[0] == replica_id for replica_id, _ in self._topology.replicas)
-        self._outcomes.gone(run, key[0], "has been restarted since" if is_back else "is gone")
+        self._outcomes.gone(run, key[0], "has been restarted since" if is_back else "is gone", step)
 
-    def _bind(self, run: RouterRun, replica: RoutedReplica, now: float) -> None:
-        self._sender.bind(run, replica, now)
-        when = run.deadline if replica.linked else min(run.deadline, now + LINK_WAIT_S)
+    def _bind(self, run: RouterRun, replica: RoutedReplica, step: Step) -> None:
+        self._sender.bind(run, replica, step)
+        when = run.deadline if replica.linked else min(run.deadline, step.now + LINK_WAIT_S)
         if when != inf:
             self._deadlines.watch(when, run)
 
-    def abandoned(self, event: SlotAbandoned, now: float) -> None:
+    def abandoned(self, event: SlotAbandoned, step: Step) -> None:
         """Releases a slot that no caller will use; nothing is delivered."""
-        self.bind(self._release(event.token, now), event.key, now)
+        self.bind(self._release(event.token, step.now), event.key, step)
 
-    def release_at(self, replica: RoutedReplica, token: str, now: float) -> None:
+    def release_at(self, replica: RoutedReplica, token: str, step: Step) -> None:
         """The same, where the table names the replica no more, too: it is there."""
-        self._bind(self._release(token, now), replica, now)
+        self._bind(self._release(token, step.now), replica, step)
 
     def _release(self, token: str, now: float) -> RouterRun:
         run = RouterRun(0, self._nobody, "", NO_OPTIONS, ONE_CALL, [b""], now, slot=Release(token=token))
         self._nobody.runs[run] = None
         return run
 
-    def end_link_wait(self, run: RouterRun, withdrawn: Withdrawn) -> None:
-        """What is bound to a replica that still cannot be reached ends."""
-        for sent in list(run.sents):
+    def overdue(self, run: RouterRun, step: Step) -> Sequence[Sent]:
+        """Ends what is bound to a replica that still cannot be reached."""
+        ended: list[Sent] = []
+        for sent in list(run.sents) if run.slot is not None else ():
             if not sent.takes_room and not sent.first and not sent.replica.linked:
-                sent.replica.withdraw(sent)
-                withdrawn.slices.append(sent)
+                ended.append(sent)
                 if sent.replica.listed:
                     why = f"could not be reached for {LINK_WAIT_S:g} s"
-                    self._outcomes.failed(sent, 0, 1, failures.replica_unreachable(sent.replica.replica_id, why))
+                    unreachable = failures.replica_unreachable(sent.replica.replica_id, why)
+                    self._outcomes.failed(sent, 0, 1, unreachable, step)
                 else:
-                    self._gone(run, sent.replica.key)
+                    self._gone(run, sent.replica.key, step)
+        return ended
 
     # -- request ids and time ------------------------------------------------------------------------------------------
 
-    def left(self, caller: Caller) -> Caller | None:
-        """The caller no longer waits for a reservation that others may wait for; returns the one that ends with it."""
-        request = self.requests.leave(caller)
-        return request.caller if request is not None else None
+    def left(self, caller: Caller, step: Step) -> None:
+        """The caller no longer waits for a reservation that others may wait for: it ends if none of them does."""
+        if caller.request_id and (request := self.requests.leave(caller)) is not None:
+            step.then(partial(self._ends.cancel_caller, request.caller))
 
-    def for_all_waiting(self, out: list[RouterCommand], now: float) -> list[RouterCommand]:
+    def concluded(self, step: Step) -> None:
         """Copies the outcome of a reservation that several callers wait for to each of them."""
         pending = self.requests.pending
+        if not pending:
+            return
         commands: list[RouterCommand] = []
-        for command in out:
+        for command in step.commands:
             if not isinstance(command, DeliverSlot | DeliverFailure) or command.caller not in pending:
                 commands.append(command)
                 continue
@@ -280,9 +284,9 @@ class RoutedSlotOperations:
                 and isinstance(command.answer, LeasedSlot)
                 and request.replica is not None
             ):
-                lease = Lease(command.answer, request.replica, now + command.answer.ttl_s)
+                lease = Lease(command.answer, request.replica, step.now + command.answer.ttl_s)
             commands += (replace(command, caller=waiter) for waiter in self.requests.ended(request, lease))
-        return commands
+        step.commands = commands
 
     def next_deadline(self) -> float | None:
         """When `expire` has something to do; None when it has not."""
@@ -292,22 +296,19 @@ class RoutedSlotOperations:
         waited = self._unknown[0][0] if self._unknown else None
         return min((due for due in (asked, over, waited) if due is not None), default=None)
 
-    def expire(self, now: float) -> list[Caller]:
-        """Ends what is over; returns the reservations for which no caller waits any more."""
-        for replica in self.routed.pop_due(now):
+    def expire(self, step: Step) -> None:
+        """Ends what is over, and reservations for which no caller waits any more."""
+        for replica in self.routed.pop_due(step.now):
             balancers.abandoned(replica.backend.hooks, replica, 1)
-        while self._unknown and self._unknown[0][0] <= now:
+        while self._unknown and self._unknown[0][0] <= step.now:
             _, run, key = self._unknown.popleft()
-            self._outcomes.fail_waiting(run, failures.replica_not_known(key[0]))
-        ended: list[Caller] = []
-        for caller in self.requests.pop_due(now):
+            self._outcomes.fail_waiting(run, failures.replica_not_known(key[0]), step)
+        for caller in self.requests.pop_due(step.now):
             request = self.requests.waited_for_by(caller)
             runs = list(request.caller.runs) if request is not None else []
-            if runs and runs[0].deadline > now:
-                self._out.append(DeliverFailure(caller, ONE_CALL, self._no_slot(runs[0], now), 0))
-                if (alone := self.left(caller)) is not None:
-                    ended.append(alone)
-        return ended
+            if runs and runs[0].deadline > step.now:
+                step.commands.append(DeliverFailure(caller, ONE_CALL, self._no_slot(runs[0], step.now), 0))
+                self.left(caller, step)
 
     def _no_slot(self, run: RouterRun, now: float) -> Failure:
         return failures.no_slot(run, now, why_not_load(run, run.account, self._topology))

@@ -14,10 +14,10 @@ from dataclasses import dataclass, replace
 from math import inf
 from typing import NamedTuple
 
-from router_service.core.callers import Caller, Window
+from router_service.core.callers import Window
 from router_service.core.calls import LeasedSlot, RouterCallOptions, SlotWork
 from router_service.core.replicas.replica import RoutedReplica
-from router_service.core.runs import CallerBook
+from router_service.core.runs import Caller
 from slotmesh.calls.deadline_heap import DeadlineHeap
 
 
@@ -138,7 +138,7 @@ class Requests:
     def __init__(self) -> None:
         self._by_id: dict[str, SlotRequest] = {}
         self._by_token: dict[str, SlotRequest] = {}
-        self.pending: dict[CallerBook, SlotRequest] = {}
+        self.pending: dict[Caller, SlotRequest] = {}
         """Those that are waited for, by the caller that stands for all who wait."""
         self.deadlines: DeadlineHeap[SlotRequest] = DeadlineHeap()
         """To be read."""

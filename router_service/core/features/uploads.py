@@ -12,11 +12,18 @@ Owner: the scheduler.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator
+from functools import partial
 from math import inf
 from typing import Generic, TypeVar
 
 from router_service.core import failures
-from router_service.core.runs import CallerBook, RouterRun
+from router_service.core.commands import Step
+from router_service.core.events import ChunkArrived, UploadCompleted, UploadFailed
+from router_service.core.life import RunEvent
+from router_service.core.lifecycle.feature import Feature
+from router_service.core.lifecycle.outcomes import CallerOutcomes
+from router_service.core.lifecycle.submissions import Submissions
+from router_service.core.runs import Caller, RouterRun
 from slotmesh.calls.fair_shares import FairBound, Over
 from slotmesh.calls.payload_block import nbytes_of
 from slotmesh.errors import Failure
@@ -145,9 +152,9 @@ class HeldUploads:
     __slots__ = ("_bound", "_due", "here", "lines")
 
     def __init__(self, max_bytes: int = MAX_UPLOAD_BYTES) -> None:
-        self.lines: dict[CallerBook, Line] = {}
+        self.lines: dict[Caller, Line] = {}
         """Callers with payloads under way; empty while there are none."""
-        self._bound: FairBound[CallerBook] = FairBound.beyond(max_bytes, FLOOR_BYTES)
+        self._bound: FairBound[Caller] = FairBound.beyond(max_bytes, FLOOR_BYTES)
         """Bytes of everything in the lines, announced or here."""
         self.here = 0
         """Those of them that are here."""
@@ -175,7 +182,6 @@ class HeldUploads:
         entry = line.entries[run] = HeldEntry(run.ids[0], _size(run))
         self._bound.take(run.caller, entry.size)
         if isinstance(run.payloads[0], Announced):
-            run.awaits = True
             line.held.add_incomplete(run, run.options.ordering_key)
             line.incomplete[entry.call_id] = run
         else:
@@ -183,20 +189,19 @@ class HeldUploads:
             self._came(entry, entry.size, now)
         return True
 
-    def received(self, caller: CallerBook, call_id: int, size: int, now: float) -> None:
+    def received(self, caller: Caller, call_id: int, size: int, now: float) -> None:
         """Counts `size` bytes that the caller sent of a payload. Those of calls that have ended do not count."""
         line = self.lines.get(caller)
         if line is not None and (run := line.incomplete.get(call_id)) is not None:
             line.heard_at = now
             self._came(line.entries[run], size, now)
 
-    def complete(self, caller: CallerBook, call_id: int, payload: Payload) -> list[RouterRun]:
+    def complete(self, caller: Caller, call_id: int, payload: Payload) -> list[RouterRun]:
         """A payload is complete. Returns the calls that can begin, in order; none if the call has ended."""
         line = self.lines.get(caller)
         run = line.incomplete.pop(call_id, None) if line is not None else None
         if line is None or run is None:
             return []
-        run.awaits = False
         if run.waiting:
             run.payloads = [payload]
         released = line.held.complete(run)
@@ -207,7 +212,6 @@ class HeldUploads:
         """Returns the calls that waited behind these, which have ended without their payloads, in order."""
         released: list[RouterRun] = []
         for run in ended:
-            run.awaits = False
             line = self.lines.get(run.caller)
             if line is None or (entry := line.entries.get(run)) is None:
                 continue
@@ -217,14 +221,14 @@ class HeldUploads:
             released += behind
         return [each for each in released if each.waiting]
 
-    def left(self, caller: CallerBook) -> None:
+    def left(self, caller: Caller) -> None:
         """The caller has left."""
         line = self.lines.pop(caller, None)
         for entry in line.entries.values() if line is not None else ():
             self._bound.give(caller, entry.size)
             self.here -= entry.here
 
-    def find(self, caller: CallerBook, call_id: int) -> RouterRun | None:
+    def find(self, caller: Caller, call_id: int) -> RouterRun | None:
         """The call, if its payload is still awaited."""
         line = self.lines.get(caller)
         return line.incomplete.get(call_id) if line is not None else None
@@ -263,7 +267,7 @@ class HeldUploads:
         if not was_crowded and self._is_crowded:
             self._due = now  # patience is shorter from now on
 
-    def _gone(self, caller: CallerBook, line: Line, runs: Iterable[RouterRun]) -> None:
+    def _gone(self, caller: Caller, line: Line, runs: Iterable[RouterRun]) -> None:
         """These do not wait here any more."""
         for run in runs:
             entry = line.entries.pop(run)
@@ -280,3 +284,71 @@ def _waits(run: RouterRun, line: Line | None) -> bool:
 
 def _size(run: RouterRun) -> int:
     return nbytes_of(run.payloads)
+
+
+class Uploads(Feature):
+    """Holds calls back until their payloads have arrived, and fails those whose payloads will not arrive."""
+
+    def __init__(self, max_bytes: int, outcomes: CallerOutcomes, submissions: Submissions) -> None:
+        """`max_bytes` of all payloads that are under way in chunks, and of what waits behind them."""
+        self.held = HeldUploads(max_bytes)
+        self._outcomes = outcomes
+        self._submissions = submissions
+
+    def arrives(self, run: RouterRun, step: Step) -> bool:
+        """Whether the run waits for payloads, or fails because there is no room for them."""
+        if not (self.held.lines or type(run.payloads[0]) is Announced):
+            return False
+        if failure := self.held.refuse(run):
+            self._outcomes.fail_waiting(run, failure, step)
+            return True
+        if not self.held.take(run, step.now):
+            return False
+        is_announced = type(run.payloads[0]) is Announced
+        step.advance(run, RunEvent.PAYLOAD_ANNOUNCED if is_announced else RunEvent.HELD)
+        return True
+
+    def holds_keys(self, _caller: Caller) -> bool:
+        """Any payload under way: calls of many keys are then looked at key by key."""
+        return bool(self.held.lines)
+
+    def ended_early(self, run: RouterRun, step: Step) -> None:
+        """What waits behind the run begins."""
+        step.then(partial(self._begin_behind, run))
+
+    def left(self, caller: Caller, _step: Step) -> None:
+        """What waits for payloads of the caller is forgotten here; its calls end next."""
+        self.held.left(caller)
+
+    def next_deadline(self) -> float | None:
+        """When uploads stall."""
+        return self.held.next_deadline()
+
+    def expire(self, step: Step) -> None:
+        """Fails calls whose callers have sent no chunk for too long."""
+        for run, failure in self.held.pop_stalled(step.now):
+            self._outcomes.fail_waiting(run, failure, step)
+
+    def chunk_arrived(self, event: ChunkArrived, step: Step) -> None:
+        """Bytes of a payload have arrived."""
+        self.held.received(event.caller, event.call_id, event.size, step.now)
+
+    def upload_completed(self, event: UploadCompleted, step: Step) -> None:
+        """The call begins, and the calls that waited behind it."""
+        if (arrived := self.held.find(event.caller, event.call_id)) is not None and arrived.waiting:
+            step.advance(arrived, RunEvent.PAYLOAD_ARRIVED)
+        self._begin(self.held.complete(event.caller, event.call_id, event.payload), step)
+
+    def upload_failed(self, event: UploadFailed, step: Step) -> None:
+        """The call fails."""
+        run = self.held.find(event.caller, event.call_id)
+        if run is not None:
+            self._outcomes.fail_waiting(run, event.failure, step)
+
+    def _begin_behind(self, ended: RouterRun, step: Step) -> None:
+        self._begin(self.held.release_ended([ended]), step)
+
+    def _begin(self, runs: Iterable[RouterRun], step: Step) -> None:
+        for run in runs:
+            step.advance(run, RunEvent.RELEASED)
+            self._submissions.begin(run, step)

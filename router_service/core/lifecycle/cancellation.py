@@ -1,24 +1,30 @@
-"""Calls that end before they are answered: their deadline passed, or their caller cancelled them.
+"""Calls that end before they are answered: cancelled by their callers, overdue, or queued longer than is allowed.
 
 Invariants: a call that no frame has carried is withdrawn and was never executed; a call at a replica is abandoned: the
 caller gets its failure immediately, the replica gets a cancel, and its answer is dropped. In a lane that stops at
 failures, however, only the replica knows whether a call has failed: it is asked, and the caller gets the replica's
-answer (`CallerOutcomes.ask`).
+answer (`CallerOutcomes.ask`). A run whose deadline has passed is not examined for it again. The rest of a run that ends
+partly is still watched. Replicas whose outboxes became shorter have room again, and partitions may continue.
 Owner: the scheduler.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
 from functools import partial
+from math import inf
 
 from router_service.core import failures
-from router_service.core.lifecycle.outcomes import CallerOutcomes
-from router_service.core.replicas.replica import RoutedReplica
-from router_service.core.runs import CallerBook, RouterRun, Sent, SliceHolder
-from slotmesh.calls.id_ranges import Range, holds, merged
+from router_service.core.commands import Step
+from router_service.core.events import CallerLeft, CallsCancelled, SessionDisconnected
+from router_service.core.life import RunEvent, RunState
+from router_service.core.lifecycle.feature import Features
+from router_service.core.lifecycle.intake import RoutingIntake
+from router_service.core.limits.capacity import KnownReplica
+from router_service.core.routing.waiting_causes import why, why_not_load
+from router_service.core.runs import Caller, RouterRun, Sent
+from slotmesh.calls.id_ranges import Range, merged
 from slotmesh.errors import Failure
 
 Span = tuple[int, int]
@@ -28,197 +34,252 @@ PATIENCE_S = 0.25
 """How long the router waits for a replica that it has asked what became of calls."""
 
 
-@dataclass(slots=True)
 class Withdrawn:
-    """What left the outboxes of replicas, and must be followed up."""
+    """What must leave the outboxes of replicas since calls have ended early, and what follows from that."""
 
-    slices: list[Sent] = field(default_factory=list)
-    """Their replicas have room again."""
-    survivors: list[RouterRun] = field(default_factory=list)
-    """Calls of these slices that go on, as runs of their own, whose deadlines must be watched."""
-    asked: list[RouterRun] = field(default_factory=list)
-    """Runs whose replicas were asked; the wait for their answers is bounded."""
+    __slots__ = ("asked", "slices", "step", "survivors")
 
-
-def end_run(
-    run: RouterRun,
-    outcomes: CallerOutcomes,
-    unsent: Failure,
-    sent: Callable[[SliceHolder], Failure],
-    withdrawn: Withdrawn,
-) -> None:
-    """Ends every open call of the run: `unsent` for what never left, `sent` for what is at a replica."""
-    drop_waiting(run, outcomes, unsent)
-    for each in list(run.sents):
-        if each.first and _is_asked_first(run):
-            _ask(each, outcomes, sent(each.replica), withdrawn)
-        elif each.first:
-            # A reservation runs nothing: for its caller it makes no difference where it was.
-            outcomes.abandon(each, unsent if run.reserves else sent(each.replica))
-        else:
-            for lo, count in each.open_parts():
-                outcomes.failed(each, lo, count, unsent)
-            each.replica.withdraw(each)
-            withdrawn.slices.append(each)
+    def __init__(self, step: Step) -> None:
+        self.step = step
+        self.slices: list[tuple[Sent, Sequence[Sent]]] = []
+        """Slices, and the parts that frames carry in the place of each. Their replicas have room again."""
+        self.survivors: list[RouterRun] = []
+        """Calls of these slices that go on, as runs of their own, whose deadlines must be watched."""
+        self.asked: list[RouterRun] = []
+        """Runs whose replicas were asked; the wait for their answers is bounded."""
 
 
-def cancel_caller(caller: CallerBook, outcomes: CallerOutcomes, *, is_overdue: bool = False) -> Withdrawn:
-    """Ends all calls of the caller that have no outcome; `is_overdue`: since the deadline of its rpc has passed."""
-    withdrawn = Withdrawn()
-    for run in list(caller.runs):
-        if is_overdue and not run.reserves:
-            running = partial(failures.deadline_running, run)
-            end_run(run, outcomes, failures.deadline_in_queue(run), running, withdrawn)
-        else:
-            end_run(run, outcomes, failures.CANCELLED, _cancelled_at, withdrawn)
-    return withdrawn
+class EarlyEnds:
+    """Ends calls early."""
 
+    def __init__(self, intake: RoutingIntake, features: Features) -> None:
+        self._intake = intake
+        self._outcomes = intake.outcomes
+        self._topology = intake.topology
+        self._features = features
 
-def leave(caller: CallerBook, outcomes: CallerOutcomes) -> Withdrawn:
-    """The connection of a session has ended. Calls at replicas go on; the client will send the others again.
+    # -- by their callers --------------------------------------------------------------------------------------------
 
-    Calls that stream their values end with the connection.
-    """
-    withdrawn = Withdrawn()
-    for run in list(caller.runs):
-        if run.options.streaming:
-            run.has_left = True
-            end_run(run, outcomes, failures.CANCELLED, _cancelled_at, withdrawn)
-            continue
-        uncharge(run)
-        run.ids, run.payloads = run.ids[: run.cursor], run.payloads[: run.cursor]
-        for each in list(run.sents):
-            if each.first:
-                each.abandon(0, each.count)
+    def cancel_calls(self, event: CallsCancelled, step: Step) -> None:
+        """Ends the calls whose ids are in one of the ranges; unknown and ended ones are left alone."""
+        wanted = merged(event.ranges)
+        if not wanted:
+            return
+        withdrawn = Withdrawn(step)
+        first, last = wanted[0][0], wanted[-1][1]
+        for run in list(event.caller.runs):
+            ids = run.ids
+            if not ids or ids[0] > last or ids[-1] < first:
+                continue
+            spans = _spans(ids, wanted)
+            if spans == [(0, len(ids))]:
+                self._end(run, failures.CANCELLED, _cancelled_at, withdrawn)
+            elif spans:
+                self._end_some(run, spans, withdrawn, failures.CANCELLED, failures.CANCELLED_AT_REPLICA)
+        self._follow_up(withdrawn)
+
+    def caller_left(self, event: CallerLeft, step: Step) -> None:
+        """Ends all open calls of the caller."""
+        for hook in self._features.left:
+            hook(event.caller, step)
+        self.cancel_caller(event.caller, step, is_overdue=event.is_overdue)
+
+    def cancel_caller(self, caller: Caller, step: Step, *, is_overdue: bool = False) -> None:
+        """Ends all calls of the caller that have no outcome; `is_overdue`: since the deadline of its rpc has passed."""
+        withdrawn = Withdrawn(step)
+        for run in list(caller.runs):
+            if is_overdue and not run.reserves:
+                running = partial(failures.deadline_running, run)
+                self._end(run, failures.deadline_in_queue(run), running, withdrawn)
             else:
-                each.replica.withdraw(each)
-                withdrawn.slices.append(each)
-        outcomes.forget(run)
-    return withdrawn
+                self._end(run, failures.CANCELLED, _cancelled_at, withdrawn)
+        self._follow_up(withdrawn)
 
+    def session_left(self, event: SessionDisconnected, step: Step) -> None:
+        """The connection of a session has ended. Calls at replicas go on; the client will send the others again.
 
-def cancel_calls(caller: CallerBook, ranges: Iterable[Range], outcomes: CallerOutcomes) -> Withdrawn:
-    """Ends the calls whose ids are in one of the ranges, both ends included; unknown and ended ones are left alone."""
-    wanted = merged(ranges)
-    withdrawn = Withdrawn()
-    if not wanted:
-        return withdrawn
-    first, last = wanted[0][0], wanted[-1][1]
-    for run in list(caller.runs):
-        ids = run.ids
-        if not ids or ids[0] > last or ids[-1] < first:
-            continue
-        spans = _spans(ids, wanted)
-        if spans == [(0, len(ids))]:
-            end_run(run, outcomes, failures.CANCELLED, _cancelled_at, withdrawn)
-        elif spans:
-            _end_some(run, spans, outcomes, withdrawn, failures.CANCELLED, failures.CANCELLED_AT_REPLICA)
-    return withdrawn
+        Calls that stream their values end with the connection.
+        """
+        caller, withdrawn = event.caller, Withdrawn(step)
+        for hook in self._features.left:
+            hook(caller, step)
+        for run in list(caller.runs):
+            if run.options.streaming:
+                step.unqueue(run)
+                step.advance(run, RunEvent.LEFT)
+                self._end(run, failures.CANCELLED, _cancelled_at, withdrawn)
+                continue
+            step.unqueue(run)
+            run.ids, run.payloads = run.ids[: run.cursor], run.payloads[: run.cursor]
+            for each in list(run.sents):
+                if each.first:
+                    each.abandon(0, each.count)
+                else:
+                    withdrawn.slices.append((each, ()))
+            self._outcomes.forget(run, step)
+        self._follow_up(withdrawn)
 
+    # -- by time, and by other calls ---------------------------------------------------------------------------------
 
-def stop_after(caller: CallerBook, key: str, outcomes: CallerOutcomes) -> Withdrawn:
-    """Fails later calls of the key and generation that no frame has carried; the replica fails the others."""
-    withdrawn = Withdrawn()
-    failed = caller.stops[key]
-    for run in list(caller.runs):
-        options, ids = run.options, run.ids
-        first = failed.get(options.stop_generation)
-        if options.ordering_key != key or first is None:
-            continue
-        if ids and ids[-1] > first:
-            spans = [(bisect_right(ids, first), len(ids))]
-            _end_some(run, spans, outcomes, withdrawn, failures.PREDECESSOR_FAILED)
-    return withdrawn
+    def end_overdue(self, step: Step) -> None:
+        """Fails calls with no time left."""
+        withdrawn = Withdrawn(step)
+        for run in self._intake.deadlines.pop_due(step.now):
+            if not run.unanswered:
+                continue
+            if run.reserves:
+                self._end_reservation(run, withdrawn)
+            elif run.asked_until <= step.now:
+                run.asked_until = inf
+                for sent in list(run.sents):
+                    self._outcomes.stop_asking(sent, list(sent.asked or ()), step)
+            elif run.deadline <= step.now and run.state is not RunState.OVERDUE:
+                running = partial(failures.deadline_running, run)
+                unsent = failures.deadline_in_queue(run, why(run, self._topology))
+                self._end(run, unsent, running, withdrawn)
+                if run.unanswered:
+                    step.advance(run, RunEvent.DEADLINE)
+            elif run.waiting and run.account is not None:
+                self._end_waiting(run, run.account.max_queue_time_s, step)
+            else:
+                for hook in self._features.overdue:
+                    withdrawn.slices += [(sent, ()) for sent in hook(run, step)]
+            if run.unanswered:
+                self._intake.watch(run)
+        self._follow_up(withdrawn)
 
+    def end_after_failure(self, caller: Caller, key: str, step: Step) -> None:
+        """Fails later calls of the key and generation that no frame has carried; the replica fails the others."""
+        withdrawn = Withdrawn(step)
+        failed = caller.stops.of(key)
+        for run in list(caller.runs):
+            options, ids = run.options, run.ids
+            first = failed.get(options.stop_generation)
+            if options.ordering_key != key or first is None:
+                continue
+            if ids and ids[-1] > first:
+                self._end_some(run, [(bisect_right(ids, first), len(ids))], withdrawn, failures.PREDECESSOR_FAILED)
+        self._follow_up(withdrawn)
 
-def drop_waiting(run: RouterRun, outcomes: CallerOutcomes, failure: Failure) -> None:
-    """Fails all that waits."""
-    uncharge(run)
-    outcomes.fail_waiting(run, failure)
+    # -- in here -----------------------------------------------------------------------------------------------------
 
+    def _end_waiting(self, run: RouterRun, limit_s: float, step: Step) -> None:
+        failure: Failure | None = None
+        if run.arrived + limit_s <= step.now:
+            failure = failures.queue_timeout(run, limit_s, why(run, self._topology))
+        elif run.useless_at <= step.now:
+            failure = failures.too_late(run, run.deadline - step.now, why(run, self._topology))
+        if failure is not None:
+            step.unqueue(run)
+            self._outcomes.fail_waiting(run, failure, step)
 
-def uncharge(run: RouterRun) -> None:
-    """The run's waiting calls no longer wait where they were charged."""
-    if run.account is not None:
-        if run.waiting:
-            run.account.release(run, run.waiting)
-        run.account = None
+    def _end_reservation(self, run: RouterRun, withdrawn: Withdrawn) -> None:
+        """The timeout of a reservation, or its queue time limit, may be over. For its caller both are the same."""
+        now = withdrawn.step.now
+        limit_s = run.account.max_queue_time_s if run.account is not None and run.waiting else inf
+        if min(run.deadline, run.arrived + limit_s) <= now:
+            failure = failures.no_slot(run, now, why_not_load(run, run.account, self._topology))
+            self._end(run, failure, lambda _: failure, withdrawn)
 
+    def _end(
+        self, run: RouterRun, unsent: Failure, sent: Callable[[KnownReplica], Failure], withdrawn: Withdrawn
+    ) -> None:
+        """Ends every open call of the run: `unsent` for what never left, `sent` for what is at a replica."""
+        outcomes, step = self._outcomes, withdrawn.step
+        step.unqueue(run)
+        outcomes.fail_waiting(run, unsent, step)
+        for each in list(run.sents):
+            if each.first and _is_asked_first(run):
+                self._ask(each, sent(each.replica), withdrawn)
+            elif each.first:
+                # A reservation runs nothing: for its caller it makes no difference where it was.
+                outcomes.abandon(each, unsent if run.reserves else sent(each.replica), step)
+            else:
+                for lo, count in each.open_parts():
+                    outcomes.failed(each, lo, count, unsent, step)
+                withdrawn.slices.append((each, ()))
 
-def stop_asking(replica: RoutedReplica, ranges: Iterable[Range], outcomes: CallerOutcomes) -> None:
-    """The replica starts nothing behind these calls (by run id) of lanes that stop: their callers get the failures."""
-    wanted = merged(ranges)
-    for sent in list(replica.inflight.values()):
-        if sent.asked:
-            outcomes.stop_asking(sent, [at for at in sent.asked if holds(wanted, sent.first + at)])
+    def _end_some(
+        self,
+        run: RouterRun,
+        spans: Sequence[Span],
+        withdrawn: Withdrawn,
+        unsent: Failure,
+        sent: Failure | None = None,
+    ) -> None:
+        """Ends the open calls at these indices of the run; the others continue.
+
+        `unsent` is the failure of calls that never left, `sent` of those at a replica; without it, the latter continue.
+        """
+        step = withdrawn.step
+        for each in list(run.sents):
+            inside = [(lo - each.lo, hi - each.lo) for lo, hi in _within(spans, each.lo, each.lo + each.count)]
+            if not each.first:
+                if inside:
+                    self._take_out(each, inside, withdrawn, unsent)
+            elif sent is not None:
+                for lo, hi in inside:
+                    if _is_asked_first(run):
+                        self._ask(each, sent, withdrawn, lo, hi - lo)
+                    else:
+                        self._outcomes.abandon(each, sent, step, lo, hi - lo)
+        waiting = _within(spans, run.cursor, len(run.ids))
+        if waiting:
+            account = run.account if run.state is RunState.QUEUED else None
+            step.unqueue(run)
+            self._outcomes.fail_some_waiting(run, waiting, unsent, step)
+            if account is not None and run.waiting:
+                run.charge_all(account)
+                step.advance(run, RunEvent.QUEUED)
+
+    def _take_out(self, sent: Sent, spans: Sequence[Span], withdrawn: Withdrawn, failure: Failure) -> None:
+        """Takes these calls, by offset, out of a slice that no frame has carried; the rest keeps its place."""
+        run = sent.run
+        parts: list[Sent] = []
+        kept = 0
+        for lo, hi in [*spans, (sent.count, sent.count)]:
+            if kept < lo:
+                part = run.slice(sent.lo + kept, sent.lo + lo)
+                self._outcomes.replaced(run, lo - kept, part, withdrawn.step)
+                withdrawn.survivors.append(part)
+                parts.append(sent.part(part))
+                withdrawn.step.advance(part, RunEvent.SENT)
+            if lo < hi:
+                self._outcomes.failed(sent, lo, hi - lo, failure, withdrawn.step)
+            kept = hi
+        withdrawn.slices.append((sent, parts))
+
+    def _ask(self, sent: Sent, failure: Failure, withdrawn: Withdrawn, lo: int = 0, count: int | None = None) -> None:
+        if self._outcomes.ask(sent, failure, withdrawn.step, lo, count):
+            withdrawn.asked.append(sent.run)
+
+    def _follow_up(self, withdrawn: Withdrawn) -> None:
+        """Takes slices out of their outboxes: their replicas have room, and their partitions may go on."""
+        step, sender = withdrawn.step, self._intake.sender
+        for run in withdrawn.survivors:
+            self._intake.watch(run)
+        for run in withdrawn.asked:
+            run.asked_until = min(run.asked_until, step.now + PATIENCE_S)
+            self._intake.watch(run)
+        connected = self._topology.connected
+        for sent, parts in withdrawn.slices:
+            connected[sent.replica].withdraw(sent, parts)
+        for sent, _ in withdrawn.slices:
+            sender.settle(sent, 0, sent.count, step, is_last=True)
+            replica = connected[sent.replica]
+            replica.backend.balancer.changed(replica)
+        for replica in dict.fromkeys(connected[sent.replica] for sent, _ in withdrawn.slices):
+            sender.pump(replica, step)
 
 
 def _is_asked_first(run: RouterRun) -> bool:
     """Whether the replica is asked what became of the run's calls before their caller gets a failure."""
-    return run.options.stop_generation > 0 and run.session is not None and run.shadow_of is None and not run.has_left
+    is_of_session = run.session is not None and run.shadow_of is None and run.state is not RunState.LEFT
+    return run.options.stop_generation > 0 and is_of_session
 
 
-def _ask(
-    sent: Sent, outcomes: CallerOutcomes, failure: Failure, withdrawn: Withdrawn, lo: int = 0, count: int | None = None
-) -> None:
-    if outcomes.ask(sent, failure, lo, count):
-        withdrawn.asked.append(sent.run)
-
-
-def _cancelled_at(_: SliceHolder) -> Failure:
+def _cancelled_at(_: KnownReplica) -> Failure:
     return failures.CANCELLED_AT_REPLICA
-
-
-def _end_some(
-    run: RouterRun,
-    spans: Sequence[Span],
-    outcomes: CallerOutcomes,
-    withdrawn: Withdrawn,
-    unsent: Failure,
-    sent: Failure | None = None,
-) -> None:
-    """Ends the open calls at these indices of the run; the others continue.
-
-    `unsent` is the failure of calls that never left, `sent` of those at a replica; without it, the latter continue.
-    """
-    for each in list(run.sents):
-        inside = [(lo - each.lo, hi - each.lo) for lo, hi in _within(spans, each.lo, each.lo + each.count)]
-        if not each.first:
-            if inside:
-                _take_out(each, inside, outcomes, withdrawn, unsent)
-        elif sent is not None:
-            for lo, hi in inside:
-                if _is_asked_first(run):
-                    _ask(each, outcomes, sent, withdrawn, lo, hi - lo)
-                else:
-                    outcomes.abandon(each, sent, lo, hi - lo)
-    waiting = _within(spans, run.cursor, len(run.ids))
-    if waiting:
-        account = run.account
-        uncharge(run)
-        outcomes.fail_some_waiting(run, waiting, unsent)
-        if account is not None and run.waiting:
-            account.charge_all(run)
-
-
-def _take_out(
-    sent: Sent, spans: Sequence[Span], outcomes: CallerOutcomes, withdrawn: Withdrawn, failure: Failure
-) -> None:
-    """Takes these calls, by offset, out of a slice that no frame has carried; the rest keeps its place."""
-    run = sent.run
-    parts: list[Sent] = []
-    kept = 0
-    for lo, hi in [*spans, (sent.count, sent.count)]:
-        if kept < lo:
-            part = run.slice(sent.lo + kept, sent.lo + lo)
-            outcomes.replaced(run, lo - kept, part)
-            withdrawn.survivors.append(part)
-            parts.append(sent.replica.part_of(sent, part))
-        if lo < hi:
-            outcomes.failed(sent, lo, hi - lo, failure)
-        kept = hi
-    sent.replica.withdraw(sent, parts)
-    withdrawn.slices.append(sent)
 
 
 def _within(spans: Sequence[Span], start: int, end: int) -> list[Span]:

@@ -14,9 +14,8 @@ from math import inf
 from typing import Final
 
 from router_service.core import failures
-from router_service.core.callers import Caller, Window
-from router_service.core.commands import ReportLoad, RouterCommand
-from router_service.core.lifecycle import cancellation
+from router_service.core.commands import ReportLoad, Step
+from router_service.core.life import QUEUED, Earlier, RunEvent, RunState
 from router_service.core.lifecycle.outcomes import CallerOutcomes
 from router_service.core.lifecycle.sender import Sender
 from router_service.core.limits.admission import Account
@@ -42,142 +41,109 @@ HOLD_S: Final = 30.0
 class RoutingIntake:
     """Finds each run its place."""
 
-    def __init__(
-        self,
-        out: list[RouterCommand],
-        topology: Topology,
-        outcomes: CallerOutcomes,
-        deadlines: DeadlineHeap[RouterRun],
-        sender: Sender,
-        suspended: SuspendedRuns,
-        chance: Chance,
-    ) -> None:
-        self._out = out
-        self._topology = topology
-        self._outcomes = outcomes
-        self._deadlines = deadlines
-        self._sender = sender
-        self._suspended = suspended
+    def __init__(self, topology: Topology, outcomes: CallerOutcomes, sender: Sender, chance: Chance) -> None:
+        """`chance` draws uniformly from [0, 1)."""
+        self.topology = topology
+        self.outcomes = outcomes
+        self.sender = sender
+        self.suspended = SuspendedRuns()
+        self.deadlines: DeadlineHeap[RouterRun] = DeadlineHeap(sweep_from=1024)
         self._chance = chance
-        self._no_caller = Caller(Window(0, 0))
-        """The caller of all shadows: their outcomes are delivered to no client."""
 
-    @property
-    def copies(self) -> int:
-        """Sampled copies at replicas."""
-        return sum(copy.unanswered for copy in self._no_caller.runs)
-
-    def route(self, run: RouterRun, now: float, *, admitted: bool = False) -> None:
+    def route(self, run: RouterRun, step: Step, *, admitted: bool = False) -> None:
         """Sends what can be sent and queues the rest. Runs `admitted` before are not refused for room."""
-        endpoint = self._topology.endpoint(run.endpoint)
+        endpoint = self.topology.endpoint(run.endpoint)
         if endpoint is None:
-            failure = failures.no_endpoint(run.endpoint, self._topology.table.endpoints, run.caller.knows)
-            self._outcomes.fail_waiting(run, failure if self._topology.table.revision else failures.NO_TABLE)
+            failure = failures.no_endpoint(run.endpoint, self.topology.table.endpoints, run.caller.knows)
+            self.outcomes.fail_waiting(run, failure if self.topology.table.revision else failures.NO_TABLE, step)
         elif run.session is not None and run.session.is_suspended:
-            self.hold(run, now, admitted=admitted)
+            self.hold(run, step, admitted=admitted)
         elif run.slot is not None:
-            self._reserve(run, endpoint, now, admitted=admitted)
+            self._reserve(run, endpoint, step, admitted=admitted)
         elif (
-            run.options.backend and (wrong := named_backend_problem(run, endpoint, self._topology.backends)) is not None
+            run.options.backend and (wrong := named_backend_problem(run, endpoint, self.topology.backends)) is not None
         ):
-            self._outcomes.fail_waiting(run, wrong)
+            self.outcomes.fail_waiting(run, wrong, step)
         elif run.options.partition >= 0:
-            self._to_partition(run, endpoint, now, admitted=admitted)
+            self._to_partition(run, endpoint, step, admitted=admitted)
         elif run.options.backend:
-            self._to_backend(run, run.options.backend, endpoint, now, admitted=admitted)
+            self._to_backend(run, run.options.backend, endpoint, step, admitted=admitted)
         elif endpoint.traffic.only is not None:
-            self._to_backend(run, endpoint.traffic.only, endpoint, now, admitted=admitted)
+            self._to_backend(run, endpoint.traffic.only, endpoint, step, admitted=admitted)
         else:
             slices = self._slices(run, endpoint)
             if len(slices) == 1:
-                self._to_backend(run, slices[0][0], endpoint, now, admitted=admitted)
+                self._to_backend(run, slices[0][0], endpoint, step, admitted=admitted)
             elif slices:
-                for part, name in self._cut(run, slices):
-                    self._to_backend(part, name, endpoint, now, admitted=admitted)
+                for part, name in self._cut(run, slices, step):
+                    self._to_backend(part, name, endpoint, step, admitted=admitted)
             else:
-                self._without_share(run, endpoint, now, admitted=admitted)
+                self._without_share(run, endpoint, step, admitted=admitted)
 
-    def hold(self, run: RouterRun, now: float, *, admitted: bool) -> None:
+    def hold(self, run: RouterRun, step: Step, *, admitted: bool) -> None:
         """Keeps the run until its client knows all replicas that it could go to (`acknowledgements`)."""
         if run.session is None:
             raise ValueError("calls without a session need no acknowledgement")
-        self._suspended.hold(run.session, run, now, is_admitted=admitted)
-        self._deadlines.watch(min(run.deadline, now + HOLD_S), run)
+        step.advance(run, RunEvent.HELD)
+        self.suspended.hold(run.session, run, step.now, is_admitted=admitted)
+        self.deadlines.watch(min(run.deadline, step.now + HOLD_S), run)
 
-    def recover(self, run: RouterRun, replica: RoutedReplica, now: float) -> None:
+    def recover(self, run: RouterRun, replica: RoutedReplica, step: Step) -> None:
         """Asks the replica for the outcomes of calls that it has. Nothing of their keys is sent elsewhere meanwhile."""
-        endpoint = self._topology.endpoint(run.endpoint)
+        endpoint = self.topology.endpoint(run.endpoint)
         epoch = NOT_OWNED
         if endpoint is not None and run.options.partition >= 0:
-            partition = run.partition = endpoint.partition(run.options.partition, self._topology.replicas)
+            partition = run.partition = endpoint.partition(run.options.partition, self.topology.replicas)
             if partition.owner is replica:
                 epoch = partition.epoch
-        run.recovers = True
-        self._sender.send(run, run.waiting, replica, epoch, now)
+        if run.earlier is not Earlier.FETCHED:
+            run.earlier = Earlier.FOUND
+        self.sender.send(run, run.waiting, replica, epoch, step)
         # The replica may have more calls now than its capacity: no balancer chose it, the calls are there already.
         replica.backend.balancer.changed(replica)
         self.watch(run)
 
-    def draw_copies(self, run: RouterRun, endpoint: RoutedEndpoint) -> list[RouterRun]:
-        """What shadows get of a run that was not routed yet; `send_copy` each of them."""
-        copies: list[RouterRun] = []
-        for name, (lo, hi) in endpoint.traffic.copies(len(run.payloads), self._chance):
-            copy = run.slice(lo, hi)
-            copy.caller, copy.session, copy.shadow_of, copy.tenant = self._no_caller, None, name, None
-            copies.append(copy)
-        return copies
-
-    def send_copy(self, copy: RouterRun, now: float) -> None:
-        """Sends the calls for which a slot is free; drops the rest."""
-        self._no_caller.runs[copy] = None
-        backend = self._topology.backends.get(copy.shadow_of or "")
-        if backend is not None:
-            self._sender.spread_shadow(copy, backend, now)
-        self._outcomes.fail_waiting(copy, failures.NO_FREE_SLOT)
-        if copy.unanswered and copy.deadline != inf:
-            self._deadlines.watch(copy.deadline, copy)
-
-    def put_back(self, runs: Sequence[RouterRun], backend: RoutedBackend[RoutedReplica], now: float) -> None:
+    def put_back(self, runs: Sequence[RouterRun], backend: RoutedBackend[RoutedReplica], step: Step) -> None:
         """Queues runs that came back, by their age."""
-        is_there = self._topology.backends.get(backend.name) is backend
+        is_there = self.topology.backends.get(backend.name) is backend
         unkeyed: list[RouterRun] = []
         keyed: dict[Partition, list[RouterRun]] = {}
         constrained: list[RouterRun] = []
         for run in sorted(runs, key=lambda run: run.age):
-            endpoint = self._topology.endpoint(run.endpoint)
+            endpoint = self.topology.endpoint(run.endpoint)
             if run.session is not None and run.session.is_suspended:
-                self.hold(run, now, admitted=True)
+                self.hold(run, step, admitted=True)
             elif run.slot is not None and constraint_of(run) is not None:
                 constrained.append(run)
             elif endpoint is not None and run.partition is not None:
-                partition = endpoint.partition(run.partition.number, self._topology.replicas)
+                partition = endpoint.partition(run.partition.number, self.topology.replicas)
                 if partition.owner is None and endpoint.is_unavailable:
-                    self._fail_unavailable(run, endpoint)
+                    self._fail_unavailable(run, endpoint, step)
                     continue
-                self._admit(run, endpoint.account_of(partition), now, admitted=True)
+                self._admit(run, endpoint.account_of(partition), step, admitted=True)
                 keyed.setdefault(partition, []).append(run)
             elif endpoint is not None and is_there and (backend.is_serving or backend.name in endpoint.traffic.weights):
-                self._admit(run, backend.account, now, admitted=True)
+                self._admit(run, backend.account, step, admitted=True)
                 unkeyed.append(run)
             else:
                 run.partition = None
-                self.route(run, now, admitted=True)
+                self.route(run, step, admitted=True)
         for partition, back in keyed.items():
             partition.queue.put_back(*back)
         if unkeyed:
             backend.queue.put_back(*unkeyed)
         for run in constrained:
-            self.route(run, now, admitted=True)
-        for each in self._topology.backends.values() if constrained else ():
-            self._sender.pump_queue(each, now)
+            self.route(run, step, admitted=True)
+        for each in self.topology.backends.values() if constrained else ():
+            self.sender.pump_queue(each, step)
 
     def watch(self, run: RouterRun) -> None:
         """Sees to it that the run is looked at when its time in the queue, or its time in all, is up."""
-        when = min(run.deadline, run.asked_until) if not run.is_overdue else run.asked_until
-        if run.account is not None and run.waiting:
-            when = min(run.account.too_late(run), run.arrived + run.account.max_queue_time_s, run.asked_until)
+        when = min(run.deadline, run.asked_until) if run.state is not RunState.OVERDUE else run.asked_until
+        if run.account is not None and run.state is QUEUED:
+            when = min(run.useless_at, run.arrived + run.account.max_queue_time_s, run.asked_until)
         if when != inf:
-            self._deadlines.watch(when, run)
+            self.deadlines.watch(when, run)
 
     def _slices(self, run: RouterRun, endpoint: RoutedEndpoint) -> Sequence[tuple[str, tuple[int, int]]]:
         waiting = run.waiting
@@ -186,134 +152,138 @@ class RoutingIntake:
             return [(name, (0, waiting))] if name is not None else []
         return endpoint.traffic.split(waiting, self._chance)
 
-    def _cut(self, run: RouterRun, slices: Iterable[tuple[str, tuple[int, int]]]) -> list[tuple[RouterRun, str]]:
+    def _cut(
+        self, run: RouterRun, slices: Iterable[tuple[str, tuple[int, int]]], step: Step
+    ) -> list[tuple[RouterRun, str]]:
         """The waiting part of the run, as a run for each slice, in the order of the calls."""
         begin = run.cursor
         parts = [(run.slice(begin + lo, begin + hi), name) for name, (lo, hi) in slices]
         for part, _ in parts:
-            self._outcomes.replaced(run, len(part.payloads), part)
+            self.outcomes.replaced(run, len(part.payloads), part, step)
         run.cursor = len(run.payloads)
+        self.outcomes.none_waits(run, step)
         parts.sort(key=lambda part: part[0].ids[0])
         return parts
 
-    def _to_partition(self, run: RouterRun, endpoint: RoutedEndpoint, now: float, *, admitted: bool) -> None:
-        partition = run.partition = endpoint.partition(run.options.partition, self._topology.replicas)
+    def _to_partition(self, run: RouterRun, endpoint: RoutedEndpoint, step: Step, *, admitted: bool) -> None:
+        partition = run.partition = endpoint.partition(run.options.partition, self.topology.replicas)
         owner = partition.owner
         waiting = len(run.payloads) - run.cursor
         is_first = not partition.queue.runs or not partition.queue
         if is_first and owner is not None and partition.sendable and (room := owner.keyed_room) > 0:
             count = min(waiting, room)
-            self._sender.send(run, count, owner, partition.epoch, now)
+            self.sender.send(run, count, owner, partition.epoch, step)
             waiting -= count
         if owner is None and endpoint.is_unavailable:
-            self._fail_unavailable(run, endpoint)
-        elif waiting and self._admit(run, endpoint.account_of(partition), now, admitted=admitted):
+            self._fail_unavailable(run, endpoint, step)
+        elif waiting and self._admit(run, endpoint.account_of(partition), step, admitted=admitted):
             partition.queue.append(run)
-            self._sender.list(partition)
+            self.sender.list(partition)
         elif run.deadline != inf and run.unanswered:
-            self._deadlines.watch(run.deadline, run)
+            self.deadlines.watch(run.deadline, run)
 
-    def _to_backend(self, run: RouterRun, name: str, endpoint: RoutedEndpoint, now: float, *, admitted: bool) -> None:
-        backend = self._topology.backends.get(name)
+    def _to_backend(self, run: RouterRun, name: str, endpoint: RoutedEndpoint, step: Step, *, admitted: bool) -> None:
+        backend = self.topology.backends.get(name)
         if backend is None:
-            if self._admit(run, endpoint.account, now, admitted=admitted):
+            if self._admit(run, endpoint.account, step, admitted=admitted):
                 endpoint.parked.append(run)
             return
         waiting = len(run.payloads) - run.cursor
         queue = backend.queue
         if not queue and not queue.is_braked:
-            waiting -= self._sender.spread(run, backend, waiting, now)
-        if waiting and self._admit(run, backend.account, now, admitted=admitted):
+            waiting -= self.sender.spread(run, backend, waiting, step)
+        if waiting and self._admit(run, backend.account, step, admitted=admitted):
             queue.append(run)
             if queue.is_braked:
-                self._sender.pump_queue(backend, now)
+                self.sender.pump_queue(backend, step)
         elif run.deadline != inf and run.unanswered:
-            self._deadlines.watch(run.deadline, run)
+            self.deadlines.watch(run.deadline, run)
 
-    def _reserve(self, run: RouterRun, endpoint: RoutedEndpoint, now: float, *, admitted: bool) -> None:
+    def _reserve(self, run: RouterRun, endpoint: RoutedEndpoint, step: Step, *, admitted: bool) -> None:
         """Finds the backend of a reservation: that of the replica that it names, if it names one."""
-        backends = self._topology.backends
+        backends = self.topology.backends
         drawn = self._slices(run, endpoint)
         constraint = constraint_of(run)
         if not drawn and (constraint is None or not endpoint.is_unavailable):
-            self._without_share(run, endpoint, now, admitted=admitted)
+            self._without_share(run, endpoint, step, admitted=admitted)
             return
         name = drawn[0][0] if drawn else ""
         if constraint is None:
             if (backend := backends.get(name)) is not None:
                 _limit(run, backend)
-            self._to_backend(run, name, endpoint, now, admitted=admitted)
+            self._to_backend(run, name, endpoint, step, admitted=admitted)
             return
         of_endpoint = [backends[each] for each in (name, *endpoint.policy.weights) if each in backends]
         fit = [each for each in of_endpoint if can_serve(each.replicas.values(), constraint)]
         fit.sort(key=lambda each: not can_serve([one for one in each.replicas.values() if one.taking], constraint))
         if constraint.replica_id and not fit:
-            self._outcomes.fail_waiting(run, failures.no_such_replica(run, constraint.replica_id))
+            self.outcomes.fail_waiting(run, failures.no_such_replica(run, constraint.replica_id), step)
         elif endpoint.is_unavailable:
-            self._fail_unavailable(run, endpoint)
+            self._fail_unavailable(run, endpoint, step)
         elif not of_endpoint:
-            self._to_backend(run, name, endpoint, now, admitted=admitted)
+            self._to_backend(run, name, endpoint, step, admitted=admitted)
         else:
-            self._to_constrained(run, (fit or of_endpoint)[0], now, admitted=admitted)
+            self._to_constrained(run, (fit or of_endpoint)[0], step, admitted=admitted)
 
     def _to_constrained(
-        self, run: RouterRun, backend: RoutedBackend[RoutedReplica], now: float, *, admitted: bool
+        self, run: RouterRun, backend: RoutedBackend[RoutedReplica], step: Step, *, admitted: bool
     ) -> None:
         _limit(run, backend)
         # Older ones that wait can have no replica that has room; but those that come back, before it is their turn.
         best = best_for(run, backend.replicas.values()) if not admitted else None
         if best is not None:
-            self._sender.send(run, 1, best, 0, now)
+            self.sender.send(run, 1, best, 0, step)
             best.backend.balancer.changed(best)
             self.watch(run)
         elif not admitted and backend.constrained.is_full:
             if run.tenant is not None:
-                run.tenant.refuse(run.waiting, now)
-            full = backend.account.full(now, self._chance())
-            why = why_not_load(run, backend.account, self._topology)
-            self._outcomes.fail_waiting(run, failures.room_full(backend.name, full, why))
-        elif self._admit(run, backend.account, now, admitted=admitted):
+                run.tenant.refuse(run.waiting, step.now)
+            full = backend.account.full(step.now, self._chance())
+            why = why_not_load(run, backend.account, self.topology)
+            self.outcomes.fail_waiting(run, failures.room_full(backend.name, full, why), step)
+        elif self._admit(run, backend.account, step, admitted=admitted):
             backend.constrained.add(run)
 
-    def _without_share(self, run: RouterRun, endpoint: RoutedEndpoint, now: float, *, admitted: bool) -> None:
+    def _without_share(self, run: RouterRun, endpoint: RoutedEndpoint, step: Step, *, admitted: bool) -> None:
         """There is no backend for the run: it waits for a policy, or fails where that has one."""
         if endpoint.is_unavailable:
-            self._fail_unavailable(run, endpoint)
-        elif self._admit(run, endpoint.account, now, admitted=admitted):
+            self._fail_unavailable(run, endpoint, step)
+        elif self._admit(run, endpoint.account, step, admitted=admitted):
             endpoint.parked.append(run)
 
-    def _fail_unavailable(self, run: RouterRun, endpoint: RoutedEndpoint) -> None:
-        why = why_unavailable(endpoint, self._topology)
+    def _fail_unavailable(self, run: RouterRun, endpoint: RoutedEndpoint, step: Step) -> None:
+        why = why_unavailable(endpoint, self.topology)
         if not run.reserves:
             for name in endpoint.policy.weights:
-                if (backend := self._topology.backends.get(name)) is not None:
+                if (backend := self.topology.backends.get(name)) is not None:
                     backend.counts.ended.of(run.endpoint).failed += run.waiting
-        self._outcomes.fail_waiting(run, failures.unavailable(endpoint.name, why, self._chance()))
+        self.outcomes.fail_waiting(run, failures.unavailable(endpoint.name, why, self._chance()), step)
 
-    def _admit(self, run: RouterRun, account: Account, now: float, *, admitted: bool) -> bool:
+    def _admit(self, run: RouterRun, account: Account, step: Step, *, admitted: bool) -> bool:
         """Charges the waiting calls and fails those that do not fit. Returns whether any waits."""
         if admitted:
-            account.charge_all(run)
+            run.charge_all(account)
         else:
-            fits = account.charge(run)
+            fits = run.charge(account)
             if fits < run.waiting:
                 if run.tenant is not None:
-                    run.tenant.refuse(run.waiting - fits, now)
-                why = why_not_load(run, account, self._topology)
-                full = account.full(now, self._chance(), why, run=run, fits=fits)
-                self._outcomes.fail_waiting(run, full, keep=fits)
+                    run.tenant.refuse(run.waiting - fits, step.now)
+                why = why_not_load(run, account, self.topology)
+                full = run.refused_by(account, fits, step.now, self._chance(), why)
+                self.outcomes.fail_waiting(run, full, step, keep=fits)
             if not fits:
                 return False
-        if account.waits(now):
-            self._first_waits(account)
+        step.advance(run, RunEvent.QUEUED)
+        if account.waits(step.now):
+            self._first_waits(account, step)
         self.watch(run)
         return True
 
-    def _first_waits(self, account: Account) -> None:
+    def _first_waits(self, account: Account, step: Step) -> None:
         """Where no replica takes calls, the controller may have to start one for this."""
-        backend = self._topology.backends.get(account.name)
+        backend = self.topology.backends.get(account.name)
         if backend is None or backend.account is not account or not backend.candidates:
-            self._out.append(ReportLoad())
+            step.commands.append(ReportLoad())
 
 
 def _limit(run: RouterRun, backend: RoutedBackend[RoutedReplica]) -> None:
@@ -332,27 +302,25 @@ class Availability:
     except for reservations that only certain replicas satisfy; and none waits if no replica is starting.
     """
 
-    def __init__(self, topology: Topology, intake: RoutingIntake, sender: Sender) -> None:
-        self._topology = topology
+    def __init__(self, intake: RoutingIntake) -> None:
         self._intake = intake
-        self._sender = sender
-        self.flipped = topology.flipped
-        """Backends that have changed in this; looked at after each event."""
 
-    def joined(self, replicas: Sequence[RoutedReplica], now: float) -> None:
+    def joined(self, replicas: Sequence[RoutedReplica], step: Step) -> None:
         """These replicas take calls from now on, as far as they are linked: what is older and waits elsewhere, too."""
-        self.follow(now)
-        self._sender.joined(replicas, now)
+        self.follow(step)
+        self._intake.sender.joined(replicas, step)
 
-    def follow(self, now: float) -> None:
+    def follow(self, step: Step) -> None:
         """What waits finds its place anew, oldest first, if a backend has flipped."""
-        if not self.flipped:
+        if not step.has_flipped:
             return
-        moved = self._topology.assess()
+        step.has_flipped = False
+        intake = self._intake
+        moved = intake.topology.assess()
         for run in moved:
-            cancellation.uncharge(run)
-            self._intake.route(run, now, admitted=True)
+            step.unqueue(run)
+            intake.route(run, step, admitted=True)
         if any(constraint_of(run) is not None for run in moved):
             # Those that wait for certain replicas are placed in turn.
-            for backend in self._topology.backends.values():
-                self._sender.pump_queue(backend, now)
+            for backend in intake.topology.backends.values():
+                intake.sender.pump_queue(backend, step)

@@ -21,13 +21,14 @@ from router_service.core.commands import (
     DeliverFailure,
     DeliverResults,
     DeliverSlot,
-    RouterCommand,
+    Step,
 )
 from router_service.core.counters import RouterCounters
-from router_service.core.events import StreamedOutcomesLeft
-from router_service.core.lifecycle.taps import OpenTaps
+from router_service.core.life import ARRIVING, LAST_OUTCOME, NEW, Earlier, RunEvent
+from router_service.core.lifecycle.feature import Features
+from router_service.core.limits.capacity import KnownReplica
 from router_service.core.replicas.replica import RoutedReplica
-from router_service.core.runs import CallerBook, RouterRun, Sent, SliceHolder
+from router_service.core.runs import RouterRun, Sent
 from slotmesh.calls.id_ranges import joined
 from slotmesh.calls.payload_block import PayloadBlock, nbytes_of
 from slotmesh.errors import Executed, Failure, Reason
@@ -35,112 +36,116 @@ from slotmesh.streams.chunks import Payload
 
 
 class CallerOutcomes:
-    """Writes deliveries into `out`, the scheduler's list of commands."""
+    """Adds deliveries to steps."""
 
-    def __init__(self, out: list[RouterCommand], counters: RouterCounters, taps: OpenTaps) -> None:
-        self._out = out
-        self._taps = taps
+    def __init__(self, counters: RouterCounters, features: Features) -> None:
         self._counters = counters
-        self.now = 0.0
-        """Of the step that is under way, monotonic seconds."""
-        self._open: DeliverResults | None = None
-        """The delivery that has lists of its own, to which results of other runs can be added."""
-        self.stopped: list[tuple[CallerBook, str]] = []
-        """Callers and ordering keys of which a call has failed, where later ones stop: they are to fail, too."""
-        self.unbrought: list[RouterRun] = []
-        """Calls that have ended before their payloads were there: what waits behind them may go on."""
+        self._features = features
 
     def results(
-        self, sent: Sent, lo: int, count: int, payloads: Sequence[Payload], content_type: str, replica: RoutedReplica
+        self,
+        sent: Sent,
+        lo: int,
+        count: int,
+        payloads: Sequence[Payload],
+        content_type: str,
+        replica: RoutedReplica,
+        step: Step,
     ) -> None:
         """`count` calls of the slice, from offset `lo`, ended well."""
         run = sent.run
-        self._settle(run, count)
+        self._settle(run, count, step)
         if run.shadow_of is not None:
-            self._counters.copies_ended(run, count, self.now)
+            self._counters.copies_ended(run, count, step.now)
             return
-        self._executed(sent, count)
-        if self._taps.is_used:
-            self._taps.completed(sent, lo, count, payloads, content_type, now=self.now)
+        self._executed(sent, count, step)
+        for hook in self._features.completed:
+            hook(sent, lo, count, payloads, content_type, step)
         ids, begin = run.ids, sent.lo + lo
         if count != len(ids):
             ids = ids[begin : begin + count]
         first, size = sent.first + lo, nbytes_of(run.payloads, begin, begin + count)
-        last = self._out[-1] if self._out else None
+        last = step.commands[-1] if step.commands else None
         if (
             type(last) is DeliverResults
             and type(payloads) is not PayloadBlock
             and type(last.payloads) is not PayloadBlock
             and _follows(last, run, first, content_type, replica)
         ):
-            if last is not self._open:
+            if last is not step.open_results:
                 last.payloads = list(last.payloads)
                 if isinstance(last.ids, list):
                     last.ids = [*last.ids]
-                self._open = last
+                step.open_results = last
             last.ids = joined(last.ids, ids)
             last.payloads += payloads  # type: ignore[operator]  # a list now
             last.size += size
             return
-        self._out.append(
+        step.commands.append(
             DeliverResults(run.caller, ids, payloads, content_type, replica, size, first, replica.links, run.options)
         )
 
-    def done(self, sent: Sent, lo: int, count: int) -> None:
+    def done(self, sent: Sent, lo: int, count: int, step: Step) -> None:
         """`count` calls of the slice, from offset `lo`, ended without a reply (no_reply), or after their values."""
         run, begin = sent.run, sent.lo + lo
-        self._settle(run, count)
+        self._settle(run, count, step)
         if run.shadow_of is not None:
-            self._counters.copies_ended(run, count, self.now)
+            self._counters.copies_ended(run, count, step.now)
             return
-        self._executed(sent, count)
-        if self._taps.is_used:
-            self._taps.completed(sent, lo, count, None, now=self.now)
+        self._executed(sent, count, step)
+        for hook in self._features.completed:
+            hook(sent, lo, count, None, "", step)
         ids, size = run.ids[begin : begin + count], nbytes_of(run.payloads, begin, begin + count)
         if run.options.streaming:
-            self._out.append(DeliverDone(run.caller, ids, size))
+            step.commands.append(DeliverDone(run.caller, ids, size))
             return
         replica = sent.replica
-        self._out.append(DeliverDone(run.caller, ids, size, replica, sent.first + lo, replica.links))
+        step.commands.append(DeliverDone(run.caller, ids, size, replica, sent.first + lo, replica.links))
 
-    def slot(self, run: RouterRun, answer: LeasedSlot | ReleasedSlot) -> None:
+    def slot(self, run: RouterRun, answer: LeasedSlot | ReleasedSlot, step: Step) -> None:
         """The operation on a slot ended well."""
-        self._settle(run, 1)
-        self._out.append(DeliverSlot(run.caller, answer))
+        self._settle(run, 1, step)
+        step.commands.append(DeliverSlot(run.caller, answer))
 
-    def gone(self, run: RouterRun, replica_id: str, why: str) -> None:
+    def gone(self, run: RouterRun, replica_id: str, why: str, step: Step) -> None:
         """The replica that gave a slot has ended: nothing is held there for this caller."""
         if isinstance(run.slot, Release):
-            self.slot(run, ReleasedSlot())
+            self.slot(run, ReleasedSlot(), step)
         else:
-            self._fail(run, 0, 1, failures.replica_gone(replica_id, why))
+            self._fail(run, 0, 1, failures.replica_gone(replica_id, why), step)
 
-    def answered_with(self, sent: Sent, lo: int, count: int, failure: Failure) -> None:
+    def answered_with(self, sent: Sent, lo: int, count: int, failure: Failure, step: Step) -> None:
         """`count` calls of the slice, from offset `lo`, failed at the replica."""
         if sent.asked:
-            self._answer_asked(sent, lo, count, failure)
+            self._answer_asked(sent, lo, count, failure, step)
             return
         run = sent.run
         if failure.executed is Executed.YES and run.shadow_of is None:
-            self._executed(sent, count)
+            self._executed(sent, count, step)
         keeper = None if run.options.streaming else sent.replica
-        self._fail(run, sent.lo + lo, count, failure, keeper, sent.first + lo, sent.replica.backend.name, sent=sent)
+        self._fail(
+            run,
+            sent.lo + lo,
+            count,
+            failure,
+            step,
+            keeper,
+            sent.first + lo,
+            backend=sent.replica.backend_name,
+            sent=sent,
+        )
 
-    def failed(self, sent: Sent, lo: int, count: int, failure: Failure) -> None:
+    def failed(self, sent: Sent, lo: int, count: int, failure: Failure, step: Step) -> None:
         """`count` calls of the slice, from offset `lo`, failed, as the router found."""
-        self._fail(sent.run, sent.lo + lo, count, failure, backend=sent.replica.backend.name, sent=sent)
+        self._fail(sent.run, sent.lo + lo, count, failure, step, backend=sent.replica.backend_name, sent=sent)
 
-    def streamed_left(self, event: StreamedOutcomesLeft, _now: float) -> None:
-        """The credit of these calls is their caller's again."""
-        event.caller.streamed(event.ids)
-
-    def forget(self, run: RouterRun) -> None:
+    def forget(self, run: RouterRun, step: Step) -> None:
         """Outcomes of the run are not delivered any more: the session has moved, and its next router asks for them."""
-        run.has_left = True
+        step.advance(run, RunEvent.LEFT)
         if run.unanswered:
-            self._settle(run, run.unanswered)
+            self._settle(run, run.unanswered, step)
 
-    def abandon(self, sent: Sent, failure: Failure, lo: int = 0, count: int | None = None) -> None:
+    def abandon(self, sent: Sent, failure: Failure, step: Step, lo: int = 0, count: int | None = None) -> None:
         """Fails the calls that are open now; what the replica answers later is dropped.
 
         A session that moves before the failure arrived asks for these calls at its next router: the replica keeps their
@@ -149,11 +154,11 @@ class CallerOutcomes:
         run = sent.run
         keeper = sent.replica if run.session is not None and not run.options.streaming else None
         for begin, many in sent.open_parts(lo, count):
-            self._fail(run, sent.lo + begin, many, failure, keeper, sent.first + begin, sent=sent)
+            self._fail(run, sent.lo + begin, many, failure, step, keeper, sent.first + begin, sent=sent)
             sent.abandon(begin, many)
-            self._out.append(CancelRun(sent, begin, many))
+            step.commands.append(CancelRun(sent, begin, many))
 
-    def ask(self, sent: Sent, failure: Failure, lo: int = 0, count: int | None = None) -> bool:
+    def ask(self, sent: Sent, failure: Failure, step: Step, lo: int = 0, count: int | None = None) -> bool:
         """Fails these calls, as far as they are open, in a lane that stops: behind them nothing may start.
 
         The replica has to stop the lane, so it is asked, and the caller gets the failure when it has answered. Calls
@@ -165,10 +170,12 @@ class CallerOutcomes:
             new = [at for at in range(begin, begin + many) if at not in asked]
             asked.update(dict.fromkeys(new, failure))
             if new:
-                self._out.append(CancelRun(sent, begin, many, asks=True))
+                step.commands.append(CancelRun(sent, begin, many, asks=True))
         return len(asked) > before
 
-    def end_asked(self, sent: Sent, parts: Iterable[tuple[int, int]], executed: Executed) -> list[tuple[int, int]]:
+    def end_asked(
+        self, sent: Sent, parts: Iterable[tuple[int, int]], executed: Executed, step: Step
+    ) -> list[tuple[int, int]]:
         """Those of these calls that the replica was asked about fail. Returns the parts that are left."""
         asked = sent.asked
         if not asked:
@@ -177,58 +184,67 @@ class CallerOutcomes:
         for lo, count in parts:
             for at in range(lo, lo + count):
                 if (failure := asked.pop(at, None)) is not None:
-                    self._end_asked(sent, at, failure, executed)
+                    self._end_asked(sent, at, failure, executed, step)
                 elif left and sum(left[-1]) == at:
                     left[-1] = (left[-1][0], left[-1][1] + 1)
                 else:
                     left.append((at, 1))
         return left
 
-    def stop_asking(self, sent: Sent, offsets: Iterable[int]) -> None:
+    def stop_asking(self, sent: Sent, offsets: Iterable[int], step: Step) -> None:
         """The replica has confirmed that nothing starts behind these calls, or has not answered in time."""
         for at in offsets:
             if sent.asked and sent.open_parts(at, 1) and (failure := sent.asked.pop(at, None)) is not None:
-                self._end_asked(sent, at, failure, Executed.UNKNOWN)
+                self._end_asked(sent, at, failure, Executed.UNKNOWN, step)
                 sent.abandon(at, 1)
 
-    def _answer_asked(self, sent: Sent, lo: int, count: int, failure: Failure) -> None:
+    def _answer_asked(self, sent: Sent, lo: int, count: int, failure: Failure, step: Step) -> None:
         """The replica has answered calls with a failure. That they were taken back is none of its own."""
         run, asked = sent.run, sent.asked or {}
         keeper = None if run.options.streaming else sent.replica
         for at in range(lo, lo + count):
             pending = asked.pop(at, None)
             if pending is not None and failure.reason is Reason.CANCELLED:
-                self._end_asked(sent, at, pending, failure.executed)
+                self._end_asked(sent, at, pending, failure.executed, step)
             else:
-                self._fail(run, sent.lo + at, 1, failure, keeper, sent.first + at, sent=sent)
+                self._fail(run, sent.lo + at, 1, failure, step, keeper, sent.first + at, sent=sent)
 
-    def _end_asked(self, sent: Sent, at: int, failure: Failure, executed: Executed) -> None:
+    def _end_asked(self, sent: Sent, at: int, failure: Failure, executed: Executed, step: Step) -> None:
         run = sent.run
         if executed is Executed.NO and failure.reason is Reason.DEADLINE_RUNNING:
             failure = replace(failure, reason=Reason.DEADLINE_IN_QUEUE)
         keeper = None if run.options.streaming else sent.replica
-        self._fail(run, sent.lo + at, 1, replace(failure, executed=executed), keeper, sent.first + at, sent=sent)
+        self._fail(run, sent.lo + at, 1, replace(failure, executed=executed), step, keeper, sent.first + at, sent=sent)
 
-    def fail_waiting(self, run: RouterRun, failure: Failure, keep: int = 0) -> None:
+    def fail_waiting(self, run: RouterRun, failure: Failure, step: Step, keep: int = 0) -> None:
         """Fails all waiting calls of the run but the first `keep`; no account is charged for them."""
         count = run.waiting - keep
         if count > 0:
             begin = run.cursor + keep
-            self._fail(run, begin, count, failure)
+            self._fail(run, begin, count, failure, step)
             run.ids, run.payloads = run.ids[:begin], run.payloads[:begin]
+            if not keep:
+                self.none_waits(run, step)
 
-    def fail_some_waiting(self, run: RouterRun, spans: Sequence[tuple[int, int]], failure: Failure) -> None:
+    def fail_some_waiting(self, run: RouterRun, spans: Sequence[tuple[int, int]], failure: Failure, step: Step) -> None:
         """Fails the waiting calls at these indices (from, to) of the run; no account is charged for them."""
         for lo, hi in spans:
-            self._fail(run, lo, hi - lo, failure)
+            self._fail(run, lo, hi - lo, failure, step)
         run.drop_waiting([at for span in spans for at in range(*span)])
+        if not run.waiting:
+            self.none_waits(run, step)
 
-    def replaced(self, run: RouterRun, count: int, part: RouterRun) -> None:
+    def none_waits(self, run: RouterRun, step: Step) -> None:
+        """What the run had waiting has ended, or has moved: the others are at replicas."""
+        if run.state is NEW and run.unanswered:
+            step.advance(run, RunEvent.SENT)
+
+    def replaced(self, run: RouterRun, count: int, part: RouterRun, step: Step) -> None:
         """Moves `count` calls of the run into another one, `part`."""
         part.caller.runs[part] = None
         if part.tenant is not None:
             part.tenant.unanswered += count
-        self._settle(run, count)
+        self._settle(run, count, step)
 
     def _fail(
         self,
@@ -236,18 +252,19 @@ class CallerOutcomes:
         begin: int,
         count: int,
         failure: Failure,
-        replica: SliceHolder | None = None,
+        step: Step,
+        replica: KnownReplica | None = None,
         first: int = 0,
-        backend: str = "",
         *,
+        backend: str = "",
         sent: Sent | None = None,
     ) -> None:
         """`backend` is where the calls were, empty where only the failure knows; `sent` the slice that they were in."""
-        self._settle(run, count)
+        self._settle(run, count, step)
         if run.shadow_of is not None:
-            self._counters.copies_ended(run, count, self.now, failure)
+            self._counters.copies_ended(run, count, step.now, failure)
             return
-        if (run.attempt or run.may_have_run) and failure.executed is Executed.NO:
+        if (run.attempt or run.earlier is not Earlier.NONE) and failure.executed is Executed.NO:
             # True of this attempt, but an earlier one was lost with its replica, or with its router.
             failure = replace(failure, executed=Executed.UNKNOWN)
         if run.tenant is not None:
@@ -256,37 +273,34 @@ class CallerOutcomes:
         size = nbytes_of(run.payloads, begin, begin + count)
         ids = run.ids[begin : begin + count]
         options = run.options
-        if options.stop_generation and run.session is not None and not run.has_left:
-            key = options.ordering_key
-            if run.caller.stop(key, options.stop_generation, ids[0]):
-                self.stopped.append((run.caller, key))
         links = replica.links if replica is not None else 0
         self._counters.failed(run, failure, count, backend)
-        if self._taps.is_used:
-            self._taps.failed(run, begin, count, failure, sent, now=self.now)
+        for hook in self._features.failed:
+            hook(run, begin, count, failure, sent, step)
         if run.options.no_reply:
-            self._out.append(DeliverDone(run.caller, ids, size, replica, first, links))
+            step.commands.append(DeliverDone(run.caller, ids, size, replica, first, links))
         else:
-            self._out.append(
+            step.commands.append(
                 DeliverFailure(run.caller, ids, failure, size, replica, first, links, run.endpoint, options.tenant)
             )
 
-    def _executed(self, sent: Sent, count: int) -> None:
+    def _executed(self, sent: Sent, count: int, step: Step) -> None:
         run, counters = sent.run, self._counters
         arrived = run.arrived
         counters.times.executed(
-            counters.label(run.endpoint), run.options.method, sent.sent_at - arrived, self.now - arrived, count
+            counters.label(run.endpoint), run.options.method, sent.sent_at - arrived, step.now - arrived, count
         )
 
-    def _settle(self, run: RouterRun, count: int) -> None:
+    def _settle(self, run: RouterRun, count: int, step: Step) -> None:
         run.unanswered -= count
         if run.tenant is not None:
             run.tenant.unanswered -= count
         if not run.unanswered:
             run.alarm = inf
             del run.caller.runs[run]
-            if run.awaits:
-                self.unbrought.append(run)
+            for hook in self._features.ended_early if run.state is ARRIVING else ():
+                hook(run, step)
+            step.advance(run, LAST_OUTCOME)
 
 
 def _follows(last: DeliverResults, run: RouterRun, first: int, content_type: str, replica: RoutedReplica) -> bool:

@@ -8,11 +8,13 @@ Owner: the scheduler.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 
 from router_service.core import balancers
-from router_service.core.commands import Flush, RouterCommand
+from router_service.core.commands import Flush, Step
 from router_service.core.events import BrakeChanged
+from router_service.core.life import ALL_SENT
 from router_service.core.limits.capacity import slice_calls
 from router_service.core.replicas.backends import RoutedBackend
 from router_service.core.replicas.replica import RoutedReplica
@@ -25,13 +27,14 @@ KEYED_TURN_CALLS = 256
 
 
 class Sender:
-    """Fills outboxes; writes into `out`, the scheduler's list of commands."""
+    """Fills outboxes."""
 
-    def __init__(self, out: list[RouterCommand], topology: Topology) -> None:
-        self._out = out
+    def __init__(self, topology: Topology) -> None:
         self._topology = topology
+        self._ready: dict[RoutedReplica, deque[Partition]] = {}
+        """Partitions with runs to send, in turn, by owner; replicas without any are left out."""
 
-    def spread(self, run: RouterRun, backend: RoutedBackend[RoutedReplica], most: int, now: float) -> int:
+    def spread(self, run: RouterRun, backend: RoutedBackend[RoutedReplica], most: int, step: Step) -> int:
         """Sends up to `most` waiting calls, in slices to the replicas that have room; returns how many."""
         balancer, method = backend.balancer, run.options.method
         left = most
@@ -41,153 +44,160 @@ class Sender:
                 break
             share = 1 if most == 1 else slice_calls(most, backend.candidates, replica.times.get(method))
             count = min(share, replica.free, left)
-            self.send(run, count, replica, 0, now)
+            self.send(run, count, replica, 0, step)
             balancer.changed(replica)
             left -= count
         return most - left
 
-    def spread_shadow(self, run: RouterRun, backend: RoutedBackend[RoutedReplica], now: float) -> None:
-        """Sends the calls for which a slot is free, and none that would wait or make others wait."""
-        if backend.queue:
-            return
-        method, most = run.options.method, run.waiting
-        while run.waiting:
-            replica = backend.pick(method)
-            if replica is None or replica.free_slots <= 0:
-                return
-            share = slice_calls(most, backend.candidates, replica.times.get(method))
-            self.send(run, min(share, replica.free_slots, run.waiting), replica, 0, now)
-            backend.balancer.changed(replica)
-
-    def pump(self, replica: RoutedReplica, now: float) -> None:
+    def pump(self, replica: RoutedReplica, step: Step) -> None:
         """Starts what waits and can start now that something about the replica has changed."""
-        if replica.ready:
-            self._pump_partitions(replica, now)
-        self.pump_queue(replica.backend, now)
+        if replica in self._ready:
+            self._pump_partitions(replica, step)
+        self.pump_queue(replica.backend, step)
         if not replica.listed:
-            self._topology.retire(replica)
+            self._topology.retire(replica, step)
 
-    def pump_queue(self, backend: RoutedBackend[RoutedReplica], now: float) -> None:
+    def pump_queue(self, backend: RoutedBackend[RoutedReplica], step: Step) -> None:
         """Starts the backend's unkeyed runs, flow by flow, while there is room."""
         if backend.constrained:
-            self._pump_in_turn(backend, now)
+            self._pump_in_turn(backend, step)
             return
         queue = backend.queue
         while (head := queue.head()) is not None:
             most = queue.turn(head)
-            sent = self.spread(head, backend, most, now)
+            sent = self.spread(head, backend, most, step)
             if sent:
                 queue.served(sent)
             if sent < most:
                 return
 
-    def brake(self, event: BrakeChanged, now: float) -> None:
+    def brake(self, event: BrakeChanged, step: Step) -> None:
         """From now on only few unkeyed calls of each caller are sent; or all are again."""
         self._topology.brake(is_on=event.is_braked)
         for backend in self._topology.backends.values() if not event.is_braked else ():
-            self.pump_queue(backend, now)
+            self.pump_queue(backend, step)
 
-    def _pump_in_turn(self, backend: RoutedBackend[RoutedReplica], now: float) -> None:
+    def _pump_in_turn(self, backend: RoutedBackend[RoutedReplica], step: Step) -> None:
         """The same, while reservations wait that not every replica will do for: those and the queue take turns."""
         constrained = backend.constrained
         while True:
             first, second = (self._serve_constrained, self._serve_queue)
             if not constrained.is_next:
                 first, second = second, first
-            if first(backend, now):
+            if first(backend, step):
                 constrained.is_next = not constrained.is_next
-            elif not second(backend, now):
+            elif not second(backend, step):
                 # A flow that could not use its turn keeps it.
                 return
 
-    def _serve_constrained(self, backend: RoutedBackend[RoutedReplica], now: float) -> bool:
+    def _serve_constrained(self, backend: RoutedBackend[RoutedReplica], step: Step) -> bool:
         """Places the oldest reservation that a replica with room will do for; returns whether there was one."""
         found = backend.constrained.match([each for each in backend.replicas.values() if each.free > 0])
         if found is None:
             return False
         run, replica = found
-        self.send(run, 1, replica, 0, now)
+        self.send(run, 1, replica, 0, step)
         backend.balancer.changed(replica)
         return True
 
-    def _serve_queue(self, backend: RoutedBackend[RoutedReplica], now: float) -> bool:
+    def _serve_queue(self, backend: RoutedBackend[RoutedReplica], step: Step) -> bool:
         """Gives the first flow its turn; returns whether anything was sent."""
         queue = backend.queue
         head = queue.head()
-        sent = self.spread(head, backend, queue.turn(head), now) if head is not None else 0
+        sent = self.spread(head, backend, queue.turn(head), step) if head is not None else 0
         if sent:
             queue.served(sent)
         return sent > 0
 
-    def send(self, run: RouterRun, count: int, replica: RoutedReplica, owner_epoch: int, now: float) -> None:
+    def send(self, run: RouterRun, count: int, replica: RoutedReplica, owner_epoch: int, step: Step) -> None:
         """Puts the next `count` waiting calls of the run into the replica's outbox; there is room for them."""
         account = run.account
         if account is not None:
-            account.drained(count, now)
-            account.release(run, count)
+            account.drained(count, step.now)
+            run.release(count)
         backend = replica.backend
         if run.slot is not None:
-            self._flush_ops(replica)
-            replica.reserve(run, now)
+            self._flush_ops(replica, step)
+            replica.reserve(run, step.now)
         else:
             if not replica.outbox:
-                self._out.append(Flush(replica))
-            replica.send(run, count, owner_epoch, now)
+                step.commands.append(Flush(replica))
+            replica.send(run, count, owner_epoch, step.now)
             if run.partition is not None:
                 run.partition.sent(owner_epoch)
+        if run.cursor == len(run.payloads):
+            step.advance(run, ALL_SENT)
         if backend.hooks is not None and run.partition is None:
             balancers.placed(backend.hooks, replica, count)
-        backend.counts.queue_time.observe(now - run.arrived, count)
+        backend.counts.queue_time.observe(step.now - run.arrived, count)
 
-    def bind(self, run: RouterRun, replica: RoutedReplica, now: float) -> None:
+    def bind(self, run: RouterRun, replica: RoutedReplica, step: Step) -> None:
         """Gives the replica what only it can do. It is ahead of what waits in the outbox, and needs no room."""
         if replica.linked:
-            self._flush_ops(replica)
-        replica.bind(run, now)
+            self._flush_ops(replica, step)
+        replica.bind(run, step.now)
+        step.advance(run, ALL_SENT)
 
-    def linked(self, replica: RoutedReplica) -> None:
+    def linked(self, replica: RoutedReplica, step: Step) -> None:
         """The replica can be reached: what was bound to it meanwhile leaves."""
         if replica.ops:
-            self._out.append(Flush(replica))
+            step.commands.append(Flush(replica))
 
-    def _flush_ops(self, replica: RoutedReplica) -> None:
+    def _flush_ops(self, replica: RoutedReplica, step: Step) -> None:
         if not replica.ops:
-            self._out.append(Flush(replica))
+            step.commands.append(Flush(replica))
 
     def list(self, partition: Partition) -> None:
         """Puts the partition among those that its owner serves in turn, if it has something to send."""
         if not partition.listed and partition.owner is not None and partition.queue and partition.sendable:
             partition.listed = True
-            partition.owner.ready.append(partition)
+            self._ready.setdefault(partition.owner, deque()).append(partition)
 
-    def resume(self, sent: Sent, number: int, now: float) -> None:
+    def has_ready(self, replica: RoutedReplica) -> bool:
+        """Whether partitions that it owns have something to send."""
+        return replica in self._ready
+
+    def settle(self, sent: Sent, offset: int, count: int, step: Step, *, is_last: bool) -> None:
+        """These calls of the slice are at its replica no more, and what came back is queued: a new owner may be served.
+
+        `is_last`: no call of the slice is there any more.
+        """
+        order = sent.run.partition
+        if order is not None:
+            for number in order.answered(sent.owner_epoch, offset, count, is_last=is_last):
+                self._resume(sent, number, step)
+
+    def _resume(self, sent: Sent, number: int, step: Step) -> None:
         """A partition of the slice, which owes it nothing more, may go on: with another owner, too."""
         endpoint = self._topology.endpoints.get(sent.run.endpoint)
         partition = endpoint.partitions.get(number) if endpoint is not None else None
         if partition is not None:
             self.list(partition)
             if partition.listed and partition.owner is not None and partition.owner is not sent.replica:
-                self.pump(partition.owner, now)
+                self.pump(partition.owner, step)
 
-    def joined(self, replicas: Sequence[RoutedReplica], now: float) -> None:
+    def joined(self, replicas: Sequence[RoutedReplica], step: Step) -> None:
         """These replicas take calls from now on, as far as they are linked."""
         if not replicas:
             return
         for partition in self._topology.partitions():
             self.list(partition)
         for replica in replicas:
-            self.pump(replica, now)
+            self.pump(replica, step)
 
-    def _pump_partitions(self, replica: RoutedReplica, now: float) -> None:
-        while replica.ready and (room := replica.keyed_room) > 0:
-            partition = replica.ready.popleft()
+    def _pump_partitions(self, replica: RoutedReplica, step: Step) -> None:
+        ready = self._ready[replica]
+        while ready and (room := replica.keyed_room) > 0:
+            partition = ready.popleft()
             run = partition.queue.head() if partition.owner is replica and partition.sendable else None
             if run is None:
                 if partition.owner is replica:
                     partition.listed = False
                 continue
-            self.send(run, min(run.waiting, room, KEYED_TURN_CALLS), replica, partition.epoch, now)
+            self.send(run, min(run.waiting, room, KEYED_TURN_CALLS), replica, partition.epoch, step)
             if partition.queue:
-                replica.ready.append(partition)
+                ready.append(partition)
             else:
                 partition.listed = False
+        if not ready:
+            del self._ready[replica]

@@ -13,7 +13,6 @@ Owner: the scheduler.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
 
 from router_service.core.calls import CallPayload, Flow
 from router_service.core.limits.quotas import TenantAccount
@@ -41,41 +40,6 @@ DRAIN_WINDOW_S = 1.0
 def jittered(delay_s: float, chance: float) -> float:
     """A retry delay, varied. `chance` is uniform in [0, 1)."""
     return delay_s * (1 + RETRY_JITTER * (2 * chance - 1))
-
-
-class OfFlow(Protocol):
-    """A caller, as far as queues are shared fairly."""
-
-    flow: Flow
-
-
-class Charged(Protocol):
-    """A run, as accounts see it: which of its calls wait, of which flow, and until when."""
-
-    account: Account | None
-    arrived: float
-    cursor: int
-    deadline: float
-
-    @property
-    def caller(self) -> OfFlow:
-        """Whose calls these are."""
-
-    @property
-    def tenant(self) -> TenantAccount | None:
-        """On whose behalf the calls are made; None if they do not say."""
-
-    @property
-    def payloads(self) -> Sequence[CallPayload]:
-        """From `cursor` on, those of the calls that wait."""
-
-    @property
-    def slot(self) -> object | None:
-        """What is to be done with a slot; None for calls that use none."""
-
-    @property
-    def waiting(self) -> int:
-        """Calls that were neither sent nor failed."""
 
 
 class Account:
@@ -113,33 +77,26 @@ class Account:
         self._drain = DrainRate(DRAIN_WINDOW_S)
         self.service_time = ServiceTime()
 
-    def too_late(self, run: Charged) -> float:
-        """When sending the run is of no use any more, monotonic seconds; infinite without a deadline."""
-        if run.slot is not None:
-            return run.deadline
-        return run.deadline - self.service_time.reserve_s(run.deadline - run.arrived)
-
     def waits(self, now: float) -> bool:
         """Something was charged. Returns whether nothing has waited before."""
         return self._drain.waits(now)
 
-    def charge(self, run: Charged) -> int:
-        """Charges the first waiting calls of the run that fit; returns how many of the waiting calls do."""
-        fits, room = self._room_of(run.caller.flow)
-        fits = min(run.waiting, fits)
-        if run.tenant is not None:
-            calls, size = self._by_tenant.get((run.caller.flow, run.tenant), (0, 0))
+    def admit(self, flow: Flow, tenant: TenantAccount | None, payloads: Sequence[CallPayload], begin: int) -> int:
+        """Charges the first calls from index `begin` on that fit; returns how many do."""
+        fits, room = self._room_of(flow)
+        fits = min(len(payloads) - begin, fits)
+        if tenant is not None:
+            calls, size = self._by_tenant.get((flow, tenant), (0, 0))
             fits = min(fits, _left_to_tenant(self.max_calls - self.calls, FLOOR_CALLS, self.max_calls, calls))
             room = min(room, _left_to_tenant(self.max_bytes - self.size, FLOOR_BYTES, self.max_bytes, size))
         if fits <= 0:
             return 0
-        payloads, cursor = run.payloads, run.cursor
-        size = nbytes_of(payloads, cursor, cursor + fits)
+        size = nbytes_of(payloads, begin, begin + fits)
         while fits and size > room:
             fits -= 1
-            size -= len(payloads[cursor + fits])
+            size -= len(payloads[begin + fits])
         if fits:
-            self._add(run, fits, size)
+            self.add(flow, tenant, fits, size)
         return fits
 
     def _room_of(self, flow: Flow) -> tuple[int, int]:
@@ -152,34 +109,38 @@ class Account:
             max(self.max_bytes - self.size, min(floor_bytes, 2 * self.max_bytes - self.size)),
         )
 
-    def _has_room(self, run: Charged, at: int) -> bool:
-        """Whether the queue would take the call at this index of the run, if it had another tenant."""
-        calls, size = self._room_of(run.caller.flow)
-        return calls > 0 and len(run.payloads[at]) <= size
+    def _has_room(self, flow: Flow, size: int) -> bool:
+        """Whether the queue would take a call of this size of the flow, if it had another tenant."""
+        calls, room = self._room_of(flow)
+        return calls > 0 and size <= room
 
     def waiting_of(self, flow: Flow) -> int:
         """Calls of the flow that wait here."""
         return self._by_flow.get(flow, (0, 0))[0]
 
-    def charge_all(self, run: Charged) -> None:
-        """Charges all waiting calls of a run that was admitted before, over the bounds if need be."""
-        self._add(run, run.waiting, _size(run, run.waiting))
+    def add(self, flow: Flow, tenant: TenantAccount | None, count: int, size: int) -> None:
+        """Charges `count` calls of `size` bytes, over the bounds if need be."""
+        self.calls += count
+        self.size += size
+        calls, total = self._by_flow.get(flow, (0, 0))
+        self._by_flow[flow] = calls + count, total + size
+        if tenant is not None:
+            calls, total = self._by_tenant.get((flow, tenant), (0, 0))
+            self._by_tenant[flow, tenant] = calls + count, total + size
 
-    def release(self, run: Charged, count: int) -> None:
-        """The next `count` waiting calls of the run no longer wait."""
-        size = _size(run, count)
+    def give(self, flow: Flow, tenant: TenantAccount | None, count: int, size: int) -> None:
+        """`count` charged calls of `size` bytes no longer wait."""
         self.calls -= count
         self.size -= size
         if not self.calls:
             self._drain.empty()
-        flow = run.caller.flow
         calls, total = self._by_flow[flow]
         if calls > count:
             self._by_flow[flow] = calls - count, total - size
         else:
             del self._by_flow[flow]
-        if run.tenant is not None:
-            key = flow, run.tenant
+        if tenant is not None:
+            key = flow, tenant
             calls, total = self._by_tenant[key]
             if calls > count:
                 self._by_tenant[key] = calls - count, total - size
@@ -190,20 +151,29 @@ class Account:
         """`count` calls are sent to a replica, and released next: what the retry delay is computed from."""
         self._drain.sent(count, now)
 
-    def full(self, now: float, chance: float, why: str = "", *, run: Charged | None = None, fits: int = 0) -> Failure:
+    def full(
+        self,
+        now: float,
+        chance: float,
+        why: str = "",
+        *,
+        flow: Flow | None = None,
+        tenant: TenantAccount | None = None,
+        size: int = 0,
+    ) -> Failure:
         """The failure of calls that do not fit. `chance` is uniform in [0, 1); `why` they wait, if not for load.
 
-        `run` has them, behind the `fits` calls that were charged.
+        The first of them is of this flow and tenant, and has `size` bytes.
         """
         waits = f"{self.calls} of {self.max_calls} calls and {self.size} of {self.max_bytes} bytes wait"
         message, metadata = f"the queue of {self.name} is full: {waits}", {"backend": self.name}
-        if run is not None and run.tenant is not None and self._has_room(run, run.cursor + fits):
-            calls, size = self._by_tenant.get((run.caller.flow, run.tenant), (0, 0))
+        if flow is not None and tenant is not None and self._has_room(flow, size):
+            calls, size = self._by_tenant.get((flow, tenant), (0, 0))
             message = (
-                f"the share of {run.tenant.whose} in the queue of {self.name} is full: {calls} of its calls and {size} "
+                f"the share of {tenant.whose} in the queue of {self.name} is full: {calls} of its calls and {size} "
                 f"of its bytes wait, {waits} in all, and each tenant of a client gets half of the room that it leaves"
             )
-            metadata["tenant"] = run.tenant.name
+            metadata["tenant"] = tenant.name
         return Failure(
             reason=Reason.QUEUE_FULL,
             message=f"{message}; {why or 'try again later, or raise max_queued_calls or max_queued_bytes'}",
@@ -219,23 +189,7 @@ class Account:
             delay_s = max(self._drain.waiting_s(now), FIRST_RETRY_DELAY_S)
         return min(delay_s, self.max_queue_time_s)
 
-    def _add(self, run: Charged, count: int, size: int) -> None:
-        self.calls += count
-        self.size += size
-        flow = run.caller.flow
-        calls, total = self._by_flow.get(flow, (0, 0))
-        self._by_flow[flow] = calls + count, total + size
-        if run.tenant is not None:
-            calls, total = self._by_tenant.get((flow, run.tenant), (0, 0))
-            self._by_tenant[flow, run.tenant] = calls + count, total + size
-        run.account = self
-
 
 def _left_to_tenant(free: int, floor: int, most: int, held: int) -> int:
     """What a tenant that has `held` may add: half of what it leaves then, or up to half of what a flow always may."""
     return max(_TENANT_THRESHOLD.room(held, free), max(1, min(floor, most // _FLOOR_SHARE) // 2) - held)
-
-
-def _size(run: Charged, count: int) -> int:
-    """Payload bytes of the run's next `count` waiting calls."""
-    return nbytes_of(run.payloads, run.cursor, run.cursor + count)

@@ -21,10 +21,13 @@ keeps the newest.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import ceil
 from typing import NamedTuple
 
+from router_service.core.rosters import ReplicaKey
+from slotmesh.calls.method_outlines import NO_TENSORS, MethodOutline, MethodTensors
 from slotmesh.streams.pacing import MESSAGES_S, QUICK_S
 
 DEFAULT_KEYED_WINDOW = 8192
@@ -93,3 +96,103 @@ def slice_calls(calls: int, replicas: int, time: MethodTime | None) -> int:
 def joins(work_ns: int, time: MethodTime | None) -> bool:
     """Whether a call goes where there is some work already: as long as it is quick, and there is less than a slice."""
     return time is not None and work_ns > 0 and work_ns + time.call_ns <= SLICE_NS
+
+
+class KnownReplica:
+    """What is known of one incarnation of a replica, and how loaded it is. Compared by identity.
+
+    What slices refer to, and balancers choose by; `RoutedReplica` adds what was sent to it.
+    """
+
+    __slots__ = (
+        *("address", "backend_name", "bound", "capacity", "draining", "is_awaited", "is_joining", "is_passed_over"),
+        *("key", "keyed", "limit", "linked", "links", "listed", "methods", "outlines", "own", "retired", "stream_id"),
+        *("taking", "tensors", "times", "work_ns"),
+    )
+
+    def __init__(
+        self, key: ReplicaKey, address: str, backend_name: str, capacity: ReportedCapacity, *, draining: bool
+    ) -> None:
+        self.key = key
+        self.address = address
+        self.backend_name = backend_name
+        self.capacity = capacity
+        self.draining = draining
+        self.is_passed_over = False
+        """It has lost contact with the controller, and others take calls: it gets no new unkeyed ones."""
+        self.linked = False
+        """The Execute stream is open and the replica has reported its capacity."""
+        self.stream_id = ""
+        """Unique id of the newest stream: together with a run id it names one call for all time."""
+        self.methods: frozenset[str] = frozenset()
+        """Names of the handler's methods that the replica reported."""
+        self.outlines: tuple[MethodOutline, ...] = ()
+        """Arguments and results of these methods, if reported."""
+        self.tensors: Mapping[str, MethodTensors] = NO_TENSORS
+        """Their tensors by method name, if reported."""
+        self.links = 0
+        """Links that were lost: run ids mean something on one link only."""
+        self.listed = True
+        """The routing table names it."""
+        self.retired = False
+        """The table no longer names the replica and all calls to it are answered: its link stays closed."""
+        self.is_joining = False
+        """Clients of sessions may not have acknowledged a roster with it yet: it gets no new calls."""
+        self.is_awaited = False
+        """The router's first table named it, and the link to it has neither opened nor failed."""
+        self.taking = False
+        """It is linked, and neither joins nor drains nor is passed over: counted among its backend's candidates."""
+        self.limit = 0
+        """Unkeyed calls of this router that the replica has room for in all; 0 while it takes none."""
+        self.own = 0
+        """This router's unkeyed calls and reservations there, unanswered."""
+        self.keyed = 0
+        """This router's keyed calls there, unanswered."""
+        self.bound = 0
+        """Unanswered operations in slots that it granted, which take no room."""
+        self.work_ns = 0
+        """Nanoseconds that its unanswered calls take one after another, by the service times that it has reported."""
+        self.times: Mapping[str, MethodTime] = {}
+        """The service times that it has reported, by method."""
+
+    @property
+    def replica_id(self) -> str:
+        """The identity that outlives incarnations."""
+        return self.key[0]
+
+    @property
+    def free(self) -> int:
+        """Unkeyed calls that it can take now, running or behind the running ones."""
+        return self.limit - self.own
+
+    @property
+    def free_slots(self) -> int:
+        """Unkeyed calls that it could start immediately."""
+        return self.limit - self.own - self.capacity.prefetch
+
+    @property
+    def load(self) -> float:
+        """Share of its permits in use; 1.0 is full."""
+        capacity = self.capacity
+        return (self.own + capacity.others) / capacity.max_ongoing
+
+    @property
+    def owed(self) -> int:
+        """Unanswered calls and operations."""
+        return self.own + self.keyed + self.bound
+
+    @property
+    def keyed_room(self) -> int:
+        """Keyed calls that its window has room for."""
+        return self.capacity.keyed_window - self.keyed if self.linked else 0
+
+    def is_quick(self, method: str) -> bool:
+        """Whether calls of this method are known to take little time here."""
+        time = self.times.get(method)
+        return time is not None and time.is_quick
+
+    def refresh(self) -> None:
+        """Capacity, link, joining, draining or suspicion changed."""
+        capacity = self.capacity
+        self.taking = self.linked and not (self.draining or self.is_joining or self.is_passed_over)
+        self.limit = capacity.max_ongoing + capacity.prefetch - capacity.others if self.taking else 0

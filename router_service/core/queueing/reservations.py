@@ -10,32 +10,17 @@ from __future__ import annotations
 
 from bisect import insort
 from collections.abc import Collection, Iterator
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from router_service.core.calls import Reserve
+from router_service.core.limits.capacity import KnownReplica
 from router_service.core.runs import RouterRun
 
 MAX_WAITING = 256
 """Maximum number of one backend. Reservations that replicas hand back are admitted beyond it."""
 
 
-class Grantor(Protocol):
-    """A replica, as reservations choose among them."""
-
-    @property
-    def replica_id(self) -> str:
-        """The identity that outlives incarnations."""
-
-    @property
-    def free(self) -> int:
-        """Reservations, or unkeyed calls, that it can take now."""
-
-    @property
-    def load(self) -> float:
-        """Share of its permits in use; 1.0 is full."""
-
-
-GrantorT = TypeVar("GrantorT", bound=Grantor)
+GrantorT = TypeVar("GrantorT", bound=KnownReplica)
 
 
 def constraint_of(run: RouterRun) -> Reserve | None:
@@ -118,6 +103,6 @@ def best_for(run: RouterRun, replicas: Collection[GrantorT]) -> GrantorT | None:
     return min(fit, key=lambda each: each.load, default=None)
 
 
-def can_serve(replicas: Collection[Grantor], constraint: Reserve) -> bool:
+def can_serve(replicas: Collection[KnownReplica], constraint: Reserve) -> bool:
     """Whether one of the replicas satisfies the constraint, now or later."""
     return any(constraint.admits(each.replica_id) for each in replicas)

@@ -5,13 +5,12 @@ Owner: the scheduler.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
-from router_service.core.balancers import Balancer, Candidate, RoutingHooks, new_balancer
+from router_service.core.balancers import Balancer, RoutingHooks, new_balancer
 from router_service.core.counters import BackendCounts
 from router_service.core.limits.admission import Account
-from router_service.core.limits.capacity import MethodTime, joins
+from router_service.core.limits.capacity import KnownReplica, joins
 from router_service.core.queueing.backend_queues import DueQueue, FairQueue
 from router_service.core.queueing.reservations import ConstrainedReservations
 from router_service.core.replicas.retries import Ejections, RetryBudget
@@ -20,28 +19,7 @@ from router_service.core.routing_table import BackendRoute
 from router_service.core.sampling import Chance
 from slotmesh.spec.model import Prospect, SloScope
 
-
-class BackendMember(Candidate, Protocol):
-    """A replica, as its backend sees it."""
-
-    bound: int
-    draining: bool
-    is_awaited: bool
-    is_passed_over: bool
-    keyed: int
-    linked: bool
-    times: Mapping[str, MethodTime]
-    work_ns: int
-
-    @property
-    def free_slots(self) -> int:
-        """Unkeyed calls that it could start immediately."""
-
-    def refresh(self) -> None:
-        """Capacity, link, joining, draining or suspicion changed."""
-
-
-MemberT = TypeVar("MemberT", bound=BackendMember)
+MemberT = TypeVar("MemberT", bound=KnownReplica)
 
 
 class RoutedBackend(Generic[MemberT]):
@@ -59,7 +37,6 @@ class RoutedBackend(Generic[MemberT]):
         "counts",
         "ejections",
         "filling",
-        "flipped",
         "hooks",
         "is_serving",
         "max_wire_batch_size",
@@ -76,11 +53,8 @@ class RoutedBackend(Generic[MemberT]):
         route: BackendRoute,
         counts: BackendCounts,
         chance: Chance,
-        flipped: list[RoutedBackend[MemberT]],
     ) -> None:
-        """`flipped` collects the backends that start or stop being able to serve: this one adds itself."""
         self.name = route.name
-        self.flipped = flipped
         self.counts = counts
         settings = route.settings
         self.account = Account(
@@ -150,15 +124,11 @@ class RoutedBackend(Generic[MemberT]):
             self._weigh_suspects()
         if replica.is_awaited and (replica.linked or replica.draining):
             self.await_replica(replica, is_awaited=False)
-        elif self.is_serving is not self.can_serve:
-            self.flipped.append(self)
 
     def await_replica(self, replica: MemberT, *, is_awaited: bool) -> None:
         """Marks whether the link of the replica has neither opened nor failed yet."""
         self.awaited += is_awaited - replica.is_awaited
         replica.is_awaited = is_awaited
-        if self.is_serving is not self.can_serve:
-            self.flipped.append(self)
 
     @property
     def can_serve(self) -> bool:

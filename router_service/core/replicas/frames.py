@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from math import inf
 from typing import NamedTuple, cast
 
-from router_service.core.calls import NO_CALLS, FirstAttempt, KeyOrder, RouterCallOptions
+from router_service.core.calls import NO_CALLS, FirstAttempt, KeyOrder, PartitionColumn, RouterCallOptions
+from router_service.core.life import NO_EARLIER
 from router_service.core.replicas.replica import RoutedReplica
 from router_service.core.rosters import SessionConnection
 from router_service.core.runs import RouterRun, Sent
@@ -107,7 +108,7 @@ def cut_frame(replica: RoutedReplica, max_calls: int, max_bytes: int) -> list[Ou
     """Of the credit of each group."""
     newest: dict[tuple[object, ...], int] = {}
     """The latest group for each kind of slices."""
-    latest: dict[tuple[KeyOrder, str], int] = {}
+    latest: dict[tuple[KeyOrder | PartitionColumn, str], int] = {}
     """The group that the latest slice of each ordering key went to."""
     last_keyed = last_column = -1
     """The last group with keyed slices, and that with slices of many keys: all others go behind these, or with them."""
@@ -184,7 +185,7 @@ def _alike(run: RouterRun, other: RouterRun) -> bool:
         and not run.attempt
         and not other.attempt
         and run.session is other.session
-        and run.recovers is other.recovers
+        and run.earlier is other.earlier
         and (run.partition is None) is (other.partition is None)
         and run.shadow_of is other.shadow_of
     )
@@ -229,7 +230,7 @@ def _batches(group: list[Sent], replica: RoutedReplica, most: int, level: int) -
             run.deadline,
             run.session,
             ids[at : at + most],
-            run.recovers,
+            run.earlier is not NO_EARLIER and run.recovers,
             columns and columns.part(at, at + most),
             level,
             origin and FirstAttempt(origin.stream_id, origin.run_ids[at : at + most]),
@@ -314,7 +315,7 @@ def _ids(group: Sequence[Sent], ids_of: Callable[[RouterRun], Sequence[int]]) ->
 def _nbytes(sent: Sent) -> int:
     """What the slice adds to a frame, near enough: payloads, and what else differs from call to call."""
     run, lo, hi = sent.run, sent.lo, sent.lo + sent.count
-    size = 0 if run.recovers else nbytes_of(run.payloads, lo, hi)
+    size = 0 if run.earlier is not NO_EARLIER and run.recovers else nbytes_of(run.payloads, lo, hi)
     if run.column is not None:
         size += nbytes_of(run.column.keys, lo, hi)
     if run.traces is not None:
@@ -324,7 +325,7 @@ def _nbytes(sent: Sent) -> int:
 
 
 def _payloads(sent: Sent) -> Sequence[Payload]:
-    if sent.run.recovers:
+    if sent.run.earlier is not NO_EARLIER and sent.run.recovers:
         return [b""] * sent.count
     payloads = cast("Sequence[Payload]", sent.run.payloads)  # nothing is sent before it is complete
     return payloads if sent.count == len(payloads) else payloads[sent.lo : sent.lo + sent.count]

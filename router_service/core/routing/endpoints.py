@@ -10,8 +10,9 @@ Owner: the scheduler.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
+from router_service.core.calls import KeyOrder
 from router_service.core.failures import UNAVAILABLE_DELAY_S, listed
 from router_service.core.limits.admission import Account
 from router_service.core.queueing.run_queues import RunQueue
@@ -24,32 +25,23 @@ from router_service.core.runs import RouterRun
 from slotmesh.errors import Failure, Reason
 
 
-class Partition:
+class Partition(KeyOrder):
     """One partition of an endpoint's ordering keys: its owner, and the runs that wait for that owner.
 
     Purpose: order per key through every change of owner.
-    Invariants: runs leave in order of arrival. Nothing is sent to an owner while calls sent to an earlier one are
-    unanswered, nor at an epoch for which a replica has denied being the owner; so no call overtakes another.
+    Invariants: runs leave in order of arrival, while the partition is `sendable`; so no call overtakes another.
     Owner: the scheduler; made when the first key of the partition is called.
     """
 
-    __slots__ = ("endpoint", "epoch", "inflight", "listed", "number", "owner", "queue", "refused_epoch", "stale")
+    __slots__ = ("endpoint", "listed", "owner", "queue")
 
     def __init__(self, endpoint: str, number: int) -> None:
+        super().__init__(number)
         self.endpoint = endpoint
-        self.number = number
         self.owner: RoutedReplica | None = None
-        self.epoch = 0
-        """Epoch of the owner; strictly increases with each change."""
-        self.inflight = 0
-        """Unanswered slices, at any owner; for slices with calls of several keys, unanswered calls."""
-        self.stale = 0
-        """Of these, the ones at an earlier owner."""
-        self.refused_epoch = -1
-        """The newest epoch at which a replica has refused to be the owner: runs wait for a newer one."""
         self.queue = RunQueue()
         self.listed = False
-        """Whether the partition is in the owner's list of partitions with something to send."""
+        """Whether the partition is among those that the sender serves at the owner."""
 
     def assign(self, owner: RoutedReplica | None, epoch: int) -> None:
         """Names the owner."""
@@ -73,25 +65,9 @@ class Partition:
             and self.epoch > self.refused_epoch
         )
 
-    def sent(self, owner_epoch: int) -> None:
-        """A slice left for the owner at this epoch."""
-        self.inflight += 1
-        self.stale += owner_epoch != self.epoch
-
-    def answered(self, owner_epoch: int, _lo: int, _count: int, *, is_last: bool) -> Sequence[int]:
-        """Calls of a slice left the owner; `is_last`: all of them have. Returns its own number if it may continue."""
-        return (self.number,) if is_last and self.settled(owner_epoch) else ()
-
     def settled(self, owner_epoch: int) -> bool:
         """A slice has its outcome or was handed back. Returns whether runs may continue and it is not listed."""
-        self.inflight -= 1
-        if owner_epoch != self.epoch:
-            self.stale -= 1
-        return not self.stale and bool(self.queue) and not self.listed
-
-    def refused(self, owner_epoch: int, _lo: int = 0, _count: int = 0) -> None:
-        """A replica is not the owner at this epoch: hold everything until the table names one at a newer epoch."""
-        self.refused_epoch = max(self.refused_epoch, owner_epoch)
+        return super().settled(owner_epoch) and bool(self.queue) and not self.listed
 
 
 class RoutedEndpoint:

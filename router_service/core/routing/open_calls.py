@@ -18,10 +18,11 @@ from itertools import islice
 from typing import Final
 
 from router_service.core.calls import Dispatch
+from router_service.core.life import Earlier, RunState
 from router_service.core.routing.endpoints import Partition
 from router_service.core.routing.topology import Topology
 from router_service.core.routing.waiting_causes import why
-from router_service.core.runs import ABANDONED, ANSWERED, CallerBook, RouterRun, Sent
+from router_service.core.runs import ABANDONED, ANSWERED, Caller, RouterRun, Sent
 from slotmesh.calls.partitions import partition_of
 from slotmesh.calls.payload_block import nbytes_of
 
@@ -90,7 +91,7 @@ class OpenCall:
 class OpenCallsScan:
     """One look at all calls that have not ended. Call `step` until it returns True, then `calls`."""
 
-    def __init__(self, wanted: OpenCallsFilter, topology: Topology, callers: Iterable[CallerBook]) -> None:
+    def __init__(self, wanted: OpenCallsFilter, topology: Topology, callers: Iterable[Caller]) -> None:
         self._wanted = wanted
         self._topology = topology
         self._left = _runs(list(callers), topology)
@@ -176,7 +177,7 @@ class OpenCallsScan:
             endpoint=run.endpoint,
             method=run.options.method or "__call__",
             age_s=max(0.0, now - run.arrived),
-            backend=sent.replica.backend.name if sent is not None else account.backend if account is not None else "",
+            backend=sent.replica.backend_name if sent is not None else account.backend if account is not None else "",
             replica_id=sent.replica.replica_id if sent is not None else "",
             sent_age_s=None if sent is None else max(0.0, now - sent.sent_at),
             tenant=run.options.tenant,
@@ -197,11 +198,11 @@ class _Causes:
         self._known: dict[tuple[object, ...], str] = {}
 
     def of(self, run: RouterRun) -> str:
-        if run.awaits:
+        if run.state is RunState.ARRIVING:
             return "its payload is still arriving"
         if run.session is not None and run.session.is_suspended:
             return "the session of its client has not acknowledged all replicas"
-        if run.may_have_run and run.account is None:
+        if run.earlier is not Earlier.NONE and run.state is RunState.HELD:
             return "replicas are asked whether it has been executed"
         owner: object = None
         if isinstance(run.partition, Partition) and (owner := run.partition.owner) is not None:
@@ -215,7 +216,7 @@ class _Causes:
 _HERE: Final = frozenset({OpenCallState.WAITING, OpenCallState.SENDING})
 
 
-def _runs(callers: list[CallerBook], topology: Topology) -> Iterator[RouterRun | Sent]:
+def _runs(callers: list[Caller], topology: Topology) -> Iterator[RouterRun | Sent]:
     """All runs with calls that wait, and all slices that replicas have. Each part is copied as the scan gets there."""
     for caller in callers:
         yield from list(caller.runs)

@@ -11,24 +11,36 @@ Owner: the scheduler.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
+from typing import NamedTuple
 
-from router_service.core.commands import CloseLink, OpenLink, RouterCommand
+from router_service.core.commands import CloseLink, OpenLink, Step
 from router_service.core.counters import RouterCounters
+from router_service.core.limits.capacity import KnownReplica
 from router_service.core.replicas.backends import RoutedBackend
 from router_service.core.replicas.replica import RoutedReplica
 from router_service.core.rosters import ReplicaKey
 from router_service.core.routing.endpoints import Partition, RoutedEndpoint
 from router_service.core.routing.traffic import PolicyStandings
 from router_service.core.routing_table import BackendRoute, RoutingTable
-from router_service.core.runs import RouterRun, SliceHolder
+from router_service.core.runs import RouterRun
 from router_service.core.sampling import Chance
+
+
+class TableChange(NamedTuple):
+    """What a new table means for waiting runs."""
+
+    homeless: list[RouterRun]
+    """Must be routed again, oldest first."""
+    recharged: list[RouterRun]
+    """Wait for another backend, and so with another limit of time."""
+    reassigned: list[RoutedEndpoint]
+    """Endpoints whose partitions have new owners: their runs may continue."""
 
 
 class Topology:
     """The newest table, and the state of each endpoint, backend and replica that it names."""
 
-    def __init__(self, out: list[RouterCommand], counters: RouterCounters, chance: Chance) -> None:
-        self._out = out
+    def __init__(self, counters: RouterCounters, chance: Chance) -> None:
         self._counters = counters
         self._chance = chance
         self.table = RoutingTable()
@@ -37,14 +49,10 @@ class Topology:
         self.backends: dict[str, RoutedBackend[RoutedReplica]] = {}
         self.replicas: dict[ReplicaKey, RoutedReplica] = {}
         """Replicas in the table."""
-        self.connected: dict[SliceHolder, RoutedReplica] = {}
+        self.connected: dict[KnownReplica, RoutedReplica] = {}
         """Replicas that may have slices, including those removed from the table, until they are retired."""
         self._departed: dict[str, dict[int, Partition]] = {}
         """Partitions of removed endpoints with calls at replicas: should one return, nothing overtakes those calls."""
-        self.flipped: list[RoutedBackend[RoutedReplica]] = []
-        """Backends that started or stopped being able to serve: waiting runs have to follow (`Availability`)."""
-        self.reassigned: list[RoutedEndpoint] = []
-        """Endpoints whose partitions got new owners in the newest table: waiting runs may continue."""
         self._was: dict[ReplicaKey, RoutedReplica | None] = {}
         """While a table is applied: the previous replica of each key that it has changed."""
         self._standings = PolicyStandings(self.backends, ())
@@ -52,16 +60,12 @@ class Topology:
         self._is_braked = False
         """The brake of the queues of all backends, including new ones."""
 
-    def apply(self, table: RoutingTable) -> tuple[list[RouterRun], list[RouterRun]]:
-        """Applies the table.
-
-        Returns the waiting runs that must be routed again, oldest first, and those whose queue time limit has
-        changed.
-        """
+    def apply(self, table: RoutingTable, step: Step) -> TableChange:
+        """Applies the table."""
         before_table, self.table = self.table, table
         is_first = not before_table.revision
         self._was.clear()
-        homeless = [*self._apply_backends(table, before_table)]
+        homeless = [*self._apply_backends(table, before_table, step)]
         others = {key: before for key, before in self._was.items() if self.replicas.get(key) is not before}
         for key, before in others.items():
             if (replica := self.replicas.get(key)) is not None:
@@ -73,16 +77,21 @@ class Topology:
         )
         for backend in self.backends.values():
             are_same = are_same and backend.is_serving is backend.can_serve
+            step.has_flipped = step.has_flipped or not backend.can_serve or not backend.is_serving
             backend.is_serving = backend.can_serve
-            if not backend.is_serving:
-                self.flipped.append(backend)
-        recharged: list[RouterRun] = []
-        self.reassigned.clear()
-        homeless += self._apply_endpoints(table, recharged, others, are_backends_same=are_same)
+        change = TableChange(homeless, [], [])
+        self._apply_endpoints(table, change, others, are_backends_same=are_same)
         for backend in self.backends.values():
             # They are few, and any change of the replicas may be one for them.
             homeless += backend.constrained.drain()
-        return sorted((run for run in homeless if run.waiting), key=lambda run: run.age), recharged
+        return change._replace(homeless=sorted((run for run in homeless if run.waiting), key=lambda run: run.age))
+
+    def changed(self, replica: RoutedReplica, step: Step) -> None:
+        """The replica was linked or lost, drains, joins no longer, or has reported another load."""
+        backend = replica.backend
+        backend.changed(replica)
+        if backend.is_serving is not backend.can_serve:
+            step.has_flipped = True
 
     def endpoint(self, name: str) -> RoutedEndpoint | None:
         """The endpoint, made at its first use; None if the table does not name it."""
@@ -100,7 +109,6 @@ class Topology:
         Returns the waiting runs that must move, oldest first: those of backends that cannot serve and have no share,
         and those of unavailable endpoints whose keys no replica owns.
         """
-        self.flipped.clear()
         for backend in self.backends.values():
             backend.is_serving = backend.can_serve
         homeless: list[RouterRun] = []
@@ -131,56 +139,54 @@ class Topology:
         for backend in self.backends.values():
             backend.queue.brake(is_on=is_on)
 
-    def retire(self, replica: RoutedReplica) -> None:
+    def retire(self, replica: RoutedReplica, step: Step) -> None:
         """Disconnects from a replica that was removed from the table once it has answered everything."""
         if not replica.listed and not replica.retired and not (replica.inflight or replica.outbox or replica.ops):
             replica.retired = True
             del self.connected[replica]
-            self._out.append(CloseLink(replica))
+            step.commands.append(CloseLink(replica))
 
     # -- backends --------------------------------------------------------------------------------------------------
 
-    def _apply_backends(self, table: RoutingTable, before: RoutingTable) -> list[RouterRun]:
+    def _apply_backends(self, table: RoutingTable, before: RoutingTable, step: Step) -> list[RouterRun]:
         homeless: list[RouterRun] = []
         for name in self.backends.keys() - table.backends.keys():
             backend = self.backends.pop(name)
             homeless += backend.queue.drain()
             homeless += backend.constrained.drain()
             for replica in backend.replicas.values():
-                self._unlist(replica)
+                self._unlist(replica, step)
         for route in table.backends.values():
             if before.backends.get(route.name) is route and route.name in self.backends:
                 continue  # there may be thousands of replicas, of which few change
             backend = self.backends.get(route.name) or self._add_backend(route)
             backend.reconfigure(route)
-            self._apply_replicas(backend, route)
+            self._apply_replicas(backend, route, step)
         return homeless
 
     def _add_backend(self, route: BackendRoute) -> RoutedBackend[RoutedReplica]:
-        backend = self.backends[route.name] = RoutedBackend(
-            route, self._counters.backend(route.name), self._chance, self.flipped
-        )
+        backend = self.backends[route.name] = RoutedBackend(route, self._counters.backend(route.name), self._chance)
         backend.queue.brake(is_on=self._is_braked)
         return backend
 
-    def _apply_replicas(self, backend: RoutedBackend[RoutedReplica], route: BackendRoute) -> None:
+    def _apply_replicas(self, backend: RoutedBackend[RoutedReplica], route: BackendRoute, step: Step) -> None:
         wanted = {each.key: each for each in route.replicas}
         for key in backend.replicas.keys() - wanted.keys():
-            self._unlist(backend.replicas.pop(key))
+            self._unlist(backend.replicas.pop(key), step)
         for key, each in wanted.items():
             replica = backend.replicas.get(key)
             if replica is None:
                 self._was.setdefault(key, self.replicas.get(key))
                 replica = backend.replicas[key] = self.replicas[key] = RoutedReplica(each, backend)
                 self.connected[replica] = replica
-                self._out.append(OpenLink(replica))
+                step.commands.append(OpenLink(replica))
             elif each.draining and not replica.draining:
                 replica.draining = True
                 backend.changed(replica)
             if each.is_suspect != (replica in backend.suspects):
                 backend.suspect(replica, is_suspect=each.is_suspect)
 
-    def _unlist(self, replica: RoutedReplica) -> None:
+    def _unlist(self, replica: RoutedReplica, step: Step) -> None:
         if self.replicas.get(replica.key) is replica:
             self._was.setdefault(replica.key, replica)
             del self.replicas[replica.key]
@@ -188,20 +194,21 @@ class Topology:
         replica.draining = True
         replica.backend.suspect(replica, is_suspect=False)
         replica.backend.ejections.forget(replica.key)
-        self.retire(replica)
+        self.retire(replica, step)
 
     # -- endpoints -------------------------------------------------------------------------------------------------
 
     def _apply_endpoints(
         self,
         table: RoutingTable,
-        recharged: list[RouterRun],
+        change: TableChange,
         others: Collection[ReplicaKey],
         *,
         are_backends_same: bool,
-    ) -> list[RouterRun]:
+    ) -> None:
         """`others` are the keys whose replica was replaced or removed."""
-        homeless = self._remove_endpoints(self.endpoints.keys() - table.endpoints.keys())
+        homeless = change.homeless
+        homeless += self._remove_endpoints(self.endpoints.keys() - table.endpoints.keys())
         self._counters.endpoints.update(table.endpoints)
         standings = self._standings = self._new_standings()
         for endpoint in self.endpoints.values():
@@ -213,10 +220,10 @@ class Topology:
             endpoint.reroute(route, standings.of(endpoint.policy) if is_same else standings.of_route(route))
             is_same = route.owners is owners and endpoint.unowned is unowned
             if not is_same or any(key in others for key in owners.keys):
-                recharged += self._assign_partitions(endpoint)
+                change.reassigned.append(endpoint)
+                change.recharged.extend(self._assign_partitions(endpoint))
             homeless += endpoint.parked.drain() if endpoint.policy.weights else []
         self._forget_departed()
-        return homeless
 
     def _new_standings(self) -> PolicyStandings:
         return PolicyStandings(self.backends, (endpoint.policy for endpoint in self.endpoints.values()))
@@ -243,16 +250,14 @@ class Topology:
 
     def _assign_partitions(self, endpoint: RoutedEndpoint) -> list[RouterRun]:
         """Assigns each partition its owner, and charges waiting runs to their next backends; returns the runs."""
-        self.reassigned.append(endpoint)
         recharged: list[RouterRun] = []
         for partition in endpoint.partitions.values():
             partition.assign(*endpoint.owner_of(partition.number, self.replicas))
             account = endpoint.account_of(partition)
             for run in partition.queue.runs:
                 if run.account is not account and run.waiting:
-                    if run.account is not None:
-                        run.account.release(run, run.waiting)
-                    account.charge_all(run)
+                    run.uncharge()
+                    run.charge_all(account)
                     recharged.append(run)
         return recharged
 

@@ -12,10 +12,10 @@ from operator import ne
 from typing import cast
 
 from router_service import convert
-from router_service.core.callers import Caller
 from router_service.core.calls import Batch, CallPayload, KeyedBatch, RouterCallOptions
 from router_service.core.commands import DeliverFailure, Delivery
 from router_service.core.events import CallFailedAtEdge, ChunkArrived, UploadCompleted, UploadFailed
+from router_service.core.runs import Caller
 from router_service.shell.clients.outbox import MAX_UNREAD_BYTES, ResultOutbox
 from router_service.shell.dispatcher import Dispatcher
 from slotmesh.calls.payload_block import largest_of, nbytes_of
@@ -169,7 +169,7 @@ class CallReader:
         failure = self._batch_problem(batch) if batch.ordering_keys or batch.resend else None
         if failure is None and self._caller.session is None:
             failure = self._not_reading()
-        if failure := failure or self._caller.admit(ids, nbytes_of(payloads)):
+        if failure := failure or self._dispatcher.scheduler.admit(self._caller, ids, nbytes_of(payloads)):
             return failure
         if (spans := self._dispatcher.traces) is not None:
             method = batch.options.method if batch.HasField("options") else self._default_method

@@ -19,10 +19,10 @@ from math import inf
 
 from router_service import convert
 from router_service.core import failures
-from router_service.core.callers import Caller
 from router_service.core.commands import DeliverDone, DeliverFailure, DeliverResults, DeliverValues, Delivery
 from router_service.core.events import StreamedOutcomesLeft
 from router_service.core.limits.unread_results import Unread
+from router_service.core.runs import Caller
 from router_service.shell.clients.result_frames import (
     DroppedResults,
     FrameResults,
@@ -249,7 +249,7 @@ class ResultOutbox:
             self._large.passed(size)
         self._unread_bytes -= size
         self._leaves(leaving)
-        self._caller.released(calls, request_bytes)
+        self._dispatcher.scheduler.released(self._caller, calls, request_bytes)
         return response
 
     def _take_next(self, most_bytes: int) -> tuple[Delivery, int, int]:

@@ -13,11 +13,11 @@ from collections.abc import Iterator, Sequence, Sized
 from dataclasses import replace
 from typing import Final, cast
 
-from router_service.core.callers import Caller
 from router_service.core.commands import DeliverFailure, DeliverResults, DeliverValues, Delivery
 from router_service.core.events import ResultsRequested
+from router_service.core.limits.capacity import KnownReplica
 from router_service.core.limits.unread_results import CALL_BYTES
-from router_service.core.runs import SliceHolder
+from router_service.core.runs import Caller
 from router_service.shell.dispatcher import Dispatcher
 from slotmesh.calls.id_ranges import joined
 from slotmesh.calls.payload_block import PayloadBlock, concatenated, nbytes_of
@@ -51,7 +51,7 @@ class DroppedResults:
 
     def drop(self, outcome: DeliverResults, size: int) -> None:
         """The call still counts in the window, the bytes of its arguments do not: they are freed."""
-        self._caller.released(0, outcome.size)
+        self._dispatcher.scheduler.released(self._caller, 0, outcome.size)
         outcome.payloads, outcome.size = (), 0
         self._dropped.append((outcome, size))
 
@@ -73,7 +73,7 @@ class DroppedResults:
 MAX_RUNS = 16_384
 """Of a client that never acknowledges: replicas forget by themselves what is older."""
 
-KeptRuns = tuple[SliceHolder, int, int, int]
+KeptRuns = tuple[KnownReplica, int, int, int]
 """Runs whose outcomes a replica keeps: the replica, its lost links when they were sent, first run id, count."""
 
 

@@ -14,13 +14,14 @@ from collections.abc import Callable, Collection, Coroutine, Iterator
 from typing import Any
 
 from router_service import convert
-from router_service.core.callers import Caller, Window
+from router_service.core.callers import Window
 from router_service.core.calls import Batch, KeyedBatch
 from router_service.core.commands import DeliverFailure, DeliverValues, Delivery
 from router_service.core.events import AllCallsResent, CallsCancelled, CallsResent, CallsSubmitted, RosterAcknowledged
 from router_service.core.limits.quotas import CallerShare
 from router_service.core.limits.unread_results import Unread
 from router_service.core.rosters import RosterVersion, SessionConnection
+from router_service.core.runs import Caller
 from router_service.shell.clients.call_reader import MAX_STEP, CallReader, ClientUploads
 from router_service.shell.clients.outbox import ResultOutbox
 from router_service.shell.dispatcher import Dispatcher
@@ -177,7 +178,7 @@ class ClientStream:
         self._pacer.stop()
         self._calls.close()
         self._results.close()
-        self.caller.leave()
+        self._dispatcher.scheduler.left(self.caller)
         self._all_answered.set()
 
     def say(self, response: Response) -> None:

@@ -16,11 +16,12 @@ from typing import Any, Final, TypeAlias
 import grpc
 
 from router_service import convert
-from router_service.core.callers import START_WINDOW, Caller
+from router_service.core.callers import START_WINDOW
 from router_service.core.calls import Flow, RouterCallOptions
 from router_service.core.commands import DeliverDone, DeliverFailure, DeliverResults, DeliverValues, Delivery
 from router_service.core.events import CallsSubmitted
 from router_service.core.limits.quotas import CallQuotas
+from router_service.core.runs import Caller
 from router_service.shell.clients.own_rpcs import PassedCall
 from router_service.shell.clients.result_frames import values_singly
 from router_service.shell.clients.taken_values import Taking
@@ -281,7 +282,7 @@ class UnaryCalls:
             sharing.tenants[tenant] += 1
         share = self._quotas.share_of(quota_name())
         caller = Caller(START_WINDOW, sharing.flow, max_value_bytes=max_value_bytes, share=share)
-        caller.count(1, size)
+        self._dispatcher.scheduler.joined(caller, size)
         caller.knows = known_endpoints()
         self._dispatcher.attach(caller, sink)
         self._pending += 1
@@ -289,7 +290,7 @@ class UnaryCalls:
         try:
             yield caller
         finally:
-            caller.leave()
+            self._dispatcher.scheduler.left(caller)
             self._pending -= 1
             sharing.pending -= 1
             if tenant:

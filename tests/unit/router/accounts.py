@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from router_service.core.callers import Caller, Window
+from router_service.core.callers import Window
 from router_service.core.commands import DeliverDone, DeliverFailure, DeliverResults, RouterCommand
-from router_service.core.runs import CallerBook
+from router_service.core.runs import Caller
 from tests.unit.router.world import World
 
 IDS = range(101, 107)
@@ -20,7 +20,7 @@ class AccountedWorld(World):
     """Three replicas of `b`, three of `c`, and two shadows, `x` and `y`; `r1` owns all keys."""
 
     def __init__(self, *, copies: bool = False, **table: Any) -> None:
-        self.returned: dict[CallerBook, tuple[int, int]] = {}
+        self.returned: dict[Caller, tuple[int, int]] = {}
         """Calls and bytes that each caller's window got back."""
         super().__init__(
             {"b": REPLICAS, "c": ["c1", "c2", "c3"], "x": ["x1"], "y": ["y1"]},
@@ -98,4 +98,4 @@ def nothing_is_left(world: AccountedWorld, *callers: Caller) -> None:
     assert [it.unanswered for it in world.scheduler.tenants.busiest(100, world.now)] in ([], [0])
     assert not world.scheduler.shadows_under_way
     assert world.scheduler.next_deadline() is None
-    assert not world.scheduler._parts.uploads.lines
+    assert not world.scheduler._parts.uploads.held.lines

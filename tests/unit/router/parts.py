@@ -6,14 +6,14 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-from router_service.core.callers import Caller, Window
+from router_service.core.callers import Window
 from router_service.core.calls import RouterCallOptions
 from router_service.core.counters import BackendCounts
 from router_service.core.limits.capacity import ReportedCapacity
 from router_service.core.replicas.backends import RoutedBackend
 from router_service.core.replicas.replica import RoutedReplica
 from router_service.core.routing_table import BackendRoute, ReplicaRoute
-from router_service.core.runs import RouterRun
+from router_service.core.runs import Caller, RouterRun
 from slotmesh.spec import model
 
 
@@ -47,7 +47,7 @@ def run(
 
 def backend(**settings: Any) -> RoutedBackend[RoutedReplica]:
     """A backend without replicas."""
-    return RoutedBackend(BackendRoute(settings=model.Backend(name="b", **settings)), BackendCounts({"e"}), chance(), [])
+    return RoutedBackend(BackendRoute(settings=model.Backend(name="b", **settings)), BackendCounts({"e"}), chance())
 
 
 def replica(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import Any
 
-from router_service.core.callers import Caller, Window
+from router_service.core.callers import Window
 from router_service.core.calls import Dispatch, Flow, LeasedSlot, Release, ReleasedSlot, Renew, Reserve
 from router_service.core.commands import DeliverFailure, DeliverSlot, Flush, RouterCommand
 from router_service.core.events import (
@@ -17,7 +17,7 @@ from router_service.core.events import (
 )
 from router_service.core.features.slot_operations import OutgoingOp
 from router_service.core.rosters import ReplicaKey
-from router_service.core.runs import CallerBook
+from router_service.core.runs import Caller
 from slotmesh.errors import Failure, Reason
 from tests.unit.router.world import World
 from tests.unit.router.world_callers import options
@@ -47,7 +47,7 @@ class SlotWorld(World):
     def __init__(self, *args: Any, **table: Any) -> None:
         self.ops: dict[str, list[OutgoingOp]] = defaultdict(list)
         """All operations that each replica got."""
-        self.ends: dict[CallerBook, LeasedSlot | ReleasedSlot | Failure] = {}
+        self.ends: dict[Caller, LeasedSlot | ReleasedSlot | Failure] = {}
         self.flow = Flow()
         super().__init__(*args, **table)
 
@@ -132,6 +132,6 @@ class SlotWorld(World):
                 case _:
                     super().do([command])
 
-    def _hear(self, caller: CallerBook, end: LeasedSlot | ReleasedSlot | Failure) -> None:
+    def _hear(self, caller: Caller, end: LeasedSlot | ReleasedSlot | Failure) -> None:
         assert caller not in self.ends, f"{self.ends[caller]}, then {end}"
         self.ends[caller] = end

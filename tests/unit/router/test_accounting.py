@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from router_service.core.callers import Caller
 from router_service.core.events import CallerLeft
+from router_service.core.runs import Caller
 from slotmesh.errors import Executed, Reason
 from tests.unit.router.accounts import IDS, REPLICAS, SHADOWS, AccountedWorld, known_caller, nothing_is_left
 from tests.unit.router.world import DONE, OK

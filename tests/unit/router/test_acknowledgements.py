@@ -208,7 +208,7 @@ def test_calls_that_end_while_they_are_held_are_not_kept() -> None:
         if call_id > 1:
             world.cancel((call_id, call_id), by=client)
     assert client.session is not None
-    assert len(world.scheduler._parts.suspended) < 2_100
+    assert len(world.scheduler._parts.intake.suspended) < 2_100
     world.at(HOLD_S - 1.0)
     world.submit([5_000], by=client)
     world.at(HOLD_S)

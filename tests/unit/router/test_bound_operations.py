@@ -7,11 +7,11 @@ from itertools import permutations
 
 import pytest
 
-from router_service.core.callers import Caller
 from router_service.core.calls import LeasedSlot, ReleasedSlot, Renew
 from router_service.core.events import RunsCompleted, SlotAbandoned, SlotOperationRequested
 from router_service.core.features.slot_operations import MAX_FRAME_OPS, TABLE_WAIT_S
 from router_service.core.rosters import KnownDeparture, ReplicaKey
+from router_service.core.runs import Caller
 from slotmesh.errors import Executed, Failure, Reason
 from tests.unit.router.slot_world import SlotWorld, key_of, slot
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from router_service.core.callers import Caller, Window
+from router_service.core.callers import Window
 from router_service.core.limits.quotas import MAX_KEYS, CallQuotas
+from router_service.core.runs import Caller
 from slotmesh.errors import Reason
 
 WHO = "client/a"
@@ -41,7 +42,7 @@ def test_a_stream_that_ends_gives_all_back_once() -> None:
     caller = Caller(WINDOW, share=quotas.share_of(WHO))
     assert caller.admit(range(1, 11), 100) is None
     caller.released(3, 30)
-    caller.stop("key", 1, 5)
+    caller.stops.stop("key", 1, 5)
     caller.leave()
     caller.leave()
     caller.released(7, 70)
@@ -52,16 +53,16 @@ def test_keys_that_have_stopped_are_bounded_over_all_streams() -> None:
     quotas = CallQuotas()
     first, second = (Caller(WINDOW, share=quotas.share_of(WHO)) for _ in range(2))
     for number in range(MAX_KEYS):
-        assert first.stop(f"k{number}", 1, 1)
-    assert second.stop("late", 1, 1), "it has stopped, though it is not remembered here"
-    assert not second.has_stopped("late", 1, 2)
-    assert first.stop("later", 1, 1)
-    assert first.has_stopped("later", 1, 2)
-    assert not first.has_stopped("k0", 1, 2), "the oldest was forgotten for it"
+        assert first.stops.stop(f"k{number}", 1, 1)
+    assert second.stops.stop("late", 1, 1), "it has stopped, though it is not remembered here"
+    assert not second.stops.has_stopped("late", 1, 2)
+    assert first.stops.stop("later", 1, 1)
+    assert first.stops.has_stopped("later", 1, 2)
+    assert not first.stops.has_stopped("k0", 1, 2), "the oldest was forgotten for it"
     assert quotas.keys.held == {WHO: MAX_KEYS}
     first.leave()
-    assert second.stop("late", 1, 1)
-    assert second.has_stopped("late", 1, 2)
+    assert second.stops.stop("late", 1, 1)
+    assert second.stops.has_stopped("late", 1, 2)
 
 
 def test_who_is_not_known_has_no_share() -> None:

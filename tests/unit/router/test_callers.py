@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from router_service.core.callers import Caller, Window
+from router_service.core.callers import Window
+from router_service.core.runs import Caller
 from slotmesh.errors import Reason
 from slotmesh.streams.limits import MAX_CALL_ID
 

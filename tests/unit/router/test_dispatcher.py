@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from router_service.core.callers import Caller
 from router_service.core.commands import CancelRun, Delivery
 from router_service.core.events import (
     CallsCancelled,
@@ -23,6 +22,7 @@ from router_service.core.replicas.replica import RoutedReplica
 from router_service.core.replicas.retries import FIRST_S
 from router_service.core.rosters import SessionConnection
 from router_service.core.routing_table import BackendRoute, EndpointRoute, ReplicaRoute, RoutingTable
+from router_service.core.runs import Caller
 from router_service.core.scheduler import RouterScheduler
 from router_service.shell.dispatcher import Dispatcher
 from router_service.shell.reports import LinkReport

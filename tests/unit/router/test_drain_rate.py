@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from router_service.core.callers import Caller, Window
+from router_service.core.callers import Window
 from router_service.core.calls import RouterCallOptions
 from router_service.core.limits.admission import FIRST_RETRY_DELAY_S, Account
 from router_service.core.limits.rates import DrainRate
-from router_service.core.runs import RouterRun
+from router_service.core.runs import Caller, RouterRun
 
 BOUND = 1000
 
@@ -45,7 +45,7 @@ def full_account() -> Account:
     run = RouterRun(
         1, Caller(Window(BOUND, 2**30)), "e", RouterCallOptions(), range(1, BOUND + 1), [b"x"] * BOUND, 100.0
     )
-    assert account.charge(run) == BOUND
+    assert run.charge(account) == BOUND
     account.waits(100.0)
     return account
 

@@ -12,10 +12,11 @@ import pytest
 
 from router_service.convert.runs import ids_of
 from router_service.convert.sessions import session_of
-from router_service.core.callers import Caller, Window
+from router_service.core.callers import Window
 from router_service.core.events import CallsSubmitted, ChunkArrived
 from router_service.core.limits.quotas import CallQuotas, SessionQuota
 from router_service.core.rosters import SessionConnection
+from router_service.core.runs import Caller
 from router_service.core.scheduler import RouterScheduler
 from slotmesh.errors import Reason
 from slotmesh.security.quotas import Quota, QuotaKind

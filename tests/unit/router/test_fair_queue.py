@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from router_service.core.callers import Caller, Window
+from router_service.core.callers import Window
 from router_service.core.calls import Flow
 from router_service.core.queueing.backend_queues import FEW_CALLS, TURN_CALLS, FairQueue
-from router_service.core.runs import CallerBook
+from router_service.core.runs import Caller
 from tests.unit.router.parts import caller, run
 
 
-def serve(queue: FairQueue, room: int = 1) -> tuple[CallerBook, int]:
+def serve(queue: FairQueue, room: int = 1) -> tuple[Caller, int]:
     """Sends up to `room` calls of the head; returns whose they were and how many."""
     head = queue.head()
     assert head is not None
@@ -65,7 +65,7 @@ def test_flows_with_much_to_do_get_equal_shares() -> None:
     for seq, flow in enumerate(flows):
         for number in range(seq + 1):  # of runs of different sizes
             queue.append(run(10 * seq + number, count=6000 // (seq + 1), by=flow))
-    served: dict[CallerBook, int] = dict.fromkeys(flows, 0)
+    served: dict[Caller, int] = dict.fromkeys(flows, 0)
     for _ in range(300):
         by, count = serve(queue, 5)
         served[by] += count
@@ -127,7 +127,7 @@ def test_who_has_little_to_do_does_not_wait_for_hundreds_who_have_much() -> None
 def test_who_comes_again_and_again_has_no_more_than_its_turn_in_a_round() -> None:
     queue, floods = backlogged(10)
     eager = [caller() for _ in range(5)]
-    served: dict[CallerBook, int] = dict.fromkeys((*floods, *eager), 0)
+    served: dict[Caller, int] = dict.fromkeys((*floods, *eager), 0)
     seq = 10**6
     for _ in range(100_000):
         for each in eager:
@@ -261,7 +261,7 @@ def test_brakes_do_not_change_whose_turn_it_is_of_those_with_many_calls() -> Non
     queue, flows = FairQueue(), [caller() for _ in range(3)]
     for seq, each in enumerate(flows):
         queue.append(run(seq, count=1000, by=each))
-    had: dict[CallerBook, int] = dict.fromkeys(flows, 0)
+    had: dict[Caller, int] = dict.fromkeys(flows, 0)
     for _ in range(3 * TURN_CALLS // 8):
         by, count = serve(queue, 8)
         had[by] += count

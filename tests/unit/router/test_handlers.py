@@ -16,6 +16,8 @@ from router_service.core.tenants import DEFAULT_TENANTS
 
 ASKED = {"shadows_under_way", "next_deadline", "scan_calls", "table"}
 TAKEN_BY_LINKS = {"cut_frame", "cut_ops"}
+ACCOUNTING = {"admit", "joined", "left", "released"}
+"""Of what callers have under way."""
 READ = {"counters", "topology"}
 """What others only read."""
 
@@ -43,12 +45,12 @@ def test_each_handler_has_one_class_of_events(handlers: Handlers) -> None:
 
 def test_a_second_handler_is_refused(handlers: Handlers) -> None:
     with pytest.raises(ValueError, match="TimePassed has a handler"):
-        handlers.add(RouterTimePassed, lambda _event, _now: None)
+        handlers.add(RouterTimePassed, lambda _event, _step: None)
 
 
 @pytest.mark.parametrize("event", sorted(set(classes_of_events()), key=str))
 def test_events_are_where_one_looks_for_them(event: type[RouterEvent]) -> None:
-    assert event.__module__.endswith((".events", ".lifecycle.taps"))
+    assert event.__module__.endswith((".events", ".features.taps"))
     assert "__dict__" not in dir(event), "one is made for each frame: it has slots"
 
 
@@ -59,4 +61,4 @@ def test_an_event_without_a_handler_is_refused_at_once() -> None:
 
 def test_there_is_no_other_way_in() -> None:
     public = {name for name in vars(RouterScheduler) if not name.startswith("_")} - READ
-    assert public == {"step"} | ASKED | TAKEN_BY_LINKS
+    assert public == {"step"} | ASKED | TAKEN_BY_LINKS | ACCOUNTING

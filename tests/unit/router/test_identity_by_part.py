@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from router_service.core.callers import Caller, Window
+from router_service.core.callers import Window
 from router_service.core.calls import RouterCallOptions
 from router_service.core.commands import DeliverDone, DeliverFailure, DeliverResults
 from router_service.core.events import RosterAcknowledged, SessionReconciled
@@ -16,6 +16,7 @@ from router_service.core.limits.quotas import KEPT_S, CallQuotas, SessionQuota
 from router_service.core.replicas.replica import RoutedReplica
 from router_service.core.rosters import FoundCalls
 from router_service.core.routing_table import DeltaMismatch, RoutingTable, TableDelta, follow_delta
+from router_service.core.runs import Caller
 from router_service.shell.clients.result_frames import results_singly, singly
 from slotmesh.errors import Failure, Reason
 from slotmesh.spec.tenants import TenantLimits

@@ -6,13 +6,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from router_service.core.callers import Caller, Window
+from router_service.core.callers import Window
 from router_service.core.calls import NO_OPTIONS
 from router_service.core.commands import CancelRun
 from router_service.core.events import CallsSubmitted
 from router_service.core.replicas.replica import RoutedReplica
 from router_service.core.rosters import SessionConnection
-from router_service.core.runs import RouterRun, Sent
+from router_service.core.runs import Caller, RouterRun, Sent
 from router_service.shell.dispatcher import Dispatcher
 from router_service.shell.replicas.frames import LinkFrames, Request
 from slotmesh.streams.limits import MAX_FRAME_RANGES

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from router_service.core.callers import Caller, Window
+from router_service.core.callers import Window
 from router_service.core.calls import Flow
 from router_service.core.events import CallerLeft
+from router_service.core.runs import Caller
 from slotmesh.errors import Executed, Reason
 from tests.unit.router.world import OK, World
 from tests.unit.router.world_callers import Fields, caller

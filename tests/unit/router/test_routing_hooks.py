@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from router_service.core.balancers import Candidate, RoutingHooks
+from router_service.core.balancers import RoutingHooks
 from router_service.core.balancers.least_loaded import LeastLoaded
 from router_service.core.calls import ReleasedSlot
 from router_service.core.events import RunsCompleted
+from router_service.core.limits.capacity import KnownReplica
 from router_service.core.replicas.replica import RoutedReplica
 from tests.unit.router.slot_world import SlotWorld, slot
 
@@ -19,13 +20,13 @@ class Listener(LeastLoaded[RoutedReplica]):
         super().__init__()
         self.heard: list[tuple[str, int]] = []
 
-    def routed(self, replica: Candidate, count: int) -> None:
+    def routed(self, replica: KnownReplica, count: int) -> None:
         self.heard.append(("routed", count))
 
-    def completed(self, replica: Candidate, count: int, latency_s: float) -> None:
+    def completed(self, replica: KnownReplica, count: int, latency_s: float) -> None:
         self.heard.append((f"completed after {latency_s:g}", count))
 
-    def abandoned(self, replica: Candidate, count: int) -> None:
+    def abandoned(self, replica: KnownReplica, count: int) -> None:
         self.heard.append(("abandoned", count))
 
 

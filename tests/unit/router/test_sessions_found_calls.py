@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from router_service.core.callers import Caller
 from router_service.core.features import session_resumption
 from router_service.core.features.session_resumption import PATIENCE_S
+from router_service.core.runs import Caller
 from slotmesh.errors import Executed, Reason
 from tests.unit.router.world import World
 

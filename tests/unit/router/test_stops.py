@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from math import inf
 
-from router_service.core.callers import MAX_STOPS, Caller, Window
+from router_service.core.callers import MAX_STOPS, Window
 from router_service.core.events import CallsSubmitted, UploadCompleted
 from router_service.core.lifecycle.cancellation import PATIENCE_S
+from router_service.core.runs import Caller
 from slotmesh.errors import Executed, Reason
 from slotmesh.streams.chunks import Announced
 from slotmesh.streams.limits import MAX_STOP_GENERATIONS
@@ -143,23 +144,23 @@ def test_what_waits_for_its_payload_is_stopped() -> None:
 
 def test_the_first_failure_of_each_generation_counts() -> None:
     caller = Caller(Window(1, 1))
-    assert caller.stop("k", 1, 5)
-    assert caller.stop("k", 1, 3)
-    assert not caller.stop("k", 1, 9)
-    assert caller.stop("k", 2, 12)
-    assert caller.has_stopped("k", 1, 4)
-    assert caller.has_stopped("k", 2, 13)
-    assert not caller.has_stopped("k", 2, 11)
-    assert not caller.has_stopped("k", 3, 20)
+    assert caller.stops.stop("k", 1, 5)
+    assert caller.stops.stop("k", 1, 3)
+    assert not caller.stops.stop("k", 1, 9)
+    assert caller.stops.stop("k", 2, 12)
+    assert caller.stops.has_stopped("k", 1, 4)
+    assert caller.stops.has_stopped("k", 2, 13)
+    assert not caller.stops.has_stopped("k", 2, 11)
+    assert not caller.stops.has_stopped("k", 3, 20)
 
 
 def test_the_newest_generations_of_a_key_are_known() -> None:
     caller = Caller(Window(1, 1))
     for generation in range(1, 3 + MAX_STOP_GENERATIONS):
-        assert caller.stop("k", generation, 10 * generation)
-    assert not caller.has_stopped("k", 2, 25)
-    assert caller.has_stopped("k", 3, 35)
-    assert not caller.stop("k", 1, 10), "it is over"
+        assert caller.stops.stop("k", generation, 10 * generation)
+    assert not caller.stops.has_stopped("k", 2, 25)
+    assert caller.stops.has_stopped("k", 3, 35)
+    assert not caller.stops.stop("k", 1, 10), "it is over"
 
 
 def test_an_older_generation_stops_though_several_newer_ones_have_failed_before() -> None:
@@ -188,9 +189,9 @@ def test_a_call_that_is_handed_back_when_a_newer_generation_has_failed_does_not_
 def test_what_is_known_of_keys_is_bounded() -> None:
     caller = Caller(Window(1, 1))
     for number in range(MAX_STOPS + 10):
-        caller.stop(str(number), 1, 1)
+        caller.stops.stop(str(number), 1, 1)
     assert len(caller.stops) == MAX_STOPS
-    assert not caller.has_stopped("0", 1, 2)
+    assert not caller.stops.has_stopped("0", 1, 2)
 
 
 def announce(world: World, call_id: int, by: Caller, generation: int = 1) -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from router_service.convert.live_calls import tap_wish_of
-from router_service.core.lifecycle.taps import MAX_WAITING_BYTES, CallTap, SeenCall, TapClosed, TapOpened, TapWish
+from router_service.core.features.taps import MAX_WAITING_BYTES, CallTap, SeenCall, TapClosed, TapOpened, TapWish
 from slotmesh.errors import Executed, Failure, Reason
 from slotmesh.v1 import tap_service_pb2 as pb
 from tests.unit.router.world import World

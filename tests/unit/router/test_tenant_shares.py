@@ -35,19 +35,19 @@ def test_bytes_are_shared_likewise() -> None:
     account = world.scheduler.tenants.busiest(1, 0.0)[0]
     waiting = run(count=10, size=3, by=by, tenant="acme")
     waiting.tenant = account
-    fits = each.charge(waiting)
+    fits = waiting.charge(each)
     assert 0 < fits < 10
-    assert "the share of tenant 'acme'" in each.full(0.0, 0.5, run=waiting, fits=fits).message
+    assert "the share of tenant 'acme'" in waiting.refused_by(each, fits, 0.0, 0.5).message
 
 
 def test_a_queue_without_room_for_any_tenant_of_the_client_is_full() -> None:
     world = full()
     world.submit([1], tenant="acme")
     each, waiting = Account("b", max_calls=8, max_bytes=1_000, max_queue_time_s=1.0), run(count=3, tenant="acme")
-    each.charge(run(count=8, by=caller()))
+    run(count=8, by=caller()).charge(each)
     waiting.tenant = world.scheduler.tenants.busiest(1, 0.0)[0]
-    assert each.charge(waiting) == 1, "a client with little waiting has room for one more"
-    failure = each.full(0.0, 0.5, run=waiting, fits=1)
+    assert waiting.charge(each) == 1, "a client with little waiting has room for one more"
+    failure = waiting.refused_by(each, 1, 0.0, 0.5)
     assert failure.message.startswith("the queue of b is full: 9 of 8 calls")
     assert failure.metadata == {"backend": "b"}
 

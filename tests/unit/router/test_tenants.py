@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from router_service.core.callers import Caller, Window
+from router_service.core.callers import Window
 from router_service.core.limits.quotas import CallQuotas, TenantAccount, TenantFigures
 from router_service.core.queueing.backend_queues import FEW_CALLS, TURN_CALLS, FairQueue
-from router_service.core.runs import RouterRun
+from router_service.core.runs import Caller, RouterRun
 from router_service.core.tenants import TenantSettings
 from tests.unit.router.parts import run
 from tests.unit.router.world import OK, World

@@ -6,7 +6,7 @@ from math import inf
 
 import pytest
 
-from router_service.core.callers import Caller, Window
+from router_service.core.callers import Window
 from router_service.core.commands import DeliverFailure, DeliverResults
 from router_service.core.failures import NOT_READ
 from router_service.core.limits.unread_results import (
@@ -20,6 +20,7 @@ from router_service.core.limits.unread_results import (
     STUCK_S,
     Unread,
 )
+from router_service.core.runs import Caller
 from router_service.core.scheduler import RouterScheduler
 from router_service.shell.clients.outbox import ResultOutbox
 from router_service.shell.dispatcher import Dispatcher

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from router_service.core.callers import Caller
 from router_service.core.events import (
     CallerLeft,
     CallsCancelled,
@@ -16,6 +15,7 @@ from router_service.core.events import (
     UploadFailed,
 )
 from router_service.core.features.uploads import CROWDED, CROWDED_STALL_S, FLOOR_BYTES, MAX_UPLOAD_BYTES, STALL_S
+from router_service.core.runs import Caller
 from router_service.core.scheduler import RouterScheduler
 from slotmesh.errors import Executed, Failure, Reason
 from slotmesh.streams.chunks import Announced, PayloadParts
@@ -46,10 +46,10 @@ def test_a_call_is_sent_when_its_payload_is_complete() -> None:
     world, client = World({"b": ["r"]}), caller()
     announce(world, 1, client)
     assert world.got("r") == []
-    assert world.scheduler._parts.uploads.find(client, 1)
+    assert world.scheduler._parts.uploads.held.find(client, 1)
     upload(world, 1, client)
     assert world.got("r") == [1]
-    assert not world.scheduler._parts.uploads.find(client, 1)
+    assert not world.scheduler._parts.uploads.held.find(client, 1)
 
 
 def test_calls_of_its_key_wait_behind_it_in_order_and_others_pass() -> None:

@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from router_service.core.callers import Caller, Window
+from router_service.core.callers import Window
 from router_service.core.calls import CallPayload
 from router_service.core.commands import DeliverFailure, RetryLink, RouterCommand
 from router_service.core.events import (
@@ -38,7 +38,7 @@ from router_service.core.limits.capacity import ReportedCapacity
 from router_service.core.replicas.frames import OutgoingBatch
 from router_service.core.replicas.replica import RoutedReplica
 from router_service.core.rosters import FoundCalls, KnownDeparture, RosterVersion, SessionConnection
-from router_service.core.runs import CallerBook
+from router_service.core.runs import Caller
 from router_service.core.scheduler import RouterScheduler
 from router_service.core.tenants import DEFAULT_TENANTS
 from slotmesh.calls.id_ranges import Range
@@ -116,7 +116,7 @@ class World:
         self.roster = RosterVersion("g", 0)
         """Of the newest table."""
         self.departed: list[KnownDeparture] = []
-        self.named: dict[CallerBook, RosterVersion] = {}
+        self.named: dict[Caller, RosterVersion] = {}
         """The newest roster that each session was told of."""
         self.listed: set[str] = set()
         """The replicas of the newest table."""

@@ -5,9 +5,10 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any
 
-from router_service.core.callers import Caller, Window
+from router_service.core.callers import Window
 from router_service.core.calls import RouterCallOptions
 from router_service.core.rosters import SessionConnection
+from router_service.core.runs import Caller
 from slotmesh.calls.id_ranges import Range
 from slotmesh.calls.partitions import partition_of
 

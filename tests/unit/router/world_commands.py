@@ -19,6 +19,7 @@ from router_service.core.commands import (
     NameRoster,
     OpenLink,
     ReportLoad,
+    ReportRunDefect,
     RetryLink,
     RouterCommand,
     TakeValues,
@@ -66,7 +67,7 @@ def carry_out(commands: list[RouterCommand], world: World) -> None:
                 world.taken[replica.replica_id][run_id] += count
             case NameRoster(caller, version):
                 world.named[caller] = version
-            case DeliverSlot() | DeliverTaken() | RetryLink():
+            case DeliverSlot() | DeliverTaken() | RetryLink() | ReportRunDefect():
                 raise AssertionError(f"nobody expects {command}")
             case DeliverDone(ids=ids):
                 _end(world, ids, DONE)

@@ -15,7 +15,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from router_service.core.calls import Dispatch
+from router_service.core.commands import Step
 from router_service.core.events import RouterEvent
+from router_service.core.life import Earlier
+from router_service.core.lifecycle.feature import Feature
 from router_service.core.runs import RouterRun, Sent
 from router_service.core.sampling import Chance
 from slotmesh.calls.payload_block import nbytes_of
@@ -116,7 +119,7 @@ class CallTap:
         return taken
 
 
-class OpenTaps:
+class OpenTaps(Feature):
     """All open taps, by endpoint."""
 
     def __init__(self, chance: Chance) -> None:
@@ -126,11 +129,11 @@ class OpenTaps:
         self.is_used = False
         """Whether there is any."""
 
-    def opened(self, event: TapOpened, _now: float) -> None:
+    def opened(self, event: TapOpened, _step: Step) -> None:
         self._by_endpoint.setdefault(event.tap.wish.endpoint, []).append(event.tap)
         self.is_used = True
 
-    def closed(self, event: TapClosed, _now: float) -> None:
+    def closed(self, event: TapClosed, _step: Step) -> None:
         endpoint = event.tap.wish.endpoint
         left = [tap for tap in self._by_endpoint.get(endpoint, ()) if tap is not event.tap]
         if left:
@@ -140,9 +143,12 @@ class OpenTaps:
         self.is_used = bool(self._by_endpoint)
 
     def completed(
-        self, sent: Sent, lo: int, count: int, payloads: Sequence[Payload] | None, content_type: str = "", *, now: float
+        self, sent: Sent, lo: int, count: int, payloads: Sequence[Payload] | None, content_type: str, step: Step
     ) -> None:
-        """`count` calls of the slice, from offset `lo`, ended well. `payloads`: their results, if they have any."""
+        """Shows calls that ended well."""
+        if not self.is_used:
+            return
+        now = step.now
         for tap in self._wanted_by(sent.run):
             for at in self._drawn(tap, count, now):
                 size = None if payloads is None else nbytes_of(payloads, at, at + 1)
@@ -154,16 +160,17 @@ class OpenTaps:
                     content_type=content_type,
                 )
 
-    def failed(
-        self, run: RouterRun, begin: int, count: int, failure: Failure, sent: Sent | None, *, now: float
-    ) -> None:
-        """`count` calls of the run, from index `begin`, failed; `sent` is the slice that they were in, if any."""
+    def failed(self, run: RouterRun, begin: int, count: int, failure: Failure, sent: Sent | None, step: Step) -> None:
+        """Shows calls that failed."""
+        if not self.is_used:
+            return
+        now = step.now
         for tap in self._wanted_by(run):
             for at in self._drawn(tap, count, now):
                 self._show(tap, run, begin + at, sent, now, failure=failure)
 
     def _wanted_by(self, run: RouterRun) -> Sequence[CallTap]:
-        if run.was_answered or not (run.slot is None or isinstance(run.slot, Dispatch)):
+        if run.earlier is Earlier.FETCHED or not (run.slot is None or isinstance(run.slot, Dispatch)):
             return ()
         taps = self._by_endpoint.get(run.endpoint, ())
         return [tap for tap in taps if tap.wish.wants(run.options.method, run.options.tenant)] if taps else ()
@@ -200,7 +207,7 @@ class OpenTaps:
             SeenCall(
                 ended_at=now,
                 method=options.method or "__call__",
-                backend=sent.replica.backend.name if sent is not None else details.get("backend", ""),
+                backend=sent.replica.backend_name if sent is not None else details.get("backend", ""),
                 replica_id=sent.replica.replica_id if sent is not None else details.get("replica_id", ""),
                 request_bytes=nbytes_of(run.payloads, index, index + 1),
                 response_bytes=response_bytes,

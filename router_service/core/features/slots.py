@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from router_service.core import balancers, failures
-from router_service.core.callers import Caller
 from router_service.core.calls import (
     NO_OPTIONS,
     Dispatch,
@@ -22,18 +21,16 @@ from router_service.core.calls import (
     RouterCallOptions,
     SlotWork,
 )
+from router_service.core.commands import Step
 from router_service.core.counters import RouterCounters
 from router_service.core.events import CallDispatched, SlotOperationRequested, SlotOperationsAnswered, SlotRequested
 from router_service.core.features.slot_operations import ONE_CALL, RoutedSlotOperations
 from router_service.core.features.slot_requests import RequestedSlot
-from router_service.core.handlers.expiry import Expiry
-from router_service.core.lifecycle.answers import Answers, WithdrawalFollowUp
+from router_service.core.lifecycle.answers import Answers
+from router_service.core.lifecycle.cancellation import EarlyEnds
 from router_service.core.lifecycle.intake import RoutingIntake
-from router_service.core.lifecycle.outcomes import CallerOutcomes
-from router_service.core.lifecycle.sender import Sender
 from router_service.core.replicas.replica import RoutedReplica
-from router_service.core.routing.topology import Topology
-from router_service.core.runs import RouterRun, Sent
+from router_service.core.runs import Caller, RouterRun, Sent
 from router_service.core.tenants import TenantBook
 from slotmesh.errors import Failure, Reason
 from slotmesh.streams.chunks import Payload
@@ -49,25 +46,20 @@ class SlotAnswers:
     def __init__(
         self,
         counters: RouterCounters,
-        outcomes: CallerOutcomes,
-        sender: Sender,
         intake: RoutingIntake,
         answers: Answers,
         operations: RoutedSlotOperations,
-        *,
-        withdrawals: WithdrawalFollowUp,
-        expiry: Expiry,
+        ends: EarlyEnds,
     ) -> None:
         self._counters = counters
-        self._outcomes = outcomes
-        self._sender = sender
+        self._outcomes = intake.outcomes
+        self._sender = intake.sender
         self._intake = intake
         self._answers = answers
         self._operations = operations
-        self._withdrawals = withdrawals
-        self._expiry = expiry
+        self._ends = ends
 
-    def answered(self, event: SlotOperationsAnswered, now: float) -> None:
+    def answered(self, event: SlotOperationsAnswered, step: Step) -> None:
         """Ends operations, and starts the runs that wait for their room."""
         replica, capacity = event.replica, event.capacity
         returned: list[RouterRun] = []
@@ -78,60 +70,60 @@ class SlotAnswers:
                 continue
             run = sent.run
             if isinstance(answer, Failure):
-                returned += self._failed(replica, sent, answer, now)
+                returned += self._failed(replica, sent, answer, step)
                 continue
             is_waited_for = bool(replica.answer(sent, 0, 1))
             match run.slot, answer:
                 case Reserve(), LeasedSlot():
                     granted += 1
-                    self._granted(run, replica, answer, now, is_waited_for=is_waited_for)
+                    self._granted(run, replica, answer, step, is_waited_for=is_waited_for)
                 case Renew(), LeasedSlot():
-                    self._operations.requests.renewed(answer, now)
+                    self._operations.requests.renewed(answer, step.now)
                     if self._operations.routed.knows(answer.token):
-                        self._operations.routed.lease(answer.token, replica, now + answer.ttl_s)
+                        self._operations.routed.lease(answer.token, replica, step.now + answer.ttl_s)
                     if is_waited_for:
-                        self._outcomes.slot(run, answer)
+                        self._outcomes.slot(run, answer, step)
                 case Release(), ReleasedSlot():
                     if is_waited_for:
-                        self._outcomes.slot(run, answer)
+                        self._outcomes.slot(run, answer, step)
                 case _:
                     if is_waited_for:
-                        self._outcomes.failed(sent, 0, 1, failures.misanswered(replica))
+                        self._outcomes.failed(sent, 0, 1, failures.misanswered(replica), step)
         if capacity is None and granted:
             # Until the replica's next report: the slot that it granted takes room, and no call of this router does.
             capacity = replica.capacity._replace(others=replica.capacity.others + granted)
-        self._answers.learn(replica, capacity)
-        self._intake.put_back(returned, replica.backend, now)
-        self._withdrawals.follow_up(self._expiry.end_overdue(now), now)
-        self._sender.pump(replica, now)
+        self._answers.learn(replica, capacity, step)
+        self._intake.put_back(returned, replica.backend, step)
+        self._ends.end_overdue(step)
+        self._sender.pump(replica, step)
 
     def _granted(
-        self, run: RouterRun, replica: RoutedReplica, slot: LeasedSlot, now: float, *, is_waited_for: bool
+        self, run: RouterRun, replica: RoutedReplica, slot: LeasedSlot, step: Step, *, is_waited_for: bool
     ) -> None:
         if not is_waited_for:
             balancers.abandoned(replica.backend.hooks, replica, 1)
         elif replica.backend.hooks is not None:
-            self._operations.routed.lease(slot.token, replica, now + slot.ttl_s)
+            self._operations.routed.lease(slot.token, replica, step.now + slot.ttl_s)
         if is_waited_for:
             if (request := self._operations.requests.pending.get(run.caller)) is not None:
                 request.replica = replica
-            self._counters.granted(run, replica.backend.counts, now)
-            self._outcomes.slot(run, slot)
+            self._counters.granted(run, replica.backend.counts, step.now)
+            self._outcomes.slot(run, slot, step)
         else:
-            self._operations.release_at(replica, slot.token, now)
+            self._operations.release_at(replica, slot.token, step)
 
-    def _failed(self, replica: RoutedReplica, sent: Sent, failure: Failure, now: float) -> list[RouterRun]:
+    def _failed(self, replica: RoutedReplica, sent: Sent, failure: Failure, step: Step) -> list[RouterRun]:
         """The replica has refused. Returns the reservations that go to other replicas."""
         run = sent.run
         parts = replica.answer(sent, 0, 1)
         if sent.takes_room or isinstance(run.slot, Dispatch):
             balancers.abandoned(replica.backend.hooks, replica, 1)
-        has_time = failure.reason in _TIME_IS_UP and now < run.deadline
+        has_time = failure.reason in _TIME_IS_UP and step.now < run.deadline
         if run.reserves and (has_time or failure.reason in _ELSEWHERE):
             self._counters.refusals[replica.backend.name, failure.reason.value] += 1
-            return self._answers.hand_back(sent, parts)
+            return self._answers.hand_back(sent, parts, step)
         if parts:
-            self._outcomes.answered_with(sent, 0, 1, failures.located(failure, replica))
+            self._outcomes.answered_with(sent, 0, 1, failures.located(failure, replica), step)
         return []
 
 
@@ -142,52 +134,50 @@ class SlotSubmissions:
         self,
         numbers: Iterator[int],
         counters: RouterCounters,
-        outcomes: CallerOutcomes,
         intake: RoutingIntake,
         operations: RoutedSlotOperations,
-        topology: Topology,
         tenants: TenantBook,
     ) -> None:
         """`numbers` are the ages of runs."""
         self._numbers = numbers
         self._counters = counters
-        self._outcomes = outcomes
+        self._outcomes = intake.outcomes
         self._intake = intake
         self._operations = operations
-        self._topology = topology
+        self._topology = intake.topology
         self._tenants = tenants
 
-    def requested(self, event: SlotRequested, now: float) -> None:
+    def requested(self, event: SlotRequested, step: Step) -> None:
         """Begins a reservation, unless there is one of this request id."""
         caller, endpoint, options, wanted = event.caller, event.endpoint, event.options, event.wanted
         owner: Caller | None = caller
         if event.request_id:
             wish = RequestedSlot.of(endpoint, options, wanted)
-            owner = self._operations.find(caller, event.request_id, wish, options.timeout_s, now)
+            owner = self._operations.find(caller, event.request_id, wish, options.timeout_s, step)
         if owner is not None:
-            run = self._run(owner, endpoint, options, b"", wanted, now)
-            if (failure := self._over_limit(run, now)) is not None:
-                self._outcomes.fail_waiting(run, failure)
-            elif run.deadline <= now:
-                self._outcomes.fail_waiting(run, failures.no_slot(run, now))
+            run = self._run(owner, endpoint, options, b"", wanted, step.now)
+            if (failure := self._over_limit(run, step.now)) is not None:
+                self._outcomes.fail_waiting(run, failure, step)
+            elif run.deadline <= step.now:
+                self._outcomes.fail_waiting(run, failures.no_slot(run, step.now), step)
             else:
-                self._intake.route(run, now)
+                self._intake.route(run, step)
 
-    def dispatched(self, event: CallDispatched, now: float) -> None:
+    def dispatched(self, event: CallDispatched, step: Step) -> None:
         """A call goes to the replica that has given the slot."""
         endpoint = event.into.endpoint
         self._counters.calls[self._counters.label(endpoint),] += 1
-        run = self._run(event.caller, endpoint, event.options, event.payload, event.into, now)
+        run = self._run(event.caller, endpoint, event.options, event.payload, event.into, step.now)
         if run.options.tenant:  # limits were for the reservation: a dispatch frees what it holds
-            self._tenants.attach(run, now)
-        if run.deadline <= now:
-            self._outcomes.fail_waiting(run, failures.deadline_in_queue(run))
+            self._tenants.attach(run, step.now)
+        if run.deadline <= step.now:
+            self._outcomes.fail_waiting(run, failures.deadline_in_queue(run), step)
         else:
-            self._operations.bind(run, event.key, now)
+            self._operations.bind(run, event.key, step)
 
-    def operation_requested(self, event: SlotOperationRequested, now: float) -> None:
+    def operation_requested(self, event: SlotOperationRequested, step: Step) -> None:
         """A renewal or a release goes to the replica that has given the slot."""
-        self._operations.bind(self._run(event.caller, "", NO_OPTIONS, b"", event.op, now), event.key, now)
+        self._operations.bind(self._run(event.caller, "", NO_OPTIONS, b"", event.op, step.now), event.key, step)
 
     def _over_limit(self, run: RouterRun, now: float) -> Failure | None:
         """The failure of a reservation that passes a limit of its tenant."""

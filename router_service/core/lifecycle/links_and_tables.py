@@ -1,0 +1,131 @@
+"""What follows from new routing tables, and from changes of the links to replicas.
+
+Owner: the scheduler.
+"""
+
+from __future__ import annotations
+
+from router_service.core.commands import RetryLink, Step
+from router_service.core.events import (
+    CapacityReported,
+    DrainAnnounced,
+    LinkFailed,
+    LinkLost,
+    LinkOpened,
+    ServiceTimesReported,
+    TableReceived,
+)
+from router_service.core.lifecycle.answers import Answers
+from router_service.core.lifecycle.feature import Features
+from router_service.core.lifecycle.intake import Availability, RoutingIntake
+from router_service.core.replicas.replica import RoutedReplica
+from router_service.core.replicas.retries import LONGEST_S
+from router_service.core.sampling import Chance
+from slotmesh.calls.method_outlines import MethodOutline
+
+
+class LinkChanges:
+    """Updates replicas when links open, break or report, and starts the calls that can start then."""
+
+    def __init__(
+        self, intake: RoutingIntake, answers: Answers, availability: Availability, features: Features, chance: Chance
+    ) -> None:
+        self._topology = intake.topology
+        self._sender = intake.sender
+        self._answers = answers
+        self._availability = availability
+        self._features = features
+        self._chance = chance
+
+    def opened(self, event: LinkOpened, step: Step) -> None:
+        """The replica takes calls, and can be queried."""
+        replica, capacity = event.replica, event.capacity
+        if replica.listed:
+            replica.linked = True
+            replica.stream_id, replica.methods = event.stream_id, frozenset(event.methods)
+            replica.outlines = _shared(tuple(event.outlines), replica)
+            replica.tensors = event.tensors
+            replica.capacity = capacity
+            replica.draining = replica.draining or capacity.draining
+            self._topology.changed(replica, step)
+            replica.backend.ejections.came_back(replica.key, step.now)
+            for partition in self._topology.partitions():
+                if partition.owner is replica:
+                    self._sender.list(partition)
+            for hook in self._features.link_opened:
+                hook(replica, step)
+            self._sender.linked(replica, step)
+            self._availability.follow(step)
+            self._sender.pump(replica, step)
+
+    def lost(self, event: LinkLost, step: Step) -> None:
+        """Calls of the replica fail, or are routed again."""
+        replica = event.replica
+        self._answers.lost(replica, event.why, step)
+        for hook in self._features.link_lost:
+            hook(replica, step)
+        self._sender.pump(replica, step)
+
+    def failed(self, event: LinkFailed, step: Step) -> None:
+        """The more often a replica fails, the longer the pause before the next attempt."""
+        replica, backend = event.replica, event.replica.backend
+        backend.await_replica(replica, is_awaited=False)
+        self._topology.changed(replica, step)
+        delay_s = LONGEST_S
+        if replica.listed:
+            delay_s = backend.ejections.failed(replica.key, len(backend.replicas), step.now, self._chance())
+        step.commands.append(RetryLink(replica, delay_s))
+
+    def capacity_reported(self, event: CapacityReported, step: Step) -> None:
+        """The replica may have more room than before, or less."""
+        self._answers.learn(event.replica, event.capacity, step)
+        self._sender.pump(event.replica, step)
+
+    def service_times_reported(self, event: ServiceTimesReported, _step: Step) -> None:
+        """Slices that are sent from now on have sizes by these times."""
+        event.replica.times = event.times
+
+    def drain_announced(self, event: DrainAnnounced, step: Step) -> None:
+        """The replica gets no more runs."""
+        replica = event.replica
+        replica.draining = True
+        self._topology.changed(replica, step)
+        self._sender.pump(replica, step)
+
+
+def _shared(outlines: tuple[MethodOutline, ...], replica: RoutedReplica) -> tuple[MethodOutline, ...]:
+    """Equal outlines of another replica of the backend if there are any, to save memory: there may be a thousand."""
+    others = (it.outlines for it in replica.backend.replicas.values() if it.outlines == outlines)
+    return next(others, outlines)
+
+
+class TableChanges:
+    """Applies each new table, and finds a new place for every waiting call that lost its own."""
+
+    def __init__(self, intake: RoutingIntake, features: Features) -> None:
+        self._intake = intake
+        self._features = features
+
+    def received(self, event: TableReceived, step: Step) -> None:
+        """Applies the table, unless it is older than the current one."""
+        intake, topology, sender = self._intake, self._intake.topology, self._intake.sender
+        if not event.table.supersedes(topology.table):
+            return
+        change = topology.apply(event.table, step)
+        for hook in self._features.table_changed:
+            hook(step)
+        for run in change.homeless:
+            step.unqueue(run)
+            intake.route(run, step, admitted=True)
+        for run in change.recharged:
+            if run.account is not None:
+                run.account.waits(step.now)
+            intake.watch(run)
+        for endpoint in change.reassigned:
+            for partition in endpoint.partitions.values():
+                sender.list(partition)
+        for replica in list(topology.replicas.values()):
+            if sender.has_ready(replica):
+                sender.pump(replica, step)
+        for backend in topology.backends.values():
+            sender.pump_queue(backend, step)
