@@ -78,7 +78,7 @@ async def test_a_conflict_is_shown_and_waits_for_force(mesh: Controlled) -> None
     refused = await apply(mesh, changed)
     assert (refused.status, refused.out) == (1, "")
     assert "! endpoint/e\n    traffic: {v1: 1} is in force, set by another client\n" in refused.err
-    assert "{v1: 0.5, v2: 0.5} is in the file, which said {v1: 0.9, v2: 0.1} when it was applied last" in refused.err
+    assert "{v1: 0.5, v2: 0.5} is in the file, which had {v1: 0.9, v2: 0.1} when it was applied last" in refused.err
     assert "nothing was applied; --force takes what the file says" in refused.err
     assert (mesh.controller.store.read().backends["v1"].num_replicas, weights(mesh)) == (2, {"v1": 1.0})
     forced = await apply(mesh, changed, "--force")

@@ -36,7 +36,8 @@ async def test_changes_are_shown_and_undone(tmp_path: Path) -> None:
         document = json.loads((await slotmesh("history", "--json", "--most", "1", env=env)).out)
         (newest,) = document["revisions"]
         assert newest["base_revision"] == applied.revision
-        assert newest["changes"] == [{"subject": "endpoint/digits", "change": "updated", "fields": ["traffic"]}]
+        (change,) = newest["changes"]
+        assert (change["subject"], change["change"], change["fields"]) == ("endpoint/digits", "updated", ["traffic"])
 
         planned = await slotmesh("rollback", "--dry-run", env=env)
         assert planned.out.splitlines()[0] == "would be updated  endpoint/digits"
