@@ -91,7 +91,7 @@ async def test_a_mesh_that_is_well_and_then_has_several_faults(tmp_path: Path) -
         assert all(it["fix"] for it in document["findings"] if it["severity"] != "ok")
         broken = next(it["text"] for it in document["findings"] if it["subject"] == "backend/broken")
         assert "0 of 1 replicas ready" in broken
-        assert "calls fail, or wait while a replica starts" in broken
+        assert "calls fail, as its replicas fail to start" in broken
 
 
 @pytest.mark.long
