@@ -94,6 +94,18 @@ async def test_replicas_that_die_again_and_again_take_it_back() -> None:
         assert mesh.launcher.running.keys() == set(old), "the old ones were never touched"
 
 
+@pytest.mark.asyncio
+async def test_the_same_bad_settings_have_a_new_count_when_they_are_applied_again() -> None:
+    async with running_controller(launches=True) as mesh, AsyncExitStack() as stack:
+        await first(mesh, stack)
+        await taken_back(mesh, MESH % "app:Raises")
+        await mesh.apply(MESH % "app:Raises")
+        assert mesh.launcher is not None
+        mesh.launcher.exit((await mesh.wait_for_launches(6))[-1], "exited with status 1")
+        await mesh.wait_for_launches(7)
+        assert await handler(mesh) == "app:Raises", "one death is bad luck again"
+
+
 async def taken_back(mesh: Controlled, yaml: str) -> None:
     """The replicas of a file that is applied with `merge` die until the change is taken back."""
     assert mesh.launcher is not None

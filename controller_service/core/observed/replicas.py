@@ -20,6 +20,8 @@ from controller_service.core.partitions import Incarnation
 
 EXITS_KEPT: Final = 256
 """Of all backends, the newest ones."""
+STARTS_KEPT: Final = 8
+"""Of one place, the newest ones: more than the deaths that make a crash loop."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +35,8 @@ class UnreplacedExit:
     how: str
     last_output: str = ""
     """The last lines that it has written."""
+    starts: tuple[float, ...] = ()
+    """When it was started, and the newest of those before it in this place; oldest first, `STARTS_KEPT` at most."""
 
 
 UnreplacedExits = tuple[UnreplacedExit, ...]
@@ -132,6 +136,8 @@ class ObservedReplica:
     """Of slotmesh; empty until it attached."""
     restarts: int = 0
     """How often one was started in place of another, up to this one."""
+    earlier_starts: tuple[float, ...] = ()
+    """When the newest of these were started, seconds (monotonic); bounded."""
     last_exit: str = ""
     """How its process has ended, or that of the one before it; empty where that is not known."""
     last_output: str = ""

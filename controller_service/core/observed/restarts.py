@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Final
 
 from controller_service.core.events import EventKind, Notice
-from controller_service.core.observed.replicas import UnreplacedExit, take_place, with_exit
+from controller_service.core.observed.replicas import STARTS_KEPT, UnreplacedExit, take_place, with_exit
 from controller_service.core.observed.state import Observed, ObservedReplica, Restarts
 
 QUICK_DEATH_S: Final = 10.0
@@ -65,6 +65,7 @@ def vacated(observed: Observed, replica: ObservedReplica) -> Observed:
         restarts=replica.restarts,
         how=replica.last_exit,
         last_output=replica.last_output,
+        starts=(*replica.earlier_starts, replica.started_at)[-STARTS_KEPT:],
     )
     return replace(observed, unreplaced=with_exit(observed.unreplaced, exit_))
 
@@ -74,5 +75,11 @@ def in_place(observed: Observed, started: ObservedReplica) -> tuple[Observed, Ob
     left, before = take_place(observed.unreplaced, started.backend, started.template)
     if before is None:
         return observed, started
-    record = replace(started, restarts=before.restarts + 1, last_exit=before.how, last_output=before.last_output)
+    record = replace(
+        started,
+        restarts=before.restarts + 1,
+        earlier_starts=before.starts,
+        last_exit=before.how,
+        last_output=before.last_output,
+    )
     return replace(observed, unreplaced=left), record

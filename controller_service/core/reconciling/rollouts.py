@@ -44,22 +44,25 @@ def find_failure(
     now: float,
     *,
     ended_calls: Mapping[str, EndedCalls],
+    began_at: float = float("-inf"),
     is_paused: bool = False,
 ) -> str:
     """Why the rollout should stop: the failure of its new replicas, for a person; empty if none is known.
 
     Only replicas that were started with the new settings are blamed. A crash loop takes `LOOPING_AFTER` deaths in each
-    other's place, since one death may be bad luck. Error rates are compared with those of the old replicas, and only
+    other's place, since one death may be bad luck; deaths of an earlier rollout of the same settings, which was taken
+    back, do not count. Error rates are compared with those of the old replicas, and only
     after enough calls.
 
-    `template` is theirs; the deadline does not count for a rollout that is paused.
+    `template` is theirs, `began_at` when the rollout began, seconds (monotonic); the deadline does not count for a
+    rollout that is paused.
     """
     old: list[ObservedReplica] = []
     new: list[ObservedReplica] = []
     for replica in replicas:
         (new if replica.template == template else old).append(replica)
     for replica in new:
-        if found := _crash_loop(replica, backend, now) or _unhealthy(replica):
+        if found := _crash_loop(replica, backend, now, began_at) or _unhealthy(replica):
             return found
         if not is_paused and deadline_left_s(replica, backend, now) <= 0.0:
             patience = format_duration(timedelta(seconds=backend.progress_deadline_s))
@@ -73,12 +76,15 @@ def deadline_left_s(replica: ObservedReplica, backend: Backend, now: float) -> f
     return replica.started_at + backend.progress_deadline_s - now if is_trying else float("inf")
 
 
-def _crash_loop(replica: ObservedReplica, backend: Backend, now: float) -> str:
+def _crash_loop(replica: ObservedReplica, backend: Backend, now: float, began_at: float) -> str:
     """A replica in whose place others have died, and that has died itself, or has not been ready for long yet."""
     long_s = max(QUICK_DEATH_S, backend.min_ready_s)
     if replica.is_drain_requested or (replica.ready_at is not None and now - replica.ready_at >= long_s):
         return ""
-    deaths = replica.restarts + (replica.gone or replica.is_given_up)
+    starts = (
+        (*replica.earlier_starts, replica.started_at) if replica.gone or replica.is_given_up else replica.earlier_starts
+    )
+    deaths = sum(at >= began_at for at in starts)
     if deaths < LOOPING_AFTER:
         return ""
     error = (replica.error.strip().splitlines() or [""])[-1]
@@ -224,6 +230,8 @@ class RolloutStep:
 
 
 NO_STEP: Final = RolloutStep()
+_CLOCKS_DIFFER_S: Final = 0.001
+"""How exactly a time of day is known as a monotonic time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -251,6 +259,11 @@ def begun(record: RolloutRecord | None, backend: Backend, time_of_day_s: float) 
     if record.template == template:
         return record
     return replace(record, template=template, since_s=time_of_day_s, is_complete=False, why="", failed_at_s=0.0)
+
+
+def _began_at(record: RolloutRecord, now: float, time_of_day_s: float) -> float:
+    """When the rollout began, by the monotonic clock."""
+    return now - max(0.0, time_of_day_s - record.since_s) - _CLOCKS_DIFFER_S
 
 
 def is_rolled_out(record: RolloutRecord | None, backend: Backend) -> bool:
@@ -283,7 +296,15 @@ def follow(
     good = present.good
     if good is None or template_of(good) == present.template:
         return step
-    why = find_failure(replicas, backend, present.template, now, ended_calls=ended_calls, is_paused=present.is_paused)
+    why = find_failure(
+        replicas,
+        backend,
+        present.template,
+        now,
+        ended_calls=ended_calls,
+        began_at=_began_at(present, now, time_of_day_s),
+        is_paused=present.is_paused,
+    )
     if why:
         taken_back = replace(
             present,

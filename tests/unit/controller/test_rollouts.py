@@ -37,6 +37,11 @@ def replica(name: str, backend: Backend = NEW, **facts: object) -> ObservedRepli
     return ObservedReplica(replica_id=name, backend="v1", template=template_of(backend), **known)  # type: ignore[arg-type]
 
 
+def in_place_of(number: int, *, started_at: float = NOW - 5.0) -> Any:
+    """Others have died in its place."""
+    return {"restarts": number, "earlier_starts": (started_at,) * number}
+
+
 STARTING: Any = {"state": ReplicaState.STARTING, "ready_at": None}
 DEAD: Any = {
     "state": ReplicaState.FAILED,
@@ -53,8 +58,8 @@ def look(*replicas: ObservedReplica, record: RolloutRecord = RECORD, **calls: En
 
 
 def test_one_death_is_bad_luck_and_three_in_a_row_are_a_crash_loop() -> None:
-    assert look(replica("a", **DEAD, restarts=LOOPING_AFTER - 2)).goes_back_to is None
-    step = look(replica("a", **DEAD, restarts=LOOPING_AFTER - 1))
+    assert look(replica("a", **DEAD, **in_place_of(LOOPING_AFTER - 2))).goes_back_to is None
+    step = look(replica("a", **DEAD, **in_place_of(LOOPING_AFTER - 1)))
     assert step.goes_back_to == OLD
     assert step.record == replace(
         RECORD,
@@ -63,17 +68,28 @@ def test_one_death_is_bad_luck_and_three_in_a_row_are_a_crash_loop() -> None:
         failed_at_s=60.0,
         why="3 replicas have died one after another, the newest so: ValueError: no",
     )
-    asked = replica("a", **DEAD, restarts=LOOPING_AFTER, is_drain_requested=True)
+    asked = replica("a", **DEAD, **in_place_of(LOOPING_AFTER), is_drain_requested=True)
     assert look(asked).goes_back_to is None
-    assert look(replica("a", **STARTING, restarts=LOOPING_AFTER)).goes_back_to == OLD
+    assert look(replica("a", **STARTING, **in_place_of(LOOPING_AFTER))).goes_back_to == OLD
+
+
+def test_deaths_of_a_rollout_that_was_taken_back_do_not_count_when_the_same_is_rolled_out_again() -> None:
+    began_at = NOW - 10.0  # 10 s after `since_s`
+    before = in_place_of(LOOPING_AFTER, started_at=began_at - 5.0)
+    assert look(replica("a", **{**DEAD, "started_at": began_at - 1.0}, **before)).goes_back_to is None
+    assert look(replica("a", **STARTING, **before)).goes_back_to is None
+    for own in range(LOOPING_AFTER + 1):
+        starts = (*before["earlier_starts"], *(began_at for _ in range(own)))
+        step = look(replica("a", **STARTING, restarts=len(starts), earlier_starts=starts))
+        assert (step.goes_back_to is not None) is (own >= LOOPING_AFTER)
 
 
 def test_what_was_ready_for_long_does_not_count_as_a_crash_loop() -> None:
-    assert look(replica("a", restarts=LOOPING_AFTER, ready_at=NOW - 60.0)).goes_back_to is None
+    assert look(replica("a", **in_place_of(LOOPING_AFTER), ready_at=NOW - 60.0)).goes_back_to is None
 
 
 def test_old_replicas_are_not_blamed_for_anything() -> None:
-    old = replica("c", OLD, **DEAD, restarts=9)
+    old = replica("c", OLD, **DEAD, **in_place_of(9))
     assert look(old, replica("d", OLD, is_unhealthy=True)).goes_back_to is None
 
 
@@ -116,7 +132,7 @@ def test_calls_that_fail_more_often_than_at_old_replicas_take_it_back(
 
 
 def test_what_is_complete_or_has_nothing_to_go_back_to_stays() -> None:
-    dead = replica("a", **DEAD, restarts=9)
+    dead = replica("a", **DEAD, **in_place_of(9))
     assert look(dead, record=replace(RECORD, is_complete=True)) == RolloutStep()
     assert look(dead, record=replace(RECORD, good=None)).goes_back_to is None
     shown = show_progress(replace(RECORD, good=None), NEW, 3, [dead], NOW)
