@@ -73,6 +73,11 @@ async def test_a_mesh_that_is_well_and_then_has_several_faults(tmp_path: Path) -
         # A controller, two routers, a replica, and the metrics of the latter three.
         assert "7 of 7 announced addresses answer from here" in texts
         assert "4 clocks differ by less than 1 s" in texts
+        said, document = await checked("--without-host", "127.0.0.1", *at)
+        stops = [it["text"].partition(" only on ")[0] for it in document["findings"] if it["severity"] == "error"]
+        assert said.status == 4
+        assert {"the controllers are", "the routers are"} < {*stops}
+        assert any(it.endswith(" has ready replicas") for it in stops), stops
         table = await slotmesh("check", *at)
         assert (table.status, table.out.splitlines()[-1]) == (0, "all is well")
 

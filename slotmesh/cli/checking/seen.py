@@ -38,6 +38,7 @@ class Section(StrEnum):
     ROUTERS = "routers"
     BACKENDS = "backends"
     ENDPOINTS = "endpoints"
+    HOST = "without the host"
 
 
 @dataclass(frozen=True, slots=True)

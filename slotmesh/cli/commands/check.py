@@ -16,6 +16,7 @@ from rich.text import Text
 
 from slotmesh.cli.checking import servers, work
 from slotmesh.cli.checking.gathering import look_at
+from slotmesh.cli.checking.hosts import without_host as losses_without
 from slotmesh.cli.checking.seen import IngressUrl, MeshFinding, Section, SeenMesh, Severity
 from slotmesh.cli.console import UNWELL, WRONG_INPUT, CommandFailed, Output, OutputForm, Printable, complete, console_of
 from slotmesh.cli.parameters import CONTROLLER, ControllerAddress, read_address, read_duration
@@ -44,9 +45,14 @@ _JUDGES: Final[tuple[Callable[[SeenMesh], Iterator[MeshFinding]], ...]] = (
 )
 
 
-def findings_of(seen: SeenMesh, flags: str = "") -> list[MeshFinding]:
-    """What is wrong, and what is well, by section. `flags`: what commands need to find this mesh."""
-    findings = (finding for judge in _JUDGES for finding in judge(seen))
+def findings_of(seen: SeenMesh, flags: str = "", *, host: str = "") -> list[MeshFinding]:
+    """What is wrong, and what is well, by section. `flags`: what commands need to find this mesh.
+
+    `host`: also what would stop without it; empty: of no host.
+    """
+    findings = [finding for judge in _JUDGES for finding in judge(seen)]
+    if host:
+        findings += losses_without(seen, host)
     return [replace(finding, fix=runnable(finding.fix, flags)) if finding.fix else finding for finding in findings]
 
 
@@ -148,10 +154,21 @@ Ingresses = Annotated[
 ]
 
 
+WithoutHost = Annotated[
+    str,
+    typer.Option(
+        metavar="HOST",
+        show_default=False,
+        help="Also say what would stop if all processes on this host ended; the host as in announced addresses.",
+    ),
+]
+
+
 def check(
     *,
     wait: Patience = None,
     http: Ingresses = None,
+    without_host: WithoutHost = "",
     output: Output = OutputForm.TABLE,
     address: ControllerAddress = CONTROLLER,
 ) -> None:
@@ -169,11 +186,12 @@ def check(
 
         slotmesh check --address 127.0.0.1:7070
         slotmesh check --http https://api.example.com
+        slotmesh check --without-host 10.0.0.7
         slotmesh check --wait 1m --output json | jq '.findings[] | select(.severity != "ok")'
     """
     if output is OutputForm.NAME:
         raise typer.BadParameter("takes table, json or yaml", param_hint="--output")
-    findings = complete(_check(address, http or [], 0.0 if wait is None else wait.total_seconds()))
+    findings = complete(_check(address, http or [], without_host, 0.0 if wait is None else wait.total_seconds()))
     Printable(table=partial(print_findings, findings), document=partial(document_of, findings), names=tuple).write(
         output
     )
@@ -181,13 +199,13 @@ def check(
         raise typer.Exit(UNWELL)
 
 
-async def _check(address: str, ingresses: Sequence[IngressUrl], patience_s: float) -> list[MeshFinding]:
+async def _check(address: str, ingresses: Sequence[IngressUrl], host: str, patience_s: float) -> list[MeshFinding]:
     loop = asyncio.get_running_loop()
     deadline = loop.time() + patience_s
     while True:
         try:
             flags = "" if address == CONTROLLER else f"--address {address}"
-            findings = findings_of(await look_at(address, ingresses), flags)
+            findings = findings_of(await look_at(address, ingresses), flags, host=host)
         except CommandFailed as failure:
             if failure.exit_code == WRONG_INPUT:
                 raise

@@ -45,8 +45,8 @@ from tests.unit.cli.checking.meshes import (
 def test_a_healthy_mesh_is_green_in_every_section() -> None:
     findings = findings_of(SEEN)
     assert {it.severity for it in findings} == {Severity.OK}
-    # Certificates and ingresses are looked at where there are some.
-    assert {it.section for it in findings} == {*Section} - {Section.CERTIFICATES, Section.HTTP}
+    # Certificates and ingresses are looked at where there are some, a host where it is asked for.
+    assert {it.section for it in findings} == {*Section} - {Section.CERTIFICATES, Section.HTTP, Section.HOST}
 
 
 def test_a_controller_that_reconciles_nothing_is_wrong_and_the_finding_names_members_and_the_way_out() -> None:
