@@ -21,6 +21,7 @@ from controller_service.core.desired.revisions import (
 )
 from controller_service.core.desired.shifts import intended_endpoints
 from controller_service.core.desired.state import ChangeSet, Desired, RolloutRecord, restored
+from slotmesh.names import did_you_mean
 from slotmesh.spec.model import NO_SERVICES, Backend, Endpoint, InvalidSpec, Mesh, SpecViolation, TrafficPolicy
 from slotmesh.spec.routes import route_subject
 from slotmesh.spec.rules import clash_violations, mesh_violations, show
@@ -269,8 +270,13 @@ def _unknown_backends(endpoints: Collection[Endpoint], known: Collection[str]) -
             if name not in known:
                 yield SpecViolation(
                     f"endpoints.{show(endpoint.name)}.{part}.{show(name)}",
-                    f"no backend has this name ({_listed(known)})",
+                    no_such_backend(name, known),
                 )
+
+
+def no_such_backend(name: str, known: Collection[str]) -> str:
+    """With the names that were probably meant, and some of those that there are."""
+    return f"no backend has this name{did_you_mean(name, known)} ({_listed(known)})"
 
 
 def _listed(names: Collection[str], most: int = 8) -> str:

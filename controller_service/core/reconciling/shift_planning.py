@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from controller_service.core.desired.planning import Plan, users_of
+from controller_service.core.desired.planning import Plan, no_such_backend, users_of
 from controller_service.core.desired.shifts import SAME, Guard, GuardFigure, ShiftPhase, ShiftRecord
 from controller_service.core.desired.state import ChangeSet, Desired
 from controller_service.core.reconciling.shift_steps import ShiftMove, ended
@@ -143,7 +143,7 @@ def _weights(requested: RequestedShift, desired: Desired) -> Iterator[SpecViolat
         yield SpecViolation("weights", "name a backend, and the weight that it should have in the end")
     for name, weight in requested.weights.items():
         if name not in desired.backends:
-            yield SpecViolation(f"weights.{show(name)}", "no backend has this name")
+            yield SpecViolation(f"weights.{show(name)}", no_such_backend(name, desired.backends))
         if not 0.0 <= weight <= 1.0:
             yield SpecViolation(f"weights.{show(name)}", f"must be 0 … 1, is {weight:g}")
     total = sum(requested.weights.values())

@@ -15,6 +15,10 @@ from tests.unit.cli.checking.meshes import SEEN, SNAPSHOT, announced
 
 HOST = "10.0.0.7"
 OTHER = "10.0.0.8"
+CONTROLLERS = (
+    "the controllers are only on 10.0.0.7 (controller 10.0.0.7:1): calls go on, but nothing is changed, scaled or"
+    " replaced"
+)
 
 
 @pytest.mark.parametrize(
@@ -64,19 +68,13 @@ def told(seen: SeenMesh) -> list[tuple[Severity, str]]:
 
 def test_what_is_only_there_stops() -> None:
     seen = mesh(controllers=HOST, routers=HOST, replicas=HOST, ingresses=HOST)
-    assert told(seen) == [
-        (
-            Severity.ERROR,
-            "the controllers are only on 10.0.0.7 (controller 10.0.0.7:1): calls go on, but nothing is changed, scaled"
-            " or replaced",
-        ),
-        (Severity.ERROR, "the routers are only on 10.0.0.7 (r-10.0.0.7): nobody can be called"),
-        (
-            Severity.ERROR,
-            "the ready ingresses named with --http are only on 10.0.0.7 (ingress 10.0.0.7:4): HTTP requests fail",
-        ),
-        (Severity.ERROR, "b has ready replicas only on 10.0.0.7 (b-10.0.0.7): its calls fail or wait"),
+    lines = [
+        CONTROLLERS,
+        "the routers are only on 10.0.0.7 (r-10.0.0.7): nobody can be called",
+        "the ready ingresses named with --http are only on 10.0.0.7 (ingress 10.0.0.7:4): HTTP requests fail",
+        "b has ready replicas only on 10.0.0.7 (b-10.0.0.7): its calls fail or wait",
     ]
+    assert told(seen) == [(Severity.ERROR, line) for line in lines]
 
 
 def test_what_is_elsewhere_too_goes_on() -> None:
