@@ -114,7 +114,7 @@ def _losses(seen: SeenMesh, host: str, controllers: Collection[str]) -> Iterator
         "start a controller that stands by on another host",
     )
     yield from _Servers.of(host, [(it.router_id, it.address) for it in members.routers]).finding(
-        host, "", "the routers are", "nobody can be called", "start a router on another host"
+        host, "", "the routers are", "no call gets through", "start a router on another host"
     )
     ready_ingresses = [
         (it.announced.subject, it.announced.address)

@@ -70,7 +70,7 @@ def test_what_is_only_there_stops() -> None:
     seen = mesh(controllers=HOST, routers=HOST, replicas=HOST, ingresses=HOST)
     lines = [
         CONTROLLERS,
-        "the routers are only on 10.0.0.7 (r-10.0.0.7): nobody can be called",
+        "the routers are only on 10.0.0.7 (r-10.0.0.7): no call gets through",
         "the ready ingresses named with --http are only on 10.0.0.7 (ingress 10.0.0.7:4): HTTP requests fail",
         "b has ready replicas only on 10.0.0.7 (b-10.0.0.7): its calls fail or wait",
     ]
