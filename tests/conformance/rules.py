@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from copy import deepcopy
 from typing import Any
 
 from slotmesh.streams.chunks import BadChunk, JoinedAssembly
@@ -21,6 +22,8 @@ from tests.conformance.session import PADDING, SentCall, Session, name_of
 MAX_CALL_ID = 2**53 - 1
 START_CALLS = 1_024
 START_BYTES = 4 * 1024 * 1024
+MAX_WAITED_S = 10.0
+"""By this much the timeout of a call's first sending may be shorter: the client subtracts the time that it waited."""
 
 _SESSION_ID = re.compile(r"[0-9a-f]{32}")
 
@@ -223,7 +226,7 @@ class StreamRules:
             self._breach(f"call {call.name!r} is marked as resend and was never sent")
         elif (before.call_id, before.payload) != (call.call_id, call.payload):
             self._breach(f"call {call.name!r} is sent again with another id or payload")
-        elif before.options != call.options:
+        elif not _same_options(before.options, call.options):
             self._breach(f"call {call.name!r} is sent again with other options")
         if call.call_id not in self._to_resend:
             self._breach(f"call {call.name!r} is sent again and was not in open.unanswered")
@@ -329,3 +332,14 @@ class StreamRules:
 
     def _breach(self, what: str) -> None:
         self._session.breach(what)
+
+
+def _same_options(first: call_pb2.CallOptions, again: call_pb2.CallOptions) -> bool:
+    """Whether the options of two sendings are equal, but for the time that the call had waited at its client."""
+    shorter_by = (again.timeout.ToTimedelta() - first.timeout.ToTimedelta()).total_seconds()
+    if first.HasField("timeout") != again.HasField("timeout") or abs(shorter_by) > MAX_WAITED_S:
+        return False
+    first, again = deepcopy(first), deepcopy(again)
+    first.ClearField("timeout")
+    again.ClearField("timeout")
+    return first == again

@@ -56,6 +56,7 @@ def breaches(*frames: Request, key: str = "") -> list[str]:
 
 
 KEYED = call_pb2.CallOptions(ordering_key="k")
+SHORT = call_pb2.CallOptions(timeout=duration_pb2.Duration(seconds=1))
 STREAMING = call_pb2.CallOptions(streaming=True)
 OPEN = opening()
 IN_SESSION = opening(session_id=SESSION_ID, epoch=1)
@@ -165,6 +166,13 @@ def test_no_calls_after_go_away() -> None:
         (
             [
                 opening(session_id=SESSION_ID, epoch=2, unanswered=ids((1, 2))),
+                batch(1, "a", resend=True, age=AGE, options=SHORT),
+            ],
+            "other options",
+        ),
+        (
+            [
+                opening(session_id=SESSION_ID, epoch=2, unanswered=ids((1, 2))),
                 batch(3, "c"),
                 batch(1, "a", resend=True, age=AGE),
             ],
@@ -242,3 +250,20 @@ def test_what_was_reported_is_not_unanswered() -> None:
     first.heard(["a"])
     StreamRules(session).request(opening(session_id=SESSION_ID, epoch=2, unanswered=ids((2, 2))))
     assert not session.breaches
+
+
+@pytest.mark.parametrize(("first_s", "is_breach"), [(60, False), (59, False), (20, True)])
+def test_the_timeout_of_a_first_sending_may_be_shorter_by_the_time_that_the_call_waited(
+    first_s: int, is_breach: bool
+) -> None:
+    session = session_of("a")
+    first, second = StreamRules(session), StreamRules(session)
+    first.request(IN_SESSION)
+    first.request(batch(1, "a", options=_timeout(first_s)))
+    second.request(opening(session_id=SESSION_ID, epoch=2, unanswered=ids((1, 1))))
+    second.request(batch(1, "a", resend=True, age=AGE, options=_timeout(60)))
+    assert any("other options" in breach for breach in session.breaches) == is_breach, session.breaches
+
+
+def _timeout(seconds: int) -> call_pb2.CallOptions:
+    return call_pb2.CallOptions(timeout=duration_pb2.Duration(seconds=seconds))
