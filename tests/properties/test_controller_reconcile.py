@@ -173,7 +173,9 @@ class World(RuleBasedStateMachine):
             before = self.observed, self.desired.backends, self.desired.endpoints, self.desired.ownership
             for name in {*self.desired.backends, *self.observed.by_backend}:
                 owners = find_concerns(self.desired, self.observed).owner_ids
-                outcome = reconcile_backend(name, self.desired, self.observed, self.now, owners=owners, launches=True)
+                outcome = reconcile_backend(
+                    name, self.desired, self.observed, self.now, owners=owners, launches=True, time_of_day_s=self.now
+                )
                 self.remember(name, outcome.rollout)
                 for action in outcome.actions:
                     match action:

@@ -175,7 +175,9 @@ class Rollouts(RuleBasedStateMachine):
     def reconcile(self) -> None:
         for _ in range(20):
             before = self.observed, self.desired
-            outcome = reconcile_backend("v1", self.desired, self.observed, self.now, owners=(), launches=True)
+            outcome = reconcile_backend(
+                "v1", self.desired, self.observed, self.now, owners=(), launches=True, time_of_day_s=self.now
+            )
             step = outcome.rollout
             if step.record is not None:
                 back = () if step.goes_back_to is None else (restored(self.backend, step.goes_back_to),)

@@ -163,15 +163,16 @@ def reconcile_backend(
     *,
     owners: Collection[str],
     launches: bool,
+    time_of_day_s: float,
     give_up_after_s: float = NEVER_S,
     ended_calls: Mapping[str, EndedCalls] = NO_CALLS,
-    time_of_day_s: float = 0.0,
 ) -> BackendOutcome:
     """Starts missing replicas, drains those that are too many or outdated, kills hung ones, drops those that ended.
 
     Replicas that this controller did not start are left alone, unless an operator drained them: it could not replace
     them. `owners` are the ids of replicas that own partitions; `launches`: whether this controller starts replicas;
-    `give_up_after_s`: how long one that it started may be suspect; `ended_calls`: by replica, if it has reported them.
+    `time_of_day_s`: that of `now`, Unix seconds; `give_up_after_s`: how long one that it started may be suspect;
+    `ended_calls`: by replica, if it has reported them.
     """
     backend = desired.backends.get(name)
     everything = [*observed.replicas(name)]

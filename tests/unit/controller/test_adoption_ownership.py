@@ -218,8 +218,8 @@ def test_a_replica_that_ended_before_a_table_named_it_has_departed() -> None:
 def test_the_record_of_a_replica_that_has_ended_is_kept_until_a_table_may_have_named_it() -> None:
     observed = attached(Observed(), life("r5"), generation="f")
     observed = transitions.reported(observed, "r5", "1", ObservedReport(state=ReplicaState.STOPPED), now=NOW).observed
-    outcome = reconcile_backend("v1", TOLD, observed, NOW, owners=(), launches=False)
+    outcome = reconcile_backend("v1", TOLD, observed, NOW, owners=(), launches=False, time_of_day_s=NOW)
     assert not outcome.actions
     state, observed, _ = take(TOLD, observed, table([life("r5")]))
-    outcome = reconcile_backend("v1", state, observed, NOW, owners=(), launches=False)
+    outcome = reconcile_backend("v1", state, observed, NOW, owners=(), launches=False, time_of_day_s=NOW)
     assert outcome.actions == (ForgetReplica("r5"),)

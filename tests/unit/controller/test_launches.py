@@ -54,7 +54,7 @@ def ready(observed: Observed, replica_id: str = "a", *, now: float, **hello: obj
 def look(observed: Observed, now: float, *, backend: Backend | None = V1, launches: bool = True) -> BackendOutcome:
     desired = Desired() if backend is None else Desired().apply(ChangeSet(put_backends=(backend,)))
     return reconcile_backend(
-        "v1", desired, observed, now, owners=(), launches=launches, give_up_after_s=GIVE_UP_AFTER_S
+        "v1", desired, observed, now, owners=(), launches=launches, time_of_day_s=now, give_up_after_s=GIVE_UP_AFTER_S
     )
 
 

@@ -54,7 +54,9 @@ def is_remembered(now: float) -> bool:
     """A silent replica that somebody else has started, and that was never listed."""
     silent = replace(REPLICA, ready_at=None, address="", suspect_since=0.0, state=ReplicaState.STARTING)
     desired = Desired().apply(ChangeSet(put_backends=(BACKEND,)))
-    outcome = reconcile_backend("v1", desired, Observed().with_replica(silent), now, owners=(), launches=False)
+    outcome = reconcile_backend(
+        "v1", desired, Observed().with_replica(silent), now, owners=(), launches=False, time_of_day_s=now
+    )
     return ForgetReplica("a") not in outcome.actions
 
 

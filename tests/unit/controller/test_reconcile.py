@@ -53,7 +53,7 @@ def with_ready(observed: Observed, replica_id: str, *, now: float, backend: str 
 
 def look(state: Desired, observed: Observed, now: float, *, launches: bool = True) -> BackendOutcome:
     owners = find_concerns(state, observed).owner_ids
-    return reconcile_backend("v1", state, observed, now, owners=owners, launches=launches)
+    return reconcile_backend("v1", state, observed, now, owners=owners, launches=launches, time_of_day_s=now)
 
 
 def assign(state: Desired, observed: Observed, now: float, *, launches: bool = True) -> EndpointOutcome:

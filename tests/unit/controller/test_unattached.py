@@ -46,7 +46,7 @@ def start(desired: Desired, *, launches: bool = True) -> Observed:
 
 
 def starts(desired: Desired, observed: Observed, now: float) -> int:
-    outcome = reconcile_backend("v1", desired, observed, now, owners=(), launches=True)
+    outcome = reconcile_backend("v1", desired, observed, now, owners=(), launches=True, time_of_day_s=now)
     assert not any(isinstance(it, DrainReplica) for it in outcome.actions)
     return sum(it.count for it in outcome.actions if isinstance(it, StartReplicas))
 
@@ -107,7 +107,7 @@ def test_what_somebody_else_started_does_not_count() -> None:
     assert starts(desired, start(desired), NOW) == 2
     launched = stored(member("a"), member("b"))
     elsewhere = start(launched, launches=False)
-    outcome = reconcile_backend("v1", launched, elsewhere, NOW, owners=(), launches=False)
+    outcome = reconcile_backend("v1", launched, elsewhere, NOW, owners=(), launches=False, time_of_day_s=NOW)
     assert outcome.actions == ()
 
 

@@ -61,7 +61,7 @@ def say(observed: Observed, name: str, report: ObservedReport, *, now: float) ->
 
 
 def look(state: Desired, observed: Observed, now: float = 100.0, *, launches: bool = True) -> BackendOutcome:
-    return reconcile_backend("v1", state, observed, now, owners=(), launches=launches)
+    return reconcile_backend("v1", state, observed, now, owners=(), launches=launches, time_of_day_s=now)
 
 
 def drained(outcome: BackendOutcome) -> dict[str, str]:
