@@ -30,8 +30,8 @@ def measure(*, rounds: int, decisions_per_s: float) -> Finding:
 def _looks_s(taps: OpenTaps) -> float:
     started = time.process_time()
     for _ in repeat(None, _LOOKS):
-        if taps.is_used:
-            raise AssertionError("nobody taps")
+        if taps.under_way:
+            raise AssertionError("there is no tap")
     return time.process_time() - started
 
 

@@ -6,7 +6,6 @@ the core gets it as an argument, adds what it decides, and leaves what follows l
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -208,7 +207,7 @@ RouterCommand = Delivery | DeliverSlot | DeliverTaken | NameRoster | ReportLoad 
 class Step:
     """What one event leads to."""
 
-    __slots__ = ("_later", "commands", "has_flipped", "now", "open_results")
+    __slots__ = ("commands", "has_flipped", "later", "now", "open_results")
 
     def __init__(self, now: float) -> None:
         self.now = now
@@ -219,15 +218,15 @@ class Step:
         """A backend has started or stopped being able to serve: what waits finds its place anew."""
         self.open_results: DeliverResults | None = None
         """The delivery that has lists of its own, to which results of other runs can be added."""
-        self._later: deque[Callable[[Step], None]] = deque()
+        self.later: list[Callable[[Step], None]] | None = None
+        """What follows, in order, once the event itself is dealt with; None if nothing does."""
 
     def advance(self, run: RouterRun, event: RunEvent) -> None:
         """Something happens to the run."""
-        after = ROWS[event].get(run.state)
-        if after is None:
+        try:
+            run.state = ROWS[event][run.state]
+        except KeyError:
             self.commands.append(ReportRunDefect(run.state, event))
-        else:
-            run.state = after
 
     def unqueue(self, run: RouterRun) -> None:
         """No call of the run waits any longer where it was charged, if it did."""
@@ -237,8 +236,7 @@ class Step:
 
     def then(self, follow: Callable[[Step], None]) -> None:
         """What follows from this, once the event itself is dealt with."""
-        self._later.append(follow)
-
-    def next(self) -> Callable[[Step], None] | None:
-        """What follows next, or None."""
-        return self._later.popleft() if self._later else None
+        if self.later is None:
+            self.later = [follow]
+        else:
+            self.later.append(follow)

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from router_service.core.limits.admission import FIRST_RETRY_DELAY_S, jittered
 from router_service.core.limits.capacity import KnownReplica
-from router_service.core.queueing.reservations import constraint_of
+from router_service.core.queueing.run_queues import constraint_of
 from router_service.core.runs import RouterRun
 from slotmesh.errors import Executed, Failure, Reason
 from slotmesh.spec.rules import show

@@ -242,15 +242,15 @@ class RouterScheduler:
         """Something has happened: returns what is to be done, in order."""
         step = Step(now)
         self._handlers[type(event)](event, step)
-        while True:
+        if step.has_flipped:
+            self._availability.follow(step)
+        for follow in step.later or ():  # which may add more
+            follow(step)
             if step.has_flipped:
                 self._availability.follow(step)
-            follow = step.next()
-            if follow is None:
-                break
-            follow(step)
-        for hook in self._features.concluded:
-            hook(step)
+        for under_way, hook in self._features.concluded:
+            if under_way:
+                hook(step)
         return step.commands
 
     # -- what callers may have under way ---------------------------------------------------------------------------
@@ -289,8 +289,8 @@ class RouterScheduler:
     def next_deadline(self) -> float | None:
         """When the shell must step with `RouterTimePassed`; None when nothing can expire."""
         due = self._deadlines.next_deadline() if self._deadlines.entries else None
-        for hook in self._features.next_deadline:
-            if (other := hook()) is not None and (due is None or other < due):
+        for waits, hook in self._features.next_deadline:
+            if waits and (other := hook()) is not None and (due is None or other < due):
                 due = other
         return due
 

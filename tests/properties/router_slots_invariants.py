@@ -7,7 +7,7 @@ from collections import Counter
 from router_service.core import balancers
 from router_service.core.calls import Reserve
 from router_service.core.events import RouterTimePassed
-from router_service.core.queueing.reservations import constraint_of
+from router_service.core.queueing.run_queues import constraint_of
 from router_service.core.replicas.replica import RoutedReplica
 from router_service.core.runs import Caller
 from tests.properties.router_slots_model import RouterSlotsModel

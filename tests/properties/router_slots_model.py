@@ -38,7 +38,7 @@ from router_service.core.features.slot_operations import (
 )
 from router_service.core.life import RUN_LIFE
 from router_service.core.limits.capacity import ReportedCapacity
-from router_service.core.queueing.reservations import constraint_of
+from router_service.core.queueing.run_queues import constraint_of
 from router_service.core.replicas.replica import RoutedReplica
 from router_service.core.rosters import ReplicaKey, RosterVersion, TableRoster
 from router_service.core.routing_table import BackendRoute, EndpointRoute, ReplicaRoute, RoutingTable

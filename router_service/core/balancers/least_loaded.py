@@ -51,8 +51,17 @@ class LeastLoaded(Generic[CandidateT]):
         self._own[replica] = own
         if replica.capacity.others > 0:
             self._shared = SHARED_PICKS
-        if replica.free > 0:
-            self._enter(replica, first=has_ended_some and self._shared > 0)
+        if replica.limit <= own:
+            return
+        load = replica.load
+        level = self._levels.get(load)
+        if level is None:
+            level = self._levels[load] = OrderedDict()
+            heappush(self._order, load)
+        level[replica] = None
+        if has_ended_some and self._shared > 0:
+            level.move_to_end(replica, last=False)
+        self._level_of[replica] = level
 
     def pick(self) -> CandidateT | None:
         """See `Balancer.pick`."""
@@ -65,14 +74,3 @@ class LeastLoaded(Generic[CandidateT]):
                 return next(iter(level))
             del self._levels[heappop(order)]
         return None
-
-    def _enter(self, replica: CandidateT, *, first: bool) -> None:
-        load = replica.load
-        level = self._levels.get(load)
-        if level is None:
-            level = self._levels[load] = OrderedDict()
-            heappush(self._order, load)
-        level[replica] = None
-        if first:
-            level.move_to_end(replica, last=False)
-        self._level_of[replica] = level

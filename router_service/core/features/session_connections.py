@@ -5,7 +5,7 @@ Owner: the scheduler.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import partial
 from typing import Final
 
@@ -55,6 +55,11 @@ class Acknowledgements(Feature):
         self.join_by: float | None = None
         """When those wait no longer, monotonic seconds; None if none joins. To be read."""
 
+    @property
+    def waits(self) -> Collection[object]:
+        """Replicas that join."""
+        return self._joining
+
     # -- sessions --------------------------------------------------------------------------------------------------
 
     def connected(self, caller: Caller, _step: Step) -> None:
@@ -101,7 +106,9 @@ class Acknowledgements(Feature):
         if len(self._numbers) > MAX_NAMED:
             del self._numbers[next(iter(self._numbers))]
         step.commands += [NameRoster(caller, version) for caller in self._connected.values()]
-        self._joining = {replica: self._joining.get(replica, self._newest) for replica in joining}
+        numbers = {replica: self._joining.get(replica, self._newest) for replica in joining}
+        self._joining.clear()
+        self._joining.update(numbers)
         if not joining:
             self._lagging.clear()
             self.join_by = None

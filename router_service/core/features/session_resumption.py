@@ -14,7 +14,7 @@ Owner: the scheduler.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
@@ -139,6 +139,11 @@ class Resumptions(Feature):
         self.asking: dict[tuple[str, int], tuple[SessionConnection, Resumption]] = {}
         """By session id and epoch, in the order in which they give up."""
 
+    @property
+    def under_way(self) -> Collection[object]:
+        """Sessions that were connected elsewhere before."""
+        return self._by_session
+
     # -- clients ---------------------------------------------------------------------------------------------------
 
     def connected(self, caller: Caller, step: Step) -> None:
@@ -180,7 +185,7 @@ class Resumptions(Feature):
         resumption = self._by_session.get(caller.session)
         return caller.session.is_suspended or (resumption is not None and not resumption.is_over)
 
-    def begins(self, run: RouterRun, step: Step) -> bool:
+    def follows(self, run: RouterRun, step: Step) -> bool:
         """Takes the run, if it was sent before or has to wait behind one that was."""
         if run.session is None or (resumption := self._by_session.get(run.session)) is None:
             return False

@@ -7,6 +7,7 @@ Owner: the scheduler.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from functools import partial
 from math import inf
 
@@ -32,6 +33,13 @@ class ShadowCopies(Feature):
         self._chance = chance
         self._no_caller = Caller(Window(0, 0))
         """The caller of all copies: their outcomes are delivered to no client."""
+        self._copied: set[str] = set()
+        """Endpoints with shadows, in the newest table."""
+
+    @property
+    def under_way(self) -> Collection[object]:
+        """The endpoints with shadows."""
+        return self._copied
 
     @property
     def copies(self) -> int:
@@ -53,6 +61,11 @@ class ShadowCopies(Feature):
             copy.caller, copy.session, copy.shadow_of, copy.tenant = self._no_caller, None, name, None
             step.then(partial(self._send, copy))
         return False
+
+    def table_changed(self, _step: Step) -> None:
+        """Endpoints may have got shadows, or have lost theirs."""
+        self._copied.clear()
+        self._copied.update(name for name, route in self._intake.topology.table.endpoints.items() if route.shadows)
 
     def _send(self, copy: RouterRun, step: Step) -> None:
         """Sends the calls for which a slot is free; drops the rest."""

@@ -14,7 +14,7 @@ Owner: the scheduler, which pumps afterwards.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from math import inf
@@ -28,7 +28,7 @@ from router_service.core.events import SlotAbandoned
 from router_service.core.features.slot_requests import Lease, RequestedSlot, Requests, RoutedSlots
 from router_service.core.life import RunEvent
 from router_service.core.lifecycle.cancellation import EarlyEnds
-from router_service.core.lifecycle.feature import Feature
+from router_service.core.lifecycle.feature import ALWAYS, Feature
 from router_service.core.lifecycle.intake import RoutingIntake
 from router_service.core.replicas.replica import RoutedReplica
 from router_service.core.rosters import ReplicaKey
@@ -152,6 +152,16 @@ class RoutedSlotOperations(Feature):
         self.requests = Requests()
         self.routed = RoutedSlots()
 
+    @property
+    def under_way(self) -> Collection[object]:
+        """Callers in whose names reservations are made that several may wait for."""
+        return self.requests.pending
+
+    @property
+    def waits(self) -> Collection[object]:
+        """Reservations, leases and operations do, each in a place of its own."""
+        return ALWAYS
+
     # -- how they begin ----------------------------------------------------------------------------------------------
 
     def find(self, caller: Caller, request_id: str, wish: RequestedSlot, timeout_s: float, step: Step) -> Caller | None:
@@ -270,8 +280,6 @@ class RoutedSlotOperations(Feature):
     def concluded(self, step: Step) -> None:
         """Copies the outcome of a reservation that several callers wait for to each of them."""
         pending = self.requests.pending
-        if not pending:
-            return
         commands: list[RouterCommand] = []
         for command in step.commands:
             if not isinstance(command, DeliverSlot | DeliverFailure) or command.caller not in pending:

@@ -29,7 +29,7 @@ class StoppingLanes(Feature):
         self._outcomes = outcomes
         self._ends = ends
 
-    def begins(self, run: RouterRun, step: Step) -> bool:
+    def follows(self, run: RouterRun, step: Step) -> bool:
         """Fails a run behind a failure."""
         if run.options.stop_generation and run.is_behind_failure:
             self._outcomes.fail_waiting(run, failures.PREDECESSOR_FAILED, step)

@@ -22,7 +22,7 @@ class Streaming(Feature):
     def __init__(self, outcomes: CallerOutcomes) -> None:
         self._outcomes = outcomes
 
-    def answered(self, event: RunsCompleted, step: Step) -> None:
+    def yielded(self, event: RunsCompleted, step: Step) -> None:
         """Hands values to their callers; a run id appears once for each. A value that is too large ends its call."""
         replica = event.replica
         for ids, payloads, content_type in event.values or ():

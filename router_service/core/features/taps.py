@@ -1,7 +1,6 @@
 """Taps: callers that watch the calls of one endpoint as they end.
 
-Purpose: when calls get their outcomes, one look at `is_used` per slice shows whether anyone taps; all other work is
-done only then. Calls are not changed.
+Purpose: shows calls as they get their outcomes, at no cost while there is no tap. Calls are not changed.
 Invariants: reservations, other operations on slots, copies for shadows, and results that were fetched a second time are
 not shown. Calls and payload bytes that wait in a tap are bounded; those that do not fit, or arrive too quickly, are
 counted.
@@ -10,7 +9,7 @@ Owner: the scheduler fills taps; the shell makes a tap and takes from it, on the
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -126,12 +125,14 @@ class OpenTaps(Feature):
         """`chance` draws uniformly from [0, 1)."""
         self._chance = chance
         self._by_endpoint: dict[str, list[CallTap]] = {}
-        self.is_used = False
-        """Whether there is any."""
+
+    @property
+    def under_way(self) -> Collection[object]:
+        """The endpoints that callers watch."""
+        return self._by_endpoint
 
     def opened(self, event: TapOpened, _step: Step) -> None:
         self._by_endpoint.setdefault(event.tap.wish.endpoint, []).append(event.tap)
-        self.is_used = True
 
     def closed(self, event: TapClosed, _step: Step) -> None:
         endpoint = event.tap.wish.endpoint
@@ -140,14 +141,11 @@ class OpenTaps(Feature):
             self._by_endpoint[endpoint] = left
         else:
             self._by_endpoint.pop(endpoint, None)
-        self.is_used = bool(self._by_endpoint)
 
     def completed(
         self, sent: Sent, lo: int, count: int, payloads: Sequence[Payload] | None, content_type: str, step: Step
     ) -> None:
         """Shows calls that ended well."""
-        if not self.is_used:
-            return
         now = step.now
         for tap in self._wanted_by(sent.run):
             for at in self._drawn(tap, count, now):
@@ -162,8 +160,6 @@ class OpenTaps(Feature):
 
     def failed(self, run: RouterRun, begin: int, count: int, failure: Failure, sent: Sent | None, step: Step) -> None:
         """Shows calls that failed."""
-        if not self.is_used:
-            return
         now = step.now
         for tap in self._wanted_by(run):
             for at in self._drawn(tap, count, now):

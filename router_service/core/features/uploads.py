@@ -11,7 +11,7 @@ Owner: the scheduler.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Collection, Hashable, Iterable, Iterator
 from functools import partial
 from math import inf
 from typing import Generic, TypeVar
@@ -295,10 +295,13 @@ class Uploads(Feature):
         self._outcomes = outcomes
         self._submissions = submissions
 
+    @property
+    def under_way(self) -> Collection[object]:
+        """Callers of which payloads are arriving."""
+        return self.held.lines
+
     def arrives(self, run: RouterRun, step: Step) -> bool:
         """Whether the run waits for payloads, or fails because there is no room for them."""
-        if not (self.held.lines or type(run.payloads[0]) is Announced):
-            return False
         if failure := self.held.refuse(run):
             self._outcomes.fail_waiting(run, failure, step)
             return True

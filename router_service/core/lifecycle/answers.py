@@ -54,8 +54,9 @@ class Answers:
         outcomes, observe = self._outcomes, backend.counts.replica_time.observe
         ended_well = backend.counts.ended.well
         is_heard = backend.hooks is not None
-        for hook in self._features.answered:
-            hook(event, step)
+        if event.values:
+            for hook in self._features.yielded:
+                hook(event, step)
         service_time = backend.account.service_time
         for ids, received, content_type in event.results:
             payloads = received

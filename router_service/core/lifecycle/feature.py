@@ -2,13 +2,14 @@
 
 Purpose: the way of a call knows no feature; it runs through the hooks that features have registered, in a fixed order
 (`scheduler.Parts`).
-Invariants: a method that a feature does not override costs nothing. A hook decides within the step that it is given.
+Invariants: a method that a feature does not override costs nothing; nor does a hook of each call while its
+feature has nothing under way (`Feature.under_way`). A hook decides within the step that it is given.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Final, TypeVar
 
 from router_service.core.commands import Step
 from router_service.core.events import RunsCompleted
@@ -17,9 +18,26 @@ from router_service.core.runs import Caller, RouterRun, Sent
 from slotmesh.errors import Failure
 from slotmesh.streams.chunks import Payload
 
+ALWAYS: Final = (True,)
+"""Under way in features that look at each call."""
+
 
 class Feature:
     """A feature that needs nothing."""
+
+    @property
+    def under_way(self) -> Collection[object]:
+        """What the feature has under way, always the same object: while it is empty, no hook of a call is called.
+
+        These are `arrives` (but for payloads that are announced), `follows`, `begins`, `completed`, `failed` and
+        `concluded`.
+        """
+        return ALWAYS
+
+    @property
+    def waits(self) -> Collection[object]:
+        """Likewise: while it is empty, the feature has no `next_deadline`."""
+        return self.under_way
 
     def arrives(self, _run: RouterRun, _step: Step) -> bool:
         """A run was submitted. Returns whether the feature keeps it for now, or has ended it."""
@@ -32,12 +50,16 @@ class Feature:
     def resent(self, _run: RouterRun) -> None:
         """A run was submitted that an earlier connection of its session has sent. Its payload may be under way."""
 
+    def follows(self, _run: RouterRun, _step: Step) -> bool:
+        """As `begins`, and before it, for runs of sessions and of lanes that stop: earlier calls may matter to them."""
+        return False
+
     def begins(self, _run: RouterRun, _step: Step) -> bool:
         """The run is complete and its turn has come: it is routed next. Returns as `arrives` does."""
         return False
 
-    def answered(self, _event: RunsCompleted, _step: Step) -> None:
-        """A replica has sent a frame; its outcomes are delivered next."""
+    def yielded(self, _event: RunsCompleted, _step: Step) -> None:
+        """A replica has sent a frame with values; its outcomes are delivered next."""
 
     def completed(
         self, _sent: Sent, _lo: int, _count: int, _payloads: Sequence[Payload] | None, _type: str, _step: Step
@@ -94,13 +116,14 @@ class Features:
     def register(self, features: Iterable[Feature]) -> None:
         """These are all features there are."""
         features = tuple(features)
-        self.arrives = _overridden(Feature.arrives, [each.arrives for each in features])
+        self.arrives = _per_call(Feature.arrives, [(each.under_way, each.arrives) for each in features])
         self.holds_keys = _overridden(Feature.holds_keys, [each.holds_keys for each in features])
         self.resent = _overridden(Feature.resent, [each.resent for each in features])
-        self.begins = _overridden(Feature.begins, [each.begins for each in features])
-        self.answered = _overridden(Feature.answered, [each.answered for each in features])
-        self.completed = _overridden(Feature.completed, [each.completed for each in features])
-        self.failed = _overridden(Feature.failed, [each.failed for each in features])
+        self.follows = _per_call(Feature.follows, [(each.under_way, each.follows) for each in features])
+        self.begins = _per_call(Feature.begins, [(each.under_way, each.begins) for each in features])
+        self.yielded = _overridden(Feature.yielded, [each.yielded for each in features])
+        self.completed = _per_call(Feature.completed, [(each.under_way, each.completed) for each in features])
+        self.failed = _per_call(Feature.failed, [(each.under_way, each.failed) for each in features])
         self.ended_early = _overridden(Feature.ended_early, [each.ended_early for each in features])
         self.overdue = _overridden(Feature.overdue, [each.overdue for each in features])
         self.connected = _overridden(Feature.connected, [each.connected for each in features])
@@ -108,10 +131,17 @@ class Features:
         self.link_opened = _overridden(Feature.link_opened, [each.link_opened for each in features])
         self.link_lost = _overridden(Feature.link_lost, [each.link_lost for each in features])
         self.table_changed = _overridden(Feature.table_changed, [each.table_changed for each in features])
-        self.next_deadline = _overridden(Feature.next_deadline, [each.next_deadline for each in features])
+        self.next_deadline = _per_call(Feature.next_deadline, [(each.waits, each.next_deadline) for each in features])
         self.expire = _overridden(Feature.expire, [each.expire for each in features])
-        self.concluded = _overridden(Feature.concluded, [each.concluded for each in features])
+        self.concluded = _per_call(Feature.concluded, [(each.under_way, each.concluded) for each in features])
 
 
 def _overridden(default: Callable[..., object], hooks: list[HookT]) -> tuple[HookT, ...]:
     return tuple(hook for hook in hooks if getattr(hook, "__func__", None) is not default)
+
+
+def _per_call(
+    default: Callable[..., object], hooks: list[tuple[Collection[object], HookT]]
+) -> tuple[tuple[Collection[object], HookT], ...]:
+    """The same, each with what has to be under way."""
+    return tuple(each for each in hooks if getattr(each[1], "__func__", None) is not default)

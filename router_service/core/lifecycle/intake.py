@@ -19,8 +19,7 @@ from router_service.core.life import QUEUED, Earlier, RunEvent, RunState
 from router_service.core.lifecycle.outcomes import CallerOutcomes
 from router_service.core.lifecycle.sender import Sender
 from router_service.core.limits.admission import Account
-from router_service.core.queueing.reservations import best_for, can_serve, constraint_of
-from router_service.core.queueing.run_queues import SuspendedRuns
+from router_service.core.queueing.run_queues import SuspendedRuns, best_for, can_serve, constraint_of
 from router_service.core.replicas.backends import RoutedBackend
 from router_service.core.replicas.replica import RoutedReplica
 from router_service.core.routing.endpoints import Partition, RoutedEndpoint, named_backend_problem

@@ -18,8 +18,8 @@ from router_service.core.events import (
 from router_service.core.lifecycle.answers import Answers
 from router_service.core.lifecycle.feature import Features
 from router_service.core.lifecycle.intake import Availability, RoutingIntake
+from router_service.core.replicas.backends import LONGEST_S
 from router_service.core.replicas.replica import RoutedReplica
-from router_service.core.replicas.retries import LONGEST_S
 from router_service.core.sampling import Chance
 from slotmesh.calls.method_outlines import MethodOutline
 

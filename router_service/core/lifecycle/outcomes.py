@@ -59,8 +59,9 @@ class CallerOutcomes:
             self._counters.copies_ended(run, count, step.now)
             return
         self._executed(sent, count, step)
-        for hook in self._features.completed:
-            hook(sent, lo, count, payloads, content_type, step)
+        for under_way, hook in self._features.completed:
+            if under_way:
+                hook(sent, lo, count, payloads, content_type, step)
         ids, begin = run.ids, sent.lo + lo
         if count != len(ids):
             ids = ids[begin : begin + count]
@@ -93,8 +94,9 @@ class CallerOutcomes:
             self._counters.copies_ended(run, count, step.now)
             return
         self._executed(sent, count, step)
-        for hook in self._features.completed:
-            hook(sent, lo, count, None, "", step)
+        for under_way, hook in self._features.completed:
+            if under_way:
+                hook(sent, lo, count, None, "", step)
         ids, size = run.ids[begin : begin + count], nbytes_of(run.payloads, begin, begin + count)
         if run.options.streaming:
             step.commands.append(DeliverDone(run.caller, ids, size))
@@ -275,8 +277,9 @@ class CallerOutcomes:
         options = run.options
         links = replica.links if replica is not None else 0
         self._counters.failed(run, failure, count, backend)
-        for hook in self._features.failed:
-            hook(run, begin, count, failure, sent, step)
+        for under_way, hook in self._features.failed:
+            if under_way:
+                hook(run, begin, count, failure, sent, step)
         if run.options.no_reply:
             step.commands.append(DeliverDone(run.caller, ids, size, replica, first, links))
         else:
@@ -298,8 +301,9 @@ class CallerOutcomes:
         if not run.unanswered:
             run.alarm = inf
             del run.caller.runs[run]
-            for hook in self._features.ended_early if run.state is ARRIVING else ():
-                hook(run, step)
+            if run.state is ARRIVING:
+                for hook in self._features.ended_early:
+                    hook(run, step)
             step.advance(run, LAST_OUTCOME)
 
 

@@ -29,6 +29,7 @@ from router_service.core.routing.endpoints import Partition, RoutedEndpoint
 from router_service.core.runs import Caller, RouterRun
 from router_service.core.tenants import TenantBook
 from slotmesh.calls.trace_context import Traces, traces_of_calls
+from slotmesh.streams.chunks import Announced
 
 
 class ColumnIntake:
@@ -128,12 +129,8 @@ class Submissions:
     def submitted(self, event: CallsSubmitted, step: Step) -> None:
         """Each batch becomes a run, and begins as soon as its payload is complete."""
         caller, endpoint, traces, now = event.caller, event.endpoint, event.traces, step.now
-        label, numbers, runs, calls = (
-            (self._counters.label(endpoint),),
-            self._numbers,
-            caller.runs,
-            self._counters.calls,
-        )
+        label, numbers, runs = (self._counters.label(endpoint),), self._numbers, caller.runs
+        calls, arrives = self._counters.calls, self._features.arrives
         for options, ids, payloads in self._sent_straight(event, step):
             run = RouterRun(next(numbers), caller, endpoint, options, ids, payloads, now)
             if traces is not None:
@@ -145,8 +142,8 @@ class Submissions:
             if run.deadline <= now:
                 self._outcomes.fail_waiting(run, failures.deadline_in_queue(run), step)
             else:
-                for hook in self._features.arrives:
-                    if hook(run, step):
+                for under_way, hook in arrives:
+                    if (under_way or type(payloads[0]) is Announced) and hook(run, step):
                         self._intake.watch(run)
                         break
                 else:
@@ -207,8 +204,12 @@ class Submissions:
 
     def begin(self, run: RouterRun, step: Step) -> None:
         """The run is complete and its turn has come: it is routed, unless a feature keeps it."""
-        for hook in self._features.begins:
-            if hook(run, step):
+        if run.session is not None or run.options.stop_generation:
+            for under_way, hook in self._features.follows:
+                if under_way and hook(run, step):
+                    return
+        for under_way, hook in self._features.begins:
+            if under_way and hook(run, step):
                 return
         self._intake.route(run, step)
 
@@ -227,8 +228,8 @@ class Submissions:
 
     def _is_held_back(self, run: RouterRun, step: Step) -> bool:
         """Whether a feature keeps the run for now, or has ended it."""
-        for hook in self._features.arrives:
-            if hook(run, step):
+        for under_way, hook in self._features.arrives:
+            if (under_way or type(run.payloads[0]) is Announced) and hook(run, step):
                 self._intake.watch(run)
                 return True
         return False

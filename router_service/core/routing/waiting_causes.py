@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from router_service.core.limits.admission import Account
-from router_service.core.queueing.reservations import constraint_of
+from router_service.core.queueing.run_queues import constraint_of
 from router_service.core.replicas.backends import RoutedBackend
 from router_service.core.replicas.replica import RoutedReplica
 from router_service.core.routing.endpoints import Partition, RoutedEndpoint

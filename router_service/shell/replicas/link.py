@@ -31,8 +31,8 @@ from router_service.core.events import (
     SessionReconciled,
     SlotOperationsAnswered,
 )
+from router_service.core.replicas.backends import LONGEST_S
 from router_service.core.replicas.replica import RoutedReplica
-from router_service.core.replicas.retries import LONGEST_S
 from router_service.core.rosters import SessionConnection
 from router_service.shell.dispatcher import Dispatcher
 from router_service.shell.replicas.channel import ArrivingResults, ExecuteCall, ReplicaChannel, Request, Response

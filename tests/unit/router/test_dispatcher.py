@@ -18,8 +18,8 @@ from router_service.core.events import (
     TableReceived,
 )
 from router_service.core.limits.capacity import ReportedCapacity
+from router_service.core.replicas.backends import FIRST_S
 from router_service.core.replicas.replica import RoutedReplica
-from router_service.core.replicas.retries import FIRST_S
 from router_service.core.rosters import SessionConnection
 from router_service.core.routing_table import BackendRoute, EndpointRoute, ReplicaRoute, RoutingTable
 from router_service.core.runs import Caller

@@ -6,8 +6,8 @@ import pytest
 
 from router_service.core.commands import RetryLink
 from router_service.core.events import LinkFailed
+from router_service.core.replicas.backends import FIRST_S, HEALTHY_S, LONGEST_S, Ejections
 from router_service.core.replicas.replica import RoutedReplica
-from router_service.core.replicas.retries import FIRST_S, HEALTHY_S, LONGEST_S, Ejections
 from tests.unit.router.world import World
 
 EACH = ("r", "life")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from router_service.core.calls import Flow, LeasedSlot
-from router_service.core.queueing.reservations import MAX_WAITING
+from router_service.core.queueing.run_queues import MAX_WAITING
 from slotmesh.errors import Executed, Failure, Reason
 from tests.unit.router.slot_world import SlotWorld, slot
 

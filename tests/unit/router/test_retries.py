@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from router_service.core.replicas.retries import FLOOR, WINDOW_S, RetryBudget
+from router_service.core.replicas.backends import FLOOR, WINDOW_S, RetryBudget
 
 
 @pytest.mark.parametrize(("answered", "asked", "granted"), [(0, 10, 3), (15, 10, 3), (20, 10, 4), (1000, 1000, 200)])

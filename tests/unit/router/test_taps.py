@@ -107,7 +107,7 @@ def test_a_tap_that_was_closed_gets_nothing_and_others_go_on() -> None:
     world.submit([2])
     world.complete("r", 2)
     assert seen(another) == []
-    assert not world.scheduler._parts.taps.is_used
+    assert not world.scheduler._parts.taps.under_way
 
 
 def test_too_many_a_second_are_counted() -> None:
