@@ -170,9 +170,8 @@ def reconcile_backend(
     """Starts missing replicas, drains those that are too many or outdated, kills hung ones, drops those that ended.
 
     Replicas that this controller did not start are left alone, unless an operator drained them: it could not replace
-    them. `owners` are the ids of replicas that own partitions; `launches`: whether this controller starts replicas;
-    `time_of_day_s`: that of `now`, Unix seconds; `give_up_after_s`: how long one that it started may be suspect;
-    `ended_calls`: by replica, if it has reported them.
+    them. `owners`: ids of replicas that own partitions; `launches`: this controller starts replicas; `time_of_day_s`:
+    Unix seconds at `now`; `give_up_after_s`: how long one that it started may be suspect; `ended_calls`: by replica.
     """
     backend = desired.backends.get(name)
     everything = [*observed.replicas(name)]
