@@ -59,6 +59,11 @@ OVERTAKEN = Failure(
     message="the session went on over a newer connection; the outcome is kept for it",
     executed=Executed.UNKNOWN,
 )
+SENT_AGAIN = Failure(
+    reason=Reason.SESSION_FENCED,
+    message="the router has sent the call again over a newer stream; its outcome goes there",
+    executed=Executed.UNKNOWN,
+)
 PASSED = Failure(
     reason=Reason.REPLICA_LOST,
     message="a link was lost while the call was on its way, and later ones of its ordering key have run since",

@@ -178,15 +178,21 @@ RecordPiece = tuple[int, int, KeptOutcome | None]
 class Taker(Generic[RunT, LinkT]):
     """A link that takes the outcomes of a record's calls from `lo` up to `hi`, which were sent on another link."""
 
-    __slots__ = ("first", "hi", "link", "lo", "record")
+    __slots__ = ("attempt", "first", "hi", "link", "lo", "record")
 
-    def __init__(self, record: Record[RunT, LinkT], lo: int, hi: int, link: LinkT, first: int) -> None:
+    def __init__(self, record: Record[RunT, LinkT], lo: int, hi: int, link: LinkT, first: int, attempt: int) -> None:
         self.record = record
         self.lo = lo
         self.hi = hi
         self.link = link
         self.first = first
         """Run id of the call at `lo` on this link."""
+        self.attempt = attempt
+        """At which the link's router asks, on the session's newest connection."""
+
+    def part(self, lo: int, hi: int) -> Taker[RunT, LinkT]:
+        """The same link for some of the calls."""
+        return Taker(self.record, lo, hi, self.link, self.first + lo - self.lo, self.attempt)
 
 
 class Record(Generic[RunT, LinkT]):
@@ -318,10 +324,7 @@ class Record(Generic[RunT, LinkT]):
         replaced = [each for each in self.takers if each.lo < taker.hi and taker.lo < each.hi]
         takers = [each for each in self.takers if each not in replaced]
         for each in replaced:
-            if each.lo < taker.lo:
-                takers.append(Taker(self, each.lo, taker.lo, each.link, each.first))
-            if taker.hi < each.hi:
-                takers.append(Taker(self, taker.hi, each.hi, each.link, each.first + taker.hi - each.lo))
+            takers += [each.part(lo, hi) for lo, hi in ((each.lo, taker.lo), (taker.hi, each.hi)) if lo < hi]
         self.takers = [*takers, taker]
         return replaced
 

@@ -199,6 +199,21 @@ class SessionTable:
                 out.append((index + at - first, index + last + 1 - first, None, 0))
         return out
 
+    @staticmethod
+    def passed(asking: RunRecord, stretches: Iterable[Stretch]) -> list[Range]:
+        """Indices, first and last, of asking calls that are pending here at a later attempt.
+
+        The router gave their link up, sent them again over another one, and the replica read the later attempt first.
+        Kept outcomes are delivered to any link: the newest one has them already.
+        """
+        found: list[Range] = []
+        for lo, hi, record, index in stretches:
+            if record is not None and record.pending:
+                for first, last in common(index, index + hi - lo - 1, _sent_after(record, asking)):
+                    pending = [each for each in record.between(first, last + 1) if each[2] is None]
+                    found += [(lo + begin - index, lo + end - 1 - index) for begin, end, _ in pending]
+        return merged(found)
+
     def lost_to(self, link: RouterPeer, stretches: Iterable[Stretch]) -> list[ReplicaRun]:
         """The runs among these calls that came on other links and wait: the router that asks on this one has lost them.
 
@@ -212,12 +227,14 @@ class SessionTable:
                 runs |= dict.fromkeys(record.runs)
         return list(runs)
 
-    def take(self, record: RunRecord, lo: int, hi: int, link: RouterPeer, first: int) -> list[RecordPiece]:
+    def take(
+        self, record: RunRecord, lo: int, hi: int, link: RouterPeer, first: int, *, attempt: int
+    ) -> list[RecordPiece]:
         """Outcomes of these calls go to this link, as those of the run ids from `first` on.
 
         Returns all outcomes that are known; pending ones follow when the calls have ended.
         """
-        taker = Taker(record, lo, hi, link, first)
+        taker = Taker(record, lo, hi, link, first, attempt)
         for replaced in record.take_over(taker):
             replaced.link.sent.pop(replaced.first, None)
         for each in record.takers:
@@ -352,3 +369,10 @@ _NOTHING = Overtaken([], [])
 
 def _count_of(entry: RunRecord | RunTaker) -> int:
     return entry.count if isinstance(entry, Record) else entry.hi - entry.lo
+
+
+def _sent_after(record: RunRecord, asking: RunRecord) -> list[Range]:
+    """Indices, first and last, of the record's calls that their router has sent at a later attempt than asking ones."""
+    if record.epoch == asking.epoch and record.attempt > asking.attempt:
+        return [(0, record.count - 1)]
+    return merged((each.lo, each.hi - 1) for each in record.takers if each.attempt > asking.attempt)

@@ -17,7 +17,7 @@ from replica_service.core.session_outcomes import bytes_of
 from replica_service.core.session_records import KeptOutcome, Mark
 from replica_service.core.session_table import SessionReport, SessionTable
 from replica_service.core.work import note_failure
-from slotmesh.calls.id_ranges import Range, common, merged
+from slotmesh.calls.id_ranges import Range, common, merged, without
 from slotmesh.errors import Executed, Failure
 
 SWEEPS = 4
@@ -96,6 +96,8 @@ class Sessions:
     def _answer_known(self, run: ReplicaRun, asking: RunRecord) -> list[ReplicaRun]:
         """Delivers kept outcomes, and joins running calls. Returns the runs of the remaining calls."""
         stretches = self._table.find(asking)
+        if passed := self._table.passed(asking, stretches):
+            return self._answer_passed(run, asking, passed)
         if not asking.recovers and (lost := self._table.lost_to(run.link, stretches)):
             self._hand_back(lost)
             stretches = self._table.find(asking)
@@ -105,7 +107,9 @@ class Sessions:
         left: list[ReplicaRun] = []
         for lo, hi, record, index in stretches:
             if record is not None:
-                pieces = self._table.take(record, index, index + hi - lo, run.link, run.first + lo)
+                pieces = self._table.take(
+                    record, index, index + hi - lo, run.link, run.first + lo, attempt=asking.attempt
+                )
                 for begin, end, outcome in pieces:
                     if outcome is not None:
                         first = run.first + lo + begin - index
@@ -114,6 +118,17 @@ class Sessions:
                 run.link.outbox.failed(run.first + lo, hi - lo, failures.EVICTED)
             else:
                 left.append(self._cut_out(run, lo, hi))
+        return left
+
+    def _answer_passed(self, run: ReplicaRun, asking: RunRecord, passed: Sequence[Range]) -> list[ReplicaRun]:
+        """Some calls of the run were sent again since, and were heard first. Returns the runs of the remaining ones."""
+        for first, last in passed:
+            run.link.outbox.failed(run.first + first, last + 1 - first, failures.SENT_AGAIN)
+        left: list[ReplicaRun] = []
+        for first, last in without(0, asking.count - 1, passed):
+            part = run.cut_out(first, last + 1)
+            if part.record is not None:
+                left += self._answer_known(part, part.record)
         return left
 
     def _cut_out(self, run: ReplicaRun, lo: int, hi: int) -> ReplicaRun:
@@ -156,12 +171,13 @@ class Sessions:
             self.ended(run, record, lo, count, Mark.DONE if run.options.no_reply else failure)
 
     def refused(self, run: ReplicaRun, record: RunRecord, lo: int, count: int, failure: Failure) -> None:
-        """Hands calls back."""
+        """Hands calls back. Links that have joined them are of the newest connection, for which nothing is fenced."""
+        joined = failures.UNHEARD if failure is failures.FENCED else failure
         run.link.outbox.refused(run.first + lo, count, failure)
         for taker in record.takers:
             begin, end = max(lo, taker.lo), min(lo + count, taker.hi)
             if begin < end:
-                taker.link.outbox.refused(taker.first + begin - taker.lo, end - begin, failure)
+                taker.link.outbox.refused(taker.first + begin - taker.lo, end - begin, joined)
         self._table.unstarted(record, lo, lo + count)
 
     def unstarted(self, record: RunRecord, lo: int, hi: int) -> None:

@@ -37,8 +37,8 @@ _SEVERAL: Final = (
     mutant(
         "a link that takes the middle of a record cuts off the calls behind it",
         REPLICA,
-        "if taker.hi < each.hi:",
-        "if False:",
+        "((each.lo, taker.lo), (taker.hi, each.hi)) if lo < hi",
+        "((each.lo, taker.lo),) if lo < hi",
         "tests/properties/test_replica_takers.py",
     ),
     mutant(
@@ -153,6 +153,27 @@ _EDGES: Final = (
 )
 
 _IDENTITIES: Final = (
+    mutant(
+        "an earlier attempt that was held up takes calls from a later one",
+        REPLICA,
+        "if record.epoch == asking.epoch and record.attempt > asking.attempt:",
+        "if False:",
+        "tests/unit/replica/test_calls_that_come_again.py",
+    ),
+    mutant(
+        "an earlier attempt that was held up takes joined calls from a later one",
+        REPLICA,
+        "for each in record.takers if each.attempt > asking.attempt)",
+        "for each in record.takers if each.attempt > asking.attempt + 9)",
+        "tests/unit/replica/test_calls_that_come_again.py",
+    ),
+    mutant(
+        "a call that its router has sent again is refused as one of an older connection",
+        "replica_service/shell",
+        "failures.UNHEARD if failure is failures.FENCED else failure",
+        "failure",
+        "tests/unit/replica/test_calls_that_moved.py",
+    ),
     mutant(
         "a session that came back stops counting when its earlier absence is over",
         ROUTER,

@@ -237,6 +237,17 @@ class StoppingMachine(MeshMachine):
         super().teardown()
 
 
+def test_frames_of_a_link_that_its_router_gave_up_take_nothing_from_the_next_link() -> None:
+    """A replica reads an earlier attempt at a call after a later one of the same router."""
+    machine = TablesMachine()
+    machine.start(troubles={"silence"}, is_lazy=True)
+    parts = ((124, 292), (212, 121), (25560, 98), (275, 148), (20936, 1), (258, 246), (39160, 218))
+    for seed, steps in parts:
+        machine.go_on(seed=seed, steps=steps)
+        machine.what_always_holds()
+    machine.teardown()
+
+
 TestLanesThatStop = pytest.mark.timeout(120)(StoppingMachine.TestCase)
 TestLanesThatStop.settings = settings(max_examples=examples(100), stateful_step_count=8, deadline=None)
 

@@ -185,7 +185,9 @@ class SessionMachine(RuleBasedStateMachine):
             at = hi
             if record is None:
                 continue
-            for begin, end, outcome in self.table.take(record, index, index + hi - lo, self.link, run.first + lo):
+            for begin, end, outcome in self.table.take(
+                record, index, index + hi - lo, self.link, run.first + lo, attempt=0
+            ):
                 for inner in range(begin, end):
                     call_id = ids[lo + inner - index]
                     if outcome is None:

@@ -26,7 +26,7 @@ def test_each_call_is_told_to_the_link_that_asked_last(
         told = [(first, 100 + at) for at in range(CALLS)]
     for number, ((lo, hi), who) in enumerate(taken):
         run_id = 1_000 * (number + 1)
-        record.take_over(Taker(record, lo, hi, links[who], run_id))
+        record.take_over(Taker(record, lo, hi, links[who], run_id, 0))
         told[lo:hi] = [(links[who], run_id + at) for at in range(hi - lo)]
     found: list[tuple[RouterPeer, int] | None] = [None] * CALLS
     for link, run_id, lo, hi in record.recipients(*asked):

@@ -14,7 +14,7 @@ from replica_service.core.session_records import Record
 from replica_service.shell.router_outbox import Outbox
 from slotmesh.calls.id_ranges import Range
 from slotmesh.codec import OCTET_STREAM
-from slotmesh.errors import Reason
+from slotmesh.errors import Executed, Reason
 from tests.support.fakes.clock import FakeClock
 from tests.support.memory_nodes import MAX_ONGOING, METHOD, ReplicaNode
 from tests.unit.replica.hosting import RememberingOutbox
@@ -40,12 +40,12 @@ class Router:
             run.record = Record(SESSION, epoch, ids_of_run, 1, attempt=attempt, recovers=False)
             self.engine.submit([run])
 
-    def send_together(self, ids: Sequence[int], key: str = "", *, recovers: bool = False) -> None:
+    def send_together(self, ids: Sequence[int], key: str = "", *, attempt: int = 0, recovers: bool = False) -> None:
         """One run. `recovers`: of calls that are here, of which only the outcomes are asked for."""
         options = ReplicaCallOptions(method=METHOD, content_type=OCTET_STREAM, ordering_key=key)
         payloads = [b"" if recovers else b"%d" % call_id for call_id in ids]
         run = ReplicaRun(self.link, next(self._ids), payloads, options, "e", 0.0)
-        run.record = Record(SESSION, 1, ids, len(ids), attempt=0, recovers=recovers)
+        run.record = Record(SESSION, 1, ids, len(ids), attempt=attempt, recovers=recovers)
         self.engine.submit([run])
 
     def results(self) -> list[bytes]:
@@ -107,6 +107,65 @@ def test_what_runs_for_a_lost_link_is_told_to_the_next_one(replica: ReplicaNode)
     replica.executor.end(running)
     assert started(replica) == []
     assert second.results() == [b"result of 1"]
+
+
+# A router that gives up a silent link sends its calls again over the next one, and may be heard there first.
+
+
+@pytest.mark.parametrize("key", ["", "key"])
+@pytest.mark.parametrize("is_waiting", [False, True], ids=["in an executor", "waiting"])
+def test_an_attempt_that_was_held_up_takes_nothing_from_the_next_one(
+    replica: ReplicaNode, key: str, *, is_waiting: bool
+) -> None:
+    other, lost, newest = Router(replica), Router(replica), Router(replica)
+    if is_waiting:
+        other.send([*range(101, 101 + MAX_ONGOING)])  # all permits are taken
+    lost.link.outbox, newest.link.outbox = held_up, outbox = RememberingOutbox(), RememberingOutbox()
+    newest.send([1], key, attempt=2)
+    lost.send([1], key, attempt=1)
+    assert started(replica).count(b"1") == 1
+    assert outbox.results_of == {1: b"result of 1"}
+    failure = held_up.failures_of[1]
+    assert (failure.reason, failure.executed) == (Reason.SESSION_FENCED, Executed.UNKNOWN)
+
+
+@pytest.mark.parametrize("recovers", [False, True], ids=["an attempt", "a question for the outcome"])
+def test_what_was_held_up_takes_no_running_call_from_the_link_that_has_joined_it(
+    replica: ReplicaNode, *, recovers: bool
+) -> None:
+    first, lost, newest = Router(replica), Router(replica), Router(replica)
+    lost.link.outbox, newest.link.outbox = held_up, outbox = RememberingOutbox(), RememberingOutbox()
+    first.send_together([1, 2, 3, 4])
+    running = replica.executor.begin(replica.executor.startable[0])
+    replica.engine.close(first.link)
+    newest.send([1], attempt=2)
+    lost.send_together([1], attempt=0 if recovers else 1, recovers=recovers)
+    assert running is not None
+    replica.executor.end(running)
+    started(replica)
+    assert outbox.results_of == {1: b"result of 1"}
+    assert held_up.failures_of[1].reason is Reason.SESSION_FENCED
+
+
+def test_only_the_calls_that_were_sent_again_are_refused_to_what_was_held_up(replica: ReplicaNode) -> None:
+    lost, newest = Router(replica), Router(replica)
+    lost.link.outbox, newest.link.outbox = held_up, outbox = RememberingOutbox(), RememberingOutbox()
+    newest.send([2], attempt=2)
+    lost.send_together([1, 2, 3], attempt=1)
+    started(replica)
+    assert outbox.results_of == {1: b"result of 2"}
+    assert held_up.results_of == {1: b"result of 1", 3: b"result of 3"}
+    assert list(held_up.failures_of) == [2]
+
+
+@pytest.mark.parametrize("recovers", [False, True], ids=["an attempt", "a question for the outcome"])
+def test_a_kept_outcome_is_told_to_whoever_asks(replica: ReplicaNode, *, recovers: bool) -> None:
+    """A router asks again for a result that its client was too slow to read, as if at a first attempt."""
+    newest, other = Router(replica), Router(replica)
+    newest.send([1], attempt=2)
+    assert started(replica) == [b"1"]
+    other.send_together([1], attempt=0 if recovers else 1, recovers=recovers)
+    assert other.results() == [b"result of 1"]
 
 
 def joined(replica: ReplicaNode, key: str = "") -> list[tuple[RouterPeer, RememberingOutbox]]:

@@ -83,7 +83,29 @@ async def test_a_call_that_had_not_begun_when_its_session_moved_was_not_cancelle
         await wait_until(lambda: outbox.order)
         assert not outbox.failures_of
         failure = outbox.refusals_of[1]
-        assert (failure.reason, failure.executed) == (Reason.SESSION_FENCED, Executed.NO)
+        assert (failure.reason, failure.executed) == (Reason.BACKEND_UNAVAILABLE, Executed.NO)
+        assert not handler.seen
+        await asyncio.wait_for(engine.idle(), 5)
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("key", ["", "k"], ids=["unkeyed", "keyed"])
+async def test_a_call_that_had_not_begun_when_its_router_sent_it_again(key: str) -> None:
+    """Its executor gives it back later. The session is where it was: the router may send the call once more."""
+    async with hosting(Handler, own_loop=True) as host:
+        engine, handler = host.engine, host.handler
+        engine.submit([host.run("block", [b"[]"], content_type=JSON)])
+        await wait_until(lambda: handler.is_blocked)
+        submit(host, "yields", key)
+        again = host.run("yields", [b'["1"]'], key=key, content_type=JSON, link=engine.open()[0])
+        again.link.outbox = outbox = RememberingOutbox()
+        again.record = Record(SESSION, 1, range(1, 2), 1, attempt=1, recovers=False)
+        engine.submit([again])
+        engine.close(host.link)
+        handler.gate.set()
+        await wait_until(lambda: outbox.order)
+        failure = outbox.refusals_of[again.first]
+        assert (failure.reason, failure.executed) == (Reason.BACKEND_UNAVAILABLE, Executed.NO)
         assert not handler.seen
         await asyncio.wait_for(engine.idle(), 5)
 
