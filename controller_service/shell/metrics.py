@@ -45,7 +45,7 @@ def observe(
     observe_gauge(
         meter, names.CONTROLLER_REVISION, lambda: {(): board.table.revision if board.table is not None else 0}
     )
-    observe_gauge(meter, names.CONTROLLER_REPLICAS, lambda: _replicas(store, state))
+    observe_gauge(meter, names.CONTROLLER_REPLICAS, lambda: replica_counts(store, state))
     observe_gauge(meter, names.CONTROLLER_REPLICAS_WANTED, lambda: _wanted(store, state, launches=launching.launches))
     observe_gauge(meter, names.CONTROLLER_CRASH_LOOPS, lambda: _crash_loops(store, state))
     observe_counter(
@@ -74,8 +74,9 @@ def observe_leadership(meter: Meter, leadership: Callable[[], LeadershipBoard | 
     observe_gauge(meter, names.CONTROLLER_STANDBYS, lambda: read(lambda it: it.standing.waiting))
 
 
-def _replicas(store: Store, state: MeshState) -> Mapping[tuple[str, str], int]:
-    counts = Counter((it.backend, it.state) for it in state.observed.incarnations())
+def replica_counts(store: Store, state: MeshState) -> Mapping[tuple[str, str], int]:
+    """Returns the number of replicas by backend and state, as operators see it: a silent one is suspect, not ready."""
+    counts = Counter((it.backend, it.shown_state) for it in state.observed.incarnations())
     backends = store.read().backends.keys() | {backend for backend, _ in counts}
     return {(name, each.name.lower()): counts[name, each] for name in backends for each in _SHOWN}
 

@@ -7,6 +7,7 @@ from typing import Any
 import grpc
 import pytest
 
+from controller_service.shell.metrics import replica_counts
 from slotmesh.v1 import controller_service_pb2 as pb
 from slotmesh.v1 import membership_service_pb2, mesh_pb2
 from slotmesh.v1.membership_service_pb2_grpc import MembershipServiceStub
@@ -101,6 +102,8 @@ async def test_silence_makes_a_replica_suspect_and_a_word_makes_it_well() -> Non
             await a.report("READY")
             await router.wait_for(lambda table: owners(table, "digits") == evenly("a"), "a's partitions")
             await wait_for_state(mesh, "a", "SUSPECT")
+            counts = replica_counts(mesh.controller.store, mesh.controller.state)
+            assert (counts["v1", "suspect"], counts["v1", "ready"]) == (1, 0)
             await a.report("READY")
             await wait_for_state(mesh, "a", "READY")
 
