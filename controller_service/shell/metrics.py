@@ -8,9 +8,10 @@ from typing import Final
 
 from opentelemetry.metrics import Meter
 
+from controller_service.core.desired.handler_code import template_of
 from controller_service.core.events import EventKind
 from controller_service.core.observed.restarts import LOOPING_AFTER
-from controller_service.core.observed.state import ReplicaState, Restarts, wanted_replicas
+from controller_service.core.observed.state import Observed, ReplicaState, wanted_replicas
 from controller_service.shell.events import EventFeed
 from controller_service.shell.leadership import LeadershipBoard
 from controller_service.shell.loops.launching import Launching
@@ -19,6 +20,7 @@ from controller_service.shell.members.router_links import RouterLinks
 from controller_service.shell.members.tables import TableBoard
 from controller_service.shell.mesh_state import MeshState
 from controller_service.store.protocol import Store
+from slotmesh.spec.model import Backend
 from slotmesh.telemetry import names
 from slotmesh.telemetry.instruments import observe_counter, observe_gauge
 
@@ -90,5 +92,13 @@ def _wanted(store: Store, state: MeshState, *, launches: bool) -> Mapping[tuple[
 
 
 def _crash_loops(store: Store, state: MeshState) -> Mapping[tuple[str], int]:
-    restarts = state.observed.restarts
-    return {(name,): int(restarts.get(name, Restarts()).streak >= LOOPING_AFTER) for name in store.read().backends}
+    """Of the present settings; the digest of a template is computed only where a replica has died soon."""
+    observed = state.observed
+    return {
+        (name,): int(name in observed.restarts and _is_looping(observed, backend))
+        for name, backend in store.read().backends.items()
+    }
+
+
+def _is_looping(observed: Observed, backend: Backend) -> bool:
+    return observed.restarts_of(backend.name, template_of(backend)).streak >= LOOPING_AFTER

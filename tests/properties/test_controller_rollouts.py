@@ -1,8 +1,9 @@
 """Rollouts, run as the reconcile loop runs them, against a world of processes and a fake clock.
 
 The model is naive: processes that start, get ready or die, and end some time after they were asked to. Whatever is
-changed, and whenever: there are never too many processes, never too few ready ones, a pause holds what there is, and
-once it is quiet all replicas run the newest settings, or those before where the newest cannot start.
+changed, and whenever: there are never too many processes, never too few ready ones, a pause holds what there is, deaths
+in a row are those of one version, and once it is quiet all replicas run the newest settings, or those before where the
+newest cannot start.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from controller_service.core.desired.handler_code import template_of
 from controller_service.core.desired.state import ChangeSet, Desired, restored
 from controller_service.core.observed import launches, transitions
-from controller_service.core.observed.state import Observed, ReplicaState
+from controller_service.core.observed.restarts import QUICK_DEATH_S
+from controller_service.core.observed.state import TEMPLATES_KEPT, Observed, ReplicaState, Restarts
 from controller_service.core.observed.transitions import Hello, ObservedReport, Transition
 from controller_service.core.reconciling.backends import DrainReplica, ForgetReplica, StartReplicas, reconcile_backend
 from controller_service.core.reconciling.rollouts import RolloutPhase, show_progress
@@ -32,8 +34,12 @@ BAD = "a:Raises"
 class RunningProcess:
     handler: str
     template: str
-    is_ready: bool = False
+    ready_at: float | None = None
     is_asked: bool = False
+
+    @property
+    def is_ready(self) -> bool:
+        return self.ready_at is not None
 
 
 class Rollouts(RuleBasedStateMachine):
@@ -44,6 +50,8 @@ class Rollouts(RuleBasedStateMachine):
         self.now = 1_000.0
         self.observed = Observed()
         self.processes: dict[str, RunningProcess] = {}
+        self.deaths: Counter[str] = Counter()
+        """Unasked, by template; since the newest long life, or since the template was taken back."""
         self.born = 0
         self.has_killed = False
         self.held: Counter[str] | None = None
@@ -111,7 +119,9 @@ class Rollouts(RuleBasedStateMachine):
     def restart_controller(self) -> None:
         """Another one takes over: it knows the store, and what runs; not for how long, nor what has died."""
         self.observed = Observed()
+        self.deaths.clear()
         for replica_id, process in self.processes.items():
+            process.ready_at = self.now if process.is_ready else None
             if process.is_asked:
                 continue  # it was told to drain, and says so
             self.see(
@@ -139,6 +149,14 @@ class Rollouts(RuleBasedStateMachine):
             assert all(there[template] == self.held[template] for template in {*there, *self.held} - {present})
             assert there.total() <= max(self.held.total(), self.wanted), "none is started, but in place of another"
 
+    @invariant()
+    def deaths_in_a_row_are_those_of_one_version(self) -> None:
+        known = self.observed.restarts.get("v1", {})
+        assert len(known) <= TEMPLATES_KEPT
+        for template, restarts in known.items():
+            assert restarts.streak <= self.deaths[template]
+            assert self.deaths[template] or restarts.not_before <= self.now, "a new version starts without delay"
+
     def teardown(self) -> None:
         if not hasattr(self, "desired"):
             return
@@ -154,7 +172,8 @@ class Rollouts(RuleBasedStateMachine):
         assert self.ready == len(self.processes) == self.wanted
         self.now += 31.0
         self.reconcile()
-        progress = show_progress(record, self.backend, self.wanted, [*self.observed.replicas("v1")], self.now)
+        replicas = [*self.observed.replicas("v1")]
+        progress = show_progress(record, self.backend, self.wanted, replicas, self.now, time_of_day_s=self.now)
         assert (progress.phase, progress.available, progress.outdated) == (RolloutPhase.COMPLETE, self.wanted, 0)
 
     # -- the loop, and the processes -----------------------------------------------------------------------------------
@@ -181,6 +200,9 @@ class Rollouts(RuleBasedStateMachine):
             step = outcome.rollout
             if step.record is not None:
                 back = () if step.goes_back_to is None else (restored(self.backend, step.goes_back_to),)
+                if back:
+                    self.observed = self.observed.with_restarts("v1", template_of(self.backend), Restarts())
+                    del self.deaths[template_of(self.backend)]
                 self.change(ChangeSet(put_rollouts=(step.record,), put_backends=back))
             for action in () if step.goes_back_to is not None else outcome.actions:
                 match action:
@@ -218,7 +240,7 @@ class Rollouts(RuleBasedStateMachine):
             self.report(replica_id, ReplicaState.FAILED)
             self.end(replica_id, failed=True)
         else:
-            process.is_ready = True
+            process.ready_at = self.now if process.ready_at is None else process.ready_at
             self.report(replica_id, ReplicaState.READY)
 
     def report(self, replica_id: str, state: ReplicaState) -> None:
@@ -232,7 +254,11 @@ class Rollouts(RuleBasedStateMachine):
         self.see(transitions.reported(self.observed, replica_id, "1" * 32, report, now=self.now))
 
     def end(self, replica_id: str, *, failed: bool) -> None:
-        del self.processes[replica_id]
+        process = self.processes.pop(replica_id)
+        if process.ready_at is not None and self.now - process.ready_at >= QUICK_DEATH_S:
+            del self.deaths[process.template]
+        elif not process.is_asked:
+            self.deaths[process.template] += 1
         self.see(launches.exited(self.observed, replica_id, "exited with status 1", failed=failed, now=self.now))
 
     def put(self, backend: Backend) -> None:

@@ -105,7 +105,7 @@ def launch_failed(
     record = replace(record, last_exit=message)
     observed = vacated(count_death(observed, record, now), record).with_replica(record)
     notice = replica_notice(EventKind.REPLICA_FAILED, record, message)
-    return Transition(observed, (notice, *loop_notices(before, observed, backend, message, now)))
+    return Transition(observed, (notice, *loop_notices(before, observed, record, message, now)))
 
 
 def given_up(observed: Observed, replica_id: str, message: str, *, now: float) -> Transition:
@@ -120,9 +120,7 @@ def given_up(observed: Observed, replica_id: str, message: str, *, now: float) -
     if known.ended_at is None and not known.is_unhealthy:
         observed = count_death(observed, known, now)
     notice = replica_notice(EventKind.REPLICA_DEAD, record, message)
-    return Transition(
-        observed.with_replica(record), (notice, *loop_notices(before, observed, record.backend, message, now))
-    )
+    return Transition(observed.with_replica(record), (notice, *loop_notices(before, observed, record, message, now)))
 
 
 def exited(
@@ -161,6 +159,4 @@ def exited(
     if known.ended_at is None and not known.is_unhealthy and not known.is_given_up:
         observed = count_death(observed, known, now, was_killed=was_killed)
     notice = replica_notice(EventKind.REPLICA_EXITED, record, f"process {known.pid} {words}")
-    return Transition(
-        observed.with_replica(record), (notice, *loop_notices(before, observed, record.backend, words, now))
-    )
+    return Transition(observed.with_replica(record), (notice, *loop_notices(before, observed, record, words, now)))

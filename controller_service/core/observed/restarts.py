@@ -1,8 +1,9 @@
-"""When the replacement of an ended replica starts, and when a backend counts as crash looping.
+"""When the replacement of an ended replica starts, and when a version of a backend counts as crash looping.
 
 Invariants: after a long life the next replica starts immediately; after short ones with growing delays, unless replicas
 that were ready were killed from outside: no handler ends by SIGKILL, so these start again soon. Deaths of one wave
-count once.
+count once. What is counted belongs to a template: a version that is new starts without delay, and a healthy replica of
+another version does not make one of its own less of a crash loop. A long life ends the row, however it ended.
 Owner: pure functions, for `transitions` and `launches`.
 """
 
@@ -24,12 +25,12 @@ LOOPING_AFTER: Final = 3
 
 
 def after_death(restarts: Restarts, replica: ObservedReplica, now: float, *, was_killed: bool = False) -> Restarts:
-    """When the next replica of the backend may start: immediately after a long life, later and later after short ones.
+    """When the next replica of the template may start: immediately after a long life, later and later after short ones.
 
     `was_killed`: by SIGKILL, and not by this controller.
     """
-    if replica.ready_at is not None and now - replica.ready_at >= QUICK_DEATH_S:
-        return Restarts(not_before=now)
+    if _has_lived_long(replica, now):
+        return Restarts()
     if replica.started_at < restarts.counted_at:
         return restarts  # of the same wave as a death that was counted
     if was_killed and replica.ready_at is not None:
@@ -39,17 +40,31 @@ def after_death(restarts: Restarts, replica: ObservedReplica, now: float, *, was
 
 
 def count_death(observed: Observed, replica: ObservedReplica, now: float, *, was_killed: bool = False) -> Observed:
-    """A replica has ended unasked, as far as it was launched."""
-    if not replica.launched or replica.is_drain_requested:
+    """A replica has ended, as far as it was launched. One that was asked to does not count, but for its long life."""
+    if not replica.launched or (replica.is_drain_requested and not _has_lived_long(replica, now)):
         return observed
-    restarts = after_death(observed.restarts.get(replica.backend, Restarts()), replica, now, was_killed=was_killed)
-    return observed.with_restarts(replica.backend, restarts)
+    backend, template = replica.backend, replica.template
+    restarts = observed.restarts_of(backend, template)
+    if any(
+        it.template == template and _has_lived_long(it, now) and (it.ready_at or 0.0) > restarts.counted_at
+        for it in observed.replicas(backend)
+        if it.ended_at is None and not it.gone
+    ):
+        restarts = Restarts()  # another one that was started since lives: the row has ended
+    return observed.with_restarts(backend, template, after_death(restarts, replica, now, was_killed=was_killed))
 
 
-def loop_notices(before: Observed, after: Observed, backend: str, how: str, now: float) -> tuple[Notice, ...]:
-    """A notice where one more wave of deaths makes, or prolongs, a crash loop. `how` the newest one has ended."""
-    restarts = after.restarts.get(backend, Restarts())
-    if restarts.streak < LOOPING_AFTER or restarts.streak <= before.restarts.get(backend, Restarts()).streak:
+def _has_lived_long(replica: ObservedReplica, now: float) -> bool:
+    return replica.ready_at is not None and now - replica.ready_at >= QUICK_DEATH_S
+
+
+def loop_notices(
+    before: Observed, after: Observed, replica: ObservedReplica, how: str, now: float
+) -> tuple[Notice, ...]:
+    """A notice where one more wave of deaths makes, or prolongs, a crash loop. `how` the replica, the newest, ended."""
+    backend, template = replica.backend, replica.template
+    restarts = after.restarts_of(backend, template)
+    if restarts.streak < LOOPING_AFTER or restarts.streak <= before.restarts_of(backend, template).streak:
         return ()
     wait_s = max(0.0, restarts.not_before - now)
     message = f"{restarts.streak} times in a row its replicas have ended soon after their start, the last one so: {how}"

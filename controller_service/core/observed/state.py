@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
+from typing import Final
 
 from controller_service.core.lineage import EarlierTable
 from controller_service.core.loads import BackendLoad
@@ -131,13 +132,18 @@ class ObservedRouter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Restarts:
-    """How eagerly a backend's replicas are started: growing intervals after quick deaths."""
+    """How eagerly replicas of one template are started: growing intervals after quick deaths."""
 
     streak: int = 0
     """Quick deaths in a row; those of one wave count once."""
     counted_at: float = float("-inf")
     not_before: float = float("-inf")
     """No start before this, seconds (monotonic)."""
+
+
+TEMPLATES_KEPT: Final = 8
+"""Templates of a backend whose restarts are remembered."""
+NO_RESTARTS: Final[Mapping[str, Restarts]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,8 +155,8 @@ class Observed:
     backend_of: BackendIndex = field(default_factory=BackendIndex)
     """Backend of each replica."""
     routers: Mapping[str, ObservedRouter] = field(default_factory=lambda: MappingProxyType({}))
-    restarts: Mapping[str, Restarts] = field(default_factory=lambda: MappingProxyType({}))
-    """By backend."""
+    restarts: Mapping[str, Mapping[str, Restarts]] = field(default_factory=lambda: MappingProxyType({}))
+    """By backend, then by template, the one whose replica died last at the end. Bounded; none after a long life."""
     scales: Mapping[str, BackendScale] = field(default_factory=lambda: MappingProxyType({}))
     """By backend whose number of replicas is chosen by its load."""
     handovers: Mapping[str, Handovers] = field(default_factory=lambda: MappingProxyType({}))
@@ -330,8 +336,22 @@ class Observed:
     def with_scales(self, scales: Mapping[str, BackendScale]) -> Observed:
         return replace(self, scales=MappingProxyType({**scales}))
 
-    def with_restarts(self, backend: str, restarts: Restarts) -> Observed:
-        return replace(self, restarts=MappingProxyType({**self.restarts, backend: restarts}))
+    def restarts_of(self, backend: str, template: str) -> Restarts:
+        return self.restarts.get(backend, NO_RESTARTS).get(template, Restarts())
+
+    def with_restarts(self, backend: str, template: str, restarts: Restarts) -> Observed:
+        """With those of a template; those of the templates whose replicas died long ago are dropped."""
+        if restarts == self.restarts_of(backend, template):
+            return self
+        others = {key: it for key, it in self.restarts.get(backend, NO_RESTARTS).items() if key != template}
+        for key in [*others][: max(0, len(others) + 1 - TEMPLATES_KEPT)]:
+            del others[key]
+        if restarts != Restarts():
+            others[template] = restarts
+        left = {name: it for name, it in self.restarts.items() if name != backend}
+        if others:
+            left[backend] = MappingProxyType(others)
+        return replace(self, restarts=MappingProxyType(left))
 
 
 def wanted_replicas(backend: Backend, observed: Observed) -> int:

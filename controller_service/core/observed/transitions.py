@@ -230,7 +230,7 @@ def reported(
     notices: tuple[Notice, ...] = ()
     if is_sick or (record.ended_at is not None and known.ended_at is None and not known.is_unhealthy):
         before, observed = observed, count_death(observed, known, now)
-        notices = loop_notices(before, observed, known.backend, _last_line(report.error), now)
+        notices = loop_notices(before, observed, known, _last_line(report.error), now)
     if record.shown_state is not known.shown_state:
         kind = EventKind[f"REPLICA_{record.shown_state.name}"]
         words = report.error or record.with_own_reason(f"at {record.address or 'no address yet'}")

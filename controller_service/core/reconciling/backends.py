@@ -17,7 +17,7 @@ from typing import Final, TypeAlias
 from controller_service.core.desired.handler_code import template_of
 from controller_service.core.desired.state import Desired
 from controller_service.core.observed.replica_groups import group_replicas, is_counted, missed_within_s
-from controller_service.core.observed.state import Observed, ObservedReplica, ReplicaState, Restarts, wanted_replicas
+from controller_service.core.observed.state import Observed, ObservedReplica, ReplicaState, wanted_replicas
 from controller_service.core.reconciling.endpoints import sooner
 from controller_service.core.reconciling.rollouts import (
     NO_CALLS,
@@ -189,7 +189,7 @@ def reconcile_backend(
     actions: list[Action] = []
     retry_after_s = sooner(rollout.again_after_s, moves.again_after_s)
     if backend is not None and moves.start > 0:
-        wait_s = observed.restarts.get(name, Restarts()).not_before - now
+        wait_s = observed.restarts_of(name, template_of(backend)).not_before - now
         if wait_s > 0.0:
             retry_after_s = sooner(retry_after_s, wait_s)
         else:

@@ -19,7 +19,7 @@ from controller_service.core.desired.handler_code import template_of
 from controller_service.core.desired.shifts import SAME
 from controller_service.core.desired.state import Desired
 from controller_service.core.observed.replica_groups import RETURN_WITHIN_S
-from controller_service.core.observed.state import Observed, ObservedReplica, Restarts, wanted_replicas
+from controller_service.core.observed.state import Observed, ObservedReplica, wanted_replicas
 from controller_service.core.reconciling.endpoints import has_failed_to_start, is_coming
 from slotmesh.spec.model import Backend, InvalidSpec, Prospect, SpecViolation, TrafficPolicy
 from slotmesh.spec.rules import show
@@ -44,7 +44,7 @@ def find_prospect(name: str, desired: Desired, observed: Observed, *, launches: 
     if not any(has_failed_to_start(it) and it.template == template for it in replicas):
         return Prospect.COMING
     # Those that were started after the newest death are tries in place of what has failed.
-    counted_at = observed.restarts.get(name, Restarts()).counted_at
+    counted_at = observed.restarts_of(name, template).counted_at
     is_first_try = any(it.template == template and it.started_at < counted_at for it in coming)
     return Prospect.COMING if is_first_try else Prospect.FAILING
 

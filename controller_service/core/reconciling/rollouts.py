@@ -50,9 +50,9 @@ def find_failure(
     """Why the rollout should stop: the failure of its new replicas, for a person; empty if none is known.
 
     Only replicas that were started with the new settings are blamed. A crash loop takes `LOOPING_AFTER` deaths in each
-    other's place, since one death may be bad luck; deaths of an earlier rollout of the same settings, which was taken
-    back, do not count. Error rates are compared with those of the old replicas, and only
-    after enough calls.
+    other's place, since one death may be bad luck. Deaths before the rollout began do not count, nor do replicas of an
+    earlier rollout of the same settings that have ended or drain. Error rates are compared with those of the old
+    replicas, and only after enough calls.
 
     `template` is theirs, `began_at` when the rollout began, seconds (monotonic); the deadline does not count for a
     rollout that is paused.
@@ -60,7 +60,10 @@ def find_failure(
     old: list[ObservedReplica] = []
     new: list[ObservedReplica] = []
     for replica in replicas:
-        (new if replica.template == template else old).append(replica)
+        if replica.template != template:
+            old.append(replica)
+        elif replica.started_at >= began_at or not (replica.gone or replica.is_drain_requested):
+            new.append(replica)
     for replica in new:
         if found := _crash_loop(replica, backend, now, began_at) or _unhealthy(replica):
             return found
@@ -328,6 +331,7 @@ def show_progress(
     replicas: Collection[ObservedReplica],
     now: float,
     *,
+    time_of_day_s: float,
     ended_calls: Mapping[str, EndedCalls] = NO_CALLS,
 ) -> RolloutProgress:
     """The rollout as operators see it."""
@@ -335,10 +339,18 @@ def show_progress(
     groups = group_replicas(replicas, backend, now)
     # Where no replica should run and none does, nothing is left to be rolled out, recorded or not.
     is_complete = present.is_complete or not (wanted or groups.current or groups.outdated or groups.ending)
-    trouble = ""
+    trouble, began_at = "", float("-inf")
+    if record is not None:  # the first rollout has no record before its end, and no earlier one
+        began_at = _began_at(begun(record, backend, time_of_day_s), now, time_of_day_s)
     if not is_complete:
         trouble = find_failure(
-            replicas, backend, present.template, now, ended_calls=ended_calls, is_paused=present.is_paused
+            replicas,
+            backend,
+            present.template,
+            now,
+            ended_calls=ended_calls,
+            began_at=began_at,
+            is_paused=present.is_paused,
         )
     return RolloutProgress(
         record=present,

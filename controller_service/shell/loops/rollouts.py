@@ -11,10 +11,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from controller_service.core.desired.handler_code import template_of
 from controller_service.core.desired.revisions import BY_CONTROLLER, ChangeOrigin, taken_back_note
 from controller_service.core.desired.state import ChangeSet, Desired, RolloutRecord, restored
 from controller_service.core.events import EventKind, Notice
-from controller_service.core.observed.state import wanted_replicas
+from controller_service.core.observed.state import Restarts, wanted_replicas
+from controller_service.core.observed.transitions import Transition
 from controller_service.core.reconciling.rollouts import EndedCalls, RolloutProgress, RolloutStep, begun, show_progress
 from controller_service.shell.changes.idempotency import answer_now, require_new
 from controller_service.shell.changes.refusals import backend_not_found, not_stored
@@ -46,7 +48,11 @@ class RolloutMemory:
         except Conflict:
             self._state.wake(Key(Concern.BACKEND, name))
             return
-        self._state.publish(_notice(record, desired.backends[name], good))
+        taken_back = desired.backends[name]
+        if good is not None:  # if it is applied again, that is a new try, which starts without delay
+            observed = self._state.observed.with_restarts(name, template_of(taken_back), Restarts())
+            self._state.apply(Transition(observed))
+        self._state.publish(_notice(record, taken_back, good))
 
 
 def _notice(record: RolloutRecord, backend: Backend, good: Backend | None) -> Notice:
@@ -118,5 +124,6 @@ class RolloutControl:
             wanted_replicas(backend, self._state.observed),
             [*self._state.observed.replicas(backend.name)],
             self._state.clock.now(),
+            time_of_day_s=self._state.clock.time_of_day(),
             ended_calls=self._ended_calls,
         )

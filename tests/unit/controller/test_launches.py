@@ -9,7 +9,7 @@ from controller_service.core.desired.state import ChangeSet, Desired
 from controller_service.core.events import EventKind
 from controller_service.core.observed import launches, transitions
 from controller_service.core.observed.restarts import FIRST_INTERVAL_S, LONGEST_INTERVAL_S, LOOPING_AFTER, QUICK_DEATH_S
-from controller_service.core.observed.state import Observed, ObservedReplica, ReplicaState
+from controller_service.core.observed.state import Observed, ObservedReplica, ReplicaState, Restarts
 from controller_service.core.observed.transitions import AttachRefused, Hello, NamesakeLives, ObservedReport
 from controller_service.core.reconciling.backends import (
     START_TIMEOUT_S,
@@ -130,10 +130,10 @@ def test_a_silent_one_is_killed_replaced_at_once_and_gone_only_when_it_was_reape
     observed = launched(observed, "b", now=107.0)
     assert (of(observed, "b").restarts, of(observed, "b").last_exit) == (1, kill.message)
     assert look(observed, 108.0).actions == ()
-    restarts = observed.restarts["v1"]
+    restarts = observed.restarts_of("v1", template_of(V1))
     observed = launches.exited(observed, "a", "was killed by SIGKILL", failed=True, now=109.0).observed
     assert observed.is_dead(of(observed).owner)
-    assert observed.restarts["v1"] == restarts, "one death"
+    assert observed.restarts_of("v1", template_of(V1)) == restarts, "one death"
     assert launched(observed, "c", now=110.0).replica("c").restarts == 0, "and one place"  # type: ignore[union-attr]
 
 
@@ -184,8 +184,8 @@ def test_a_crash_loop_is_slowed_recognised_and_told_with_its_last_words() -> Non
         observed = transition.observed
         assert of(observed, name).last_output == "ValueError: no model"
         told.append([it.message for it in transition.notices if it.kind is EventKind.BACKEND_CRASH_LOOPING])
-        waits.append(observed.restarts["v1"].not_before - (now + 1.0))
-        now = observed.restarts["v1"].not_before
+        waits.append(observed.restarts_of("v1", template_of(V1)).not_before - (now + 1.0))
+        now = observed.restarts_of("v1", template_of(V1)).not_before
     assert waits == [min(LONGEST_INTERVAL_S, FIRST_INTERVAL_S * 2**number) for number in range(8)]
     assert [bool(each) for each in told] == [number + 1 >= LOOPING_AFTER for number in range(8)]
     words = "3 times in a row its replicas have ended soon after their start, the last one so: exited with status 1"
@@ -203,7 +203,7 @@ def test_replicas_that_somebody_kills_are_soon_replaced_however_often() -> None:
             observed, name, "was killed by SIGKILL", failed=True, now=now + 1.0, was_killed=True
         )
         observed = transition.observed
-        assert observed.restarts["v1"].not_before <= now + 1.0 + FIRST_INTERVAL_S
+        assert observed.restarts_of("v1", template_of(V1)).not_before <= now + 1.0 + FIRST_INTERVAL_S
         assert not [it for it in transition.notices if it.kind is EventKind.BACKEND_CRASH_LOOPING]
         now += 2.0
 
@@ -217,7 +217,7 @@ def test_one_that_is_killed_before_it_was_ready_is_one_of_a_crash_loop() -> None
             observed, f"r-{number}", "was killed by SIGKILL", failed=True, now=now + 1.0, was_killed=True
         ).observed
         now += 100.0
-    assert observed.restarts["v1"].streak == LOOPING_AFTER
+    assert observed.restarts_of("v1", template_of(V1)).streak == LOOPING_AFTER
 
 
 def test_a_long_life_ends_a_crash_loop() -> None:
@@ -225,7 +225,7 @@ def test_a_long_life_ends_a_crash_loop() -> None:
     observed = launches.exited(observed, "a", "exited with status 1", failed=True, now=1.0).observed
     observed = ready(launched(observed, "b", now=2.0), "b", now=2.0)
     observed = launches.exited(observed, "b", "was killed by SIGSEGV", failed=True, now=2.0 + QUICK_DEATH_S).observed
-    assert (observed.restarts["v1"].streak, observed.restarts["v1"].not_before) == (0, 2.0 + QUICK_DEATH_S)
+    assert observed.restarts_of("v1", template_of(V1)) == Restarts()
 
 
 def test_how_a_process_has_ended_stands_beside_its_own_reason_also_for_the_one_in_its_place() -> None:

@@ -131,11 +131,34 @@ def test_calls_that_fail_more_often_than_at_old_replicas_take_it_back(
     assert (step.goes_back_to is not None) is is_bad
 
 
+@pytest.mark.parametrize(
+    "earlier",
+    [
+        {"is_drain_requested": True, "state": ReplicaState.DRAINING},
+        {"is_drain_requested": True, "is_unhealthy": True, "error": "no"},
+        {"gone": True, "reaped": True},
+    ],
+)
+def test_what_an_earlier_rollout_of_the_same_settings_has_left_does_not_count(earlier: dict[str, Any]) -> None:
+    began_at = NOW - 10.0  # 10 s after `since_s`
+    calls: Any = {"before": EndedCalls(100, 100), "a": EndedCalls(MIN_CALLS, 0)}
+    of_before = replica("before", **{**earlier, "started_at": began_at - 1.0})
+    assert look(of_before, replica("a"), **calls).goes_back_to is None
+    shown = show_progress(RECORD, NEW, 3, [of_before], NOW, time_of_day_s=60.0, ended_calls=calls)
+    assert (shown.phase, shown.trouble) == (RolloutPhase.PROGRESSING, "")
+    again = show_progress(
+        replace(RECORD, template="t"), NEW, 3, [of_before], NOW, time_of_day_s=60.0, ended_calls=calls
+    )
+    assert again.trouble == "", "it begins now"
+    assert look(replica("before", **earlier), replica("a"), **calls).goes_back_to == OLD, "of this rollout"
+    assert look(replica("before", started_at=began_at - 1.0), **calls).goes_back_to == OLD, "it serves again"
+
+
 def test_what_is_complete_or_has_nothing_to_go_back_to_stays() -> None:
     dead = replica("a", **DEAD, **in_place_of(9))
     assert look(dead, record=replace(RECORD, is_complete=True)) == RolloutStep()
     assert look(dead, record=replace(RECORD, good=None)).goes_back_to is None
-    shown = show_progress(replace(RECORD, good=None), NEW, 3, [dead], NOW)
+    shown = show_progress(replace(RECORD, good=None), NEW, 3, [dead], NOW, time_of_day_s=60.0)
     assert shown.phase is RolloutPhase.FAILING
     assert "ValueError: no" in shown.trouble
 

@@ -8,7 +8,7 @@ import pytest
 
 from controller_service.core.observed import launches, transitions
 from controller_service.core.observed.replicas import EXITS_KEPT
-from controller_service.core.observed.state import Observed, ObservedReplica, ReplicaState, Restarts
+from controller_service.core.observed.state import Observed, ObservedReplica, ReplicaState
 from controller_service.core.observed.transitions import AttachRefused, Hello, NamesakeLives, ObservedReport
 from controller_service.core.partitions import Incarnation
 
@@ -101,7 +101,7 @@ def test_last_words_are_read_after_the_end_was_seen() -> None:
 
 
 def starts_after(observed: Observed) -> float:
-    return observed.restarts["v1"].not_before
+    return observed.restarts_of("v1", "t").not_before
 
 
 def test_intervals_grow_from_half_a_second_to_thirty_and_fall_after_a_long_life() -> None:
@@ -115,7 +115,7 @@ def test_intervals_grow_from_half_a_second_to_thirty_and_fall_after_a_long_life(
 
     observed = reported(attached(A, launched(observed, now=now)), READY, now=now)
     observed = launches.exited(observed, "a", "died", failed=True, now=now + 10.0).observed
-    assert observed.restarts["v1"] == Restarts(not_before=now + 10.0)
+    assert not observed.restarts
 
 
 def test_deaths_of_one_wave_count_once() -> None:
@@ -124,23 +124,23 @@ def test_deaths_of_one_wave_count_once() -> None:
         observed = launches.launched(observed, f"r{number}", "v1", template="t", pid=1, now=0.0).observed
     for number in range(4):
         observed = launches.exited(observed, f"r{number}", "died", failed=True, now=1.0 + number).observed
-    assert observed.restarts["v1"].streak == 1
+    assert observed.restarts_of("v1", "t").streak == 1
     assert starts_after(observed) == 1.5
 
 
 def test_a_failure_counts_when_it_is_reported_and_not_again_when_the_process_ends() -> None:
     observed = attached(A, launched(now=0.0))
     observed = reported(observed, ObservedReport(state=ReplicaState.FAILED, error="no"), now=1.0)
-    counted = observed.restarts["v1"]
+    counted = observed.restarts_of("v1", "t")
     assert (counted.streak, counted.not_before) == (1, 1.5)
     observed = launches.exited(observed, "a", "exited with status 1", failed=True, now=1.4).observed
-    assert observed.restarts["v1"] == counted
+    assert observed.restarts_of("v1", "t") == counted
 
     # A life is as long as it said, not as long as its process took to end.
     observed = reported(attached(A, launched(now=0.0)), READY, now=0.0)
     observed = reported(observed, ObservedReport(state=ReplicaState.STOPPED), now=9.9)
     observed = launches.exited(observed, "a", "exited with status 0", failed=False, now=10.1).observed
-    assert observed.restarts["v1"].streak == 1
+    assert observed.restarts_of("v1", "t").streak == 1
 
 
 def test_what_was_asked_to_end_does_not_count() -> None:

@@ -120,11 +120,11 @@ def test_those_that_get_sick_young_are_replaced_later_and_later() -> None:
 @pytest.mark.parametrize("says_so", [True, False])
 def test_its_end_is_the_same_death_as_its_sickness(says_so: bool) -> None:
     observed = say(launched("ab", now=100.0), "a", SICK, now=101.0)
-    counted = observed.restarts["v1"]
+    counted = observed.restarts_of("v1", template_of(V1))
     if says_so:
         observed = say(observed, "a", ObservedReport(state=ReplicaState.STOPPED, unhealthy=True), now=140.0)
     observed = launches.exited(observed, "a", "exited with status 1", failed=True, now=141.0).observed
-    assert observed.restarts["v1"] == counted
+    assert observed.restarts_of("v1", template_of(V1)) == counted
     assert [it for it in look(desired(), observed, 142.0).actions if isinstance(it, ForgetReplica)]
 
 
