@@ -110,7 +110,8 @@ def root_of(handler: str) -> HandlerRoot | None:
     """The root of `MODULE:NAME`."""
     parts = handler.partition(":")[0].split(".")
     PathFinder.invalidate_caches()
-    places: list[str] | None = [it or str(Path.cwd()) for it in sys.path]
+    # Replicas import from the working directory first, whether this process does (`python -P` does not).
+    places: list[str] | None = [str(Path.cwd()), *(it or str(Path.cwd()) for it in sys.path)]
     spec: ModuleSpec | None = None
     for depth in range(1, len(parts) + 1):
         if places is None:

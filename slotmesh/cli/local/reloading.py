@@ -166,16 +166,15 @@ class Reloader:
         for handler in dict.fromkeys(it.handler for it in backends):
             await check_handler(handler, self._parent)
         names = {it.name for it in backends}
-        old = [it for it in (await operator.members()).replicas if it.backend in names and it.state not in ENDED]
-        count = f"{len(old)} {'replica is' if len(old) == 1 else 'replicas are'} replaced"
         what = "a proto, or what is generated of it," if is_of_protos else "the module"
-        self._tell(f"{', '.join(sorted(names))}: {what} has changed, {count}")
-        await operator.apply_file(unnamed(Mesh(backends=tuple(backends))), force=True)
-        for replica in old:
-            try:
-                await operator.drain(replica.replica_id)
-            except ReplicaNotFound:
-                continue  # it has ended meanwhile
+        self._tell(f"{', '.join(sorted(names))}: {what} has changed, its replicas are replaced")
+        applied = await operator.apply_file(unnamed(Mesh(backends=tuple(backends))), force=True)
+        # Code that no snapshot has, as that of an ignored file, is no other version: no rollout brings it.
+        as_before = names.difference(applied.rolling)
+        for replica in (await operator.members()).replicas:
+            if replica.backend in as_before and replica.state not in ENDED:
+                with suppress(ReplicaNotFound):  # it has ended meanwhile
+                    await operator.drain(replica.replica_id)
 
     async def _compile_again(self, operator: Operator) -> None:
         """Has routers serve what the protos say now."""
@@ -193,10 +192,8 @@ class Reloader:
         self._wanted = mesh = load_runnable(file)
         # From now on: a module that cannot be imported yet may be mended, or come.
         self._changes.watch(self._watched(mesh))
-        known = {it.handler for it in self._mesh.backends}
         for handler in dict.fromkeys(it.handler for it in mesh.backends):
-            if handler not in known:
-                await check_handler(handler, self._parent)
+            await check_handler(handler, self._parent)  # known ones, too: what their files are now is applied
         applied = await operator.apply_file(unnamed(mesh), force=True)
         gone = set(subjects_of(self._mesh)) - set(subjects_of(mesh))
         for subject in sorted(gone, reverse=True):

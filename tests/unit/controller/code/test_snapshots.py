@@ -298,3 +298,17 @@ def test_a_file_that_was_added_is_refused_and_goes_with_the_next_apply(kind: str
     assert not (files / path).is_symlink()
     assert not (files / path).exists()
     _checked(files.parent)
+
+
+def test_the_working_directory_is_looked_at_first_as_replicas_do_whatever_path_the_controller_has(
+    project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    (elsewhere / "shop").mkdir(parents=True)
+    (elsewhere / "shop" / "app.py").write_text("class Shop: ...")
+    monkeypatch.setattr(sys, "path", [str(elsewhere), *(it for it in sys.path if it not in {"", str(project.root)})])
+    monkeypatch.chdir(project.root)
+    found = project.code()
+    assert found.code
+    monkeypatch.chdir(elsewhere)
+    assert project.code().code not in {"", found.code}
