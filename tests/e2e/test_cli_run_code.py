@@ -112,5 +112,5 @@ async def _logs(mesh: MeshRun, text: str, times: int = 1) -> bool:
 
 
 async def _answer(mesh: MeshRun, wanted: str) -> bool:
-    found = await asyncio.gather(answers(mesh, "app"), answers(mesh, "named"))
-    return found == [{wanted}, {wanted}]
+    app, named = await asyncio.gather(answers(mesh, "app"), answers(mesh, "named"))
+    return app == named == {wanted}

@@ -8,6 +8,7 @@ import pytest
 
 from slotmesh.cli.operator import Operator
 from slotmesh.spec.model import Backend, Endpoint, Mesh, TrafficPolicy
+from tests.support.controllers import eventually
 from tests.support.mesh import started_mesh
 
 pytestmark = pytest.mark.long
@@ -23,6 +24,11 @@ async def test_what_was_changed_is_in_force_again(tmp_path: Path) -> None:
         async with Operator.at(mesh.controller_address) as operator:
             other = Backend(name="other", handler=HANDLER, num_replicas=1)
             await operator.apply(Mesh(backends=(other,), endpoints=(Endpoint(name="Whoami", traffic=POLICY),)))
+
+            async def has_moved() -> bool:
+                return (await operator.endpoint("Whoami")).traffic == POLICY
+
+            await eventually(has_moved, what="traffic moves once the new backend is ready", timeout=60.0)
         await mesh.wait_for_replicas(3)
         before = await mesh.members()
         await mesh.kill_replica()
