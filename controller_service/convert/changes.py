@@ -125,7 +125,7 @@ def reply_of(kind: type[ReplyT], revision: int, plan: Plan) -> ReplyT:
 def _rolled_back(revision: int, plan: Plan) -> pb.RollbackResponse:
     return pb.RollbackResponse(
         revision=revision,
-        rolled_back_to=plan.restores or revision,
+        rolled_back_to=revision if plan.restores is None else plan.restores,
         created=plan.created,
         updated=plan.updated,
         deleted=plan.deleted,

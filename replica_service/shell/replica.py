@@ -146,7 +146,9 @@ class HostedReplica:
     @property
     def _end_reason(self) -> str:
         """Why the replica ends, as text for operators; empty while it does not."""
-        return UNCONSTRUCTED if self.state is State.FAILED else self.stop_asked.reason
+        if self.state is not State.FAILED:
+            return self.stop_asked.reason
+        return ": ".join((UNCONSTRUCTED, *self._error.strip().splitlines()[-1:]))
 
     @property
     def newest_epoch(self) -> int:

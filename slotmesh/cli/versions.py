@@ -12,20 +12,22 @@ from slotmesh.spec.model import CODE
 from slotmesh.v1 import controller_service_pb2 as pb
 
 _DIGEST_CHARS: Final = 8
-_MOST_REVISIONS: Final = 200
+MOST_REVISIONS: Final = 200
 """As many as a controller keeps."""
 VersionTimes: TypeAlias = Mapping[str, str]
-"""The local time at which a version that is named after its code was applied first, as far as the history goes back."""
+"""The local time at which a version that is named after its code was applied first, unless that is not known."""
 NO_TIMES: Final[VersionTimes] = MappingProxyType({})
 
 
 def version_times(revisions: Iterable[pb.ConfigurationRevision]) -> VersionTimes:
-    """`revisions`: newest first."""
+    """`revisions`: newest first, all that are kept. A version that is replaced before one applies it is older."""
     times: dict[str, str] = {}
     for revision in revisions:
         for change in revision.changes:
             if change.version.startswith(CODE) and revision.HasField("time"):
                 times[change.version] = local_time(revision, "time")
+        for change in revision.changes:
+            times.pop(change.previous_version, None)  # it was applied in an earlier revision
     return times
 
 
@@ -41,4 +43,4 @@ async def times_for(operator: Operator, applied: pb.ApplyMeshResponse) -> Versio
     """The times of the versions that a change names, if any is named after its code."""
     if not any(it.field == "version" and CODE in it.before + it.after for it in applied.fields):
         return NO_TIMES
-    return version_times(await operator.revisions(_MOST_REVISIONS))
+    return version_times(await operator.revisions(MOST_REVISIONS))

@@ -126,6 +126,8 @@ async def test_going_back_makes_a_new_revision_with_the_old_configuration(mesh: 
     record = (await revisions(mesh)).revisions[0]
     assert (record.revision, record.note) == (done.revision, f"rollback to revision {first}")
 
+    start = await mesh.operator.Rollback(pb.RollbackRequest(revision=0, dry_run=True))
+    assert (start.rolled_back_to, sorted(start.deleted)) == (0, ["backend/v1", "backend/v2", "endpoint/e"])
     # The newest change is undone: the rollback itself.
     undone = await mesh.operator.Rollback(pb.RollbackRequest())
     assert undone.rolled_back_to == newest

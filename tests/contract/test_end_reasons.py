@@ -67,7 +67,9 @@ async def test_a_replica_whose_handler_cannot_be_constructed_reports_that_beside
         with pytest.raises(CannotStart):
             await replica.task
         last = fake.attachments[-1].reports[-1]
-        assert (last.state, last.end_reason) == (FAILED, "its handler could not be constructed")
+        assert last.state == FAILED
+        assert last.end_reason.startswith("its handler could not be constructed: ")
+        assert last.end_reason.endswith("no model here"), "the next replica in its place has this error in its reason"
         assert "no model here" in last.error
 
 

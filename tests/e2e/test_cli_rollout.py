@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from contextlib import AsyncExitStack
+from pathlib import Path
 
 import pytest
 
@@ -19,7 +20,7 @@ async def rollout(mesh: Controlled, *arguments: str) -> Said:
     return await slotmesh("rollout", *arguments, env={"SLOTMESH_ADDRESS": mesh.controller.address})
 
 
-async def test_it_is_shown_waited_for_held_and_undone() -> None:
+async def test_it_is_shown_waited_for_held_and_undone(tmp_path: Path) -> None:
     async with running_controller(launches=True) as mesh, AsyncExitStack() as stack:
         await first(mesh, stack)
         assert (await rollout(mesh, "pause", "v1")).status == 0
@@ -40,6 +41,14 @@ async def test_it_is_shown_waited_for_held_and_undone() -> None:
         assert "complete, 2 of 2 new replicas ready" in said.out
         said = await rollout(mesh, "undo", "v1")
         assert said.status == 0
+        assert "v1: goes back to app:Old, revision " in said.out
+        env = {"SLOTMESH_ADDRESS": mesh.controller.address}
+        start = await slotmesh("rollback", "0", "--dry-run", env=env)
+        assert "would be that of revision 0, before anything was applied" in start.err
+        empty = tmp_path / "mesh.yaml"
+        empty.write_text("")
+        nothing = await slotmesh("apply", str(empty), "--dry-run", env=env)
+        assert (nothing.status, "names no backend, endpoint or route" in nothing.err) == (0, True)
         assert await handler(mesh) == "app:Old"
 
 

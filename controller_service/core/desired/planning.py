@@ -52,7 +52,7 @@ class Plan:
     """Why, for the history."""
     part_of: str = ""
     """The change that is made in several revisions, of which this is one; empty if it is a whole."""
-    restores: int = 0
+    restores: int | None = None
     """The revision whose configuration it brings back; 0: that of no earlier one."""
     fields: tuple[FieldChange, ...] = ()
     """What differs; of a merged file only."""

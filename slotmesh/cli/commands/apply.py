@@ -93,6 +93,8 @@ async def _apply(file: Path, terms: ApplyTerms, address: str) -> None:
             " To do that, name the endpoints and backends: `slotmesh delete $(slotmesh get -o name)`",
             WRONG_INPUT,
         )
+    if mesh == Mesh():
+        say(f"slotmesh: {file}: names no backend, endpoint or route: it changes nothing", err=True)
     async with Operator.at(address) as operator:
         planned = await operator.apply_file(mesh, prune=terms.prune, force=terms.force, dry_run=True)
         for line in (*difference(planned, await times_for(operator, planned)), *conflicts(planned)):

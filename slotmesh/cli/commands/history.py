@@ -22,18 +22,17 @@ from slotmesh.cli.console import (
 from slotmesh.cli.documents import local_time, message_document, word_of
 from slotmesh.cli.operator import Operator
 from slotmesh.cli.parameters import CONTROLLER, REVISION, ControllerAddress
-from slotmesh.cli.versions import VersionTimes, shown_version, version_times
+from slotmesh.cli.versions import MOST_REVISIONS, VersionTimes, shown_version, version_times
 from slotmesh.spec.writing import UNSET
 from slotmesh.v1 import controller_service_pb2 as pb
 
 
-def print_revisions(revisions: Sequence[pb.ConfigurationRevision], out: TextIO) -> None:
+def print_revisions(revisions: Sequence[pb.ConfigurationRevision], times: VersionTimes, out: TextIO) -> None:
     """Writes a row a revision, newest first. Colours only where `out` is a terminal."""
     console = console_of(out)
     if not revisions:
         console.print("nothing was changed yet")
         return
-    times = version_times(revisions)
     columns: TableColumns[pb.ConfigurationRevision] = {
         "revision": lambda it: it.revision,
         "time": lambda it: local_time(it, "time"),
@@ -69,9 +68,10 @@ def history(
     they outlive it.
     """
     form = form_of(output, as_document)
-    revisions = complete(_ask(address, most))
+    kept = complete(_ask(address, max(most, MOST_REVISIONS)))  # the first apply of a version may be far back
+    revisions = kept[:most]
     Printable(
-        table=partial(print_revisions, revisions),
+        table=partial(print_revisions, revisions, version_times(kept)),
         document=lambda: {"revisions": [*map(message_document, revisions)]},
         names=lambda: (f"{REVISION}/{it.revision}" for it in revisions),
     ).write(form)

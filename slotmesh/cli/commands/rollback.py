@@ -42,8 +42,8 @@ def rollback(
         typer.Argument(
             metavar="REVISION",
             parser=_revision,
-            help="The revision whose configuration should be again, as `slotmesh history` shows it. Without one, the"
-            " newest change is undone, all steps of a shift together.",
+            help="The revision whose configuration should be again, as `slotmesh history` shows it; 0: before anything"
+            " was applied. Without one, the newest change is undone, all steps of a shift together.",
             show_default=False,
         ),
     ] = None,
@@ -112,7 +112,11 @@ async def _roll_back(revision: int | None, terms: RollbackTerms, address: str) -
                 say(line, err=True)
         printable_change(applied, is_planned=terms.dry_run).write(terms.output)
         would = "would be" if dry_run else "is"
-        if restored != applied.revision:
+        if revision is not None:
+            restored = revision  # older controllers return another one for 0
+        if restored == 0:
+            say(f"slotmesh: the configuration {would} that of revision 0, before anything was applied", err=True)
+        elif revision is not None or restored != applied.revision:
             say(f"slotmesh: the configuration {would} that of revision {restored} again", err=True)
         else:
             say(f"slotmesh: the newest change {would} undone; changes since then stay", err=True)

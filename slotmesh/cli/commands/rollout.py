@@ -17,7 +17,9 @@ from slotmesh.cli.documents import word_of
 from slotmesh.cli.operator import Operator
 from slotmesh.cli.parameters import CONTROLLER, ControllerAddress, read_duration
 from slotmesh.cli.snapshot import is_over
+from slotmesh.cli.versions import MOST_REVISIONS, NO_TIMES, shown_version, version_times
 from slotmesh.cli.view.changes import resume_command, rollout_document, rollout_line
+from slotmesh.spec.model import is_named_by_code
 from slotmesh.units import format_duration
 from slotmesh.v1 import controller_service_pb2 as pb
 
@@ -55,7 +57,8 @@ def status(
 ) -> None:
     """Show how far the newest rollout of a backend is.
 
-    Exit status 1: it failed, or the one before it was taken back; 3: it is not complete in time.
+    Exit status 1: it failed, or the newest change was taken back, and nothing was changed since: a script that deploys
+    sees that its change is not in force, although all replicas are well. 3: it is not complete in time.
 
     Like this:
 
@@ -98,8 +101,8 @@ def undo(backend: BackendName, address: ControllerAddress = CONTROLLER) -> None:
 
     Handler, version, user_config and the like become what they were; the rest stays. It is rolled out like any change.
     """
-    revision = complete(_undo(backend, address))
-    typer.echo(f"{backend}: goes back, revision {revision}")
+    revision, version = complete(_undo(backend, address))
+    typer.echo(f"{backend}: goes back to {version}, revision {revision}")
 
 
 async def _follow(backend: str, patience: timedelta | None, address: str) -> tuple[pb.Rollout, bool]:
@@ -128,6 +131,10 @@ async def _hold(backend: str, is_paused: bool, address: str) -> None:
         await operator.hold_rollout(backend, is_paused=is_paused)
 
 
-async def _undo(backend: str, address: str) -> int:
+async def _undo(backend: str, address: str) -> tuple[int, str]:
+    """The revision, and the handler and version that are in force again."""
     async with Operator.at(address) as operator:
-        return await operator.undo_rollout(backend)
+        revision = await operator.undo_rollout(backend)
+        (it,) = await operator.rollouts(backend)
+        times = version_times(await operator.revisions(MOST_REVISIONS)) if is_named_by_code(it.version) else NO_TIMES
+        return revision, f"{it.handler} {shown_version(it.version, times)}".strip()

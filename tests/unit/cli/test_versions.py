@@ -43,7 +43,7 @@ def local(time: datetime) -> str:
 
 def printed(*revisions: pb.ConfigurationRevision) -> str:
     out = io.StringIO()
-    print_revisions(revisions, out)
+    print_revisions(revisions, version_times(revisions), out)
     return " ".join(out.getvalue().split())
 
 
@@ -53,6 +53,20 @@ def test_a_version_of_code_has_the_time_of_its_first_apply() -> None:
     assert shown_version(OLD, times) == f"01234567 (of {local(FIRST)})"
     assert shown_version(OLD) == "01234567"
     assert [shown_version(it, times) for it in ("1.2", "dist:a==1", "unset", "")] == ["1.2", "dist:a==1", "unset", ""]
+
+
+def test_a_version_that_was_applied_before_the_oldest_revision_has_no_time() -> None:
+    assert version_times(BACK[:3]) == {NEW: local(SECOND)}, "only its roll-back is there"
+    deleted = revision(5, FIRST, changed(OLD, ""))
+    again = revision(6, SECOND, changed("", OLD))
+    assert version_times((again, deleted)) == {}
+    assert "(of" not in printed(again, deleted)
+    assert version_times((revision(7, THIRD, changed(OLD, OLD, "num_replicas")),)) == {}
+
+
+def test_the_time_stays_after_roll_backs_and_new_applies() -> None:
+    later = (revision(6, THIRD, changed(OLD, NEW)), revision(5, THIRD, changed("", OLD)))
+    assert version_times((*later, *BACK)) == version_times(BACK)
 
 
 def test_history_shows_readable_versions() -> None:

@@ -167,7 +167,7 @@ def test_what_others_have_changed_during_the_shift_stays(how: str) -> None:
         desired = stepped(desired)
     others = weights(desired, "f")
     plan = plan_rollback(desired, None, launches=False)
-    assert (plan.updated, plan.created, plan.deleted, plan.restores) == (("endpoint/e",), (), (), 0)
+    assert (plan.updated, plan.created, plan.deleted, plan.restores) == (("endpoint/e",), (), (), None)
     done = committed(desired, plan)
     assert weights(done) == BEFORE
     assert done.endpoints["e"].traffic is not None
