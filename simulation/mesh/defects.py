@@ -169,7 +169,7 @@ _TAKEOVER: Final = (
         ORDER,
         "router_leaves keys_move",
         (
-            "router_service.core.features.session_resumption:Resumptions.begins",
+            "router_service.core.features.session_resumption:Resumptions.follows",
             "if not resent and key not in resumption.keys:",
             "if not resent:",
         ),
