@@ -100,10 +100,11 @@ async def test_what_comes_follows_the_history_until_ctrl_c(mesh: Controlled) -> 
         stdout=PIPE,
         stderr=PIPE,
         cwd=ROOT,
-        env={**os.environ, **at(mesh)},
+        env={**os.environ, **at(mesh), "PYTHONFAULTHANDLER": "1"},
     )
     try:
         assert process.stdout is not None
+        assert process.stderr is not None
         async with asyncio.timeout(90.0):
             first = json.loads(await process.stdout.readline())
             tell(mesh, EventKind.BACKEND_UPDATED, "backend/v2")
@@ -111,6 +112,10 @@ async def test_what_comes_follows_the_history_until_ctrl_c(mesh: Controlled) -> 
             second = json.loads(await process.stdout.readline())
             process.send_signal(signal.SIGINT)
             out, err = await process.communicate()
+    except TimeoutError:
+        process.send_signal(signal.SIGABRT)
+        stacks = await within(process.stderr.read(), "the stacks of its threads", timeout=60.0)
+        raise AssertionError(f"it has not ended:\n{stacks.decode()}") from None
     finally:
         if process.returncode is None:
             process.kill()
