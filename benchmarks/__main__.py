@@ -1,6 +1,6 @@
 """Measures the mesh on this machine, one part after another: `python -m benchmarks [PART …]`.
 
-A figure that is not as expected is told, and no failure: machines differ.
+A figure that is not as expected is printed and is no failure: machines differ.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ USUAL: Final = (
         "oip",
     ),
 )
-"""What is measured unless told otherwise: what takes a few minutes in all."""
+"""Measured by default: the parts that take a few minutes in all."""
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:

@@ -51,7 +51,7 @@ async def measure(*, rounds: int, seconds: float) -> list[Finding]:
                         ratios.setdefault((loop, sets_nothing, load), []).append(calls_per_s / bare_rate)
     show("")
     return [
-        findings.told(
+        findings.figure(
             f"application_{loop}_{load}{'' if sets_nothing else '_event_engine'}",
             f"{loop}, {LOADS[load]}{'' if sets_nothing else ', gRPC as it comes'} / bare",
             median(found),

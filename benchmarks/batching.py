@@ -144,19 +144,19 @@ def found(rounds: Sequence[BatchingRound]) -> list[Finding]:
 def _batches_found(rounds: Sequence[BatchingRound]) -> list[Finding]:
     gap_s = median(each.gap_s for each in rounds)
     return [
-        findings.told(
+        findings.figure(
             "batching_calls",
             "calls in a batch, mean",
             fmean(batch.calls for each in rounds for batch in each.batches),
             ratio,
         ),
-        findings.told(
+        findings.figure(
             "batching_service",
             "time of a batch / what it should take",
             fmean(each.service_s for each in rounds),
             ratio,
         ),
-        findings.told(
+        findings.figure(
             "batching_gap", "from the end of a batch to the next one, while calls wait, p50", gap_s, milliseconds
         ),
     ]
@@ -167,18 +167,18 @@ def _waits_found(rounds: Sequence[BatchingRound]) -> list[Finding]:
         return median(percentile(sorted(getattr(each, name)), 99) for each in rounds)
 
     return [
-        findings.told("batching_timer", "wait, simulated, cut on a timer, p99", p99("timer_s"), milliseconds),
-        findings.told(
+        findings.figure("batching_timer", "wait, simulated, cut on a timer, p99", p99("timer_s"), milliseconds),
+        findings.figure(
             "batching_timer_growth",
             "the same, median of the second half / first half",
             median(growth(each.timer_s) for each in rounds),
             ratio,
         ),
-        findings.told(
+        findings.figure(
             "batching_ideal", "wait, simulated, cut when the handler is free, p99", p99("ideal_s"), milliseconds
         ),
-        findings.told("batching_wait", "wait in the mesh, p99", p99("mesh_s"), milliseconds),
-        findings.told(
+        findings.figure("batching_wait", "wait in the mesh, p99", p99("mesh_s"), milliseconds),
+        findings.figure(
             "batching_way", "way to the handler in it, p50", median(each.way_s for each in rounds), milliseconds
         ),
     ]
@@ -200,8 +200,8 @@ def _ratios_found(rounds: Sequence[BatchingRound]) -> list[Finding]:
             MOST_TIMES,
             ratio,
         ),
-        findings.told("batching_whole_ratio", "the same with the way", times("mesh_s"), ratio),
-        findings.told("batching_caller_ratio", "latency less service / simulated, p99", times("caller_s"), ratio),
+        findings.figure("batching_whole_ratio", "the same with the way", times("mesh_s"), ratio),
+        findings.figure("batching_caller_ratio", "latency less service / simulated, p99", times("caller_s"), ratio),
         findings.at_most(
             "batching_growth",
             "wait in the mesh, median of the second half / first half",

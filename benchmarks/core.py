@@ -138,7 +138,7 @@ def _findings(rates: dict[tuple[int, int], list[float]]) -> list[Finding]:
             LEAST_RATE,
             findings.rate,
         ),
-        findings.told("core_frames_many", f"the same with {MANY:,} replicas", best[MANY, FRAME_RUNS], findings.rate),
+        findings.figure("core_frames_many", f"the same with {MANY:,} replicas", best[MANY, FRAME_RUNS], findings.rate),
         findings.at_most(
             "core_frames_growth",
             f"cost with {MANY:,} replicas / with {FEW}",
@@ -146,8 +146,8 @@ def _findings(rates: dict[tuple[int, int], list[float]]) -> list[Finding]:
             MOST_GROWTH,
             findings.ratio,
         ),
-        findings.told("core_single_few", f"decisions, {FEW} replicas, one by one", best[FEW, 1], findings.rate),
-        findings.told("core_single_many", f"the same with {MANY:,} replicas", best[MANY, 1], findings.rate),
+        findings.figure("core_single_few", f"decisions, {FEW} replicas, one by one", best[FEW, 1], findings.rate),
+        findings.figure("core_single_many", f"the same with {MANY:,} replicas", best[MANY, 1], findings.rate),
         findings.at_most(
             "core_single_growth", f"cost with {MANY:,} replicas / with {FEW}", growth[1], MOST_GROWTH, findings.ratio
         ),

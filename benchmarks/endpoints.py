@@ -96,7 +96,9 @@ async def measure() -> list[Finding]:
     title = f"{ENDPOINTS:,} endpoints"
     return [
         findings.at_most("endpoints_apply", f"{title}: apply answered", applied_s, MOST_APPLY_S, findings.milliseconds),
-        findings.told("endpoints_in_force", f"{title}: all in force at the router", in_force_s, findings.milliseconds),
+        findings.figure(
+            "endpoints_in_force", f"{title}: all in force at the router", in_force_s, findings.milliseconds
+        ),
         findings.at_most(
             "endpoints_controller",
             "the controller's longest silence",
@@ -107,9 +109,9 @@ async def measure() -> list[Finding]:
             "the router's longest silence",
             *(router.longest_s, MOST_SILENCE_S, findings.milliseconds),
         ),
-        findings.told("endpoints_start", "a router's start until it serves them", serves_s, findings.milliseconds),
-        findings.told("endpoints_controller_memory", "the controller's memory", memory[0], findings.megabytes),
-        findings.told("endpoints_router_memory", "the router's memory", memory[1], findings.megabytes),
+        findings.figure("endpoints_start", "a router's start until it serves them", serves_s, findings.milliseconds),
+        findings.figure("endpoints_controller_memory", "the controller's memory", memory[0], findings.megabytes),
+        findings.figure("endpoints_router_memory", "the router's memory", memory[1], findings.megabytes),
     ]
 
 

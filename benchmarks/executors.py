@@ -146,6 +146,6 @@ async def measure(*, rounds: int, calls: int) -> list[Finding]:
     show("")
     await drive.close()
     return [
-        findings.told(f"executors_{name}", f"a call's processor time, {title}", best[name], findings.microseconds)
+        findings.figure(f"executors_{name}", f"a call's processor time, {title}", best[name], findings.microseconds)
         for name, title, _, _ in SHAPES
     ]

@@ -33,7 +33,7 @@ class Finding:
         return None if self.at_most is None else self.value <= self.at_most
 
 
-def told(name: str, title: str, value: float, write: Format) -> Finding:
+def figure(name: str, title: str, value: float, write: Format) -> Finding:
     """A figure of which nothing is expected."""
     return Finding(name=name, title=title, value=value, text=write(value))
 

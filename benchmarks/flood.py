@@ -78,14 +78,14 @@ async def measure(*, calls: int = CALLS, floods: int = 5, quiet_s: float = 5.0) 
         seconds = sum(flood.seconds for flood in outcome.floods)
         refused = sum(flood.refused for flood in outcome.floods)
         found += [
-            findings.told(
+            findings.figure(
                 f"flood_{endpoint}_rate",
                 f"{times} × {calls:,} calls, {title} ({refused:,} refusals)",
                 calls * times / seconds,
                 findings.rate,
             ),
-            findings.told(f"flood_{endpoint}_quiet", "one call at a time, quiet, p99", quiet, findings.milliseconds),
-            findings.told(
+            findings.figure(f"flood_{endpoint}_quiet", "one call at a time, quiet, p99", quiet, findings.milliseconds),
+            findings.figure(
                 f"flood_{endpoint}_p50",
                 "beside the flood, p50",
                 percentile(outcome.beside_s, 50),

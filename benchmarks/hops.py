@@ -135,10 +135,10 @@ def found(bare_s: Sequence[float], timed: Sequence[StampedCall], counted: Sequen
     return [
         *rows,
         _row("hops_own", "of it in our processes", timed, counted, ours),
-        findings.told("hops_own_calls", "calls of Python functions in these", calls, findings.count),
-        findings.told("hops_whole", "all of it", whole, findings.microseconds),
-        findings.told("hops_bare", "bare unary", bare, findings.microseconds),
-        findings.told("hops_ratio", "all of it / bare", whole / bare, findings.ratio),
+        findings.figure("hops_own_calls", "calls of Python functions in these", calls, findings.count),
+        findings.figure("hops_whole", "all of it", whole, findings.microseconds),
+        findings.figure("hops_bare", "bare unary", bare, findings.microseconds),
+        findings.figure("hops_ratio", "all of it / bare", whole / bare, findings.ratio),
     ]
 
 
@@ -153,7 +153,7 @@ def _row(
         text = f"{text}  {calls:4.0f} calls  {steps:2.0f} steps"
     else:
         text = f"{text}{'':22}"
-    return findings.told(name, title, _seconds(timed, hops), lambda _: text)
+    return findings.figure(name, title, _seconds(timed, hops), lambda _: text)
 
 
 def _seconds(timed: Sequence[StampedCall], hops: Sequence[int]) -> float:

@@ -153,8 +153,8 @@ class _Rounds:
     def findings(self) -> list[Finding]:
         """Medians of the rounds."""
         return [
-            findings.told("http_bare", "bare uvicorn + Starlette", median(self.rates["bare"]), findings.rate),
-            findings.told("http_mesh", "ingress, router, replica", median(self.rates["mesh"]), findings.rate),
+            findings.figure("http_bare", "bare uvicorn + Starlette", median(self.rates["bare"]), findings.rate),
+            findings.figure("http_mesh", "ingress, router, replica", median(self.rates["mesh"]), findings.rate),
             findings.at_least(
                 "http_ratio", "calls a second, mesh / bare", median(self.ratios), LEAST_RATIO, findings.ratio
             ),
@@ -165,15 +165,15 @@ class _Rounds:
                 MOST_DELAY_S,
                 findings.milliseconds,
             ),
-            findings.told(
+            findings.figure(
                 "http_paced_p50",
                 f"p50 more than bare, {PACED_PER_S:,} requests a second",
                 median(self.paced_delays_s),
                 findings.milliseconds,
             ),
-            findings.told("http_bare_p99", "p99, bare", median(self.tails_s["bare"]), findings.milliseconds),
-            findings.told("http_mesh_p99", "p99, mesh", median(self.tails_s["mesh"]), findings.milliseconds),
-            findings.told(
+            findings.figure("http_bare_p99", "p99, bare", median(self.tails_s["bare"]), findings.milliseconds),
+            findings.figure("http_mesh_p99", "p99, mesh", median(self.tails_s["mesh"]), findings.milliseconds),
+            findings.figure(
                 "http_cost", "processor time of the ingress a call", median(self.costs_s), findings.microseconds
             ),
         ]
@@ -217,7 +217,7 @@ async def _beside_ray(mesh: str, rounds: int, seconds: float) -> list[Finding]:
             rates.append(found[ray])
             ratios.append(found[mesh] / found[ray])
     return [
-        findings.told("http_ray", "Ray Serve, its proxy and one replica", median(rates), findings.rate),
+        findings.figure("http_ray", "Ray Serve, its proxy and one replica", median(rates), findings.rate),
         findings.at_least(
             "http_of_ray", "calls a second, mesh / Ray Serve", median(ratios), LEAST_OF_RAY, findings.ratio
         ),

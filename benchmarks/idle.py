@@ -66,7 +66,7 @@ async def measure(*, seconds: float) -> list[Finding]:
     return [
         *found,
         *(
-            findings.told(f"idle_{name}", f"{name}, {SESSIONS:,} idle sessions", beside[name], _percent)
+            findings.figure(f"idle_{name}", f"{name}, {SESSIONS:,} idle sessions", beside[name], _percent)
             for name in ("controller", "replica")
         ),
         findings.at_most("idle_router", f"router, {SESSIONS:,} idle sessions", beside["router"], MOST_ROUTER, _percent),

@@ -98,8 +98,8 @@ def found(many: dict[str, list[Sample]], single: dict[str, list[Sample]]) -> lis
         p50_s = median(percentile(sorted(each.latencies_s), 50) for each in single[name])
         title = _TITLES[name]
         results += [
-            findings.told(f"oip_{name}", f"{title}, {UNARY_IN_FLIGHT} in flight", rate, findings.rate),
-            findings.told(f"oip_{name}_p50", f"{title}, one at a time, p50", p50_s, findings.microseconds),
+            findings.figure(f"oip_{name}", f"{title}, {UNARY_IN_FLIGHT} in flight", rate, findings.rate),
+            findings.figure(f"oip_{name}_p50", f"{title}, one at a time, p50", p50_s, findings.microseconds),
         ]
     for other, least in ((CALL, LEAST_OF_CALLS), (MLSERVER, 1.0)):
         if other in many:

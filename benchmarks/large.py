@@ -71,10 +71,10 @@ def found(nbytes: int, quiet_s: list[float], beside_s: list[float], hauls: list[
     quiet, beside = percentile(quiet_s, 99), percentile(beside_s, 99)
     moved = sum(haul.payloads for haul in hauls) * nbytes / sum(haul.seconds for haul in hauls)
     return [
-        findings.told("large_bytes", "size of the large payloads", nbytes, findings.megabytes),
-        findings.told("large_rate", "of them there and back, a second", moved, findings.megabytes),
-        findings.told("large_quiet", "one small call at a time, quiet, p99", quiet, findings.milliseconds),
-        findings.told("large_p50", "beside the large ones, p50", percentile(beside_s, 50), findings.milliseconds),
+        findings.figure("large_bytes", "size of the large payloads", nbytes, findings.megabytes),
+        findings.figure("large_rate", "of them there and back, a second", moved, findings.megabytes),
+        findings.figure("large_quiet", "one small call at a time, quiet, p99", quiet, findings.milliseconds),
+        findings.figure("large_p50", "beside the large ones, p50", percentile(beside_s, 50), findings.milliseconds),
         findings.at_most(
             "large_p99",
             f"beside them, p99 of {len(beside_s):,}, over quiet p99",

@@ -60,9 +60,9 @@ def found(bare_s: list[float], stream_s: list[float], direct_s: list[float]) -> 
     times_direct = median(direct / bare for bare, direct in zip(bare_s, direct_s, strict=True))
     times = median(stream / bare for bare, stream in zip(bare_s, stream_s, strict=True))
     return [
-        findings.told("latency_bare", "bare unary, one call at a time, p50", median(bare_s), findings.microseconds),
-        findings.told("latency_stream", "stream, one call at a time, p50", median(stream_s), findings.microseconds),
-        findings.told(
+        findings.figure("latency_bare", "bare unary, one call at a time, p50", median(bare_s), findings.microseconds),
+        findings.figure("latency_stream", "stream, one call at a time, p50", median(stream_s), findings.microseconds),
+        findings.figure(
             "latency_direct", "direct lane, one call at a time, p50", median(direct_s), findings.microseconds
         ),
         findings.at_most("latency_ratio", "stream / bare", times, MOST_TIMES, findings.ratio),

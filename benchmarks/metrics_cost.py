@@ -57,7 +57,7 @@ async def measure(*, processes: int, rounds: int) -> list[Finding]:
         finding
         for load, title in (("stream", f"stream, {STREAM_IN_FLIGHT} in flight"), ("unary", "unary calls"))
         for finding in (
-            findings.told(
+            findings.figure(
                 f"metrics_{load}_cpu",
                 f"router's processor time a call, {title}",
                 median(costs_s[load]),

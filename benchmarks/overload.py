@@ -92,7 +92,7 @@ async def measure(*, seconds: float, max_queued_calls: int, timeout_s: float | N
     refused = outcome.failed.total() / outcome.offered
     reasons = ", ".join(f"{reason} {count:,}" for reason, count in outcome.failed.most_common()) or "none"
     found = [
-        findings.told("overload_peak", "most answers a second", outcome.peak, findings.rate),
+        findings.figure("overload_peak", "most answers a second", outcome.peak, findings.rate),
         findings.at_least(
             "overload_goodput",
             f"answers at {OVERLOAD:g} times that for {seconds:g} s / the most",
@@ -100,10 +100,10 @@ async def measure(*, seconds: float, max_queued_calls: int, timeout_s: float | N
             LEAST_GOODPUT,
             findings.ratio,
         ),
-        findings.told(
+        findings.figure(
             "overload_worst_second", "the same in the worst second", outcome.worst_second / outcome.peak, findings.ratio
         ),
-        findings.told("overload_failed", f"share of calls that failed ({reasons})", refused, findings.share),
+        findings.figure("overload_failed", f"share of calls that failed ({reasons})", refused, findings.share),
         findings.at_most("overload_wrong", "calls without exactly one outcome", outcome.wrong, 0, findings.count),
         findings.at_most(
             "overload_memory",
@@ -112,13 +112,13 @@ async def measure(*, seconds: float, max_queued_calls: int, timeout_s: float | N
             MOST_GROWTH_BYTES,
             findings.megabytes,
         ),
-        findings.told(
+        findings.figure(
             "overload_late_memory", "of it in the second half", outcome.late_growth_bytes, findings.megabytes
         ),
     ]
     if outcome.refusals_s:
         found += [
-            findings.told(
+            findings.figure(
                 "overload_refusal_p50",
                 "refusal, from writing the frame to reading it, p50",
                 percentile(outcome.refusals_s, 50),

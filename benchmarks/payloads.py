@@ -227,4 +227,4 @@ def _bounded(name: str, title: str, value: float, *, least: float | None = None,
         return findings.at_least(name, title, value, least, findings.ratio)
     if most is not None:
         return findings.at_most(name, title, value, most, findings.ratio)
-    return findings.told(name, title, value, findings.ratio)
+    return findings.figure(name, title, value, findings.ratio)

@@ -82,13 +82,13 @@ async def measure(*, rounds: int, seconds: float) -> list[Finding]:
     }
     told = [
         *(
-            findings.told(
+            findings.figure(
                 f"protos_{name}_cpu", f"{titles[name]}, by processor time", beside(*bound[name], per_s), findings.ratio
             )
             for name in LEAST
         ),
-        *(findings.told(f"protos_{name}", _TITLES[name], median(rates[name]), findings.rate) for name in loads),
-        findings.told(
+        *(findings.figure(f"protos_{name}", _TITLES[name], median(rates[name]), findings.rate) for name in loads),
+        findings.figure(
             "protos_bidi_alone_ratio",
             "one request at a time beside a bare server",
             beside("bidi_alone", "bare_alone"),

@@ -114,7 +114,7 @@ def _findings(where: str, load: str, rounds: dict[int, list[ScalingRound]]) -> l
         )
         slug = f"scaling-{where}-{load}-{replicas}".replace(" ", "-").replace(",", "")
         if replicas == 1:
-            found.append(findings.told(slug, title, median(each.calls_per_s for each in measured), findings.rate))
+            found.append(findings.figure(slug, title, median(each.calls_per_s for each in measured), findings.rate))
             continue
         ratios = [each.calls_per_s / beside.calls_per_s for each, beside in zip(measured, one, strict=True)]
         cpu = median(each.router_s / beside.router_s for each, beside in zip(measured, one, strict=True))

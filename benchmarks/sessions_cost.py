@@ -85,7 +85,7 @@ def findings_of(load: str, quads: Sequence[tuple[MeasuredCalls, ...]]) -> list[F
         in_session = [_a_call((second, third), server) for _, second, third, _ in quads]
         more = median(with_it / without for without, with_it in zip(plain, in_session, strict=True)) - 1
         found += [
-            findings.told(
+            findings.figure(
                 f"sessions_{load}_{server}_cpu",
                 f"{server}'s processor time a call, {load}, no session",
                 median(plain),

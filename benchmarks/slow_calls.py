@@ -107,7 +107,9 @@ def found(fresh: SlowCallsRound, rounds: Sequence[SlowCallsRound]) -> list[Findi
 
     milliseconds, kilobytes = findings.milliseconds, findings.kilobytes
     return [
-        findings.told("slow_p50", f"overhead of {CALLS:,} calls under way at once, p50", overhead_s(50), milliseconds),
+        findings.figure(
+            "slow_p50", f"overhead of {CALLS:,} calls under way at once, p50", overhead_s(50), milliseconds
+        ),
         findings.at_most("slow_p99", "the same, p99", overhead_s(99), MOST_OVERHEAD_S, milliseconds),
         findings.at_most(
             "slow_failures", "failures", sum(each.failures for each in (fresh, *rounds)), 0, findings.count
@@ -115,10 +117,10 @@ def found(fresh: SlowCallsRound, rounds: Sequence[SlowCallsRound]) -> list[Findi
         findings.at_most(
             "slow_replica_bytes", "memory a call, replica", bytes_a_call("replica"), MOST_BYTES, kilobytes
         ),
-        findings.told("slow_router_bytes", "the same, router", bytes_a_call("router"), kilobytes),
-        findings.told("slow_client_bytes", "the same, client with the benchmark", bytes_a_call("client"), kilobytes),
+        findings.figure("slow_router_bytes", "the same, router", bytes_a_call("router"), kilobytes),
+        findings.figure("slow_client_bytes", "the same, client with the benchmark", bytes_a_call("client"), kilobytes),
         *(
-            findings.told(
+            findings.figure(
                 f"slow_{name}_cpu",
                 f"processor time a call, {name}",
                 median(each.cpu_s[name] / CALLS for each in rounds),

@@ -110,13 +110,13 @@ def found(outcome: StalledOutcome, stalled_s: float) -> list[Finding]:
             for server in growth
         ),
         *(
-            findings.told(
+            findings.figure(
                 f"stalled_{server}_reading", f"the {server}'s while they are read", nbytes, findings.megabytes
             )
             for server, nbytes in reading.items()
         ),
         findings.at_most("stalled_wrong", "of them with no result, or with two", outcome.wrong, 0, findings.count),
-        findings.told("stalled_quiet", "bystander, one call at a time, before, p99", quiet, findings.milliseconds),
+        findings.figure("stalled_quiet", "bystander, one call at a time, before, p99", quiet, findings.milliseconds),
         findings.at_most(
             "stalled_p99",
             f"meanwhile, p99 of {len(outcome.beside_s):,}, over that",

@@ -187,11 +187,11 @@ async def _changes(drive: TableDrive, place: str, rounds: int) -> list[Finding]:
         found.append(findings.at_most(f"tables_{kind}_{name}", title, cost_s, MOST_CPU_S, findings.milliseconds))
     if name == "memory":
         found += [
-            findings.told(
+            findings.figure(
                 "tables_attach", f"{BACKENDS * REPLICAS:,} replicas attach", attached_s, findings.milliseconds
             ),
-            findings.told("tables_delta", "a delta, largest", max(drive.frame_bytes), findings.kilobytes),
-            findings.told(
+            findings.figure("tables_delta", "a delta, largest", max(drive.frame_bytes), findings.kilobytes),
+            findings.figure(
                 "tables_router", "the table that follows, at the router", max(drive.router_s), findings.milliseconds
             ),
         ]
@@ -211,7 +211,7 @@ def _memory(drive: TableDrive) -> list[Finding]:
     if table != drive.table:
         raise AssertionError("the table after deltas is another one than the whole")
     return [
-        findings.told("tables_whole", "the whole table on the wire", len(whole), findings.kilobytes),
+        findings.figure("tables_whole", "the whole table on the wire", len(whole), findings.kilobytes),
         findings.at_most("tables_memory", "the router's table", table_bytes, MOST_TABLE_BYTES, findings.megabytes),
     ]
 

@@ -40,9 +40,9 @@ async def measure(*, calls: int = CALLS) -> list[Finding]:
     show("")
     p99 = {name: percentile(times, 99) for name, times in (("unnamed", unnamed), ("named", named), ("apart", apart))}
     return [
-        findings.told("tenants_unnamed", "same client, no tenants, p99", p99["unnamed"], findings.milliseconds),
-        findings.told("tenants_apart", "a client of its own, p99", p99["apart"], findings.milliseconds),
-        findings.told("tenants_named", "a tenant of its own, p99", p99["named"], findings.milliseconds),
+        findings.figure("tenants_unnamed", "same client, no tenants, p99", p99["unnamed"], findings.milliseconds),
+        findings.figure("tenants_apart", "a client of its own, p99", p99["apart"], findings.milliseconds),
+        findings.figure("tenants_named", "a tenant of its own, p99", p99["named"], findings.milliseconds),
         findings.at_most(
             "tenants_times",
             "as many times as with a client of its own",

@@ -73,7 +73,7 @@ async def measure(*, processes: int, rounds: int) -> list[Finding]:
                     MOST_COST,
                     findings.share,
                 ),
-                findings.told(
+                findings.figure(
                     f"tracing_{load}_without_rate",
                     "the same, however many a second",
                     median(ratios[load, "all"]) - 1,
@@ -81,7 +81,7 @@ async def measure(*, processes: int, rounds: int) -> list[Finding]:
                 ),
             )
         ),
-        findings.told(
+        findings.figure(
             "tracing_sampled_call",
             "processor time that a sampled call of a stream takes more than others",
             median(sampled_s),

@@ -67,7 +67,7 @@ def found(call_s: list[float], two_s: list[float]) -> list[Finding]:
     times = median(two / call for call, two in zip(call_s, two_s, strict=True))
     write = findings.microseconds
     return [
-        findings.told("two_step_call", "unary call through the router, one at a time, p50", median(call_s), write),
-        findings.told("two_step_both", "reserve and dispatch, one at a time, p50", median(two_s), write),
+        findings.figure("two_step_call", "unary call through the router, one at a time, p50", median(call_s), write),
+        findings.figure("two_step_both", "reserve and dispatch, one at a time, p50", median(two_s), write),
         findings.at_most("two_step_ratio", "two steps / one call", times, MOST_TIMES, findings.ratio),
     ]

@@ -153,16 +153,16 @@ def found(centroids: int, singly: Sequence[VectorisedRound], rounds: Sequence[Ve
 
     batch_s = median(each.batch_s for each in rounds)
     return [
-        findings.told(
+        findings.figure(
             "vectorised_batch",
             f"a batch of {BATCH_CALLS} rows and {centroids} centroids, called directly",
             batch_s,
             findings.milliseconds,
         ),
-        findings.told(
+        findings.figure(
             "vectorised_direct", "rows a second, called directly in a loop", BATCH_CALLS / batch_s, findings.rate
         ),
-        findings.told(
+        findings.figure(
             "vectorised_mesh",
             "calls a second by map through the mesh",
             median(each.mesh.calls / each.mesh.elapsed_s for each in rounds),
@@ -175,16 +175,18 @@ def found(centroids: int, singly: Sequence[VectorisedRound], rounds: Sequence[Ve
             LEAST_SHARE,
             findings.ratio,
         ),
-        findings.told(
+        findings.figure(
             "vectorised_singly",
             "the same with one batch at a time",
             median(each.share for each in singly),
             findings.ratio,
         ),
-        findings.told("vectorised_client", "processor time a call, client", cpu_s("client"), findings.microseconds),
-        findings.told("vectorised_router", "the same, router", cpu_s("router"), findings.microseconds),
-        findings.told("vectorised_replica", "the same, replica with handler", cpu_s("replica"), findings.microseconds),
-        findings.told(
+        findings.figure("vectorised_client", "processor time a call, client", cpu_s("client"), findings.microseconds),
+        findings.figure("vectorised_router", "the same, router", cpu_s("router"), findings.microseconds),
+        findings.figure(
+            "vectorised_replica", "the same, replica with handler", cpu_s("replica"), findings.microseconds
+        ),
+        findings.figure(
             "vectorised_handler",
             "the same, handler called directly",
             median(each.batch_cpu_s for each in rounds) / BATCH_CALLS,

@@ -8,7 +8,7 @@ import grpc
 import pytest
 
 from slotmesh.v1 import controller_service_pb2 as pb
-from tests.support.controllers import Controlled, eventually, violations
+from tests.support.controllers import Controlled, eventually, running_controller, violations
 from tests.support.shifting import (
     ERRORS,
     SHORT,
@@ -54,7 +54,7 @@ async def test_copies_that_fail_trip_it_whatever_else_goes_well(restarts: bool, 
         why = "guard v3:error_rate=0.05 tripped: shadow v3 had 0.100 (20 of 200 calls) in step 1"
         assert (await shift_in(mesh, "TAKEN_BACK")).reason == why
     if state is not None:
-        async with shifting_controller(state) as (mesh, _):
+        async with running_controller(state=state) as mesh:
             assert [it.shadow for it in (await shift(mesh)).guards] == ["", "v3"], "as it was stored"
 
 

@@ -12,7 +12,7 @@ def test_a_bound_holds_or_does_not() -> None:
     assert findings.at_least("n", "t", 1.99, 2.0, findings.ratio).holds is False
     assert findings.at_most("n", "t", 2.0, 2.0, findings.ratio).holds is True
     assert findings.at_most("n", "t", 2.01, 2.0, findings.ratio).holds is False
-    assert findings.told("n", "t", 2.0, findings.ratio).holds is None
+    assert findings.figure("n", "t", 2.0, findings.ratio).holds is None
 
 
 def test_the_table_has_a_line_a_figure_with_its_unit_and_its_bound() -> None:
@@ -20,7 +20,7 @@ def test_the_table_has_a_line_a_figure_with_its_unit_and_its_bound() -> None:
         [
             findings.at_least("r", "decisions", 123_456, 150_000, findings.rate),
             findings.at_most("m", "memory of the queue", 22e6, 150e6, findings.megabytes),
-            findings.told("d", "delay", 0.0128, findings.milliseconds),
+            findings.figure("d", "delay", 0.0128, findings.milliseconds),
         ]
     ).splitlines()
     assert [" ".join(line.split()) for line in lines] == [
@@ -35,7 +35,7 @@ def test_the_table_has_a_line_a_figure_with_its_unit_and_its_bound() -> None:
 def test_the_document_survives_json_and_says_the_same() -> None:
     written = [
         findings.at_least("r", "decisions", 1.0 / 3, 150_000, findings.rate),
-        findings.told("d", "delay", 0.5, findings.milliseconds),
+        findings.figure("d", "delay", 0.5, findings.milliseconds),
     ]
     first, second = json.loads(json.dumps(findings.document(written)))
     assert first == {
