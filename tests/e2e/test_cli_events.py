@@ -102,9 +102,9 @@ async def test_what_comes_follows_the_history_until_ctrl_c(mesh: Controlled) -> 
         cwd=ROOT,
         env={**os.environ, **at(mesh), "PYTHONFAULTHANDLER": "1"},
     )
+    assert process.stdout is not None
+    assert process.stderr is not None
     try:
-        assert process.stdout is not None
-        assert process.stderr is not None
         async with asyncio.timeout(90.0):
             first = json.loads(await process.stdout.readline())
             tell(mesh, EventKind.BACKEND_UPDATED, "backend/v2")
