@@ -52,6 +52,7 @@ async def test_a_call_that_outlives_its_controller_keeps_its_partition_until_it_
             await replicas.enter_async_context(spare)
             await wait_until(lambda: len(mesh.controller.replicas) == 3, what="all attach", timeout=20.0)
             await mesh.apply(MESH.replace("v1: {num_replicas: 2}", "v2: {num_replicas: 1}").replace("v1:", "v2:"))
+            # A new controller first gives members of before some seconds to attach.
             table = await router.wait_for(lambda table: "c" in owners(table, "e"), "the first assignment")
             held = epochs(table, "e")
             assert owners(table, "e") == {"c": PARTITIONS - 1, owner.app.identity.replica_id: 1}

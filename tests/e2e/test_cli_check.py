@@ -45,6 +45,10 @@ def not_well(document: dict[str, Any]) -> set[tuple[str, str, str | None]]:
     return {(it["section"], it["severity"], it["subject"]) for it in document["findings"] if it["severity"] != "ok"}
 
 
+def text_of(document: dict[str, Any], subject: str) -> str:
+    return next((it["text"] for it in document["findings"] if it["subject"] == subject), "")
+
+
 @asynccontextmanager
 async def router_that_takes_no_new_table(controller: str) -> AsyncIterator[None]:
     """It is heard of all the while, and announces an address at which nothing is."""
@@ -84,7 +88,11 @@ async def test_a_mesh_that_is_well_and_then_has_several_faults(tmp_path: Path) -
         (tmp_path / "faults.yaml").write_text(FAULTS, "utf-8")
         async with router_that_takes_no_new_table(mesh.controller_address):
             await slotmesh("apply", str(tmp_path / "faults.yaml"), "--yes", "--no-wait", *at)
-            said, document = await checked(*at)
+            # Until a replica has failed to start, calls wait for it.
+            async with asyncio.timeout(60.0):
+                said, document = await checked(*at)
+                while "are starting" in text_of(document, "backend/broken"):
+                    said, document = await checked(*at)
         assert (said.status, document["well"]) == (4, False)
         found = not_well(document)
         assert {
@@ -94,7 +102,7 @@ async def test_a_mesh_that_is_well_and_then_has_several_faults(tmp_path: Path) -
             ("endpoints", "warning", "endpoint/nowhere"),
         } <= found, document
         assert all(it["fix"] for it in document["findings"] if it["severity"] != "ok")
-        broken = next(it["text"] for it in document["findings"] if it["subject"] == "backend/broken")
+        broken = text_of(document, "backend/broken")
         assert "0 of 1 replicas ready" in broken
         assert "calls fail, as its replicas fail to start" in broken
 

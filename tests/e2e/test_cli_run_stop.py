@@ -74,6 +74,6 @@ async def test_a_second_ctrl_c_ends_all_processes_of_the_mesh(tmp_path: Path) ->
         await wait_until(lambda: "Ctrl-C again" in mesh.log_text(), timeout=20, what="a report")
         os.killpg(mesh.process.pid, signal.SIGINT)
         assert await mesh.wait_ended() == 130
-        await wait_until(lambda: not mesh.processes(), timeout=5, what="the replica was killed as well")
+        await wait_until(lambda: not mesh.processes(), timeout=20.0, what="the replica was killed as well")
         assert f"replica {replica_id} has not ended; killing it" in mesh.log_text()
         assert isinstance(await asyncio.wait_for(asyncio.gather(call, return_exceptions=True), 60), list)

@@ -160,7 +160,7 @@ class ExecuteStream:
         """Run ids with an outcome of any kind."""
         return len(self.answer_order)
 
-    async def wait_answers(self, count: int, timeout: float = 5.0) -> None:
+    async def wait_answers(self, count: int, timeout: float = 20.0) -> None:
         await wait_until(
             lambda: self.answered >= count or self.ended,
             timeout=timeout,

@@ -24,7 +24,7 @@ _MOST_SHOWN: Final = 2_000
 """Characters of the last value."""
 
 
-async def wait_until(predicate: Callable[[], ValueT], *, timeout: float = 5.0, what: str = "") -> ValueT:
+async def wait_until(predicate: Callable[[], ValueT], *, timeout: float = 20.0, what: str = "") -> ValueT:
     """Returns the first true value of `predicate`, which is asked between turns of the event loop.
 
     Raises:

@@ -262,7 +262,7 @@ class FakeRouter(_Member):
         await self.send(pb.AttachRouterRequest(report=report))
 
     async def wait_for(
-        self, condition: Callable[[pb.RoutingTable], object], what: str, *, timeout: float = 5.0
+        self, condition: Callable[[pb.RoutingTable], object], what: str, *, timeout: float = 20.0
     ) -> pb.RoutingTable:
         """The newest table, once it meets the condition."""
         await wait_until(lambda: bool(self.tables) and condition(self.table), what=what, timeout=timeout)
