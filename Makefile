@@ -58,9 +58,10 @@ test-all: ## Run everything, as before a release: all tests, seeds, fuzz, attack
 	@$(MAKE) --keep-going LONG=all SEEDS=2000 check test simulate fuzz attacks soaks compose-test mutants
 
 # The inner loop: units, properties with a tenth of their examples, and the contracts that most changes touch.
-QUICK := tests/unit tests/properties tests/contract/router_slots tests/contract/replica_slots $(addsuffix .py, \
-	$(addprefix tests/contract/test_, client_calls client_failures client_streaming controller_membership \
-	controller_tables replica_execute replica_sessions replica_stop router_sessions router_streams router_traffic))
+QUICK := tests/unit tests/properties $(addprefix tests/contract/, router/slots replica/slots client/test_calls.py \
+	client/test_failures.py client/test_streaming.py controller/test_membership.py controller/test_tables.py \
+	replica/test_execute.py replica/test_sessions.py replica/test_stop.py router/test_sessions.py \
+	router/test_streams.py router/test_traffic.py)
 
 .PHONY: test-quick
 test-quick: $(VENV)/.dev-ready ## Run the tests of the inner loop, in about a minute (PYTEST_ARGS=... to choose)

@@ -1,4 +1,4 @@
-"""What the controller expects of a store. Every implementation passes tests/contract/test_controller_store.py.
+"""What the controller expects of a store. Every implementation passes tests/contract/controller/test_store.py.
 
 Invariants:
   1. A change is applied as a whole to the revision that its author saw, or not at all.

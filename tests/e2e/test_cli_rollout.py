@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.contract.test_controller_launching import make_ready
-from tests.contract.test_controller_rollouts import MESH, first, handler, is_in, roll_out
+from tests.contract.controller.test_launching import make_ready
+from tests.contract.controller.test_rollouts import MESH, first, handler, is_in, roll_out
 from tests.support.controllers import Controlled, eventually, running_controller
 from tests.support.shell import Said, slotmesh
 

@@ -6,7 +6,7 @@ from typing import Final
 
 from tests.mutants.mutant import mutant
 
-_BUFFER: Final = "tests/contract/test_client_buffer.py tests/contract/test_sync_buffer.py"
+_BUFFER: Final = "tests/contract/client/test_buffer.py tests/contract/client/sync/test_buffer.py"
 _SHARES: Final = "tests/properties/test_client_buffer.py"
 _IDENTITY: Final = "tests/contract/security/test_changed_identity.py"
 

@@ -12,28 +12,28 @@ _CLOSING: Final = (
         "slotmesh/client/stream",
         "if not connection.has_wanted:",
         "if False:",
-        "tests/contract/test_client_close.py",
+        "tests/contract/client/test_close.py",
     ),
     mutant(
         "closing a client takes a map that was cancelled for wanted",
         "slotmesh/client/calls",
         "return bool(self) and not self.gather.done()",
         "return bool(self)",
-        "tests/contract/test_close_after_cancel.py",
+        "tests/contract/client/test_close_after_cancel.py",
     ),
     mutant(
         "closing a client waits for cancelled calls that were sent",
         "slotmesh/client/stream",
         "return any(part.has_wanted for part in self._sent.values())",
         "return self.calls > 0",
-        "tests/contract/test_close_after_cancel.py",
+        "tests/contract/client/test_close_after_cancel.py",
     ),
     mutant(
         "closing a client drops calls that wait beside cancelled ones",
         "slotmesh/client/stream",
         "if not self._outbox.has_wanted:",
         "if True:",
-        "tests/contract/test_close_after_cancel.py tests/contract/test_client_close.py",
+        "tests/contract/client/test_close_after_cancel.py tests/contract/client/test_close.py",
     ),
 )
 
@@ -123,7 +123,7 @@ _FILES_AND_PROCESSES: Final = (
         "slotmesh/client/sync",
         "partial(copy_context().run, make, *args, **kwargs)",
         "partial(make, *args, **kwargs)",
-        "tests/contract/test_call_origins.py",
+        "tests/contract/replica/test_call_origins.py",
     ),
 )
 
@@ -140,7 +140,7 @@ _WARNINGS: Final = (
         "router_service/shell",
         "if left_out is None:",
         "if False:",
-        "tests/contract/test_controller_is_away.py",
+        "tests/contract/controller/test_is_away.py",
     ),
 )
 

@@ -9,10 +9,10 @@ from tests.mutants.mutant import mutant
 _CLI: Final = "slotmesh/cli"
 _CONTROLLER: Final = "controller_service"
 _ANSWERED: Final = "tests/unit/controller/test_answered_requests.py"
-_CHANGES: Final = "tests/contract/test_controller_changes.py"
-_LOST: Final = "tests/contract/test_cli_lost_replies.py"
+_CHANGES: Final = "tests/contract/controller/test_changes.py"
+_LOST: Final = "tests/contract/cli/test_lost_replies.py"
 _READINESS: Final = "tests/unit/controller/test_readiness.py"
-_REPEATED: Final = "tests/contract/test_controller_repeated_requests.py"
+_REPEATED: Final = "tests/contract/controller/test_repeated_requests.py"
 _SHIFT_ROLLBACK: Final = "tests/unit/controller/test_shift_rollback.py"
 
 DEPLOY: Final = (
@@ -56,7 +56,7 @@ DEPLOY: Final = (
         _CONTROLLER,
         'frozenset({"identity", "method", "part_of"})',
         'frozenset({"identity", "method"})',
-        "tests/contract/test_controller_shift_restart.py",
+        "tests/contract/controller/test_shift_restart.py",
     ),
     mutant(
         "traffic for a backend without a ready replica is accepted although the request asks for the check",

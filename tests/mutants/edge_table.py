@@ -60,7 +60,7 @@ _CREDENTIALS: Final = (
         "slotmesh/cli",
         'read_guarded(path, "file with a token", FileGuard.SECRET)',
         "path.read_bytes()",
-        "tests/contract/test_tls_refusals.py",
+        "tests/contract/security/test_tls_refusals.py",
     ),
     mutant(
         "metrics are for everybody",

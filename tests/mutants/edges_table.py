@@ -73,14 +73,14 @@ _STATE: Final = (
         "controller_service/shell",
         "        if is_open:\n            text =",
         "        if False:\n            text =",
-        "tests/contract/test_router_hellos.py",
+        "tests/contract/router/test_hellos.py",
     ),
     mutant(
         "parts without a first one are a table",
         "controller_service/shell",
         "            elif not is_open:\n",
         "            elif False:\n",
-        "tests/contract/test_router_hellos.py",
+        "tests/contract/router/test_hellos.py",
     ),
     mutant(
         "a stored file is whole by its size and time",
@@ -148,7 +148,7 @@ _COMMANDS: Final = (
         "router_service/core",
         'when = "after some values of the call, before their end" if sent_values else',
         'when = "before it answered" if sent_values else',
-        "tests/contract/test_router_streaming.py",
+        "tests/contract/router/test_streaming.py",
     ),
 )
 

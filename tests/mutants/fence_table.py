@@ -10,7 +10,7 @@ REPLICA: Final = "replica_service"
 CONTROLLER: Final = "controller_service"
 _MODEL: Final = "tests/properties/test_fences.py"
 _UNIT: Final = "tests/unit/replica/test_fence.py"
-_CONTRACT: Final = "tests/contract/test_fences.py"
+_CONTRACT: Final = "tests/contract/replica/test_fences.py"
 
 FENCE: Final = (
     mutant(
@@ -130,28 +130,28 @@ FENCE: Final = (
         "ingress_service",
         "if self.is_held and self.revision >= 0:",
         "if False:",
-        "tests/contract/test_held_routes.py",
+        "tests/contract/ingress/test_held_routes.py",
     ),
     mutant(
         "an ingress without routes waits for a controller on hold",
         "ingress_service",
         "if self.is_held and self.revision >= 0:",
         "if self.is_held:",
-        "tests/contract/test_held_routes.py",
+        "tests/contract/ingress/test_held_routes.py",
     ),
     mutant(
         "an ingress that has newer routes than its controller shows nothing of it",
         "ingress_service",
         "state.is_on_hold or is_older",
         "state.is_on_hold",
-        "tests/contract/test_held_routes.py",
+        "tests/contract/ingress/test_held_routes.py",
     ),
     mutant(
         "a controller reports that it is on hold to ingresses that come later alone",
         CONTROLLER,
         "self.begun.set()",
         "pass",
-        "tests/contract/test_held_routes.py",
+        "tests/contract/ingress/test_held_routes.py",
     ),
 )
 """What follows from silence, and from an older state."""

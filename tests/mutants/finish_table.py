@@ -42,21 +42,21 @@ FINISH: Final = (
         "controller_service/shell",
         "        account.parts += 1\n",
         "",
-        "tests/contract/test_router_hellos.py",
+        "tests/contract/router/test_hellos.py",
     ),
     mutant(
         "a table that a router has brought is not counted until it is learnt from",
         "controller_service/shell",
         "known = self._reading + sum(self._waiting_bytes.values())",
         "known = self._reading",
-        "tests/contract/test_router_hellos.py",
+        "tests/contract/router/test_hellos.py",
     ),
     mutant(
         "the bytes of a stream that has ended before its hello are kept in the count",
         "controller_service/shell",
         "            self._reading -= account.size\n",
         "            pass\n",
-        "tests/contract/test_router_hellos.py",
+        "tests/contract/router/test_hellos.py",
     ),
     mutant(
         "a replica's memory of epochs grows with the endpoints that there have been",
@@ -70,14 +70,14 @@ FINISH: Final = (
         "controller_service/convert",
         "found.setdefault(each.endpoint, {}).update(",
         "found.__setitem__(each.endpoint, dict[int, int]()) or found[each.endpoint].update(",
-        "tests/contract/test_controller_handover.py",
+        "tests/contract/controller/test_handover.py",
     ),
     mutant(
         "each order to give up partitions travels by itself",
         "controller_service/shell",
         "PARTITIONS_AN_ORDER: Final = 8_192",
         "PARTITIONS_AN_ORDER: Final = 2_048",
-        "tests/contract/test_controller_handover.py",
+        "tests/contract/controller/test_handover.py",
     ),
     mutant(
         "a router keeps state of endpoints that no call has used",
@@ -85,7 +85,7 @@ FINISH: Final = (
         "        for endpoint in self.endpoints.values():\n            route = table.endpoints[endpoint.name]",
         "        for endpoint in [each for name in table.endpoints if (each := self.endpoint(name))]:\n"
         "            route = table.endpoints[endpoint.name]",
-        "tests/unit/router/test_unused_endpoints.py",
+        "tests/unit/router/routing/test_unused_endpoints.py",
     ),
     mutant(
         "an error in a body is answered under another X-Request-ID than that of its request",
@@ -120,7 +120,7 @@ FINISH: Final = (
         "slotmesh/client",
         "        place = self._feeds.join(queue)\n        try:\n            await place.turn\n",
         "        place = self._feeds.join(queue)\n        try:\n",
-        "tests/contract/test_client_lane_order.py",
+        "tests/contract/client/test_lane_order.py",
     ),
     mutant(
         "a tenant whose share was dropped gets a second one",
@@ -162,6 +162,6 @@ FINISH: Final = (
         "router_service/shell",
         "    wire.tenant = tenant\n    return None\n",
         "    return None\n",
-        "tests/contract/test_tenants.py",
+        "tests/contract/mesh/test_tenants.py",
     ),
 )

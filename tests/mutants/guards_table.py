@@ -49,7 +49,7 @@ GUARDS: Final = (
         "slotmesh/runtime",
         "except BaseException as error:  # noqa: BLE001 - whatever the application's function raises",
         "except Exception as error:  # noqa: BLE001 - whatever the application's function raises",
-        "tests/contract/test_client_tokens.py",
+        "tests/contract/client/test_tokens.py",
     ),
     mutant(
         "a task that ends by a CancelledError of its own is forgotten",
@@ -70,7 +70,7 @@ GUARDS: Final = (
         "controller_service/shell",
         "for key in keys:  # what has ended",
         "for key in keys[:0]:  # what has ended",
-        "tests/contract/test_controller_tasks.py",
+        "tests/contract/controller/test_tasks.py",
     ),
     mutant(
         "a policy is called again while its last call has not returned",
@@ -91,6 +91,6 @@ GUARDS: Final = (
         "slotmesh/runtime",
         "run_unwound(runner, main(), _went_on)",
         "run_unwound(runner, main())",
-        "tests/contract/test_replica_process.py",
+        "tests/contract/replica/test_process.py",
     ),
 )

@@ -9,9 +9,9 @@ from tests.mutants.mutant import mutant
 _CONTROLLER: Final = "controller_service"
 _REPLICA: Final = "replica_service"
 _CLI: Final = "slotmesh"
-_HOLD: Final = "tests/contract/test_controller_hold.py"
-_ORPHANS: Final = "tests/contract/test_replica_orphans.py"
-_EVENTS: Final = "tests/contract/test_controller_kept_events.py"
+_HOLD: Final = "tests/contract/controller/test_hold.py"
+_ORPHANS: Final = "tests/contract/replica/test_orphans.py"
+_EVENTS: Final = "tests/contract/controller/test_kept_events.py"
 _FINDINGS: Final = "tests/unit/cli/checking/test_findings.py"
 
 HOLD: Final = (

@@ -43,7 +43,7 @@ _CALL_TIMES: Final = (
         "controller_service",
         "return tuple(times) if len(times) == len(CALL_TIMES) + 1 and min(times) >= 0 else ()",
         "return tuple(times)",
-        "tests/contract/test_controller_snapshot.py",
+        "tests/contract/controller/test_snapshot.py",
     ),
     mutant(
         "the times of a replica are of all calls since its start",
@@ -56,7 +56,7 @@ _CALL_TIMES: Final = (
 
 _CONTROLLER: Final = "controller_service"
 _KEPT: Final = "tests/unit/controller/test_kept_events.py"
-_EVENTS: Final = "tests/contract/test_controller_kept_events.py"
+_EVENTS: Final = "tests/contract/controller/test_kept_events.py"
 
 _EARLIER_EVENTS: Final = (
     mutant(
@@ -117,7 +117,7 @@ _EARLIER_EVENTS: Final = (
     ),
 )
 
-_REASONS: Final = "tests/contract/test_end_reasons.py"
+_REASONS: Final = "tests/contract/replica/test_end_reasons.py"
 
 _END_REASONS: Final = (
     mutant(

@@ -42,7 +42,7 @@ _SEVERAL: Final = (
         CONTROLLER,
         "if link is not None and link.hello.incarnation == owner.incarnation:\n            link.stream.end",
         "if link is not None:\n            link.stream.end",
-        "tests/contract/test_controller_forgetting.py",
+        "tests/contract/controller/test_forgetting.py",
     ),
     mutant(
         "a replica to which the second router has a link is forgotten",
@@ -56,7 +56,7 @@ _SEVERAL: Final = (
         CONTROLLER,
         "for owner, epochs in ownership.leaving_by_owner().items():\n            link",
         "for owner, epochs in [*ownership.leaving_by_owner().items()][:1]:\n            link",
-        "tests/contract/test_orders_to_several.py",
+        "tests/contract/controller/test_orders_to_several.py",
     ),
     mutant(
         "of several lists of revoked certificates the first one says when a newer one is due",
@@ -122,7 +122,7 @@ _EDGES: Final = (
         CONTROLLER,
         "if account.size + size > bounds.table_bytes:",
         "if account.size + size >= bounds.table_bytes:",
-        "tests/contract/test_controller_side_paths.py",
+        "tests/contract/controller/test_side_paths.py",
     ),
     mutant(
         "the last revision of a term and the first one of the next are taken for one",
@@ -153,7 +153,7 @@ _IDENTITY: Final = (
         CONTROLLER,
         '" WHERE id = 1 AND generation = ? AND term = ? AND revision = ?"',
         '" WHERE id = 1 AND generation = ? AND term = ? AND revision >= 0 * ?"',
-        "tests/contract/test_state_fence.py",
+        "tests/contract/controller/test_state_fence.py",
     ),
     mutant(
         "a process of another backend is taken for the launched child of that id",
@@ -198,14 +198,14 @@ _SIDE_PATHS: Final = (
         CONTROLLER,
         "        finally:\n            self._reading -= account.size",
         "        else:\n            self._reading -= account.size",
-        "tests/contract/test_controller_side_paths.py",
+        "tests/contract/controller/test_side_paths.py",
     ),
     mutant(
         "a watcher of events whose task was cancelled stays",
         CONTROLLER,
         "        try:\n            yield watcher\n        finally:\n            self._watchers.discard(watcher)",
         "        yield watcher\n        self._watchers.discard(watcher)",
-        "tests/contract/test_controller_side_paths.py",
+        "tests/contract/controller/test_side_paths.py",
     ),
     mutant(
         "what a rate has refused is charged as well",
@@ -219,21 +219,21 @@ _SIDE_PATHS: Final = (
         CONTROLLER,
         '            self._directory.remove(replica_id)\n            raise LaunchFailed(f"cannot start',
         '            raise LaunchFailed(f"cannot start',
-        "tests/contract/test_failed_launches.py",
+        "tests/contract/controller/test_failed_launches.py",
     ),
     mutant(
         "a router's stream that has ended is woken for ever",
         CONTROLLER,
         "            self._board.ignore(stream.wake)\n",
         "            pass\n",
-        "tests/contract/test_controller_side_paths.py",
+        "tests/contract/controller/test_side_paths.py",
     ),
     mutant(
         "a change that changes nothing takes a revision",
         CONTROLLER,
         "if plan.changes_nothing or terms.dry_run:",
         "if terms.dry_run:",
-        "tests/contract/test_controller_side_paths.py",
+        "tests/contract/controller/test_side_paths.py",
     ),
 )
 

@@ -8,7 +8,7 @@ from tests.mutants.mutant import mutant
 
 _CONTROLLER: Final = "controller_service"
 _FORGETTING: Final = "tests/unit/controller/test_forgetting.py"
-_OLDER: Final = "tests/contract/test_controller_older_state.py"
+_OLDER: Final = "tests/contract/controller/test_older_state.py"
 _LINEAGE: Final = "tests/unit/controller/test_lineage.py"
 
 OPERATOR: Final = (
@@ -31,14 +31,14 @@ OPERATOR: Final = (
         _CONTROLLER,
         "    if has_departed:\n        raise AttachRefused",
         "    if False:\n        raise AttachRefused",
-        "tests/contract/test_controller_forgetting.py",
+        "tests/contract/controller/test_forgetting.py",
     ),
     mutant(
         "forgetting one replica forgets all that are silent",
         _CONTROLLER,
         "return owner.replica_id == replica_id and incarnation",
         "return incarnation",
-        f"{_FORGETTING} tests/contract/test_controller_forgetting.py",
+        f"{_FORGETTING} tests/contract/controller/test_forgetting.py",
     ),
     mutant(
         "a table of a term that has ended counts by the present revision",
@@ -101,7 +101,7 @@ OPERATOR: Final = (
         _CONTROLLER,
         'if record.directory not in ("", self._directory.identity):',
         "if False:",
-        "tests/contract/test_launched_processes.py",
+        "tests/contract/controller/test_launched_processes.py",
     ),
     mutant(
         "adopting from members keeps the traffic of the file",

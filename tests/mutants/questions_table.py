@@ -7,7 +7,7 @@ from typing import Final
 from tests.mutants.mutant import mutant
 
 _ROUTER: Final = "router_service"
-_OPEN_CALLS: Final = "tests/contract/test_router_open_calls.py"
+_OPEN_CALLS: Final = "tests/contract/router/test_open_calls.py"
 
 _CALLS: Final = (
     mutant(
@@ -29,14 +29,14 @@ _CALLS: Final = (
         _ROUTER,
         "if known != ANSWERED and (keys is None or keys[at] == key):",
         "if known != ANSWERED:",
-        "tests/unit/router/test_open_calls.py",
+        "tests/unit/router/lifecycle/test_open_calls.py",
     ),
     mutant(
         "what waits for a frame to a replica is not listed",
         _ROUTER,
         "yield from [*replica.ops, *replica.outbox, *replica.inflight.values()]",
         "yield from [*replica.ops, *replica.inflight.values()]",
-        "tests/unit/router/test_open_calls.py",
+        "tests/unit/router/lifecycle/test_open_calls.py",
     ),
     mutant(
         "ordering keys are shown to all",
@@ -60,28 +60,28 @@ _OPERATORS: Final = (
         "slotmesh",
         "MAX_TRAILER_BYTES = 7_680",
         "MAX_TRAILER_BYTES = 15_680",
-        "tests/contract/test_default_clients.py tests/unit/test_status.py",
+        "tests/contract/client/test_default_clients.py tests/unit/test_status.py",
     ),
     mutant(
         "trailing metadata of a handler is not counted with the refusal",
         "slotmesh",
         "room=MAX_TRAILER_BYTES - theirs",
         "room=MAX_TRAILER_BYTES",
-        "tests/contract/test_default_clients.py",
+        "tests/contract/client/test_default_clients.py",
     ),
     mutant(
         "a proxy of the environment steers the channels of the mesh",
         "slotmesh",
         '("grpc.enable_http_proxy", 0),',
         '("grpc.enable_http_proxy", 1),',
-        "tests/contract/test_proxies.py",
+        "tests/contract/client/test_proxies.py",
     ),
     mutant(
         "what stands around the certificates of a file is read with them",
         "slotmesh",
         "return pem_blocks(read_guarded(path, what, guard))",
         "return read_guarded(path, what, guard)",
-        "tests/contract/test_pem_files.py",
+        "tests/contract/security/test_pem_files.py",
     ),
     mutant(
         "a replica's certificate names this machine",
@@ -95,7 +95,7 @@ _OPERATORS: Final = (
         "slotmesh",
         "if peer.kind in SERVERS and kind in SERVERS and kind != peer.kind:",
         "if True:",
-        "tests/contract/test_older_servers.py",
+        "tests/contract/cli/test_older_servers.py",
     ),
 )
 
@@ -105,28 +105,28 @@ _CHECK: Final = (
         "controller_service",
         "if self._lost is None and (self.problem or self._checks >= PROBE_CHECKS):",
         "if False:",
-        "tests/contract/test_check_store.py",
+        "tests/contract/controller/test_check_store.py",
     ),
     mutant(
         "a full disk counts as one that can be written",
         "controller_service",
         "        self._require_same_file()\n        self._require_room()\n",
         "        self._require_same_file()\n",
-        "tests/contract/test_check_store.py",
+        "tests/contract/controller/test_check_store.py",
     ),
     mutant(
         "a controller that cannot write its state is ready",
         "controller_service",
         "front.server.serving and not front.store_problem",
         "front.server.serving",
-        "tests/contract/test_check_store.py",
+        "tests/contract/controller/test_check_store.py",
     ),
     mutant(
         "a member that was cut off was merely silent",
         "controller_service",
         "if stream is not None and stream.failure is not None:",
         "if False:",
-        "tests/contract/test_lost_members.py",
+        "tests/contract/controller/test_lost_members.py",
     ),
     mutant(
         "one controller with two addresses is two leaders",
@@ -157,21 +157,21 @@ _SHADOWS: Final = (
         "controller_service",
         "ended = load.shadow_ended if self._of_shadows else load.ended",
         "ended = load.ended",
-        "tests/contract/test_controller_shadow_guards.py",
+        "tests/contract/controller/test_shadow_guards.py",
     ),
     mutant(
         "a guard of a shadow looks at the backends that rise",
         "controller_service",
         "    if guard.shadow:\n",
         "    if False:\n",
-        "tests/contract/test_controller_shadow_guards.py",
+        "tests/contract/controller/test_shadow_guards.py",
     ),
     mutant(
         "a stored guard forgets its shadow",
         "controller_service",
         '**({"shadow": it.shadow} if it.shadow else {})',
         "**{}",
-        "tests/contract/test_controller_shadow_guards.py",
+        "tests/contract/controller/test_shadow_guards.py",
     ),
 )
 

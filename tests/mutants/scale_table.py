@@ -15,21 +15,21 @@ _REPORTS: Final = (
         CONTROLLER,
         "writing.add_done_callback(partial(self._written, change.origin))",
         "pass",
-        "tests/contract/test_controller_audit.py",
+        "tests/contract/controller/test_audit.py",
     ),
     mutant(
         "of a large change only the first slice is reported",
         CONTROLLER,
         "loop.call_soon(self._go_on)",
         "self._waiting.clear()",
-        "tests/contract/test_controller_audit.py",
+        "tests/contract/controller/test_audit.py",
     ),
     mutant(
         "a paused rollout has no audit line",
         CONTROLLER,
         "if rollout.is_paused != (known is not None and known.is_paused):",
         "if False:",
-        "tests/contract/test_controller_audit.py",
+        "tests/contract/controller/test_audit.py",
     ),
 )
 
@@ -39,14 +39,14 @@ _BOUNDS: Final = (
         CONTROLLER,
         "if isinstance(resource, Backend) and size > max(MAX_BACKEND_BYTES, before):",
         "if False:",
-        "tests/contract/test_configuration_bounds.py",
+        "tests/contract/controller/test_configuration_bounds.py",
     ),
     mutant(
         "a configuration is accepted that fits no list of it",
         CONTROLLER,
         "if total > max(MAX_CONFIGURATION_BYTES, self._total):",
         "if False:",
-        "tests/contract/test_configuration_bounds.py",
+        "tests/contract/controller/test_configuration_bounds.py",
     ),
     mutant(
         "a pass plans all endpoints, however long that takes",
@@ -77,14 +77,14 @@ _TABLES: Final = (
         ROUTER,
         "if part.is_last:\n                    self._parts = None\n                    self._take(table.finish())",
         "self._take(table.finish())",
-        "tests/contract/test_table_parts.py",
+        "tests/contract/router/test_table_parts.py",
     ),
     mutant(
         "a part that has no first one is taken",
         ROUTER,
         "self._from_stream, self._is_whole_due, self._parts = None, False, None",
         "self._from_stream, self._is_whole_due = None, False",
-        "tests/contract/test_table_parts.py",
+        "tests/contract/router/test_table_parts.py",
     ),
     mutant(
         "shared owners of partitions are those of the next assignment",

@@ -18,21 +18,21 @@ _SECOND_OF_SEVERAL: Final = (
         ROUTER,
         "self.options_of(key), self.partitions[begin]))",
         "self.options_of(key), self.partitions[lo]))",
-        "tests/unit/router/test_key_columns.py",
+        "tests/unit/router/replicas/test_key_columns.py",
     ),
     mutant(
         "each batch of a second attempt names the calls of the first batch",
         ROUTER,
         "FirstAttempt(origin.stream_id, origin.run_ids[at : at + most])",
         "FirstAttempt(origin.stream_id, origin.run_ids[:most])",
-        "tests/unit/router/test_lost_links.py",
+        "tests/unit/router/lifecycle/test_lost_links.py",
     ),
     mutant(
         "who joins a reservation takes time from those that wait for it",
         ROUTER,
         "run.deadline = max(run.deadline, step.now + (timeout_s if timeout_s != inf else _patience_s(run)))",
         "run.deadline = step.now + (timeout_s if timeout_s != inf else _patience_s(run))",
-        "tests/unit/router/test_requests.py",
+        "tests/unit/router/features/test_requests.py",
     ),
     mutant(
         "of several links that wait for parts of a run the first is told that it is handed back",
@@ -77,7 +77,7 @@ _EXACT_EDGES: Final = (
         ROUTER,
         "    if count > most:\n        return Failure(\n            reason=Reason.WINDOW_EXCEEDED",
         "    if count >= most:\n        return Failure(\n            reason=Reason.WINDOW_EXCEEDED",
-        "tests/unit/router/test_exact_bounds.py",
+        "tests/unit/router/limits/test_exact_bounds.py",
     ),
     mutant(
         "as many bytes ahead of answers as may be are too many",
@@ -94,14 +94,14 @@ _IDENTITIES: Final = (
         ROUTER,
         "        if self._newest.get(session.session_id) is not stream:\n            return",
         "        if session.session_id not in self._newest:\n            return",
-        "tests/contract/test_router_sessions.py",
+        "tests/contract/router/test_sessions.py",
     ),
     mutant(
         "a replica counts as departed where an earlier life of it has",
         ROUTER,
         "return any(each.key == key for each in self.table.roster.departed)",
         "return any(each.key[0] == key[0] for each in self.table.roster.departed)",
-        "tests/unit/router/test_bound_operations.py",
+        "tests/unit/router/features/test_bound_operations.py",
     ),
     mutant(
         "results of threads that end together go to the run of the first",
@@ -139,7 +139,7 @@ _BOOKS: Final = (
         ROUTER,
         "self._by_tenant[key] = calls - count, total - size",
         "self._by_tenant[key] = calls - count, total",
-        "tests/unit/router/test_admission.py",
+        "tests/unit/router/limits/test_admission.py",
     ),
     mutant(
         "calls of the step before are calls of this one",
@@ -170,7 +170,7 @@ _TAUTOLOGIES: Final = (
         ROUTER,
         "        Reason.PREDECESSOR_FAILED,\n        Reason.HANDLER_ERROR,",
         "        Reason.PREDECESSOR_FAILED,\n        Reason.REPLICA_LOST,\n        Reason.HANDLER_ERROR,",
-        "tests/unit/router/test_failure_log.py",
+        "tests/unit/router/shell/test_failure_log.py",
     ),
     mutant(
         "a replica that is stopped before it is ready has failed",

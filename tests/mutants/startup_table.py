@@ -9,7 +9,7 @@ from tests.mutants.mutant import mutant
 CONFIG: Final = "slotmesh/config"
 TELEMETRY: Final = "slotmesh/telemetry"
 DECLARED: Final = "tests/unit/test_declared_settings.py"
-LIGHT: Final = "tests/contract/test_light_start.py"
+LIGHT: Final = "tests/contract/mesh/test_light_start.py"
 
 STARTUP: Final = (
     mutant(

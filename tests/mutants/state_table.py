@@ -18,7 +18,7 @@ _HEARTBEATS: Final = (
         CLIENT,
         "elif self.pulse is not None and self.pulse.is_resting:",
         "elif False:",
-        "tests/contract/test_client_sessions.py",
+        "tests/contract/client/test_sessions.py",
     ),
     mutant(
         "a stream rests while a call is unanswered",

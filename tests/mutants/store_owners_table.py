@@ -8,7 +8,7 @@ from tests.mutants.mutant import mutant
 
 CONTROLLER: Final = "controller_service"
 _FORGETTING: Final = "tests/unit/controller/test_forgetting.py"
-_LOST: Final = "tests/contract/test_cli_lost_replies.py"
+_LOST: Final = "tests/contract/cli/test_lost_replies.py"
 _COLLECTING: Final = "tests/unit/controller/code/test_collecting.py"
 
 STORE_OWNERS: Final = (
@@ -31,7 +31,7 @@ STORE_OWNERS: Final = (
         CONTROLLER,
         "        if expected_revision != self.desired.revision:\n",
         "        if expected_revision > self.desired.revision:\n",
-        "tests/contract/test_controller_store.py",
+        "tests/contract/controller/test_store.py",
     ),
     mutant(
         "a state is adopted without the change that came between",
@@ -40,7 +40,7 @@ STORE_OWNERS: Final = (
         "                raise to_exception(not_stored(failed)) from failed\n        raise",
         "            except StoreWriteFailed as failed:\n"
         "                raise to_exception(not_stored(failed)) from failed\n        raise",
-        "tests/contract/test_controller_older_state.py",
+        "tests/contract/controller/test_older_state.py",
     ),
     mutant(
         "an order about a replica is repeated to another controller",
@@ -75,14 +75,14 @@ STORE_OWNERS: Final = (
         CONTROLLER,
         "        await self._stored({*found.owners, *ended})",
         "        await self._stored({*found.owners})",
-        "tests/contract/test_controller_forgetting.py",
+        "tests/contract/controller/test_forgetting.py",
     ),
     mutant(
         "of one request that comes twice at a time the second one gets another reply",
         CONTROLLER,
         "        require_new(self._answers, self._state.clock.time_of_day())  # the same",
         "        # the same",
-        "tests/contract/test_controller_repeated_requests.py",
+        "tests/contract/controller/test_repeated_requests.py",
     ),
     mutant(
         "snapshots go before members had the time to attach",

@@ -12,8 +12,8 @@ _ROUTER: Final = "router_service"
 _LOST: Final = "tests/unit/cli/checking/test_lost_members.py"
 _PLAIN_TEXT: Final = "tests/unit/cli/checking/test_unreached_security.py"
 _LEADER: Final = "tests/unit/cli/test_leader.py"
-_SHARES: Final = "tests/unit/router/test_tenant_shares.py"
-_WORDS: Final = "tests/contract/test_controller_operator_words.py"
+_SHARES: Final = "tests/unit/router/limits/test_tenant_shares.py"
+_WORDS: Final = "tests/contract/controller/test_operator_words.py"
 _PAUSED: Final = "tests/unit/cli/test_paused_rollouts.py"
 
 TRUTH: Final = (

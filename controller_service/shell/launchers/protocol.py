@@ -1,4 +1,4 @@
-"""What the controller expects of a launcher. Each passes tests/contract/test_controller_launchers.py, the fake too.
+"""What the controller expects of a launcher. Each passes tests/contract/controller/test_launchers.py, the fake too.
 
 Invariants:
   1. Every order is a level and may be repeated: `start` names how many should run, `stop` and `kill` an

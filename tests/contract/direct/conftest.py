@@ -13,7 +13,7 @@ from slotmesh.codec import OCTET_STREAM
 from slotmesh.runtime.channels import open_channel
 from slotmesh.testing import Backend, RunningMesh
 from tests.contract.direct.lanes_mesh import all_free, open_gates
-from tests.contract.replica_slots.slot_replica import HANDLER, START, handler_of
+from tests.contract.replica.slots.slot_replica import HANDLER, START, handler_of
 from tests.contract.slot_handlers import Handler
 from tests.support.attach_stream import DirectStream, direct_stream
 from tests.support.fakes.clock import FakeClock

@@ -17,7 +17,7 @@ from slotmesh.status import from_rpc_error, from_wire
 from slotmesh.streams.limits import MAX_INLINE_BYTES
 from slotmesh.transport.prompt_writer import PromptWriter
 from slotmesh.v1 import call_pb2, direct_service_pb2, direct_service_pb2_grpc
-from tests.contract.replica_slots.slot_replica import all_free, handler_of, table_of, told_by
+from tests.contract.replica.slots.slot_replica import all_free, handler_of, table_of, told_by
 from tests.support.attach_stream import DirectStream, direct_stream, duration
 from tests.support.fakes.clock import FakeClock
 from tests.support.replicas import RunningReplica

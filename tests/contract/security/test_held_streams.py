@@ -89,7 +89,7 @@ async def end_of(call: Any) -> grpc.aio.AioRpcError:
 
 
 async def read_all(call: Any) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20.0):
         while await call.read() is not grpc.aio.EOF:
             pass
 

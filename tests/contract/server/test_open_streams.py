@@ -81,13 +81,13 @@ class Streams:
             each.lapsed = look
         for _ in range(2):
             seen.clear()
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(20.0):
                 await seen.wait()
 
 
 async def failure_of(call: Any) -> tuple[str, str, str]:
     with pytest.raises(grpc.aio.AioRpcError) as caught:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20.0):
             await call.read()
     info = error_info(caught.value)
     return caught.value.code().name, info.reason, info.metadata["executed"]

@@ -1,6 +1,6 @@
 """A launcher without processes: replicas end when a test says so.
 
-Held to the same contract tests as the real ones: tests/contract/test_controller_launchers.py.
+Held to the same contract tests as the real ones: tests/contract/controller/test_launchers.py.
 """
 
 from __future__ import annotations

@@ -200,7 +200,7 @@ async def test_whatever_a_batch_raises_is_an_error_of_its_items(kind: str, retur
             return numbers
 
     model, fails = Model(), Fails()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20.0):
         *outcomes, other = await together(
             *(fails.act(number) for number in range(3)), model.double(4), keeps_failures=True
         )

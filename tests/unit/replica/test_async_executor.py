@@ -53,7 +53,7 @@ class Handler:
         before = asyncio.current_task()
         self.tasks.append(before)
         if payload == b"wait":
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(20.0):
                 await self.gate.wait()
         assert asyncio.current_task() is before
         return payload

@@ -28,7 +28,7 @@ class Handler:
         except asyncio.CancelledError:
             self.cancelled.append(payload)
             raise
-        async with asyncio.timeout(5), asyncio.TaskGroup() as tasks:  # both look at how often the task was cancelled
+        async with asyncio.timeout(20.0), asyncio.TaskGroup() as tasks:  # both look at how often the task was cancelled
             tasks.create_task(asyncio.sleep(0))
         return payload
 
@@ -54,7 +54,7 @@ class Handler:
                 raise ValueError(payload)
             return payload
         await asyncio.sleep(0)
-        async with asyncio.timeout(5), asyncio.TaskGroup() as tasks:
+        async with asyncio.timeout(20.0), asyncio.TaskGroup() as tasks:
             tasks.create_task(asyncio.sleep(0))
         return payload
 

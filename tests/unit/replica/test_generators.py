@@ -64,7 +64,7 @@ class Handler:
             except asyncio.CancelledError:
                 yield b"more"
         finally:
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(20.0):
                 await asyncio.sleep(0)
             self.closed.append(payload)
 

@@ -95,7 +95,7 @@ async def test_a_wake_while_the_last_look_finds_nothing_is_not_lost() -> None:
         pump.close()
 
     pump = StreamPump(write, next_frame)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20.0):
         await pump.start()
     assert written == [1]
 

@@ -47,7 +47,7 @@ async def test_a_failure_is_logged_asks_for_a_stop_and_is_raised_in_the_end(capl
         async with Supervisor(on_failure=stop.set) as tasks:
             siblings.append(tasks.start(asyncio.Event().wait(), name="sibling"))
             tasks.start(fail(), name="link")
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(20.0):
                 await stop.wait()
             assert not siblings[0].done(), "siblings go on until the orderly end"
 
@@ -213,7 +213,7 @@ async def test_a_task_that_ends_by_no_cancellation_of_its_owner_has_failed(kind:
         KINDS[kind]()
 
     async def own() -> None:
-        async with Supervisor(on_failure=stop.set) as tasks, asyncio.timeout(5):
+        async with Supervisor(on_failure=stop.set) as tasks, asyncio.timeout(20.0):
             tasks.start(work(), name="link")
             await stop.wait()
 

@@ -1,0 +1,1 @@
+"""Commands over real gRPC, in the process of the test."""

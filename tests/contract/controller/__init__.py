@@ -1,0 +1,1 @@
+"""Controllers over real gRPC."""

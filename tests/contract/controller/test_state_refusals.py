@@ -1,0 +1,262 @@
+"""A state file that cannot be used is refused: the message names it and the way out, and nothing of it is changed."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from controller_service.core.desired.state import ChangeSet, Desired
+from controller_service.store.protocol import StoreWriteFailed
+from controller_service.store.sqlite.connecting import StateRefused, backup_path, migrate
+from controller_service.store.sqlite.rows import VERSION, checksum_of
+from controller_service.store.sqlite.state_file import StateFile, read_file
+from slotmesh.spec.model import Backend
+
+V1 = ChangeSet(put_backends=(Backend(name="v1", handler="app:One"),))
+ROOT = Path(__file__).resolve().parents[3]
+NOBODY = 65_534
+"""A user without rights."""
+
+
+def open_state(path: Path) -> StateFile:
+    return StateFile.open(path, lambda: ("a" * 32, Desired(epoch_floor=7)))
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> Path:
+    """A file with a backend, which nobody has open."""
+    file = open_state(tmp_path / "state")
+    file.commit(V1, file.desired.revision)
+    file.close()
+    return file.path
+
+
+def refusal(path: Path, *, of: Callable[[Path], object] = open_state) -> str:
+    """What it is refused with; nothing has changed."""
+    before = contents(path.parent) if path.parent.is_dir() else {}
+    with pytest.raises(StateRefused) as refused:
+        of(path)
+    if before:
+        assert contents(path.parent) == before
+    assert str(refused.value).startswith(str(path))
+    return str(refused.value)
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """All files but lock files, which stay."""
+    found = (it for it in folder.iterdir() if it.is_file() and not it.name.endswith(".lock"))
+    return {it.name: it.read_bytes() for it in found}
+
+
+@pytest.mark.parametrize("of", [open_state, read_file])
+def test_a_directory_in_its_place(tmp_path: Path, of: Callable[[Path], object]) -> None:
+    assert "is a directory; name a file in it" in refusal(tmp_path, of=of)
+
+
+@pytest.mark.parametrize("of", [open_state, read_file])
+def test_no_such_directory(tmp_path: Path, of: Callable[[Path], object]) -> None:
+    assert f"mkdir -p {tmp_path}/a/b" in refusal(tmp_path / "a/b/state", of=of)
+
+
+def test_a_file_that_is_not_there_is_created_by_whoever_writes_only(tmp_path: Path) -> None:
+    assert "there is no such file" in refusal(tmp_path / "state", of=read_file)
+    open_state(tmp_path / "state").close()
+    assert read_file(tmp_path / "state") == ("a" * 32, Desired(revision=1, epoch_floor=7))
+
+
+def test_a_log_without_its_file_is_not_taken_for_an_empty_state(state: Path) -> None:
+    shutil.copy(state, state.with_name("state-wal"))
+    state.unlink()
+    assert "is missing, but its write-ahead log" in refusal(state)
+
+
+@pytest.mark.parametrize("of", [open_state, read_file])
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        (b"", "damaged (it is empty)"),
+        (b"backends: {}\n" * 100, "is no state file of slotmesh"),
+        (b"SQLite format 3\0", "is no state file of slotmesh"),
+    ],
+)
+def test_what_is_no_state_file(tmp_path: Path, content: bytes, expected: str, of: Callable[[Path], object]) -> None:
+    path = tmp_path / "state"
+    path.write_bytes(content)
+    assert expected in refusal(path, of=of)
+
+
+@pytest.mark.parametrize("of", [open_state, read_file])
+def test_a_database_of_another_program(tmp_path: Path, of: Callable[[Path], object]) -> None:
+    path = tmp_path / "state"
+    with sqlite3.connect(path) as connection:
+        connection.execute("CREATE TABLE head (id)")
+    connection.close()
+    assert "of another program" in refusal(path, of=of)
+
+
+def test_each_damaged_page_is_seen(state: Path) -> None:
+    """Some bytes of a page are not used: those may change."""
+    sound, page = state.read_bytes(), 4_096
+    rows = re.compile(rb'backend.*?"handler":"app:One"|a{32}', re.DOTALL)
+    spots = [match.start() for match in rows.finditer(sound)] + [match.end() - 2 for match in rows.finditer(sound)]
+    spots += [*range(page, len(sound), page)]
+    assert len(spots) > 5
+    for at in spots:
+        state.write_bytes(sound[:at] + bytes([sound[at] ^ 0x10]) + sound[at + 1 :])
+        told = refusal(state)
+        assert "the state file is damaged" in told, at
+        assert "slotmesh state import" in told
+    state.write_bytes(sound[: len(sound) // 2])
+    assert "the state file is damaged" in refusal(state)
+    state.write_bytes(sound)
+    open_state(state).close()
+
+
+def test_rows_that_contradict_each_other(state: Path) -> None:
+    with sqlite3.connect(state) as connection:
+        text = '{"traffic":{"weights":{"v2":1.0},"shadows":{}}}'
+        row = ("endpoint", "e", text, checksum_of("endpoint", "e", text))
+        connection.execute("INSERT INTO resources VALUES (?, ?, ?, ?)", row)
+    connection.close()
+    assert "endpoint e names backend v2, which is not there" in refusal(state)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "expected"),
+    [
+        ("v1", '{"gpu_memory":3}', "backend v1: this version of slotmesh knows no setting gpu_memory"),
+        ("v1", '{"balancer":"psychic"}', "backend v1: balancer: this version of slotmesh knows no 'psychic'"),
+        ("v1", '{"num_replicas":"3"}', "backend v1: num_replicas: '3' is no integer"),
+        ("v1", "[]", "backend v1: must be a JSON object"),
+    ],
+)
+def test_a_row_that_this_version_cannot_read(state: Path, name: str, text: str, expected: str) -> None:
+    with sqlite3.connect(state) as connection:
+        row = ("backend", name, text, checksum_of("backend", name, text))
+        connection.execute("INSERT OR REPLACE INTO resources VALUES (?, ?, ?, ?)", row)
+    connection.close()
+    assert expected in refusal(state)
+
+
+def test_a_newer_schema(state: Path) -> None:
+    with sqlite3.connect(state) as connection:
+        connection.execute(f"PRAGMA user_version = {VERSION + 1}")
+    connection.close()
+    told = refusal(state)
+    assert f"newer slotmesh (schema {VERSION + 1}; this version knows {VERSION})" in told
+    assert str(backup_path(state, VERSION)) in told
+
+
+def test_a_second_controller_hears_who_has_the_file(state: Path) -> None:
+    first = open_state(state)
+    first.serving_at("127.0.0.1:7070")
+    by_another_name = state.with_name("link")
+    by_another_name.symlink_to(state)
+    for path in (state, by_another_name):
+        with pytest.raises(StateRefused, match=rf"in use by the controller at 127\.0\.0\.1:7070 \(pid {os.getpid()}\)"):
+            open_state(path)
+    assert read_file(state) == (first.generation, first.desired)
+    first.close()
+    open_state(state).close()
+
+
+def test_a_controller_whose_lock_was_deleted_changes_nothing_any_more(state: Path) -> None:
+    first = open_state(state)
+    state.with_name("state.lock").unlink()
+    second = open_state(state)
+    second.serving_at("h:2")
+    for _ in range(2):
+        with pytest.raises(StoreWriteFailed, match="was taken over by the controller at h:2") as refused:
+            first.commit(ChangeSet(), first.desired.revision)
+        assert refused.value.is_unwritten
+    second.commit(V1, second.desired.revision)
+    first.close()
+    second.close()
+
+
+def test_a_file_that_is_moved_away_takes_no_changes_until_it_is_back(state: Path) -> None:
+    file = open_state(state)
+    elsewhere = state.with_name("elsewhere")
+    state.rename(elsewhere)
+    with pytest.raises(StoreWriteFailed, match="was moved, deleted or replaced"):
+        file.commit(V1, file.desired.revision)
+    shutil.copy(elsewhere, state)
+    with pytest.raises(StoreWriteFailed, match="was moved, deleted or replaced"):
+        file.commit(V1, file.desired.revision)
+    elsewhere.replace(state)
+    file.commit(V1, file.desired.revision)
+    file.close()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become a user without rights")
+@pytest.mark.parametrize("mode", [0o500, 0o700])
+def test_a_file_that_cannot_be_written(state: Path, mode: int) -> None:
+    """0o500: neither can its directory."""
+    for path in (state, state.with_name("state.lock")):
+        path.chmod(0o444)
+    for path in (state.parent, *state.parent.parents[:3]):
+        path.chmod(0o755)
+    code = f"import os, sys; from {__name__} import told; os.setuid({NOBODY}); told(sys.argv[1])"
+    state.parent.chmod(0o555 if mode == 0o500 else 0o777)
+    before = contents(state.parent)
+    child = subprocess.run(
+        [sys.executable, "-c", code, str(state)], cwd=ROOT, capture_output=True, text=True, check=True, timeout=60
+    )
+    assert contents(state.parent) == before
+    assert str(state) in child.stdout
+    assert "ermission denied" in child.stdout
+
+
+def told(path: str) -> None:
+    """In a process of its own."""
+    try:
+        open_state(Path(path))
+    except StateRefused as refused:
+        sys.stdout.write(str(refused))
+
+
+# -- migrations -------------------------------------------------------------------------------------------------------
+
+STEPS = {
+    VERSION: ("ALTER TABLE head ADD COLUMN note TEXT NOT NULL DEFAULT 'one'",),
+    VERSION + 1: ("UPDATE head SET note = note || ' two'",),
+}
+
+
+def test_an_older_file_becomes_a_newer_one_after_a_backup(state: Path) -> None:
+    before = read_file(state)
+    connection = sqlite3.connect(state, isolation_level=None)
+    backup = migrate(connection, state, to=VERSION + 2, migrations=STEPS)
+    assert connection.execute("SELECT note FROM head").fetchall() == [("one two",)]
+    assert connection.execute("PRAGMA user_version").fetchone() == (VERSION + 2,)
+    connection.close()
+    assert backup == backup_path(state, VERSION)
+    assert read_file(backup) == before
+    assert "newer slotmesh" in refusal(state)
+    backup.replace(state)
+    open_state(state).close()
+
+
+def test_a_step_that_fails_leaves_the_version_before_it(state: Path) -> None:
+    steps = {**STEPS, VERSION + 1: ("UPDATE head SET note = 'half'", "UPDATE nothing SET a = 1")}
+    connection = sqlite3.connect(state, isolation_level=None)
+    with pytest.raises(sqlite3.OperationalError):
+        migrate(connection, state, to=VERSION + 2, migrations=steps)
+    assert connection.execute("SELECT note FROM head").fetchall() == [("one",)]
+    assert connection.execute("PRAGMA user_version").fetchone() == (VERSION + 1,)
+    connection.close()
+
+
+def test_a_step_that_is_not_there_is_refused(state: Path) -> None:
+    connection = sqlite3.connect(state, isolation_level=None)
+    with pytest.raises(StateRefused, match="cannot bring to"):
+        migrate(connection, state, to=VERSION + 1, migrations={})
+    connection.close()

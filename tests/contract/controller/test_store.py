@@ -1,0 +1,173 @@
+"""What every store does. Add an implementation to `STORES`, and it is held to all of it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from controller_service.core.desired.revisions import ChangeOrigin
+from controller_service.core.desired.state import ChangeSet, Desired
+from controller_service.core.partitions import Incarnation, PartitionOwnership
+from controller_service.store.memory import MemoryStore
+from controller_service.store.protocol import Conflict, Store
+from controller_service.store.sqlite.store import SqliteStore
+from slotmesh.calls.partitions import PARTITIONS
+from slotmesh.spec.model import Backend, Endpoint, TrafficPolicy
+from tests.support.wait import wait_until
+
+
+async def in_memory(_folder: Path) -> Store:
+    return MemoryStore(generation="0" * 32, epoch_floor=41)
+
+
+async def in_a_file(folder: Path) -> Store:
+    return await SqliteStore.open(folder / "state", lambda: ("0" * 32, Desired(epoch_floor=41)))
+
+
+STORES: dict[str, Callable[[Path], Awaitable[Store]]] = {"memory": in_memory, "sqlite": in_a_file}
+
+V1 = Backend(name="v1", handler="app:One", user_config={"k": 3, "deep": [1, {"a": None}]})
+DIGITS = Endpoint(name="digits", traffic=TrafficPolicy(weights={"v1": 1.0}))
+OWNED = PartitionOwnership(
+    owners=(Incarnation("a", "1" * 32),),
+    partition_owners=(0,) * PARTITIONS,
+    epochs=tuple(range(100, 100 + PARTITIONS)),
+)
+
+
+@pytest_asyncio.fixture(params=STORES)
+async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Store]:
+    made = await STORES[request.param](tmp_path)
+    yield made
+    await made.close()
+
+
+@pytest.mark.asyncio
+async def test_what_was_committed_is_read(store: Store) -> None:
+    assert store.read() == Desired(revision=store.read().revision, epoch_floor=41)
+    change = ChangeSet(put_backends=(V1,), put_endpoints=(DIGITS,), put_ownership={"digits": OWNED})
+    committed = await store.commit(change, expected_revision=store.read().revision)
+    assert store.read() == committed
+    assert committed.backends == {"v1": V1}
+    assert committed.endpoints == {"digits": DIGITS}
+    assert committed.ownership == {"digits": OWNED}
+
+
+@pytest.mark.asyncio
+async def test_every_commit_takes_a_revision_an_empty_one_too(store: Store) -> None:
+    revisions = [store.read().revision]
+    for change in (ChangeSet(put_backends=(V1,)), ChangeSet(), ChangeSet(delete_backends=("v1",))):
+        revisions.append((await store.commit(change, expected_revision=revisions[-1])).revision)
+    assert revisions == sorted(set(revisions))
+
+
+@pytest.mark.asyncio
+async def test_listeners_are_called_for_each_commit_before_it_returns(store: Store) -> None:
+    calls: list[tuple[int, int, str]] = []
+    store.listen(lambda before, after, origin: calls.append((before.revision, after.revision, origin.who)))
+    first = store.read().revision
+    for number in range(3):
+        change = ChangeSet(put_backends=(V1,), origin=ChangeOrigin(who=f"caller {number}"))
+        committed = await store.commit(change, expected_revision=first + number)
+        assert calls[-1] == (first + number, committed.revision, f"caller {number}")
+    with pytest.raises(Conflict):
+        await store.commit(ChangeSet(), expected_revision=first)
+    assert len(calls) == 3
+
+
+@pytest.mark.asyncio
+async def test_a_change_of_another_revision_is_refused_as_a_whole(store: Store) -> None:
+    before = store.read().revision
+    await store.commit(ChangeSet(put_backends=(V1,)), expected_revision=before)
+    now = store.read()
+    with pytest.raises(Conflict) as conflict:
+        await store.commit(ChangeSet(put_endpoints=(DIGITS,), delete_backends=("v1",)), expected_revision=before)
+    assert (conflict.value.expected_revision, conflict.value.actual_revision) == (before, now.revision)
+    assert store.read() == now
+
+
+@pytest.mark.asyncio
+async def test_of_many_that_change_one_revision_exactly_one_wins(store: Store) -> None:
+    before = store.read().revision
+    attempts = [
+        store.commit(ChangeSet(put_backends=(Backend(name=f"b{number}"),)), expected_revision=before)
+        for number in range(10)
+    ]
+    results = await asyncio.gather(*attempts, return_exceptions=True)
+    assert sum(isinstance(it, Desired) for it in results) == 1
+    assert sum(isinstance(it, Conflict) for it in results) == 9
+    assert len(store.read().backends) == 1
+
+
+@pytest.mark.asyncio
+async def test_a_reader_keeps_what_it_read(store: Store) -> None:
+    before = store.read()
+    await store.commit(ChangeSet(put_backends=(V1,)), expected_revision=before.revision)
+    assert before.backends == {}
+
+
+@pytest.mark.asyncio
+async def test_epochs_of_a_deleted_endpoint_are_never_given_again(store: Store) -> None:
+    first = await store.commit(
+        ChangeSet(put_endpoints=(DIGITS,), put_ownership={"digits": OWNED}), expected_revision=store.read().revision
+    )
+    gone = await store.commit(ChangeSet(delete_endpoints=("digits",)), expected_revision=first.revision)
+    assert gone.ownership == {}
+    assert gone.epoch_floor == max(OWNED.epochs)
+
+
+@pytest.mark.asyncio
+async def test_watching_yields_the_newest_and_ends_with_the_store(store: Store) -> None:
+    revision = store.read().revision
+    start, seen = revision, list[int]()
+
+    async def watch() -> None:
+        async for desired in store.watch(after_revision=start):
+            seen.append(desired.revision)
+
+    watching = asyncio.create_task(watch())
+    for _ in range(3):
+        revision = (await store.commit(ChangeSet(), expected_revision=revision)).revision
+    await wait_until(lambda: seen and seen[-1] == revision, what="the newest revision")
+    await store.close()
+    async with asyncio.timeout(20.0):
+        await watching
+    assert seen == sorted(set(seen))
+
+
+@pytest.mark.asyncio
+async def test_a_late_watcher_starts_with_what_is_there(store: Store) -> None:
+    committed = await store.commit(ChangeSet(put_backends=(V1,)), expected_revision=store.read().revision)
+    watching = store.watch(after_revision=-1)
+    assert await anext(watching) == committed
+    await watching.aclose()
+
+
+@pytest.mark.asyncio
+async def test_the_generation_is_an_identity(store: Store) -> None:
+    assert len(store.generation) == 32
+    assert store.generation == store.generation.lower()
+
+
+@pytest.mark.asyncio
+async def test_a_generation_begins_with_all_that_was_acknowledged(tmp_path: Path) -> None:
+    store = await in_a_file(tmp_path)
+    before = store.read()
+    change = ChangeSet(put_backends=(V1,))
+    acknowledged, refused = await asyncio.gather(
+        store.commit(change, expected_revision=before.revision),
+        store.begin_generation("1" * 32, before, expected_revision=before.revision),
+        return_exceptions=True,
+    )
+    assert isinstance(acknowledged, Desired)
+    assert isinstance(refused, Conflict)
+    assert store.read() == acknowledged
+    await store.begin_generation("1" * 32, acknowledged, expected_revision=acknowledged.revision)
+    await store.close()
+    after = await in_a_file(tmp_path)
+    assert (after.generation, after.read().backends) == ("1" * 32, {"v1": V1})
+    await after.close()

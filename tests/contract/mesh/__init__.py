@@ -1,0 +1,1 @@
+"""Several services together over real gRPC."""

@@ -1,0 +1,1 @@
+"""Replicas over real gRPC."""

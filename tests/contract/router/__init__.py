@@ -1,0 +1,1 @@
+"""Routers over real gRPC."""

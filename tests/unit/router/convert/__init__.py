@@ -1,0 +1,1 @@
+"""Between messages and what a router's core works with."""

@@ -1,0 +1,1 @@
+"""Sessions, slots, uploads, streaming, shadows and taps in a router's core."""

@@ -1,0 +1,1 @@
+"""Admission, budgets, quotas, and what tenants get."""

@@ -1,0 +1,1 @@
+"""Queues of a router's core."""

@@ -1,0 +1,1 @@
+"""What a router knows of replicas, and frames to them."""

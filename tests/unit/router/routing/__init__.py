@@ -1,0 +1,1 @@
+"""Traffic, shares and what an endpoint leads to."""

@@ -1,0 +1,1 @@
+"""What a router does on the event loop."""
