@@ -52,6 +52,7 @@ def test_what_it_links_to_is_there() -> None:
             assert anchor in {re.sub(r"[^\w -]", "", it).lower().replace(" ", "-") for it in headings}, target
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.asyncio
