@@ -8,6 +8,7 @@ links and tasks end.
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
@@ -41,6 +42,7 @@ from slotmesh.runtime.backoff import Backoff
 from slotmesh.runtime.channels import Dialer
 from slotmesh.runtime.clock import MonotonicClock
 from slotmesh.runtime.parent import LAUNCHER_ENDED, announce, watch_parent
+from slotmesh.runtime.process_identity import OWN_START_S
 from slotmesh.runtime.signals import stop_signals
 from slotmesh.runtime.tasks import Supervisor
 from slotmesh.security.identity import Role
@@ -236,14 +238,17 @@ def _hello(
     settings: RouterSettings, own: Alternates, metrics_address: str | None
 ) -> membership_service_pb2.RouterHello:
     """Who this start of the router is. `metrics_address` is None if there are no metrics."""
-    return membership_service_pb2.RouterHello(
+    hello = membership_service_pb2.RouterHello(
         router_id=settings.router_id,
         address=own.address,
         token_address=own.token_address,
         version=VERSION,
         metrics_address=settings.advertised_metrics(metrics_address) if metrics_address else "",
         incarnation=new_id(),
+        pid=os.getpid(),
     )
+    hello.start_time.FromMicroseconds(round(OWN_START_S * 1e6))
+    return hello
 
 
 async def _serve_with_table(first_table: FirstTable, server: GrpcServer) -> None:

@@ -66,6 +66,7 @@ def hello_from_wire(frame: membership_service_pb2.AttachReplicaRequest, *, gener
         process=hello.process[:MAX_PROCESS_CHARS],
         version=hello.version[:MAX_VERSION_CHARS],
         fenced_after_s=max(0.0, hello.fenced_after.seconds + hello.fenced_after.nanos / 1e9),
+        process_began_s=seconds_of(hello.start_time),
     )
 
 
@@ -232,7 +233,7 @@ def replica_to_wire(
         pid=replica.pid,
         max_ongoing=replica.max_ongoing,
         error=replica.error,
-        start_time=timestamp(wall_s(replica.started_at)),
+        start_time=timestamp(replica.process_began_s or wall_s(replica.started_at)),
         metrics_address=replica.metrics_address,
         warning=replica.warning,
         restart_count=replica.restarts,

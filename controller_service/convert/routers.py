@@ -134,6 +134,8 @@ def router_from_wire(frame: membership_service_pb2.AttachRouterRequest, *, start
         version=hello.version[:MAX_VERSION_CHARS],
         started_at=started_at,
         run_id=hello.incarnation[:MAX_RUN_ID_CHARS],
+        pid=max(0, hello.pid),
+        process_began_s=seconds_of(hello.start_time),
     )
 
 
@@ -164,11 +166,12 @@ def router_to_wire(
         generation=router.generation,
         revision=router.revision,
         linked_replica_ids=router.linked_replica_ids,
-        start_time=timestamp(wall_s(router.started_at)),
+        start_time=timestamp(router.process_began_s or wall_s(router.started_at)),
         metrics_address=router.metrics_address,
         loads=map(backend_load_to_wire, router.loads),
         version=router.version,
         endpoint_loads=map(endpoint_load_to_wire, endpoints),
         incarnation=router.run_id,
         end_reason=router.end_reason,
+        pid=router.pid,
     )

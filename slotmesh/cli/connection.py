@@ -62,7 +62,7 @@ class Peer:
                     break
         if problem:
             raise CommandFailed(f"no connection to {self.kind} {self.address}: {problem}")
-        raise self._unreachable(f"no {self.kind} answers at {self.address}")
+        raise self._unanswered()
 
     @property
     def _roles(self) -> Sequence[Role]:
@@ -87,6 +87,16 @@ class Peer:
         """The failure if another server answers. `found`: its kind, if that is known."""
         what_it_is = f": it is a {found}" if found else ""
         return self._unreachable(f"what answers at {self.address} is not a {self.kind}{what_it_is}")
+
+    def _unanswered(self) -> CommandFailed:
+        message = f"no {self.kind} answers at {self.address}"
+        if self.kind != Role.CONTROLLER:
+            return self._unreachable(message)
+        return CommandFailed(
+            f"{message}; start it again, with the --state file that it had: routers and replicas go on meanwhile; or"
+            " name a controller that runs with --address HOST:PORT or SLOTMESH_ADDRESS; `slotmesh run` starts a new"
+            " mesh"
+        )
 
     def _unreachable(self, message: str) -> CommandFailed:
         way_out = f"name a {self.kind} with --address HOST:PORT or SLOTMESH_ADDRESS"

@@ -1,7 +1,7 @@
 """Waits after a change until the mesh is ready, and reports meanwhile what it lacks.
 
 Ready means: each backend has its number of replicas that accept calls, none of them still runs what it was started with
-before the change, and each router has the change and a link to all of them.
+before the change, its rollout is complete, and each router has the change and a link to all of them.
 """
 
 from __future__ import annotations
@@ -31,6 +31,8 @@ from slotmesh.v1 import controller_service_pb2 as pb
 from slotmesh.v1 import mesh_pb2
 
 _MAX_REASON_CHARS: Final = 200
+NO_ROLLOUT: Final = pb.Rollout()
+"""Of a backend whose replicas the controller does not launch."""
 EndedRollouts: TypeAlias = Mapping[str, int]
 """When the rollout of a backend was taken back, in nanoseconds since 1970; 0: it was not."""
 NO_ENDS: Final[EndedRollouts] = MappingProxyType({})
@@ -71,12 +73,12 @@ def _not_in_force(wanted: Backend, live: Backend) -> list[str]:
 def still_lacks(snapshot: Snapshot, backends: Collection[str], revision: int) -> list[str]:
     """What is missing of these backends, and of the configuration's revision, a line each."""
     members = snapshot.members
-    paused = {it.backend for it in snapshot.rollouts if is_paused(it)}
+    rollouts = {it.backend: it for it in snapshot.rollouts}
     lacking = [
         line
         for it in snapshot.backends
         if it.name in backends
-        for line in _of(it.name, it.num_replicas, members, is_paused=it.name in paused)
+        for line in _of(it.name, it.num_replicas, members, rollouts.get(it.name, NO_ROLLOUT))
     ]
     behind = members.behind(revision)
     if behind:
@@ -103,16 +105,20 @@ def moving(snapshot: Snapshot, endpoints: Collection[str]) -> tuple[list[str], l
     return lacking, ended
 
 
-def _of(backend: str, wanted: int | None, members: Members, *, is_paused: bool) -> Iterator[str]:
+def _of(backend: str, wanted: int | None, members: Members, rollout: pb.Rollout) -> Iterator[str]:
     replicas = [it for it in members.replicas if it.backend == backend and it.state not in ENDED]
     current = sum(it.replica_id in members.ready(backend) and not it.outdated for it in replicas)
     old = sum(it.outdated for it in replicas)
-    held = f"; its rollout is paused: `slotmesh rollout resume {backend}` lets it continue" if is_paused and old else ""
+    is_held = bool(old) and is_paused(rollout)
+    held = f"; its rollout is paused: `slotmesh rollout resume {backend}` lets it continue" if is_held else ""
     if wanted is not None and current < wanted:
         new = "new replicas" if old else "replicas"
         yield f"{backend}: {current} of {wanted} {new} ready{_why(backend, members)}{held}"
     elif old:
         yield f"{backend}: {current} replicas ready, {old} that were there before drain{held}"
+    elif rollout.phase in {pb.ROLLOUT_PHASE_PROGRESSING, pb.ROLLOUT_PHASE_ROLLING_BACK}:
+        of_wanted = f"{rollout.available} of {rollout.wanted} replicas"
+        yield f"{backend}: {of_wanted} have been ready for its min_ready, the rollout is not complete yet"
 
 
 def _why(backend: str, members: Members) -> str:

@@ -8,6 +8,7 @@ from google.protobuf import descriptor as _descriptor
 from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf import message as _message
 from google.protobuf import struct_pb2 as _struct_pb2
+from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from slotmesh.v1 import mesh_pb2 as _mesh_pb2
@@ -113,6 +114,7 @@ class ReplicaHello(_message.Message):
     REVISION_FIELD_NUMBER: _builtins.int
     TERM_ID_FIELD_NUMBER: _builtins.int
     FENCED_AFTER_FIELD_NUMBER: _builtins.int
+    START_TIME_FIELD_NUMBER: _builtins.int
     replica_id: _builtins.str
     """Identity, unique in the mesh. An incarnation with the id of an older one replaces it once the older one is silent
     to the controller and to all routers: the operator or launcher that starts it vouches that the older process has
@@ -148,6 +150,10 @@ class ReplicaHello(_message.Message):
         need acknowledgements.
         """
 
+    @_builtins.property
+    def start_time(self) -> _timestamp_pb2.Timestamp:
+        """When its process started, by the clock of its machine, for display. Unset from older replicas."""
+
     def __init__(
         self,
         *,
@@ -163,10 +169,11 @@ class ReplicaHello(_message.Message):
         revision: _builtins.int = ...,
         term_id: _builtins.str = ...,
         fenced_after: _duration_pb2.Duration | None = ...,
+        start_time: _timestamp_pb2.Timestamp | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["fenced_after", b"fenced_after"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["fenced_after", b"fenced_after", "start_time", b"start_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["backend", b"backend", "fenced_after", b"fenced_after", "generation", b"generation", "has_served", b"has_served", "incarnation", b"incarnation", "newest_epoch", b"newest_epoch", "pid", b"pid", "process", b"process", "replica_id", b"replica_id", "revision", b"revision", "term_id", b"term_id", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["backend", b"backend", "fenced_after", b"fenced_after", "generation", b"generation", "has_served", b"has_served", "incarnation", b"incarnation", "newest_epoch", b"newest_epoch", "pid", b"pid", "process", b"process", "replica_id", b"replica_id", "revision", b"revision", "start_time", b"start_time", "term_id", b"term_id", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -696,6 +703,8 @@ class RouterHello(_message.Message):
     INCARNATION_FIELD_NUMBER: _builtins.int
     KNOWN_FEATURES_FIELD_NUMBER: _builtins.int
     TOKEN_ADDRESS_FIELD_NUMBER: _builtins.int
+    PID_FIELD_NUMBER: _builtins.int
+    START_TIME_FIELD_NUMBER: _builtins.int
     router_id: _builtins.str
     """Identity, unique in the mesh."""
     address: _builtins.str
@@ -708,6 +717,8 @@ class RouterHello(_message.Message):
     """Random for each start of the router, 32 hexadecimal digits: its counters restart with it. Empty from older routers."""
     token_address: _builtins.str
     """Its address for clients with a bearer token and no certificate, `HOST:PORT`. Empty if there is none."""
+    pid: _builtins.int
+    """Process id on its machine. 0 from older routers."""
     @_builtins.property
     def table(self) -> Global___RoutingTable:
         """The router's routing table, if it has one: a controller without stored state recovers replicas and owners from it."""
@@ -718,6 +729,10 @@ class RouterHello(_message.Message):
         Without it the controller sends whole tables. `table_parts`: it accepts TablePart. Without it a table or delta is
         sent in one frame; if that would be too large, the stream ends with INVALID_ARGUMENT.
         """
+
+    @_builtins.property
+    def start_time(self) -> _timestamp_pb2.Timestamp:
+        """When its process started, by the clock of its machine, for display. Unset from older routers."""
 
     def __init__(
         self,
@@ -730,10 +745,12 @@ class RouterHello(_message.Message):
         incarnation: _builtins.str = ...,
         known_features: _abc.Iterable[_builtins.str] | None = ...,
         token_address: _builtins.str = ...,
+        pid: _builtins.int = ...,
+        start_time: _timestamp_pb2.Timestamp | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["table", b"table"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["start_time", b"start_time", "table", b"table"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "incarnation", b"incarnation", "known_features", b"known_features", "metrics_address", b"metrics_address", "router_id", b"router_id", "table", b"table", "token_address", b"token_address", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "incarnation", b"incarnation", "known_features", b"known_features", "metrics_address", b"metrics_address", "pid", b"pid", "router_id", b"router_id", "start_time", b"start_time", "table", b"table", "token_address", b"token_address", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

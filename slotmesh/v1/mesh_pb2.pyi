@@ -811,7 +811,7 @@ class Replica(_message.Message):
     """
     @_builtins.property
     def start_time(self) -> _timestamp_pb2.Timestamp:
-        """When it attached, or was started."""
+        """When its process started, by the clock of its machine; of an older replica, when it attached."""
 
     @_builtins.property
     def load(self) -> Global___ReplicaLoad:
@@ -951,6 +951,7 @@ class Router(_message.Message):
     ENDPOINT_LOADS_FIELD_NUMBER: _builtins.int
     INCARNATION_FIELD_NUMBER: _builtins.int
     END_REASON_FIELD_NUMBER: _builtins.int
+    PID_FIELD_NUMBER: _builtins.int
     router_id: _builtins.str
     """Identity, unique in the mesh."""
     address: _builtins.str
@@ -967,13 +968,15 @@ class Router(_message.Message):
     """Identifies this start of the router: its counters begin with it. Empty from older routers."""
     end_reason: _builtins.str
     """Why it ends, as reported by the router: `SIGTERM`. Empty while it does not end, and from older routers."""
+    pid: _builtins.int
+    """Process id on its machine. 0 from older routers."""
     @_builtins.property
     def linked_replica_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Ids of the replicas with a working link."""
 
     @_builtins.property
     def start_time(self) -> _timestamp_pb2.Timestamp:
-        """When it attached."""
+        """When its process started, by the clock of its machine; of an older router, when it attached."""
 
     @_builtins.property
     def loads(self) -> _containers.RepeatedCompositeFieldContainer[Global___BackendLoad]:
@@ -998,10 +1001,11 @@ class Router(_message.Message):
         endpoint_loads: _abc.Iterable[Global___EndpointLoad] | None = ...,
         incarnation: _builtins.str = ...,
         end_reason: _builtins.str = ...,
+        pid: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["start_time", b"start_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "end_reason", b"end_reason", "endpoint_loads", b"endpoint_loads", "generation", b"generation", "incarnation", b"incarnation", "linked_replica_ids", b"linked_replica_ids", "loads", b"loads", "metrics_address", b"metrics_address", "revision", b"revision", "router_id", b"router_id", "start_time", b"start_time", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "end_reason", b"end_reason", "endpoint_loads", b"endpoint_loads", "generation", b"generation", "incarnation", b"incarnation", "linked_replica_ids", b"linked_replica_ids", "loads", b"loads", "metrics_address", b"metrics_address", "pid", b"pid", "revision", b"revision", "router_id", b"router_id", "start_time", b"start_time", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

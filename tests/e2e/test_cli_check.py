@@ -166,6 +166,7 @@ async def test_where_no_controller_answers_it_is_one_line() -> None:
     assert (said.status, said.err) == (4, "")
     (finding,) = document["findings"]
     assert finding["text"] == f"no controller answers at {NOBODY}"
+    assert "start it again, with the --state file that it had" in finding["fix"]
     assert "--address" in finding["fix"]
 
 

@@ -104,7 +104,7 @@ TRUTH: Final = (
     mutant(
         "what waits for a paused rollout does not report the pause",
         _CLI,
-        "if is_paused and old else",
+        "if is_held else",
         "if False else",
         _PAUSED,
     ),

@@ -144,6 +144,8 @@ class ObservedReplica:
     """The last lines that that process has written; empty where they are not known."""
     fenced_after_s: float = 0.0
     """Its process ends this time after the newest acknowledged report; 0 if it does not fence itself."""
+    process_began_s: float | None = None
+    """When its process started, by the clock of its machine, seconds since 1970; for display, None if not reported."""
     is_given_up: bool = False
     """It was silent for too long, and its process is being killed. It is not gone before that was reaped."""
 

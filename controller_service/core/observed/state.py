@@ -124,6 +124,10 @@ class ObservedRouter:
     """Drawn anew at each start of the router: what it counts begins with it. Empty: an older version."""
     end_reason: str = ""
     """Why it ends, as it has reported; empty while it does not."""
+    pid: int = 0
+    """On its machine; 0: an older version."""
+    process_began_s: float | None = None
+    """When its process started, by the clock of its machine, seconds since 1970; for display, None if not reported."""
 
     def may_link(self, owner: Incarnation) -> bool:
         """Whether it has reported a link to this incarnation, or to one that it does not name under the same id."""

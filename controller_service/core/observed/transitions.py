@@ -49,6 +49,8 @@ class Hello:
     """Of slotmesh."""
     fenced_after_s: float = 0.0
     """Its process ends this time after the newest acknowledged report; 0 if it does not fence itself."""
+    process_began_s: float | None = None
+    """When its process started, by the clock of its machine, seconds since 1970; None if not reported."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,6 +162,7 @@ def _introduced(record: ObservedReplica, hello: Hello) -> ObservedReplica:
         process=hello.process,
         version=hello.version,
         fenced_after_s=hello.fenced_after_s,
+        process_began_s=hello.process_began_s,
     )
 
 

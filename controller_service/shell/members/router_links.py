@@ -338,8 +338,10 @@ class RouterLinks:
         return load
 
     def _silent(self, router_id: str) -> None:
-        why = self._ended.pop(router_id, "")
-        self._left(router_id, "was silent past its lease" + (f": {why}" if why else ""))
+        known = self._state.observed.routers.get(router_id)
+        where = "" if known is None else f", at {known.address}" + (f", process {known.pid}" if known.pid else "")
+        why = self._ended.pop(router_id, "its connection is open, and it sends nothing")
+        self._left(router_id, f"was silent past its lease: {why}{where}")
         if stream := self._streams.get(router_id):
             stream.end(Failure(reason=Reason.ROUTER_LOST, message="silent past its lease: attach again"))
 

@@ -8,21 +8,19 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import aclosing
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from slotmesh.cli.checking.asking import ask_all, own_tls
 from slotmesh.cli.checking.asking_ingresses import ask_ingresses
-from slotmesh.cli.checking.seen import AnnouncedAddress, IngressUrl, LostMember, SeenMesh
+from slotmesh.cli.checking.losses import ASK_WITHIN_S, lost_members, still_lost
+from slotmesh.cli.checking.seen import AnnouncedAddress, IngressUrl, SeenMesh
 from slotmesh.cli.console import CommandFailed
-from slotmesh.cli.figures.rates import report_age_s, unix_time
+from slotmesh.cli.figures.rates import report_age_s
 from slotmesh.cli.operator import Operator
-from slotmesh.cli.snapshot import ENDED, SUSPECT_STATE, Members, Snapshot
+from slotmesh.cli.snapshot import ENDED, Members, Snapshot
 from slotmesh.errors import NotLeader, SlotmeshError
 from slotmesh.spec.model import Prospect
-from slotmesh.v1 import controller_service_pb2 as pb
 from slotmesh.version import VERSION
 
 SETTLES_WITHIN_S: Final = 3.0
@@ -30,14 +28,6 @@ SETTLES_WITHIN_S: Final = 3.0
 _LOOK_EVERY_S: Final = 0.1
 SILENT_S: Final = 10.0
 """Routers report every second."""
-ASK_WITHIN_S: Final = 10.0
-LOST_WITHIN_S: Final = 3_600.0
-MAX_LOST: Final = 1_000
-"""Events that are looked at, the newest ones."""
-ORDERLY: Final = "said goodbye"
-"""How the event of a router begins that has left by itself."""
-FAILED_PART: Final = "a part of it has failed"
-"""The beginning of the reason of a member that ended because of its own defect."""
 
 
 async def look_at(address: str, ingresses: Sequence[IngressUrl] = ()) -> SeenMesh:
@@ -63,7 +53,7 @@ async def look_at(address: str, ingresses: Sequence[IngressUrl] = ()) -> SeenMes
             ask_ingresses(ingresses),
             _settled(operator, snapshot),
             _sampled(operator),
-            _lost_members(operator),
+            lost_members(operator),
         )
     return SeenMesh(
         now=time.time(),
@@ -108,7 +98,7 @@ def _others(addresses: str, snapshot: Snapshot) -> Iterator[AnnouncedAddress]:
     known = () if standing is None else (standing.address, *standing.standby_addresses)
     for address in addresses.split(","):
         if address not in known:
-            yield AnnouncedAddress(subject=f"controller {address}", kind="standby", address=address)
+            yield AnnouncedAddress(subject=f"controller {address}", kind="controller", address=address, is_listed=False)
 
 
 async def _settled(
@@ -134,52 +124,6 @@ def _lagging(members: Members) -> frozenset[str]:
 def _lacking(members: Members) -> frozenset[tuple[str, str]]:
     ready = members.ready()
     return frozenset((it.router_id, name) for it in members.routers for name in ready.difference(it.linked_replica_ids))
-
-
-async def _lost_members(operator: Operator) -> dict[str, LostMember]:
-    """Members whose latest end was not orderly, by subject."""
-    kinds = [pb.EVENT_KIND_ROUTER_LEFT, pb.EVENT_KIND_REPLICA_SUSPECT, pb.EVENT_KIND_REPLICA_DEAD]
-    wanted = pb.WatchEventsRequest(kinds=kinds, from_oldest=True, until_newest=True)
-    newest: deque[pb.WatchEventsResponse] = deque(maxlen=MAX_LOST)
-    try:
-        async with asyncio.timeout(ASK_WITHIN_S), aclosing(operator.events(wanted)) as past:
-            async for event in past:
-                newest.append(event)
-    except (CommandFailed, SlotmeshError, TimeoutError):
-        return {}  # the other queries may still work
-    return lost_among(newest)
-
-
-def lost_among(events: Iterable[pb.WatchEventsResponse]) -> dict[str, LostMember]:
-    """Members whose latest end was not orderly, by subject. `events`: ends of members, oldest first."""
-    newest = {it.subject: it for it in events}
-    return {
-        subject: LostMember(subject, unix_time(it.time), it.message)
-        for subject, it in newest.items()
-        if not is_orderly(it.message)
-    }
-
-
-def is_orderly(message: str) -> bool:
-    """Whether the message of a router's departure event reports an orderly stop."""
-    return message.startswith(ORDERLY) and FAILED_PART not in message
-
-
-def still_lost(lost: Mapping[str, LostMember], members: Members, now: float) -> tuple[LostMember, ...]:
-    """Routers that were lost within `LOST_WITHIN_S` and are not attached, and replicas that are suspect.
-
-    `now`: seconds since 1970. Replicas that have ended, or were replaced, are not suspect.
-    """
-    attached = {f"router/{it.router_id}" for it in members.routers}
-    routers = [
-        each
-        for subject, each in lost.items()
-        if subject.startswith("router/")
-        and subject not in attached
-        and (each.at is None or each.at >= now - LOST_WITHIN_S)
-    ]
-    suspect = [f"replica/{it.replica_id}" for it in members.replicas if it.state == SUSPECT_STATE]
-    return (*routers, *(lost.get(it) or LostMember(it, None, "it is silent past its lease") for it in suspect))
 
 
 async def _sampled(operator: Operator) -> tuple[dict[str, float], dict[str, Prospect]]:

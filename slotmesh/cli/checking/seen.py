@@ -130,6 +130,8 @@ class AnnouncedAddress:
     """Of the server that should answer."""
     backend: str = ""
     """Of a replica."""
+    is_listed: bool = True
+    """A member has announced it; False: only the command was given it."""
 
     @property
     def role(self) -> Role:

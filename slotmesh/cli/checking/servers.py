@@ -26,6 +26,9 @@ from slotmesh.units import is_loopback, parse_host_port
 
 ENDS_SOON: Final = 1 / 5
 """Of a certificate's lifetime, as `slotmesh certs show` has it: with less than this left, it is time for a new one."""
+ENDS_NOW: Final = 1 / 20
+"""Of its lifetime: with less than this left, and less than `ENDS_NOW_S`, a certificate is an error before it ends."""
+ENDS_NOW_S: Final = 86_400.0
 CLOCK_DIFFERS_S: Final = 1.0
 CLOCK_WRONG_S: Final = 30.0
 """What is further off takes certificates and tokens for expired, or for not yet valid."""
@@ -55,7 +58,8 @@ def controllers(seen: SeenMesh) -> Iterator[MeshFinding]:
             fix = "what is stored stays in force; make the file writable, and it goes on by itself"
             yield MeshFinding(section, Severity.ERROR, each.announced.subject, text, fix)
     if standing is not None and standing.newer_members:
-        text = f"nothing is reconciled: {'; '.join(standing.newer_members[:_MOST_NAMED])}"
+        text = f"nothing is reconciled: {'; '.join(standing.newer_members[:_MOST_NAMED])}; members go on as they were,"
+        text += " so backends, rollouts and endpoints are not compared with the state file"
         fix = (
             "stop the controller and put the newest --state file back; or apply the newest mesh.yaml, then"
             " `slotmesh state adopt --from-members`; if this is the newest file,"
@@ -97,7 +101,10 @@ def _unreached(seen: SeenMesh, answer: ServerAnswer) -> MeshFinding:
     announced = answer.announced
     severity, fix = Severity.ERROR, "see that it runs, and that --advertise is an address which others can reach"
     fix += f"; if this machine is not in the network of the mesh, {INSIDE}"
-    if announced.kind.startswith("metrics"):
+    if not announced.is_listed:
+        severity = Severity.WARNING
+        fix = "it neither leads nor stands by: start it again, or name it no more (--address, SLOTMESH_CONTROLLER)"
+    elif announced.kind.startswith("metrics"):
         severity = Severity.WARNING
         fix = "it cannot be scraped from here: see --metrics-host and --metrics-port"
     elif announced.kind == "ingress":
@@ -129,8 +136,11 @@ def certificates(seen: SeenMesh) -> Iterator[MeshFinding]:
             fix = "renew it where it is from; the ingress reads the new files of --https-cert by itself"
         if left_s <= 0:
             yield MeshFinding(section, Severity.ERROR, subject, f"{what} ended {_span(-left_s)} ago", fix)
-        elif left_s < ENDS_SOON * (validity.ends_at - validity.begins_at):
-            yield MeshFinding(section, Severity.WARNING, subject, f"{what} ends in {_span(left_s)}", fix)
+            continue
+        lifetime_s = validity.ends_at - validity.begins_at
+        if left_s < ENDS_SOON * lifetime_s:
+            severity = Severity.ERROR if left_s < min(ENDS_NOW * lifetime_s, ENDS_NOW_S) else Severity.WARNING
+            yield MeshFinding(section, severity, subject, f"{what} ends in {_span(left_s)}", fix)
     if known and (soonest_s := min(validity.ends_at for _, _, validity in known) - seen.now) > 0:
         yield ok(section, f"{len(known)} certificates are valid, the first ends in {_span(soonest_s)}")
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from typing import Final
 
+from slotmesh.cli.checking.losses import HANGS, lost_text
 from slotmesh.cli.checking.seen import MeshFinding, Section, SeenMesh, Severity, credential_fix, ok
 from slotmesh.cli.documents import time_of
 from slotmesh.cli.parameters import REPLICA
@@ -61,9 +61,11 @@ def routers(seen: SeenMesh) -> Iterator[MeshFinding]:
 def lost_members(seen: SeenMesh) -> Iterator[MeshFinding]:
     """Members that the controller has lost, and that have not come back."""
     for each in seen.lost_members[:_MOST_LOST]:
-        at = "" if each.at is None else datetime.fromtimestamp(each.at, UTC).strftime(" at %H:%M:%S UTC")
-        text = f"{each.subject} was lost{at}: {each.why}"
+        text, severity = lost_text(each), Severity.WARNING
         fix = "see whether it runs, and its log; start it again, unless it was ended on purpose"
+        if HANGS in each.why:
+            severity = Severity.ERROR
+            fix = "its process hangs or is stopped, or its network is cut: end it (SIGKILL), and start another"
         if each.subject.startswith(f"{REPLICA}/"):
             text += "; calls of its ordering keys wait for it"
             fix = (
@@ -74,7 +76,7 @@ def lost_members(seen: SeenMesh) -> Iterator[MeshFinding]:
             fix = new_fix
         elif seen.snapshot.is_on_hold and each.subject.startswith("router/"):
             fix = "end the hold first: a router that starts gets no routing table while the controller is on hold"
-        yield MeshFinding(Section.ROUTERS, Severity.WARNING, each.subject, text, fix)
+        yield MeshFinding(Section.ROUTERS, severity, each.subject, text, fix)
     if (more := len(seen.lost_members) - _MOST_LOST) > 0:
         fix = "`slotmesh events` has them all"
         yield MeshFinding(Section.ROUTERS, Severity.WARNING, "", f"{more} more members were lost", fix)

@@ -6,7 +6,7 @@ import sys
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
@@ -14,7 +14,7 @@ from slotmesh.cli.console import WRONG_INPUT, CommandFailed, Output, OutputForm,
 from slotmesh.cli.operator import Operator
 from slotmesh.cli.parameters import CONTROLLER, ControllerAddress, DryRun, Yes
 from slotmesh.cli.versions import times_for
-from slotmesh.cli.view.changes import conflicts, consequences, difference, printable_change
+from slotmesh.cli.view.changes import code_changes, conflicts, consequences, difference, printable_change
 from slotmesh.cli.waiting import (
     DEFAULT_PATIENCE,
     Patience,
@@ -25,6 +25,11 @@ from slotmesh.cli.waiting import (
 )
 from slotmesh.spec.document import load_mesh, parse_mesh
 from slotmesh.spec.model import InvalidSpec, Mesh
+
+CODE_ON_HOLD: Final = (
+    "slotmesh: warning: the controller is on hold: this stores the code of {backends} as it is in the folder now, and"
+    " replicas are replaced by that after `slotmesh state adopt`; apply it from a folder with the code that should run"
+)
 
 
 def apply(
@@ -104,6 +109,8 @@ async def _apply(file: Path, terms: ApplyTerms, address: str) -> None:
                 f"{file}: conflicts with what is there, nothing was applied; --force takes what the file says,"
                 " `slotmesh get` prints a file with what is there"
             )
+        if operator.connection.is_on_hold and (named := code_changes(planned)):
+            say(CODE_ON_HOLD.format(backends=", ".join(named)), err=True)
         if terms.dry_run:
             printable_change(planned, is_planned=True).write(terms.output)
             for line in consequences(planned, is_planned=True):

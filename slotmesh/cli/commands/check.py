@@ -43,6 +43,8 @@ _JUDGES: Final[tuple[Callable[[SeenMesh], Iterator[MeshFinding]], ...]] = (
     work.rollouts,
     work.endpoints,
 )
+_OF_CONFIGURATION: Final = frozenset({work.backends, work.rollouts, work.endpoints})
+"""They compare what runs with the configuration, which is not in force while the controller is on hold."""
 
 
 def findings_of(seen: SeenMesh, flags: str = "", *, host: str = "") -> list[MeshFinding]:
@@ -50,7 +52,8 @@ def findings_of(seen: SeenMesh, flags: str = "", *, host: str = "") -> list[Mesh
 
     `host`: also what would stop without it; empty: of no host.
     """
-    findings = [finding for judge in _JUDGES for finding in judge(seen)]
+    judges = [judge for judge in _JUDGES if not (seen.snapshot.is_on_hold and judge in _OF_CONFIGURATION)]
+    findings = [finding for judge in judges for finding in judge(seen)]
     if host:
         findings += losses_without(seen, host)
     return [replace(finding, fix=runnable(finding.fix, flags)) if finding.fix else finding for finding in findings]

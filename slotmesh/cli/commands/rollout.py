@@ -19,6 +19,7 @@ from slotmesh.cli.parameters import CONTROLLER, ControllerAddress, read_duration
 from slotmesh.cli.snapshot import is_over
 from slotmesh.cli.versions import MOST_REVISIONS, NO_TIMES, shown_version, version_times
 from slotmesh.cli.view.changes import resume_command, rollout_document, rollout_line
+from slotmesh.errors import SlotmeshError
 from slotmesh.spec.model import is_named_by_code
 from slotmesh.units import format_duration
 from slotmesh.v1 import controller_service_pb2 as pb
@@ -135,6 +136,12 @@ async def _undo(backend: str, address: str) -> tuple[int, str]:
     """The revision, and the handler and version that are in force again."""
     async with Operator.at(address) as operator:
         revision = await operator.undo_rollout(backend)
-        (it,) = await operator.rollouts(backend)
-        times = version_times(await operator.revisions(MOST_REVISIONS)) if is_named_by_code(it.version) else NO_TIMES
+        try:
+            (it,) = await operator.rollouts(backend)
+            times = NO_TIMES
+            if is_named_by_code(it.version):
+                times = version_times(await operator.revisions(MOST_REVISIONS))
+        except (CommandFailed, SlotmeshError) as failure:
+            typer.echo(f"slotmesh: done, but what is in force now cannot be read: {failure}", err=True)
+            return revision, "what it was before"
         return revision, f"{it.handler} {shown_version(it.version, times)}".strip()

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+import time
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Annotated, Any, Final, TextIO
 
@@ -11,6 +12,8 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
+from slotmesh.cli.checking.losses import lost_members, lost_text, still_lost
+from slotmesh.cli.checking.seen import LostMember
 from slotmesh.cli.console import (
     FAILED,
     AsJson,
@@ -77,7 +80,7 @@ def status(
     leads, and knows nothing else: exit status 1.
     """
     form = form_of(output, as_document)
-    state, load = complete(_query(address))
+    state, load, lost = complete(_query(address))
     if isinstance(state, ControllerStatus):
         Printable(
             table=lambda out: print(printable_text(standby_text(state)), file=out),
@@ -87,22 +90,24 @@ def status(
         raise typer.Exit(FAILED)
     address = state.controller.address if state.controller is not None else address
     Printable(
-        table=partial(print_tables, address, state, tracebacks=tracebacks, load=load),
-        document=partial(status_document, address, state, load),
+        table=partial(print_tables, address, state, tracebacks=tracebacks, load=load, lost=lost),
+        document=partial(status_document, address, state, load, lost),
         names=partial(_names, state),
     ).write(form)
 
 
-async def _query(address: str) -> tuple[Snapshot | ControllerStatus, MeshFigures]:
-    """The mesh, or that the controller stands by."""
+async def _query(address: str) -> tuple[Snapshot | ControllerStatus, MeshFigures, Sequence[LostMember]]:
+    """The mesh, its load and its lost members; or that the controller stands by."""
     async with Operator.at(address) as operator:
         try:
-            return await operator.snapshot(), await _load(operator)
+            snapshot = await operator.snapshot()
         except NotLeader:
             standing = await operator.standing()
-            if standing.leads:  # since a moment ago
-                return await operator.snapshot(), await _load(operator)
-            return standing, NO_FIGURES
+            if not standing.leads:
+                return standing, NO_FIGURES, ()
+            snapshot = await operator.snapshot()  # it leads since a moment ago
+        lost = still_lost(await lost_members(operator), snapshot.members, time.time())
+        return snapshot, await _load(operator), lost
 
 
 async def _load(operator: Operator) -> MeshFigures:
@@ -150,7 +155,9 @@ class _Loads:
         }
 
 
-def status_document(address: str, snapshot: Snapshot, load: MeshFigures = NO_FIGURES) -> dict[str, Any]:
+def status_document(
+    address: str, snapshot: Snapshot, load: MeshFigures = NO_FIGURES, lost: Sequence[LostMember] = ()
+) -> dict[str, Any]:
     """The mesh as values of JSON. Replicas, routers and rollouts are the messages of these names."""
     members, loads = snapshot.members, _Loads(load)
     controller = snapshot.controller or ControllerStatus(address=address, leads=True)
@@ -198,11 +205,18 @@ def status_document(address: str, snapshot: Snapshot, load: MeshFigures = NO_FIG
         "rollouts": [*map(rollout_document, snapshot.rollouts)],
         "replicas": [*map(replica_document, members.replicas)],
         "routers": [*map(router_document, members.routers)],
+        "lost": [{"subject": it.subject, "reason": it.why} for it in lost],
     }
 
 
 def print_tables(
-    address: str, snapshot: Snapshot, out: TextIO, *, tracebacks: bool = False, load: MeshFigures = NO_FIGURES
+    address: str,
+    snapshot: Snapshot,
+    out: TextIO,
+    *,
+    tracebacks: bool = False,
+    load: MeshFigures = NO_FIGURES,
+    lost: Sequence[LostMember] = (),
 ) -> None:
     """Writes the tables, then the long error texts of replicas. Colours only where `out` is a terminal.
 
@@ -222,6 +236,8 @@ def print_tables(
     for name in sorted({name for it in snapshot.endpoints if it.traffic for name in it.traffic.shadows}):
         for trouble in shadow_troubles(name, members):
             console.print(Text(f"\n{trouble}", style="yellow"))
+    for member in lost:
+        console.print(Text(f"\n{lost_text(member)}", style="red"))
     for line in (*rollout_lines(snapshot.rollouts), *(waiting_line(it) for it in snapshot.shifts if is_waiting(it))):
         console.print(Text(f"\n{line}", style="yellow"))
     for replica in members.replicas:
@@ -265,6 +281,7 @@ def _print_tables(console: Console, snapshot: Snapshot, loads: _Loads) -> None:
         "address": lambda it: it.address,
         "table": table,
         "links": links,
+        "pid": lambda it: str(it.pid or ""),
         "since": lambda it: local_time(it, "start_time"),
         "version": lambda it: it.version,
         **loads.columns(ROUTER, "router_id"),

@@ -12,7 +12,7 @@ from slotmesh.cli.documents import local_time, message_document, word_of
 from slotmesh.cli.parameters import BACKEND, ENDPOINT
 from slotmesh.cli.snapshot import is_paused
 from slotmesh.cli.versions import NO_TIMES, VersionTimes, shown_version
-from slotmesh.spec.model import Mesh
+from slotmesh.spec.model import CODE, Mesh
 from slotmesh.spec.routes import route_subject
 from slotmesh.spec.writing import mesh_document, shown_services
 from slotmesh.v1 import controller_service_pb2 as pb
@@ -62,6 +62,13 @@ def difference(planned: pb.ApplyMeshResponse, times: VersionTimes = NO_TIMES) ->
                     yield f"    {it.field}: {before} -> {after}"
                 elif it.subject == name and sign == "+":
                     yield f"    {it.field}: {after}"
+
+
+def code_changes(planned: pb.ApplyMeshResponse) -> list[str]:
+    """The backends whose version, named after their code, is another one after the change."""
+    changed = {*planned.created, *planned.updated}
+    codes = (it for it in planned.fields if it.field == "version" and it.after.startswith(CODE))
+    return sorted({it.subject for it in codes if it.subject in changed})
 
 
 def consequences(applied: pb.ApplyMeshResponse, *, is_planned: bool = False) -> Iterator[str]:

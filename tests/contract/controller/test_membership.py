@@ -6,6 +6,7 @@ from typing import Any
 
 import grpc
 import pytest
+from google.protobuf.timestamp_pb2 import Timestamp
 
 from controller_service.shell.metrics import replica_counts
 from slotmesh.v1 import controller_service_pb2 as pb
@@ -232,3 +233,24 @@ async def test_a_replica_that_failed_stays_listed_until_it_has_ended() -> None:
             await router.wait_for(lambda table: replica_routes(table, "v1")["a"].draining, "a takes no calls")
             await a.report("STOPPED")
             await router.wait_for(lambda table: not replica_routes(table, "v1"), "a out of the table")
+
+
+@pytest.mark.asyncio
+async def test_members_keep_the_start_of_their_process_at_a_controller_that_they_attach_to_later() -> None:
+    """As after a fail-over: not the time at which they attached there."""
+    began = Timestamp(seconds=1_700_000_000)
+    async with running_controller() as mesh:
+        await mesh.apply("backends: {v1: {handler: 'app:One'}}")
+        replica, router = FakeReplica(mesh.channel, "v1", "a"), FakeRouter(mesh.channel, "r")
+        replica.start_time = router.start_time = began
+        router.pid = 12
+        async with replica, router:
+            await replica.report("READY")
+
+            async def attached() -> Any:
+                replicas, routers = await mesh.replicas(), await mesh.operator.ListRouters(pb.ListRoutersRequest())
+                return "a" in replicas and routers.routers and (replicas["a"], routers.routers[0])
+
+            listed, shown = await eventually(attached, what="both members")
+    assert (listed.start_time, listed.pid) == (began, 4_711)
+    assert (shown.start_time, shown.pid) == (began, 12)

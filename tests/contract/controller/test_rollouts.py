@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from contextlib import AsyncExitStack
 from pathlib import Path
+from typing import NoReturn
 
 import grpc
 import pytest
 
+from slotmesh.cli.commands.rollout import _undo as undo
+from slotmesh.cli.console import CommandFailed
+from slotmesh.cli.operator import Operator
 from slotmesh.convert.specification import mesh_to_wire
 from slotmesh.spec.document import parse_mesh
 from slotmesh.v1 import controller_service_pb2 as pb
@@ -60,6 +64,23 @@ async def test_replicas_are_replaced_one_by_one_and_that_can_be_undone() -> None
         await mesh.operator.UndoRollout(pb.UndoRolloutRequest(backend="v1"))
         assert await handler(mesh) == "app:Old"
         assert not await is_in(mesh, "COMPLETE")
+
+
+@pytest.mark.asyncio
+async def test_a_rollout_is_undone_although_it_cannot_be_read_after_that(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def broken(self: Operator, backend: str = "") -> NoReturn:
+        raise CommandFailed(f"{backend}: the connection broke")
+
+    async with running_controller(launches=True) as mesh, AsyncExitStack() as stack:
+        await first(mesh, stack)
+        await roll_out(mesh, stack, "app:New")
+        monkeypatch.setattr(Operator, "rollouts", broken)
+        revision, what = await undo("v1", mesh.controller.address)
+        assert (await handler(mesh), what) == ("app:Old", "what it was before")
+        assert revision > 0
+    assert "cannot be read: v1: the connection broke" in capsys.readouterr().err
 
 
 @pytest.mark.asyncio

@@ -14,6 +14,7 @@ from typing import Any, Self
 
 import grpc
 from google.protobuf import duration_pb2
+from google.protobuf.timestamp_pb2 import Timestamp
 
 from slotmesh.grpc_internals.call_writer import writer_of
 from slotmesh.v1 import membership_service_pb2 as pb
@@ -32,6 +33,9 @@ class _Member(ABC):
         self._call: Any = None
         self._reading: asyncio.Task[None] | None = None
         self._writing = asyncio.Lock()
+        self.pid = 0
+        self.start_time: Timestamp | None = None
+        """Of its process; both are reported when it attaches."""
 
     async def __aenter__(self) -> Self:
         await self.attach()
@@ -114,6 +118,7 @@ class FakeReplica(_Member):
         self.revision = 0
         self.term_id = ""
         self.process = ""
+        self.pid = 4_711
         self.fenced_after_s = 0.0
         """The bound that it announces; 0: it does not fence itself."""
         self.acknowledged: list[int] = []
@@ -176,7 +181,8 @@ class FakeReplica(_Member):
                 replica_id=self.replica_id,
                 incarnation=self.incarnation,
                 backend=self.backend,
-                pid=4_711,
+                pid=self.pid,
+                start_time=self.start_time,
                 version="0.1.0",
                 has_served=self.has_served,
                 generation=self.generation,
@@ -291,6 +297,8 @@ class FakeRouter(_Member):
                 table=self.brings,
                 incarnation=self.incarnation,
                 known_features=self.known_features,
+                pid=self.pid,
+                start_time=self.start_time,
             )
         )
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 
-from slotmesh.cli.view.changes import printable_change
+import pytest
+
+from slotmesh.cli.view.changes import code_changes, printable_change
 from slotmesh.v1 import controller_service_pb2 as pb
 
 CHANGE = pb.ApplyMeshResponse(
@@ -42,3 +44,10 @@ def test_documents_and_names_are_the_same() -> None:
     planned, made = printable_change(CHANGE, is_planned=True), printable_change(CHANGE)
     assert planned.document() == made.document()
     assert [*planned.names()] == [*made.names()]
+
+
+@pytest.mark.parametrize(("after", "is_named"), [("file:0123456789ab", True), ("2.0", False)])
+def test_only_code_that_a_change_would_bring_is_named(after: str, is_named: bool) -> None:
+    planned = pb.ApplyMeshResponse(updated=["backend/v1"], unchanged=["backend/v2"])
+    planned.fields.add(subject="backend/v1", field="version", before="1.0", after=after)
+    assert code_changes(planned) == ["backend/v1"] * is_named

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from slotmesh.cli.checking.seen import (
+    AnnouncedAddress,
     IngressFacts,
     LostMember,
     OwnTls,
@@ -23,6 +24,7 @@ from slotmesh.cli.commands.check import document_of, findings_of, is_well, not_a
 from slotmesh.cli.snapshot import FAILED_STATE, STARTING_STATE
 from slotmesh.spec.model import Endpoint, TrafficPolicy
 from slotmesh.spec.routes import Route
+from slotmesh.v1 import controller_service_pb2 as pb
 from tests.support.messages import changed
 from tests.unit.cli.checking.meshes import (
     CONTROLLER_ANSWER,
@@ -345,3 +347,22 @@ def test_a_route_to_no_endpoint_is_told() -> None:
     severity, subject, text = one(seen, Section.ENDPOINTS)
     assert (severity, subject) == (Severity.WARNING, "route/b")
     assert text == "route /b leads to endpoint E, which does not exist: its requests get 404"
+
+
+def test_a_controller_that_only_the_command_names_is_a_warning_if_it_does_not_answer() -> None:
+    named = AnnouncedAddress(subject="controller h:1", kind="controller", address="h:1", is_listed=False)
+    for each, expected in ((named, Severity.WARNING), (replace(named, is_listed=True), Severity.ERROR)):
+        seen = replace(SEEN, answers=(*SEEN.answers, ServerAnswer(announced=each, problem="refused")))
+        severity, _, text = one(seen, Section.REACHABILITY)
+        assert (severity, "h:1 does not answer" in text) == (expected, True)
+
+
+def test_on_hold_nothing_is_compared_with_the_configuration_of_the_state_file() -> None:
+    assert SNAPSHOT.controller is not None
+    controller = replace(SNAPSHOT.controller, newer_members=("router/r holds revision 9",))
+    failing = pb.Rollout(backend="b", trouble="it dies", phase=pb.ROLLOUT_PHASE_FAILING)
+    older = replace(SNAPSHOT, controller=controller, endpoints=(), backends=(), rollouts=(failing,))
+    assert wrong(replace(SEEN, snapshot=replace(older, controller=SNAPSHOT.controller)), Section.BACKENDS)
+    problems = [it for it in findings_of(replace(SEEN, snapshot=older)) if it.severity is not Severity.OK]
+    assert [it.section for it in problems] == [Section.CONTROLLER]
+    assert "are not compared with the state file" in problems[0].text

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from slotmesh.cli.checking.gathering import LOST_WITHIN_S, lost_among, still_lost
+from slotmesh.cli.checking.losses import HANGS, LOST_WITHIN_S, lost_among, still_lost
 from slotmesh.cli.checking.seen import LostMember, Section, Severity
 from slotmesh.cli.commands.check import runnable
 from slotmesh.cli.snapshot import SUSPECT_STATE
@@ -55,3 +55,17 @@ def test_what_waits_for_a_lost_replica_and_the_command_that_ends_that_are_named(
     assert "calls of its ordering keys wait" in finding.text
     assert "`slotmesh forget replica/b-2`" in finding.fix
     assert "`slotmesh forget replica/b-2 --address h:7`" in runnable(finding.fix, "--address h:7")
+
+
+def test_a_router_in_whose_place_another_one_is_attached_is_not_lost() -> None:
+    for at, is_lost in (("127.0.0.1:2", False), ("127.0.0.1:22", True)):
+        left = event("router/q", f"{SILENT}, at {at}; its own reason: SIGTERM", 5)
+        assert [it.subject for it in still_lost(lost_among([left]), SNAPSHOT.members, NOW)] == ["router/q"] * is_lost
+
+
+@pytest.mark.parametrize(("why", "severity"), [(HANGS, Severity.ERROR), ("its connection broke", Severity.WARNING)])
+def test_a_router_that_hangs_is_an_error_and_its_process_is_to_be_ended(why: str, severity: Severity) -> None:
+    message = f"was silent past its lease: {why}, at 127.0.0.1:7, process 12"
+    (finding,) = wrong(replace(SEEN, lost_members=(LostMember("router/q", NOW, message),)), Section.ROUTERS)
+    assert (finding.severity, message in finding.text) == (severity, True)
+    assert ("end it (SIGKILL), and start another" in finding.fix) == (why == HANGS)

@@ -62,17 +62,28 @@ def test_open_descriptors_of_a_thousand(count: int, severity: Severity) -> None:
 
 @pytest.mark.parametrize(
     ("left_s", "severity"),
-    [(20 * DAY_S, OK), (20 * DAY_S - TICK, WARNING), (TICK, WARNING), (0.0, ERROR), (-1.0, ERROR)],
+    [(20 * DAY_S, OK), (20 * DAY_S - TICK, WARNING), (DAY_S, WARNING), (DAY_S - TICK, ERROR), (0.0, ERROR)],
 )
 def test_what_is_left_of_a_certificate_of_a_hundred_days(left_s: float, severity: Severity) -> None:
+    assert of_certificate(left_s, 100 * DAY_S) == ([] if severity is OK else [severity])
+
+
+@pytest.mark.parametrize(
+    ("left_s", "severity"), [(720.0, OK), (720.0 - TICK, WARNING), (180.0, WARNING), (180.0 - TICK, ERROR)]
+)
+def test_what_is_left_of_a_certificate_of_an_hour(left_s: float, severity: Severity) -> None:
+    assert of_certificate(left_s, 3_600.0) == ([] if severity is OK else [severity])
+
+
+def of_certificate(left_s: float, lifetime_s: float) -> list[Severity]:
+    """What is found of a router's certificate, if anything is."""
     ends_at = NOW + left_s
-    certificate = Validity(ends_at - 100 * DAY_S, ends_at)
-    found = [
+    certificate = Validity(ends_at - lifetime_s, ends_at)
+    return [
         it.severity
         for it in findings_of(with_router(certificate=certificate))
         if it.section is Section.CERTIFICATES and it.text.startswith("certificate of router/r")
     ]
-    assert found == ([] if severity is OK else [severity])
 
 
 @pytest.mark.parametrize(("restarts", "severity"), [(2, WARNING), (3, ERROR), (4, ERROR)])

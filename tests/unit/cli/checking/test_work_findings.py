@@ -10,7 +10,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from replica_service import app as replica_app
 from router_service import app as router_app
-from slotmesh.cli.checking.gathering import FAILED_PART, is_orderly
+from slotmesh.cli.checking.losses import FAILED_PART, is_orderly
 from slotmesh.cli.checking.seen import LostMember, Section, Severity
 from slotmesh.cli.checking.work import TAKEN_BACK_FOR_S
 from slotmesh.cli.commands.check import findings_of, runnable
