@@ -1,280 +1,62 @@
-"""The parts of the desired state as JSON documents, and back.
+"""The parts of the desired state as JSON documents, and back: rows of a state file, and `state export`.
 
-Purpose: the one form in which state is kept outside of a process: the rows of a state file, and `state export`.
-Invariants: what is read equals what was written, number types included; settings stand by their names in Python, each
-with its value, so that a later default does not change what was stored; what cannot be read is a `BadDocument` that
-names the place, never a default instead. A setting, or a value, of a newer version is such a document.
+Purpose: each part is declared once, and both directions follow; `SECTIONS` has the parts of `Desired`.
+Invariants: as those of `forms`; settings stand by their names in Python, each with its value, so that a later default
+does not change what was stored.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, fields
-from typing import Any, Final, TypeAlias, TypeVar
+import binascii
+import sys
+import zlib
+from array import array
+from base64 import b64decode, b64encode
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from enum import StrEnum
+from operator import attrgetter
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple
 
 from controller_service.core.desired.revisions import ChangeOrigin, Resource, ResourceChange, RevisionRecord
+from controller_service.core.desired.shifts import Guard, ShiftRecord
+from controller_service.core.desired.state import AnsweredRequest, Desired, RolloutRecord
+from controller_service.core.lineage import LeaderTerm
 from controller_service.core.partitions import NO_OWNER, Incarnation, PartitionOwnership
-from controller_service.core.roster import CoveredTables, DepartedIncarnation, IncarnationRoster, ListedIncarnation
-from controller_service.store.document_fields import (
+from controller_service.core.roster import IncarnationRoster, ListedIncarnation
+from controller_service.store.forms import (
+    FORMS,
     BadDocument,
-    limits_from,
-    pack_partitions,
-    services_document,
-    services_from,
-    unpack_partitions,
+    Document,
+    Form,
+    Record,
+    many,
+    member_of,
+    object_of,
+    plain,
+    within,
 )
 from slotmesh.calls.partitions import PARTITIONS
-from slotmesh.spec.model import SETTINGS, Backend, Endpoint, TrafficPolicy
+from slotmesh.spec.model import SETTINGS, Backend, Endpoint, GrpcServices, TrafficPolicy, plain_json
 from slotmesh.spec.routes import Route, route_path
 from slotmesh.spec.setting import Setting, SettingKind
-from slotmesh.spec.tenants import limits_settings
-
-Document: TypeAlias = "dict[str, Any]"
-"""A JSON object."""
-ValueT = TypeVar("ValueT")
-
-_OFTEN_EMPTY: Final = frozenset({"identity", "method", "part_of"})
-"""Of the origin of a change: left out where empty."""
-_MEMBER_FIELDS: Final = tuple(each.name for each in fields(ListedIncarnation))
-_SETTING_OF: Final = {each.attribute: each for each in SETTINGS.values()}
+from slotmesh.spec.tenants import TenantLimits, limits_of, limits_settings
 
 
-# -- backends and endpoints -------------------------------------------------------------------------------------------
+class Stored(NamedTuple):
+    """Documents of values whose names stand outside."""
+
+    write: Callable[[Any], Document]
+    read: Callable[[str, object], Any]
+    """Of a name and a document. Raises BadDocument."""
 
 
-def backend_document(backend: Backend) -> Document:
-    """The backend, with all its settings that have a value; the name stands outside."""
-    return _settings_document(backend, _SETTING_OF)
+def _stored(what: str, record: Record, key: str = "name") -> Stored:
+    return Stored(record.write, lambda name, document: within(f"{what} {name}", record.read, document, **{key: name}))
 
 
-def backend_of(name: str, document: object) -> Backend:
-    """The backend of that name. Raises BadDocument."""
-    return Backend(name=name, **_settings_from(f"backend {name}", document, _SETTING_OF))
-
-
-def endpoint_document(endpoint: Endpoint) -> Document:
-    """The endpoint; the name stands outside."""
-    document = services_document(endpoint.grpc_services)
-    if endpoint.tenants is not None:
-        document["tenants"] = limits_settings(endpoint.tenants)
-    if (traffic := endpoint.traffic) is not None:
-        document["traffic"] = {"weights": dict(traffic.weights), "shadows": dict(traffic.shadows)}
-    return document
-
-
-def endpoint_of(name: str, document: object) -> Endpoint:
-    """The endpoint of that name. Raises BadDocument."""
-    where = f"endpoint {name}"
-    given = object_of(where, document, known={"traffic", "grpc_services", "tenants"})
-    services = services_from(where, given)
-    tenants = limits_from(where, given)
-    if "traffic" not in given:
-        return Endpoint(name=name, grpc_services=services, tenants=tenants)
-    traffic = object_of(f"{where}: traffic", given["traffic"], known={"weights", "shadows"})
-    weights, shadows = (_shares(f"{where}: {part}", traffic.get(part)) for part in ("weights", "shadows"))
-    policy = TrafficPolicy(weights=weights, shadows=shadows)
-    return Endpoint(name=name, traffic=policy, grpc_services=services, tenants=tenants)
-
-
-def route_document(route: Route) -> Document:
-    """The route; its path stands outside."""
-    return {"endpoint": route.endpoint, "method": route.method, "methods": list(route.methods)}
-
-
-def route_of(path: str, document: object) -> Route:
-    """The route of that path. Raises BadDocument."""
-    where = f"route {path}"
-    given = object_of(where, document, known={"endpoint", "method", "methods"})
-    methods = _list(where, given, "methods", lambda it: it)
-    if not all(isinstance(it, str) for it in (given.get("endpoint"), given.get("method"), *methods)):
-        raise BadDocument(f"{where}: `endpoint` and `method` must be texts, `methods` a list of texts")
-    return Route(path=path, endpoint=given["endpoint"], method=given["method"], methods=methods)
-
-
-# -- resources of either kind -----------------------------------------------------------------------------------------
-
-
-def resource_document(resource: Resource) -> Document:
-    """The backend, endpoint or route; its subject, as `backend/NAME`, stands outside."""
-    if isinstance(resource, Route):
-        return route_document(resource)
-    return backend_document(resource) if isinstance(resource, Backend) else endpoint_document(resource)
-
-
-def resource_of(subject: str, document: object) -> Resource:
-    """The backend, endpoint or route of that subject. Raises BadDocument."""
-    kind, _, name = subject.partition("/")
-    if kind == "route":
-        return route_of(route_path(subject), document)
-    if kind not in {"backend", "endpoint"} or not name:
-        raise BadDocument(f"{subject!r} is no backend, endpoint or route")
-    return backend_of(name, document) if kind == "backend" else endpoint_of(name, document)
-
-
-# -- owners and roster ------------------------------------------------------------------------------------------------
-
-
-def ownership_document(ownership: PartitionOwnership) -> Document:
-    """The owners of an endpoint's partitions; the endpoint's name stands outside."""
-    base = min(ownership.epochs, default=0)
-    epochs = [epoch - base for epoch in ownership.epochs]
-    packed = pack_partitions(ownership.partition_owners, epochs, ownership.leaving, ownership.inherited)
-    return {"owners": [_pair(it) for it in ownership.owners], "base_epoch": base, "packed": packed}
-
-
-def ownership_from(endpoint: str, document: object) -> PartitionOwnership:
-    """Raises BadDocument."""
-    where = f"owners of endpoint {endpoint}"
-    given = object_of(where, document)
-    owners = _list(where, given, "owners", _incarnation)
-    if "packed" in given:
-        of, epochs, leaving, inherited = unpack_partitions(where, given["packed"])
-    else:  # of an older version
-        of, epochs, leaving, inherited = (
-            _list(where, given, part, _integer) for part in ("partition_owners", "epochs", "leaving", "inherited")
-        )
-    base = _integer(given.get("base_epoch"))
-    if len(of) != PARTITIONS or len(epochs) != PARTITIONS:
-        raise BadDocument(f"{where}: must be of {PARTITIONS} partitions, are of {len(of)} and {len(epochs)}")
-    if not all(NO_OWNER <= index < len(owners) for index in of):
-        raise BadDocument(f"{where}: an index in `partition_owners` is of no owner")
-    if not all(0 <= number < PARTITIONS for number in (*leaving, *inherited)):
-        raise BadDocument(f"{where}: a number in `leaving` or `inherited` is of no partition")
-    return PartitionOwnership(
-        owners=owners,
-        partition_owners=of,
-        epochs=tuple(base + epoch for epoch in epochs),
-        leaving=leaving,
-        inherited=frozenset(inherited),
-    )
-
-
-def member_document(member: ListedIncarnation) -> Document:
-    """One member of the roster."""
-    fields = {name: getattr(member, name) for name in _MEMBER_FIELDS}
-    if not member.fenced_after_s:
-        del fields["fenced_after_s"]  # earlier versions, which do not know it, read the file
-    return {**fields, "owner": _pair(member.owner)}
-
-
-def member_from(document: object) -> ListedIncarnation:
-    """Raises BadDocument."""
-    return _listed(ListedIncarnation, document)
-
-
-def roster_document(roster: IncarnationRoster) -> Document:
-    """The roster without its members: there may be thousands."""
-    return {
-        "revision": roster.revision,
-        "departed": [
-            {"owner": _pair(it.owner), "generation": it.generation, "revision": it.revision, "left_at": it.left_at}
-            for it in roster.departed
-        ],
-        "departed_since": roster.departed_since,
-        "covers": [asdict(it) for it in roster.covers],
-    }
-
-
-def roster_from(document: object, members: Iterable[ListedIncarnation]) -> IncarnationRoster:
-    """Raises BadDocument."""
-    where = "roster"
-    given = object_of(where, document)
-    return IncarnationRoster(
-        revision=_integer(given.get("revision")),
-        members=tuple(sorted(members, key=lambda member: member.owner)),
-        departed=_list(where, given, "departed", lambda it: _listed(DepartedIncarnation, it)),
-        departed_since=_integer(given.get("departed_since")),
-        covers=_list(where, given, "covers", lambda it: _made(CoveredTables, object_of(where, it))),
-    )
-
-
-# -- history ----------------------------------------------------------------------------------------------------------
-
-
-def record_document(record: RevisionRecord) -> Document:
-    """One revision of the configuration; its number stands outside."""
-    return {
-        "base": record.base,
-        **{name: value for name, value in asdict(record.origin).items() if value or name not in _OFTEN_EMPTY},
-        "changes": [
-            {
-                "subject": it.subject,
-                "before": None if it.before is None else resource_document(it.before),
-                "after": None if it.after is None else resource_document(it.after),
-            }
-            for it in record.changes
-        ],
-    }
-
-
-def record_from(revision: int, document: object) -> RevisionRecord:
-    """Raises BadDocument."""
-    where = f"revision {revision} of the history"
-    given = object_of(where, document)
-    origin = {key: given.get(key) for key in ("who", "time_s", "note")} | {
-        key: given.get(key, "") for key in _OFTEN_EMPTY
-    }
-    texts = ("who", "note", *sorted(_OFTEN_EMPTY))
-    if not isinstance(origin["time_s"], int | float) or not all(isinstance(origin[it], str) for it in texts):
-        raise BadDocument(f"{where}: `who` and `note` must be texts, `time_s` a number")
-    return RevisionRecord(
-        revision=revision,
-        base=_integer(given.get("base")),
-        origin=_made(ChangeOrigin, origin),
-        changes=_list(where, given, "changes", lambda it: _change(object_of(where, it))),
-    )
-
-
-def _change(given: Mapping[str, Any]) -> ResourceChange:
-    subject = str(given.get("subject"))
-    before, after = (None if given.get(it) is None else resource_of(subject, given[it]) for it in ("before", "after"))
-    if before is None and after is None:
-        raise BadDocument(f"history: {subject} has neither `before` nor `after`")
-    return ResourceChange(before=before, after=after)
-
-
-# -- parts of documents -----------------------------------------------------------------------------------------------
-
-
-def _settings_document(resource: object, settings: Mapping[str, Setting]) -> Document:
-    """The settings that have a value; `settings` by their names in Python."""
-    values = {attribute: getattr(resource, attribute) for attribute in settings}
-    return {attribute: _plain(value, settings[attribute]) for attribute, value in values.items() if value is not None}
-
-
-def _settings_from(where: str, document: object, settings: Mapping[str, Setting]) -> Document:
-    """Values by the names of settings in Python. Raises BadDocument."""
-    given = dict(object_of(where, document))
-    if unknown := sorted(given.keys() - settings.keys()):
-        raise BadDocument(f"{where}: this version of slotmesh knows no setting {', '.join(unknown)}")
-    return {key: _setting(f"{where}: {key}", settings[key], it) for key, it in given.items()}
-
-
-def _by_attribute(settings: Mapping[str, Setting]) -> Mapping[str, Setting]:
-    return {each.attribute: each for each in settings.values()}
-
-
-def _plain(value: Any, setting: Setting) -> Any:
-    """A setting's value as JSON has it."""
-    match setting.kind:
-        case SettingKind.CHOICE:
-            return value.name.lower()
-        case SettingKind.JSON:
-            return _json(value)
-        case SettingKind.SECTION:
-            return _settings_document(value, _by_attribute(setting.settings))
-        case _:
-            return value
-
-
-def _json(value: Any) -> Any:
-    """Lists and dicts, where configurations may have read-only mappings and tuples."""
-    if isinstance(value, Mapping):
-        return {name: _json(inner) for name, inner in value.items()}
-    if isinstance(value, Sequence) and not isinstance(value, str):
-        return [_json(inner) for inner in value]
-    return value
-
+# -- backends, endpoints, routes --------------------------------------------------------------------------------------
 
 _TYPES: Final[Mapping[SettingKind, tuple[type, ...]]] = {
     SettingKind.HANDLER: (str,),
@@ -288,68 +70,259 @@ _TYPES: Final[Mapping[SettingKind, tuple[type, ...]]] = {
 }
 
 
-def _setting(where: str, setting: Setting, value: Any) -> Any:
+def _settings(kind: Callable[..., Any], settings: Mapping[str, Setting], *, outside: Iterable[str] = ()) -> Record:
+    forms = {it.attribute: _setting(it) for it in settings.values()}
+    return Record(kind, outside=outside, absent=forms, forms=forms, named="setting ")
+
+
+def _setting(setting: Setting) -> Form:
     if setting.section is not None:
-        return setting.section(**_settings_from(where, value, _by_attribute(setting.settings)))
+        return _settings(setting.section, setting.settings).form
     if setting.kind is SettingKind.CHOICE:
-        for each in type(setting.default):
-            if value == each.name.lower():
-                return each
-        raise BadDocument(f"{where}: this version of slotmesh knows no {value!r}")
-    is_flag = setting.kind is SettingKind.FLAG
-    if not isinstance(value, _TYPES[setting.kind]) or isinstance(value, bool) is not is_flag:
-        raise BadDocument(f"{where}: {value!r} is no {setting.kind.name.lower()}")
-    return value
+        return member_of(type(setting.default))
+    form = plain(setting.kind.name.lower(), *_TYPES[setting.kind])
+    return form._replace(write=plain_json) if setting.kind is SettingKind.JSON else form
 
 
-def _shares(where: str, value: object) -> dict[str, float]:
-    shares = object_of(where, {} if value is None else value)
-    for name, share in shares.items():
-        if isinstance(share, bool) or not isinstance(share, int | float):
-            raise BadDocument(f"{where}: the share of {name} is no number")
-    return dict(shares)
-
-
-def object_of(where: str, document: object, *, known: set[str] | None = None) -> Mapping[str, Any]:
-    """A JSON object with no keys but the known ones; None: any. Raises BadDocument."""
-    if not isinstance(document, dict):
-        raise BadDocument(f"{where}: must be a JSON object")
-    if known is not None and (unknown := sorted(document.keys() - known)):
-        raise BadDocument(f"{where}: this version of slotmesh knows no {', '.join(unknown)}")
-    return document
-
-
-def _list(where: str, given: Mapping[str, Any], part: str, read: Callable[[Any], ValueT]) -> tuple[ValueT, ...]:
-    values = given.get(part, [])
-    if not isinstance(values, list | tuple):
-        raise BadDocument(f"{where}: `{part}` must be a list")
-    return tuple(read(value) for value in values)
-
-
-def _integer(value: object) -> int:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise BadDocument(f"{value!r} is no integer")
-    return value
-
-
-def _pair(owner: Incarnation) -> list[str]:
-    return [owner.replica_id, owner.incarnation]
-
-
-def _incarnation(pair: object) -> Incarnation:
-    if not isinstance(pair, list) or len(pair) != 2 or not all(isinstance(it, str) for it in pair):
-        raise BadDocument(f"{pair!r} is no incarnation: a replica's id and 32 digits")
-    return Incarnation(*pair)
-
-
-def _listed(kind: Callable[..., ValueT], document: object) -> ValueT:
-    given = object_of("roster", document)
-    return _made(kind, {**given, "owner": _incarnation(given.get("owner"))})
-
-
-def _made(kind: Callable[..., ValueT], given: Mapping[str, Any]) -> ValueT:
-    """A dataclass of plain values."""
+def _limits(document: Any) -> TenantLimits:
     try:
-        return kind(**given)
-    except TypeError as error:
-        raise BadDocument(f"{getattr(kind, '__name__', kind)}: {error}") from error
+        return limits_of(document)
+    except ValueError as error:
+        raise BadDocument(str(error)) from None
+
+
+_BACKEND: Final = _settings(Backend, SETTINGS, outside=("name",))
+BACKEND: Final = _stored("backend", _BACKEND)
+_ENDPOINT_FORMS: Final = {
+    "traffic": Record(TrafficPolicy, absent=("shadows",)).form,
+    "grpc_services": Record(GrpcServices, keys={"names": "services"}).form,
+    "tenants": Form(limits_settings, _limits),
+}
+ENDPOINT: Final = _stored(
+    "endpoint", Record(Endpoint, outside=("name",), absent=_ENDPOINT_FORMS, forms=_ENDPOINT_FORMS)
+)
+ROUTE: Final = _stored("route", Record(Route, outside=("path",)), "path")
+
+
+def _resource_document(resource: Resource) -> Document:
+    if isinstance(resource, Route):
+        return ROUTE.write(resource)
+    return BACKEND.write(resource) if isinstance(resource, Backend) else ENDPOINT.write(resource)
+
+
+def _resource_of(subject: str, document: object) -> Any:
+    kind, _, name = subject.partition("/")
+    if kind == "route":
+        return ROUTE.read(route_path(subject), document)
+    if kind not in {"backend", "endpoint"} or not name:
+        raise BadDocument(f"{subject!r} is no backend, endpoint or route")
+    return (BACKEND if kind == "backend" else ENDPOINT).read(name, document)
+
+
+RESOURCE: Final = Stored(_resource_document, _resource_of)
+"""By subject, as `backend/NAME`."""
+
+
+# -- owners of partitions ---------------------------------------------------------------------------------------------
+
+_PACKED_BYTES: Final = PARTITIONS * (2 + 8 + 1 + 1)
+"""Of each partition the index of its owner, its epoch above the base, and a byte for each of two sets."""
+_OWNERS: Final = many(FORMS[Incarnation])
+_INTEGERS: Final = many(FORMS[int])
+
+
+def _ownership_document(ownership: PartitionOwnership) -> Document:
+    """Little-endian numbers, compressed, in base64."""
+    base = min(ownership.epochs, default=0)
+    numbers = array("h", ownership.partition_owners), array("q", [epoch - base for epoch in ownership.epochs])
+    if sys.byteorder != "little":
+        for each in numbers:
+            each.byteswap()
+    sets = (frozenset(ownership.leaving), ownership.inherited)
+    flags = (bytes(number in members for number in range(PARTITIONS)) for members in sets)
+    packed = b64encode(zlib.compress(b"".join([*(each.tobytes() for each in numbers), *flags]), 1)).decode()
+    return {"owners": _OWNERS.write(ownership.owners), "base_epoch": base, "packed": packed}
+
+
+def _unpacked(text: object) -> tuple[tuple[int, ...], ...]:
+    try:
+        raw = zlib.decompressobj().decompress(b64decode(str(text), validate=True), _PACKED_BYTES + 1)
+    except (binascii.Error, zlib.error) as error:
+        raise BadDocument(f"`packed` cannot be read: {error}") from error
+    if len(raw) != _PACKED_BYTES:
+        raise BadDocument(f"`packed` must have {_PACKED_BYTES} bytes, has {len(raw)} or more")
+    owners, epochs = array("h", raw[: 2 * PARTITIONS]), array("q", raw[2 * PARTITIONS : 10 * PARTITIONS])
+    if sys.byteorder != "little":
+        owners.byteswap()
+        epochs.byteswap()
+    sets = (raw[10 * PARTITIONS : 11 * PARTITIONS], raw[11 * PARTITIONS :])
+    return tuple(owners), tuple(epochs), *(tuple(at for at, is_in in enumerate(each) if is_in) for each in sets)
+
+
+def _ownership_of(document: object) -> PartitionOwnership:
+    given = object_of(document)
+    owners = within("owners", _OWNERS.read, given.get("owners"))
+    if "packed" in given:
+        parts = _unpacked(given["packed"])
+    else:  # of an older version
+        names = ("partition_owners", "epochs", "leaving", "inherited")
+        parts = tuple(within(it, _INTEGERS.read, given.get(it, [])) for it in names)
+    of, epochs, leaving, inherited = parts
+    base = within("base_epoch", FORMS[int].read, given.get("base_epoch"))
+    if len(of) != PARTITIONS or len(epochs) != PARTITIONS:
+        raise BadDocument(f"must be of {PARTITIONS} partitions, are of {len(of)} and {len(epochs)}")
+    if not all(NO_OWNER <= index < len(owners) for index in of):
+        raise BadDocument("an index in `partition_owners` is of no owner")
+    if not all(0 <= number < PARTITIONS for number in (*leaving, *inherited)):
+        raise BadDocument("a number in `leaving` or `inherited` is of no partition")
+    return PartitionOwnership(
+        owners=owners,
+        partition_owners=of,
+        epochs=tuple(base + epoch for epoch in epochs),
+        leaving=leaving,
+        inherited=frozenset(inherited),
+    )
+
+
+OWNERSHIP: Final = Stored(
+    _ownership_document, lambda name, document: within(f"owners of endpoint {name}", _ownership_of, document)
+)
+
+
+# -- history, rollouts, shifts ----------------------------------------------------------------------------------------
+
+_TEXTS: Final = ("identity", "method", "part_of")
+_ORIGIN: Final = Record(ChangeOrigin, sparse=_TEXTS, is_open=True)
+_CHANGES: Final = many(
+    Form(
+        lambda it: {"subject": it.subject, "before": _side(it.before), "after": _side(it.after)},
+        lambda document: _change_of(object_of(document)),
+    )
+)
+
+
+def _side(resource: Resource | None) -> Document | None:
+    return None if resource is None else RESOURCE.write(resource)
+
+
+def _change_of(given: Mapping[str, Any]) -> ResourceChange:
+    subject = str(given.get("subject"))
+    sides = (given.get(it) for it in ("before", "after"))
+    before, after = (None if it is None else RESOURCE.read(subject, it) for it in sides)
+    if before is None and after is None:
+        raise BadDocument(f"{subject} has neither `before` nor `after`")
+    return ResourceChange(before=before, after=after)
+
+
+def _revision_of(name: str, document: object) -> RevisionRecord:
+    given = object_of(document)
+    return RevisionRecord(
+        revision=int(name),
+        base=within("base", FORMS[int].read, given.get("base")),
+        origin=_ORIGIN.read(document),
+        changes=within("changes", _CHANGES.read, given.get("changes", [])),
+    )
+
+
+REVISION: Final = Stored(
+    lambda it: {"base": it.base, **_ORIGIN.write(it.origin), "changes": _CHANGES.write(it.changes)},
+    lambda name, document: within(f"revision {name} of the history", _revision_of, name, document),
+)
+"""One revision of the configuration."""
+
+
+def _rollout_of(name: str, document: object) -> RolloutRecord:
+    record: RolloutRecord = _ROLLOUT.read(name, document)
+    good, previous = (it and replace(it, name=name) for it in (record.good, record.previous))
+    return replace(record, good=good, previous=previous)
+
+
+_OF_ROLLOUT: Final = Form(_BACKEND.write, lambda document: _BACKEND.read(document, name=""))
+_EARLIER: Final = {"good": _OF_ROLLOUT, "previous": _OF_ROLLOUT}
+_ROLLOUT: Final = _stored(
+    "rollout of backend", Record(RolloutRecord, outside=("backend",), absent=_EARLIER, forms=_EARLIER), "backend"
+)
+ROLLOUT: Final = Stored(lambda record: {**dict.fromkeys(_EARLIER), **_ROLLOUT.write(record)}, _rollout_of)
+SHIFT: Final = _stored(
+    "shift of endpoint",
+    Record(
+        ShiftRecord,
+        outside=("endpoint",),
+        sparse=("awaits", "deletes"),
+        forms={"guards": many(Record(Guard, sparse=("shadow",)).form)},
+    ),
+    "endpoint",
+)
+ANSWER: Final = _stored("answered request", Record(AnsweredRequest, outside=("key",)), "key")
+TERM: Final = _stored("term", Record(LeaderTerm, outside=("term_id",)), "term_id")
+
+# -- the roster, and the whole state ----------------------------------------------------------------------------------
+
+_LATER: Final = ("draining", "process", "template", "fixed", "is_unresolved")
+MEMBER: Final = Record(ListedIncarnation, absent=_LATER, sparse=("fenced_after_s",)).form
+ROSTER: Final = Record(IncarnationRoster, outside=("members",), absent=("departed", "covers"), is_open=True)
+"""Without its members: there may be thousands."""
+
+
+class RowKind(StrEnum):
+    """What a row of a state file has. The values are in files."""
+
+    BACKEND = "backend"
+    ENDPOINT = "endpoint"
+    ROUTE = "route"
+    OWNERSHIP = "ownership"
+    MEMBER = "member"
+    ROSTER = "roster"
+    REVISION = "revision"
+    ROLLOUT = "rollout"
+    SHIFT = "shift"
+    APPLIED = "applied"
+    TERM = "term"
+    ANSWER = "answer"
+
+
+class Section(NamedTuple):
+    """An attribute of the desired state, whose values are documents of their own."""
+
+    attribute: str
+    stored: Stored
+    key: str = ""
+    """Of values in a tuple: the attribute that is their name. Empty: the section is a mapping."""
+    order: Callable[[Any], Any] | None = None
+    """Of the values, if it is not that of their names."""
+    are_nameless: bool = False
+    """A value does not contain its name: of one document, under several names, there is one value."""
+
+    def values(self, desired: Desired) -> Mapping[str, Any]:
+        """By name."""
+        values = getattr(desired, self.attribute)
+        return {str(getattr(it, self.key)): it for it in values} if self.key else values
+
+    def read(self, documents: Mapping[str, object]) -> Any:
+        """The attribute, of documents by name. Raises BadDocument."""
+        known: dict[int, Any] = {}
+        found: dict[str, Any] = {}
+        for name in sorted(documents):
+            at = id(documents[name])
+            if not self.are_nameless or at not in known:
+                known[at] = self.stored.read(name, documents[name])
+            found[name] = known[at]
+        if self.order is not None:
+            order = self.order
+            found = dict(sorted(found.items(), key=lambda it: order(it[1])))
+        return tuple(found.values()) if self.key else MappingProxyType(found)
+
+
+SECTIONS: Final[Mapping[RowKind, Section]] = {
+    RowKind.BACKEND: Section("backends", BACKEND),
+    RowKind.ENDPOINT: Section("endpoints", ENDPOINT),
+    RowKind.ROUTE: Section("routes", ROUTE),
+    RowKind.APPLIED: Section("applied", RESOURCE),
+    RowKind.REVISION: Section("history", REVISION, "revision", attrgetter("revision")),
+    RowKind.ROLLOUT: Section("rollouts", ROLLOUT),
+    RowKind.SHIFT: Section("shifts", SHIFT),
+    RowKind.ANSWER: Section("answers", ANSWER, order=attrgetter("time_s")),
+    RowKind.TERM: Section("terms", TERM, "term_id", attrgetter("first_revision", "term_id")),
+    RowKind.OWNERSHIP: Section("ownership", OWNERSHIP, are_nameless=True),
+}
+"""All of the desired state but the roster and its numbers."""

@@ -11,28 +11,12 @@ import json
 import sys
 import time
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Final
 
 from controller_service.core.desired.state import Desired
 from controller_service.core.partitions import PartitionOwnership
-from controller_service.store.document_fields import BadDocument
-from controller_service.store.documents import (
-    backend_document,
-    backend_of,
-    endpoint_document,
-    endpoint_of,
-    member_document,
-    ownership_document,
-    record_document,
-    record_from,
-    resource_document,
-    resource_of,
-    roster_document,
-    route_document,
-    route_of,
-)
-from controller_service.store.record_documents import answer_document, rollout_document, shift_document, term_document
+from controller_service.store.documents import MEMBER, OWNERSHIP, REVISION, ROSTER, SECTIONS, RowKind
+from controller_service.store.forms import BadDocument
 from controller_service.store.sqlite.connecting import StateRefused
 from controller_service.store.sqlite.state_file import create_file, read_file
 from slotmesh.ids import new_id
@@ -47,29 +31,24 @@ VERSION: Final = 1
 
 def export_state(generation: str, desired: Desired) -> str:
     """The document, for people and for `import_state`."""
-    document = {
-        "format": FORMAT,
-        "version": VERSION,
-        "generation": generation,
-        "revision": desired.revision,
-        "configured_at": desired.configured_at,
-        "epoch_floor": desired.epoch_floor,
-        "backends": {name: backend_document(it) for name, it in sorted(desired.backends.items())},
-        "endpoints": {name: endpoint_document(it) for name, it in sorted(desired.endpoints.items())},
-        "routes": {path: route_document(it) for path, it in sorted(desired.routes.items())},
-        "applied": {subject: resource_document(it) for subject, it in sorted(desired.applied.items())},
-        "history": [{"revision": it.revision, **record_document(it)} for it in desired.history],
-        "rollouts": {name: rollout_document(it) for name, it in sorted(desired.rollouts.items())},
-        "shifts": {name: shift_document(it) for name, it in sorted(desired.shifts.items())},
-        "roster": {
-            **roster_document(desired.roster),
-            "members": [member_document(it) for it in desired.roster.members],
-        },
-        "answers": {key: answer_document(it) for key, it in desired.answers.items()},
-        "terms": {it.term_id: term_document(it) for it in desired.terms},
-        "ownership": {name: _exported(it) for name, it in sorted(desired.ownership.items())},
+    documents = {
+        it.attribute: {name: it.stored.write(value) for name, value in sorted(it.values(desired).items())}
+        for it in SECTIONS.values()
     }
-    return _indented(document)
+    return _indented(
+        {
+            "format": FORMAT,
+            "version": VERSION,
+            "generation": generation,
+            "revision": desired.revision,
+            "configured_at": desired.configured_at,
+            "epoch_floor": desired.epoch_floor,
+            **documents,
+            "history": [{"revision": it.revision, **REVISION.write(it)} for it in desired.history],
+            "roster": {**ROSTER.write(desired.roster), "members": [*map(MEMBER.write, desired.roster.members)]},
+            "ownership": {name: _exported(it) for name, it in sorted(desired.ownership.items())},
+        }
+    )
 
 
 def import_state(text: str | bytes, *, epoch_floor: int) -> Desired:
@@ -90,27 +69,27 @@ def import_state(text: str | bytes, *, epoch_floor: int) -> Desired:
         raise BadDocument(f"has version {document.get('version')!r}; this version of slotmesh reads {VERSION}")
     numbers = {name: _natural(document, name) for name in ("revision", "configured_at", "epoch_floor")}
     epochs = [_newest_epoch(it) for it in _section(document, "ownership", dict).values()]
-    history, applied = _section(document, "history", list), _section(document, "applied", dict)
-    backends = {name: backend_of(name, it) for name, it in _section(document, "backends", dict).items()}
-    endpoints = {name: endpoint_of(name, it) for name, it in _section(document, "endpoints", dict).items()}
-    routes = {path: route_of(path, it) for path, it in _section(document, "routes", dict).items()}
-    mesh = Mesh(backends=tuple(backends.values()), endpoints=tuple(endpoints.values()), routes=tuple(routes.values()))
-    _require_sound(mesh)
-    return Desired(
+    history = _section(document, "history", list)
+    read = {
+        SECTIONS[kind].attribute: SECTIONS[kind].read(_section(document, SECTIONS[kind].attribute, dict))
+        for kind in (RowKind.BACKEND, RowKind.ENDPOINT, RowKind.ROUTE, RowKind.APPLIED)
+    }
+    desired = Desired(
         revision=numbers["revision"],
         configured_at=numbers["configured_at"],
         epoch_floor=max(epoch_floor, numbers["epoch_floor"], *epochs, 0),
-        backends=MappingProxyType(backends),
-        endpoints=MappingProxyType(endpoints),
-        routes=MappingProxyType(routes),
-        applied=MappingProxyType({it: resource_of(it, applied[it]) for it in applied}),
-        history=tuple(record_from(_natural(it, "revision"), it) for it in history),
+        history=tuple(REVISION.read(str(_natural(it, "revision")), it) for it in history),
+        **read,
     )
+    _require_sound(desired)
+    return desired
 
 
-def _require_sound(mesh: Mesh) -> None:
+def _require_sound(desired: Desired) -> None:
     """The document may have been edited: it obeys the rules of every mesh."""
-    known = {backend.name for backend in mesh.backends}
+    backends, endpoints, routes = (tuple(it.values()) for it in (desired.backends, desired.endpoints, desired.routes))
+    mesh = Mesh(backends=backends, endpoints=endpoints, routes=routes)
+    known = desired.backends.keys()
     violations = [str(it) for it in mesh_violations(mesh)]
     for endpoint in mesh.endpoints:
         violations += [str(it) for it in services_violations(f"endpoints.{endpoint.name}", endpoint.grpc_services)]
@@ -137,7 +116,7 @@ def _natural(document: Any, name: str) -> int:
 
 def _exported(ownership: PartitionOwnership) -> dict[str, Any]:
     """For people, and for the newest epoch: an import reads nothing else of it."""
-    document = ownership_document(ownership)
+    document = OWNERSHIP.write(ownership)
     return {**document, "epochs": [max(ownership.epochs, default=0) - document["base_epoch"]]}
 
 

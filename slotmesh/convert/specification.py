@@ -8,14 +8,24 @@ double: integral ones up to 2^53 become `int`. The rules of the specification ar
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping
 from typing import Any, Final, TypeAlias
 
 from google.protobuf import duration_pb2, struct_pb2
 from google.protobuf.message import Message
 
 from slotmesh.spec.descriptor_sets import services_violations
-from slotmesh.spec.model import SETTINGS, Backend, Endpoint, GrpcServices, JsonValue, Mesh, SpecViolation, TrafficPolicy
+from slotmesh.spec.model import (
+    SETTINGS,
+    Backend,
+    Endpoint,
+    GrpcServices,
+    JsonValue,
+    Mesh,
+    SpecViolation,
+    TrafficPolicy,
+    plain_json,
+)
 from slotmesh.spec.routes import DEFAULT_METHODS, Route
 from slotmesh.spec.rules import show
 from slotmesh.spec.setting import Setting, SettingKind
@@ -111,7 +121,7 @@ def duration_to_wire(seconds: float) -> duration_pb2.Duration:
 
 def struct_to_wire(config: Mapping[str, JsonValue]) -> struct_pb2.Struct:
     wire = struct_pb2.Struct()
-    wire.update({name: _plain(value) for name, value in config.items()})
+    wire.update({name: plain_json(value) for name, value in config.items()})
     return wire
 
 
@@ -259,12 +269,3 @@ def _copy(source: Message, target: Message, names: Container[str]) -> None:
 def seconds(wire: duration_pb2.Duration) -> float:
     """Seconds of a duration; unlike `ToTimedelta` it takes any value that a peer sent: the rules check it."""
     return (wire.seconds * 10**9 + wire.nanos) / 10**9  # in integers, so that the value sent is the value returned
-
-
-def _plain(value: JsonValue) -> JsonValue:
-    """As lists and dicts: a Struct takes no other sequences and mappings."""
-    if isinstance(value, Mapping):
-        return {name: _plain(inner) for name, inner in value.items()}
-    if isinstance(value, Sequence) and not isinstance(value, str):
-        return [_plain(inner) for inner in value]
-    return value

@@ -63,6 +63,16 @@ class Autoscale:
 
 JsonValue: TypeAlias = "bool | int | float | str | Sequence[JsonValue] | Mapping[str, JsonValue] | None"
 
+
+def plain_json(value: JsonValue) -> JsonValue:
+    """Lists and dicts in place of read-only mappings and tuples."""
+    if isinstance(value, Mapping):
+        return {name: plain_json(inner) for name, inner in value.items()}
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return [plain_json(inner) for inner in value]
+    return value
+
+
 MAX_TIME_S: Final = 86_400.0
 """The longest time that a setting may have, in seconds."""
 _NOTHING: Mapping[str, JsonValue] = MappingProxyType({})

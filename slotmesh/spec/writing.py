@@ -8,12 +8,12 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
-from slotmesh.spec.model import DOCUMENT_SETTINGS, Backend, Endpoint, GrpcServices, Mesh, is_named_by_code
+from slotmesh.spec.model import DOCUMENT_SETTINGS, Backend, Endpoint, GrpcServices, Mesh, is_named_by_code, plain_json
 from slotmesh.spec.routes import DEFAULT_METHODS, Route
 from slotmesh.spec.setting import Setting, SettingKind
 from slotmesh.spec.tenants import TenantLimits, limits_settings
@@ -117,19 +117,10 @@ def _written(setting: Setting, value: Any) -> Any:
         case SettingKind.CHOICE:
             return value.name.lower()
         case SettingKind.JSON:
-            return _plain(value)
+            return plain_json(value)
         case SettingKind.SECTION:
             return _settings(value, setting.settings)
         case SettingKind.HANDLER | SettingKind.TEXT | SettingKind.FLAG:
             return value
         case SettingKind.INTEGER | SettingKind.NUMBER:
             return value
-
-
-def _plain(value: Any) -> Any:
-    """Lists and dicts in place of read-only mappings and tuples."""
-    if isinstance(value, Mapping):
-        return {name: _plain(inner) for name, inner in value.items()}
-    if isinstance(value, Sequence) and not isinstance(value, str):
-        return [_plain(inner) for inner in value]
-    return value

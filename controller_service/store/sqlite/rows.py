@@ -14,42 +14,12 @@ import sqlite3
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
-from types import MappingProxyType
 from typing import Any, Final, TypeAlias, TypeVar
 
 from controller_service.core.desired.state import Desired
-from controller_service.core.partitions import PartitionOwnership
 from controller_service.core.roster import NO_ROSTER, IncarnationRoster, ListedIncarnation
-from controller_service.store.document_fields import BadDocument
-from controller_service.store.documents import (
-    backend_document,
-    backend_of,
-    endpoint_document,
-    endpoint_of,
-    member_document,
-    member_from,
-    ownership_document,
-    ownership_from,
-    record_document,
-    record_from,
-    resource_document,
-    resource_of,
-    roster_document,
-    roster_from,
-    route_document,
-    route_of,
-)
-from controller_service.store.record_documents import (
-    answer_document,
-    answers_from,
-    rollout_document,
-    rollout_from,
-    shift_document,
-    shift_from,
-    term_document,
-    terms_from,
-)
+from controller_service.store.documents import MEMBER, ROSTER, SECTIONS, RowKind
+from controller_service.store.forms import BadDocument, within
 
 APPLICATION_ID: Final = 0x534C4D48
 """`SLMH`, at offset 68 of the file: it distinguishes the file from other programs' databases."""
@@ -88,23 +58,6 @@ def checksum_of(*parts: object) -> int:
 ValueT = TypeVar("ValueT")
 
 
-class RowKind(StrEnum):
-    """What a row has. The values are in files."""
-
-    BACKEND = "backend"
-    ENDPOINT = "endpoint"
-    ROUTE = "route"
-    OWNERSHIP = "ownership"
-    MEMBER = "member"
-    ROSTER = "roster"
-    REVISION = "revision"
-    ROLLOUT = "rollout"
-    SHIFT = "shift"
-    APPLIED = "applied"
-    TERM = "term"
-    ANSWER = "answer"
-
-
 class DamagedRows(Exception):
     """The rows are not what was written; the message names them."""
 
@@ -140,28 +93,27 @@ def read_head(connection: sqlite3.Connection) -> Head:
 def read_state(connection: sqlite3.Connection, head: Head) -> Desired:
     """Everything, as it was committed last. Raises DamagedRows, and BadDocument for what a newer version wrote."""
     rows: dict[RowKind, dict[str, Any]] = {kind: {} for kind in RowKind}
+    known: dict[str, Any] = {}
+    """By text: thousands of endpoints may have the same owners of partitions."""
     for kind, name, document, checksum in connection.execute("SELECT kind, name, document, checksum FROM resources"):
         if checksum != checksum_of(kind, name, document):
             raise DamagedRows(f"the checksum of {kind} {name} is wrong")
         if kind not in rows:
             raise BadDocument(f"this version of slotmesh knows no rows of kind {kind!r}")
-        rows[RowKind(kind)][name] = json.loads(document)
-    records, roster = rows[RowKind.REVISION], rows[RowKind.ROSTER].get("")
+        if document not in known:
+            known[document] = json.loads(document)
+        rows[RowKind(kind)][name] = known[document]
+    roster = NO_ROSTER
+    if (document := rows[RowKind.ROSTER].get("")) is not None:
+        members = (within("roster", MEMBER.read, it) for it in rows[RowKind.MEMBER].values())
+        in_order = tuple(sorted(members, key=lambda it: it.owner))
+        roster = within("roster", ROSTER.read, document, members=in_order)
     desired = Desired(
         revision=head.revision,
         configured_at=head.configured_at,
-        backends=_read(rows[RowKind.BACKEND], backend_of),
-        endpoints=_read(rows[RowKind.ENDPOINT], endpoint_of),
-        routes=_read(rows[RowKind.ROUTE], route_of),
-        ownership=_read_ownership(rows[RowKind.OWNERSHIP]),
-        rollouts=_read(rows[RowKind.ROLLOUT], rollout_from),
-        shifts=_read(rows[RowKind.SHIFT], shift_from),
         epoch_floor=head.epoch_floor,
-        roster=NO_ROSTER if roster is None else roster_from(roster, map(member_from, rows[RowKind.MEMBER].values())),
-        applied=_read(rows[RowKind.APPLIED], resource_of),
-        terms=terms_from(rows[RowKind.TERM]),
-        answers=answers_from(rows[RowKind.ANSWER]),
-        history=tuple(record_from(int(name), records[name]) for name in sorted(records, key=int)),
+        roster=roster,
+        **{it.attribute: it.read(rows[kind]) for kind, it in SECTIONS.items()},
     )
     _require_consistent(desired)
     return desired
@@ -182,24 +134,14 @@ def write_changes(connection: sqlite3.Connection, before: Desired, after: Desire
 
 def _changed_rows(before: Desired, after: Desired) -> Iterator[tuple[str, str, dict[str, Any] | None]]:
     """Rows that differ: kind, name, and the document; None if the row goes."""
-    yield from _differing(RowKind.BACKEND, before.backends, after.backends, backend_document)
-    yield from _differing(RowKind.ENDPOINT, before.endpoints, after.endpoints, endpoint_document)
-    yield from _differing(RowKind.ROUTE, before.routes, after.routes, route_document)
-    yield from _differing(RowKind.APPLIED, before.applied, after.applied, resource_document)
-    yield from _differing(RowKind.OWNERSHIP, before.ownership, after.ownership, _once(ownership_document))
-    yield from _differing(RowKind.ROLLOUT, before.rollouts, after.rollouts, rollout_document)
-    if before.terms is not after.terms:
-        terms, new_terms = ({it.term_id: it for it in each.terms} for each in (before, after))
-        yield from _differing(RowKind.TERM, terms, new_terms, term_document)
-    yield from _differing(RowKind.ANSWER, before.answers, after.answers, answer_document)
-    yield from _differing(RowKind.SHIFT, before.shifts, after.shifts, shift_document)
+    for kind, section in SECTIONS.items():
+        if getattr(before, section.attribute) is not getattr(after, section.attribute):
+            write = _once(section.stored.write)  # values of several names may be one object
+            yield from _differing(kind, section.values(before), section.values(after), write)
     if before.roster is not after.roster:
-        yield RowKind.ROSTER, "", roster_document(after.roster)
+        yield RowKind.ROSTER, "", ROSTER.write(after.roster)
         if before.roster.members is not after.roster.members:
             yield from _changed_members(before.roster, after.roster)
-    if before.history is not after.history:
-        records, new_records = ({str(it.revision): it for it in each.history} for each in (before, after))
-        yield from _differing(RowKind.REVISION, records, new_records, record_document)
 
 
 def _changed_members(
@@ -211,7 +153,7 @@ def _changed_members(
     new = {_member_name(it): it for key, it in news.items() if key not in olds}
     for name, member in new.items():
         if old.get(name) != member:
-            yield RowKind.MEMBER, name, member_document(member)
+            yield RowKind.MEMBER, name, MEMBER.write(member)
     for name in old:
         if name not in new:
             yield RowKind.MEMBER, name, None
@@ -227,8 +169,6 @@ def _differing(
     after: Mapping[str, ValueT],
     document_of: Callable[[ValueT], dict[str, Any]],
 ) -> Iterator[tuple[str, str, dict[str, Any] | None]]:
-    if before is after:
-        return
     for name, value in after.items():
         if before.get(name) is not value:
             yield kind, name, document_of(value)
@@ -237,24 +177,8 @@ def _differing(
             yield kind, name, None
 
 
-def _read(rows: Mapping[str, Any], read: Callable[[str, object], ValueT]) -> Mapping[str, ValueT]:
-    return MappingProxyType({name: read(name, rows[name]) for name in sorted(rows)})
-
-
-def _read_ownership(rows: Mapping[str, Any]) -> Mapping[str, PartitionOwnership]:
-    """By endpoint; equal rows become one object."""
-    known: dict[str, PartitionOwnership] = {}
-    read: dict[str, PartitionOwnership] = {}
-    for name in sorted(rows):
-        text = json.dumps(rows[name])
-        if text not in known:
-            known[text] = ownership_from(name, rows[name])
-        read[name] = known[text]
-    return MappingProxyType(read)
-
-
 def _once(document_of: Callable[[ValueT], dict[str, Any]]) -> Callable[[ValueT], dict[str, Any]]:
-    """The same for values that are shared: each object's document is made once."""
+    """Each object's document is made once."""
     known: dict[int, dict[str, Any]] = {}
 
     def once(value: ValueT) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from controller_service.core.desired.state import ChangeSet, Desired
-from controller_service.store.document_fields import BadDocument
+from controller_service.store.forms import BadDocument
 from controller_service.store.protocol import Conflict, LeadershipLost, StoreWriteFailed
 from controller_service.store.sqlite.connecting import (
     UNWRITTEN,

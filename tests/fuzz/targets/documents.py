@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from controller_service.config import ControllerSettings
 from controller_service.core.desired.state import Desired
-from controller_service.store.document_fields import BadDocument
+from controller_service.store.forms import BadDocument
 from controller_service.store.sqlite.connecting import StateRefused
 from controller_service.store.sqlite.rows import checksum_of
 from controller_service.store.sqlite.state_file import StateFile

@@ -17,8 +17,8 @@ from controller_service.core.desired.state import (
     find_answer,
     with_answer,
 )
-from controller_service.store.document_fields import BadDocument
-from controller_service.store.record_documents import answer_document, answers_from
+from controller_service.store.documents import ANSWER, SECTIONS, RowKind
+from controller_service.store.forms import BadDocument
 from slotmesh.security.identity import CALLER, Identity, of_caller
 from slotmesh.spec.model import Backend
 
@@ -74,8 +74,8 @@ def test_a_change_is_applied_together_with_its_answer() -> None:
 
 def test_documents_keep_everything() -> None:
     known = with_answer(with_answer(NO_ANSWERS, answered(2, time_s=9.0)), answered(1, time_s=10.5))
-    documents = {key: json.loads(json.dumps(answer_document(it))) for key, it in sorted(known.items())}
-    assert list(answers_from(documents).items()) == list(known.items()), "the oldest first"
+    documents = {key: json.loads(json.dumps(ANSWER.write(it))) for key, it in sorted(known.items())}
+    assert list(SECTIONS[RowKind.ANSWER].read(documents).items()) == list(known.items()), "the oldest first"
 
 
 @pytest.mark.parametrize(
@@ -83,9 +83,9 @@ def test_documents_keep_everything() -> None:
 )
 def test_a_document_that_is_none_is_refused(document: Any) -> None:
     with pytest.raises(BadDocument, match="answered request k"):
-        answers_from({"k": document})
+        SECTIONS[RowKind.ANSWER].read({"k": document})
     with pytest.raises(BadDocument, match="base64"):
-        answers_from({"k": {"digest": "", "time_s": 1.0, "reply": "?"}})
+        SECTIONS[RowKind.ANSWER].read({"k": {"digest": "", "time_s": 1.0, "reply": "?"}})
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from controller_service.core.roster import ListedIncarnation
 from controller_service.shell.events import EventFeed
 from controller_service.shell.loops.launching import ProcessWatch
 from controller_service.shell.mesh_state import Key, MeshState, WorkQueue
-from controller_service.store.documents import member_document, member_from
+from controller_service.store.documents import MEMBER
 from tests.support.fakes.clock import FakeClock
 
 SILENT = ObservedReplica(
@@ -79,6 +79,6 @@ def test_time_on_hold_does_not_count() -> None:
 
 def test_the_state_file_of_a_mesh_without_fences_has_no_word_of_them() -> None:
     member = ListedIncarnation(owner=SILENT.owner, backend="b", address="h:1", max_ongoing=1)
-    assert "fenced_after_s" not in member_document(member), "earlier versions read the file"
+    assert "fenced_after_s" not in MEMBER.write(member), "earlier versions read the file"
     fences = replace(member, fenced_after_s=20.0)
-    assert [member_from(member_document(it)) for it in (member, fences)] == [member, fences]
+    assert [MEMBER.read(MEMBER.write(it)) for it in (member, fences)] == [member, fences]

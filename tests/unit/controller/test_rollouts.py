@@ -22,8 +22,8 @@ from controller_service.core.reconciling.rollouts import (
     max_unavailable_of,
     show_progress,
 )
-from controller_service.store.document_fields import BadDocument
-from controller_service.store.record_documents import rollout_document, rollout_from
+from controller_service.store.documents import ROLLOUT
+from controller_service.store.forms import BadDocument
 from slotmesh.spec.model import Backend, InvalidSpec, Mesh
 
 OLD = Backend(name="v1", handler="a:Old", num_replicas=2)
@@ -194,10 +194,10 @@ def test_a_deleted_backend_has_no_rollout_any_more() -> None:
 
 def test_what_is_stored_of_a_rollout_is_read_again_and_nothing_else() -> None:
     record = replace(RECORD, is_paused=True, previous=NEW, why="it died", failed_at_s=5.5)
-    assert rollout_from("v1", rollout_document(record)) == record
-    for wrong in ({**rollout_document(record), "later": 1}, {**rollout_document(record), "why": 1}):
+    assert ROLLOUT.read("v1", ROLLOUT.write(record)) == record
+    for wrong in ({**ROLLOUT.write(record), "later": 1}, {**ROLLOUT.write(record), "why": 1}):
         with pytest.raises(BadDocument, match="rollout of backend v1"):
-            rollout_from("v1", wrong)
+            ROLLOUT.read("v1", wrong)
 
 
 def test_bounds_that_nobody_has_set() -> None:

@@ -16,7 +16,7 @@ from controller_service.core.observed.state import Observed
 from controller_service.core.reconciling.shift_planning import plan_end, plan_move
 from controller_service.core.reconciling.shift_steps import CallFlow, ShiftLook, follow
 from controller_service.core.reconciling.waiting_traffic import hold_back, rollouts_of
-from controller_service.store.record_documents import shift_document, shift_from
+from controller_service.store.documents import SHIFT
 from slotmesh.spec.model import Backend, Endpoint, Mesh, TrafficPolicy
 
 NAMES = ("v1", "v2", "v3")
@@ -266,7 +266,7 @@ def test_documents_of_waiting_shifts_are_read_as_written_and_others_are_as_befor
     history = start(endpoint("e", v2=0.5, v3=0.5))
     history.apply(mesh(endpoint("e", v1=1.0), backends=("v1",), v1="2"), prune=True)
     shift = history.desired.shifts["e"]
-    assert shift_from("e", shift_document(shift)) == shift
+    assert SHIFT.read("e", SHIFT.write(shift)) == shift
     history.roll_out("v1")
     history.look()
-    assert not {"awaits", "deletes"} & shift_document(history.desired.shifts["e"]).keys()
+    assert not {"awaits", "deletes"} & SHIFT.write(history.desired.shifts["e"]).keys()

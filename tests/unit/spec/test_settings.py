@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from google.protobuf.descriptor import FieldDescriptor
 
-from controller_service.store.document_fields import BadDocument
-from controller_service.store.documents import backend_document, backend_of
+from controller_service.store.documents import BACKEND
+from controller_service.store.forms import BadDocument
 from slotmesh.convert.specification import backend_from_wire, backend_to_wire, backend_within, repeat_for_older_peers
 from slotmesh.spec.document import parse_mesh
 from slotmesh.spec.model import ROUTED, SETTINGS, Autoscale, Backend, InvalidSpec
@@ -180,7 +180,7 @@ def test_sections_carry_every_value_of_their_settings(section: Setting, setting:
                 backend,
             )
         assert backend_from_wire(backend_to_wire(backend)) == (backend, [])
-        assert backend_of("b", json.loads(json.dumps(backend_document(backend)))) == backend
+        assert BACKEND.read("b", json.loads(json.dumps(BACKEND.write(backend)))) == backend
 
 
 @each_inner_setting
@@ -202,7 +202,7 @@ def test_what_a_section_does_not_have_is_a_mistake_at_its_place(section: Setting
     with pytest.raises(
         BadDocument, match=f"backend b: {section.name}: this version of slotmesh knows no setting colour"
     ):
-        backend_of("b", {section.name: {"colour": 1}})
+        BACKEND.read("b", {section.name: {"colour": 1}})
 
 
 def test_either_somebody_says_the_number_of_replicas_or_it_is_chosen() -> None:

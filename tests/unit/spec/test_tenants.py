@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import yaml
 
-from controller_service.store.document_fields import BadDocument
-from controller_service.store.documents import endpoint_document, endpoint_of
+from controller_service.store.documents import ENDPOINT
+from controller_service.store.forms import BadDocument
 from slotmesh.convert.specification import endpoint_from_wire, endpoint_to_wire
 from slotmesh.spec.document import parse_mesh
 from slotmesh.spec.model import Endpoint, InvalidSpec, Mesh
@@ -50,7 +50,7 @@ def test_what_is_written_is_what_is_read() -> None:
 def test_the_wire_and_the_store_keep_them(tenants: TenantLimits | None) -> None:
     endpoint = Endpoint(name="e", tenants=tenants)
     assert endpoint_from_wire(endpoint_to_wire(endpoint)) == endpoint
-    assert endpoint_of("e", endpoint_document(endpoint)) == endpoint
+    assert ENDPOINT.read("e", ENDPOINT.write(endpoint)) == endpoint
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ def test_the_wire_and_the_store_keep_them(tenants: TenantLimits | None) -> None:
 )
 def test_the_store_refuses_what_is_no_limit(stored: Any) -> None:
     with pytest.raises(BadDocument, match="endpoint e: tenants"):
-        endpoint_of("e", {"tenants": stored})
+        ENDPOINT.read("e", {"tenants": stored})
 
 
 @pytest.mark.parametrize(
