@@ -30,7 +30,7 @@ from controller_service.store.forms import (
     BadDocument,
     Document,
     Form,
-    Record,
+    RecordForm,
     many,
     member_of,
     object_of,
@@ -52,7 +52,7 @@ class Stored(NamedTuple):
     """Of a name and a document. Raises BadDocument."""
 
 
-def _stored(what: str, record: Record, key: str = "name") -> Stored:
+def _stored(what: str, record: RecordForm, key: str = "name") -> Stored:
     return Stored(record.write, lambda name, document: within(f"{what} {name}", record.read, document, **{key: name}))
 
 
@@ -70,9 +70,9 @@ _TYPES: Final[Mapping[SettingKind, tuple[type, ...]]] = {
 }
 
 
-def _settings(kind: Callable[..., Any], settings: Mapping[str, Setting], *, outside: Iterable[str] = ()) -> Record:
+def _settings(kind: Callable[..., Any], settings: Mapping[str, Setting], *, outside: Iterable[str] = ()) -> RecordForm:
     forms = {it.attribute: _setting(it) for it in settings.values()}
-    return Record(kind, outside=outside, absent=forms, forms=forms, named="setting ")
+    return RecordForm(kind, outside=outside, absent=forms, forms=forms, named="setting ")
 
 
 def _setting(setting: Setting) -> Form:
@@ -94,14 +94,14 @@ def _limits(document: Any) -> TenantLimits:
 _BACKEND: Final = _settings(Backend, SETTINGS, outside=("name",))
 BACKEND: Final = _stored("backend", _BACKEND)
 _ENDPOINT_FORMS: Final = {
-    "traffic": Record(TrafficPolicy, absent=("shadows",)).form,
-    "grpc_services": Record(GrpcServices, keys={"names": "services"}).form,
+    "traffic": RecordForm(TrafficPolicy, absent=("shadows",)).form,
+    "grpc_services": RecordForm(GrpcServices, keys={"names": "services"}).form,
     "tenants": Form(limits_settings, _limits),
 }
 ENDPOINT: Final = _stored(
-    "endpoint", Record(Endpoint, outside=("name",), absent=_ENDPOINT_FORMS, forms=_ENDPOINT_FORMS)
+    "endpoint", RecordForm(Endpoint, outside=("name",), absent=_ENDPOINT_FORMS, forms=_ENDPOINT_FORMS)
 )
-ROUTE: Final = _stored("route", Record(Route, outside=("path",)), "path")
+ROUTE: Final = _stored("route", RecordForm(Route, outside=("path",)), "path")
 
 
 def _resource_document(resource: Resource) -> Document:
@@ -192,7 +192,7 @@ OWNERSHIP: Final = Stored(
 # -- history, rollouts, shifts ----------------------------------------------------------------------------------------
 
 _TEXTS: Final = ("identity", "method", "part_of")
-_ORIGIN: Final = Record(ChangeOrigin, sparse=_TEXTS, is_open=True)
+_ORIGIN: Final = RecordForm(ChangeOrigin, sparse=_TEXTS, is_open=True)
 _CHANGES: Final = many(
     Form(
         lambda it: {"subject": it.subject, "before": _side(it.before), "after": _side(it.after)},
@@ -240,27 +240,27 @@ def _rollout_of(name: str, document: object) -> RolloutRecord:
 _OF_ROLLOUT: Final = Form(_BACKEND.write, lambda document: _BACKEND.read(document, name=""))
 _EARLIER: Final = {"good": _OF_ROLLOUT, "previous": _OF_ROLLOUT}
 _ROLLOUT: Final = _stored(
-    "rollout of backend", Record(RolloutRecord, outside=("backend",), absent=_EARLIER, forms=_EARLIER), "backend"
+    "rollout of backend", RecordForm(RolloutRecord, outside=("backend",), absent=_EARLIER, forms=_EARLIER), "backend"
 )
 ROLLOUT: Final = Stored(lambda record: {**dict.fromkeys(_EARLIER), **_ROLLOUT.write(record)}, _rollout_of)
 SHIFT: Final = _stored(
     "shift of endpoint",
-    Record(
+    RecordForm(
         ShiftRecord,
         outside=("endpoint",),
         sparse=("awaits", "deletes"),
-        forms={"guards": many(Record(Guard, sparse=("shadow",)).form)},
+        forms={"guards": many(RecordForm(Guard, sparse=("shadow",)).form)},
     ),
     "endpoint",
 )
-ANSWER: Final = _stored("answered request", Record(AnsweredRequest, outside=("key",)), "key")
-TERM: Final = _stored("term", Record(LeaderTerm, outside=("term_id",)), "term_id")
+ANSWER: Final = _stored("answered request", RecordForm(AnsweredRequest, outside=("key",)), "key")
+TERM: Final = _stored("term", RecordForm(LeaderTerm, outside=("term_id",)), "term_id")
 
 # -- the roster, and the whole state ----------------------------------------------------------------------------------
 
 _LATER: Final = ("draining", "process", "template", "fixed", "is_unresolved")
-MEMBER: Final = Record(ListedIncarnation, absent=_LATER, sparse=("fenced_after_s",)).form
-ROSTER: Final = Record(IncarnationRoster, outside=("members",), absent=("departed", "covers"), is_open=True)
+MEMBER: Final = RecordForm(ListedIncarnation, absent=_LATER, sparse=("fenced_after_s",)).form
+ROSTER: Final = RecordForm(IncarnationRoster, outside=("members",), absent=("departed", "covers"), is_open=True)
 """Without its members: there may be thousands."""
 
 
@@ -281,7 +281,7 @@ class RowKind(StrEnum):
     ANSWER = "answer"
 
 
-class Section(NamedTuple):
+class StoredSection(NamedTuple):
     """An attribute of the desired state, whose values are documents of their own."""
 
     attribute: str
@@ -313,16 +313,16 @@ class Section(NamedTuple):
         return tuple(found.values()) if self.key else MappingProxyType(found)
 
 
-SECTIONS: Final[Mapping[RowKind, Section]] = {
-    RowKind.BACKEND: Section("backends", BACKEND),
-    RowKind.ENDPOINT: Section("endpoints", ENDPOINT),
-    RowKind.ROUTE: Section("routes", ROUTE),
-    RowKind.APPLIED: Section("applied", RESOURCE),
-    RowKind.REVISION: Section("history", REVISION, "revision", attrgetter("revision")),
-    RowKind.ROLLOUT: Section("rollouts", ROLLOUT),
-    RowKind.SHIFT: Section("shifts", SHIFT),
-    RowKind.ANSWER: Section("answers", ANSWER, order=attrgetter("time_s")),
-    RowKind.TERM: Section("terms", TERM, "term_id", attrgetter("first_revision", "term_id")),
-    RowKind.OWNERSHIP: Section("ownership", OWNERSHIP, are_nameless=True),
+SECTIONS: Final[Mapping[RowKind, StoredSection]] = {
+    RowKind.BACKEND: StoredSection("backends", BACKEND),
+    RowKind.ENDPOINT: StoredSection("endpoints", ENDPOINT),
+    RowKind.ROUTE: StoredSection("routes", ROUTE),
+    RowKind.APPLIED: StoredSection("applied", RESOURCE),
+    RowKind.REVISION: StoredSection("history", REVISION, "revision", attrgetter("revision")),
+    RowKind.ROLLOUT: StoredSection("rollouts", ROLLOUT),
+    RowKind.SHIFT: StoredSection("shifts", SHIFT),
+    RowKind.ANSWER: StoredSection("answers", ANSWER, order=attrgetter("time_s")),
+    RowKind.TERM: StoredSection("terms", TERM, "term_id", attrgetter("first_revision", "term_id")),
+    RowKind.OWNERSHIP: StoredSection("ownership", OWNERSHIP, are_nameless=True),
 }
 """All of the desired state but the roster and its numbers."""

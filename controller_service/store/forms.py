@@ -125,10 +125,10 @@ def _form_of(hint: Any) -> Form:
         return many(_form_of(inner[0]))
     if inner:
         return by_name(_form_of(inner[1]))
-    return member_of(hint) if issubclass(hint, Enum) else Record(hint).form
+    return member_of(hint) if issubclass(hint, Enum) else RecordForm(hint).form
 
 
-class Record:
+class RecordForm:
     """Objects of one dataclass as JSON objects, whose keys are the names of its fields. None is left out."""
 
     def __init__(
