@@ -191,8 +191,7 @@ OWNERSHIP: Final = Stored(
 
 # -- history, rollouts, shifts ----------------------------------------------------------------------------------------
 
-_TEXTS: Final = ("identity", "method", "part_of")
-_ORIGIN: Final = RecordForm(ChangeOrigin, sparse=_TEXTS, is_open=True)
+_ORIGIN: Final = RecordForm(ChangeOrigin, sparse=("identity", "method", "part_of"), is_open=True)
 _CHANGES: Final = many(
     Form(
         lambda it: {"subject": it.subject, "before": _side(it.before), "after": _side(it.after)},

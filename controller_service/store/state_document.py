@@ -87,8 +87,11 @@ def import_state(text: str | bytes, *, epoch_floor: int) -> Desired:
 
 def _require_sound(desired: Desired) -> None:
     """The document may have been edited: it obeys the rules of every mesh."""
-    backends, endpoints, routes = (tuple(it.values()) for it in (desired.backends, desired.endpoints, desired.routes))
-    mesh = Mesh(backends=backends, endpoints=endpoints, routes=routes)
+    mesh = Mesh(
+        backends=tuple(desired.backends.values()),
+        endpoints=tuple(desired.endpoints.values()),
+        routes=tuple(desired.routes.values()),
+    )
     known = desired.backends.keys()
     violations = [str(it) for it in mesh_violations(mesh)]
     for endpoint in mesh.endpoints:

@@ -121,8 +121,8 @@ FENCE: Final = (
     mutant(
         "the state file names fences of replicas that have none",
         CONTROLLER,
-        "if not member.fenced_after_s:",
-        "if False:",
+        'absent=_LATER, sparse=("fenced_after_s",)',
+        'absent=(*_LATER, "fenced_after_s")',
         "tests/unit/controller/test_fences.py",
     ),
     mutant(

@@ -169,8 +169,8 @@ _SHADOWS: Final = (
     mutant(
         "a stored guard forgets its shadow",
         "controller_service",
-        '**({"shadow": it.shadow} if it.shadow else {})',
-        "**{}",
+        'RecordForm(Guard, sparse=("shadow",))',
+        'RecordForm(Guard, outside=("shadow",))',
         "tests/contract/controller/test_shadow_guards.py",
     ),
 )
