@@ -31,7 +31,7 @@ def main() -> None:
     named = settings.model_copy(update={"replica_id": replica_id})
     fields = {"replica": replica_id}
     run(
-        lambda: app.main(named),
+        lambda: app.main(named, held),
         log_format=settings.log_format,
         log_level=settings.log_level,
         log_fields=fields,

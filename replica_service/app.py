@@ -14,7 +14,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
 
-from replica_service.config import ReplicaSettings
+from replica_service.config import HeldName, ReplicaSettings
 from replica_service.convert import Issuer
 from replica_service.core.lifecycle import Fence
 from replica_service.servicer import DirectServicer, ReplicaIdentity, ReplicaServicer, ReplicaSlotServicer
@@ -75,7 +75,7 @@ STREAM_GRACE_S = 5.0
 """How long routers have to read the last outcomes."""
 
 
-async def main(settings: ReplicaSettings) -> int:
+async def main(settings: ReplicaSettings, held: HeldName | None) -> int:
     """Runs a replica until it is asked to stop; returns the exit status."""
     with stop_signals(ignore_interrupt=settings.parent_fd is not None, is_last=True) as stop:
         if settings.parent_fd is not None:
@@ -83,6 +83,8 @@ async def main(settings: ReplicaSettings) -> int:
         app = ReplicaApp(settings, load=partial(load_handler, code=settings.code))
         if settings.controller is None:
             app.on_ready = _warn_of_no_controller
+        if held is not None:
+            app.on_end_known = held.has_ended
         app.replica.stop_asked = stop
         of_process.source = app.replica.own_mesh
         log_loop_errors(asyncio.get_running_loop(), texts=settings.log_exception_text)
@@ -121,6 +123,8 @@ class ReplicaApp:
         self._settings = settings
         self.on_ready: Callable[[], None] = lambda: None
         """Called once, when the replica accepts calls."""
+        self.on_end_known: Callable[[], None] = lambda: None
+        """Called when the controller has read the last report."""
         self._clock = clock or MonotonicClock()
         self.identity = ReplicaIdentity(
             replica_id=settings.make_replica_id(), incarnation=new_id(), backend=settings.backend_name
@@ -222,6 +226,8 @@ class ReplicaApp:
                 finally:
                     if link is not None:
                         await link.goodbye()
+                        if link.is_end_known:
+                            self.on_end_known()
                     if self.fencing is not None:
                         self.fencing.close()
         finally:

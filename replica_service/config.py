@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import fcntl
 import os
+import threading
+from collections.abc import Sequence
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Final, Self
@@ -18,30 +21,39 @@ from slotmesh.runtime.exits import CannotStart
 
 MAX_NAMES: Final = 4_096
 """Replicas of one backend that share a directory, at most."""
+ALIVE_EVERY_S: Final = 2.0
+"""How often the holder of a name notes that it is alive."""
 
 
 class HeldName:
-    """The lowest free name of `BACKEND-0`, `BACKEND-1` and so on, which no other process on this machine has.
+    """A name of `BACKEND-0`, `BACKEND-1` and so on, which no other process on this machine has.
 
     Container engines give each new container another name, and a replica whose name never returns keeps its ordering
-    keys for ever. With n replicas the names 0 to n - 1 are in use, so a process that replaces an ended one takes its
-    name, which proves to the controller that the earlier one has ended. The name is held by a lock on an empty file in
-    a directory that the processes share. The kernel releases the lock when the process ends, in any way, and no
-    earlier. The process owns it while it runs.
+    keys for ever. So a process takes the name of a replica that has crashed, of several the one that lived last: by
+    that the controller knows that the earlier process has ended, and moves its keys. Otherwise it takes the lowest free
+    name.
+
+    A name is held by a lock on an empty file in a directory that the processes share. The kernel releases the lock when
+    the process ends, in any way, and no earlier. The file's time of modification shows when its holder was alive, and
+    is 0 after an end that was reported to the controller. The process owns the name while it runs; a thread of it
+    writes the time.
     """
 
     def __init__(self, name: str, lock: int) -> None:
         self.name = name
         self._lock = lock
+        self._is_over = threading.Event()
+        self._note(None)
+        self._life = threading.Thread(target=self._live, name="held name", daemon=True)
+        self._life.start()
 
     @classmethod
     def take(cls, directory: Path, backend: str) -> HeldName:
-        """Takes the lowest free name of the backend. Raises CannotStart."""
+        """Takes the name of a replica that has crashed, or the lowest free one. Raises CannotStart."""
         try:
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-            for number in range(MAX_NAMES):
-                name = f"{backend}-{number}"
-                lock = os.open(directory / f"{name}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            for name in _crashed_first(directory, [f"{backend}-{number}" for number in range(MAX_NAMES)]):
+                lock = os.open(_lock_file(directory, name), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
                 try:
                     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 except BlockingIOError:
@@ -56,9 +68,42 @@ class HeldName:
             raise CannotStart(f"{directory}: {reason}: name a directory to write to with --replica-names") from error
         raise CannotStart(f"{directory}: all {MAX_NAMES} names of backend {backend} are in use")
 
+    def has_ended(self) -> None:
+        """The controller has read the last report: the name is like one that was never used."""
+        self._is_over.set()
+        self._life.join()
+        self._note(0)
+
     def release(self) -> None:
         """Frees the name for another process."""
+        self._is_over.set()
+        self._life.join()
         os.close(self._lock)
+
+    def _live(self) -> None:
+        while not self._is_over.wait(ALIVE_EVERY_S):
+            self._note(None)
+
+    def _note(self, time_s: int | None) -> None:
+        """None: now."""
+        with suppress(OSError):  # the lock counts all the same
+            os.utime(self._lock, None if time_s is None else (time_s, time_s))
+
+
+def _lock_file(directory: Path, name: str) -> Path:
+    return directory / f"{name}.lock"
+
+
+def _crashed_first(directory: Path, names: Sequence[str]) -> list[str]:
+    """Names whose holders were alive without a known end, the latest first; then the others, in their order."""
+
+    def alive_at(name: str) -> float:
+        try:
+            return _lock_file(directory, name).stat().st_mtime
+        except FileNotFoundError:
+            return 0.0
+
+    return sorted(names, key=alive_at, reverse=True)
 
 
 class ReplicaSettings(MemberSettings):
@@ -93,8 +138,8 @@ class ReplicaSettings(MemberSettings):
     replica_names: Path | None = Field(
         None,
         description="A directory that the replicas of one machine share, on a local disk, in place of --replica-id: "
-        "the replica takes the lowest free name of BACKEND-0, BACKEND-1 and so on there, and holds it by a lock until "
-        "its process ends. The process that comes in place of one that has ended has the same name.",
+        "the replica takes one of the names BACKEND-0, BACKEND-1 and so on there, and holds it by a lock until its "
+        "process ends: that of a replica that has crashed, of several the one that lived last, or the lowest free one.",
     )
     graceful_timeout: Duration = Field(
         timedelta(seconds=30),

@@ -117,4 +117,18 @@ OPERATOR: Final = (
         "pass",
         "tests/unit/replica/test_held_name.py",
     ),
+    mutant(
+        "a replica takes the lowest free name, and not that of a crashed one",
+        "replica_service",
+        "return sorted(names, key=alive_at, reverse=True)",
+        "return [*names]",
+        "tests/unit/replica/test_held_name.py",
+    ),
+    mutant(
+        "the name of a replica that has ended in order counts as that of a crashed one",
+        "replica_service",
+        "        self.is_end_known = self._written.is_set()\n",
+        "",
+        "tests/e2e/test_replica_names.py",
+    ),
 )

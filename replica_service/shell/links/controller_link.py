@@ -89,6 +89,8 @@ class ControllerLink:
         """The last frame was written after `goodbye`."""
         self._ended = asyncio.Event()
         """The stream of the goodbye has ended."""
+        self.is_end_known = False
+        """The controller has read the last report."""
 
     async def run(self) -> None:
         """Keeps the replica attached; returns after `goodbye`, or when another incarnation took over."""
@@ -182,6 +184,7 @@ class ControllerLink:
                 return f"it leads under term {frame.term}, and a newer term is known"
             self._absence.end()  # only a controller that leads sends frames
             self._handle(frame, pump, tasks)
+        self.is_end_known = self._written.is_set()
         return "it has ended the stream"
 
     def _handle(self, frame: Response, pump: StreamPump[Request], tasks: Supervisor) -> None:

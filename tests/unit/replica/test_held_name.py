@@ -1,9 +1,11 @@
-"""Names that replicas of one machine share: the lowest free one, held until the process has ended."""
+"""Names that replicas of one machine share: of a crashed one, or the lowest free one, held until the process ends."""
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -44,6 +46,60 @@ def test_each_process_has_a_name_of_its_own_and_the_next_one_that_of_one_that_wa
         process.wait(timeout=60)
         with holder(tmp_path) as (again, _), holder(tmp_path) as (more, _):
             assert (again, more) == ("v1-0", "v1-2")
+
+
+def test_the_name_of_a_crashed_process_goes_before_lower_ones_that_have_ended(tmp_path: Path) -> None:
+    """As after an upgrade by surge."""
+    old = [HeldName.take(tmp_path, "v1") for _ in range(2)]
+    with holder(tmp_path) as (crashed, process), holder(tmp_path) as (other, _):
+        assert (crashed, other) == ("v1-2", "v1-3")
+        for it in old:
+            it.has_ended()
+            it.release()
+        process.kill()
+        process.wait(timeout=60)
+        with holder(tmp_path) as (again, _), holder(tmp_path) as (more, _), holder(tmp_path) as (last, _):
+            assert (again, more, last) == ("v1-2", "v1-0", "v1-1")
+
+
+def test_of_several_crashed_ones_the_name_that_lived_last_is_taken_first(tmp_path: Path) -> None:
+    """A name that was left for good, as by scaling down with SIGKILL, does not stand in the way."""
+    held = [HeldName.take(tmp_path, "v1") for _ in range(4)]
+    for it in held:
+        it.release()
+    for number, age_s in enumerate((50, 400, 10, 100)):
+        then = time.time() - age_s
+        os.utime(tmp_path / f"v1-{number}.lock", (then, then))
+    assert names_taken(tmp_path, 5) == ["v1-2", "v1-0", "v1-3", "v1-1", "v1-4"]
+
+
+def test_a_holder_notes_that_it_lives_until_its_end_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(config, "ALIVE_EVERY_S", 0.01)
+    held, file = HeldName.take(tmp_path, "v1"), tmp_path / "v1-0.lock"
+    os.utime(file, (1, 1))
+    deadline = time.monotonic() + 60
+    while file.stat().st_mtime < 2 and time.monotonic() < deadline:
+        os.sched_yield()
+    assert file.stat().st_mtime > time.time() - 60
+    held.has_ended()
+    assert file.stat().st_mtime == 0
+    held.release()
+    assert file.stat().st_mtime == 0
+
+
+def test_files_of_an_older_version_or_with_any_content_are_names_like_others(tmp_path: Path) -> None:
+    (tmp_path / "v1-0.lock").write_text("half writt")
+    (tmp_path / "v1-1.lock").touch()
+    os.utime(tmp_path / "v1-0.lock", (5, 5))
+    assert names_taken(tmp_path, 3) == ["v1-1", "v1-0", "v1-2"]
+
+
+def names_taken(directory: Path, count: int) -> list[str]:
+    """By one after another, all held at once."""
+    held = [HeldName.take(directory, "v1") for _ in range(count)]
+    for it in held:
+        it.release()
+    return [it.name for it in held]
 
 
 def test_a_name_is_free_once_it_was_released(tmp_path: Path) -> None:
