@@ -22,7 +22,7 @@ from slotmesh.calls.trace_context import MAX_HTTP_BYTES
 from slotmesh.client.calls.call_spec import EXECUTED_PAYLOADS, PAYLOADS, CallSpec, TracedPayload
 from slotmesh.client.calls.options import ViewOptions
 from slotmesh.client.calls.queues import CallQueue
-from slotmesh.client.calls.values import CallValues, StreamedValues, ValueStream
+from slotmesh.client.calls.values import CallValues, ValueStream
 from slotmesh.codec import TENSORS
 from slotmesh.v1 import call_pb2
 
@@ -115,7 +115,7 @@ def make_streaming_call(
     spec = _spec(calls, method, form, terms, payload).streamed()
     values = CallValues()
     calls.stream.submit(spec, payload, values)
-    return StreamedValues(spec, values)
+    return ValueStream(spec, values)
 
 
 def _spec(

@@ -23,11 +23,11 @@ from slotmesh.client.calls.buffer import BufferShare
 from slotmesh.client.calls.call_spec import CallSpec, payload_of, rpc_timeout_s, time_left_s, trace_metadata
 from slotmesh.client.calls.maps import Gather, Piece, pieces_of
 from slotmesh.client.calls.queues import CallQueue
-from slotmesh.client.calls.values import CallValues, RpcValues, StreamedValues, ValueStream
+from slotmesh.client.calls.values import CallValues, RpcValues, ValueStream
 from slotmesh.client.routers import is_cancelled_here, refusal_of
 from slotmesh.client.stream.call_stream import CLOSED, CallSink, CallStream
-from slotmesh.codec import DecodeError, EncodeError
-from slotmesh.errors import Executed, SlotmeshError
+from slotmesh.codec import EncodeError
+from slotmesh.errors import Executed, Failure, Reason, SlotmeshError
 from slotmesh.status import to_exception
 from slotmesh.telemetry import names
 from slotmesh.telemetry.tracing import call_name, context_of, failed_by
@@ -35,6 +35,8 @@ from slotmesh.v1 import router_service_pb2
 
 _MAX_TIMEOUTS: Final = 256
 """Cached methods of a view, by timeout: more than there are rounded times from a millisecond to some seconds."""
+
+_CUT_OFF: Final = Failure(reason=Reason.CANCELLED, message="the mesh was closed before the call had ended")
 
 ResultT = TypeVar("ResultT")
 OtherT = TypeVar("OtherT")
@@ -107,23 +109,18 @@ class Method(Generic[ResultT]):
         spec = self._spec
         payload = payload_of(spec, args, kwargs)
         request = router_service_pb2.CallRequest(endpoint=spec.endpoint, options=spec.wire, payload=payload)
-        address = self._stream.address
+        rpc = _OwnRpc(spec, self._stream)
         try:
             timeout_s = rpc_timeout_s(spec.options.timeout_s)
             response = await self._stream.stub.Call(request, timeout=timeout_s, metadata=trace_metadata(payload))
         except grpc.RpcError as error:
-            raise self._refused(error, address) from None
+            raise rpc.error(rpc.failure_of(error)) from None
         except asyncio.CancelledError:
             if is_cancelled_here():
                 raise
-            failure = replace(CLOSED, executed=Executed.UNKNOWN)
-            raise to_exception(failure, endpoint=spec.endpoint, method=spec.method) from None
-        if not spec.options.reply:
-            return cast("ResultT", None)
-        try:
-            return cast("ResultT", response.payload if spec.decode is None else spec.decode(response.payload))
-        except DecodeError as error:
-            raise spec.undecodable(error) from None
+            raise rpc.error(replace(CLOSED, executed=Executed.UNKNOWN)) from None
+        result: Any = spec.result_of(response.payload) if spec.options.reply else None
+        return cast("ResultT", result)
 
     def stream(self, *args: Any, **kwargs: Any) -> ValueStream[ResultT]:
         """Makes a call of a handler that yields: `async for value in method.stream(…)`.
@@ -142,7 +139,7 @@ class Method(Generic[ResultT]):
             self._submit(spec, spec.encode(args, kwargs), values)
         except EncodeError as error:
             raise self._named(error) from None
-        return StreamedValues(spec, values)
+        return ValueStream(spec, values)
 
     def unary_stream(self, *args: Any, **kwargs: Any) -> ValueStream[ResultT]:
         """As `stream`, by an rpc of its own: no order among calls, and the transport holds the handler back.
@@ -156,12 +153,12 @@ class Method(Generic[ResultT]):
         payload = payload_of(spec, args, kwargs)
         request = router_service_pb2.CallStreamingRequest(endpoint=spec.endpoint, options=spec.wire, payload=payload)
         timeout_s = rpc_timeout_s(spec.options.timeout_s)
-        address = self._stream.address
+        rpc = _OwnRpc(spec, self._stream)
         try:
             call = self._stream.stub.CallStreaming(request, timeout=timeout_s, metadata=trace_metadata(payload))
         except grpc.RpcError as error:  # the token source has no token
-            raise self._refused(error, address) from None
-        return RpcValues(spec, call, address, self._stream.dialer)
+            raise rpc.error(rpc.failure_of(error)) from None
+        return ValueStream(spec, RpcValues(call, rpc))
 
     def options(self, **changes: Unpack[OptionChanges]) -> Method[ResultT]:
         """The same method, with some options changed; options as those of `Endpoint.options`.
@@ -233,15 +230,32 @@ class Method(Generic[ResultT]):
         """The lane's next generation begins."""
         self._spec = self._spec.renewed()
 
-    def _refused(self, error: grpc.RpcError, address: str) -> SlotmeshError:
-        failure = refusal_of(error, address, self._stream.dialer)
-        return to_exception(failure, endpoint=self._spec.endpoint, method=self._spec.method)
-
     def _named(self, error: EncodeError) -> EncodeError:
         return EncodeError(f"{self._spec.endpoint}.{self._spec.method}: {error}")
 
     def __repr__(self) -> str:
         return f"<slotmesh method {self._spec.endpoint}.{self._spec.method}>"
+
+
+class _OwnRpc:
+    """A call by an rpc of its own, to the router that is used now."""
+
+    def __init__(self, spec: CallSpec, stream: CallStream) -> None:
+        self._spec = spec
+        self._address = stream.address
+        self._dialer = stream.dialer
+
+    def failure_of(self, error: grpc.RpcError) -> Failure:
+        return refusal_of(error, self._address, self._dialer)
+
+    def cut_off(self) -> Failure:
+        return _CUT_OFF
+
+    def ended(self, failure: Failure | None, *, cut_off: bool) -> None:
+        """It holds nothing."""
+
+    def error(self, failure: Failure) -> SlotmeshError:
+        return to_exception(failure, endpoint=self._spec.endpoint, method=self._spec.method)
 
 
 _TRACER: Final = trace.get_tracer("slotmesh")

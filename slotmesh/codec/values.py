@@ -42,7 +42,7 @@ from slotmesh.codec.rpc import encode_reply
 from slotmesh.codec.tensors import OUTPUT, TENSOR_DTYPES, map_head, name_head, tensors_to_payload
 from slotmesh.codec.types.annotations import checked, way_out
 from slotmesh.codec.types.hooks import to_json
-from slotmesh.errors import Reason
+from slotmesh.errors import Executed, Reason
 from slotmesh.foreign import described, each, forget_call, text_of
 
 _BYTES: Final = {bytes}
@@ -124,8 +124,10 @@ def _encode_rows(content_type: str, array: Any) -> list[bytes]:
     return encode_each(content_type, list(array) if content_type == TENSORS else array.tolist())
 
 
-def decoder(content_type: str, wanted: Any = Any) -> DecodeFunction:
+def decoder(content_type: str, wanted: Any = Any, *, result_of: str = "") -> DecodeFunction:
     """The function that decodes into `wanted`; take it once for many payloads.
+
+    `result_of`: the method whose results these are; empty if they are none.
 
     Raises:
         DecodeError: the content type is not known.
@@ -139,7 +141,7 @@ def decoder(content_type: str, wanted: Any = Any) -> DecodeFunction:
         try:
             return raw(payload)
         except BaseException as error:  # noqa: BLE001 - types of the user's own may raise anything, SystemExit, too
-            return _second_attempt(raw, payload, error, content_type)
+            return _second_attempt(raw, payload, error, content_type, result_of)
 
     return decode
 
@@ -173,13 +175,15 @@ def _small_arrays(payloads: list[bytes], wanted: Any) -> list[Any] | None:
     return None if rows is None else arrays_in(rows)
 
 
-def _second_attempt(raw: DecodeFunction, payload: bytes, error: BaseException, content_type: str) -> Any:
+def _second_attempt(
+    raw: DecodeFunction, payload: bytes, error: BaseException, content_type: str, result_of: str
+) -> Any:
     if content_type in _OF_MSGPACK and _is_undecodable(error):
         try:
             return decode_again(raw, payload)
         except BaseException as better:  # noqa: BLE001 - as above
             error = better
-    raise _undecodable(error, content_type) from None
+    raise _undecodable(error, content_type, result_of) from None
 
 
 def is_message(wanted: Any) -> bool:
@@ -212,7 +216,7 @@ def _is_undecodable(error: BaseException) -> bool:
     return issubclass(type(error), _UNDECODABLE)
 
 
-def _undecodable(error: BaseException, content_type: str) -> DecodeError:
+def _undecodable(error: BaseException, content_type: str, result_of: str = "") -> DecodeError:
     if not _is_undecodable(error):
         message = f"value: {described(error)}"
     elif content_type == PROTOBUF:
@@ -220,7 +224,9 @@ def _undecodable(error: BaseException, content_type: str) -> DecodeError:
     else:
         message = where(text_of(error), "value")
     forget_call(error)
-    return DecodeError(message)
+    if not result_of:
+        return DecodeError(message)
+    return DecodeError(f"the result of {result_of} is not what was asked for: {message}", executed=Executed.YES)
 
 
 def _unencodable(content_type: str, error: Exception) -> EncodeError:

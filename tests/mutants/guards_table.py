@@ -32,9 +32,9 @@ GUARDS: Final = (
     ),
     mutant(
         "a result that cannot be decoded was not executed",
-        "slotmesh/client/calls",
-        'is not what was asked for: {error}", executed=Executed.YES',
-        'is not what was asked for: {error}", executed=Executed.NO',
+        "slotmesh/codec",
+        'is not what was asked for: {message}", executed=Executed.YES',
+        'is not what was asked for: {message}", executed=Executed.NO',
         "tests/testing/test_foreign_code.py",
     ),
     mutant(

@@ -17,6 +17,7 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from math import floor, frexp, ldexp
 from typing import Any, Final, Generic, TypeVar
 
@@ -28,7 +29,6 @@ from slotmesh.client.calls.queues import CallQueue
 from slotmesh.codec import (
     OCTET_STREAM,
     PROTOBUF,
-    DecodeError,
     EncodeError,
     decoder,
     decoder_of_each,
@@ -232,7 +232,7 @@ class CallSpec:
         elif self.content_type == PROTOBUF and wanted is Any:
             self.encode = self._refuse
         else:
-            self.decode = self._decoder(decoder)
+            self.decode = self._decoder(partial(decoder, result_of=f"{endpoint}.{method}"))
             self.decode_each = self._decoder(decoder_of_each)
         if self.traced:
             self.encode = traced_encode(self.encode, self.trace_of)
@@ -261,11 +261,9 @@ class CallSpec:
         payloads = encode_arguments_of_each(self.content_type, columns)
         return traced_payloads(payloads, self.trace_of) if self.traced else payloads
 
-    def undecodable(self, error: DecodeError) -> DecodeError:
-        """The error of a result that is not what was asked for."""
-        return DecodeError(
-            f"the result of {self.endpoint}.{self.method} is not what was asked for: {error}", executed=Executed.YES
-        )
+    def result_of(self, payload: bytes) -> Any:
+        """The result in the payload. Raises DecodeError if it is not what was asked for."""
+        return payload if self.decode is None else self.decode(payload)
 
     def _decoder(
         self, decoder_for: Callable[[str, Any], Callable[[PayloadT], ResultT]]

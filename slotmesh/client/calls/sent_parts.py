@@ -229,7 +229,7 @@ def deliver(part: SentPart, at: int, payloads: list[bytes], content_type: str) -
             _deliver_to_map(part, gather, decode, at, payloads)
         return
     for sink, payload in zip(_taken(part, at, len(payloads)), payloads, strict=True):
-        _resolve(sink, payload, decode, spec)
+        _resolve(sink, payload, decode)
 
 
 def deliver_scattered(part: SentPart, places: list[int], payloads: list[bytes], content_type: str) -> None:
@@ -243,7 +243,7 @@ def deliver_scattered(part: SentPart, places: list[int], payloads: list[bytes], 
     decode = spec.decode
     for at, payload in zip(places, payloads, strict=True):
         sink, sinks[at] = sinks[at], None
-        _resolve(sink, payload, decode, spec)
+        _resolve(sink, payload, decode)
 
 
 def finish(part: SentPart, at: int, count: int) -> None:
@@ -311,7 +311,7 @@ def give_up(part: SentPart, failure: Failure) -> None:
     part.forsake()
 
 
-def _resolve(sink: Any, payload: bytes, decode: Callable[[bytes], Any] | None, spec: CallSpec) -> None:
+def _resolve(sink: Any, payload: bytes, decode: Callable[[bytes], Any] | None) -> None:
     """Sets the result of one future."""
     if sink.done():
         return
@@ -321,7 +321,7 @@ def _resolve(sink: Any, payload: bytes, decode: Callable[[bytes], Any] | None, s
     try:
         result = decode(payload)
     except DecodeError as error:
-        sink.set_exception(spec.undecodable(error))
+        sink.set_exception(error)
     else:
         sink.set_result(result)
 
@@ -348,7 +348,7 @@ def _deliver_to_map(
         try:
             gather.put(place, [decode(payload)])
         except DecodeError as error:
-            gather.fail(place, [part.spec.undecodable(error)])
+            gather.fail(place, [error])
 
 
 def _exception(part: SentPart, index: int, failure: Failure, spread: float) -> SlotmeshError:

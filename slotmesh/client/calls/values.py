@@ -1,6 +1,7 @@
 """The values of one call of a handler that yields, between the stream that delivers them and the loop that reads them.
 
-Purpose: `CallValues` replaces an ordinary call's future, so that correlation, windows and cancels are the same.
+Purpose: `CallValues` replaces an ordinary call's future, so that correlation, windows and cancels are the same;
+`RpcValues` are those of a call with an rpc of its own. A `ValueStream` reads either.
 Invariants: values are read in the order in which they arrived, and a failure after those before it. Nothing is kept
 once the reader has given up. At most the handler's credit is buffered: the handler continues only as values are read
 and acknowledged.
@@ -10,23 +11,18 @@ Owner: the call's part until its outcome arrives, and the `ValueStream` that rea
 from __future__ import annotations
 
 import asyncio
-from abc import abstractmethod
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
-from types import TracebackType
-from typing import Final, Generic, TypeVar, cast
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 import grpc
 
 from slotmesh.client.calls.call_spec import CallSpec
-from slotmesh.client.routers import is_cancelled_here, refusal_of
-from slotmesh.codec import DecodeError
-from slotmesh.errors import Failure, Reason, SlotmeshError
-from slotmesh.runtime.channels import Dialer
-from slotmesh.status import to_exception
+from slotmesh.client.routers import is_cancelled_here
+from slotmesh.errors import Failure, SlotmeshError
 from slotmesh.streams.limits import MAX_BYTES_AHEAD, MAX_VALUES_AHEAD
-from slotmesh.v1 import call_pb2, router_service_pb2
+from slotmesh.v1 import call_pb2
 
 TAKE_VALUES: Final = MAX_VALUES_AHEAD // 2
 TAKE_BYTES: Final = MAX_BYTES_AHEAD // 2
@@ -162,12 +158,102 @@ class CallValues:
             waiter.set_result(None)
 
 
+class ValuesRpc(Protocol):
+    """What a call whose values come by an rpc of its own belongs to: it knows what its failures mean."""
+
+    def failure_of(self, error: grpc.RpcError) -> Failure:
+        """The failure of the call."""
+
+    def cut_off(self) -> Failure:
+        """The failure of an rpc that was cancelled, but not by its caller."""
+
+    def ended(self, failure: Failure | None, *, cut_off: bool) -> None:
+        """The call has ended: with its last value, with a failure, or `cut_off` because its reader gave it up."""
+
+    def error(self, failure: Failure) -> SlotmeshError:
+        """The exception of a failure."""
+
+
+ValuesCall = grpc.aio.UnaryStreamCall[Any, Any]
+
+
+class RpcValues:
+    """The values of a call with an rpc of its own. As `CallValues`, for a `ValueStream`.
+
+    Invariants: if the reader gives up before the handler ends, the rpc is cancelled, in any state.
+    """
+
+    __slots__ = ("_call", "_has_begun", "_is_over", "_loop", "_rpc")
+
+    has_next = False
+
+    def __init__(self, call: asyncio.Task[ValuesCall | Failure] | ValuesCall, rpc: ValuesRpc) -> None:
+        """`call`: a task if its connection is still to be made."""
+        self._call = call
+        self._rpc = rpc
+        self._loop = asyncio.get_running_loop()
+        self._has_begun = False
+        """Whether a value has arrived."""
+        self._is_over = False
+
+    async def take(self) -> bytes:
+        """As `CallValues.take`."""
+        if self._is_over:
+            raise StopAsyncIteration
+        try:
+            outcome = await self._next()
+        except asyncio.CancelledError:
+            if is_cancelled_here():
+                raise
+            outcome = self._rpc.cut_off()
+        if isinstance(outcome, bytes):
+            self._has_begun = True
+            return outcome
+        if self._is_over:
+            raise StopAsyncIteration
+        self._is_over = True
+        self._rpc.ended(outcome, cut_off=False)
+        if outcome is None:
+            raise StopAsyncIteration
+        raise self._rpc.error(outcome)
+
+    def give_up(self) -> None:
+        """Cancels the call, unless it has ended. Safe in a finalizer, and in any thread."""
+        if not self._is_over:
+            self._is_over = True
+            with suppress(RuntimeError):  # the loop is closed, and the rpc with it
+                self._loop.call_soon_threadsafe(_cancel, self._call, self._rpc, self._has_begun)
+
+    close = give_up
+
+    async def _next(self) -> bytes | Failure | None:
+        """The next value, the failure, or None after the last one."""
+        if isinstance(self._call, asyncio.Task):
+            opened = await self._call
+            if isinstance(opened, Failure):
+                return opened
+            self._call = opened
+        try:
+            response: Any = await self._call.read()
+        except grpc.RpcError as error:
+            return self._rpc.failure_of(error)
+        if response is grpc.aio.EOF:
+            return None
+        payload: bytes = response.payload
+        return payload
+
+
+def _cancel(call: asyncio.Task[ValuesCall | Failure] | ValuesCall, rpc: ValuesRpc, has_begun: bool) -> None:
+    """Has no reference to the values, which may be being finalized."""
+    if isinstance(call, asyncio.Task) and call.done():
+        if not call.cancelled() and not isinstance(opened := call.result(), Failure):
+            opened.cancel()
+    else:
+        call.cancel()
+    rpc.ended(None, cut_off=not has_begun)
+
+
 ResultT = TypeVar("ResultT")
-
-Response = router_service_pb2.CallStreamingResponse
-StreamingCall = grpc.aio.UnaryStreamCall[router_service_pb2.CallStreamingRequest, Response]
-
-_CLOSED = Failure(reason=Reason.CANCELLED, message="the mesh was closed before the call had ended")
 
 
 class ValueStream(AsyncIterator[ResultT], Generic[ResultT]):
@@ -184,25 +270,22 @@ class ValueStream(AsyncIterator[ResultT], Generic[ResultT]):
     decoded ends the iteration, too. Owner: the application; one task at a time.
     """
 
-    __slots__ = ("__weakref__", "_is_asked", "_spec")
+    __slots__ = ("__weakref__", "_is_asked", "_spec", "_values")
 
-    def __init__(self, spec: CallSpec) -> None:
+    def __init__(self, spec: CallSpec, values: CallValues | RpcValues) -> None:
         self._spec = spec
+        self._values = values
         self._is_asked = False
 
     async def __anext__(self) -> ResultT:
         if self._is_asked:
             raise RuntimeError("another task waits for the next value")
         self._is_asked = True
-        spec = self._spec
         try:
-            payload = await self._take()
-            return cast("ResultT", payload if spec.decode is None else spec.decode(payload))
-        except DecodeError as error:
-            self._give_up()
-            raise spec.undecodable(error) from None
+            value: ResultT = self._spec.result_of(await self._values.take())
+            return value
         except BaseException:
-            self._give_up()
+            self._values.give_up()
             raise
         finally:
             self._is_asked = False
@@ -210,109 +293,20 @@ class ValueStream(AsyncIterator[ResultT], Generic[ResultT]):
     @property
     def has_next(self) -> bool:
         """Whether the next value has arrived, so that reading it does not wait."""
-        return False
+        return self._values.has_next
 
     async def aclose(self) -> None:
         """Cancels the call, unless it has ended: its handler is closed where it waits. There are no more values."""
-        self._close()
+        self._values.close()
 
     async def __aenter__(self) -> ValueStream[ResultT]:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._close()
+    async def __aexit__(self, _kind: object, _error: object, _trace: object) -> None:
+        self._values.close()
 
     def __del__(self) -> None:
-        self._give_up()
-
-    @abstractmethod
-    async def _take(self) -> bytes:
-        """The next value; raises StopAsyncIteration after the last one."""
-
-    @abstractmethod
-    def _give_up(self) -> None:
-        """Gives the call up. May be called from any thread, and again."""
-
-    def _close(self) -> None:
-        """As `_give_up`; a task that waits for a value gets the end of the iteration."""
-        self._give_up()
+        self._values.give_up()
 
     def __repr__(self) -> str:
         return f"<slotmesh values of {self._spec.endpoint}.{self._spec.method}>"
-
-
-class StreamedValues(ValueStream[ResultT]):
-    """The values of a call on the endpoint's stream."""
-
-    __slots__ = ("_values",)
-
-    def __init__(self, spec: CallSpec, values: CallValues) -> None:
-        super().__init__(spec)
-        self._values = values
-
-    @property
-    def has_next(self) -> bool:
-        return self._values.has_next
-
-    async def _take(self) -> bytes:
-        return await self._values.take()
-
-    def _give_up(self) -> None:
-        self._values.give_up()
-
-    def _close(self) -> None:
-        self._values.close()
-
-
-class RpcValues(ValueStream[ResultT]):
-    """The values of a call with an rpc of its own."""
-
-    __slots__ = ("_address", "_call", "_dialer", "_is_over", "_loop")
-
-    def __init__(self, spec: CallSpec, call: StreamingCall, address: str, dialer: Dialer) -> None:
-        """`address`: where the call was sent, by `dialer`."""
-        super().__init__(spec)
-        self._call = call
-        self._address = address
-        self._dialer = dialer
-        self._loop = asyncio.get_running_loop()
-        self._is_over = False
-
-    async def _take(self) -> bytes:
-        if self._is_over:
-            raise StopAsyncIteration
-        try:
-            response = await self._call.read()
-        except grpc.RpcError as error:
-            failure = refusal_of(error, self._address, self._dialer)
-        except asyncio.CancelledError:
-            if is_cancelled_here():
-                raise
-            failure = _CLOSED
-        else:
-            if isinstance(response, Response):
-                return response.payload
-            self._is_over = True
-            raise StopAsyncIteration
-        if self._is_over:
-            raise StopAsyncIteration
-        self._is_over = True
-        raise to_exception(failure, endpoint=self._spec.endpoint, method=self._spec.method)
-
-    def _give_up(self) -> None:
-        self._is_over = True
-        if _runs_here(self._loop):
-            self._call.cancel()
-        else:
-            with suppress(RuntimeError):  # the loop is closed, and the rpc with it
-                self._loop.call_soon_threadsafe(self._call.cancel)
-
-
-def _runs_here(loop: asyncio.AbstractEventLoop) -> bool:
-    """Whether this is the loop's own thread."""
-    try:
-        return asyncio.get_running_loop() is loop
-    except RuntimeError:
-        return False

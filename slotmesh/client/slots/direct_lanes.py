@@ -237,9 +237,9 @@ def _finish(command: Finish) -> None:
         future.set_exception(to_exception(outcome, endpoint=spec.endpoint, method=spec.method))
         return
     try:
-        future.set_result(outcome if spec.decode is None else spec.decode(outcome))
+        future.set_result(spec.result_of(outcome))
     except DecodeError as error:
-        future.set_exception(spec.undecodable(error))
+        future.set_exception(error)
 
 
 ResultT = TypeVar("ResultT")

@@ -8,24 +8,20 @@ unknown.
 from __future__ import annotations
 
 import asyncio
-import weakref
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Generic, TypedDict, TypeVar, Unpack, cast
+from typing import Any, Generic, TypedDict, TypeVar, Unpack
 
 import grpc
 
 from slotmesh.client.calls.call_spec import CallSpec, NamedMethods, payload_of, rpc_timeout_s
 from slotmesh.client.calls.options import ViewOptions, check_known, check_method_name
 from slotmesh.client.calls.queues import CallQueue
-from slotmesh.client.calls.values import ValueStream
-from slotmesh.client.routers import is_cancelled_here
+from slotmesh.client.calls.values import RpcValues, ValuesCall, ValueStream
 from slotmesh.client.slots.client import SlotRpcs
 from slotmesh.client.slots.lease import SlotLease
-from slotmesh.codec import DecodeError
-from slotmesh.errors import Failure, Reason
+from slotmesh.errors import Failure, Reason, SlotmeshError
 from slotmesh.status import from_rpc_error
 from slotmesh.v1 import slot_service_pb2
 
@@ -128,7 +124,12 @@ class SlotMethod(Generic[ResultT]):
         request = slot_service_pb2.DispatchStreamingRequest(
             token=lease.wire.token, options=spec.wire, payload=payload, endpoint=spec.endpoint
         )
-        return SlotValues(spec, lease, request)
+        call = lease.client.start(
+            _open(lease.client.rpcs, spec, request), name=f"slotmesh-client-dispatch-{spec.endpoint}"
+        )
+        values = RpcValues(call, _SlotRpc(lease, spec.method))
+        lease.call_runs(values.close)
+        return ValueStream(spec, values)
 
     async def _dispatch(self, payload: bytes) -> ResultT:
         lease, spec = self._lease, self._spec
@@ -141,10 +142,8 @@ class SlotMethod(Generic[ResultT]):
             lease.call_ended(response)
             raise lease.error(response, spec.method)
         lease.call_ended()
-        try:
-            return cast("ResultT", response.payload if spec.decode is None else spec.decode(response.payload))
-        except DecodeError as error:
-            raise spec.undecodable(error) from None
+        result: ResultT = spec.result_of(response.payload)
+        return result
 
     def _on_done(self, task: asyncio.Task[ResultT]) -> None:
         if task.cancelled():  # perhaps before it started
@@ -154,98 +153,42 @@ class SlotMethod(Generic[ResultT]):
         return f"<slotmesh method {self._spec.endpoint}.{self._spec.method} in a {self._lease}>"
 
 
-Request = slot_service_pb2.DispatchStreamingRequest
-Response = slot_service_pb2.DispatchStreamingResponse
-StreamingCall = grpc.aio.UnaryStreamCall[Request, Response]
+class _SlotRpc:
+    """The rpc of a call whose values arrive one by one.
 
-
-class SlotValues(ValueStream[ResultT]):
-    """The values of a handler that yields, called in a slot.
-
-    Invariants: the call is made when the iterator is created. If the iteration ends before the handler does, the call
-    is cancelled; before the first value, the slot is given back, too: the call may not have reached its replica.
-    Owner: the application; one task at a time.
+    Invariant: if it is given up before the first value, the slot is given back, too: the call may not have reached its
+    replica.
     """
 
-    __slots__ = ("_call", "_has_begun", "_is_over", "_lease", "_loop", "_opening")
-
-    def __init__(self, spec: CallSpec, lease: SlotLease, request: Request) -> None:
-        super().__init__(spec)
+    def __init__(self, lease: SlotLease, method: str) -> None:
         self._lease = lease
-        self._loop = asyncio.get_running_loop()
-        self._opening: asyncio.Task[StreamingCall | Failure] = lease.client.start(
-            _open(lease.client.rpcs, spec, request), name=f"slotmesh-client-dispatch-{spec.endpoint}"
-        )
-        self._call: StreamingCall | None = None
-        self._has_begun = False
-        """Whether a value has arrived."""
-        self._is_over = False
-        abandoned = weakref.ref(self)
-        lease.call_runs(lambda: None if (values := abandoned()) is None else values._close())
+        self._method = method
 
-    async def _take(self) -> bytes:
-        if self._is_over:
-            raise StopAsyncIteration
-        try:
-            outcome = await self._next()
-        except asyncio.CancelledError:
-            if is_cancelled_here():
-                raise
-            outcome = self._lease.client.rpcs.cut_off()
-        if isinstance(outcome, bytes):
-            self._has_begun = True
-            return outcome
-        if self._is_over:
-            raise StopAsyncIteration
-        self._is_over = True
-        self._lease.call_ended(outcome)
-        if outcome is None:
-            raise StopAsyncIteration
-        raise self._lease.error(outcome, self._spec.method)
+    def failure_of(self, error: grpc.RpcError) -> Failure:
+        failure = from_rpc_error(error)
+        return self._lease.client.rpcs.lost(failure.message) if failure.reason is Reason.ROUTER_LOST else failure
 
-    async def _next(self) -> bytes | Failure | None:
-        """The next value, the failure, or None after the last one."""
-        if self._call is None:
-            opened = await self._opening
-            if isinstance(opened, Failure):
-                return opened
-            self._call = opened
-        try:
-            response = await self._call.read()
-        except grpc.RpcError as error:
-            failure = from_rpc_error(error)
-            is_lost = failure.reason is Reason.ROUTER_LOST
-            return self._lease.client.rpcs.lost(failure.message) if is_lost else failure
-        return cast("Response", response).payload if response is not grpc.aio.EOF else None
+    def cut_off(self) -> Failure:
+        return self._lease.client.rpcs.cut_off()
 
-    def _give_up(self) -> None:
-        if self._is_over:
-            return
-        self._is_over = True
-        with suppress(RuntimeError):  # the loop is closed, and the rpc with it
-            self._loop.call_soon_threadsafe(_stop, self._lease, self._opening, self._has_begun)
+    def ended(self, failure: Failure | None, *, cut_off: bool) -> None:
+        self._lease.call_ended(failure, cut_off=cut_off)
+
+    def error(self, failure: Failure) -> SlotmeshError:
+        return self._lease.error(failure, self._method)
 
 
 async def _open(
     rpcs: SlotRpcs, spec: CallSpec, request: slot_service_pb2.DispatchStreamingRequest
-) -> StreamingCall | Failure:
+) -> ValuesCall | Failure:
     stub = await rpcs.stub()
     if isinstance(stub, Failure):
         return stub
     try:
-        call: StreamingCall = stub.DispatchStreaming(request, timeout=rpc_timeout_s(spec.options.timeout_s))
+        call: ValuesCall = stub.DispatchStreaming(request, timeout=rpc_timeout_s(spec.options.timeout_s))
     except grpc.RpcError as error:  # the token source has no token
         return from_rpc_error(error)
     return call
-
-
-def _stop(lease: SlotLease, opening: asyncio.Task[StreamingCall | Failure], has_begun: bool) -> None:
-    """Cancels the call in any state. Has no reference to the iterator, which may be being finalized."""
-    if not opening.done():
-        opening.cancel()
-    elif not opening.cancelled() and not isinstance(call := opening.result(), Failure):
-        call.cancel()
-    lease.call_ended(cut_off=not has_begun)
 
 
 @dataclass(frozen=True, slots=True)
