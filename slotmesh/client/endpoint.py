@@ -10,7 +10,6 @@ import asyncio
 from abc import abstractmethod
 from dataclasses import replace
 from datetime import timedelta
-from types import TracebackType
 from typing import Any, Final, Unpack
 
 from slotmesh.calls.call_options import OptionChanges
@@ -211,9 +210,7 @@ class Lane(MethodSpace):
     async def __aenter__(self) -> Lane:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         if error is None and not self._queue.idle:
             answered = asyncio.Event()
             self._queue.call_when_idle(answered.set)

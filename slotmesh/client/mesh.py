@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Sequence
 from datetime import timedelta
-from types import TracebackType
 from typing import Any, Final, NoReturn, Unpack
 
 from slotmesh.client.calls.buffer import MAX_BUFFERED_BYTES, MAX_BUFFERED_CALLS, ClientBuffer
@@ -210,17 +209,13 @@ class Mesh:
     def __enter__(self) -> NoReturn:
         raise TypeError(f"`async with` is for what slotmesh.connect gives; {_WITHOUT_ASYNCIO}")
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         """Never called: `with` fails where it begins."""
 
     async def __aenter__(self) -> Mesh:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         """Waits for unanswered calls; if an exception passes, cancels them, as their results are not wanted."""
         await self.aclose(None if error is None else 0)
 

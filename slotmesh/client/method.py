@@ -171,7 +171,7 @@ class Method(Generic[ResultT]):
         options = spec.options.changed(**changes)
         # Calls of a lane stay in line. Others do not: what is urgent must not wait behind what is not.
         queue = spec.queue if options.ordering_key else CallQueue()
-        return method_of(self._stream, CallSpec(spec.endpoint, spec.method, options, queue, spec.wanted))
+        return method_of(self._stream, spec.but(options=options, queue=queue))
 
     def returning(self, result_type: type[OtherT]) -> Method[OtherT]:
         """The same method, with results of this type: a Struct, a dataclass, any annotation; a protobuf message class.
@@ -181,8 +181,7 @@ class Method(Generic[ResultT]):
         Raises:
             TypeError: the view's content type cannot carry this type.
         """
-        spec = self._spec
-        return method_of(self._stream, CallSpec(spec.endpoint, spec.method, spec.options, spec.queue, result_type))
+        return method_of(self._stream, self._spec.but(wanted=result_type))
 
     def in_call(self) -> Method[ResultT]:
         """The method for calls that are made now: with the options that they inherit from the executed call."""
@@ -228,7 +227,7 @@ class Method(Generic[ResultT]):
 
     def renew(self) -> None:
         """The lane's next generation begins."""
-        self._spec = self._spec.renewed()
+        self._spec = self._spec.but()
 
     def _named(self, error: EncodeError) -> EncodeError:
         return EncodeError(f"{self._spec.endpoint}.{self._spec.method}: {error}")
@@ -362,8 +361,7 @@ class InheritingMethod(Method[ResultT]):
         if method is None:
             if len(self._by_timeout) >= _MAX_TIMEOUTS:
                 self._by_timeout.clear()
-            options = replace(spec.options, timeout_s=timeout_s)
-            derived = CallSpec(spec.endpoint, spec.method, options, spec.queue, spec.wanted)
+            derived = spec.but(options=replace(spec.options, timeout_s=timeout_s))
             method = self._by_timeout[timeout_s] = TracedMethod(self._stream, derived)
         return method
 

@@ -160,6 +160,8 @@ PAYLOADS: Final = object()
 EXECUTED_PAYLOADS: Final = object()
 """The same, each in a pair with the backend that executed the call; empty if the router has not reported it."""
 
+_SAME: Final = object()
+
 PayloadT = TypeVar("PayloadT")
 ResultT = TypeVar("ResultT")
 
@@ -246,13 +248,19 @@ class CallSpec:
         if self._streamed is None:
             if not self.options.reply:
                 raise TypeError(f"{self.endpoint}.{self.method}: calls without a reply have no values to iterate over")
-            options = replace(self.options, streaming=True)
-            self._streamed = CallSpec(self.endpoint, self.method, options, self.queue, self.wanted)
+            self._streamed = self.but(options=replace(self.options, streaming=True))
         return self._streamed
 
-    def renewed(self) -> CallSpec:
-        """The same, for the generation of its lane that has begun."""
-        return CallSpec(self.endpoint, self.method, self.options, self.queue, self.wanted)
+    def but(
+        self, *, options: ViewOptions | None = None, queue: CallQueue[Any] | None = None, wanted: Any = _SAME
+    ) -> CallSpec:
+        """The same with other options, queue, or type of results; of a lane, for its newest generation.
+
+        Raises:
+            TypeError: the content type cannot carry results of the requested type.
+        """
+        wanted = self.wanted if wanted is _SAME else wanted
+        return CallSpec(self.endpoint, self.method, options or self.options, queue or self.queue, wanted)
 
     def encode_each(self, columns: tuple[Iterable[Any], ...]) -> list[bytes]:
         """The payloads of a call for each row of `columns`."""

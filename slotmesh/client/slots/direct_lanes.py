@@ -15,7 +15,6 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import timedelta
 from math import inf
-from types import TracebackType
 from typing import Any, Generic, NamedTuple, TypeVar, Unpack
 
 from slotmesh.calls.slot_tokens import DEFAULT_LEASE_S
@@ -296,9 +295,7 @@ class DirectMethod(Generic[ResultT]):
             TypeError: an unknown option, or the new content type cannot carry results of the requested type.
         """
         check_known(changes, DirectOptions, "a call over direct lanes has no option")
-        spec = self._spec
-        options = spec.options.changed(**changes)
-        return DirectMethod(self._holder, CallSpec(spec.endpoint, spec.method, options, CallQueue(), spec.wanted))
+        return DirectMethod(self._holder, self._spec.but(options=self._spec.options.changed(**changes)))
 
     def returning(self, result_type: type[OtherT]) -> DirectMethod[OtherT]:
         """The same method, with results of this type, as `Method.returning`.
@@ -306,8 +303,7 @@ class DirectMethod(Generic[ResultT]):
         Raises:
             TypeError: the content type cannot carry this type.
         """
-        spec = self._spec
-        return DirectMethod(self._holder, CallSpec(spec.endpoint, spec.method, spec.options, CallQueue(), result_type))
+        return DirectMethod(self._holder, self._spec.but(wanted=result_type))
 
     # -- calls in two steps: `encode` in any thread, the rest on the event loop ----------------------------------------
 
@@ -359,9 +355,7 @@ class DirectLanes(NamedMethods[DirectMethod[Any]]):
     async def __aenter__(self) -> DirectLanes:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         """Waits until all calls have their outcomes, unless an exception passes; then gives all slots back."""
         await self._holder.finish(inf if error is None else 0.0)
 

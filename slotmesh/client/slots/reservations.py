@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from types import TracebackType
 from typing import Any, Final, TypedDict
 
 import grpc
@@ -272,9 +271,7 @@ class Reservation:
         self._lease = outcome
         return Slot(outcome, self._specs)
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         if self._lease is not None:
             await leave([self._lease], error)
 
@@ -332,9 +329,7 @@ class ReservationOfAll:
             raise
         return tuple(Slot(lease, specs) for lease, (_, specs) in zip(self._leases, self._wanted, strict=True))
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         await leave(self._leases, error)
 
     def abandon(self) -> None:

@@ -89,9 +89,7 @@ class SlotMethod(Generic[ResultT]):
             TypeError: an unknown option, or the new content type cannot carry results of the requested type.
         """
         check_known(changes, DispatchOptions, "a call in a slot has no option")
-        spec = self._spec
-        options = spec.options.changed(**changes)
-        return SlotMethod(self._lease, CallSpec(spec.endpoint, spec.method, options, CallQueue(), spec.wanted))
+        return SlotMethod(self._lease, self._spec.but(options=self._spec.options.changed(**changes)))
 
     def returning(self, result_type: type[OtherT]) -> SlotMethod[OtherT]:
         """The same method, with results of this type, as `Method.returning`.
@@ -99,8 +97,7 @@ class SlotMethod(Generic[ResultT]):
         Raises:
             TypeError: the content type cannot carry this type.
         """
-        spec = self._spec
-        return SlotMethod(self._lease, CallSpec(spec.endpoint, spec.method, spec.options, CallQueue(), result_type))
+        return SlotMethod(self._lease, self._spec.but(wanted=result_type))
 
     # -- calls in two steps: `encode` in any thread, the rest on the event loop ----------------------------------------
 

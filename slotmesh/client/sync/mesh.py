@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from contextlib import suppress
 from datetime import timedelta
 from functools import partial
-from types import TracebackType
 from typing import Any, Unpack
 
 from slotmesh.calls.call_options import OptionChanges
@@ -130,9 +129,7 @@ class SyncLane(SyncMethodSpace):
     def __enter__(self) -> SyncLane:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         if error is None:
             self._thread.outcome_of_more(partial(self._lane.__aexit__, None, None, None))
 
@@ -266,9 +263,7 @@ class SyncMesh:
     def __enter__(self) -> SyncMesh:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         """Waits for unanswered calls; if an exception passes, cancels them, as their results are not wanted."""
         self.close(None if error is None else 0)
 

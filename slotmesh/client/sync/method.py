@@ -13,7 +13,6 @@ from contextvars import copy_context
 from functools import partial
 from math import inf
 from time import monotonic
-from types import TracebackType
 from typing import Any, Final, Generic, TypeVar, Unpack
 
 from slotmesh.calls.call_options import OptionChanges
@@ -285,9 +284,7 @@ class SyncValueStream(Iterator[ResultT], Generic[ResultT]):
     def __enter__(self) -> SyncValueStream[ResultT]:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         self.close()
 
     def _fetch(self) -> None:

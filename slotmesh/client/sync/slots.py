@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from concurrent.futures import Future
 from functools import partial
-from types import TracebackType
 from typing import Any, Generic, TypeVar, Unpack
 
 from slotmesh.client.slots.direct_lanes import DirectLanes, DirectMethod, DirectOptions
@@ -186,9 +185,7 @@ class SyncDirectLanes(SyncNamedMethods[SyncDirectMethod[Any]]):
     def __enter__(self) -> SyncDirectLanes:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         self._thread.outcome_of_more(
             partial(self._lanes.__aexit__, None if error is None else type(error), error, None)
         )
@@ -208,9 +205,7 @@ class _Block:
             self._thread.go_on(CallFuture(self._thread.work), self._abandon)
             raise
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         try:
             self._thread.outcome_of_more(
                 partial(self._reservation.__aexit__, None if error is None else type(error), error, None)
