@@ -1,14 +1,12 @@
-"""Payloads that are too large for one message: cut into chunks, and joined again. Pure: no protobuf message, no I/O.
+"""Payloads that are too large for one message, cut into chunks, and the turns in which these leave. Pure.
 
-Purpose: the same for client, router and replica.
+Purpose: the same for client, router and replica. `arriving_payloads.py` joins the chunks again.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Collection, Container, Hashable, Iterable, Iterator, Sequence
-from io import BytesIO
 from typing import Final, Generic, NamedTuple, TypeVar
 
 from slotmesh.streams.features import LARGE_CHUNKS
@@ -70,88 +68,6 @@ def cut(payload: Payload, most: Callable[[], int] = lambda: CHUNK_BYTES) -> Iter
 def fits_whole(payload: Payload | Announced, room: int) -> bool:
     """Whether a payload leaves in its frame, which has this number of bytes left, instead of in chunks behind it."""
     return isinstance(payload, bytes) and len(payload) <= max(room, CHUNK_BYTES)
-
-
-class BadChunk(ValueError):
-    """A chunk that does not continue its payload: the field, and what was expected."""
-
-    def __init__(self, field: str, message: str) -> None:
-        super().__init__(f"{field}: {message}")
-        self.field = field
-
-
-class Assembly(ABC):
-    """A payload of `total` bytes that arrives in chunks.
-
-    Invariants: chunks of a payload arrive in order, without gap or overlap, and not too small; anything else is an
-    error of the sender, and raises. Memory is allocated as bytes arrive, not as they are announced.
-    Owner: the reader of the stream.
-    """
-
-    __slots__ = ("least", "received", "total")
-
-    def __init__(self, total: int, *, least: int = MIN_CHUNK_BYTES) -> None:
-        """`least`: bytes of each chunk but the last; 0 for a trusted sender."""
-        self.total = total
-        self.least = least
-        self.received = 0
-
-    def add(self, offset: int, total: int, data: bytes) -> bool:
-        """Adds the next chunk. Returns whether the payload is complete.
-
-        Raises:
-            BadChunk: it is not the next one.
-        """
-        if total != self.total:
-            raise BadChunk("total", f"{total} bytes, where {self.total} were announced")
-        if offset != self.received:
-            raise BadChunk("offset", f"{offset}, where {self.received} comes next")
-        if not 0 < len(data) <= LARGE_CHUNK_BYTES:
-            raise BadChunk("data", f"{len(data)} bytes: a chunk has 1 to {LARGE_CHUNK_BYTES}")
-        if offset + len(data) > total:
-            raise BadChunk("data", f"ends at {offset + len(data)}, the payload at {total}")
-        if len(data) < self.least and offset + len(data) < total:
-            raise BadChunk("data", f"{len(data)} bytes: a chunk that is not the last has at least {self.least}")
-        self._take(data)
-        self.received += len(data)
-        return self.received == total
-
-    @abstractmethod
-    def _take(self, data: bytes) -> None: ...
-
-
-class JoinedAssembly(Assembly):
-    """For an end that decodes the payload: it grows in one buffer, which `payload` returns without a copy."""
-
-    __slots__ = ("_buffer",)
-
-    def __init__(self, total: int, *, least: int = MIN_CHUNK_BYTES) -> None:
-        super().__init__(total, least=least)
-        self._buffer = BytesIO()
-
-    def _take(self, data: bytes) -> None:
-        self._buffer.write(data)
-
-    def payload(self) -> bytes:
-        """The bytes that have arrived."""
-        return self._buffer.getvalue()
-
-
-class PartsAssembly(Assembly):
-    """For an end that passes the payload on: the parts stay as they arrived."""
-
-    __slots__ = ("_parts",)
-
-    def __init__(self, total: int, *, least: int = MIN_CHUNK_BYTES) -> None:
-        super().__init__(total, least=least)
-        self._parts: list[bytes] = []
-
-    def _take(self, data: bytes) -> None:
-        self._parts.append(data)
-
-    def payload(self) -> PayloadParts:
-        """The bytes that have arrived."""
-        return PayloadParts(self._parts)
 
 
 OwnerT = TypeVar("OwnerT", bound=Hashable)
@@ -302,18 +218,3 @@ class Lines(Generic[EntryT]):
     def clear(self) -> None:
         """Drops everything."""
         self.by_call.clear()
-
-
-__all__ = [
-    "Announced",
-    "Assembly",
-    "BadChunk",
-    "ChunkTurns",
-    "JoinedAssembly",
-    "Lines",
-    "PartsAssembly",
-    "Payload",
-    "PayloadParts",
-    "cut",
-    "joined",
-]

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from copy import deepcopy
 from typing import Any
 
-from slotmesh.streams.chunks import BadChunk, JoinedAssembly
+from slotmesh.streams.arriving_payloads import BadChunk, JoinedAssembly
 from slotmesh.v1 import call_pb2, router_service_pb2
 from tests.conformance.rosters import RosterRules
 from tests.conformance.session import PADDING, SentCall, Session, name_of

@@ -27,7 +27,7 @@ from slotmesh.convert.batches import ranges_from_wire
 from slotmesh.errors import Failure, Reason, SlotmeshError
 from slotmesh.runtime.clock import Clock
 from slotmesh.status import to_exception
-from slotmesh.streams.chunks import BadChunk, JoinedAssembly
+from slotmesh.streams.arriving_payloads import JoinedAssembly, Uploads
 from slotmesh.streams.features import HEARTBEATS
 from slotmesh.transport.duplex import read_request, run_stream
 from slotmesh.transport.pump import StreamPump
@@ -35,55 +35,32 @@ from slotmesh.v1 import call_pb2, replica_service_pb2
 from slotmesh.version import VERSION
 
 
-class RouterUploads:
+class RouterUploads(Uploads[bytes]):
     """The incomplete payloads of one router. Only calls that wait for their payload have one here."""
 
     def __init__(self, engine: Engine, link: RouterPeer) -> None:
-        self._engine = engine
-        self._link = link
-        self._under_way: dict[int, tuple[ReplicaRun, JoinedAssembly]] = {}
+        runs = self._runs = dict[int, ReplicaRun]()
         """By run id."""
+        super().__init__(
+            JoinedAssembly,
+            lambda run_id, payload: engine.post(PayloadReceived(runs.pop(run_id), payload)),
+            lambda run_id, failure: engine.post(PayloadFailed(runs[run_id], failure)),
+        )
+        self._link = link
         link.uploads = self
 
-    def __bool__(self) -> bool:
-        """Whether any payload is incomplete."""
-        return bool(self._under_way)
-
-    def announce(self, sizes: Mapping[int, int]) -> None:
+    def expect(self, sizes: Mapping[int, int]) -> None:
         """Expects chunks of these calls, by run id, with sizes in bytes. Calls with an outcome are ignored."""
         for run_id, size in sizes.items():
             run = self._link.waiting.get(run_id)
             if run is not None and run.state is CallState.UPLOADING:
-                self._under_way[run_id] = (run, JoinedAssembly(size))
-
-    def add(self, chunk: call_pb2.Chunk) -> None:
-        """Adds a chunk to its payload."""
-        found = self._under_way.get(chunk.call_id)
-        if found is None:
-            return
-        run, assembly = found
-        try:
-            is_complete = assembly.add(chunk.offset, chunk.total, chunk.data)
-        except BadChunk as error:
-            self._spoil(run, f"chunk.{error}", f"chunk.{error.field}")
-            return
-        if is_complete:
-            del self._under_way[chunk.call_id]
-            self._engine.post(PayloadReceived(run, assembly.payload()))
+                self._runs[run_id] = run
+                self.announce(run_id, size)
 
     def forget(self, run_id: int) -> None:
         """Drops the payload of a call that has its outcome."""
-        self._under_way.pop(run_id, None)
-
-    def end(self) -> None:
-        """The router sends nothing more."""
-        for run, assembly in list(self._under_way.values()):
-            got = f"{assembly.received} of {assembly.total} bytes"
-            self._spoil(run, f"chunk: the stream was half-closed after {got}", "chunk")
-
-    def _spoil(self, run: ReplicaRun, message: str, field: str) -> None:
-        failure = Failure(reason=Reason.BAD_REQUEST, message=message, metadata={"field": field})
-        self._engine.post(PayloadFailed(run, failure))
+        self.under_way.pop(run_id, None)
+        self._runs.pop(run_id, None)
 
 
 LAST_WRITE_S = 1.0
@@ -200,11 +177,12 @@ class RouterStream:
                         self._requests.expect(run.first, len(run.payloads))
                 self._engine.submit(runs, rejected)
                 if announced:
-                    self._uploads.announce(announced)
+                    self._uploads.expect(announced)
             case "slots":
                 self._engine.slots.handle(request.slots, self._link)
             case "chunk":
-                self._uploads.add(request.chunk)
+                chunk = request.chunk
+                self._uploads.accept(chunk.call_id, chunk.offset, chunk.total, chunk.data)
             case "cancel":
                 cancel = request.cancel
                 ranges = ranges_from_wire(cancel.runs)

@@ -14,7 +14,7 @@ from typing import cast
 from router_service import convert
 from router_service.core.calls import Batch, CallPayload, KeyedBatch, RouterCallOptions
 from router_service.core.commands import DeliverFailure, Delivery
-from router_service.core.events import CallFailedAtEdge, ChunkArrived, UploadCompleted, UploadFailed
+from router_service.core.events import CallFailedAtEdge
 from router_service.core.runs import Caller
 from router_service.shell.clients.outbox import MAX_UNREAD_BYTES, ResultOutbox
 from router_service.shell.dispatcher import Dispatcher
@@ -22,65 +22,10 @@ from slotmesh.calls.payload_block import largest_of, nbytes_of
 from slotmesh.calls.trace_context import TraceContext
 from slotmesh.convert.batches import count_of
 from slotmesh.errors import Failure, Reason
-from slotmesh.streams.chunks import Announced, BadChunk, PartsAssembly, Payload, joined
-from slotmesh.streams.limits import CHUNK_BYTES, MAX_INLINE_BYTES
+from slotmesh.streams.arriving_payloads import Uploads
+from slotmesh.streams.chunks import Announced, Payload
+from slotmesh.streams.limits import MAX_INLINE_BYTES
 from slotmesh.v1 import call_pb2, router_service_pb2
-
-
-class ClientUploads:
-    """Payloads that one client has announced and not completed.
-
-    Purpose: assembles chunks and reports to the scheduler when a payload is complete.
-    Invariants: a chunk of a call that is not awaited (it was rejected, has ended, or was never announced) is dropped;
-    one that breaks the rules fails its call, and no other. Parts of a call are kept until it has its outcome, and no
-    longer.
-    """
-
-    def __init__(self, caller: Caller, dispatcher: Dispatcher) -> None:
-        self._caller = caller
-        self._dispatcher = dispatcher
-        self.under_way: dict[int, PartsAssembly] = {}
-        """By call id. To be read: whether any payload is awaited is asked for each frame of results."""
-
-    def announce(self, call_id: int, total: int) -> None:
-        """The chunks of this call's payload come next, `total` bytes in all."""
-        self.under_way[call_id] = PartsAssembly(total)
-
-    def add(self, chunk: call_pb2.Chunk) -> None:
-        """The next chunk of some payload."""
-        call_id = chunk.call_id
-        assembly = self.under_way.get(call_id)
-        if assembly is None:
-            return
-        try:
-            is_complete = assembly.add(chunk.offset, chunk.total, chunk.data)
-        except BadChunk as error:
-            self._dispatcher.post(UploadFailed(self._caller, call_id, _failure(error)))
-            return
-        self._dispatcher.post(ChunkArrived(self._caller, call_id, len(chunk.data)))
-        if is_complete:
-            del self.under_way[call_id]
-            parts = assembly.payload()
-            payload = parts if assembly.total > CHUNK_BYTES else joined(parts)
-            self._dispatcher.post(UploadCompleted(self._caller, call_id, payload))
-
-    def ended(self, ids: Sequence[int]) -> None:
-        """These calls have their outcome: what has come of their payloads is of no use."""
-        for call_id in ids:
-            self.under_way.pop(call_id, None)
-
-    def end(self) -> None:
-        """Nothing more comes: what is not complete never will be."""
-        for call_id, assembly in list(self.under_way.items()):
-            message = f"chunk: the stream was half-closed after {assembly.received} of {assembly.total} bytes"
-            failure = Failure(reason=Reason.BAD_REQUEST, message=message, metadata={"field": "chunk"})
-            self._dispatcher.post(UploadFailed(self._caller, call_id, failure))
-
-
-def _failure(error: BadChunk) -> Failure:
-    field = f"chunk.{error.field}"
-    return Failure(reason=Reason.BAD_REQUEST, message=f"chunk.{error}", metadata={"field": field})
-
 
 MAX_STEP = 512
 """Batches, runs or ranges of a frame that are dealt with before others have their turn on the event loop."""
@@ -103,7 +48,7 @@ class CallReader:
         caller: Caller,
         default_options: call_pb2.CallOptions,
         results: ResultOutbox,
-        uploads: ClientUploads,
+        uploads: Uploads[Payload],
         dispatcher: Dispatcher,
         *,
         reject: Callable[[router_service_pb2.CallBatch, Failure], None],

@@ -1,13 +1,13 @@
 """The channel to one replica: made with the router's identity, to a replica of the backend and nothing else.
 
-`ArrivingResults` and `OutgoingRequests` hold the payloads and requests that the link carries in parts.
+`OutgoingRequests` holds the requests that the link carries in parts.
 Owner: the replica's link.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import grpc
@@ -15,66 +15,11 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from router_service.core.replicas.replica import RoutedReplica
 from slotmesh.calls.payload_framing import MAX_REQUEST_FRAME_BYTES, MAX_REQUESTS_AHEAD
-from slotmesh.convert.batches import ids_of_results, payloads_of
 from slotmesh.logs import get_logger
 from slotmesh.runtime.channels import Dialer
 from slotmesh.security.identity import Role
-from slotmesh.streams.chunks import BadChunk, PartsAssembly, Payload, joined
-from slotmesh.streams.limits import CHUNK_BYTES, MAX_PAYLOAD_BYTES
 from slotmesh.transport.current_channel import CurrentChannel
-from slotmesh.v1 import call_pb2, replica_service_pb2, replica_service_pb2_grpc
-
-
-class ArrivingResults:
-    """Payloads of results that arrive in chunks from one replica, by run id.
-
-    Purpose: assembles chunks until the frame with the outcome itself arrives.
-    Invariants: chunks that break the rules raise, and the stream ends. Parts are passed on as they arrived, never
-    joined. Parts of calls that fail are dropped.
-    Owner: the replica's link, for one stream.
-    """
-
-    def __init__(self) -> None:
-        self._under_way: dict[int, PartsAssembly] = {}
-
-    def add(self, chunk: call_pb2.Chunk) -> None:
-        """The next chunk of a result.
-
-        Raises:
-            BadChunk: it is not.
-        """
-        assembly = self._under_way.get(chunk.call_id)
-        if assembly is None:
-            if not 0 < chunk.total <= MAX_PAYLOAD_BYTES:
-                raise BadChunk("total", f"{chunk.total} bytes; at most {MAX_PAYLOAD_BYTES} are allowed")
-            assembly = self._under_way[chunk.call_id] = PartsAssembly(chunk.total)
-        assembly.add(chunk.offset, chunk.total, chunk.data)
-
-    def payloads(self, batch: call_pb2.ResultBatch) -> Sequence[Payload]:
-        """The payloads of a batch, including those that arrived in chunks.
-
-        Raises:
-            BadChunk: the batch names a payload that is not complete.
-        """
-        if not batch.chunked_sizes:
-            return payloads_of(batch)
-        payloads: list[Payload] = list(batch.payloads)
-        run_ids = ids_of_results(batch)
-        for at, size in enumerate(batch.chunked_sizes):
-            if size:
-                assembly = self._under_way.pop(run_ids[at], None)
-                if assembly is None or assembly.received != size:
-                    raise BadChunk("chunked_sizes", f"{size} bytes of run {run_ids[at]} have not come")
-                payload = assembly.payload()
-                payloads[at] = payload if size > CHUNK_BYTES else joined(payload)
-        return payloads
-
-    def drop(self, run_ids: Iterable[int]) -> None:
-        """These calls have failed: what has come of their results is of no use."""
-        if self._under_way:
-            for run_id in run_ids:
-                self._under_way.pop(run_id, None)
-
+from slotmesh.v1 import replica_service_pb2, replica_service_pb2_grpc
 
 Batch = replica_service_pb2.RequestBatch
 

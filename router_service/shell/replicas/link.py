@@ -35,11 +35,11 @@ from router_service.core.replicas.backends import LONGEST_S
 from router_service.core.replicas.replica import RoutedReplica
 from router_service.core.rosters import SessionConnection
 from router_service.shell.dispatcher import Dispatcher
-from router_service.shell.replicas.channel import ArrivingResults, ExecuteCall, ReplicaChannel, Request, Response
+from router_service.shell.replicas.channel import ExecuteCall, ReplicaChannel, Request, Response
 from router_service.shell.replicas.frames import LinkFrames
 from router_service.shell.reports import LinkReport
 from slotmesh.calls.method_outlines import MethodOutline, fitting
-from slotmesh.convert.batches import ids_from_wire, ranges_from_wire
+from slotmesh.convert.batches import ids_from_wire, ids_of_results, payloads_of, ranges_from_wire
 from slotmesh.grpc_internals.call_writer import writer_of
 from slotmesh.ids import STREAM_ID_BYTES, new_id
 from slotmesh.logs import get_logger
@@ -47,7 +47,8 @@ from slotmesh.runtime.channels import Dialer
 from slotmesh.runtime.clock import Clock
 from slotmesh.runtime.tasks import Supervisor, is_cancelled
 from slotmesh.status import from_wire
-from slotmesh.streams.chunks import BadChunk
+from slotmesh.streams.arriving_payloads import ArrivingPayloads, BadChunk, PartsAssembly
+from slotmesh.streams.chunks import Payload
 from slotmesh.streams.features import OF_ROUTERS_TO_REPLICAS
 from slotmesh.streams.limits import MAX_METHODS
 from slotmesh.telemetry.names import DIRECTION_IN
@@ -99,7 +100,8 @@ class ReplicaLink:
         self._is_silent = False
         self._stream_id = ""
         self._watch: asyncio.TimerHandle | None = None
-        self._arrivals = ArrivingResults()
+        self._arrivals: ArrivingPayloads[Payload] = ArrivingPayloads(PartsAssembly)
+        """Results that arrive in chunks. One that breaks the rules ends the stream."""
         self._frames = LinkFrames(replica, dispatcher, clock, self._wake)
 
     # -- called by the dispatcher ----------------------------------------------------------------------------------
@@ -174,7 +176,7 @@ class ReplicaLink:
         why = "the link was closed"
         write = writer_of(call)
         self._pump = StreamPump(write, self._frames.next_frame, self._dispatcher.woken)
-        self._arrivals = ArrivingResults()
+        self._arrivals = ArrivingPayloads(PartsAssembly)
         try:
             await write(self._opening())
             await run_stream(self._pump, self._read(call), call.done_writing)
@@ -245,7 +247,8 @@ class ReplicaLink:
             case "service_times":
                 post(ServiceTimesReported(replica, convert.times_of(response.service_times)))
             case "chunk":
-                self._arrivals.add(response.chunk)
+                chunk = response.chunk
+                self._arrivals.add(chunk.call_id, chunk.offset, chunk.total, chunk.data)
             case "go_away":
                 _log.info("replica drains", reason=(leave := response.go_away).message, **self._who())
                 post(DrainAnnounced(replica))
@@ -260,15 +263,24 @@ class ReplicaLink:
             raise _ProtocolViolation(problem)
         brings_values = any(batch.partial for batch in frame.batches)
         capacity = convert.capacity_from_wire(frame.capacity) if frame.HasField("capacity") else None
-        results = convert.results_of(frame, self._arrivals.payloads)
+        results = convert.results_of(frame, self._payloads_of)
         # Most frames bring nothing else.
         failures = self._failures_of(frame) if frame.errors else ()
-        values = convert.values_of(frame, self._arrivals.payloads) if brings_values else ()
+        values = convert.values_of(frame, self._payloads_of) if brings_values else ()
         for run_ids, _ in failures:
             self._arrivals.drop(run_ids)
         done = self._ids_of(frame.done, "ended") if frame.done else None
         self._dispatcher.post(RunsCompleted(self._replica, results, failures, capacity, done, values))
         self._frames.answered()
+
+    def _payloads_of(self, batch: call_pb2.ResultBatch) -> Sequence[Payload]:
+        """The payloads of a batch, including those that arrived in chunks."""
+        if not batch.chunked_sizes:
+            return payloads_of(batch)
+        payloads: list[Payload] = list(batch.payloads)
+        if lost := self._arrivals.put(ids_of_results(batch), batch.chunked_sizes, payloads):
+            raise BadChunk("chunked_sizes", f"the payload of run {lost[0]} has not come")
+        return payloads
 
     def _failures_of(self, frame: call_pb2.ResultFrame) -> Sequence[Failures]:
         self._count((each for errors in frame.errors for each in errors.calls), "have failed")

@@ -11,8 +11,9 @@ next one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import repeat, zip_longest
 from operator import eq, sub
 from typing import Any, Final, TypeVar
@@ -26,7 +27,7 @@ from slotmesh.codec import OCTET_STREAM
 from slotmesh.convert.batches import block_problem, ids_of_results, list_of, ranges_of_failed
 from slotmesh.errors import Executed, Failure, Reason
 from slotmesh.status import from_wire, to_exception
-from slotmesh.streams.chunks import BadChunk, JoinedAssembly
+from slotmesh.streams.arriving_payloads import ArrivingPayloads, BadChunk, JoinedAssembly
 from slotmesh.v1 import call_pb2, router_service_pb2
 
 PAYLOAD_LOST: Final = Failure(
@@ -34,56 +35,6 @@ PAYLOAD_LOST: Final = Failure(
     message="the result was to come in chunks, and they are not complete",
     executed=Executed.YES,
 )
-
-
-class IncomingChunks:
-    """The incomplete payloads of large results, by call.
-
-    Chunks of a call that has its outcome, or that was cancelled, are dropped. Memory is allocated as bytes arrive.
-    """
-
-    __slots__ = ("_assemblies", "_pending")
-
-    def __init__(self, pending: PendingCalls) -> None:
-        self._assemblies: dict[int, JoinedAssembly] = {}
-        self._pending = pending
-
-    def add(self, chunk: call_pb2.Chunk) -> None:
-        """Adds a chunk. One that does not fit drops the payload, and `complete` reports the call as lost."""
-        call_id = chunk.call_id
-        if not self._is_wanted(call_id):
-            self._assemblies.pop(call_id, None)
-            return
-        assembly = self._assemblies.get(call_id)
-        if assembly is None:
-            assembly = self._assemblies[call_id] = JoinedAssembly(chunk.total, least=1)
-        try:
-            assembly.add(chunk.offset, chunk.total, chunk.data)
-        except BadChunk:
-            del self._assemblies[call_id]
-
-    def complete(self, call_ids: Sequence[int], payloads: list[bytes], sizes: list[int]) -> list[int]:
-        """Puts the payloads that arrived in chunks at their places. Returns the calls whose payload is incomplete."""
-        lost: list[int] = []
-        for at, (call_id, size) in enumerate(zip(call_ids, sizes, strict=True)):
-            if not size:
-                continue
-            assembly = self._assemblies.pop(call_id, None)
-            if assembly is not None and assembly.received == assembly.total == size:
-                payloads[at] = assembly.payload()
-            elif self._is_wanted(call_id):
-                lost.append(call_id)
-        return lost
-
-    def forget(self, call_ids: Iterable[int]) -> None:
-        """Drops the chunks of these calls, which have another outcome."""
-        if self._assemblies:
-            for call_id in call_ids:
-                self._assemblies.pop(call_id, None)
-
-    def _is_wanted(self, call_id: int) -> bool:
-        found = self._pending.find(call_id)
-        return found is not None and found[0].is_wanted(found[1])
 
 
 ItemT = TypeVar("ItemT")
@@ -201,13 +152,24 @@ class IncomingResults:
         self._pending = pending
         self._values = values
         self._on_unstarted = on_unstarted
-        self.chunks = IncomingChunks(pending)
+        self._chunks = ArrivingPayloads(partial(JoinedAssembly, least=1))
         """Results that are too large for their frame."""
         self._first_new_id = pending.next_id
         self.session_moved = False
         """The session continues on another stream, on which calls are sent again that do not start here."""
         self.answered = 0
         """Calls that got their outcome on this stream."""
+
+    def accept_chunk(self, chunk: call_pb2.Chunk) -> None:
+        """Adds a chunk. One that does not fit drops the payload, whose call fails when its outcome arrives."""
+        call_id = chunk.call_id
+        if not self._is_wanted(call_id):
+            self._chunks.drop([call_id])
+            return
+        try:
+            self._chunks.add(call_id, chunk.offset, chunk.total, chunk.data)
+        except BadChunk:
+            self._chunks.drop([call_id])
 
     def accept(self, frame: call_pb2.ResultFrame) -> None:
         """Processes the next frame of outcomes."""
@@ -222,9 +184,8 @@ class IncomingResults:
             ids, payloads, content_type = ids_of_results(batch), list_of(batch), batch.content_type
             if len(ids) != len(payloads):
                 raise ValueError(f"a batch of {len(ids)} ids with {len(payloads)} payloads")
-            if sizes := batch.chunked_sizes[:]:
-                for lost in self.chunks.complete(ids, payloads, sizes):
-                    self._fail([lost], PAYLOAD_LOST)
+            for lost in self._complete(ids, payloads, batch):
+                self._fail([lost], PAYLOAD_LOST)
             backends = backends_of(batch, len(payloads))
             if are_scattered(ids):
                 unsorted = ids
@@ -266,14 +227,22 @@ class IncomingResults:
         ids, payloads = ids_of_results(batch), list_of(batch)
         if len(ids) != len(payloads):
             raise ValueError(f"{len(ids)} ids with {len(payloads)} values")
-        if sizes := batch.chunked_sizes[:]:
-            for lost in self.chunks.complete(ids, payloads, sizes):
-                self._values.lose(lost, PAYLOAD_LOST)
+        for lost in self._complete(ids, payloads, batch):
+            self._values.lose(lost, PAYLOAD_LOST)
         self._values.accept(ids, payloads, batch.content_type)
+
+    def _complete(self, ids: Sequence[int], payloads: list[bytes], batch: call_pb2.ResultBatch) -> list[int]:
+        """Puts the payloads that arrived in chunks at their places. Returns the calls whose payloads are incomplete."""
+        sizes = batch.chunked_sizes[:]
+        return list(filter(self._is_wanted, self._chunks.put(ids, sizes, payloads))) if sizes else []
+
+    def _is_wanted(self, call_id: int) -> bool:
+        found = self._pending.find(call_id)
+        return found is not None and found[0].is_wanted(found[1])
 
     def _fail(self, ids: list[int], failure: Failure) -> None:
         is_repeated = False
-        self.chunks.forget(ids)
+        self._chunks.drop(ids)
         if self.session_moved and failure.reason in _BEGUN_ELSEWHERE and failure.executed is Executed.NO:
             ids = self._send_elsewhere(ids)
         for part, at, _, count in self._pending.settle(ids):

@@ -136,7 +136,7 @@ class RouterLink:
                 if pulse is not None and not self._lingers:
                     pulse.delivered(response.results.frame_no)
             case "chunk":
-                self._results.chunks.add(response.chunk)
+                self._results.accept_chunk(response.chunk)
                 return
             case "rejected":
                 self._results.reject(response.rejected)

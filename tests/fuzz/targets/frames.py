@@ -18,7 +18,7 @@ from slotmesh.convert.batches import ranges_from_wire
 from slotmesh.convert.specification import backend_from_wire, backend_within
 from slotmesh.server.unary_requests import shape_of
 from slotmesh.status import from_wire
-from slotmesh.streams.chunks import BadChunk, JoinedAssembly
+from slotmesh.streams.arriving_payloads import BadChunk, JoinedAssembly
 from slotmesh.streams.frame_bounds import SMALL_BYTES, too_much
 from slotmesh.v1 import (
     call_pb2,

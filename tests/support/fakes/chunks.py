@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Generic, TypeVar
 
-from slotmesh.streams.chunks import BadChunk, JoinedAssembly
+from slotmesh.streams.arriving_payloads import BadChunk, JoinedAssembly
 from slotmesh.streams.limits import CHUNK_BYTES
 from slotmesh.v1 import call_pb2, router_service_pb2
 

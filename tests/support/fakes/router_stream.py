@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from slotmesh.errors import Failure
 from slotmesh.status import to_wire
-from slotmesh.streams.chunks import BadChunk
+from slotmesh.streams.arriving_payloads import BadChunk
 from slotmesh.streams.limits import CHUNK_BYTES, MAX_FRAME_BYTES
 from slotmesh.transport.pump import StreamPump
 from slotmesh.v1 import call_pb2, router_service_pb2

@@ -8,18 +8,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from slotmesh.streams.chunks import (
-    SMALL_CHUNKS,
-    Assembly,
-    BadChunk,
-    ChunkTurns,
-    JoinedAssembly,
-    PartsAssembly,
-    Payload,
-    PayloadParts,
-    cut,
-    joined,
-)
+from slotmesh.streams.arriving_payloads import Assembly, BadChunk, JoinedAssembly, PartsAssembly
+from slotmesh.streams.chunks import SMALL_CHUNKS, ChunkTurns, Payload, PayloadParts, cut, joined
 from slotmesh.streams.features import LARGE_CHUNKS
 from slotmesh.streams.limits import CHUNK_BYTES, LARGE_CHUNK_BYTES, MIN_CHUNK_BYTES
 
@@ -36,7 +26,7 @@ def payload_of(size: int, seed: int = 0) -> bytes:
     return array("I", range(seed, seed + size // 4 + 1)).tobytes()[:size]
 
 
-def assembled(assembly: Assembly, payload: Payload) -> None:
+def assembled(assembly: Assembly[Payload], payload: Payload) -> None:
     is_complete = False
     for offset, data in cut(payload):
         assert not is_complete

@@ -9,7 +9,8 @@ import pytest
 
 from slotmesh.calls.partitions import PARTITIONS, partition_of
 from slotmesh.streams import features, limits
-from slotmesh.streams.chunks import BadChunk, JoinedAssembly, PartsAssembly, cut
+from slotmesh.streams.arriving_payloads import BadChunk, JoinedAssembly, PartsAssembly
+from slotmesh.streams.chunks import cut
 
 KIB, MIB = 1024, 1024 * 1024
 
