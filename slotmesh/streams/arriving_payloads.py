@@ -1,7 +1,7 @@
 """Payloads that arrive in chunks (`chunks.py`), until they are complete. Pure: no protobuf message, no I/O.
 
 Purpose: the same for client, router and replica. Payloads of results arrive before the frame that has their outcome
-(`ArrivingPayloads`); those of calls are announced first (`Uploads`).
+(`ArrivingPayloads`); those of calls are announced first (`AnnouncedPayloads`).
 """
 
 from __future__ import annotations
@@ -165,7 +165,7 @@ class ArrivingPayloads(Generic[PayloadT]):
                 self.under_way.pop(call_id, None)
 
 
-class Uploads(ArrivingPayloads[PayloadT]):
+class AnnouncedPayloads(ArrivingPayloads[PayloadT]):
     """Payloads of calls, which their sender has announced.
 
     Invariants: a chunk of a call that is not awaited (it was rejected, has ended, or was never announced) is dropped;

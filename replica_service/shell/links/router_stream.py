@@ -27,7 +27,7 @@ from slotmesh.convert.batches import ranges_from_wire
 from slotmesh.errors import Failure, Reason, SlotmeshError
 from slotmesh.runtime.clock import Clock
 from slotmesh.status import to_exception
-from slotmesh.streams.arriving_payloads import JoinedAssembly, Uploads
+from slotmesh.streams.arriving_payloads import AnnouncedPayloads, JoinedAssembly
 from slotmesh.streams.features import HEARTBEATS
 from slotmesh.transport.duplex import read_request, run_stream
 from slotmesh.transport.pump import StreamPump
@@ -35,7 +35,7 @@ from slotmesh.v1 import call_pb2, replica_service_pb2
 from slotmesh.version import VERSION
 
 
-class RouterUploads(Uploads[bytes]):
+class RouterUploads(AnnouncedPayloads[bytes]):
     """The incomplete payloads of one router. Only calls that wait for their payload have one here."""
 
     def __init__(self, engine: Engine, link: RouterPeer) -> None:

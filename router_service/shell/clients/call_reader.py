@@ -14,7 +14,7 @@ from typing import cast
 from router_service import convert
 from router_service.core.calls import Batch, CallPayload, KeyedBatch, RouterCallOptions
 from router_service.core.commands import DeliverFailure, Delivery
-from router_service.core.events import CallFailedAtEdge
+from router_service.core.events import CallFailedAtEdge, ChunkArrived, UploadCompleted, UploadFailed
 from router_service.core.runs import Caller
 from router_service.shell.clients.outbox import MAX_UNREAD_BYTES, ResultOutbox
 from router_service.shell.dispatcher import Dispatcher
@@ -22,10 +22,21 @@ from slotmesh.calls.payload_block import largest_of, nbytes_of
 from slotmesh.calls.trace_context import TraceContext
 from slotmesh.convert.batches import count_of
 from slotmesh.errors import Failure, Reason
-from slotmesh.streams.arriving_payloads import Uploads
+from slotmesh.streams.arriving_payloads import AnnouncedPayloads, PartsAssembly
 from slotmesh.streams.chunks import Announced, Payload
 from slotmesh.streams.limits import MAX_INLINE_BYTES
 from slotmesh.v1 import call_pb2, router_service_pb2
+
+
+def uploads_of(caller: Caller, dispatcher: Dispatcher) -> AnnouncedPayloads[Payload]:
+    """The payloads that a client has announced and not completed, which become events of the scheduler."""
+    return AnnouncedPayloads(
+        PartsAssembly,
+        lambda call_id, payload: dispatcher.post(UploadCompleted(caller, call_id, payload)),
+        lambda call_id, failure: dispatcher.post(UploadFailed(caller, call_id, failure)),
+        lambda call_id, nbytes: dispatcher.post(ChunkArrived(caller, call_id, nbytes)),
+    )
+
 
 MAX_STEP = 512
 """Batches, runs or ranges of a frame that are dealt with before others have their turn on the event loop."""
@@ -48,7 +59,7 @@ class CallReader:
         caller: Caller,
         default_options: call_pb2.CallOptions,
         results: ResultOutbox,
-        uploads: Uploads[Payload],
+        uploads: AnnouncedPayloads[Payload],
         dispatcher: Dispatcher,
         *,
         reject: Callable[[router_service_pb2.CallBatch, Failure], None],

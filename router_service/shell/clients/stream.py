@@ -17,29 +17,18 @@ from router_service import convert
 from router_service.core.callers import Window
 from router_service.core.calls import Batch, KeyedBatch
 from router_service.core.commands import DeliverFailure, DeliverValues, Delivery
-from router_service.core.events import (
-    AllCallsResent,
-    CallsCancelled,
-    CallsResent,
-    CallsSubmitted,
-    ChunkArrived,
-    RosterAcknowledged,
-    UploadCompleted,
-    UploadFailed,
-)
+from router_service.core.events import AllCallsResent, CallsCancelled, CallsResent, CallsSubmitted, RosterAcknowledged
 from router_service.core.limits.quotas import CallerShare
 from router_service.core.limits.unread_results import Unread
 from router_service.core.rosters import RosterVersion, SessionConnection
 from router_service.core.runs import Caller
-from router_service.shell.clients.call_reader import MAX_STEP, CallReader
+from router_service.shell.clients.call_reader import MAX_STEP, CallReader, uploads_of
 from router_service.shell.clients.outbox import ResultOutbox
 from router_service.shell.dispatcher import Dispatcher
 from slotmesh.convert.batches import count_of, ranges_from_wire
 from slotmesh.errors import Executed, Failure, Reason
 from slotmesh.security.permissions import known_endpoints
 from slotmesh.status import to_wire
-from slotmesh.streams.arriving_payloads import PartsAssembly, Uploads
-from slotmesh.streams.chunks import Payload
 from slotmesh.streams.features import CHUNKS
 from slotmesh.streams.limits import MAX_CALL_ID, MAX_INLINE_BYTES, MAX_PAYLOAD_BYTES
 from slotmesh.telemetry.names import DIRECTION_IN
@@ -74,7 +63,7 @@ class ClientStream:
     ) -> None:
         """`unread`: what all streams hold of their clients' results. `features`: the client's; `share`: its own."""
         largest = MAX_PAYLOAD_BYTES if CHUNKS in features else MAX_INLINE_BYTES
-        self.caller = caller = Caller(window, session=session, max_value_bytes=largest, share=share)
+        self.caller = Caller(window, session=session, max_value_bytes=largest, share=share)
         self.caller.knows = known_endpoints()
         self.pump = StreamPump(write, self.next_frame, dispatcher.woken)
         self._endpoint = endpoint
@@ -88,12 +77,7 @@ class ClientStream:
             unread,
             features,
         )
-        self._uploads: Uploads[Payload] = Uploads(
-            PartsAssembly,
-            lambda call_id, payload: dispatcher.post(UploadCompleted(caller, call_id, payload)),
-            lambda call_id, failure: dispatcher.post(UploadFailed(caller, call_id, failure)),
-            lambda call_id, nbytes: dispatcher.post(ChunkArrived(caller, call_id, nbytes)),
-        )
+        self._uploads = uploads_of(self.caller, dispatcher)
         self._calls = CallReader(
             endpoint,
             self.caller,
