@@ -108,7 +108,7 @@ def _stub(methods: Iterable[str]) -> Any:
 async def status_of(channel: grpc.aio.Channel, rpc: tuple[str, str], token: str | None = None) -> tuple[str, str]:
     """How an rpc with an empty request ends, or how it begins: its status' name, and its message."""
     metadata = None if token is None else (("authorization", f"Bearer {token}"),)
-    method: Any = channel.stream_stream(f"/{rpc[0]}/{rpc[1]}")
+    method: Any = channel.stream_stream(f"/{rpc[0]}/{rpc[1]}", empty_pb2.Empty.SerializeToString)
     call = method(metadata=metadata, timeout=10)
     try:
         with suppress(asyncio.InvalidStateError):  # it was refused before the request was sent
