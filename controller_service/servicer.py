@@ -351,13 +351,19 @@ class ControllerServicer(controller_service_pb2_grpc.ControllerServiceServicer):
     ) -> None:
         if request.lines < 0:
             raise InvalidSpec([SpecViolation("lines", f"must be 0 or more, is {request.lines}")])
+        max_ended = request.max_ended if request.HasField("max_ended") else None
+        if max_ended is not None and max_ended < 0:
+            raise InvalidSpec([SpecViolation("max_ended", f"must be 0 or more, is {max_ended}")])
         if not self._logs.knows(request.name):
             raise to_exception(logs_not_found(request.name, self._logs.names() if self._launches else None))
-        pages = self._logs.read(request.name, count=request.lines or sys.maxsize, follow=request.follow)
+        count = request.lines or sys.maxsize
+        pages = self._logs.read(request.name, count=count, follow=request.follow, max_ended=max_ended)
         async with aclosing(pages):
             async for page in pages:
                 lines = (sendable_text(line, MAX_LINE_BYTES) for line in page.lines)
-                await context.write(pb.ReadLogsResponse(replica_id=page.replica_id, lines=lines, missed=page.missed))
+                answer = pb.ReadLogsResponse(replica_id=page.replica_id, lines=lines, missed=page.missed)
+                answer.left_out.extend(page.left_out)
+                await context.write(answer)
 
     def _wall_s(self, monotonic_s: float) -> float:
         return time.time() - (self._state.clock.now() - monotonic_s)

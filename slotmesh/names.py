@@ -38,14 +38,19 @@ _MOST_NAMED: Final = 3
 
 
 def did_you_mean(word: str, known: Collection[str]) -> str:
-    """`; did you mean NAME?` for the known names that are closest to `word`, equally close; empty if none is close."""
+    """`; did you mean NAME?` for the known names that are closest to `word`, equally close; empty if none is close.
+
+    The dashes before flags make no two of them alike.
+    """
     if len(word) > _MAX_CHARS:
         return ""
-    close = difflib.get_close_matches(word, known, n=max(1, len(known)))
+    bare = {it: it.lstrip("-") for it in known}
+    word = word.lstrip("-")
+    close = difflib.get_close_matches(word, bare.values(), n=max(1, len(bare)))
     if not close:
         return ""
     closest = _closeness(word, close[0])
-    *others, last = sorted({it for it in close if _closeness(word, it) == closest})[:_MOST_NAMED]
+    *others, last = sorted({it for it in known if _closeness(word, bare[it]) == closest})[:_MOST_NAMED]
     return f"; did you mean {', '.join(others)}{' or ' if others else ''}{last}?"
 
 

@@ -95,6 +95,19 @@ def applied_to_wire(revision: int, plan: Plan) -> pb.ApplyMeshResponse:
         rolling=plan.rolling,
         waits=map(wait_to_wire, plan.waits),
         warnings=plan.warnings,
+        code=[
+            pb.CodeChange(
+                backends=it.backends,
+                folder=it.folder,
+                files=it.files,
+                size=it.size,
+                added=it.added,
+                changed=it.changed,
+                removed=it.removed,
+                more=it.more,
+            )
+            for it in plan.code
+        ],
     )
 
 

@@ -15,7 +15,7 @@ import sys
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from typing import Final
@@ -190,6 +190,8 @@ class LogPage:
     lines: list[str]
     missed: int = 0
     """Lines before these that were not read in time."""
+    left_out: tuple[str, ...] = ()
+    """Replicas of the backend that have ended, and are not read: of the first page."""
 
 
 @dataclass(slots=True)
@@ -268,15 +270,25 @@ class LogBook:
         """What `read` knows: backends, then replicas."""
         return [*sorted({entry.backend for entry in self._entries.values()}), *sorted(self._entries)]
 
-    async def read(self, name: str, *, count: int, follow: bool) -> AsyncGenerator[LogPage, None]:
+    async def read(
+        self, name: str, *, count: int, follow: bool, max_ended: int | None = None
+    ) -> AsyncGenerator[LogPage, None]:
         """The newest `count` lines of a replica, or of each of a backend's, and with `follow` all that come.
 
+        Of a backend those that run go first, and of those that have ended only the newest `max_ended` are read.
         Ends when all was read; with `follow`, when the replica has ended, and never for a backend.
         """
-        read: dict[str, int] = {}
-        for entry in [*self._named(name)]:
-            yield LogPage(entry.replica_id, entry.lines.tail(count))
-            read[entry.replica_id] = entry.lines.end_number
+        newest_first = reversed([*self._named(name)])
+        named = sorted(newest_first, key=lambda it: it.tail is None)
+        read = {it.replica_id: it.lines.end_number for it in named}
+        ended = [it.replica_id for it in named if it.tail is None]
+        left_out = tuple(ended[max_ended:]) if max_ended is not None and name not in self._entries else ()
+        pages = [LogPage(it.replica_id, it.lines.tail(count)) for it in named if it.replica_id not in left_out]
+        if left_out:
+            first = pages[0] if pages else LogPage("", [])
+            pages = [replace(first, left_out=left_out), *pages[1:]]
+        for page in pages:
+            yield page
         while follow:
             changed = self._changed
             for entry in [*self._named(name)]:

@@ -232,12 +232,16 @@ class Operator:
         response: pb.DescribeBackendResponse = await self._send("DescribeBackend", pb.DescribeBackendRequest(name=name))
         return response
 
-    async def logs(self, name: str, *, lines: int, follow: bool) -> AsyncGenerator[pb.ReadLogsResponse, None]:
+    async def logs(
+        self, name: str, *, lines: int, follow: bool, max_ended: int | None = None
+    ) -> AsyncGenerator[pb.ReadLogsResponse, None]:
         """The newest `lines` of output of a replica, or of each replica of a backend; with `follow` new ones, too.
+
+        `max_ended`: of a backend's replicas that have ended only the newest ones; None: all that are kept.
 
         Raises ReplicaNotFound.
         """
-        request = pb.ReadLogsRequest(name=name, lines=lines, follow=follow)
+        request = pb.ReadLogsRequest(name=name, lines=lines, follow=follow, max_ended=max_ended)
         call = self._stub.ReadLogs(request, timeout=None if follow else RPC_TIMEOUT_S)
         try:
             with self.connection.peer.telling():

@@ -6,6 +6,7 @@ Owner: `CommandGroup` is the group of all commands (`slotmesh/cli/command_table.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
@@ -26,6 +27,10 @@ _KINDS: Final = {
     "less_than": "must be less than {lt:g}",
 }
 """By the error type of the library that reads parameters."""
+_UsageError: Final[type[Any]] = typer.BadParameter.__mro__[1]
+"""Also of unknown options; the library exports no name for it."""
+_NEGATIVE: Final = re.compile(r"-\d+(\.\d+)?")
+"""What looks like an option, and was meant as an argument."""
 _PREFIX: Final = "Value error, "
 
 
@@ -51,6 +56,10 @@ def _in_own_words() -> Iterator[None]:
         if error.param is not None and error.param_hint is None and isinstance(envvar, list | tuple):
             options = " / ".join(f"'{option}'" for option in error.param.opts)
             error.param_hint = f"{options} (or {', '.join(envvar)})"
+        raise
+    except _UsageError as error:
+        if _NEGATIVE.fullmatch(getattr(error, "option_name", "")):
+            error.message = "a number that is given here must be 0 or more"
         raise
 
 

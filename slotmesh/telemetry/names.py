@@ -328,7 +328,8 @@ CONTROLLER_REPLICAS_WANTED = _gauge(
 CONTROLLER_CRASH_LOOPS = _gauge(
     "slotmesh.controller.crash.loops",
     "{backend}",
-    "1 while replicas of the backend end soon after their start, again and again, so that the next start waits.",
+    "1 while 3 or more replicas of the backend's present settings, started in place of each other, ended before they "
+    "were ready or within 10 s after: the next start is delayed. Else 0. Of replicas that the controller starts.",
     (BACKEND,),
 )
 CONTROLLER_EVENTS = _counter("slotmesh.controller.events", "{event}", "Events, as in `slotmesh events`.", (EVENT,))

@@ -451,6 +451,7 @@ class ApplyMeshResponse(_message.Message):
     ROLLING_FIELD_NUMBER: _builtins.int
     WAITS_FIELD_NUMBER: _builtins.int
     WARNINGS_FIELD_NUMBER: _builtins.int
+    CODE_FIELD_NUMBER: _builtins.int
     revision: _builtins.int
     """The configuration's revision after the change."""
     @_builtins.property
@@ -489,6 +490,10 @@ class ApplyMeshResponse(_message.Message):
     def warnings(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Effects of the request that may be unexpected, one line each, for people."""
 
+    @_builtins.property
+    def code(self) -> _containers.RepeatedCompositeFieldContainer[Global___CodeChange]:
+        """The code that the change brings, if the controller takes snapshots of it. Empty from older controllers."""
+
     def __init__(
         self,
         *,
@@ -502,14 +507,73 @@ class ApplyMeshResponse(_message.Message):
         rolling: _abc.Iterable[_builtins.str] | None = ...,
         waits: _abc.Iterable[Global___TrafficWait] | None = ...,
         warnings: _abc.Iterable[_builtins.str] | None = ...,
+        code: _abc.Iterable[Global___CodeChange] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["conflicts", b"conflicts", "created", b"created", "deleted", b"deleted", "fields", b"fields", "revision", b"revision", "rolling", b"rolling", "unchanged", b"unchanged", "updated", b"updated", "waits", b"waits", "warnings", b"warnings"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "conflicts", b"conflicts", "created", b"created", "deleted", b"deleted", "fields", b"fields", "revision", b"revision", "rolling", b"rolling", "unchanged", b"unchanged", "updated", b"updated", "waits", b"waits", "warnings", b"warnings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ApplyMeshResponse: _TypeAlias = ApplyMeshResponse  # noqa: Y015
+
+@_typing.final
+class CodeChange(_message.Message):
+    """The handlers' code that a change brings. Paths are relative to `folder`, up to 20 of each kind."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BACKENDS_FIELD_NUMBER: _builtins.int
+    FOLDER_FIELD_NUMBER: _builtins.int
+    FILES_FIELD_NUMBER: _builtins.int
+    SIZE_FIELD_NUMBER: _builtins.int
+    ADDED_FIELD_NUMBER: _builtins.int
+    CHANGED_FIELD_NUMBER: _builtins.int
+    REMOVED_FIELD_NUMBER: _builtins.int
+    MORE_FIELD_NUMBER: _builtins.int
+    folder: _builtins.str
+    """The folder that it was read from, on the controller's machine."""
+    files: _builtins.int
+    """The number of its files."""
+    size: _builtins.int
+    """Their size in bytes."""
+    more: _builtins.int
+    """The number of files that differ and are not listed."""
+    @_builtins.property
+    def backends(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The backends that run it, by name."""
+
+    @_builtins.property
+    def added(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Files that the code before did not have. These three are empty if there was none."""
+
+    @_builtins.property
+    def changed(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Files with other contents than before."""
+
+    @_builtins.property
+    def removed(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Files that are not there any more."""
+
+    def __init__(
+        self,
+        *,
+        backends: _abc.Iterable[_builtins.str] | None = ...,
+        folder: _builtins.str = ...,
+        files: _builtins.int = ...,
+        size: _builtins.int = ...,
+        added: _abc.Iterable[_builtins.str] | None = ...,
+        changed: _abc.Iterable[_builtins.str] | None = ...,
+        removed: _abc.Iterable[_builtins.str] | None = ...,
+        more: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["added", b"added", "backends", b"backends", "changed", b"changed", "files", b"files", "folder", b"folder", "more", b"more", "removed", b"removed", "size", b"size"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CodeChange: _TypeAlias = CodeChange  # noqa: Y015
 
 @_typing.final
 class TrafficWait(_message.Message):
@@ -2850,24 +2914,30 @@ class ReadLogsRequest(_message.Message):
     NAME_FIELD_NUMBER: _builtins.int
     LINES_FIELD_NUMBER: _builtins.int
     FOLLOW_FIELD_NUMBER: _builtins.int
+    MAX_ENDED_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """The id of a replica, possibly one that has ended recently, or the name of a backend."""
     lines: _builtins.int
     """The limit of lines of each replica, newest first. 0: all that are kept."""
     follow: _builtins.bool
     """Continue with new lines: of a replica until it ends, of a backend without end, including new replicas."""
+    max_ended: _builtins.int
+    """Of a backend: the limit of replicas that have ended, the newest ones. Unset: all that are kept."""
     def __init__(
         self,
         *,
         name: _builtins.str = ...,
         lines: _builtins.int = ...,
         follow: _builtins.bool = ...,
+        max_ended: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_max_ended", b"_max_ended", "max_ended", b"max_ended"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["follow", b"follow", "lines", b"lines", "name", b"name"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_max_ended", b"_max_ended", "follow", b"follow", "lines", b"lines", "max_ended", b"max_ended", "name", b"name"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__max_ended: _TypeAlias = _typing.Literal["max_ended"]  # noqa: Y015
+    _WhichOneofArgType__max_ended: _TypeAlias = _typing.Literal["_max_ended", b"_max_ended"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__max_ended) -> _WhichOneofReturnType__max_ended | None: ...
 
 Global___ReadLogsRequest: _TypeAlias = ReadLogsRequest  # noqa: Y015
 
@@ -2880,6 +2950,7 @@ class ReadLogsResponse(_message.Message):
     REPLICA_ID_FIELD_NUMBER: _builtins.int
     LINES_FIELD_NUMBER: _builtins.int
     MISSED_FIELD_NUMBER: _builtins.int
+    LEFT_OUT_FIELD_NUMBER: _builtins.int
     replica_id: _builtins.str
     """The replica."""
     missed: _builtins.int
@@ -2888,16 +2959,21 @@ class ReadLogsResponse(_message.Message):
     def lines(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Its lines, oldest first, without line ends."""
 
+    @_builtins.property
+    def left_out(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """In the first response, if `max_ended` is set: the ended replicas of the backend that are left out, newest first."""
+
     def __init__(
         self,
         *,
         replica_id: _builtins.str = ...,
         lines: _abc.Iterable[_builtins.str] | None = ...,
         missed: _builtins.int = ...,
+        left_out: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["lines", b"lines", "missed", b"missed", "replica_id", b"replica_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["left_out", b"left_out", "lines", b"lines", "missed", b"missed", "replica_id", b"replica_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

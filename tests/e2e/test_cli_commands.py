@@ -66,6 +66,8 @@ async def test_a_mesh_is_applied_shown_and_pruned(tmp_path: Path) -> None:
         assert health == Said(1, f"{mesh.controller.address} NOT_SERVING\n", "")  # the test has not opened it
         mesh.controller.server.set_serving()
         assert await slotmesh("health", env=env) == Said(0, f"{mesh.controller.address} SERVING\n", "")
+        healthy = json.loads((await slotmesh("health", "-o", "json", env=env)).out)
+        assert healthy == {"address": mesh.controller.address, "status": "SERVING", "serving": True}
 
         pruned = await slotmesh("apply", "--prune", "-", stdin=SMALLER, env=env)
         assert pruned.out.splitlines()[:-1] == [
@@ -209,7 +211,9 @@ async def test_describe_says_how_many_replicas_should_run_and_why() -> None:
         for words in ("backend v1", "0/2 replicas ready", "autoscale.target_ongoing", "latest look", "latest change"):
             assert words in said.out
         assert "0 → 2" in said.out
-        document = json.loads((await slotmesh("describe", "v1", "--json", *at)).out)
+        document = json.loads((await slotmesh("describe", "v1", "-o", "json", *at)).out)
+        assert document.keys() == json.loads((await slotmesh("describe", "v1", "--json", *at)).out).keys()
+        assert (await slotmesh("describe", "v1", "-o", "name", *at)).out == "backend/v1\n"
         assert document["wanted_replicas"] == 2
         assert document["settings"]["autoscale.min"] == "2"
         assert document["latest_change"]["from_replicas"] == 0

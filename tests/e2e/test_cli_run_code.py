@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import stat
 from pathlib import Path
 
@@ -55,6 +56,14 @@ async def test_a_replica_that_is_killed_or_added_runs_what_was_applied(folder: P
         await mesh.wait_ready()
         at = ("--address", mesh.controller_address)
         rewrite(folder / "app.py", APP.format(answer="two"))
+        planned = await command("apply", "mesh.yaml", "--dry-run", *at, cwd=folder)
+        assert planned.status == 0, planned
+        size = (folder / "app.py").stat().st_size
+        assert f"slotmesh: code of app: 1 file, {size} bytes, of {folder}; changed: app.py\n" in planned.err
+        rewrite(folder / "app.py", APP.format(answer="two").replace("class App", "class Ap"))
+        planned = await command("apply", "mesh.yaml", "--dry-run", *at, cwd=folder)
+        assert "backend/app will not start: module 'app' has no App; did you mean Ap?" in planned.err
+        rewrite(folder / "app.py", APP.format(answer="two"))
         applied = await command("apply", "mesh.yaml", "--yes", "--wait", *at, cwd=folder)
         assert applied.status == 0, applied
         assert "updated   backend/app" in applied.out
@@ -105,6 +114,49 @@ async def test_a_replica_that_is_killed_while_the_file_is_broken_comes_back(fold
         rewrite(folder / "app.py", APP.format(answer="two"))
         await eventually(lambda: _answer(mesh, "two"), what="the mended file is applied", timeout=60.0)
         await mesh.wait_for_replicas(2, timeout=60.0)
+
+
+@pytest.mark.long
+async def test_a_reload_whose_constructor_fails_says_that_it_was_taken_back_and_one_that_works_that_it_is_done(
+    folder: Path,
+) -> None:
+    async with mesh_run("mesh.yaml", "--reload", *PORTS, cwd=folder) as mesh:
+        await mesh.wait_ready()
+        rewrite(
+            folder / "app.py", APP.format(answer="two") + "    def __init__(self) -> None:\n        raise ValueError\n"
+        )
+        await eventually(lambda: _logs(mesh, "app: the change was taken back"), what="the end of it", timeout=60.0)
+        assert await answers(mesh, "app") == {"one"}
+        rewrite(folder / "app.py", APP.format(answer="three"))
+        await eventually(lambda: _logs(mesh, "app: all replicas are replaced"), what="its end", timeout=60.0)
+        assert await answers(mesh, "app") == {"three"}
+
+
+async def test_all_that_is_wrong_before_a_start_is_said_at_once(folder: Path) -> None:
+    (folder / "broken.py").write_text("import nosuchmodule")
+    (folder / "mesh.yaml").write_text(
+        'backends: {a: {handler: "broken:App"}, b: {handler: "app:Absent"}, c: {handler: "app:App"}}'
+    )
+    with socket.socket() as one, socket.socket() as other:
+        for each in (one, other):
+            each.bind(("127.0.0.1", 0))
+            each.listen()
+        ports = [str(each.getsockname()[1]) for each in (one, other)]
+        said = await command("run", "mesh.yaml", "--router-port", ports[0], "--controller-port", ports[1], cwd=folder)
+    assert said.status == 2
+    for text in (*(f"port {it} is in use" for it in ports), "No module named 'nosuchmodule'", "app has no Absent"):
+        assert text in said.err
+    assert said.err.count("nothing was started") == 2
+
+
+async def test_a_project_that_is_too_large_is_run_with_the_variable_that_the_refusal_names(folder: Path) -> None:
+    (folder / "weights").write_bytes(b"x" * 2_000)
+    environment = {"SLOTMESH_MAX_CODE_SIZE": "1KiB"}
+    refused = await command("run", "mesh.yaml", *PORTS, cwd=folder, env=environment)
+    assert refused.status == 1
+    assert "(SLOTMESH_MAX_CODE_SIZE, also for `slotmesh run`)" in refused.err
+    async with mesh_run("mesh.yaml", *PORTS, cwd=folder, env={"SLOTMESH_MAX_CODE_SIZE": "10KiB"}) as mesh:
+        await mesh.wait_ready()
 
 
 async def _logs(mesh: MeshRun, text: str, times: int = 1) -> bool:

@@ -117,6 +117,8 @@ async def test_tap_shows_each_call_once() -> None:
             assert {line["reason"] for line in mine if line["method"] == "fail"} == {"HANDLER_ERROR"}
             assert {line["outcome"] for line in mine if line["method"] == "double"} == {"completed"}
         assert not any("payload" in line or "result" in line for line in lines)
+        (version,) = {line["version"] for line in lines}
+        assert version.startswith("file:"), "that of the code"
 
 
 @pytest.mark.long

@@ -125,8 +125,8 @@ TRUTH: Final = (
     mutant(
         "one of several names that are as near is suggested",
         "slotmesh",
-        "if _closeness(word, it) == closest})[:_MOST_NAMED]",
-        "if _closeness(word, it) == closest})[:1]",
+        "if _closeness(word, bare[it]) == closest})[:_MOST_NAMED]",
+        "if _closeness(word, bare[it]) == closest})[:1]",
         "tests/unit/cli/test_suggested_names.py",
     ),
     mutant(

@@ -32,7 +32,7 @@ LANGUAGE: Final = frozenset(
             "ignoring",
             "increase",
         ),
-        *("max", "min", "offset", "on", "or", "rate", "sum", "time", "unless", "without"),
+        *("max", "max_over_time", "min", "offset", "on", "or", "rate", "sum", "time", "unless", "without"),
     )
 )
 OF_TARGETS: Final = frozenset({"job", "instance"})

@@ -57,6 +57,25 @@ class HandlerCode:
     """Why there is none, for a person: it must not be applied."""
     is_absent: bool = False
     """The module does not exist: a backend that runs a snapshot of it already keeps that."""
+    doubt: str = ""
+    """Why replicas will not find or cannot use the handler in its module, for a person; empty if they may."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CodeChange:
+    """A snapshot that a change brings, and how it differs from the one that ran before. Paths are relative."""
+
+    backends: tuple[str, ...]
+    folder: str
+    """Where the code was read."""
+    files: int
+    size: int
+    """Bytes."""
+    added: tuple[str, ...] = ()
+    changed: tuple[str, ...] = ()
+    removed: tuple[str, ...] = ()
+    more: int = 0
+    """Files that differ and are not named."""
 
 
 Code = Mapping[str, HandlerCode]
@@ -80,6 +99,12 @@ def kept_code_warnings(desired: Desired, mesh: Mesh, code: Code) -> tuple[str, .
         for it in filled.backends
         if it.version and it.code and (now := code.get(it.handler, HandlerCode()).code) and now != it.code
     )
+
+
+def handler_doubts(mesh: Mesh, code: Code) -> tuple[str, ...]:
+    """Backends whose handler is not in its module as it is now, a line each."""
+    doubts = ((it.name, code[it.handler].doubt) for it in mesh.backends if it.handler in code)
+    return tuple(f"backend/{name} will not start: {doubt}" for name, doubt in doubts if doubt)
 
 
 def without_code(desired: Desired) -> Desired:

@@ -11,7 +11,14 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from controller_service.core.desired.handler_code import NO_CODE, Code, template_of, with_code, without_code
+from controller_service.core.desired.handler_code import (
+    NO_CODE,
+    Code,
+    CodeChange,
+    template_of,
+    with_code,
+    without_code,
+)
 from controller_service.core.desired.merging import FieldChange, FieldConflict, field_changes, merge_mesh
 from controller_service.core.desired.revisions import (
     UNKNOWN_ORIGIN,
@@ -64,6 +71,8 @@ class Plan:
     """Traffic that moves later."""
     warnings: tuple[str, ...] = ()
     """What takes effect in another way than the request may suggest, for a person."""
+    code: tuple[CodeChange, ...] = ()
+    """The snapshots that it brings."""
 
     @property
     def changes_nothing(self) -> bool:

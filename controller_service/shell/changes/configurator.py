@@ -15,7 +15,14 @@ from functools import partial
 from typing import Final, TypeAlias
 
 from controller_service.convert.changes import reply_of
-from controller_service.core.desired.handler_code import NO_CODE, Code, kept_code_warnings, with_code
+from controller_service.core.desired.handler_code import (
+    NO_CODE,
+    Code,
+    CodeChange,
+    handler_doubts,
+    kept_code_warnings,
+    with_code,
+)
 from controller_service.core.desired.planning import (
     ALWAYS,
     ChangeTerms,
@@ -246,7 +253,9 @@ class Configurator:
         """Commits the plan that follows from what handlers' code is now; it may change until it was copied."""
 
         def warned(code: Code, desired: Desired) -> Plan:
-            return replace(plan(code, desired), warnings=kept_code_warnings(desired, mesh, code))
+            planned = plan(code, desired)
+            warnings = (*kept_code_warnings(desired, mesh, code), *handler_doubts(mesh, code))
+            return replace(planned, warnings=warnings, code=self._code_changes(desired, planned))
 
         handlers = {it.handler for it in mesh.backends if it.handler}
         for _ in range(_CODE_ATTEMPTS):
@@ -266,6 +275,15 @@ class Configurator:
         raise InvalidSpec(
             [SpecViolation("backends", "the files of the handlers change while they are read: apply it again")]
         )
+
+    def _code_changes(self, desired: Desired, plan: Plan) -> tuple[CodeChange, ...]:
+        differing: dict[tuple[str, str], list[str]] = {}
+        for it in plan.change.put_backends:
+            live = desired.backends.get(it.name)
+            before = "" if live is None else live.code
+            if it.code and it.code != before:
+                differing.setdefault((before, it.code), []).append(it.name)
+        return () if self._snapshots is None or not differing else self._snapshots.changes(differing)
 
     async def _keep_code(self, desired: Desired, plan: Plan, code: Code) -> None:
         """Has the snapshots of what the plan brings, and those of what is there, as far as it was applied again."""

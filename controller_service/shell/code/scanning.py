@@ -34,6 +34,7 @@ LEFT_OUT: Final = frozenset(
 LINKED: Final = (
     *("/mesh*.yaml", "/mesh*.yml"),  # applied by themselves; those with other names are known by their content
     *(".env", ".env.*", "*.pem", "*.key", "*.p12", "*.pfx", "id_rsa*", "id_ed25519*"),  # secrets are not copied
+    *("*.out", "*~", "*.sw[a-p]", ".#*", r"\#*#", "*.orig", "*.rej", "*.bak", "*.tmp"),  # output, editors
     *("*.log", "*.pid", "*.sock", "*.db", "*.sqlite", "*.sqlite3", "*.db-*", "*.sqlite-*", "*.sqlite3-*"),  # data
     *("*.py[co]", "*.egg-info/"),
 )
@@ -42,6 +43,7 @@ READ_AGAIN_S: Final = 2.0
 """A file that changed more recently than this may change again without its time showing it: it is read each time."""
 KEPT_BYTES: Final = 16 * 2**20
 """Of the files that were read last, for the copy that follows."""
+_VARIABLE: Final = "SLOTMESH_MAX_CODE_"
 MOST_LEVELS: Final = 100
 """Of folders within one another."""
 _MOST_VERDICTS: Final = 200_000
@@ -184,14 +186,16 @@ class ProjectScanner:
         way_out = f"list what is not code in {root / IGNORE_FILE}: it stays where it is, and replicas find it there"
         if count > self._max_files:
             raise CannotSnapshot(
-                f"there are more than the {self._max_files:,} files of --max-code-files below {root}: {way_out}"
+                f"there are more than the {self._max_files:,} files of --max-code-files below {root}: {way_out};"
+                f" or raise that of the controller ({_VARIABLE}FILES, also for `slotmesh run`)"
             )
         if total > self._max_bytes:
             largest = sorted(sizes, key=lambda it: -sizes[it])[:_LARGEST_SHOWN]
             shown = ", ".join(f"{it} ({format_size(sizes[it])})" for it in largest)
             raise CannotSnapshot(
                 f"the code below {root} has {total:,} bytes, more than the {format_size(self._max_bytes)} of "
-                f"--max-code-size; the largest files are {shown}: {way_out}"
+                f"--max-code-size; the largest files are {shown}: {way_out}; or raise that of the controller"
+                f" ({_VARIABLE}SIZE, also for `slotmesh run`)"
             )
 
     # -- which files ---------------------------------------------------------------------------------------------------

@@ -11,13 +11,15 @@ from __future__ import annotations
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 from controller_service.config import MEMORY, ControllerSettings
-from controller_service.core.desired.handler_code import HandlerCode
+from controller_service.core.desired.handler_code import CodeChange, HandlerCode
+from controller_service.shell.code.names import doubt_about
 from controller_service.shell.code.roots import HandlerRoot, absence_of, root_of
 from controller_service.shell.code.scanning import CannotSnapshot, ProjectScanner
 from controller_service.shell.code.storage import CodeStorage
@@ -31,6 +33,8 @@ SETTLE_S: Final = 300.0
 """How long a snapshot is kept although nothing needs it, since it was taken or applied last."""
 _VERSION_CHARS: Final = 12
 _SEARCHES: Final = 16
+MOST_NAMED: Final = 20
+"""Files of each kind that a change names."""
 
 _log = get_logger(__name__)
 
@@ -69,6 +73,8 @@ class CodeSnapshots:
                     if root.path not in by_root:
                         by_root[root.path] = self._version_of(root)
                     found[handler] = by_root[root.path]
+                if doubt := _doubt_about(root, handler):
+                    found[handler] = replace(found[handler], doubt=doubt)
             for digest in self._scanned.keys() - set[str]().union(*self._searches):
                 del self._scanned[digest]
             return found
@@ -82,6 +88,15 @@ class CodeSnapshots:
         self._scanned[digest] = manifest
         self._searches[-1].add(digest)
         return HandlerCode(code=digest, version=CODE + digest[:_VERSION_CHARS])
+
+    def changes(self, plans: Mapping[tuple[str, str], Collection[str]]) -> tuple[CodeChange, ...]:
+        """How snapshots that `versions_of` has found differ from earlier ones. `plans`: backends, by (before, now)."""
+        with self._lock:
+            return tuple(
+                _difference(self._storage.manifest(before), found, backends)
+                for (before, now), backends in sorted(plans.items())
+                if (found := self._scanned.get(now)) is not None
+            )
 
     def keep(self, codes: Collection[str], *, earlier: Collection[str] = ()) -> None:
         """Stores the snapshots that `versions_of` has found. The others must be stored already.
@@ -161,6 +176,32 @@ class CodeSnapshots:
 
 def _has_snapshot(code: str) -> bool:
     return bool(code) and not code.startswith(DISTRIBUTION)
+
+
+def _doubt_about(root: HandlerRoot, handler: str) -> str:
+    try:
+        return doubt_about(root.file.read_text("utf-8"), handler) if root.file.suffix == ".py" else ""
+    except (OSError, UnicodeError):
+        return ""
+
+
+def _difference(before: CodeManifest | None, now: CodeManifest, backends: Collection[str]) -> CodeChange:
+    change = CodeChange(
+        backends=tuple(sorted(backends)), folder=now.root, files=len(now.files), size=sum(it.size for it in now.files)
+    )
+    if before is None:
+        return change
+    was, becomes = ({it.path: (it.content, it.is_executable) for it in some.files} for some in (before, now))
+    added, removed = sorted(becomes.keys() - was.keys()), sorted(was.keys() - becomes.keys())
+    changed = sorted(path for path in was.keys() & becomes.keys() if was[path] != becomes[path])
+    most = MOST_NAMED
+    return replace(
+        change,
+        added=tuple(added[:most]),
+        changed=tuple(changed[:most]),
+        removed=tuple(removed[:most]),
+        more=sum(max(0, len(it) - most) for it in (added, changed, removed)),
+    )
 
 
 def _installed(root: HandlerRoot) -> HandlerCode:

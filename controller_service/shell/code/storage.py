@@ -83,6 +83,10 @@ class CodeStorage:
         """Where a snapshot is, if it is there."""
         return self.directory / code
 
+    def manifest(self, code: str) -> CodeManifest | None:
+        """That of a snapshot; None if it is not there."""
+        return _read(self.tree(code)) if code else None
+
     def is_whole(self, code: str) -> bool:
         """Whether it is there: its files have the contents that were applied, or can be unpacked.
 

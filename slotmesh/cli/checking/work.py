@@ -150,6 +150,10 @@ def _short(reason: str) -> str:
     return " ".join(reason.split())[:_MAX_REASON_CHARS]
 
 
+STARTED_ELSEWHERE: Final = (
+    "its replicas are started elsewhere: look at their output there (`docker compose logs`, `kubectl logs`);"
+    " `slotmesh events` shows those that came and went, `slotmesh status --tracebacks` errors that they reported"
+)
 _CALLS: Final = {
     Prospect.UNKNOWN: "calls fail, or wait while a replica starts",
     Prospect.COMING: "calls wait for its replicas, which are starting",
@@ -163,6 +167,8 @@ def _of_backend(snapshot: Snapshot, backend: Backend, prospect: Prospect, *, is_
     name, members, wanted = backend.name, snapshot.members, snapshot.wanted(backend)
     ready = len(members.ready(name))
     subject, fix = f"backend/{name}", f"`slotmesh logs {name}`, `slotmesh status --tracebacks`"
+    if not snapshot.rollouts:  # this controller launches no replicas, and has no output of them
+        fix = STARTED_ELSEWHERE
     if ready >= (1 if wanted is None else wanted) and (ready or not is_led_to):
         return None
     severity = Severity.WARNING if ready or not is_led_to else Severity.ERROR

@@ -14,7 +14,7 @@ from slotmesh.cli.console import WRONG_INPUT, CommandFailed, Output, OutputForm,
 from slotmesh.cli.operator import Operator
 from slotmesh.cli.parameters import CONTROLLER, ControllerAddress, DryRun, Yes
 from slotmesh.cli.versions import times_for
-from slotmesh.cli.view.changes import code_changes, conflicts, consequences, difference, printable_change
+from slotmesh.cli.view.changes import code_changes, code_lines, conflicts, consequences, difference, printable_change
 from slotmesh.cli.waiting import (
     DEFAULT_PATIENCE,
     Patience,
@@ -104,6 +104,8 @@ async def _apply(file: Path, terms: ApplyTerms, address: str) -> None:
         planned = await operator.apply_file(mesh, prune=terms.prune, force=terms.force, dry_run=True)
         for line in (*difference(planned, await times_for(operator, planned)), *conflicts(planned)):
             say(line, err=True)
+        for line in code_lines(planned):
+            say(f"slotmesh: {line}", err=True)
         if planned.conflicts:
             raise CommandFailed(
                 f"{file}: conflicts with what is there, nothing was applied; --force takes what the file says,"

@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterator, Mapping
 from datetime import timedelta
+from functools import partial
 from typing import Annotated, Any, Final, TextIO
 
 import typer
 from rich.text import Text
 
 from slotmesh.cli.commands.traffic import traffic
-from slotmesh.cli.console import TableColumns, complete, console_of, table_of
+from slotmesh.cli.console import (
+    AsJson,
+    Output,
+    OutputForm,
+    Printable,
+    TableColumns,
+    complete,
+    console_of,
+    form_of,
+    table_of,
+)
 from slotmesh.cli.documents import local_time, message_document
 from slotmesh.cli.operator import Operator
 from slotmesh.cli.parameters import BACKEND, CONTROLLER, ENDPOINT, ControllerAddress, name_of, unknown
@@ -33,7 +43,8 @@ def describe(
         str,
         typer.Argument(metavar="BACKEND|endpoint/NAME", help="The backend or endpoint, as other commands print it."),
     ],
-    as_document: Annotated[bool, typer.Option("--json", help="Print one JSON document instead of tables.")] = False,
+    as_document: AsJson = False,
+    output: Output = OutputForm.TABLE,
     address: ControllerAddress = CONTROLLER,
 ) -> None:
     """Show a backend: its settings, its replicas, and where its load decides how many run, why; or an endpoint.
@@ -42,13 +53,15 @@ def describe(
     """
     kind, slash, endpoint = name.partition("/")
     if slash and kind == ENDPOINT:
-        traffic(endpoint, as_document=as_document, address=address)
+        traffic(endpoint, as_document=as_document, output=output, address=address)
         return
+    form = form_of(output, as_document)
     described, rollout = complete(_query(address, name_of(BACKEND)(name)))
-    if as_document:
-        typer.echo(json.dumps(backend_document(described, rollout), indent=2))
-    else:
-        print_backend(described, rollout, sys.stdout)
+    Printable(
+        table=partial(print_backend, described, rollout),
+        document=partial(backend_document, described, rollout),
+        names=lambda: [f"{BACKEND}/{described.backend.name}"],
+    ).write(form)
 
 
 async def _query(address: str, backend: str) -> tuple[pb.DescribeBackendResponse, pb.Rollout | None]:

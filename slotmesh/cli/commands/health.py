@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import typer
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from slotmesh.cli.connection import CONNECT_TIMEOUT_S, Peer
-from slotmesh.cli.console import CommandFailed, complete, say
+from slotmesh.cli.console import CommandFailed, Output, OutputForm, Printable, complete
 from slotmesh.cli.parameters import CONTROLLER, ServerAddress
 
+SERVING: Final = "SERVING"
 
-def health(address: ServerAddress = CONTROLLER) -> None:
+
+def health(output: Output = OutputForm.TABLE, address: ServerAddress = CONTROLLER) -> None:
     """Ask a controller, router or replica whether it takes work (grpc.health.v1).
 
     Prints the status. Exit status 0: it is SERVING; 1: it is not, or nothing answers. Made for health checks of
     containers.
     """
     status = complete(_check(address))
-    say(f"{address} {status}")
-    if status != "SERVING":
+    Printable(
+        table=lambda out: print(f"{address} {status}", file=out),
+        document=lambda: {"address": address, "status": status, "serving": status == SERVING},
+        names=tuple,
+    ).write(output)
+    if status != SERVING:
         raise typer.Exit(1)
 
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import sys
 from contextlib import aclosing
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
 from slotmesh.cli.console import complete
 from slotmesh.cli.operator import Operator
 from slotmesh.cli.parameters import BACKEND, CONTROLLER, REPLICA, ControllerAddress, name_of
+
+_MOST_NAMED: Final = 3
 
 
 def logs(
@@ -26,24 +28,34 @@ def logs(
     lines: Annotated[
         int, typer.Option("--lines", "-n", min=0, help="Newest lines of each replica; 0: all that are kept.")
     ] = 200,
+    ended: Annotated[
+        int, typer.Option(min=0, help="With a backend: how many of its replicas that have ended, the newest ones.")
+    ] = 4,
     address: ControllerAddress = CONTROLLER,
 ) -> None:
     """Show what replicas have written to stdout and stderr: prints of the handler, logs, tracebacks.
 
     The controller keeps the newest 256 KiB of each replica that it has started, and of the newest 64 that have ended.
-    With the name of a backend, each line begins with its replica. Replicas that the controller has not started write
-    wherever they were started. Lines are written as they are, with what steers a terminal: pipe them through `cat -v`
-    where you do not trust the handler.
+    With the name of a backend, each line begins with its replica; those that run go first, and the newest before
+    others. Replicas that the controller has not started write wherever they were started. Lines are written as they
+    are, with what steers a terminal: pipe them through `cat -v` where you do not trust the handler.
     """
     try:
-        complete(_print(address, name, lines=lines, follow=follow))
+        complete(_print(address, name, lines=lines, follow=follow, max_ended=ended))
     except KeyboardInterrupt:
         raise typer.Exit(130) from None
 
 
-async def _print(address: str, name: str, *, lines: int, follow: bool) -> None:
-    async with Operator.at(address) as operator, aclosing(operator.logs(name, lines=lines, follow=follow)) as pages:
+async def _print(address: str, name: str, *, lines: int, follow: bool, max_ended: int) -> None:
+    async with (
+        Operator.at(address) as operator,
+        aclosing(operator.logs(name, lines=lines, follow=follow, max_ended=max_ended)) as pages,
+    ):
         async for page in pages:
+            if page.left_out:
+                named = ", ".join(page.left_out[:_MOST_NAMED]) + (", …" if len(page.left_out) > _MOST_NAMED else "")
+                text = f"slotmesh: {len(page.left_out)} replicas that have ended are left out ({named}):"
+                typer.echo(f"{text} name one of them, or raise --ended", err=True)
             prefix = "" if page.replica_id == name else f"{page.replica_id} | "
             if page.missed:
                 typer.echo(f"{prefix}{page.missed} lines left out", err=True)

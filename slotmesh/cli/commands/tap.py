@@ -60,7 +60,10 @@ class TapDrops:
 LOOK_EVERY_S: Final = 2.0
 """The interval at which the controller's list of routers is queried."""
 _ASK_S: Final = 2.0
-"""The time limit for a router's list of methods."""
+"""The time limit for a router's list of methods, and for the controller's list of replicas."""
+_ASK_AGAIN_S: Final = 1.0
+_AWAY_S: Final = 30.0
+"""How long a controller that did not answer is not asked again for the versions of replicas."""
 MAX_RESPONSES: Final = 16
 """The limit of responses that wait to be printed."""
 _FINAL: Final = frozenset({Reason.BAD_REQUEST, Reason.ENDPOINT_NOT_FOUND, Reason.QUEUE_FULL})
@@ -160,14 +163,36 @@ async def _doubt_of(channel: grpc.aio.Channel, request: pb.TapCallsRequest) -> s
     return f"{request.endpoint} has no method {request.method} now{closest}"
 
 
-def call_document(address: str, call: pb.TappedCall) -> dict[str, Any]:
-    """A call as values of JSON. Times are milliseconds, and ISO 8601 in UTC."""
+class HandlerVersions:
+    """The versions of the code that replicas run, as their controller knows them. Asked for when one is unknown."""
+
+    def __init__(self, controller: str) -> None:
+        self._controller = controller
+        self._known: dict[str, str] = {}
+        self._ask_after = float("-inf")
+
+    async def of(self, replica_id: str) -> str:
+        """Empty if it is not known, as of replicas that the controller has not started."""
+        now = asyncio.get_running_loop().time()
+        if replica_id and replica_id not in self._known and now >= self._ask_after:
+            self._ask_after = now + _ASK_AGAIN_S
+            try:
+                async with asyncio.timeout(_ASK_S), Operator.at(self._controller) as operator:
+                    self._known = {it.replica_id: it.handler_version for it in (await operator.members()).replicas}
+            except (CommandFailed, SlotmeshError, TimeoutError):
+                self._ask_after = now + _AWAY_S
+        return self._known.get(replica_id, "")
+
+
+def call_document(address: str, call: pb.TappedCall, version: str = "") -> dict[str, Any]:
+    """A call as values of JSON. Times are milliseconds, and ISO 8601 in UTC. `version`: of the replica's code."""
     return {
         "time": iso_time(call.end_time),
         "router": address,
         "method": call.method,
         "backend": call.backend,
         "replica": call.replica_id,
+        **({"version": version} if version else {}),
         "request_bytes": call.request_bytes,
         "response_bytes": call.response_bytes if call.HasField("response_bytes") else None,
         "queue_ms": round(seconds(call.queue_time) * 1e3, 3),
@@ -248,10 +273,10 @@ def tap(
 ) -> None:
     """Show calls of an endpoint as they end, one line of JSON each, until Ctrl-C.
 
-    A line has the method, sizes in bytes, the replica, the time in the router's queue, the time from there to the
-    outcome, and the outcome with its reason. Which routers are tapped, and how many calls they have dropped because
-    there were too many a second, goes to stderr, and the sum of both at the end, after SIGTERM, too. Not seen are
-    reservations, copies for shadows and calls that go straight to replicas. Without a tap, it costs
+    A line has the method, sizes in bytes, the replica and the version of its code, the time in the router's queue, the
+    time from there to the outcome, and the outcome with its reason. Which routers are tapped, and how many calls they
+    have dropped because there were too many a second, goes to stderr, and the sum of both at the end, after SIGTERM,
+    too. Not seen are reservations, copies for shadows and calls that go straight to replicas. Without a tap, it costs
     routers nothing.
 
     Like this:
@@ -283,13 +308,15 @@ async def _tap(request: pb.TapCallsRequest, router: str, controller: str, limit:
         raise CommandFailed(f"the controller at {controller} knows no router")
     taps = TappedRouters(request, _forgiving(routers), lambda text: say(f"slotmesh: {text}", err=True))
     shown, drops, loop = 0, TapDrops(), asyncio.get_running_loop()
+    versions = HandlerVersions(controller)
     try:
         async with asyncio.timeout(duration_s), ended_by_sigterm(), aclosing(taps.responses()) as responses:
             async for tapped in responses:
                 if text := drops.add(tapped.address, tapped.response.dropped, loop.time()):
                     say(f"slotmesh: {text}", err=True)
                 for call in tapped.response.calls:
-                    typer.echo(json.dumps(call_document(tapped.address, call)))
+                    version = await versions.of(call.replica_id)
+                    typer.echo(json.dumps(call_document(tapped.address, call, version)))
                     shown += 1
                     if shown == limit:
                         return

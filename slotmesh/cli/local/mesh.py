@@ -1,7 +1,8 @@
 """Starts and owns the processes of a local mesh.
 
-Order of start: requested ports are checked; the handlers are described; controller; routers; the ingress, if any; then
-the controller gets the configuration and launches replicas. `stopping.py` has the order of stop.
+Order of start: requested ports are checked and handlers described, and all problems of these are reported; controller;
+routers; the ingress, if any; then the controller gets the configuration and launches replicas. `stopping.py` has the
+order of stop.
 Invariants: no process is left over: each child is waited for, and ends by itself when this process is killed.
 Owner: the `run` command, on one event loop.
 """
@@ -15,7 +16,7 @@ import socket
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Final
 
-from slotmesh.cli.console import INTERRUPTED, CommandFailed
+from slotmesh.cli.console import FAILED, INTERRUPTED, CommandFailed
 from slotmesh.cli.credentials import credentials
 from slotmesh.cli.local.child import Child
 from slotmesh.cli.local.order import Order, first_failure, lacks, says_why
@@ -107,9 +108,7 @@ class LocalMesh:
         still = "the handler is being imported"
         try:
             async with asyncio.timeout(order.start_timeout.total_seconds()):
-                for handler in order.handlers:
-                    self._tell(f"looking at {handler}")
-                    await check_handler(handler, self._parent)
+                await self._check()
                 still = "the controller does not serve yet"
                 controller = await self._start_controller()
                 still = "the routers do not serve yet"
@@ -132,6 +131,23 @@ class LocalMesh:
         except TimeoutError:
             limit = format_duration(order.start_timeout)
             raise CommandFailed(f"not ready within {limit}: {still}; give it more time with --start-timeout") from None
+
+    async def _check(self) -> None:
+        """Raises CommandFailed with all problems of ports and handlers, before anything is started."""
+        order, status = self._order, FAILED
+        ports = {"--controller-port": order.controller_port, "--router-port": order.router_port}
+        if order.http_port is not None:
+            ports["--http"] = order.http_port
+        problems = port_problems(ports)
+        for handler in order.handlers:
+            self._tell(f"looking at {handler}")
+            try:
+                await check_handler(handler, self._parent)
+            except CommandFailed as failure:
+                problems.append(str(failure))
+                status = failure.exit_code
+        if problems:
+            raise CommandFailed("\n".join(problems), status)
 
     async def wait_for_loss(self) -> None:
         """Never returns: raises CommandFailed when a process ends unexpectedly."""
@@ -221,11 +237,6 @@ async def run_until_stopped(order: Order, tell: Tell, announce: Callable[[LocalM
     Raises:
         CommandFailed: it could not start, or lost a process.
     """
-    ports = {"--controller-port": order.controller_port, "--router-port": order.router_port}
-    if order.http_port is not None:
-        ports["--http"] = order.http_port
-    if problems := port_problems(ports):
-        raise CommandFailed("\n".join(problems))
     with stop_signals() as stop, ParentPipe() as parent:
         mesh = LocalMesh(order, parent, tell)
 

@@ -23,15 +23,23 @@ from slotmesh.cli.local.child import environment, how
 from slotmesh.cli.operator import Operator
 from slotmesh.cli.snapshot import ENDED
 from slotmesh.cli.view.changes import subjects_of
+from slotmesh.cli.waiting import NO_ENDS, EndedRollouts, ends_of_rollouts
 from slotmesh.errors import ReplicaNotFound, SlotmeshError
 from slotmesh.runtime.parent import ParentPipe
 from slotmesh.spec.document import load_mesh
 from slotmesh.spec.model import Backend, InvalidSpec, Mesh, SpecViolation
 from slotmesh.spec.proto_files import BadProtoFile, services_of_files
+from slotmesh.v1 import controller_service_pb2 as pb
+
+NOT_STARTED: Final = "nothing was started"
+NOT_RELOADED: Final = "replicas of before go on"
 
 
-async def check_handler(handler: str, parent: ParentPipe) -> None:
-    """Raises CommandFailed, with the traceback, for a handler that cannot be imported or described: wrong input."""
+async def check_handler(handler: str, parent: ParentPipe, otherwise: str = NOT_STARTED) -> None:
+    """Raises CommandFailed, with the traceback, for a handler that cannot be imported or described: wrong input.
+
+    `otherwise`: what is then the case.
+    """
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",
@@ -57,7 +65,7 @@ async def check_handler(handler: str, parent: ParentPipe) -> None:
         output = (err or out).decode(errors="replace").rstrip()
         # Status 1: the process has printed the reason.
         how_it_ended = f": {how(process.returncode)}" if process.returncode != 1 else ""
-        lines = [*filter(None, [output]), f"{handler} cannot be used{how_it_ended}; nothing was started"]
+        lines = [*filter(None, [output]), f"{handler} cannot be used{how_it_ended}; {otherwise}"]
         raise CommandFailed("\n".join(lines), WRONG_INPUT if process.returncode > 0 else FAILED)
 
 
@@ -134,6 +142,10 @@ class Reloader:
         """The content of the file when it was last read."""
         self._is_behind = False
         """The file has changed, and could not be applied yet."""
+        self._rolling: set[str] = set()
+        """Backends whose rollouts are looked at until they end."""
+        self._ended: EndedRollouts = NO_ENDS
+        """What had been taken back of them before."""
         self._changes = FileChanges(self._watched(mesh))
 
     async def follow(self, operator: Operator) -> None:
@@ -146,11 +158,37 @@ class Reloader:
             changed = self._changes.take()
             if self._is_behind:
                 changed |= self._changes.watch(self._watched(self._wanted))
-            if changed:
-                try:
+            try:
+                if changed:
                     await self._reload(operator, changed)
-                except (CommandFailed, InvalidSpec, SlotmeshError) as error:
-                    self._tell(f"not reloaded, what runs goes on: {error}")
+                elif self._rolling:
+                    self._tell_ends(await operator.rollouts())
+            except (CommandFailed, InvalidSpec, SlotmeshError) as error:
+                self._tell(f"not reloaded, what runs goes on: {error}" if changed else str(error))
+                self._rolling.clear()
+
+    async def _apply(self, operator: Operator, mesh: Mesh) -> pb.ApplyMeshResponse:
+        """Applies what the files are now, and looks at the rollouts that this begins until they end."""
+        ended = await ends_of_rollouts(operator)
+        applied = await operator.apply_file(unnamed(mesh), force=True)
+        self._ended, self._rolling = ended, self._rolling | {*applied.rolling}
+        return applied
+
+    def _tell_ends(self, rollouts: Iterable[pb.Rollout]) -> None:
+        """A line for each rollout that has ended, or does not get on."""
+        for each in rollouts:
+            name = each.backend
+            if name not in self._rolling:
+                continue
+            if each.taken_back and each.taken_back_time.ToNanoseconds() != self._ended.get(name, 0):
+                self._tell(f"{name}: the change was taken back, replicas of before go on: {each.taken_back}")
+            elif each.trouble:
+                self._tell(f"{name}: the change fails: {each.trouble}; look at it: slotmesh logs {name}")
+            elif each.phase == pb.ROLLOUT_PHASE_COMPLETE:
+                self._tell(f"{name}: all replicas are replaced")
+            else:
+                continue
+            self._rolling.discard(name)
 
     async def _reload(self, operator: Operator, changed: frozenset[Path]) -> None:
         if self._file is not None and (self._file in changed or self._is_behind):
@@ -164,11 +202,11 @@ class Reloader:
         if not backends:
             return
         for handler in dict.fromkeys(it.handler for it in backends):
-            await check_handler(handler, self._parent)
+            await check_handler(handler, self._parent, NOT_RELOADED)
         names = {it.name for it in backends}
         what = "a proto, or what is generated of it," if is_of_protos else "the module"
         self._tell(f"{', '.join(sorted(names))}: {what} has changed, its replicas are replaced")
-        applied = await operator.apply_file(unnamed(Mesh(backends=tuple(backends))), force=True)
+        applied = await self._apply(operator, Mesh(backends=tuple(backends)))
         # Code that no snapshot has, as that of an ignored file, is no other version: no rollout brings it.
         as_before = names.difference(applied.rolling)
         for replica in (await operator.members()).replicas:
@@ -184,7 +222,7 @@ class Reloader:
             raise CommandFailed(str(bad)) from None
         endpoints = tuple(replace(it, grpc_services=services) for it in self._mesh.endpoints)
         mesh = replace(self._mesh, endpoints=endpoints)
-        await operator.apply_file(unnamed(mesh), force=True)
+        await self._apply(operator, mesh)
         self._mesh = mesh
 
     async def _apply_again(self, operator: Operator, file: Path) -> None:
@@ -193,8 +231,10 @@ class Reloader:
         # From now on: a module that cannot be imported yet may be mended, or come.
         self._changes.watch(self._watched(mesh))
         for handler in dict.fromkeys(it.handler for it in mesh.backends):
-            await check_handler(handler, self._parent)  # known ones, too: what their files are now is applied
-        applied = await operator.apply_file(unnamed(mesh), force=True)
+            await check_handler(
+                handler, self._parent, NOT_RELOADED
+            )  # known ones, too: what their files are now is applied
+        applied = await self._apply(operator, mesh)
         gone = set(subjects_of(self._mesh)) - set(subjects_of(mesh))
         for subject in sorted(gone, reverse=True):
             try:

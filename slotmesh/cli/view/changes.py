@@ -85,6 +85,17 @@ def consequences(applied: pb.ApplyMeshResponse, *, is_planned: bool = False) -> 
         yield f"warning: {warning}"
 
 
+def code_lines(applied: pb.ApplyMeshResponse) -> Iterator[str]:
+    """The code that a change brings: its folder, and the files that differ, a line for each."""
+    for it in applied.code:
+        files = f"{it.files:,} {'file' if it.files == 1 else 'files'}, {it.size:,} bytes"
+        line = f"code of {', '.join(it.backends)}: {files}, of {it.folder}"
+        for what, paths in (("changed", it.changed), ("new", it.added), ("removed", it.removed)):
+            if paths:
+                line += f"; {what}: {', '.join(paths)}"
+        yield line + (f"; and {it.more} more" if it.more else "")
+
+
 def conflicts(planned: pb.ApplyMeshResponse) -> Iterator[str]:
     """The lines for fields that both the file and another client have changed."""
     for it in planned.conflicts:

@@ -29,6 +29,7 @@ def told(*arguments: str) -> str:
     ("arguments", "expected"),
     [
         (("scale", "digits", "many"), "must be a whole number, is many"),
+        (("scale", "digits", "-1"), "a number that is given here must be 0 or more"),
         (("scale", "digits", "1.5"), "must be a whole number, is 1.5"),
         (("bench", "e", "m", "--rate", "fast"), "'--rate': must be a number, is fast"),
         (("bench", "e", "m", "--in-flight", "0"), "'--in-flight': must be at least 1, is 0"),

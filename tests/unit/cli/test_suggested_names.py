@@ -17,6 +17,8 @@ SHOPS = ["shop-v1", "shop-v9", "shop-v5", "till"]
     [
         ("shop-v", SHOPS, "; did you mean shop-v1, shop-v5 or shop-v9?"),
         ("shop-v", SHOPS[:2], "; did you mean shop-v1 or shop-v9?"),
+        ("--lease", ["--tls-key", "--tls-ca"], ""),
+        ("--por", ["--port", "--proto"], "; did you mean --port?"),
         ("tlil", SHOPS, "; did you mean till?"),
         ("shop-v", [f"shop-v{number}" for number in range(9)], "; did you mean shop-v0, shop-v1 or shop-v2?"),
         ("nothing", SHOPS, ""),

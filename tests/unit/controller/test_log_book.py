@@ -100,6 +100,30 @@ async def test_who_follows_a_backend_reads_its_new_replicas_too(book: LogBook, t
     following.cancel()
 
 
+async def test_replicas_that_run_go_first_and_of_those_that_have_ended_only_the_newest(tmp_path: Path) -> None:
+    book = LogBook(max_bytes=1_000)
+    for name in "abcd":
+        writer = Writer(tmp_path / f"v1-{name}.log")
+        book.follow(f"v1-{name}", "v1", writer.path)
+        writer.write(f"{name}\n")
+    for name in "abd":
+        book.finish(f"v1-{name}")
+    book.look()
+
+    async def read(max_ended: int | None, name: str = "v1") -> list[tuple[str, tuple[str, ...]]]:
+        pages = book.read(name, count=1, follow=False, max_ended=max_ended)
+        return [(page.replica_id, page.left_out) async for page in pages]
+
+    assert await read(None) == [("v1-c", ()), ("v1-d", ()), ("v1-b", ()), ("v1-a", ())]
+    assert await read(3) == await read(None)
+    assert await read(1) == [("v1-c", ("v1-b", "v1-a")), ("v1-d", ())]
+    assert await read(0) == [("v1-c", ("v1-d", "v1-b", "v1-a"))]
+    assert await read(0, "v1-a") == [("v1-a", ())], "it was named"
+    book.finish("v1-c")
+    assert await read(0) == [("", ("v1-d", "v1-c", "v1-b", "v1-a"))], "in the order in which they were started"
+    await book.close()
+
+
 async def test_a_large_file_is_rotated_while_it_is_written_to_and_no_line_is_lost(tmp_path: Path) -> None:
     writer = Writer(tmp_path / "v1-a.log")
     echoed: list[bytes] = []

@@ -91,6 +91,7 @@ def test_a_member_whose_own_credential_has_expired_is_not_to_be_started_again_bu
 
 def test_commands_of_a_hint_find_the_mesh_that_was_checked() -> None:
     seen = with_replicas(wanted=2)
+    seen = replace(seen, snapshot=replace(seen.snapshot, rollouts=(pb.Rollout(backend="b"),)))
     (finding,) = [it for it in findings_of(seen, "--address h:7") if it.section is Section.BACKENDS]
     assert finding.fix == "`slotmesh logs b --address h:7`, `slotmesh status --tracebacks --address h:7`"
     assert runnable("`slotmesh certs rotate`", "--address h:7") == "`slotmesh certs rotate`"
@@ -180,3 +181,12 @@ def test_what_becomes_of_calls_without_a_ready_replica_is_as_routers_decide_it(
 ) -> None:
     seen = replace(with_replicas(), prospects={} if prospect is None else {"a": Prospect.UNKNOWN, "b": prospect})
     assert text in one(seen, Section.BACKENDS)[2]
+
+
+def test_output_of_replicas_that_are_started_elsewhere_is_looked_at_there() -> None:
+    none = with_replicas(wanted=1)
+    (finding,) = wrong(none, Section.BACKENDS)
+    assert "docker compose logs" in finding.fix
+    launched = replace(none, snapshot=replace(none.snapshot, rollouts=(pb.Rollout(backend="b"),)))
+    (finding,) = wrong(launched, Section.BACKENDS)
+    assert "`slotmesh logs b`" in finding.fix

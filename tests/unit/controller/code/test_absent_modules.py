@@ -57,7 +57,7 @@ def test_what_replicas_may_find_is_not_refused(
 ) -> None:
     monkeypatch.chdir(project.root)
     project.write("folder/inner.py")  # a package without a file of its own
-    project.write("shop/data/inner.py")
+    project.write("shop/data/inner.py", "class Shop: ...")
     project.write("plugins/__init__.py", "__path__.append('/elsewhere')")
     (tmp_path / "later").mkdir()
     (tmp_path / "later" / "installed_later.py").write_text("raise AssertionError('imported')")
@@ -77,5 +77,5 @@ def test_a_backend_keeps_the_snapshot_that_it_runs_when_its_module_has_gone() ->
 
 
 def test_a_module_in_a_folder_without_a_file_of_its_own_has_the_code_of_its_project(project: Project) -> None:
-    project.write("shop/data/inner.py")
+    project.write("shop/data/inner.py", "class Shop: ...")
     assert project.code("shop.data.inner:Shop") == project.code()

@@ -11,7 +11,7 @@ import pytest
 
 from controller_service.shell.code import scanning
 from controller_service.shell.code.scanning import CannotSnapshot
-from controller_service.shell.code.snapshots import CodeSnapshots
+from controller_service.shell.code.snapshots import MOST_NAMED, CodeSnapshots
 from controller_service.shell.code.writing import CodeChanged
 from replica_service.shell.handler.loading import _checked, use_code
 from slotmesh.code_manifest import FILES, MANIFEST, content_digest
@@ -312,3 +312,53 @@ def test_the_working_directory_is_looked_at_first_as_replicas_do_whatever_path_t
     assert found.code
     monkeypatch.chdir(elsewhere)
     assert project.code().code not in {"", found.code}
+
+
+def test_what_a_change_brings_names_the_folder_and_the_files_that_differ(project: Project) -> None:
+    before = project.code().code
+    project.keep()
+    project.write("shop/app.py", "class Shop: x = 1")
+    project.write("shop/new.py")
+    (project.root / "helpers.py").unlink()
+    (project.root / "shop/__init__.py").chmod(0o755)
+    now = project.code().code
+    (change,) = project.snapshots.changes({(before, now): ["c", "b"]})
+    assert (change.backends, change.folder, change.files) == (("b", "c"), str(project.root), 3)
+    assert change.size == sum(it.stat().st_size for it in project.root.rglob("*.py"))
+    assert (change.added, change.changed) == (("shop/new.py",), ("shop/__init__.py", "shop/app.py"))
+    assert (change.removed, change.more) == (("helpers.py",), 0)
+    (first,) = project.snapshots.changes({("", now): ["b"]})
+    assert (first.files, first.added, first.changed, first.removed) == (3, (), (), ())
+    assert project.snapshots.changes({(before, "of an earlier time"): ["b"]}) == ()
+
+
+def test_only_so_many_files_of_a_change_are_named(project: Project) -> None:
+    before = project.code().code
+    project.keep()
+    for number in range(MOST_NAMED + 2):
+        project.write(f"shop/n{number:02}.py")
+    (change,) = project.snapshots.changes({(before, project.code().code): ["b"]})
+    assert (len(change.added), change.more) == (MOST_NAMED, 2)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["nohup.out", "app.log", "app.pid", "app.py~", ".app.py.swp", ".#app.py", "#app.py#", "app.py.orig", "x.bak"],
+)
+def test_output_and_what_editors_leave_make_no_other_version(name: str, project: Project) -> None:
+    before = project.code()
+    project.write(f"shop/{name}", "x")
+    assert project.code() == before
+    project.write(".slotmeshignore", f"!{name.replace('#', chr(92) + '#')}")
+    included = project.code()
+    project.write(f"shop/{name}", "xy")
+    assert project.code().code != included.code
+
+
+def test_a_project_that_is_too_large_names_what_raises_the_limit_in_each_place(project: Project) -> None:
+    project.write("weights", "x" * 20_000)
+    assert "SLOTMESH_MAX_CODE_SIZE, also for `slotmesh run`" in project.code().problem
+    (project.root / "weights").unlink()
+    for number in range(60):
+        project.write(f"n{number}.py")
+    assert "SLOTMESH_MAX_CODE_FILES, also for `slotmesh run`" in project.code().problem
