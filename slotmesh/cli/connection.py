@@ -89,14 +89,9 @@ class Peer:
         return self._unreachable(f"what answers at {self.address} is not a {self.kind}{what_it_is}")
 
     def _unanswered(self) -> CommandFailed:
-        message = f"no {self.kind} answers at {self.address}"
-        if self.kind != Role.CONTROLLER:
-            return self._unreachable(message)
-        return CommandFailed(
-            f"{message}; start it again, with the --state file that it had: routers and replicas go on meanwhile; or"
-            " name a controller that runs with --address HOST:PORT or SLOTMESH_ADDRESS; `slotmesh run` starts a new"
-            " mesh"
-        )
+        if self.kind == Role.CONTROLLER:
+            return NoController([self.address])
+        return self._unreachable(f"no {self.kind} answers at {self.address}")
 
     def _unreachable(self, message: str) -> CommandFailed:
         way_out = f"name a {self.kind} with --address HOST:PORT or SLOTMESH_ADDRESS"
@@ -110,6 +105,17 @@ class Peer:
 def is_lost(error: grpc.RpcError) -> bool:
     """Whether the connection broke before a server reported an outcome: the rpc may or may not have been executed."""
     return from_rpc_error(error).reason is Reason.ROUTER_LOST and rpc_status.from_call(error) is None  # type: ignore[arg-type]  # as in slotmesh.status
+
+
+class NoController(CommandFailed):
+    """Nothing answers at any of the addresses of controllers."""
+
+    def __init__(self, addresses: Sequence[str]) -> None:
+        super().__init__(
+            f"no controller answers at {' or '.join(addresses)}; start it again, with the --state file that it had:"
+            " routers and replicas go on meanwhile; or name a controller that runs with --address HOST:PORT or"
+            " SLOTMESH_ADDRESS; `slotmesh run` starts a new mesh"
+        )
 
 
 class ConnectionBroke(CommandFailed):
@@ -182,6 +188,8 @@ async def leader_among(addresses: Sequence[str]) -> str:
             if isinstance(answer, BaseException) and not isinstance(answer, CommandFailed):
                 raise answer
         failures = [str(answer) for answer in answers if isinstance(answer, CommandFailed)]
+        if all(isinstance(answer, NoController) for answer in answers):
+            raise NoController(addresses)
         if len(failures) == len(addresses):
             raise CommandFailed("\n".join(failures))
         if asyncio.get_running_loop().time() >= deadline:

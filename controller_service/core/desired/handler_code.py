@@ -101,10 +101,14 @@ def kept_code_warnings(desired: Desired, mesh: Mesh, code: Code) -> tuple[str, .
     )
 
 
-def handler_doubts(mesh: Mesh, code: Code) -> tuple[str, ...]:
-    """Backends whose handler is not in its module as it is now, a line each."""
-    doubts = ((it.name, code[it.handler].doubt) for it in mesh.backends if it.handler in code)
-    return tuple(f"backend/{name} will not start: {doubt}" for name, doubt in doubts if doubt)
+def handler_doubts(desired: Desired, mesh: Mesh, code: Code) -> tuple[str, ...]:
+    """Backends that run the code of now, whose module does not have their handler, a line each."""
+    filled, _ = with_code(desired, mesh, code)
+    return tuple(
+        f"backend/{it.name} will not start: {found.doubt}"
+        for it in filled.backends
+        if (found := code.get(it.handler)) is not None and found.doubt and it.code == found.code
+    )
 
 
 def without_code(desired: Desired) -> Desired:

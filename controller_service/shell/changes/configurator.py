@@ -254,7 +254,7 @@ class Configurator:
 
         def warned(code: Code, desired: Desired) -> Plan:
             planned = plan(code, desired)
-            warnings = (*kept_code_warnings(desired, mesh, code), *handler_doubts(mesh, code))
+            warnings = (*kept_code_warnings(desired, mesh, code), *handler_doubts(desired, mesh, code))
             return replace(planned, warnings=warnings, code=self._code_changes(desired, planned))
 
         handlers = {it.handler for it in mesh.backends if it.handler}

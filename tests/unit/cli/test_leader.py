@@ -51,3 +51,14 @@ async def test_a_leader_that_was_not_among_the_addresses_is_named(monkeypatch: p
 async def test_where_no_leader_is_known_none_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     text = await refusal(monkeypatch, standby(STANDBY, ""))
     assert text.startswith(f"no controller leads; standing by: {STANDBY}")
+
+
+async def test_several_controllers_of_which_none_answers_are_named_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def ask(address: str) -> ControllerStatus:
+        raise connection.NoController([address])
+
+    monkeypatch.setattr(connection, "_ask", ask)
+    with pytest.raises(CommandFailed) as failed:
+        await connection.leader_among([STOPPED, STANDBY])
+    assert str(failed.value).startswith(f"no controller answers at {STOPPED} or {STANDBY}; start it again, with the")
+    assert str(failed.value).count("start it again") == 1

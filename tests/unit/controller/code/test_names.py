@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from controller_service.core.desired.handler_code import HandlerCode, handler_doubts
+from controller_service.core.desired.handler_code import HandlerCode, handler_doubts, with_code
+from controller_service.core.desired.state import ChangeSet, Desired
 from controller_service.shell.code.names import doubt_about
 from slotmesh.spec.model import Backend, Mesh
 from tests.unit.controller.code.project import HANDLER, Project
@@ -57,7 +58,16 @@ def test_a_handler_whose_module_lacks_it_is_warned_of_and_has_code_all_the_same(
     lacking = project.code()
     assert lacking.code
     mesh = Mesh(backends=(Backend(name="b", handler=HANDLER),))
-    assert handler_doubts(mesh, {HANDLER: code}) == ()
-    (line,) = handler_doubts(mesh, {HANDLER: lacking})
+    assert handler_doubts(Desired(), mesh, {HANDLER: code}) == ()
+    (line,) = handler_doubts(Desired(), mesh, {HANDLER: lacking})
     assert line == "backend/b will not start: module 'shop.app' has no Shop; did you mean Shpo?"
-    assert handler_doubts(mesh, {HANDLER: HandlerCode(problem="too large")}) == ()
+    assert handler_doubts(Desired(), mesh, {HANDLER: HandlerCode(problem="too large")}) == ()
+
+
+def test_a_version_that_keeps_older_code_starts_whatever_the_module_has_now() -> None:
+    mesh = Mesh(backends=(Backend(name="b", handler=HANDLER, version="1"),))
+    filled, _ = with_code(Desired(), mesh, {HANDLER: HandlerCode(code="good", version="file:good")})
+    desired = Desired().apply(ChangeSet(put_backends=filled.backends))
+    now = {HANDLER: HandlerCode(code="bad", version="file:bad", doubt="it is not there")}
+    assert handler_doubts(desired, mesh, now) == ()
+    assert handler_doubts(Desired(), mesh, now) == ("backend/b will not start: it is not there",)
