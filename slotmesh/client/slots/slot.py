@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, Generic, TypedDict, TypeVar, Unpack
 
@@ -38,15 +38,23 @@ class DispatchOptions(TypedDict, total=False):
 
 
 def in_slot(view: ViewOptions, *, is_idempotent: bool = False) -> ViewOptions:
-    """The options of a view that apply to calls in a slot, whose replica is chosen already.
+    """The options of a view without those that choose a replica, an order or a form of the result: a slot has its own.
 
     `is_idempotent`: they may be sent again. In a slot that is used once, they cannot be.
     """
-    return ViewOptions(
-        content_type=view.content_type,
-        timeout_s=view.timeout_s,
-        tenant=view.tenant,
-        metadata=view.metadata,
+    return replace(
+        view,
+        method="",
+        ordering_key="",
+        shard_key="",
+        slo_s=None,
+        slo_at=None,
+        stop_generation=0,
+        no_reply=False,
+        streaming=False,
+        after_failure="continue",
+        traced=False,
+        inherits=False,
         idempotent=is_idempotent,
     )
 

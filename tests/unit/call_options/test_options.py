@@ -18,6 +18,7 @@ from replica_service.core.call_metadata import ReplicaCallOptions as ReplicaOpti
 from router_service.core.calls import RouterCallOptions as RouterOptions
 from slotmesh.calls.call_options import OPTIONS, Option, OptionChanges, OptionKind, Reader, StatedOptions
 from slotmesh.client.calls.options import ViewOptions
+from slotmesh.client.slots.slot import in_slot
 from slotmesh.codec import JSON
 from slotmesh.convert.call_options import MAX_KEY_BYTES, options_failure, options_from_wire, options_to_wire
 from slotmesh.errors import Failure
@@ -159,3 +160,16 @@ def test_what_callers_may_say_is_an_option_and_described(argument: str) -> None:
         option = known[argument]
         view = ViewOptions().changed(**{argument: SAMPLES[option.kind]})
         assert getattr(view.to_wire("add"), option.name) == getattr(said(option), option.name)
+
+
+NOT_IN_SLOTS = {"method", "ordering_key", "shard_key", "no_reply", "streaming", "stop_generation"}
+"""A slot has its replica, its order and its rpc; these say nothing about its call."""
+
+
+@each_option
+def test_calls_in_slots_have_what_replicas_read_of_their_view(option: Option) -> None:
+    if Reader.REPLICA not in option.read_by:
+        return
+    view = in_slot(ViewOptions(**{option.attribute: SAMPLES[option.kind]}))
+    expected = ViewOptions() if option.name in NOT_IN_SLOTS else ViewOptions(**{option.attribute: SAMPLES[option.kind]})
+    assert getattr(view, option.attribute) == getattr(expected, option.attribute)
