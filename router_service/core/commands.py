@@ -10,10 +10,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from router_service.core.calls import CallPayload, LeasedSlot, ReleasedSlot, RouterCallOptions
-from router_service.core.life import QUEUED, ROWS, RunEvent, RunState
 from router_service.core.limits.capacity import KnownReplica
 from router_service.core.replicas.replica import RoutedReplica
 from router_service.core.rosters import RosterVersion, SessionConnection
+from router_service.core.run_states import QUEUED, ROWS, RunEvent, RunState
 from router_service.core.runs import Caller, RouterRun, Sent
 from slotmesh.errors import Failure
 from slotmesh.streams.chunks import Payload

@@ -61,8 +61,8 @@ from router_service.core.features import slot_operations
 from router_service.core.features.session_connections import Acknowledgements
 from router_service.core.features.session_resumption import Resumptions
 from router_service.core.features.shadows import ShadowCopies
+from router_service.core.features.slot_answers import SlotAnswers, SlotSubmissions
 from router_service.core.features.slot_operations import OutgoingOp, RoutedSlotOperations
-from router_service.core.features.slots import SlotAnswers, SlotSubmissions
 from router_service.core.features.stopping_lanes import StoppingLanes
 from router_service.core.features.streaming import Streaming
 from router_service.core.features.taps import OpenTaps, TapClosed, TapOpened

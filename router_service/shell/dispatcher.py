@@ -35,9 +35,9 @@ from router_service.core.commands import (
 )
 from router_service.core.events import CallerLeft, RouterEvent, RouterTimePassed, SessionConnected, SessionDisconnected
 from router_service.core.features.slot_operations import OutgoingOp
-from router_service.core.life import RUN_LIFE
 from router_service.core.replicas.frames import OutgoingBatch
 from router_service.core.replicas.replica import RoutedReplica
+from router_service.core.run_states import RUN_LIFE
 from router_service.core.runs import Caller
 from router_service.core.scheduler import RouterScheduler
 from router_service.shell.call_traces import RouterTraces

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 
 from router_service.core.events import RouterTimePassed
-from router_service.core.life import RunState
 from router_service.core.routing.open_calls import OpenCallsFilter, OpenCallState
+from router_service.core.run_states import RunState
 from tests.properties.router_model import RouterModel
 from tests.properties.router_model_parts import QUEUE_TIME_S
 

@@ -36,12 +36,12 @@ from router_service.core.features.slot_operations import (
     OutgoingRenew,
     OutgoingReserve,
 )
-from router_service.core.life import RUN_LIFE
 from router_service.core.limits.capacity import ReportedCapacity
 from router_service.core.queueing.run_queues import constraint_of
 from router_service.core.replicas.replica import RoutedReplica
 from router_service.core.rosters import ReplicaKey, RosterVersion, TableRoster
 from router_service.core.routing_table import BackendRoute, EndpointRoute, ReplicaRoute, RoutingTable
+from router_service.core.run_states import RUN_LIFE
 from router_service.core.runs import Caller
 from router_service.core.scheduler import RouterScheduler
 from slotmesh.errors import Executed, Failure, Reason

@@ -43,10 +43,10 @@ from router_service.core.events import (
     RunsRefused,
     SessionReconciled,
 )
-from router_service.core.life import RUN_LIFE
 from router_service.core.limits.capacity import KnownReplica
 from router_service.core.replicas.replica import RoutedReplica as RouterReplica
 from router_service.core.rosters import ReplicaKey, RosterVersion
+from router_service.core.run_states import RUN_LIFE
 from router_service.core.runs import Caller
 from router_service.core.scheduler import RouterScheduler
 from slotmesh.convert.batches import ids_from_wire, ranges_from_wire, ranges_to_wire

@@ -12,11 +12,11 @@ from typing import Final
 from router_service.core import failures
 from router_service.core.commands import NameRoster, Step
 from router_service.core.events import RosterAcknowledged
-from router_service.core.life import RunEvent
 from router_service.core.lifecycle.feature import Feature
 from router_service.core.lifecycle.intake import HOLD_S, Availability, RoutingIntake
 from router_service.core.replicas.replica import RoutedReplica
 from router_service.core.rosters import RosterVersion, SessionConnection
+from router_service.core.run_states import RunEvent
 from router_service.core.runs import Caller, RouterRun, Sent
 
 PATIENCE_S: Final = 0.25

@@ -21,11 +21,11 @@ from typing import NamedTuple
 from router_service.core import failures
 from router_service.core.commands import AskReconcile, Step
 from router_service.core.events import AllCallsResent, SessionReconciled
-from router_service.core.life import Earlier, RunEvent
 from router_service.core.lifecycle.feature import Feature
 from router_service.core.lifecycle.intake import RoutingIntake
 from router_service.core.replicas.replica import RoutedReplica
 from router_service.core.rosters import FoundCalls, RosterVersion, SessionConnection
+from router_service.core.run_states import Earlier, RunEvent
 from router_service.core.runs import Caller, RouterRun
 from slotmesh.calls.id_ranges import Range, holds, merged
 from slotmesh.errors import Failure

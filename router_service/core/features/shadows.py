@@ -14,12 +14,12 @@ from math import inf
 from router_service.core import failures
 from router_service.core.callers import Window
 from router_service.core.commands import Step
-from router_service.core.life import Earlier
 from router_service.core.lifecycle.feature import Feature
 from router_service.core.lifecycle.intake import RoutingIntake
 from router_service.core.limits.capacity import slice_calls
 from router_service.core.replicas.backends import RoutedBackend
 from router_service.core.replicas.replica import RoutedReplica
+from router_service.core.run_states import Earlier
 from router_service.core.runs import Caller, RouterRun
 from router_service.core.sampling import Chance
 

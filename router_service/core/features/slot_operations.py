@@ -1,7 +1,7 @@
 """Operations on slots: which are pending, and the fate of those that are bound to a replica.
 
 Purpose: a reservation is routed, queued, moved and cancelled as a call is; this module has the differences. Operations
-on a granted slot are *bound* to the replica that granted it. `handlers/slots` has how operations begin, and what
+on a granted slot are *bound* to the replica that granted it. `slot_answers` has how operations begin, and what
 replicas' answers mean.
 Invariants: every operation ends with exactly one delivery to its caller. A slot that was granted to a caller that no
 longer waits is released immediately. A bound operation is never sent twice, or elsewhere. `cut_ops` assigns ids when a
@@ -25,14 +25,15 @@ from router_service.core.callers import Window
 from router_service.core.calls import NO_OPTIONS, Dispatch, LeasedSlot, Release, Renew, Reserve, RouterCallOptions
 from router_service.core.commands import DeliverFailure, DeliverSlot, RouterCommand, Step
 from router_service.core.events import SlotAbandoned
-from router_service.core.features.slot_requests import Lease, RequestedSlot, Requests, RoutedSlots
-from router_service.core.life import RunEvent
+from router_service.core.features.slot_leases import RoutedSlots
+from router_service.core.features.slot_requests import Lease, RequestedSlot, Requests
 from router_service.core.lifecycle.cancellation import EarlyEnds
 from router_service.core.lifecycle.feature import ALWAYS, Feature
 from router_service.core.lifecycle.intake import RoutingIntake
 from router_service.core.replicas.replica import RoutedReplica
 from router_service.core.rosters import ReplicaKey
 from router_service.core.routing.waiting_causes import why_not_load
+from router_service.core.run_states import RunEvent
 from router_service.core.runs import Caller, RouterRun, Sent
 from slotmesh.errors import Failure
 from slotmesh.streams.chunks import Payload

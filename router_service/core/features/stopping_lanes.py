@@ -13,10 +13,10 @@ from functools import partial
 from router_service.core import failures
 from router_service.core.commands import Step
 from router_service.core.events import CallFailedAtEdge, LanesStopped
-from router_service.core.life import RunState
 from router_service.core.lifecycle.cancellation import EarlyEnds
 from router_service.core.lifecycle.feature import Feature
 from router_service.core.lifecycle.outcomes import CallerOutcomes
+from router_service.core.run_states import RunState
 from router_service.core.runs import RouterRun, Sent
 from slotmesh.calls.id_ranges import holds, merged
 from slotmesh.errors import Failure

@@ -16,8 +16,8 @@ from typing import Final
 from router_service.core.calls import Dispatch
 from router_service.core.commands import Step
 from router_service.core.events import RouterEvent
-from router_service.core.life import Earlier
 from router_service.core.lifecycle.feature import Feature
+from router_service.core.run_states import Earlier
 from router_service.core.runs import RouterRun, Sent
 from router_service.core.sampling import Chance
 from slotmesh.calls.payload_block import nbytes_of

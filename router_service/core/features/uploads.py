@@ -19,10 +19,10 @@ from typing import Generic, TypeVar
 from router_service.core import failures
 from router_service.core.commands import Step
 from router_service.core.events import ChunkArrived, UploadCompleted, UploadFailed
-from router_service.core.life import RunEvent
 from router_service.core.lifecycle.feature import Feature
 from router_service.core.lifecycle.outcomes import CallerOutcomes
 from router_service.core.lifecycle.submissions import Submissions
+from router_service.core.run_states import RunEvent
 from router_service.core.runs import Caller, RouterRun
 from slotmesh.calls.fair_shares import FairBound, Over
 from slotmesh.calls.payload_block import nbytes_of

@@ -21,13 +21,13 @@ from router_service.core.calls import Failures, FirstAttempt
 from router_service.core.commands import Step
 from router_service.core.counters import RouterCounters
 from router_service.core.events import RunsCompleted, RunsRefused
-from router_service.core.life import Earlier
 from router_service.core.lifecycle.cancellation import EarlyEnds
 from router_service.core.lifecycle.feature import Features
 from router_service.core.lifecycle.intake import RoutingIntake
 from router_service.core.limits.capacity import ReportedCapacity
 from router_service.core.replicas.backends import RoutedBackend
 from router_service.core.replicas.replica import RoutedReplica
+from router_service.core.run_states import Earlier
 from router_service.core.runs import RouterRun, Sent
 from slotmesh.calls.payload_block import PayloadBlock
 from slotmesh.errors import Executed, Failure, Reason

@@ -18,11 +18,11 @@ from math import inf
 from router_service.core import failures
 from router_service.core.commands import Step
 from router_service.core.events import CallerLeft, CallsCancelled, SessionDisconnected
-from router_service.core.life import RunEvent, RunState
 from router_service.core.lifecycle.feature import Features
 from router_service.core.lifecycle.intake import RoutingIntake
 from router_service.core.limits.capacity import KnownReplica
 from router_service.core.routing.waiting_causes import why, why_not_load
+from router_service.core.run_states import RunEvent, RunState
 from router_service.core.runs import Caller, RouterRun, Sent
 from slotmesh.calls.id_ranges import Range, merged
 from slotmesh.errors import Failure

@@ -15,7 +15,6 @@ from typing import Final
 
 from router_service.core import failures
 from router_service.core.commands import ReportLoad, Step
-from router_service.core.life import QUEUED, Earlier, RunEvent, RunState
 from router_service.core.lifecycle.outcomes import CallerOutcomes
 from router_service.core.lifecycle.sender import Sender
 from router_service.core.limits.admission import Account
@@ -25,6 +24,7 @@ from router_service.core.replicas.replica import RoutedReplica
 from router_service.core.routing.endpoints import Partition, RoutedEndpoint, named_backend_problem
 from router_service.core.routing.topology import Topology
 from router_service.core.routing.waiting_causes import why_not_load, why_unavailable
+from router_service.core.run_states import QUEUED, Earlier, RunEvent, RunState
 from router_service.core.runs import RouterRun
 from router_service.core.sampling import Chance
 from slotmesh.calls.deadline_heap import DeadlineHeap

@@ -24,10 +24,10 @@ from router_service.core.commands import (
     Step,
 )
 from router_service.core.counters import RouterCounters
-from router_service.core.life import ARRIVING, LAST_OUTCOME, NEW, Earlier, RunEvent
 from router_service.core.lifecycle.feature import Features
 from router_service.core.limits.capacity import KnownReplica
 from router_service.core.replicas.replica import RoutedReplica
+from router_service.core.run_states import ARRIVING, LAST_OUTCOME, NEW, Earlier, RunEvent
 from router_service.core.runs import RouterRun, Sent
 from slotmesh.calls.id_ranges import joined
 from slotmesh.calls.payload_block import PayloadBlock, nbytes_of

@@ -14,12 +14,12 @@ from collections.abc import Sequence
 from router_service.core import balancers
 from router_service.core.commands import Flush, Step
 from router_service.core.events import BrakeChanged
-from router_service.core.life import ALL_SENT
 from router_service.core.limits.capacity import slice_calls
 from router_service.core.replicas.backends import RoutedBackend
 from router_service.core.replicas.replica import RoutedReplica
 from router_service.core.routing.endpoints import Partition
 from router_service.core.routing.topology import Topology
+from router_service.core.run_states import ALL_SENT
 from router_service.core.runs import RouterRun, Sent
 
 KEYED_TURN_CALLS = 256

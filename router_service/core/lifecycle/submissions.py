@@ -21,11 +21,11 @@ from router_service.core.events import (
     CallsSubmitted,
     ResultsRequested,
 )
-from router_service.core.life import Earlier
 from router_service.core.lifecycle.feature import Features
 from router_service.core.lifecycle.intake import RoutingIntake
 from router_service.core.replicas.replica import RoutedReplica
 from router_service.core.routing.endpoints import Partition, RoutedEndpoint
+from router_service.core.run_states import Earlier
 from router_service.core.runs import Caller, RouterRun
 from router_service.core.tenants import TenantBook
 from slotmesh.calls.trace_context import Traces, traces_of_calls

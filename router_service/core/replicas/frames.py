@@ -16,9 +16,9 @@ from math import inf
 from typing import NamedTuple, cast
 
 from router_service.core.calls import NO_CALLS, FirstAttempt, KeyOrder, PartitionColumn, RouterCallOptions
-from router_service.core.life import NO_EARLIER
 from router_service.core.replicas.replica import RoutedReplica
 from router_service.core.rosters import SessionConnection
+from router_service.core.run_states import NO_EARLIER
 from router_service.core.runs import RouterRun, Sent
 from slotmesh.calls.id_ranges import joined
 from slotmesh.calls.payload_block import concatenated, nbytes_of

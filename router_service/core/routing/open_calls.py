@@ -18,10 +18,10 @@ from itertools import islice
 from typing import Final
 
 from router_service.core.calls import Dispatch
-from router_service.core.life import Earlier, RunState
 from router_service.core.routing.endpoints import Partition
 from router_service.core.routing.topology import Topology
 from router_service.core.routing.waiting_causes import why
+from router_service.core.run_states import Earlier, RunState
 from router_service.core.runs import ABANDONED, ANSWERED, Caller, RouterRun, Sent
 from slotmesh.calls.partitions import partition_of
 from slotmesh.calls.payload_block import nbytes_of

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from router_service.core.events import CallsSubmitted, RunsCompleted
-from router_service.core.life import ROWS, RUN_LIFE, RunEvent, RunState
+from router_service.core.run_states import ROWS, RUN_LIFE, RunEvent, RunState
 from router_service.core.runs import RouterRun
 from slotmesh.errors import Reason
 from tests.unit.router.shell.test_dispatcher import Shell
