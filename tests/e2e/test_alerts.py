@@ -29,9 +29,11 @@ PROMTOOL_TRIES: Final = frozenset(
     {
         *("SlotmeshCertificateEndsSoon", "SlotmeshHttpsCertificateEndsSoon"),
         *("SlotmeshIngressHasNoRoutes", "SlotmeshStateCannotBeWritten", "SlotmeshStateIsOlder"),
+        *("SlotmeshStandbyIsMissing", "SlotmeshRoutersAreMissing", "SlotmeshReplicaIsSuspect"),
     }
 )
-"""This mesh talks plain text, its ingress finds the controller, and its state is in memory."""
+"""This mesh talks plain text, its ingress finds the controller, its state is in memory, its controller is the only one
+and starts all replicas; and routers are missing only in comparison with half an hour ago."""
 ALERTS: Final = frozenset(alert_expressions(RULES)) - PROMTOOL_TRIES
 FIRE_S: Final = 120.0
 """A backstop: each is true a few scrapes after its cause."""
