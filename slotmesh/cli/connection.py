@@ -18,7 +18,7 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_status import rpc_status
 
-from slotmesh.cli.console import CommandFailed
+from slotmesh.cli.console import CommandFailed, Looks
 from slotmesh.cli.credentials import dialer
 from slotmesh.cli.snapshot import ControllerStatus
 from slotmesh.errors import Reason
@@ -179,8 +179,7 @@ async def leader_among(addresses: Sequence[str]) -> str:
     """The address of the controller that leads. Raises CommandFailed where none does."""
     if len(addresses) == 1:
         return addresses[0]
-    deadline = asyncio.get_running_loop().time() + LEADS_WITHIN_S
-    while True:
+    async for is_late in Looks(_ASK_EVERY_S, LEADS_WITHIN_S):
         answers = await asyncio.gather(*(_ask(address) for address in addresses), return_exceptions=True)
         for answer in answers:
             if isinstance(answer, ControllerStatus) and answer.leads:
@@ -192,9 +191,9 @@ async def leader_among(addresses: Sequence[str]) -> str:
             raise NoController(addresses)
         if len(failures) == len(addresses):
             raise CommandFailed("\n".join(failures))
-        if asyncio.get_running_loop().time() >= deadline:
+        if is_late:
             raise _no_leader(addresses, [it for it in answers if isinstance(it, ControllerStatus)], failures)
-        await asyncio.sleep(_ASK_EVERY_S)
+    raise AssertionError("the last look returns or raises")
 
 
 def _no_leader(

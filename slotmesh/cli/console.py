@@ -16,6 +16,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mappin
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from enum import StrEnum
+from math import inf
 from typing import Annotated, Any, Final, TextIO, TypeAlias, TypeVar
 
 import typer
@@ -171,12 +172,45 @@ def complete(work: Coroutine[Any, Any, ResultT]) -> ResultT:
     """Runs a command's work on a fresh event loop. Its failure becomes words on stderr and an exit status."""
     try:
         return asyncio.run(work)
+    except KeyboardInterrupt:
+        raise typer.Exit(INTERRUPTED) from None
     except CommandFailed as failure:
         say(asyncio.run(failure.explained()), err=True)
         raise typer.Exit(failure.exit_code) from failure
     except SlotmeshError as failure:
         say(failure, err=True)
         raise typer.Exit(FAILED) from failure
+
+
+class Looks:
+    """Looks that a command takes at the mesh, one after another: each is whether the time for them is over."""
+
+    def __init__(self, every_s: float, within_s: float | None) -> None:
+        """`within_s` None: without a limit."""
+        self._loop = asyncio.get_running_loop()
+        self._deadline = inf if within_s is None else self._loop.time() + within_s
+        self._every_s = every_s
+        self._is_first = True
+
+    def __aiter__(self) -> Looks:
+        return self
+
+    async def __anext__(self) -> bool:
+        if not self._is_first:
+            await asyncio.sleep(self._every_s)
+        self._is_first = False
+        return self._loop.time() >= self._deadline
+
+
+def is_interactive() -> bool:
+    """Whether a person can be asked, and waits for what follows."""
+    return sys.stdin.isatty() and sys.stderr.isatty()
+
+
+def confirm(question: str, *, yes: bool) -> None:
+    """Asks before a change, on a terminal. The command ends unless the answer is yes, or `yes` was given."""
+    if is_interactive() and not yes:
+        typer.confirm(question, abort=True, err=True)
 
 
 _PIPED_WIDTH: Final = 200

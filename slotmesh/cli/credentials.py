@@ -14,18 +14,17 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cached_property, wraps
 from pathlib import Path
-from typing import Annotated, Any, Final, ParamSpec, TypeVar, get_type_hints
+from typing import Annotated, Any, Final, ParamSpec, get_type_hints
 
 import typer
 
-from slotmesh.cli.console import WRONG_INPUT, CommandFailed
+from slotmesh.cli.console import WRONG_INPUT, CommandFailed, complete
 from slotmesh.client.tls import Tls, dialer_of
 from slotmesh.runtime.channels import PLAIN_TEXT, Dialer, Token
 from slotmesh.security.secret_files import FileGuard, UnusableFile, read_guarded
 from slotmesh.security.tls_paths import chosen_paths
 
 P = ParamSpec("P")
-ReturnT = TypeVar("ReturnT")
 
 TOKEN: Final = "SLOTMESH_TOKEN"  # noqa: S105 - the name of a variable
 _PEOPLE: Final = ("operator", "viewer", "client")
@@ -123,8 +122,8 @@ def dialer() -> Dialer:
     return PLAIN_TEXT if given is None else given.dialer
 
 
-def connects(command: Callable[P, ReturnT]) -> Callable[P, ReturnT]:
-    """The same command, with flags for certificates and tokens."""
+def connects(command: Callable[P, Any]) -> Callable[P, Any]:
+    """The same command with flags for certificates and tokens, run until it is complete."""
     hints = get_type_hints(command, include_extras=True)
     signature = inspect.signature(command)
     own = [each.replace(annotation=hints[name]) for name, each in signature.parameters.items()]
@@ -132,11 +131,12 @@ def connects(command: Callable[P, ReturnT]) -> Callable[P, ReturnT]:
     added = [inspect.Parameter(name, kind, default=None, annotation=each) for name, each in _FLAGS.items()]
 
     @wraps(command)
-    def with_credentials(*args: Any, **given: Any) -> ReturnT:
+    def with_credentials(*args: Any, **given: Any) -> Any:
         shown = Credentials(**{name: given.pop(name) for name in _FLAGS})
         before = _CREDENTIALS.set(shown)
         try:
-            return command(*args, **given)
+            done: Any = command(*args, **given)
+            return complete(done) if inspect.iscoroutine(done) else done
         finally:
             _CREDENTIALS.reset(before)
 

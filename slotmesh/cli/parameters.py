@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Collection
 from datetime import timedelta
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -50,6 +50,11 @@ def read_call_duration(value: str | timedelta) -> timedelta:
         return parse_duration(value) if isinstance(value, str) else value
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
+
+
+def duration(words: str, *, zero: bool = False, **shown: Any) -> Any:
+    """An option that takes a duration: more than 0, unless `zero` is one, too."""
+    return typer.Option(parser=read_call_duration if zero else read_duration, metavar="DURATION", help=words, **shown)
 
 
 ControllerAddress = Annotated[
@@ -141,6 +146,15 @@ def configured_subject(text: str) -> str:
         way_out = f"say which it is: {BACKEND}/{name or text} or {ENDPOINT}/{name or text}"
     raise typer.BadParameter(f"takes {BACKEND}/NAME, {ENDPOINT}/NAME or {ROUTE}/PATH, is {text}; {way_out}")
 
+
+EndpointName = Annotated[str, typer.Argument(parser=name_of(ENDPOINT), metavar="ENDPOINT", help="The endpoint's name.")]
+BackendName = Annotated[str, typer.Argument(parser=name_of(BACKEND), metavar="BACKEND", help="The backend's name.")]
+ReplicaIds = Annotated[
+    list[str],
+    typer.Argument(
+        parser=name_of(REPLICA), metavar="REPLICA", help="The id of a replica, as `replica/ID`; more than one, too."
+    ),
+]
 
 NONE: Final = b"[]"
 """A call without arguments."""

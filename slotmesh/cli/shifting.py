@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,10 +10,10 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from slotmesh.cli.console import NOT_IN_TIME, WRONG_INPUT, CommandFailed, ProgressBar
+from slotmesh.cli.console import NOT_IN_TIME, WRONG_INPUT, CommandFailed, Looks, ProgressBar
 from slotmesh.cli.documents import local_time, message_document, word_of
 from slotmesh.cli.operator import Operator
-from slotmesh.cli.parameters import read_duration
+from slotmesh.cli.parameters import duration
 from slotmesh.cli.snapshot import is_under_way, is_waiting
 from slotmesh.names import did_you_mean
 from slotmesh.spec.model import InvalidSpec, SpecViolation, TrafficPolicy
@@ -175,10 +174,7 @@ ShiftTo = Annotated[
 ShiftStep = Annotated[
     float | None, typer.Option(metavar="SHARE", help="By how much weights change in a step.", show_default="0.1")
 ]
-ShiftEvery = Annotated[
-    timedelta | None,
-    typer.Option(parser=read_duration, metavar="DURATION", show_default="30s", help="How long a step lasts at least."),
-]
+ShiftEvery = Annotated[timedelta | None, duration("How long a step lasts at least.", show_default="30s")]
 ShiftGuards = Annotated[
     list[str] | None,
     typer.Option(
@@ -228,8 +224,8 @@ class ShiftOptions:
 async def change_shift(operator: Operator, endpoint: str, options: ShiftOptions) -> int:
     """Begins or ends a shift. Returns the revision after that. Raises CommandFailed."""
     if options.to:
-        return await operator.shift_traffic(_request(endpoint, options))
-    return await operator.end_shift(endpoint, goes_back=options.goes_back)
+        return int((await operator.send(_request(endpoint, options))).revision)
+    return int((await operator.send(pb.EndShiftRequest(endpoint=endpoint, go_back=options.goes_back))).revision)
 
 
 async def follow_shift(operator: Operator, endpoint: str, patience: timedelta | None) -> pb.TrafficShift:
@@ -237,10 +233,9 @@ async def follow_shift(operator: Operator, endpoint: str, patience: timedelta | 
 
     Raises CommandFailed where it ends elsewhere, or not in time.
     """
-    loop = asyncio.get_running_loop()
-    deadline = None if patience is None else loop.time() + patience.total_seconds()
+    looks = Looks(POLL_S, None if patience is None else patience.total_seconds())
     with ProgressBar(sys.stdout) as bar:
-        while True:
+        async for is_late in looks:
             shift = await operator.shift(endpoint)
             if shift is None:
                 raise CommandFailed(f"{endpoint}: the shift is gone, with its endpoint", NOT_IN_TIME)
@@ -250,9 +245,9 @@ async def follow_shift(operator: Operator, endpoint: str, patience: timedelta | 
                 return shift
             if not is_under_way(shift):
                 raise CommandFailed(f"{endpoint}: {_phase(shift)}: {shift.reason}", NOT_IN_TIME)
-            if deadline is not None and loop.time() >= deadline:
+            if is_late:
                 raise CommandFailed(_late(shift, patience or timedelta()), NOT_IN_TIME)
-            await asyncio.sleep(POLL_S)
+    raise AssertionError("the last look returns or raises")
 
 
 def _late(shift: pb.TrafficShift, patience: timedelta) -> str:

@@ -16,10 +16,10 @@ from typing import Annotated, Final, TypeAlias
 
 import typer
 
-from slotmesh.cli.console import FAILED, NOT_IN_TIME, CommandFailed, say
+from slotmesh.cli.console import FAILED, NOT_IN_TIME, CommandFailed, Looks, is_interactive, say
 from slotmesh.cli.documents import word_of
 from slotmesh.cli.operator import Operator
-from slotmesh.cli.parameters import read_duration
+from slotmesh.cli.parameters import duration
 from slotmesh.cli.shifting import waiting_line
 from slotmesh.cli.snapshot import ENDED, Members, Snapshot, is_paused, is_waiting
 from slotmesh.cli.versions import shown_version
@@ -148,11 +148,13 @@ WaitForReady = Annotated[
         show_default="--wait on a terminal",
     ),
 ]
-Patience = Annotated[
-    timedelta,
-    typer.Option(parser=read_duration, metavar="DURATION", show_default="2m", help="How long --wait may take."),
-]
+Patience = Annotated[timedelta, duration("How long --wait may take.", show_default="2m")]
 DEFAULT_PATIENCE: Final = timedelta(minutes=2)
+
+
+def patience_of(wait: bool | None, timeout: timedelta) -> timedelta | None:
+    """How long to wait for what follows from a change; None: not at all."""
+    return timeout if (is_interactive() if wait is None else wait) else None
 
 
 async def ends_of_rollouts(operator: Operator) -> EndedRollouts:
@@ -218,19 +220,17 @@ async def wait_until_ready(
             `applied`, is what was done all the same; `ended`, what had been taken back before that; `file`, what the
             backends should be.
     """
-    loop = asyncio.get_running_loop()
-    deadline, failing_since = loop.time() + patience.total_seconds(), 0.0
+    loop, failing_since = asyncio.get_running_loop(), 0.0
     printed: list[str] = []
     routers = KnownRouters(operator)
-    while True:
+    async for is_late in Looks(POLL_S, patience.total_seconds()):
         snapshot = await operator.snapshot()
-        of_change = [it for it in snapshot.rollouts if it.backend in backends]
         if back := taken_back(snapshot, backends, ended, file):
             raise _not_ready(f"{done}, and taken back:", back, snapshot, backends)
         waiting, stopped = moving(snapshot, endpoints)
         if stopped:
             raise _not_ready(f"{done}, but traffic does not move:", stopped, snapshot, backends)
-        if failing := [it for it in of_change if it.trouble]:
+        if failing := [it for it in snapshot.rollouts if it.backend in backends and it.trouble]:
             failing_since = failing_since or loop.time()
             if loop.time() >= failing_since + FAILING_S:
                 lines = [f"{it.backend}: {it.trouble}" for it in failing]
@@ -243,14 +243,13 @@ async def wait_until_ready(
             lacking.append(f"routers: {', '.join(it.router_id for it in missing)} not attached to this controller yet")
         if not lacking:
             break
-        if loop.time() >= deadline:
+        if is_late:
             title = f"{done}, but not ready within {format_duration(patience)}:"
             raise _not_ready(title, lacking, snapshot, backends)
         for line in lacking:
             if line not in printed:
                 say(f"slotmesh: {line}", err=True)
         printed = lacking
-        await asyncio.sleep(POLL_S)
     typer.echo("slotmesh: ready", err=True)
 
 
@@ -280,13 +279,12 @@ def _state(backend: Backend, snapshot: Snapshot) -> list[str]:
 
 async def wait_until_ended(operator: Operator, replica_ids: Collection[str], patience: timedelta) -> None:
     """Waits until these replicas have ended. Raises CommandFailed where they have not in time."""
-    loop = asyncio.get_running_loop()
-    deadline = loop.time() + patience.total_seconds()
-    while remaining := [
-        it for it in (await operator.members()).replicas if it.replica_id in replica_ids and it.state not in ENDED
-    ]:
-        if loop.time() >= deadline:
+    async for is_late in Looks(POLL_S, patience.total_seconds()):
+        there = [it for it in (await operator.members()).replicas if it.replica_id in replica_ids]
+        remaining = [it for it in there if it.state not in ENDED]
+        if not remaining:
+            return
+        if is_late:
             lines = [f"draining, but not ended within {format_duration(patience)}:"]
             lines += [f"{it.replica_id} {word_of(it, 'state').lower()}" for it in remaining]
             raise CommandFailed("\n  ".join(lines), NOT_IN_TIME)
-        await asyncio.sleep(POLL_S)

@@ -201,7 +201,7 @@ async def test_no_span_has_a_secret(tmp_path: Path, tracer: TracerProvider) -> N
             async with Operator.at(mesh.controller_address) as operator:
                 members = await operator.members()
                 wanted = pb.WatchEventsRequest(from_oldest=True, until_newest=True)
-                events = [str(event) async for event in operator.events(wanted)]
+                events = [str(event) async for event in operator.stream(wanted)]
             addresses = [
                 *(it.metrics_address for it in members.routers),
                 *(it.metrics_address for it in members.replicas),

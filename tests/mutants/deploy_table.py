@@ -183,7 +183,7 @@ DEPLOY: Final = (
     mutant(
         "a command whose reply is lost does not ask again",
         _CLI,
-        "            if not (first.knows_request_ids and is_lost(error) and await connection.reconnect()):",
+        "            if not (first.knows_request_ids and is_lost(error) and await self.reconnect()):",
         "            if True:",
         _LOST,
     ),
@@ -197,9 +197,9 @@ DEPLOY: Final = (
     mutant(
         "a repeated request of a command has another id",
         _CLI,
-        "                raise\n        return await getattr(self._current(), rpc)(request, **terms)",
+        "                raise\n        return await self.call(request, **terms)",
         "                raise\n        request.request_id = new_id()\n"
-        "        return await getattr(self._current(), rpc)(request, **terms)",
+        "        return await self.call(request, **terms)",
         _LOST,
     ),
 )

@@ -66,8 +66,8 @@ STORE_OWNERS: Final = (
     mutant(
         "what a file has changed is not listed where its reply was lost",
         "slotmesh/cli",
-        "printable_change(planned).write(",
-        "printable_change(applied).write(",
+        "applied.revision\n        print_change(planned, ",
+        "applied.revision\n        print_change(applied, ",
         _LOST,
     ),
     mutant(

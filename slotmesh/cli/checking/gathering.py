@@ -15,7 +15,7 @@ from slotmesh.cli.checking.asking import ask_all, own_tls
 from slotmesh.cli.checking.asking_ingresses import ask_ingresses
 from slotmesh.cli.checking.losses import ASK_WITHIN_S, lost_members, still_lost
 from slotmesh.cli.checking.seen import AnnouncedAddress, IngressUrl, SeenMesh
-from slotmesh.cli.console import CommandFailed
+from slotmesh.cli.console import CommandFailed, Looks
 from slotmesh.cli.figures.rates import report_age_s
 from slotmesh.cli.operator import Operator
 from slotmesh.cli.snapshot import ENDED, Members, Snapshot
@@ -105,12 +105,12 @@ async def _settled(
     operator: Operator, snapshot: Snapshot
 ) -> tuple[Snapshot, frozenset[str], dict[str, tuple[str, ...]]]:
     """The newest snapshot, routers that are behind all the while, and links that are lacking all the while."""
-    deadline = asyncio.get_running_loop().time() + SETTLES_WITHIN_S
     lagging, lacking = _lagging(snapshot.members), _lacking(snapshot.members)
-    while (lagging or lacking) and asyncio.get_running_loop().time() < deadline:
-        await asyncio.sleep(_LOOK_EVERY_S)
-        snapshot = await operator.snapshot()
+    async for is_last in Looks(_LOOK_EVERY_S, SETTLES_WITHIN_S):
         lagging, lacking = lagging & _lagging(snapshot.members), lacking & _lacking(snapshot.members)
+        if is_last or not (lagging or lacking):
+            break
+        snapshot = await operator.snapshot()
     unlinked: dict[str, tuple[str, ...]] = {}
     for router_id, replica_id in sorted(lacking):
         unlinked[router_id] = (*unlinked.get(router_id, ()), replica_id)

@@ -39,7 +39,7 @@ async def lost_members(operator: Operator) -> dict[str, LostMember]:
     wanted = pb.WatchEventsRequest(kinds=kinds, from_oldest=True, until_newest=True)
     newest: deque[pb.WatchEventsResponse] = deque(maxlen=MAX_LOST)
     try:
-        async with asyncio.timeout(ASK_WITHIN_S), aclosing(operator.events(wanted)) as past:
+        async with asyncio.timeout(ASK_WITHIN_S), aclosing(operator.stream(wanted)) as past:
             async for event in past:
                 newest.append(event)
     except (CommandFailed, SlotmeshError, TimeoutError):

@@ -3,28 +3,30 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Final
 
 import typer
 
-from slotmesh.cli.console import WRONG_INPUT, CommandFailed, Output, OutputForm, complete, say
+from slotmesh.cli.console import WRONG_INPUT, CommandFailed, Output, OutputForm, confirm, say
 from slotmesh.cli.operator import Operator
 from slotmesh.cli.parameters import CONTROLLER, ControllerAddress, DryRun, Yes
 from slotmesh.cli.versions import times_for
-from slotmesh.cli.view.changes import code_changes, code_lines, conflicts, consequences, difference, printable_change
+from slotmesh.cli.view.changes import code_changes, code_lines, conflicts, difference, print_change
 from slotmesh.cli.waiting import (
     DEFAULT_PATIENCE,
+    EndedRollouts,
     Patience,
     WaitForReady,
     after_change,
     ends_of_rollouts,
+    patience_of,
     wait_until_ready,
 )
 from slotmesh.spec.document import load_mesh, parse_mesh
 from slotmesh.spec.model import InvalidSpec, Mesh
+from slotmesh.v1 import controller_service_pb2 as pb
 
 CODE_ON_HOLD: Final = (
     "slotmesh: warning: the controller is on hold: this stores the code of {backends} as it is in the folder now, and"
@@ -32,7 +34,7 @@ CODE_ON_HOLD: Final = (
 )
 
 
-def apply(
+async def apply(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="The mesh, as YAML; `-` reads it from stdin.")],
     prune: Annotated[
         bool, typer.Option("--prune", help="Delete the backends and endpoints that the file lacks.")
@@ -63,45 +65,9 @@ def apply(
         endpoints:
           digits: {traffic: {digits-v1: 1.0}}
     """
-    is_terminal = sys.stdin.isatty() and sys.stderr.isatty()
-    waits = is_terminal if wait is None else wait
-    terms = ApplyTerms(
-        prune=prune,
-        dry_run=dry_run,
-        force=force,
-        asks=is_terminal and not yes,
-        patience=timeout if waits else None,
-        output=output,
-    )
-    complete(_apply(file, terms, address))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ApplyTerms:
-    """How a file is applied."""
-
-    prune: bool
-    dry_run: bool
-    force: bool
-    asks: bool
-    """Before anything changes."""
-    patience: timedelta | None
-    """How long the mesh may take to get ready; None: it is not waited for."""
-    output: OutputForm
-
-
-async def _apply(file: Path, terms: ApplyTerms, address: str) -> None:
-    mesh = _read(file)
-    if terms.prune and not mesh.backends and not mesh.endpoints:
-        raise CommandFailed(
-            f"{file}: names no backend and no endpoint, so --prune would delete the whole mesh; nothing was applied."
-            " To do that, name the endpoints and backends: `slotmesh delete $(slotmesh get -o name)`",
-            WRONG_INPUT,
-        )
-    if mesh == Mesh():
-        say(f"slotmesh: {file}: names no backend, endpoint or route: it changes nothing", err=True)
+    mesh, patience = _read(file, prune=prune), patience_of(wait, timeout)
     async with Operator.at(address) as operator:
-        planned = await operator.apply_file(mesh, prune=terms.prune, force=terms.force, dry_run=True)
+        planned = await operator.apply_file(mesh, prune=prune, force=force, dry_run=True)
         for line in (*difference(planned, await times_for(operator, planned)), *conflicts(planned)):
             say(line, err=True)
         for line in code_lines(planned):
@@ -113,47 +79,54 @@ async def _apply(file: Path, terms: ApplyTerms, address: str) -> None:
             )
         if operator.connection.is_on_hold and (named := code_changes(planned)):
             say(CODE_ON_HOLD.format(backends=", ".join(named)), err=True)
-        if terms.dry_run:
-            printable_change(planned, is_planned=True).write(terms.output)
-            for line in consequences(planned, is_planned=True):
-                say(f"slotmesh: {line}", err=True)
+        if dry_run:
+            print_change(planned, output, is_planned=True)
             return
-        is_change = bool(planned.created or planned.updated or planned.deleted)
-        if is_change and terms.asks:
-            typer.confirm("apply this?", abort=True, err=True)
-        ended = await ends_of_rollouts(operator) if terms.patience is not None else {}
+        if _changes(planned):
+            confirm("apply this?", yes=yes)
+        ended = await ends_of_rollouts(operator) if patience is not None else {}
         # Applies exactly the changes shown above: any change in between is a REVISION_CONFLICT.
-        applied = await operator.apply_file(
-            mesh, prune=terms.prune, force=terms.force, expected_revision=planned.revision
-        )
+        applied = await operator.apply_file(mesh, prune=prune, force=force, expected_revision=planned.revision)
         # After a lost reply the lists of a long one are not known any more. They are what was planned.
         planned.revision = applied.revision
-        printable_change(planned).write(terms.output)
-        for line in consequences(planned):
-            say(f"slotmesh: {line}", err=True)
-        if terms.patience is not None:
-            backends, patience = {it.name for it in mesh.backends}, terms.patience
-            done = "applied" if is_change else "applied before"
-            with after_change(operator, f"{done}, revision {applied.revision}", "slotmesh status", patience):
-                await wait_until_ready(
-                    operator,
-                    backends,
-                    applied.revision,
-                    patience,
-                    done=done,
-                    ended=ended,
-                    file=mesh.backends,
-                    endpoints=[it.endpoint for it in planned.waits],
-                )
-            return
-    if mesh.backends:
-        typer.echo(f"slotmesh: replicas come and go now; how they do:  slotmesh status --address {address}", err=True)
+        print_change(planned, output)
+        if patience is not None:
+            await _wait(operator, mesh, planned, ended, patience)
+        elif mesh.backends:
+            typer.echo(
+                f"slotmesh: replicas come and go now; how they do:  slotmesh status --address {address}", err=True
+            )
 
 
-def _read(file: Path) -> Mesh:
+def _changes(planned: pb.ApplyMeshResponse) -> bool:
+    return bool(planned.created or planned.updated or planned.deleted)
+
+
+async def _wait(
+    operator: Operator, mesh: Mesh, applied: pb.ApplyMeshResponse, ended: EndedRollouts, patience: timedelta
+) -> None:
+    backends, revision = {it.name for it in mesh.backends}, applied.revision
+    done = "applied" if _changes(applied) else "applied before"
+    endpoints = [it.endpoint for it in applied.waits]
+    with after_change(operator, f"{done}, revision {revision}", "slotmesh status", patience):
+        await wait_until_ready(
+            operator, backends, revision, patience, done=done, ended=ended, file=mesh.backends, endpoints=endpoints
+        )
+
+
+def _read(file: Path, *, prune: bool) -> Mesh:
     try:
-        return parse_mesh(sys.stdin.buffer.read()) if str(file) == "-" else load_mesh(file)
+        mesh = parse_mesh(sys.stdin.buffer.read()) if str(file) == "-" else load_mesh(file)
     except InvalidSpec as invalid:
         count = len(invalid.violations)
         lines = [f"{file}: {count} {'error' if count == 1 else 'errors'}, nothing was applied"]
         raise CommandFailed("\n  ".join(lines + str(invalid).splitlines()), WRONG_INPUT) from invalid
+    if prune and not mesh.backends and not mesh.endpoints:
+        raise CommandFailed(
+            f"{file}: names no backend and no endpoint, so --prune would delete the whole mesh; nothing was applied."
+            " To do that, name the endpoints and backends: `slotmesh delete $(slotmesh get -o name)`",
+            WRONG_INPUT,
+        )
+    if mesh == Mesh():
+        say(f"slotmesh: {file}: names no backend, endpoint or route: it changes nothing", err=True)
+    return mesh

@@ -19,18 +19,16 @@ from typing import Annotated, Any, Final
 import typer
 
 from slotmesh.cli.connection import Peer
-from slotmesh.cli.console import FAILED, WRONG_INPUT, OutputForm, complete, say
+from slotmesh.cli.console import FAILED, WRONG_INPUT, CommandFailed, OutputForm, say
 from slotmesh.cli.credentials import credentials
 from slotmesh.cli.latencies import CallTally
 from slotmesh.cli.parameters import (
-    ENDPOINT,
     ROUTER_ADDRESS,
     BadJson,
+    EndpointName,
     RouterAddress,
-    name_of,
+    duration,
     read_arguments,
-    read_call_duration,
-    read_duration,
 )
 from slotmesh.client.mesh import connect
 from slotmesh.codec import JSON
@@ -201,16 +199,9 @@ def comparison_lines(now: Mapping[str, Any], before: object) -> Iterator[str]:
         yield f"{'failed':<12} {failed[0]:>12,} → {failed[1]:>12,}"
 
 
-Span = Annotated[timedelta, typer.Option(parser=read_duration, metavar="DURATION", help="How long calls are counted.")]
-WarmUp = Annotated[
-    timedelta,
-    typer.Option(parser=read_call_duration, metavar="DURATION", help="How long calls are made before, uncounted."),
-]
-Timeout = Annotated[
-    timedelta,
-    typer.Option(parser=read_duration, metavar="DURATION", help="What each call may take; then it has failed."),
-]
-
+Span = Annotated[timedelta, duration("How long calls are counted.")]
+WarmUp = Annotated[timedelta, duration("How long calls are made before, uncounted.", zero=True)]
+Timeout = Annotated[timedelta, duration("What each call may take; then it has failed.")]
 Callers = Annotated[
     int, typer.Option(min=1, max=MAX_IN_FLIGHT, help="Callers: without --rate, as many calls are under way.")
 ]
@@ -230,8 +221,8 @@ CallArguments = Annotated[
 ]
 
 
-def bench(
-    endpoint: Annotated[str, typer.Argument(parser=name_of(ENDPOINT), metavar="ENDPOINT", help="The endpoint's name.")],
+async def bench(
+    endpoint: EndpointName,
     method: Annotated[str, typer.Argument(metavar="METHOD", help="The handler's method.")],
     arguments: CallArguments = "[]",
     *,
@@ -278,7 +269,7 @@ def bench(
         "ordered": ordered,
         "duration_s": duration.total_seconds(),
     }
-    run = complete(_bench(address, settings, given, warm_up.total_seconds(), timeout))
+    run = await _bench(address, settings, given, warm_up.total_seconds(), timeout)
     document = result_document(run, settings)
     if output is OutputForm.JSON:
         typer.echo(json.dumps(document, indent=2))
@@ -297,8 +288,7 @@ def _print_comparison(now: dict[str, Any], before: object, path: Path, *, err: b
         for line in comparison_lines(now, before):
             say(line, err=err)
     except NotComparable as error:
-        typer.echo(f"{path} {error}", err=True)
-        raise typer.Exit(WRONG_INPUT) from None
+        raise CommandFailed(f"{path} {error}", WRONG_INPUT) from None
 
 
 async def _bench(
@@ -331,8 +321,7 @@ def _read(arguments: str) -> list[Any] | dict[str, Any]:
     try:
         given: list[Any] | dict[str, Any] = json.loads(read_arguments(arguments))
     except BadJson as error:
-        say(error, err=True)
-        raise typer.Exit(WRONG_INPUT) from error
+        raise CommandFailed(str(error), WRONG_INPUT) from error
     return given
 
 
@@ -343,11 +332,10 @@ def _read_earlier(path: Path | None) -> object:
     try:
         return json.loads(path.read_text("utf-8"))
     except OSError as error:
-        typer.echo(f"{path}: {error.strerror}", err=True)
-        raise typer.Exit(WRONG_INPUT) from error
+        raise CommandFailed(f"{path}: {error.strerror}", WRONG_INPUT) from error
     except ValueError as error:
-        typer.echo(f"{path}: is no result of a bench: name a file that --save has written", err=True)
-        raise typer.Exit(WRONG_INPUT) from error
+        message = f"{path}: is no result of a bench: name a file that --save has written"
+        raise CommandFailed(message, WRONG_INPUT) from error
 
 
 def _check_writable(path: Path) -> None:
@@ -355,5 +343,5 @@ def _check_writable(path: Path) -> None:
     try:
         path.open("a").close()
     except OSError as error:
-        typer.echo(f"--save {path}: {error.strerror}: name a file in a folder that can be written to", err=True)
-        raise typer.Exit(WRONG_INPUT) from error
+        message = f"--save {path}: {error.strerror}: name a file in a folder that can be written to"
+        raise CommandFailed(message, WRONG_INPUT) from error

@@ -4,26 +4,24 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Iterable
 from datetime import timedelta
-from functools import partial
 from typing import Annotated, Any, Final, Unpack
 
 import typer
 
 from slotmesh.calls.call_options import OptionChanges
 from slotmesh.cli.connection import Peer
-from slotmesh.cli.console import FAILED, WRONG_INPUT, CommandFailed, complete, say
+from slotmesh.cli.console import FAILED, WRONG_INPUT, CommandFailed, say
 from slotmesh.cli.latencies import CallTally
 from slotmesh.cli.parameters import (
-    ENDPOINT,
     NONE,
     ROUTER_ADDRESS,
     BadJson,
+    EndpointName,
     RouterAddress,
-    name_of,
+    duration,
     read_arguments,
-    read_call_duration,
 )
 from slotmesh.client.calls.options import BadOption, ViewOptions, check_ordering_key
 from slotmesh.codec import JSON
@@ -100,13 +98,10 @@ async def _write_one(caller: UnaryCaller, *, streams: bool) -> None:
 
 Slo = Annotated[
     timedelta | None,
-    typer.Option(
-        parser=read_call_duration,
-        metavar="DURATION",
-        help="When the call should be answered, as 250ms: orders it among the calls that wait, and drops nothing.",
+    duration(
+        "When the call should be answered, as 250ms: orders it among the calls that wait, and drops nothing.", zero=True
     ),
 ]
-
 GivenArguments = Annotated[
     str | None,
     typer.Argument(
@@ -115,10 +110,7 @@ GivenArguments = Annotated[
         show_default=False,
     ),
 ]
-CallTimeout = Annotated[
-    timedelta | None,
-    typer.Option(parser=read_call_duration, metavar="DURATION", help="What the call may take in all, as 250ms or 30s."),
-]
+CallTimeout = Annotated[timedelta | None, duration("What the call may take in all, as 250ms or 30s.", zero=True)]
 GivenMetadata = Annotated[
     list[str] | None,
     typer.Option(metavar="KEY=VALUE", help="Handed to the handler. Repeat it for more.", show_default=False),
@@ -148,8 +140,8 @@ OnBehalfOf = Annotated[
 ]
 
 
-def call(
-    endpoint: Annotated[str, typer.Argument(parser=name_of(ENDPOINT), metavar="ENDPOINT", help="The endpoint's name.")],
+async def call(
+    endpoint: EndpointName,
     method: Annotated[
         str, typer.Argument(metavar="METHOD", help="The handler's method; `__call__` for a handler that is a function.")
     ],
@@ -183,8 +175,7 @@ def call(
         slotmesh call writer tokens '["once upon"]' --stream
         slotmesh call digits classify '[[0, 12, 16, 3]]' --repeat 100 --metadata trace=1 --tenant ada
     """
-    view = partial(
-        _view,
+    view = _view(
         ordering_key,
         timeout=timeout,
         slo=slo,
@@ -194,10 +185,10 @@ def call(
         idempotent=idempotent,
         metadata=read_metadata(metadata or ()),
     )
-    try:
-        tally = complete(_call(endpoint, method, view, arguments, address, stream, repeat))
-    except KeyboardInterrupt:
-        raise typer.Exit(130) from None
+    payload, peer = _read(arguments), Peer("router", address)
+    async with peer.connect() as channel:
+        caller = UnaryCaller(peer, channel, endpoint, method, view, payload)
+        tally = await call_again_and_again(caller, repeat, streams=stream)
     if tally.failed:
         raise typer.Exit(FAILED)
 
@@ -222,23 +213,6 @@ def _view(ordering_key: str | None, **changes: Unpack[OptionChanges]) -> ViewOpt
         return ViewOptions(ordering_key=ordering_key or "").changed(**changes)
     except BadOption as error:
         raise CommandFailed(str(error), WRONG_INPUT) from error
-
-
-async def _call(
-    endpoint: str,
-    method: str,
-    view: Callable[[], ViewOptions],
-    arguments: str | None,
-    address: str,
-    streams: bool,
-    times: int,
-) -> CallTally:
-    options = view()
-    payload = _read(arguments)
-    peer = Peer("router", address)
-    async with peer.connect() as channel:
-        caller = UnaryCaller(peer, channel, endpoint, method, options, payload)
-        return await call_again_and_again(caller, times, streams=streams)
 
 
 def _read(arguments: str | None) -> bytes:

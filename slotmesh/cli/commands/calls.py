@@ -22,7 +22,6 @@ from slotmesh.cli.console import (
     OutputForm,
     Printable,
     TableColumns,
-    complete,
     console_of,
     say,
     table_of,
@@ -169,7 +168,7 @@ Keys = Annotated[
 ]
 
 
-def calls(
+async def calls(
     endpoint: Annotated[
         str,
         typer.Argument(
@@ -221,7 +220,8 @@ def calls(
     request = pb.ListCallsRequest(
         endpoint=endpoint, states=states, tenant=tenant, ordering_key=key, limit=limit, show_keys=keys
     )
-    listed = complete(_listed(request, router, address, limit))
+    routers = [router] if router else await _routers(address)
+    listed = await list_calls(request, routers, limit=limit)
     replicas = dict.fromkeys(f"{REPLICA}/{each.call.replica_id}" for each in listed.calls if each.call.replica_id)
     Printable(table=partial(print_calls, listed), document=listed.document, names=lambda: replicas).write(output)
     for silent, why in listed.silent.items():
@@ -230,14 +230,11 @@ def calls(
         raise typer.Exit(FAILED)
 
 
-async def _listed(request: pb.ListCallsRequest, router: str, controller: str, limit: int) -> ListedCalls:
-    if router:
-        return await list_calls(request, [router], limit=limit)
+async def _routers(controller: str) -> list[str]:
     async with Operator.at(controller) as operator:
-        routers = await operator.router_addresses()
-    if not routers:
-        raise CommandFailed(f"the controller at {controller} knows no router")
-    return await list_calls(request, routers, limit=limit)
+        if routers := await operator.router_addresses():
+            return routers
+    raise CommandFailed(f"the controller at {controller} knows no router")
 
 
 def print_calls(listed: ListedCalls, out: TextIO) -> None:

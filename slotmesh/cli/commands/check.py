@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -18,8 +17,8 @@ from slotmesh.cli.checking import servers, work
 from slotmesh.cli.checking.gathering import look_at
 from slotmesh.cli.checking.hosts import without_host as losses_without
 from slotmesh.cli.checking.seen import IngressUrl, MeshFinding, Section, SeenMesh, Severity
-from slotmesh.cli.console import UNWELL, WRONG_INPUT, CommandFailed, Output, OutputForm, Printable, complete, console_of
-from slotmesh.cli.parameters import CONTROLLER, ControllerAddress, read_address, read_duration
+from slotmesh.cli.console import UNWELL, WRONG_INPUT, CommandFailed, Looks, Output, OutputForm, Printable, console_of
+from slotmesh.cli.parameters import CONTROLLER, ControllerAddress, duration, read_address
 from slotmesh.errors import SlotmeshError
 
 _ASKS_CONTROLLER: Final = re.compile(
@@ -134,29 +133,18 @@ def _ingress(text: str) -> IngressUrl:
 
 Patience = Annotated[
     timedelta | None,
-    typer.Option(
-        "--wait",
-        parser=read_duration,
-        metavar="DURATION",
-        show_default=False,
-        help="Repeat the check until nothing is wrong, at most this long, as 1m after an upgrade.",
-    ),
+    duration("Repeat the check until nothing is wrong, at most this long, as 1m after an upgrade.", show_default=False),
 ]
-
-
 Ingresses = Annotated[
     list[IngressUrl] | None,
     typer.Option(
         "--http",
         parser=_ingress,
         metavar="URL",
-        show_default=False,
         help="An ingress, of which no controller knows, as https://api.example.com or http://127.0.0.1:8080; may be "
         "given several times.",
     ),
 ]
-
-
 WithoutHost = Annotated[
     str,
     typer.Option(
@@ -167,7 +155,7 @@ WithoutHost = Annotated[
 ]
 
 
-def check(
+async def check(
     *,
     wait: Patience = None,
     http: Ingresses = None,
@@ -194,7 +182,11 @@ def check(
     """
     if output is OutputForm.NAME:
         raise typer.BadParameter("takes table, json or yaml", param_hint="--output")
-    findings = complete(_check(address, http or [], without_host, 0.0 if wait is None else wait.total_seconds()))
+    findings: list[MeshFinding] = []
+    async for is_last in Looks(_AGAIN_AFTER_S, 0.0 if wait is None else wait.total_seconds()):
+        findings = await _findings(address, http or [], without_host)
+        if is_well(findings) or is_last:
+            break
     Printable(table=partial(print_findings, findings), document=partial(document_of, findings), names=tuple).write(
         output
     )
@@ -202,19 +194,11 @@ def check(
         raise typer.Exit(UNWELL)
 
 
-async def _check(address: str, ingresses: Sequence[IngressUrl], host: str, patience_s: float) -> list[MeshFinding]:
-    loop = asyncio.get_running_loop()
-    deadline = loop.time() + patience_s
-    while True:
-        try:
-            flags = "" if address == CONTROLLER else f"--address {address}"
-            findings = findings_of(await look_at(address, ingresses), flags, host=host)
-        except CommandFailed as failure:
-            if failure.exit_code == WRONG_INPUT:
-                raise
-            findings = not_answering(str(failure))
-        except SlotmeshError as failure:
-            findings = not_answering(str(failure))
-        if is_well(findings) or loop.time() >= deadline:
-            return findings
-        await asyncio.sleep(_AGAIN_AFTER_S)
+async def _findings(address: str, ingresses: Sequence[IngressUrl], host: str) -> list[MeshFinding]:
+    flags = "" if address == CONTROLLER else f"--address {address}"
+    try:
+        return findings_of(await look_at(address, ingresses), flags, host=host)
+    except (CommandFailed, SlotmeshError) as failure:
+        if isinstance(failure, CommandFailed) and failure.exit_code == WRONG_INPUT:
+            raise
+        return not_answering(str(failure))

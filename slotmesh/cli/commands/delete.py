@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Annotated
 
 import typer
 
-from slotmesh.cli.console import CommandFailed, Output, OutputForm, complete, say
+from slotmesh.cli.console import CommandFailed, Output, OutputForm, confirm, say
 from slotmesh.cli.operator import Operator
 from slotmesh.cli.parameters import (
     BACKEND,
@@ -19,20 +18,19 @@ from slotmesh.cli.parameters import (
     configured_subject,
     unknown,
 )
-from slotmesh.cli.view.changes import difference, printable_change, subjects_of
+from slotmesh.cli.view.changes import difference, print_change, subjects_of
 from slotmesh.errors import SlotmeshError
 from slotmesh.spec.model import Mesh
 from slotmesh.v1 import controller_service_pb2 as pb
 
 
-def delete(
+async def delete(
     subjects: Annotated[
         list[str],
         typer.Argument(
             parser=configured_subject,
             metavar="SUBJECT",
             help="`backend/NAME`, `endpoint/NAME` or `route/PATH`; more than one, too.",
-            show_default=False,
         ),
     ],
     *,
@@ -52,11 +50,7 @@ def delete(
         slotmesh delete endpoint/digits backend/digits-v1
         slotmesh delete $(slotmesh get -o name) --dry-run
     """
-    asks = sys.stdin.isatty() and sys.stderr.isatty() and not yes
-    complete(_delete(list(dict.fromkeys(subjects)), dry_run, asks and not dry_run, output, address))
-
-
-async def _delete(subjects: list[str], dry_run: bool, asks: bool, output: OutputForm, address: str) -> None:
+    subjects = list(dict.fromkeys(subjects))
     async with Operator.at(address) as operator:
         revision, mesh = await operator.configured()
         _check(subjects, mesh)
@@ -66,19 +60,16 @@ async def _delete(subjects: list[str], dry_run: bool, asks: bool, output: Output
         for line in difference(planned):
             say(line, err=True)
         if dry_run:
-            printable_change(planned, is_planned=True).write(output)
+            print_change(planned, output, is_planned=True)
             return
-        if asks:
-            typer.confirm("delete this?", abort=True, err=True)
-        deleted: list[str] = []
-        for subject in in_order:
+        confirm("delete this?", yes=yes)
+        for number, subject in enumerate(in_order):
             try:
-                revision = await operator.delete(subject)
+                planned.revision = await operator.delete(subject)
             except SlotmeshError as error:
-                message = f"{error}\n{subject} was not deleted; deleted before: {', '.join(deleted) or 'nothing'}"
-                raise CommandFailed(message) from error
-            deleted.append(subject)
-    printable_change(pb.ApplyMeshResponse(revision=revision, deleted=deleted)).write(output)
+                before = ", ".join(in_order[:number]) or "nothing"
+                raise CommandFailed(f"{error}\n{subject} was not deleted; deleted before: {before}") from error
+    print_change(planned, output)
 
 
 def _check(subjects: list[str], mesh: Mesh) -> None:

@@ -12,22 +12,12 @@ import typer
 from rich.text import Text
 
 from slotmesh.cli.commands.traffic import traffic
-from slotmesh.cli.console import (
-    AsJson,
-    Output,
-    OutputForm,
-    Printable,
-    TableColumns,
-    complete,
-    console_of,
-    form_of,
-    table_of,
-)
+from slotmesh.cli.console import AsJson, Output, OutputForm, Printable, TableColumns, console_of, form_of, table_of
 from slotmesh.cli.documents import local_time, message_document
 from slotmesh.cli.operator import Operator
-from slotmesh.cli.parameters import BACKEND, CONTROLLER, ENDPOINT, ControllerAddress, name_of, unknown
+from slotmesh.cli.parameters import BACKEND, CONTROLLER, ENDPOINT, ROUTE, ControllerAddress, name_of, unknown
 from slotmesh.cli.snapshot import READY_STATE
-from slotmesh.cli.view.changes import rollout_document, rollout_lines
+from slotmesh.cli.view.changes import rollout_document, rollout_lines, subjects_of
 from slotmesh.cli.view.replicas import replica_document, replica_table
 from slotmesh.convert.specification import backend_from_wire
 from slotmesh.errors import BackendNotFound
@@ -38,7 +28,7 @@ from slotmesh.v1 import controller_service_pb2 as pb
 from slotmesh.v1 import mesh_pb2
 
 
-def describe(
+async def describe(
     name: Annotated[
         str,
         typer.Argument(metavar="BACKEND|endpoint/NAME", help="The backend or endpoint, as other commands print it."),
@@ -53,29 +43,21 @@ def describe(
     """
     kind, slash, endpoint = name.partition("/")
     if slash and kind == ENDPOINT:
-        traffic(endpoint, as_document=as_document, output=output, address=address)
+        await traffic(endpoint, as_document=as_document, output=output, address=address)
         return
-    form = form_of(output, as_document)
-    described, rollout = complete(_query(address, name_of(BACKEND)(name)))
+    form, backend = form_of(output, as_document), name_of(BACKEND)(name)
+    async with Operator.at(address) as operator:
+        try:
+            described = await operator.send(pb.DescribeBackendRequest(name=backend))
+            rollout = next(iter(await operator.rollouts(backend)), None)
+        except BackendNotFound as error:
+            known = [it for it in subjects_of(await operator.configuration()) if not it.startswith(f"{ROUTE}/")]
+            raise unknown(f"{BACKEND}/{backend}", known) from error
     Printable(
         table=partial(print_backend, described, rollout),
         document=partial(backend_document, described, rollout),
         names=lambda: [f"{BACKEND}/{described.backend.name}"],
     ).write(form)
-
-
-async def _query(address: str, backend: str) -> tuple[pb.DescribeBackendResponse, pb.Rollout | None]:
-    async with Operator.at(address) as operator:
-        try:
-            described = await operator.describe_backend(backend)
-            return described, next(iter(await operator.rollouts(backend)), None)
-        except BackendNotFound as error:
-            mesh = await operator.configuration()
-            known = [
-                *(f"{BACKEND}/{it.name}" for it in mesh.backends),
-                *(f"{ENDPOINT}/{it.name}" for it in mesh.endpoints),
-            ]
-            raise unknown(f"{BACKEND}/{backend}", known) from error
 
 
 def backend_document(it: pb.DescribeBackendResponse, rollout: pb.Rollout | None) -> dict[str, Any]:

@@ -2,29 +2,20 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
 from typing import Annotated
 
 import typer
 
-from slotmesh.cli.console import Output, OutputForm, complete, say, write_subjects
+from slotmesh.cli.console import Output, OutputForm, say, write_subjects
 from slotmesh.cli.operator import Operator
-from slotmesh.cli.parameters import CONTROLLER, REPLICA, ControllerAddress, name_of, unknown
+from slotmesh.cli.parameters import CONTROLLER, REPLICA, ControllerAddress, ReplicaIds, unknown
 from slotmesh.cli.snapshot import ENDED
 from slotmesh.cli.waiting import DEFAULT_PATIENCE, Patience, after_change, wait_until_ended
 from slotmesh.errors import ReplicaNotFound
 
 
-def drain(
-    replicas: Annotated[
-        list[str],
-        typer.Argument(
-            parser=name_of(REPLICA),
-            metavar="REPLICA",
-            help="The id of a replica; more than one, too.",
-            show_default=False,
-        ),
-    ],
+async def drain(
+    replicas: ReplicaIds,
     *,
     wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Return when they have ended, or at once.")] = False,
     timeout: Patience = DEFAULT_PATIENCE,
@@ -42,22 +33,18 @@ def drain(
         slotmesh drain digits-v1-7n9nzx --wait
         slotmesh drain $(slotmesh status -o name | grep replica/digits-v1-)
     """
-    complete(_drain(list(dict.fromkeys(replicas)), timeout if wait else None, output, address))
-
-
-async def _drain(replica_ids: list[str], patience: timedelta | None, output: OutputForm, address: str) -> None:
+    replicas = list(dict.fromkeys(replicas))
     async with Operator.at(address) as operator:
         there = {it.replica_id for it in (await operator.members()).replicas if it.state not in ENDED}
-        for replica_id in replica_ids:
+        for replica_id in replicas:
             if replica_id not in there:
                 raise unknown(f"{REPLICA}/{replica_id}", [f"{REPLICA}/{it}" for it in there])
-        for replica_id in replica_ids:
+        for replica_id in replicas:
             try:
                 await operator.drain(replica_id)
             except ReplicaNotFound:
                 say(f"slotmesh: {REPLICA}/{replica_id} has ended meanwhile", err=True)
-        if patience is not None:
-            with after_change(operator, "draining", "slotmesh status", patience):
-                await wait_until_ended(operator, set(replica_ids), patience)
-    verb = "draining" if patience is None else "drained"
-    write_subjects(output, verb, [f"{REPLICA}/{it}" for it in replica_ids])
+        if wait:
+            with after_change(operator, "draining", "slotmesh status", timeout):
+                await wait_until_ended(operator, set(replicas), timeout)
+    write_subjects(output, "drained" if wait else "draining", [f"{REPLICA}/{it}" for it in replicas])

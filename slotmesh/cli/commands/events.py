@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import sys
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from functools import partial
 from typing import Annotated, Any, Final, TextIO
 
 import typer
 
-from slotmesh.cli.console import Output, OutputForm, Printable, TableColumns, as_yaml, complete, console_of, table_of
+from slotmesh.cli.console import Output, OutputForm, Printable, TableColumns, as_yaml, console_of, table_of
 from slotmesh.cli.documents import enum_word, local_time, message_document, word_of
 from slotmesh.cli.operator import Operator
 from slotmesh.cli.parameters import CONTROLLER, KINDS, REVISION, ControllerAddress
@@ -80,7 +80,7 @@ def _subject(text: str) -> str:
     return text
 
 
-def events(
+async def events(
     subject: Annotated[
         str,
         typer.Argument(
@@ -123,37 +123,34 @@ def events(
         slotmesh events 'replica/digits-v1-*' --follow -o json
     """
     wanted = pb.WatchEventsRequest(kinds=kind or (), subject_prefix=subject.removesuffix("*"), after=after)
-    is_exact = bool(subject) and not subject.endswith("*")
-    try:
-        complete(_show(address, wanted, subject if is_exact else "", lines=lines, follow=follow, form=output))
-    except KeyboardInterrupt:
-        raise typer.Exit(130) from None
-
-
-async def _show(
-    address: str, wanted: pb.WatchEventsRequest, subject: str, *, lines: int, follow: bool, form: OutputForm
-) -> None:
-    """`subject`: the whole name, since the controller compares only its beginning; empty: any."""
-    newest: deque[pb.WatchEventsResponse] = deque(maxlen=lines or None)
-    wanted.from_oldest, wanted.until_newest = not wanted.after, True
+    wanted.from_oldest, wanted.until_newest = not after, True
+    # The controller compares only the beginning of a whole name.
+    exact = "" if subject.endswith("*") else subject
     async with Operator.at(address) as operator:
-        async with aclosing(operator.events(wanted)) as past:
-            async for event in past:
-                if subject in {"", event.subject}:
-                    _report_missed(event)
-                    newest.append(event)
+        newest: deque[pb.WatchEventsResponse] = deque(maxlen=lines or None)
+        async for event in _events(operator, wanted, exact):
+            newest.append(event)
         if not follow:
-            printable_events(newest).write(form)
+            printable_events(newest).write(output)
             return
         for event in newest:
-            write_event(event, form, sys.stdout)
+            write_event(event, output, sys.stdout)
         wanted.after = newest[-1].cursor if newest else wanted.after
         wanted.from_oldest, wanted.until_newest = not wanted.after, False
-        async with aclosing(operator.events(wanted)) as coming:
+        async with aclosing(_events(operator, wanted, exact)) as coming:
             async for event in coming:
-                if subject in {"", event.subject}:
-                    _report_missed(event)
-                    write_event(event, form, sys.stdout)
+                write_event(event, output, sys.stdout)
+
+
+async def _events(
+    operator: Operator, wanted: pb.WatchEventsRequest, exact: str
+) -> AsyncGenerator[pb.WatchEventsResponse, None]:
+    """`exact`: the subject; empty: any."""
+    async with aclosing(operator.stream(wanted)) as responses:
+        async for event in responses:
+            if exact in {"", event.subject}:
+                _report_missed(event)
+                yield event
 
 
 def _report_missed(event: pb.WatchEventsResponse) -> None:

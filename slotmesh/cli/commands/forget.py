@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import sys
-from typing import Annotated, Final
+from typing import Final
 
-import typer
-
-from slotmesh.cli.console import CommandFailed, Output, OutputForm, complete, say, write_subjects
+from slotmesh.cli.console import CommandFailed, Output, OutputForm, confirm, is_interactive, say, write_subjects
 from slotmesh.cli.operator import Operator
-from slotmesh.cli.parameters import CONTROLLER, REPLICA, ControllerAddress, Yes, name_of, unknown
+from slotmesh.cli.parameters import CONTROLLER, REPLICA, ControllerAddress, ReplicaIds, Yes, unknown
 from slotmesh.errors import ReplicaNotFound, SlotmeshError
+from slotmesh.v1.controller_service_pb2 import ForgetReplicaRequest
 
 RISK: Final = (
     "This declares that the process has ended. If it still runs, a call that it executes may run beside the next call"
@@ -18,16 +16,8 @@ RISK: Final = (
 )
 
 
-def forget(
-    replicas: Annotated[
-        list[str],
-        typer.Argument(
-            parser=name_of(REPLICA),
-            metavar="REPLICA",
-            help="The id of a replica, as `replica/ID`; more than one, too.",
-            show_default=False,
-        ),
-    ],
+async def forget(
+    replicas: ReplicaIds,
     *,
     yes: Yes = False,
     output: Output = OutputForm.TABLE,
@@ -43,26 +33,21 @@ def forget(
 
         slotmesh forget replica/digits-v1-7n9nzx
     """
-    asks = sys.stdin.isatty() and sys.stderr.isatty() and not yes
-    complete(_forget(list(dict.fromkeys(replicas)), asks, output, address))
-
-
-async def _forget(replica_ids: list[str], asks: bool, output: OutputForm, address: str) -> None:
-    subjects = [f"{REPLICA}/{it}" for it in replica_ids]
+    subjects = [f"{REPLICA}/{it}" for it in dict.fromkeys(replicas)]
     async with Operator.at(address) as operator:
-        if asks:
+        if is_interactive() and not yes:
             say(RISK, err=True)
-            typer.confirm(f"forget {', '.join(subjects)}?", abort=True, err=True)
-        for number, replica_id in enumerate(replica_ids):
+        confirm(f"forget {', '.join(subjects)}?", yes=yes)
+        for number, subject in enumerate(subjects):
             try:
-                if not await operator.forget(replica_id):
-                    say(f"slotmesh: {REPLICA}/{replica_id} counted as ended before", err=True)
+                forgotten = await operator.send(ForgetReplicaRequest(replica_id=subject.partition("/")[2]))
+                if not forgotten.incarnations:
+                    say(f"slotmesh: {subject} counted as ended before", err=True)
             except ReplicaNotFound as error:
-                known = [f"{REPLICA}/{it.replica_id}" for it in (await operator.members()).replicas]
-                raise unknown(f"{REPLICA}/{replica_id}", known) from error
+                raise unknown(
+                    subject, [f"{REPLICA}/{it.replica_id}" for it in (await operator.members()).replicas]
+                ) from error
             except SlotmeshError as error:
                 before = ", ".join(subjects[:number]) or "nothing"
-                raise CommandFailed(
-                    f"{error}\n{subjects[number]} was not forgotten; forgotten before: {before}"
-                ) from error
+                raise CommandFailed(f"{error}\n{subject} was not forgotten; forgotten before: {before}") from error
     write_subjects(output, "forgotten", subjects)

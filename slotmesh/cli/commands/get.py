@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from slotmesh.cli.console import Output, OutputForm, complete
+from slotmesh.cli.console import Output, OutputForm
 from slotmesh.cli.operator import Operator
 from slotmesh.cli.parameters import CONTROLLER, ControllerAddress, configured_subject, unknown
 from slotmesh.cli.view.changes import printable_mesh, subjects_of
@@ -14,7 +14,7 @@ from slotmesh.spec.model import Mesh
 from slotmesh.spec.routes import route_subject
 
 
-def get(
+async def get(
     subjects: Annotated[
         list[str] | None,
         typer.Argument(
@@ -37,19 +37,15 @@ def get(
         slotmesh get > mesh.yaml
         slotmesh get endpoint/digits -o json
     """
-    printable_mesh(complete(_ask(address, subjects or []))).write(output)
-
-
-async def _ask(address: str, subjects: list[str]) -> Mesh:
     async with Operator.at(address) as operator:
         mesh = await operator.configuration()
-    if not subjects:
-        return mesh
-    known = subjects_of(mesh)
-    if missing := [it for it in subjects if it not in known]:
-        raise unknown(missing[0], known)
-    return Mesh(
-        backends=tuple(it for it in mesh.backends if f"backend/{it.name}" in subjects),
-        endpoints=tuple(it for it in mesh.endpoints if f"endpoint/{it.name}" in subjects),
-        routes=tuple(it for it in mesh.routes if route_subject(it.path) in subjects),
-    )
+    if subjects:
+        known = subjects_of(mesh)
+        if missing := [it for it in subjects if it not in known]:
+            raise unknown(missing[0], known)
+        mesh = Mesh(
+            backends=tuple(it for it in mesh.backends if f"backend/{it.name}" in subjects),
+            endpoints=tuple(it for it in mesh.endpoints if f"endpoint/{it.name}" in subjects),
+            routes=tuple(it for it in mesh.routes if route_subject(it.path) in subjects),
+        )
+    printable_mesh(mesh).write(output)

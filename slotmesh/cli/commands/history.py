@@ -8,17 +8,7 @@ from typing import Annotated, TextIO
 
 import typer
 
-from slotmesh.cli.console import (
-    AsJson,
-    Output,
-    OutputForm,
-    Printable,
-    TableColumns,
-    complete,
-    console_of,
-    form_of,
-    table_of,
-)
+from slotmesh.cli.console import AsJson, Output, OutputForm, Printable, TableColumns, console_of, form_of, table_of
 from slotmesh.cli.documents import local_time, message_document, word_of
 from slotmesh.cli.operator import Operator
 from slotmesh.cli.parameters import CONTROLLER, REVISION, ControllerAddress
@@ -56,7 +46,7 @@ def _line(change: pb.ConfigurationChange, times: VersionTimes) -> str:
     return f"{word} {change.subject}" + (f": {', '.join(fields)}" if fields else "")
 
 
-def history(
+async def history(
     most: Annotated[int, typer.Option("--most", min=1, max=10_000, help="How many revisions, newest first.")] = 20,
     as_document: AsJson = False,
     output: Output = OutputForm.TABLE,
@@ -68,15 +58,11 @@ def history(
     they outlive it.
     """
     form = form_of(output, as_document)
-    kept = complete(_ask(address, max(most, MOST_REVISIONS)))  # the first apply of a version may be far back
+    async with Operator.at(address) as operator:
+        kept = await operator.revisions(max(most, MOST_REVISIONS))  # the first apply of a version may be far back
     revisions = kept[:most]
     Printable(
         table=partial(print_revisions, revisions, version_times(kept)),
         document=lambda: {"revisions": [*map(message_document, revisions)]},
         names=lambda: (f"{REVISION}/{it.revision}" for it in revisions),
     ).write(form)
-
-
-async def _ask(address: str, most: int) -> tuple[pb.ConfigurationRevision, ...]:
-    async with Operator.at(address) as operator:
-        return await operator.revisions(most)

@@ -8,14 +8,14 @@ from typing import Annotated, Final
 
 import typer
 
-from slotmesh.cli.console import complete
-from slotmesh.cli.operator import Operator
+from slotmesh.cli.operator import RPC_TIMEOUT_S, Operator
 from slotmesh.cli.parameters import BACKEND, CONTROLLER, REPLICA, ControllerAddress, name_of
+from slotmesh.v1.controller_service_pb2 import ReadLogsRequest
 
 _MOST_NAMED: Final = 3
 
 
-def logs(
+async def logs(
     name: Annotated[
         str,
         typer.Argument(
@@ -40,17 +40,9 @@ def logs(
     others. Replicas that the controller has not started write wherever they were started. Lines are written as they
     are, with what steers a terminal: pipe them through `cat -v` where you do not trust the handler.
     """
-    try:
-        complete(_print(address, name, lines=lines, follow=follow, max_ended=ended))
-    except KeyboardInterrupt:
-        raise typer.Exit(130) from None
-
-
-async def _print(address: str, name: str, *, lines: int, follow: bool, max_ended: int) -> None:
-    async with (
-        Operator.at(address) as operator,
-        aclosing(operator.logs(name, lines=lines, follow=follow, max_ended=max_ended)) as pages,
-    ):
+    request = ReadLogsRequest(name=name, lines=lines, follow=follow, max_ended=ended)
+    timeout_s = None if follow else RPC_TIMEOUT_S
+    async with Operator.at(address) as operator, aclosing(operator.stream(request, timeout_s)) as pages:
         async for page in pages:
             if page.left_out:
                 named = ", ".join(page.left_out[:_MOST_NAMED]) + (", …" if len(page.left_out) > _MOST_NAMED else "")

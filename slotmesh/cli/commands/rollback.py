@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import sys
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Annotated, Final
 
 import typer
 
-from slotmesh.cli.console import Output, OutputForm, complete, say
+from slotmesh.cli.console import Output, OutputForm, confirm, is_interactive, say
 from slotmesh.cli.operator import Operator
 from slotmesh.cli.parameters import CONTROLLER, REVISION, ControllerAddress, DryRun, Yes, name_of
 from slotmesh.cli.versions import times_for
@@ -21,6 +19,7 @@ from slotmesh.cli.waiting import (
     WaitForReady,
     after_change,
     ends_of_rollouts,
+    patience_of,
     wait_until_ready,
 )
 from slotmesh.v1 import controller_service_pb2 as pb
@@ -36,7 +35,7 @@ def _revision(text: str | int) -> int:
     return int(name)
 
 
-def rollback(
+async def rollback(
     revision: Annotated[
         int | None,
         typer.Argument(
@@ -73,57 +72,48 @@ def rollback(
         slotmesh rollback 12 --dry-run
         slotmesh rollback --wait
     """
-    is_terminal = sys.stdin.isatty() and sys.stderr.isatty()
-    waits = (is_terminal if wait is None else wait) and not dry_run
-    terms = RollbackTerms(
-        dry_run=dry_run, asks=is_terminal and not (yes or dry_run), patience=timeout if waits else None, output=output
-    )
-    complete(_roll_back(revision, terms, address))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RollbackTerms:
-    """How a change is undone."""
-
-    dry_run: bool
-    asks: bool
-    """Before anything is deleted."""
-    patience: timedelta | None
-    """How long it may take until that configuration is in force; None: it is not waited for."""
-    output: OutputForm
-
-
-async def _roll_back(revision: int | None, terms: RollbackTerms, address: str) -> None:
-    dry_run, patience = terms.dry_run, terms.patience
+    patience = None if dry_run else patience_of(wait, timeout)
     async with Operator.at(address) as operator:
         ended = {} if patience is None else await ends_of_rollouts(operator)
-        if terms.asks:
-            planned = await operator.roll_back(revision, dry_run=True)
-            restored = planned.rolled_back_to
-            for subject in planned.deleted:
-                typer.echo(f"- {subject}", err=True)
-            if planned.deleted:
-                typer.confirm(f"delete this, as it was not there at revision {restored}?", abort=True, err=True)
-            revision = restored if restored != planned.revision else revision
-        undone = await operator.roll_back(revision, dry_run=dry_run)
-        restored, applied = undone.rolled_back_to, as_applied(undone)
-        if dry_run:
-            for line in difference(applied, await times_for(operator, applied)):
-                say(line, err=True)
-        printable_change(applied, is_planned=terms.dry_run).write(terms.output)
-        would = "would be" if dry_run else "is"
-        if revision is not None:
-            restored = revision  # older controllers return another one for 0
-        if restored == 0:
-            say(f"slotmesh: the configuration {would} that of revision 0, before anything was applied", err=True)
-        elif revision is not None or restored != applied.revision:
-            say(f"slotmesh: the configuration {would} that of revision {restored} again", err=True)
-        else:
-            say(f"slotmesh: the newest change {would} undone; changes since then stay", err=True)
-        for line in consequences(applied, is_planned=dry_run):
-            say(f"slotmesh: {line}", err=True)
+        if is_interactive() and not (yes or dry_run):
+            revision = await _confirmed(operator, revision)
+        applied = await _roll_back(operator, revision, output, dry_run=dry_run)
         if patience is not None:
             await _wait(operator, applied, ended, patience)
+
+
+async def _confirmed(operator: Operator, revision: int | None) -> int | None:
+    """Asks before anything is deleted. Returns the revision that it was asked about."""
+    planned = await operator.send(pb.RollbackRequest(revision=revision, dry_run=True))
+    restored = planned.rolled_back_to
+    for subject in planned.deleted:
+        typer.echo(f"- {subject}", err=True)
+    if planned.deleted:
+        confirm(f"delete this, as it was not there at revision {restored}?", yes=False)
+    return restored if restored != planned.revision else revision
+
+
+async def _roll_back(
+    operator: Operator, revision: int | None, output: OutputForm, *, dry_run: bool
+) -> pb.ApplyMeshResponse:
+    undone = await operator.send(pb.RollbackRequest(revision=revision, dry_run=dry_run))
+    applied = as_applied(undone)
+    if dry_run:
+        for line in difference(applied, await times_for(operator, applied)):
+            say(line, err=True)
+    printable_change(applied, is_planned=dry_run).write(output)
+    would = "would be" if dry_run else "is"
+    # Older controllers return another one for 0.
+    restored = undone.rolled_back_to if revision is None else revision
+    if restored == 0:
+        say(f"slotmesh: the configuration {would} that of revision 0, before anything was applied", err=True)
+    elif revision is not None or restored != applied.revision:
+        say(f"slotmesh: the configuration {would} that of revision {restored} again", err=True)
+    else:
+        say(f"slotmesh: the newest change {would} undone; changes since then stay", err=True)
+    for line in consequences(applied, is_planned=dry_run):
+        say(f"slotmesh: {line}", err=True)
+    return applied
 
 
 async def _wait(operator: Operator, applied: pb.ApplyMeshResponse, ended: EndedRollouts, patience: timedelta) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import sys
 from datetime import timedelta
@@ -11,11 +10,11 @@ from typing import Annotated, Final
 
 import typer
 
-from slotmesh.cli.console import FAILED, NOT_IN_TIME, CommandFailed, ProgressBar, complete, say
+from slotmesh.cli.console import FAILED, NOT_IN_TIME, CommandFailed, Looks, ProgressBar, say
 from slotmesh.cli.credentials import connects
 from slotmesh.cli.documents import word_of
 from slotmesh.cli.operator import Operator
-from slotmesh.cli.parameters import CONTROLLER, ControllerAddress, read_duration
+from slotmesh.cli.parameters import CONTROLLER, BackendName, ControllerAddress, duration
 from slotmesh.cli.snapshot import is_over
 from slotmesh.cli.versions import MOST_REVISIONS, NO_TIMES, shown_version, version_times
 from slotmesh.cli.view.changes import resume_command, rollout_document, rollout_line
@@ -30,8 +29,6 @@ rollout = typer.Typer(
     name="rollout", no_args_is_help=True, help="Watch how replicas are replaced, hold that, or take it back."
 )
 
-BackendName = Annotated[str, typer.Argument(metavar="BACKEND", help="The backend's name.")]
-
 
 class RolloutOutput(StrEnum):
     """What is printed."""
@@ -42,17 +39,14 @@ class RolloutOutput(StrEnum):
 
 @rollout.command("status")
 @connects
-def status(
+async def status(
     backend: BackendName,
     *,
     wait: Annotated[
         bool | None,
         typer.Option("--wait/--no-wait", help="Wait until it is complete. Default: on a terminal.", show_default=False),
     ] = None,
-    timeout: Annotated[
-        timedelta,
-        typer.Option(parser=read_duration, metavar="DURATION", show_default="10m", help="How long --wait may take."),
-    ] = timedelta(minutes=10),
+    timeout: Annotated[timedelta, duration("How long --wait may take.", show_default="10m")] = timedelta(minutes=10),
     output: Annotated[RolloutOutput, typer.Option("--output", "-o", help="What to print.")] = RolloutOutput.TABLE,
     address: ControllerAddress = CONTROLLER,
 ) -> None:
@@ -67,7 +61,7 @@ def status(
         slotmesh rollout status digits-v1 --wait --timeout 2m --output json
     """
     waits = sys.stdout.isatty() and output is RolloutOutput.TABLE if wait is None else wait
-    found, is_late = complete(_follow(backend, timeout if waits else None, address))
+    found, is_late = await _follow(backend, timeout if waits else None, address)
     say(json.dumps(rollout_document(found), indent=2) if output is RolloutOutput.JSON else rollout_line(found))
     if is_late:
         typer.echo(f"{backend}: not complete after {format_duration(timeout)}", err=True)
@@ -78,41 +72,51 @@ def status(
 
 @rollout.command("pause")
 @connects
-def pause(backend: BackendName, address: ControllerAddress = CONTROLLER) -> None:
+async def pause(backend: BackendName, address: ControllerAddress = CONTROLLER) -> None:
     """Hold a rollout: old and new replicas stay as they are, until `rollout resume`.
 
     Where none is under way, the next change is held. `slotmesh status` and `slotmesh check` show it.
     """
-    complete(_hold(backend, True, address))
+    async with Operator.at(address) as operator:
+        await operator.send(pb.PauseRolloutRequest(backend=backend))
     typer.echo(f"{backend}: paused, until {resume_command(backend)}")
 
 
 @rollout.command("resume")
 @connects
-def resume(backend: BackendName, address: ControllerAddress = CONTROLLER) -> None:
+async def resume(backend: BackendName, address: ControllerAddress = CONTROLLER) -> None:
     """Let a rollout that was paused go on."""
-    complete(_hold(backend, False, address))
+    async with Operator.at(address) as operator:
+        await operator.send(pb.ResumeRolloutRequest(backend=backend))
     typer.echo(f"{backend}: goes on")
 
 
 @rollout.command("undo")
 @connects
-def undo(backend: BackendName, address: ControllerAddress = CONTROLLER) -> None:
+async def undo(backend: BackendName, address: ControllerAddress = CONTROLLER) -> None:
     """Bring back what replicas of a backend were started with before.
 
     Handler, version, user_config and the like become what they were; the rest stays. It is rolled out like any change.
     """
-    revision, version = complete(_undo(backend, address))
+    async with Operator.at(address) as operator:
+        revision = (await operator.send(pb.UndoRolloutRequest(backend=backend))).revision
+        try:
+            (it,) = await operator.rollouts(backend)
+            is_by_code = is_named_by_code(it.version)
+            times = version_times(await operator.revisions(MOST_REVISIONS)) if is_by_code else NO_TIMES
+            version = f"{it.handler} {shown_version(it.version, times)}".strip()
+        except (CommandFailed, SlotmeshError) as failure:
+            typer.echo(f"slotmesh: done, but what is in force now cannot be read: {failure}", err=True)
+            version = "what it was before"
     typer.echo(f"{backend}: goes back to {version}, revision {revision}")
 
 
 async def _follow(backend: str, patience: timedelta | None, address: str) -> tuple[pb.Rollout, bool]:
     """The rollout, and whether it is not complete in time. `patience`: how long to wait; None: not at all."""
-    loop = asyncio.get_running_loop()
-    deadline = loop.time() + (patience.total_seconds() if patience is not None else 0.0)
+    looks = Looks(POLL_S, 0.0 if patience is None else patience.total_seconds())
     async with Operator.at(address) as operator:
         with ProgressBar(sys.stdout) as bar:
-            while True:
+            async for is_last in looks:
                 found = await operator.rollouts(backend)
                 if not found:
                     raise CommandFailed(f"{backend}: this controller launches no replicas, so it has no rollouts")
@@ -120,28 +124,6 @@ async def _follow(backend: str, patience: timedelta | None, address: str) -> tup
                 if patience is not None:
                     left = f"{word_of(it, 'phase').lower()}, {it.outdated} old left"
                     bar.show(it.backend, it.available, it.wanted, left)
-                if patience is None or is_over(it):
-                    return it, False
-                if loop.time() >= deadline:
-                    return it, True
-                await asyncio.sleep(POLL_S)
-
-
-async def _hold(backend: str, is_paused: bool, address: str) -> None:
-    async with Operator.at(address) as operator:
-        await operator.hold_rollout(backend, is_paused=is_paused)
-
-
-async def _undo(backend: str, address: str) -> tuple[int, str]:
-    """The revision, and the handler and version that are in force again."""
-    async with Operator.at(address) as operator:
-        revision = await operator.undo_rollout(backend)
-        try:
-            (it,) = await operator.rollouts(backend)
-            times = NO_TIMES
-            if is_named_by_code(it.version):
-                times = version_times(await operator.revisions(MOST_REVISIONS))
-        except (CommandFailed, SlotmeshError) as failure:
-            typer.echo(f"slotmesh: done, but what is in force now cannot be read: {failure}", err=True)
-            return revision, "what it was before"
-        return revision, f"{it.handler} {shown_version(it.version, times)}".strip()
+                if is_over(it) or is_last:
+                    return it, patience is not None and not is_over(it)
+    raise AssertionError("the last look returns")

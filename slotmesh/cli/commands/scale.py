@@ -2,34 +2,34 @@
 
 from __future__ import annotations
 
-import sys
-from datetime import timedelta
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
-from slotmesh.cli.console import Output, OutputForm, complete, say
+from slotmesh.cli.console import Output, OutputForm, say
 from slotmesh.cli.operator import Operator
-from slotmesh.cli.parameters import BACKEND, CONTROLLER, ControllerAddress, DryRun, name_of, unknown
-from slotmesh.cli.view.changes import difference, printable_change
+from slotmesh.cli.parameters import BACKEND, CONTROLLER, BackendName, ControllerAddress, DryRun, unknown
+from slotmesh.cli.view.changes import difference, print_change
 from slotmesh.cli.waiting import (
     DEFAULT_PATIENCE,
     Patience,
     WaitForReady,
     after_change,
     ends_of_rollouts,
+    patience_of,
     wait_until_ready,
 )
-from slotmesh.errors import BackendNotFound
+from slotmesh.errors import BackendNotFound, Reason, SlotmeshError
+from slotmesh.spec.writing import UNSET
+from slotmesh.v1 import controller_service_pb2 as pb
+
+ATTEMPTS: Final = 10
+"""The number of attempts while other clients change the configuration in between."""
 
 
-def scale(
-    backend: Annotated[
-        str, typer.Argument(parser=name_of(BACKEND), metavar="BACKEND", help="The backend's name.", show_default=False)
-    ],
-    replicas: Annotated[
-        int, typer.Argument(metavar="N", min=0, help="How many replicas it should have.", show_default=False)
-    ],
+async def scale(
+    backend: BackendName,
+    replicas: Annotated[int, typer.Argument(metavar="N", min=0, help="How many replicas it should have.")],
     *,
     dry_run: DryRun = False,
     wait: WaitForReady = None,
@@ -48,23 +48,46 @@ def scale(
         slotmesh scale digits-v1 4
         slotmesh scale backend/digits-v1 0 --dry-run
     """
-    waits = sys.stdin.isatty() and sys.stderr.isatty() if wait is None else wait
-    complete(_scale(backend, replicas, dry_run, timeout if waits and not dry_run else None, output, address))
-
-
-async def _scale(
-    backend: str, replicas: int, dry_run: bool, patience: timedelta | None, output: OutputForm, address: str
-) -> None:
+    patience = None if dry_run else patience_of(wait, timeout)
     async with Operator.at(address) as operator:
         try:
             ended = await ends_of_rollouts(operator) if patience is not None else {}
-            applied = await operator.scale(backend, replicas, dry_run=dry_run)
+            applied = await set_num_replicas(operator, backend, replicas, dry_run=dry_run)
         except BackendNotFound as error:
             known = [f"{BACKEND}/{it.name}" for it in (await operator.configuration()).backends]
             raise unknown(f"{BACKEND}/{backend}", known) from error
         for line in difference(applied):
             say(line, err=True)
-        printable_change(applied, is_planned=dry_run).write(output)
+        print_change(applied, output, is_planned=dry_run)
         if patience is not None:
             with after_change(operator, f"scaled, revision {applied.revision}", "slotmesh status", patience):
                 await wait_until_ready(operator, {backend}, applied.revision, patience, done="scaled", ended=ended)
+
+
+async def set_num_replicas(operator: Operator, backend: str, replicas: int, *, dry_run: bool) -> pb.ApplyMeshResponse:
+    """Sets the number of replicas, whatever else of the backend is changed meanwhile.
+
+    Reads the backend and writes it back with the new `num_replicas`; if its revision has changed in between, does so
+    again.
+
+    Raises:
+        SlotmeshError: the controller refuses, or the revision has changed in each of `ATTEMPTS` attempts.
+    """
+    for remaining in reversed(range(ATTEMPTS)):
+        read = await operator.send(pb.GetBackendRequest(name=backend))
+        before = str(read.backend.num_replicas) if read.backend.HasField("num_replicas") else UNSET
+        # As the controller sent it: settings that only a newer version knows stay as they are.
+        read.backend.num_replicas = replicas
+        request = pb.ApplyBackendRequest(backend=read.backend, dry_run=dry_run, expected_revision=read.revision)
+        try:
+            response = await operator.send(request)
+        except SlotmeshError as error:
+            if remaining and error.reason is Reason.REVISION_CONFLICT:
+                continue
+            raise
+        subject, is_changed = f"backend/{backend}", before != str(replicas)
+        applied = pb.ApplyMeshResponse(revision=response.revision)
+        (applied.updated if is_changed else applied.unchanged).append(subject)
+        applied.fields.add(subject=subject, field="num_replicas", before=before, after=str(replicas))
+        return applied
+    raise AssertionError("the last attempt returns or raises")

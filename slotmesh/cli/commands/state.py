@@ -8,11 +8,12 @@ from typing import Annotated
 
 import typer
 
-from slotmesh.cli.console import complete, say
+from slotmesh.cli.console import confirm, say
 from slotmesh.cli.credentials import connects
 from slotmesh.cli.local.child import environment
 from slotmesh.cli.operator import Operator
 from slotmesh.cli.parameters import CONTROLLER, ControllerAddress, Yes
+from slotmesh.v1 import controller_service_pb2 as pb
 
 state = typer.Typer(name="state", no_args_is_help=True, help="The state file of a controller.")
 
@@ -49,7 +50,7 @@ def import_(
 
 @state.command("adopt")
 @connects
-def adopt(
+async def adopt(
     *,
     from_members: Annotated[
         bool, typer.Option("--from-members", help="Traffic and endpoints are those of the newest routing table.")
@@ -77,19 +78,15 @@ def adopt(
     """
     if from_members == discard_members:
         raise typer.BadParameter("give one of --from-members and --discard-members")
-    asks = sys.stdin.isatty() and sys.stderr.isatty() and not yes
-    complete(_adopt(address, from_members=from_members, asks=asks))
-
-
-async def _adopt(address: str, *, from_members: bool, asks: bool) -> None:
     async with Operator.at(address) as operator:
         newer = (await operator.standing()).newer_members
         for line in newer:
             say(line, err=True)
-        if asks and newer:
+        if newer:
             what = "adopt what members know" if from_members else "discard what members know beyond the state file"
-            typer.confirm(f"{what}, and begin a new generation?", abort=True, err=True)
-        adopted = await operator.adopt_state(from_members=from_members)
+            confirm(f"{what}, and begin a new generation?", yes=yes)
+        source = pb.STATE_SOURCE_MEMBERS if from_members else pb.STATE_SOURCE_STORE
+        adopted = await operator.send(pb.AdoptStateRequest(source=source))
     for subject in adopted.changed:
         say(f"changed   {subject}")
     say(f"generation {adopted.generation} begins when the controller, which ends now, is started again")

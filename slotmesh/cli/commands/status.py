@@ -22,7 +22,6 @@ from slotmesh.cli.console import (
     OutputForm,
     Printable,
     TableColumns,
-    complete,
     console_of,
     form_of,
     table_of,
@@ -63,7 +62,7 @@ LINES_SHOWN: Final = 5
 """Of what the last process of a crash loop has written."""
 
 
-def status(
+async def status(
     as_document: AsJson = False,
     output: Output = OutputForm.TABLE,
     tracebacks: Annotated[
@@ -80,7 +79,7 @@ def status(
     leads, and knows nothing else: exit status 1.
     """
     form = form_of(output, as_document)
-    state, load, lost = complete(_query(address))
+    state, load, lost = await _query(address)
     if isinstance(state, ControllerStatus):
         Printable(
             table=lambda out: print(printable_text(standby_text(state)), file=out),

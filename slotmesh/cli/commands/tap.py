@@ -22,10 +22,10 @@ import grpc
 import typer
 
 from slotmesh.cli.connection import Peer
-from slotmesh.cli.console import CommandFailed, complete, ended_by_sigterm, say
+from slotmesh.cli.console import CommandFailed, ended_by_sigterm, say
 from slotmesh.cli.documents import iso_time, word_of
 from slotmesh.cli.operator import Operator
-from slotmesh.cli.parameters import CONTROLLER, ENDPOINT, ControllerAddress, OneRouter, name_of, read_duration
+from slotmesh.cli.parameters import CONTROLLER, ControllerAddress, EndpointName, OneRouter, duration
 from slotmesh.convert.specification import seconds
 from slotmesh.errors import Reason, SlotmeshError
 from slotmesh.names import did_you_mean
@@ -225,11 +225,6 @@ def _tenant(text: str) -> str:
     return text
 
 
-Duration = Annotated[
-    timedelta | None,
-    typer.Option(parser=read_duration, metavar="DURATION", help="End after this time, as 30s. Default: at Ctrl-C."),
-]
-
 ShowsPayloads = Annotated[
     bool,
     typer.Option(
@@ -242,8 +237,8 @@ ShownBytes = Annotated[
 ]
 
 
-def tap(
-    endpoint: Annotated[str, typer.Argument(parser=name_of(ENDPOINT), metavar="ENDPOINT", help="The endpoint's name.")],
+async def tap(
+    endpoint: EndpointName,
     *,
     method: Annotated[
         str,
@@ -265,7 +260,7 @@ def tap(
         int,
         typer.Option("--limit", "-n", min=0, help="End after this number of calls, or after --duration; 0: no limit."),
     ] = 0,
-    duration: Duration = None,
+    duration: Annotated[timedelta | None, duration("End after this time, as 30s. Default: at Ctrl-C.")] = None,
     payloads: ShowsPayloads = False,
     payload_bytes: ShownBytes = 4_096,
     router: OneRouter = "",
@@ -294,15 +289,15 @@ def tap(
         payloads=payloads,
         max_payload_bytes=payload_bytes if payloads else 0,
     )
-    try:
-        complete(_tap(request, router, address, limit, None if duration is None else duration.total_seconds()))
-    except KeyboardInterrupt:
-        raise typer.Exit(130) from None
+    await _tap(request, router, address, limit, None if duration is None else duration.total_seconds())
 
 
 async def _tap(request: pb.TapCallsRequest, router: str, controller: str, limit: int, duration_s: float | None) -> None:
     async def routers() -> list[str]:
-        return [router] if router else await _listed(controller)
+        if router:
+            return [router]
+        async with Operator.at(controller) as operator:
+            return await operator.router_addresses()
 
     if not await routers():
         raise CommandFailed(f"the controller at {controller} knows no router")
@@ -324,11 +319,6 @@ async def _tap(request: pb.TapCallsRequest, router: str, controller: str, limit:
         pass
     finally:
         typer.echo(f"slotmesh: {shown} calls shown, {drops.total} dropped", err=True)
-
-
-async def _listed(controller: str) -> list[str]:
-    async with Operator.at(controller) as operator:
-        return await operator.router_addresses()
 
 
 def _forgiving(routers: ListRouters) -> ListRouters:

@@ -11,23 +11,20 @@ from typing import Annotated
 import grpc
 import typer
 
-from slotmesh.cli.console import CommandFailed, Output, OutputForm, Printable, complete
+from slotmesh.cli.console import CommandFailed, Output, OutputForm, Printable
 from slotmesh.cli.figures.rates import figures_of
 from slotmesh.cli.figures.rows import MeshFigures
 from slotmesh.cli.operator import Operator
-from slotmesh.cli.parameters import CONTROLLER, ControllerAddress, read_duration
+from slotmesh.cli.parameters import CONTROLLER, ControllerAddress, duration
 from slotmesh.cli.top.columns import document_of, names_of
 from slotmesh.cli.top.drawing import print_views
 from slotmesh.cli.top.state import VIEWS, TopState, TopView
 from slotmesh.errors import Reason, SlotmeshError
 
-AskEvery = Annotated[
-    timedelta,
-    typer.Option(parser=read_duration, metavar="DURATION", help="How often the controller is asked, as 500ms or 2s."),
-]
+AskEvery = Annotated[timedelta, duration("How often the controller is asked, as 500ms or 2s.")]
 
 
-def top(
+async def top(
     *,
     view: Annotated[
         TopView | None,
@@ -58,7 +55,8 @@ def top(
         slotmesh top --once --output json | jq '.endpoints[] | {name, calls_per_s, p99_s}'
     """
     if once or output is not OutputForm.TABLE or not (sys.stdin.isatty() and sys.stdout.isatty()):
-        figures = complete(_ask_once(address))
+        async with Operator.at(address) as operator:
+            figures = figures_of(await operator.sample())
         views = VIEWS if view is None else (view,)
         Printable(
             table=partial(print_views, address, figures, views),
@@ -66,12 +64,7 @@ def top(
             names=partial(names_of, figures, views),
         ).write(output)
         return
-    complete(_show(address, interval.total_seconds(), TopState(view=view or TopView.ENDPOINTS)))
-
-
-async def _ask_once(address: str) -> MeshFigures:
-    async with Operator.at(address) as operator:
-        return figures_of(await operator.sample())
+    await _show(address, interval.total_seconds(), TopState(view=view or TopView.ENDPOINTS))
 
 
 async def _show(address: str, interval_s: float, state: TopState) -> None:

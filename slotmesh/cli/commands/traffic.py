@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from contextlib import AbstractContextManager
 from datetime import timedelta
@@ -16,17 +15,17 @@ from slotmesh.cli.console import (
     WRONG_INPUT,
     AsJson,
     CommandFailed,
+    Looks,
     Output,
     OutputForm,
     Printable,
     TableColumns,
-    complete,
     console_of,
     form_of,
     table_of,
 )
 from slotmesh.cli.operator import Operator
-from slotmesh.cli.parameters import CONTROLLER, ENDPOINT, ControllerAddress, name_of, read_duration
+from slotmesh.cli.parameters import CONTROLLER, ENDPOINT, ControllerAddress, EndpointName, duration
 from slotmesh.cli.shifting import (
     BackShift,
     ShiftEvery,
@@ -150,19 +149,13 @@ Force = Annotated[
     typer.Option("--force", help="Give calls to backends that have no ready replica, too: without this it is refused."),
 ]
 Timeout = Annotated[
-    timedelta | None,
-    typer.Option(
-        parser=read_duration,
-        metavar="DURATION",
-        show_default="10s; of a shift, until it ends",
-        help="How long --wait may take.",
-    ),
+    timedelta | None, duration("How long --wait may take.", show_default="10s; of a shift, until it ends")
 ]
 PATIENCE: Final = timedelta(seconds=10)
 
 
-def traffic(
-    endpoint: Annotated[str, typer.Argument(parser=name_of(ENDPOINT), metavar="ENDPOINT", help="The endpoint's name.")],
+async def traffic(
+    endpoint: EndpointName,
     weights: Annotated[
         list[str] | None,
         typer.Argument(
@@ -208,12 +201,12 @@ def traffic(
     changes = bool(weights or shadows or no_shadows)
     if said.are_given:
         follows = bool(shift) and (sys.stdout.isatty() and form is OutputForm.TABLE if wait is None else wait)
-        found = complete(_shift(endpoint, said, changes, follows, timeout, address))
+        found = await _shift(endpoint, said, changes, follows, timeout, address)
     elif changes:
         patience = (timeout or PATIENCE) if wait is not False else None
-        found = complete(_change(endpoint, weights or [], shadows, no_shadows, patience, said, address))
+        found = await _change(endpoint, weights or [], shadows, no_shadows, patience, said, address)
     else:
-        found = complete(_look(endpoint, said, address))
+        found = await _look(endpoint, said, address)
     revision, snapshot, shifted = found
     Printable(
         table=partial(print_traffic, endpoint, revision, snapshot, shifted),
@@ -270,7 +263,7 @@ async def _change(
             lines = [f"{endpoint}: nothing was changed", *str(invalid).splitlines()]
             raise CommandFailed("\n  ".join(lines), WRONG_INPUT) from invalid
         revision = await operator.set_traffic(
-            endpoint, change.policy, clear_shadows=change.clear_shadows, requires_ready=not options.forces
+            endpoint, change.policy, clear_shadows=change.clear_shadows, require_ready=not options.forces
         )
         with _waiting(operator, endpoint, revision, patience):
             if patience is not None:
@@ -287,19 +280,16 @@ def _waiting(
 
 
 async def _wait_for_routers(operator: Operator, endpoint: str, revision: int, patience: timedelta) -> None:
-    loop = asyncio.get_running_loop()
-    deadline = loop.time() + patience.total_seconds()
     known = KnownRouters(operator)
-    while True:
+    async for is_late in Looks(POLL_S, patience.total_seconds()):
         members = await operator.members()
         behind = (*members.behind(revision), *known.missing(members))
         if not behind:
             return
-        if loop.time() >= deadline:
+        if is_late:
             routers = ", ".join(f"{router.router_id} ({router.address})" for router in behind)
             raise CommandFailed(
                 f"{endpoint}: stored as revision {revision}, but after {format_duration(patience)} not yet in force at"
                 f" {routers}; a router takes it as soon as the controller reaches it",
                 NOT_IN_TIME,
             )
-        await asyncio.sleep(POLL_S)

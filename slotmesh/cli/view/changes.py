@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Any, Final, TextIO
 
-from slotmesh.cli.console import Printable, console_of, table_of
+from slotmesh.cli.console import OutputForm, Printable, console_of, say, table_of
 from slotmesh.cli.documents import local_time, message_document, word_of
 from slotmesh.cli.parameters import BACKEND, ENDPOINT
 from slotmesh.cli.snapshot import is_paused
@@ -36,6 +36,13 @@ def printable_change(applied: pb.ApplyMeshResponse, *, is_planned: bool = False)
         document=lambda: {"revision": applied.revision, **{verb: list(getattr(applied, verb)) for verb in _VERBS}},
         names=lambda: (name for verb in _VERBS for name in getattr(applied, verb)),
     )
+
+
+def print_change(applied: pb.ApplyMeshResponse, output: OutputForm, *, is_planned: bool = False) -> None:
+    """Prints the change, and its effects to stderr."""
+    printable_change(applied, is_planned=is_planned).write(output)
+    for line in consequences(applied, is_planned=is_planned):
+        say(f"slotmesh: {line}", err=True)
 
 
 def as_applied(undone: pb.RollbackResponse) -> pb.ApplyMeshResponse:

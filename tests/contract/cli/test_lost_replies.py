@@ -13,9 +13,10 @@ import pytest
 
 from controller_service.shell.changes.idempotency import MAX_REPLY_BYTES
 from slotmesh.cli import changing
-from slotmesh.cli.commands import apply
+from slotmesh.cli.commands.apply import apply
+from slotmesh.cli.commands.scale import set_num_replicas
 from slotmesh.cli.connection import Peer
-from slotmesh.cli.console import CommandFailed, OutputForm
+from slotmesh.cli.console import CommandFailed
 from slotmesh.cli.operator import Operator
 from slotmesh.errors import BackendNotFound
 from slotmesh.server.info_servicer import InfoServicer
@@ -42,12 +43,12 @@ routes:
 """
 ALL_V2 = TrafficPolicy(weights={"v2": 1.0})
 COMMANDS: dict[str, Callable[[Operator], Awaitable[Any]]] = {
-    "roll back": lambda operator: operator.roll_back(None),
+    "roll back": lambda operator: operator.send(pb.RollbackRequest()),
     "apply": lambda operator: operator.apply(parse_mesh('backends: {v9: {handler: "app:New"}}')),
     "apply a file": lambda operator: operator.apply_file(parse_mesh('backends: {v9: {handler: "app:New"}}')),
     "set traffic": lambda operator: operator.set_traffic("e", ALL_V2),
-    "shift traffic": lambda operator: operator.shift_traffic(shift_of("e")),
-    "scale": lambda operator: operator.scale("v1", 3),
+    "shift traffic": lambda operator: operator.send(shift_of("e")),
+    "scale": lambda operator: set_num_replicas(operator, "v1", 3, dry_run=False),
     "delete a backend": lambda operator: operator.delete("backend/v3"),
     "delete an endpoint": lambda operator: operator.delete("endpoint/idle"),
     "delete a route": lambda operator: operator.delete("route/e"),
@@ -106,7 +107,7 @@ async def test_it_is_repeated_where_a_controller_leads_then() -> None:
 async def test_a_refusal_is_not_repeated() -> None:
     async with running_controller() as mesh, Operator.at(mesh.controller.address) as operator:
         with pytest.raises(BackendNotFound):
-            await operator.undo_rollout("no")
+            await operator.send(pb.UndoRolloutRequest(backend="no"))
 
 
 class OlderController(controller_service_pb2_grpc.ControllerServiceServicer):
@@ -169,13 +170,13 @@ async def test_a_request_is_repeated_once_and_only_among_controllers_that_know_i
     older = OlderController()  # type: ignore[abstract]  # it has three rpcs
     async with older_controller(older, first=first, then=then) as address, Operator.at(address) as operator:
         with pytest.raises(CommandFailed, match=r"the connection to the controller at .* broke"):
-            await operator.roll_back(None)
+            await operator.send(pb.RollbackRequest())
         assert older.carried_out == times
 
 
 ABOUT_REPLICAS: dict[str, Callable[[Operator], Awaitable[Any]]] = {
-    "drain": lambda operator: operator.drain("a"),
-    "forget": lambda operator: operator.forget("a"),
+    "drain": lambda operator: operator.send(pb.DrainReplicaRequest(replica_id="a")),
+    "forget": lambda operator: operator.send(pb.ForgetReplicaRequest(replica_id="a")),
 }
 """Orders whose ids only the controller knows that carried them out."""
 
@@ -223,7 +224,7 @@ async def test_one_channel_is_open_however_often_a_leader_is_looked_for(monkeypa
     older.leads = False
     async with older_controller(older, first=True, then=True) as address, Operator.at(address) as operator:
         with pytest.raises(CommandFailed):
-            await operator.roll_back(None)
+            await operator.send(pb.RollbackRequest())
         assert counts["all"] > 3
         assert counts["most"] <= 2
     assert counts["open"] == 0
@@ -235,18 +236,10 @@ async def test_a_file_whose_long_reply_is_lost_is_waited_for(
     names = [f"endpoint-with-a-long-name-{number:04}" for number in range(MAX_REPLY_BYTES // 25)]
     lines = ['backends: {v1: {handler: "app:One", num_replicas: 1}}', "endpoints:", *(f"  {it}:" for it in names)]
     file = write(tmp_path / "mesh.yaml", "\n".join(lines))
-    terms = apply.ApplyTerms(
-        prune=False,
-        dry_run=False,
-        force=False,
-        asks=False,
-        patience=timedelta(seconds=0.5),
-        output=OutputForm.TABLE,
-    )
     async with running_controller() as mesh, tcp_proxy(mesh.controller.address) as proxy:
         revisions = cut_at_next_commit(mesh, proxy)
         with pytest.raises(CommandFailed, match=r"v1"):
-            await apply._apply(file, terms, proxy.address)
+            await apply(file, wait=True, timeout=timedelta(seconds=0.5), address=proxy.address)
         assert len(revisions) == 1
         out = capsys.readouterr().out
         assert f"created   endpoint/{names[-1]}\n" in out

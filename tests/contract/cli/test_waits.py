@@ -166,7 +166,7 @@ async def test_a_shift_is_followed_at_the_controller_that_leads_when_the_connect
         target = mesh.controller.address
         async with tcp_proxy(target) as first, tcp_proxy(target) as second:
             async with Operator.at(f"{first.address},{second.address}") as operator:
-                await operator.shift_traffic(shift_of("e"))
+                await operator.send(shift_of("e"))
                 first.cut()
                 with after_change(operator, "stored", "slotmesh traffic e", None):
                     following = asyncio.create_task(follow_shift(operator, "e", None))
@@ -181,7 +181,7 @@ async def test_a_shift_that_cannot_be_followed_was_stored_and_a_question_before_
     async with running_controller() as mesh, tcp_proxy(mesh.controller.address) as proxy:
         await mesh.apply(TRAFFIC)
         async with Operator.at(proxy.address) as operator:
-            revision = await operator.shift_traffic(shift_of("e"))
+            revision = (await operator.send(shift_of("e"))).revision
             proxy.cut()
             done = f"e: stored as revision {revision}"
             with pytest.raises(CommandFailed, match=f"{done}, but how it goes on is not known") as ended:

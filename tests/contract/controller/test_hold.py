@@ -14,12 +14,13 @@ import pytest
 
 from controller_service.core.observed import replica_groups
 from controller_service.shell.mesh_state import Concern, Key
-from slotmesh.cli.commands import scale
+from slotmesh.cli.commands.scale import scale
 from slotmesh.cli.commands.traffic import as_json, print_traffic
-from slotmesh.cli.console import NOT_IN_TIME, CommandFailed, OutputForm
+from slotmesh.cli.console import NOT_IN_TIME, CommandFailed
 from slotmesh.cli.operator import Operator
 from slotmesh.errors import BadRequest
 from slotmesh.runtime.loop_slices import LoopSlices
+from slotmesh.v1 import controller_service_pb2 as pb
 from slotmesh.v1 import mesh_pb2
 from tests.contract.controller.test_older_state import MESH, newer_members
 from tests.support.controllers import Controlled, as_if_killed, running_controller
@@ -171,13 +172,13 @@ async def test_commands_state_that_a_change_takes_no_effect_during_a_hold_and_do
             await wait_until(lambda: copy.controller.replicas.newer, what="the hold")
             address, minute = copy.controller.address, timedelta(minutes=1)
             with pytest.raises(CommandFailed, match=r"(?s)scaled, .*on hold") as failed:
-                await scale._scale("v1", 2, False, minute, OutputForm.TABLE, address)
+                await scale("v1", 2, wait=True, timeout=minute, address=address)
             assert failed.value.exit_code == NOT_IN_TIME
             assert "takes no effect" in capsys.readouterr().err
-            for order in ("drain", "forget"):
+            for order in (pb.DrainReplicaRequest(replica_id="a"), pb.ForgetReplicaRequest(replica_id="a")):
                 with pytest.raises(BadRequest, match="on hold"):
                     async with Operator.at(address) as operator:
-                        await getattr(operator, order)("a")
+                        await operator.send(order)
             assert (await copy.replicas())["a"].state == mesh_pb2.REPLICA_STATE_READY
             async with Operator.at(address) as operator:
                 snapshot = await operator.snapshot()

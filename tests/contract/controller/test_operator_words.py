@@ -69,9 +69,9 @@ async def test_the_command_line_pauses_and_resumes_under_its_own_name() -> None:
     async with running_controller(launches=True) as mesh, AsyncExitStack() as stack:
         await first(mesh, stack)
         async with Operator.at(mesh.controller.address) as operator:
-            await operator.hold_rollout("v1", is_paused=True)
+            await operator.send(pb.PauseRolloutRequest(backend="v1"))
             assert (await rollout(mesh)).paused
-            await operator.hold_rollout("v1", is_paused=False)
+            await operator.send(pb.ResumeRolloutRequest(backend="v1"))
             assert not (await rollout(mesh)).paused
         told = await events(mesh, pb.EVENT_KIND_ROLLOUT_PAUSED, pb.EVENT_KIND_ROLLOUT_RESUMED)
     assert len(told) == 2

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
+import typer
 from typer.testing import CliRunner
 
 import slotmesh
 from slotmesh.cli import app as cli
 from slotmesh.cli.commands import call as command
-from slotmesh.cli.latencies import CallTally
 from slotmesh.client.calls.options import ViewOptions, check_ordering_key
 
 MATRIX: list[tuple[str, Any, dict[str, Any]]] = [
@@ -37,11 +37,13 @@ def test_what_the_shell_and_the_sdk_take_is_the_same(
 ) -> None:
     made: list[ViewOptions] = []
 
-    async def call(_endpoint: str, _method: str, view: Any, *_: object) -> CallTally:
-        made.append(view())
-        return CallTally()
+    view_of = command._view
 
-    monkeypatch.setattr(command, "_call", call)
+    def view(ordering_key: str | None, **changes: Any) -> NoReturn:
+        made.append(view_of(ordering_key, **changes))
+        raise typer.Exit
+
+    monkeypatch.setattr(command, "_view", view)
     said = CliRunner().invoke(cli.app, ["call", "e", "m", flag, text])
     expected = by_sdk(option)
     if isinstance(expected, ViewOptions):
