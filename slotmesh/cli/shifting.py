@@ -193,27 +193,35 @@ BackShift = Annotated[bool, typer.Option("--shift-back", help="End the shift, wi
 
 
 @dataclass(frozen=True, slots=True)
-class ShiftOptions:
-    """What is typed of shifts."""
+class TrafficChange:
+    """What is typed of a change: of the policy, or of a shift."""
 
+    weights: Sequence[str]
+    shadows: Sequence[str]
+    no_shadows: bool
     to: Sequence[str]
+    """The weights to shift to."""
     step: float | None
     every: timedelta | None
     guards: Sequence[str]
     min_calls: int | None
     stops: bool
     goes_back: bool
-    forces: bool = False
+    forces: bool
     """Backends that get more calls need no ready replica."""
 
     @property
-    def are_given(self) -> bool:
+    def is_of_policy(self) -> bool:
+        return bool(self.weights or self.shadows or self.no_shadows)
+
+    @property
+    def is_of_shift(self) -> bool:
         return bool(self.to) or self.stops or self.goes_back
 
-    def check(self, endpoint: str, *, changes_policy: bool) -> None:
+    def check(self, endpoint: str) -> None:
         """Raises CommandFailed where options contradict each other."""
         wrong = ""
-        if sum((changes_policy, bool(self.to), self.stops, self.goes_back)) > 1:
+        if sum((self.is_of_policy, bool(self.to), self.stops, self.goes_back)) > 1:
             wrong = "one at a time: weights and shadows, --shift, --shift-stop or --shift-back"
         elif not self.to and (self.guards or any(it is not None for it in (self.step, self.every, self.min_calls))):
             wrong = "--step, --every, --guard and --min-calls say how to --shift: give that, too"
@@ -221,7 +229,7 @@ class ShiftOptions:
             raise CommandFailed(f"{endpoint}: nothing was changed\n  {wrong}", WRONG_INPUT)
 
 
-async def change_shift(operator: Operator, endpoint: str, options: ShiftOptions) -> int:
+async def change_shift(operator: Operator, endpoint: str, options: TrafficChange) -> int:
     """Begins or ends a shift. Returns the revision after that. Raises CommandFailed."""
     if options.to:
         return int((await operator.send(_request(endpoint, options))).revision)
@@ -257,7 +265,7 @@ def _late(shift: pb.TrafficShift, patience: timedelta) -> str:
     return f"{line}; the next step waits: {shift.waits_for}" if shift.waits_for else line
 
 
-def _request(endpoint: str, options: ShiftOptions) -> pb.ShiftTrafficRequest:
+def _request(endpoint: str, options: TrafficChange) -> pb.ShiftTrafficRequest:
     violations: list[SpecViolation] = []
     request = pb.ShiftTrafficRequest(
         endpoint=endpoint,

@@ -15,7 +15,7 @@ from typing import Final
 
 from slotmesh.cli.checking.seen import LostMember
 from slotmesh.cli.console import CommandFailed
-from slotmesh.cli.figures.rates import unix_time
+from slotmesh.cli.figures import unix_time
 from slotmesh.cli.operator import Operator
 from slotmesh.cli.snapshot import SUSPECT_STATE, Members
 from slotmesh.errors import SlotmeshError

@@ -27,15 +27,7 @@ from slotmesh.cli.console import (
     table_of,
 )
 from slotmesh.cli.documents import local_time, message_document, word_of
-from slotmesh.cli.figures.rates import figures_of
-from slotmesh.cli.figures.rows import (
-    NO_FIGURES,
-    BackendFigures,
-    EndpointFigures,
-    MeshFigures,
-    RouterFigures,
-    shown_rate,
-)
+from slotmesh.cli.figures import NO_FIGURES, FiguresRow, MeshFigures, figures_of, row_name, shown_rate
 from slotmesh.cli.operator import Operator
 from slotmesh.cli.parameters import BACKEND, CONTROLLER, ENDPOINT, REPLICA, ROUTER, ControllerAddress
 from slotmesh.cli.shifting import waiting_line
@@ -130,16 +122,15 @@ class _Loads:
     """Calls a second and waiting calls of endpoints, backends and routers, by kind and name; null if unknown."""
 
     def __init__(self, load: MeshFigures) -> None:
-        self._rows: dict[tuple[str, str], EndpointFigures | BackendFigures | RouterFigures] = {
-            **{(ENDPOINT, it.name): it for it in load.endpoints},
-            **{(BACKEND, it.name): it for it in load.backends},
-            **{(ROUTER, it.router_id): it for it in load.routers},
+        kinds = ((ENDPOINT, load.endpoints), (BACKEND, load.backends), (ROUTER, load.routers))
+        self._rows: dict[tuple[str, str], FiguresRow] = {
+            (kind, row_name(it)): it for kind, rows in kinds for it in rows
         }
 
     def document(self, kind: str, name: str) -> dict[str, float | None]:
         row = self._rows.get((kind, name))
-        rate = None if row is None or row.calls_per_s is None else round(row.calls_per_s, 3)
-        return {"calls_per_s": rate, "queued": None if row is None else row.queued}
+        rate = None if row is None or row["calls_per_s"] is None else round(row["calls_per_s"], 3)
+        return {"calls_per_s": rate, "queued": None if row is None else row["queued"]}
 
     def columns(self, kind: str, name: str) -> TableColumns[Any]:
         """`name`: the attribute that identifies a row."""

@@ -12,12 +12,10 @@ import grpc
 import typer
 
 from slotmesh.cli.console import CommandFailed, Output, OutputForm, Printable
-from slotmesh.cli.figures.rates import figures_of
-from slotmesh.cli.figures.rows import MeshFigures
+from slotmesh.cli.figures import MeshFigures, figures_of
 from slotmesh.cli.operator import Operator
 from slotmesh.cli.parameters import CONTROLLER, ControllerAddress, duration
-from slotmesh.cli.top.columns import document_of, names_of
-from slotmesh.cli.top.drawing import print_views
+from slotmesh.cli.top.screen import document_of, names_of, print_views
 from slotmesh.cli.top.state import VIEWS, TopState, TopView
 from slotmesh.errors import Reason, SlotmeshError
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from contextlib import AbstractContextManager
 from datetime import timedelta
 from functools import partial
 from typing import Annotated, Any, Final, TextIO, TypeAlias
@@ -31,10 +30,10 @@ from slotmesh.cli.shifting import (
     ShiftEvery,
     ShiftGuards,
     ShiftMinCalls,
-    ShiftOptions,
     ShiftStep,
     ShiftTo,
     StopShift,
+    TrafficChange,
     change_shift,
     follow_shift,
     read_policy,
@@ -44,7 +43,7 @@ from slotmesh.cli.shifting import (
 from slotmesh.cli.snapshot import Snapshot
 from slotmesh.cli.view.replicas import readiness, shadow_troubles
 from slotmesh.cli.waiting import KnownRouters, after_change
-from slotmesh.spec.model import InvalidSpec
+from slotmesh.spec.model import InvalidSpec, TrafficPolicy
 from slotmesh.units import format_duration
 from slotmesh.v1 import controller_service_pb2 as pb
 
@@ -196,86 +195,57 @@ async def traffic(
         slotmesh traffic digits v1=1 --shadow v2=0.2
         slotmesh traffic digits --shift v2=1.0 --step 0.1 --every 30s --guard error_rate=0.01 --guard p99=200ms
     """
-    form, shadows = form_of(output, as_document), shadow or []
-    said = ShiftOptions(shift or [], step, every, guard or [], min_calls, shift_stop, shift_back, force)
-    changes = bool(weights or shadows or no_shadows)
-    if said.are_given:
-        follows = bool(shift) and (sys.stdout.isatty() and form is OutputForm.TABLE if wait is None else wait)
-        found = await _shift(endpoint, said, changes, follows, timeout, address)
-    elif changes:
-        patience = (timeout or PATIENCE) if wait is not False else None
-        found = await _change(endpoint, weights or [], shadows, no_shadows, patience, said, address)
-    else:
-        found = await _look(endpoint, said, address)
-    revision, snapshot, shifted = found
+    form = form_of(output, as_document)
+    of_policy = (weights or [], shadow or [], no_shadows)
+    asked = TrafficChange(*of_policy, shift or [], step, every, guard or [], min_calls, shift_stop, shift_back, force)
+    waits = wait is not False
+    if shift and wait is None:
+        waits = sys.stdout.isatty() and form is OutputForm.TABLE
+    shown = await _carry_out(endpoint, asked, waits, timeout, address)
     Printable(
-        table=partial(print_traffic, endpoint, revision, snapshot, shifted),
-        document=partial(as_json, endpoint, revision, snapshot, shifted),
+        table=partial(print_traffic, endpoint, *shown),
+        document=partial(as_json, endpoint, *shown),
         names=lambda: [f"{ENDPOINT}/{endpoint}"],
     ).write(form)
 
 
-async def _look(endpoint: str, said: ShiftOptions, address: str) -> ShownTraffic:
-    said.check(endpoint, changes_policy=False)
-    async with Operator.at(address) as operator:
-        await operator.endpoint(endpoint)
-        snapshot = await operator.snapshot()
-        return snapshot.members.revision, snapshot, await operator.shift(endpoint)
-
-
-async def _shift(
-    endpoint: str,
-    said: ShiftOptions,
-    changes_policy: bool,
-    follows: bool,
-    patience: timedelta | None,
-    address: str,
+async def _carry_out(
+    endpoint: str, asked: TrafficChange, waits: bool, timeout: timedelta | None, address: str
 ) -> ShownTraffic:
-    """The revision of the change, the mesh after it, and the shift."""
-    said.check(endpoint, changes_policy=changes_policy)
-    async with Operator.at(address) as operator:
-        await operator.endpoint(endpoint)
-        revision = await change_shift(operator, endpoint, said)
-        with _waiting(operator, endpoint, revision, patience):
-            if follows:
-                await follow_shift(operator, endpoint, patience)
-            snapshot = await operator.snapshot()
-            return (snapshot.members.revision if follows else revision), snapshot, await operator.shift(endpoint)
-
-
-async def _change(
-    endpoint: str,
-    weights: list[str],
-    shadows: list[str],
-    no_shadows: bool,
-    patience: timedelta | None,
-    options: ShiftOptions,
-    address: str,
-) -> ShownTraffic:
-    """The revision of the change, and the mesh after it. `patience`: how long to wait for routers, None: not at all."""
-    options.check(endpoint, changes_policy=True)
+    """What is there after the change, if one is asked for."""
+    asked.check(endpoint)
     async with Operator.at(address) as operator:
         current = (await operator.endpoint(endpoint)).traffic
-        backends = [it.name for it in (await operator.configuration()).backends]
-        try:
-            change = read_policy(endpoint, current, weights, shadows, no_shadows=no_shadows, backends=backends)
-        except InvalidSpec as invalid:
-            lines = [f"{endpoint}: nothing was changed", *str(invalid).splitlines()]
-            raise CommandFailed("\n  ".join(lines), WRONG_INPUT) from invalid
-        revision = await operator.set_traffic(
-            endpoint, change.policy, clear_shadows=change.clear_shadows, require_ready=not options.forces
+        if asked.is_of_shift:
+            revision = await change_shift(operator, endpoint, asked)
+        elif asked.is_of_policy:
+            revision = await _set_traffic(operator, endpoint, current, asked)
+            timeout = (timeout or PATIENCE) if waits else None
+        else:
+            snapshot = await operator.snapshot()
+            return snapshot.members.revision, snapshot, await operator.shift(endpoint)
+        done, look = f"{endpoint}: stored as revision {revision}", f"slotmesh traffic {endpoint}"
+        with after_change(operator, done, look, timeout):
+            if asked.to and waits:
+                await follow_shift(operator, endpoint, timeout)
+            elif asked.is_of_policy and timeout is not None:
+                await _wait_for_routers(operator, endpoint, revision, timeout)
+            snapshot = await operator.snapshot()
+            revision = snapshot.members.revision if asked.to and waits else revision
+            return revision, snapshot, await operator.shift(endpoint)
+
+
+async def _set_traffic(operator: Operator, endpoint: str, current: TrafficPolicy | None, asked: TrafficChange) -> int:
+    backends = [it.name for it in (await operator.configuration()).backends]
+    try:
+        change = read_policy(
+            endpoint, current, asked.weights, asked.shadows, no_shadows=asked.no_shadows, backends=backends
         )
-        with _waiting(operator, endpoint, revision, patience):
-            if patience is not None:
-                await _wait_for_routers(operator, endpoint, revision, patience)
-            return revision, await operator.snapshot(), await operator.shift(endpoint)
-
-
-def _waiting(
-    operator: Operator, endpoint: str, revision: int, patience: timedelta | None
-) -> AbstractContextManager[None]:
-    return after_change(
-        operator, f"{endpoint}: stored as revision {revision}", f"slotmesh traffic {endpoint}", patience
+    except InvalidSpec as invalid:
+        lines = [f"{endpoint}: nothing was changed", *str(invalid).splitlines()]
+        raise CommandFailed("\n  ".join(lines), WRONG_INPUT) from invalid
+    return await operator.set_traffic(
+        endpoint, change.policy, clear_shadows=change.clear_shadows, require_ready=not asked.forces
     )
 
 

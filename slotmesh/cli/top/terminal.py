@@ -22,9 +22,8 @@ from rich.console import Console
 from rich.live import Live
 
 from slotmesh.cli.console import PrintableConsole
-from slotmesh.cli.figures.rows import NO_FIGURES, MeshFigures
-from slotmesh.cli.top.columns import COLUMNS
-from slotmesh.cli.top.drawing import LINES_AROUND, TopScreen, draw, screen_of
+from slotmesh.cli.figures import NO_FIGURES, MeshFigures
+from slotmesh.cli.top.screen import COLUMNS, LINES_AROUND, TopScreen, draw, screen_of
 from slotmesh.cli.top.state import TopState, press
 
 _SEQUENCES: Final = {

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from slotmesh.cli.figures.rates import figures_of
-from slotmesh.cli.figures.rows import MeshFigures
+from slotmesh.cli.figures import MeshFigures, figures_of
 from slotmesh.histogram import CALL_TIMES
 from slotmesh.v1 import controller_service_pb2 as pb
 from slotmesh.v1 import mesh_pb2

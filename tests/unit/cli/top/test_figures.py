@@ -7,10 +7,8 @@ from math import inf
 
 import pytest
 
-from slotmesh.cli.figures.rates import rate
-from slotmesh.cli.figures.rows import CallQuantiles, shown_time
-from slotmesh.cli.top.columns import COLUMNS, document_of
-from slotmesh.cli.top.drawing import screen_of
+from slotmesh.cli.figures import CallQuantiles, rate, row_name, shown_time
+from slotmesh.cli.top.screen import COLUMNS, document_of, screen_of
 from slotmesh.cli.top.state import TopState, TopView
 from slotmesh.histogram import CALL_TIMES, quantile_bound
 from tests.unit.cli.top.samples import mesh, replica, router
@@ -19,42 +17,42 @@ from tests.unit.cli.top.samples import mesh, replica, router
 def test_routers_are_summed() -> None:
     figures = mesh([router("a", (300, 10), (100, 0)), router("b", (50, 0), (30, 0))])
     (endpoint,), (backend,) = figures.endpoints, figures.backends
-    assert (endpoint.calls_per_s, endpoint.failures_per_s) == (110.0, 5.0)
-    assert (endpoint.calls_total, endpoint.failures_total) == (350, 10)
-    assert (backend.calls_per_s, backend.failures_per_s) == (110.0, 5.0)
-    assert (backend.sent_total, backend.ended_total, backend.failed_total) == (350, 350, 10)
-    assert endpoint.shares == {"v1": 1.0}
-    assert [it.calls_per_s for it in figures.routers] == [100.0, 10.0]
+    assert (endpoint["calls_per_s"], endpoint["failures_per_s"]) == (110.0, 5.0)
+    assert (endpoint["calls_total"], endpoint["failures_total"]) == (350, 10)
+    assert (backend["calls_per_s"], backend["failures_per_s"]) == (110.0, 5.0)
+    assert (backend["sent_total"], backend["ended_total"], backend["failed_total"]) == (350, 350, 10)
+    assert endpoint["shares"] == {"v1": 1.0}
+    assert [it["calls_per_s"] for it in figures.routers] == [100.0, 10.0]
 
 
 def test_a_router_that_has_just_started_counts_and_has_no_rate() -> None:
     figures = mesh([router("a", (300, 10), None), router("b", (50, 0), (30, 0))])
-    assert figures.endpoints[0].calls_per_s == 10.0
-    assert figures.endpoints[0].calls_total == 350
-    assert [it.calls_per_s for it in figures.routers] == [None, 10.0]
+    assert figures.endpoints[0]["calls_per_s"] == 10.0
+    assert figures.endpoints[0]["calls_total"] == 350
+    assert [it["calls_per_s"] for it in figures.routers] == [None, 10.0]
 
 
 def test_a_silent_router_has_no_rate() -> None:
     figures = mesh([router("a", (300, 10), (100, 0), age=4)])
-    assert figures.endpoints[0].calls_per_s is None
-    assert figures.endpoints[0].times == CallQuantiles(None, None)
-    assert not figures.routers[0].reports
-    assert figures.routers[0].calls_per_s is None
+    assert figures.endpoints[0]["calls_per_s"] is None
+    assert figures.endpoints[0]["times"] == CallQuantiles(None, None)
+    assert not figures.routers[0]["reports"]
+    assert figures.routers[0]["calls_per_s"] is None
 
 
 def test_nothing_is_negative() -> None:
     figures = mesh([router("a", (5, 0), (100, 3))])
-    assert figures.endpoints[0].calls_per_s is None
-    assert figures.backends[0].calls_per_s is None
-    assert figures.backends[0].times == CallQuantiles(None, None)
+    assert figures.endpoints[0]["calls_per_s"] is None
+    assert figures.backends[0]["calls_per_s"] is None
+    assert figures.backends[0]["times"] == CallQuantiles(None, None)
     assert rate(5, 6, 1.0) is None
     assert rate(5, 5, 0.0) is None
 
 
 def test_times_are_of_the_calls_in_between() -> None:
     figures = mesh([router("a", (300, 0), (100, 0), fast=150)])
-    assert figures.backends[0].times == CallQuantiles(0.001, 0.01)
-    assert figures.endpoints[0].times == CallQuantiles(0.001, 0.01)
+    assert figures.backends[0]["times"] == CallQuantiles(0.001, 0.01)
+    assert figures.endpoints[0]["times"] == CallQuantiles(0.001, 0.01)
 
 
 def test_replicas_have_rates_of_their_own_and_the_size_of_batches() -> None:
@@ -62,18 +60,22 @@ def test_replicas_have_rates_of_their_own_and_the_size_of_batches() -> None:
         [router("r", (0, 0), None)], [replica("v1-a"), replica("v1-b", earlier=None), replica("v1-c", calls=None)]
     )
     first, second, third = figures.replicas
-    assert (first.calls_per_s, first.batch_size, first.ongoing, first.slots) == (10.0, 4.0, 3, 1)
-    assert (second.calls_per_s, second.batch_size, second.calls_total) == (None, None, 40)
-    assert (third.calls_per_s, third.ongoing, third.slots) == (None, None, None)
-    assert [it.is_reached for it in figures.replicas] == [True, False, False]
-    assert (figures.backends[0].slots, figures.backends[0].max_ongoing, figures.backends[0].batch_size) == (2, 24, 4.0)
+    assert (first["calls_per_s"], first["batch_size"], first["ongoing"], first["slots"]) == (10.0, 4.0, 3, 1)
+    assert (second["calls_per_s"], second["batch_size"], second["calls_total"]) == (None, None, 40)
+    assert (third["calls_per_s"], third["ongoing"], third["slots"]) == (None, None, None)
+    assert [it["linked_routers"] for it in figures.replicas] == [1, 0, 0]
+    assert (figures.backends[0]["slots"], figures.backends[0]["max_ongoing"], figures.backends[0]["batch_size"]) == (
+        2,
+        24,
+        4.0,
+    )
 
 
 def test_the_times_of_a_replica_are_of_the_calls_that_ended_there_in_between() -> None:
     slow = replica("v1-slow", times=({0.001: 900, 0.2: 10}, {0.001: 900}))
     quick = replica("v1-quick", times=({0.2: 50, 0.001: 99, 0.01: 1}, {0.2: 50}))
     figures = mesh([], [slow, quick, replica("v1-older"), replica("v1-new", earlier=None, times=({0.2: 1}, {}))])
-    assert [it.times for it in figures.replicas] == [
+    assert [it["times"] for it in figures.replicas] == [
         CallQuantiles(0.2, 0.2),
         CallQuantiles(0.001, 0.001),
         CallQuantiles(None, None),
@@ -137,7 +139,7 @@ def test_tenants_of_all_routers_that_report_are_summed_the_busiest_first() -> No
         load.tenants.add(tenant="acme", calls_per_s=calls, unanswered=3, refused_per_s=1.0)
     routers[1].router.endpoint_loads[0].tenants.add(tenant="", calls_per_s=20.0, unanswered=1)
     figures = mesh(routers)
-    assert [(it.name, it.calls_per_s, it.unanswered, it.refused_per_s) for it in figures.tenants] == [
+    assert [(row_name(it), it["calls_per_s"], it["unanswered"], it["refused_per_s"]) for it in figures.tenants] == [
         ("digits/other", 20.0, 1, 0.0),
         ("digits/acme", 15.0, 6, 2.0),
     ]

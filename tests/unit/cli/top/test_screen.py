@@ -9,9 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
-from slotmesh.cli.figures.rows import MeshFigures, shown_rate
-from slotmesh.cli.top.columns import COLUMNS, bar, document_of, names_of
-from slotmesh.cli.top.drawing import draw, print_views, screen_of
+from slotmesh.cli.figures import MeshFigures, shown_rate
+from slotmesh.cli.top.screen import COLUMNS, bar, document_of, draw, names_of, print_views, screen_of
 from slotmesh.cli.top.state import VIEWS, TopState, TopView, press
 from slotmesh.cli.top.terminal import keys_of
 from tests.support.examples import examples

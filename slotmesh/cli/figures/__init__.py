@@ -1,1 +1,0 @@
-"""Calls, rates and latencies of the mesh, from two reports of each member."""
