@@ -47,7 +47,6 @@ _FLAGS: Final[dict[str, Any]] = {
             f"--{name.replace('_', '-')}",
             envvar=f"SLOTMESH_{name.upper()}",
             metavar="DIR" if name == "tls_dir" else "FILE",
-            show_default=False,
             rich_help_panel=_PANEL,
             help=text,
         ),

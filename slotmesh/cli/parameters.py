@@ -92,7 +92,6 @@ OneRouter = Annotated[
         parser=lambda text: text and read_address(text),
         metavar="HOST:PORT",
         help="Only this router. Default: all that the controller lists.",
-        show_default=False,
     ),
 ]
 

@@ -168,7 +168,6 @@ ShiftTo = Annotated[
     typer.Option(
         metavar="BACKEND=WEIGHT",
         help="Shift to this weight step by step; the other backends share what is left. Repeat it for more.",
-        show_default=False,
     ),
 ]
 ShiftStep = Annotated[
@@ -181,7 +180,6 @@ ShiftGuards = Annotated[
         metavar="FIGURE=LIMIT",
         help="Go back when error_rate=SHARE or p99=DURATION of a backend that gets more is above this; of a shadow with"
         " its name before it, as dark:error_rate=0.05. Repeat it.",
-        show_default=False,
     ),
 ]
 ShiftMinCalls = Annotated[

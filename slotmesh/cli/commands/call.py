@@ -107,13 +107,12 @@ GivenArguments = Annotated[
     typer.Argument(
         metavar="JSON",
         help="A list of positional arguments or an object of named ones; `-` reads it from stdin; none by default.",
-        show_default=False,
     ),
 ]
 CallTimeout = Annotated[timedelta | None, duration("What the call may take in all, as 250ms or 30s.", zero=True)]
 GivenMetadata = Annotated[
     list[str] | None,
-    typer.Option(metavar="KEY=VALUE", help="Handed to the handler. Repeat it for more.", show_default=False),
+    typer.Option(metavar="KEY=VALUE", help="Handed to the handler. Repeat it for more."),
 ]
 Times = Annotated[
     int,
@@ -127,7 +126,7 @@ MayRepeat = Annotated[
 ]
 OrderedBy = Annotated[
     str | None,
-    typer.Option(metavar="KEY", help="Calls of one key are executed one after another.", show_default=False),
+    typer.Option(metavar="KEY", help="Calls of one key are executed one after another."),
 ]
 
 OnBehalfOf = Annotated[
@@ -135,7 +134,6 @@ OnBehalfOf = Annotated[
     typer.Option(
         metavar="NAME",
         help="On whose behalf the call is made: waiting calls take turns by tenant, and endpoints may limit each.",
-        show_default=False,
     ),
 ]
 
@@ -149,9 +147,7 @@ async def call(
     *,
     timeout: CallTimeout = None,
     slo: Slo = None,
-    shard_key: Annotated[
-        str, typer.Option(metavar="KEY", help="Calls of one key go to one backend, by weight.", show_default=False)
-    ] = "",
+    shard_key: Annotated[str, typer.Option(metavar="KEY", help="Calls of one key go to one backend, by weight.")] = "",
     ordering_key: OrderedBy = None,
     tenant: OnBehalfOf = "",
     idempotent: MayRepeat = False,

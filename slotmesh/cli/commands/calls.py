@@ -175,15 +175,12 @@ async def calls(
             parser=name_of(ENDPOINT),
             metavar="ENDPOINT",
             help="Only calls of this endpoint. Default: all.",
-            show_default=False,
         ),
     ] = "",
     *,
     waiting: Annotated[bool, typer.Option("--waiting", help="Only calls that wait in routers.")] = False,
     running: Annotated[bool, typer.Option("--running", help="Only calls at replicas.")] = False,
-    key: Annotated[
-        str | None, typer.Option(metavar="KEY", help="Only calls with this ordering key.", show_default=False)
-    ] = None,
+    key: Annotated[str | None, typer.Option(metavar="KEY", help="Only calls with this ordering key.")] = None,
     tenant: Annotated[
         str | None,
         typer.Option(metavar="NAME", help="Only calls of this tenant; empty: only those that name none."),

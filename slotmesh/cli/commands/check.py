@@ -133,7 +133,7 @@ def _ingress(text: str) -> IngressUrl:
 
 Patience = Annotated[
     timedelta | None,
-    duration("Repeat the check until nothing is wrong, at most this long, as 1m after an upgrade.", show_default=False),
+    duration("Repeat the check until nothing is wrong, at most this long, as 1m after an upgrade."),
 ]
 Ingresses = Annotated[
     list[IngressUrl] | None,
@@ -149,7 +149,6 @@ WithoutHost = Annotated[
     str,
     typer.Option(
         metavar="HOST",
-        show_default=False,
         help="Also say what would stop if all processes on this host ended; the host as in announced addresses.",
     ),
 ]

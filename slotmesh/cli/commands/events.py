@@ -88,7 +88,6 @@ async def events(
             metavar="SUBJECT",
             help="Only events of `replica/ID`, `backend/NAME`, `endpoint/NAME` or `router/ID`; a `*` at the end: all"
             " that begin so. Default: all events.",
-            show_default=False,
         ),
     ] = "",
     *,
@@ -98,14 +97,11 @@ async def events(
             parser=_kind,
             metavar="KIND",
             help="Only events of this kind, as replica-failed. Repeat it for more.",
-            show_default=False,
         ),
     ] = None,
     after: Annotated[
         str,
-        typer.Option(
-            metavar="CURSOR", help="Only events after that one: its `cursor` in JSON or YAML.", show_default=False
-        ),
+        typer.Option(metavar="CURSOR", help="Only events after that one: its `cursor` in JSON or YAML."),
     ] = "",
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with new ones, until Ctrl-C.")] = False,
     lines: Annotated[int, typer.Option("--lines", "-n", min=0, help="The newest of them; 0: all.")] = 100,

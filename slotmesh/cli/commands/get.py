@@ -21,7 +21,6 @@ async def get(
             parser=configured_subject,
             metavar="SUBJECT",
             help="`backend/NAME`, `endpoint/NAME` or `route/PATH`. None: all that there is.",
-            show_default=False,
         ),
     ] = None,
     output: Output = OutputForm.YAML,

@@ -43,7 +43,6 @@ async def rollback(
             parser=_revision,
             help="The revision whose configuration should be again, as `slotmesh history` shows it; 0: before anything"
             " was applied. Without one, the newest change is undone, all steps of a shift together.",
-            show_default=False,
         ),
     ] = None,
     *,

@@ -76,7 +76,6 @@ UserConfig = Annotated[
         metavar="KEY=VALUE",
         help="An argument of the handler's constructor (`user_config`), by name; VALUE is JSON where it is JSON, else"
         " text. May be given again.",
-        show_default=False,
     ),
 ]
 
@@ -96,7 +95,6 @@ HandlerOrFile = Annotated[
     typer.Argument(
         metavar="MODULE:NAME|FILE",
         help="A handler, or a mesh as YAML, as for `slotmesh apply`. The working directory is importable.",
-        show_default=False,
     ),
 ]
 Replicas = Annotated[
@@ -109,7 +107,6 @@ ProtoFiles = Annotated[
         metavar="FILE",
         help="A .proto file whose services the handler implements, compiled by grpcio-tools; or a descriptor set, as"
         " protoc writes it. Clients call them at the router. May be given again; a mesh as YAML says it itself.",
-        show_default=False,
     ),
 ]
 StartTimeout = Annotated[

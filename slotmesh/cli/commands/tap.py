@@ -242,7 +242,7 @@ async def tap(
     *,
     method: Annotated[
         str,
-        typer.Option(help="Only calls of this method; `__call__` for that of the handler itself.", show_default=False),
+        typer.Option(help="Only calls of this method; `__call__` for that of the handler itself."),
     ] = "",
     tenant: Annotated[
         str | None,

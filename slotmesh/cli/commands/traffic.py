@@ -131,7 +131,6 @@ Shadows = Annotated[
     typer.Option(
         metavar="BACKEND=SHARE",
         help="A backend that gets a copy of that share of the calls; replaces all shadows. Repeat it for more.",
-        show_default=False,
     ),
 ]
 Wait = Annotated[
@@ -140,7 +139,6 @@ Wait = Annotated[
         "--wait/--no-wait",
         help="Return when the change is in force at every router, or at once; of a shift, when it has got there "
         "(default: on a terminal).",
-        show_default=False,
     ),
 ]
 Force = Annotated[
@@ -157,9 +155,7 @@ async def traffic(
     endpoint: EndpointName,
     weights: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="BACKEND=WEIGHT", help="All weights of the endpoint, which sum to 1.", show_default=False
-        ),
+        typer.Argument(metavar="BACKEND=WEIGHT", help="All weights of the endpoint, which sum to 1."),
     ] = None,
     *,
     shadow: Shadows = None,
