@@ -13,7 +13,7 @@ import json
 import signal
 import sys
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from math import inf
@@ -168,10 +168,22 @@ async def ended_by_sigterm() -> AsyncIterator[None]:
         loop.remove_signal_handler(signal.SIGTERM)
 
 
+async def _woken_by_signals(work: Coroutine[Any, Any, ResultT]) -> ResultT:
+    """Does the work on a loop that each signal wakes, Ctrl-C above all.
+
+    Python runs a handler when its main thread runs. Where the signal has interrupted another thread, or the main thread
+    just before it began to wait, that would be at the next event, which may never come. With any handler of its own the
+    loop has a wake-up descriptor; this signal is ignored otherwise, too.
+    """
+    with suppress(NotImplementedError, RuntimeError):  # on Windows; and outside of the main thread
+        asyncio.get_running_loop().add_signal_handler(signal.SIGURG, bool)
+    return await work
+
+
 def complete(work: Coroutine[Any, Any, ResultT]) -> ResultT:
     """Runs a command's work on a fresh event loop. Its failure becomes words on stderr and an exit status."""
     try:
-        return asyncio.run(work)
+        return asyncio.run(_woken_by_signals(work))
     except KeyboardInterrupt:
         raise typer.Exit(INTERRUPTED) from None
     except CommandFailed as failure:
