@@ -143,12 +143,8 @@ async def _certificate(address: str) -> tuple[Validity | None, tuple[str, ...]]:
         return None, ()
     shown = writer.get_extra_info("peercert") or {}
     writer.transport.abort()
-    begin, end = shown.get("notBefore"), shown.get("notAfter")
-    if not isinstance(begin, str) or not isinstance(end, str):
-        return None, ()
     names: Any = shown.get("subjectAltName", ())
-    uris = tuple(str(name) for kind, name in names if kind == "URI")
-    return Validity(ssl.cert_time_to_seconds(begin), ssl.cert_time_to_seconds(end)), uris
+    return Validity.shown(shown), tuple(str(name) for kind, name in names if kind == "URI")
 
 
 def _context(tls: Tls) -> ssl.SSLContext:

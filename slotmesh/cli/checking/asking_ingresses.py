@@ -1,11 +1,9 @@
 """Queries ingresses over HTTP, as their clients do. The controller does not know ingresses, so the command names them.
 
 Invariants: an ingress that does not respond in time is reported as a result, too. All requests to one ingress share
-one deadline of `ANSWER_WITHIN_S` and a limit on the bytes read: a socket's own timeout restarts with each byte, so a
-slow server could hold a caller without end. At the deadline the socket is shut down, whichever thread waits for it, and
-the request fails with TimeoutError: a truncated response never passes for a whole one. Only the name resolver has its
-own bounds. An ingress's certificate must be trusted by HTTP clients of this machine or issued by the mesh's authority,
-and must match the queried name. A token is sent over TLS only.
+one deadline of `ANSWER_WITHIN_S`, from the name of the host to the last byte, and a limit on the bytes read. A
+truncated response never passes for a whole one. An ingress's certificate must be trusted by HTTP clients of this
+machine or issued by the mesh's authority, and must match the queried name. A token is sent over TLS only.
 Owner: `gathering.py`.
 """
 
@@ -13,14 +11,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import re
 import socket
 import ssl
-import threading
-import time
-from collections.abc import Sequence
-from contextlib import suppress
-from http.client import HTTPConnection, HTTPException
-from types import TracebackType
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from email.message import Message
+from email.parser import BytesHeaderParser
 from typing import Any, Final
 
 from slotmesh.cli.checking.seen import AnnouncedAddress, IngressFacts, IngressUrl, ServerAnswer, Validity
@@ -28,148 +26,111 @@ from slotmesh.cli.credentials import credentials
 from slotmesh.client.tls import Tls
 from slotmesh.runtime.channels import TokenSource
 from slotmesh.security.secret_files import authorities_in
-from slotmesh.units import parse_host_port
-
-
-class HttpExchange:
-    """HTTP requests to one server under one deadline; a context manager, not thread-safe.
-
-    Uses one connection, or another one when the server closes it.
-    """
-
-    def __init__(self, host: str, port: int, context: ssl.SSLContext | None, within_s: float) -> None:
-        """`context`: of TLS; None for plain text. The time begins now."""
-        self._deadline = _Deadline(within_s)
-        self._connection = _Connection(host, port, context, self._deadline)
-
-    def __enter__(self) -> HttpExchange:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        self._deadline.cancel()
-        self._connection.close()
-        # A socket that is shut under a request looks like any other failure of its server.
-        if isinstance(error, (OSError, HTTPException)) and self._deadline.is_over:
-            raise TimeoutError from None
-
-    def shown_certificate(self) -> dict[str, Any]:
-        """The fields of the server's certificate; empty for plain text."""
-        if self._connection.sock is None:
-            self._connection.connect()
-        connected = self._connection.sock
-        return dict(connected.getpeercert() or {}) if isinstance(connected, ssl.SSLSocket) else {}
-
-    def get(self, path: str, headers: dict[str, str], max_bytes: int) -> tuple[int, bytes]:
-        """Status and body of a page.
-
-        Raises OSError, TimeoutError among them, HTTPException where it is no HTTP or too long, and UnicodeError where
-        the host is none.
-        """
-        self._connection.request("GET", path, headers=headers)
-        response = self._connection.getresponse()
-        body = response.read(max_bytes + 1)
-        self._deadline.left_s()
-        if len(body) > max_bytes:
-            raise HTTPException("too long")
-        return response.status, body
-
-
-class _Deadline:
-    """Shuts down the watched socket when the time is over."""
-
-    def __init__(self, within_s: float) -> None:
-        self._at = time.monotonic() + within_s
-        self._socket: socket.socket | None = None
-        self.is_over = False
-        self._timer = threading.Timer(within_s, self._end)
-        self._timer.daemon = True
-        self._timer.start()
-
-    def left_s(self) -> float:
-        """Until it is over. Raises TimeoutError where it is."""
-        left = self._at - time.monotonic()
-        if self.is_over or left <= 0:
-            self.is_over = True
-            raise TimeoutError
-        return left
-
-    def watch(self, connected: socket.socket) -> None:
-        """That one is shut, from now on. Raises TimeoutError where it is over."""
-        self._socket = connected
-        self.left_s()
-
-    def cancel(self) -> None:
-        """All is done."""
-        self._timer.cancel()
-
-    def _end(self) -> None:
-        self.is_over = True
-        if self._socket is not None:
-            with suppress(OSError):  # it is closed
-                # SSLSocket's own would take TLS from the socket under the thread that reads.
-                socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
-
-
-class _Connection(HTTPConnection):
-    """Connects within the remaining time, to the first address of the host that accepts."""
-
-    def __init__(self, host: str, port: int, context: ssl.SSLContext | None, deadline: _Deadline) -> None:
-        super().__init__(host, port)
-        self._context = context
-        self._deadline = deadline
-        if context is not None:
-            self.default_port = 443
-
-    def connect(self) -> None:
-        """Called by a request, too, where the server has closed the connection."""
-        self.sock = connected = self._connected()
-        self._deadline.watch(connected)
-        if self._context is not None:
-            self.sock = secured = self._context.wrap_socket(
-                connected, server_hostname=self.host, do_handshake_on_connect=False
-            )
-            self._deadline.watch(secured)
-            secured.do_handshake()
-
-    def _connected(self) -> socket.socket:
-        problem: OSError = OSError("that host has no address")
-        for family, kind, protocol, _, address in socket.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM):
-            made = socket.socket(family, kind, protocol)
-            try:
-                made.settimeout(self._deadline.left_s())
-                made.connect(address)
-            except OSError as error:
-                made.close()
-                problem = error
-            else:
-                return made
-        raise problem
-
+from slotmesh.units import join_host_port, parse_host_port
 
 ANSWER_WITHIN_S: Final = 3.0
 _MAX_BYTES: Final = 16 * 1024 * 1024
 _NO_INGRESS: Final = "what answers there is no ingress"
 
 
+class NoHttp(Exception):
+    """The server sends no HTTP, or more than is read."""
+
+
+class HttpConnection:
+    """Requests to one server, one after the other, each on this connection while the server keeps it."""
+
+    def __init__(self, host: str, port: int, context: ssl.SSLContext | None) -> None:
+        """`context`: of TLS; None for plain text."""
+        self._host, self._port, self._context = host, port, context
+        self._named = join_host_port(host, port)
+        self._reader: asyncio.StreamReader
+        self._writer: asyncio.StreamWriter | None = None
+
+    @asynccontextmanager
+    async def opened(self) -> AsyncIterator[HttpConnection]:
+        """Raises OSError, and UnicodeError where the host is none."""
+        try:
+            await self._connect()
+            yield self
+        finally:
+            self._drop()
+
+    def shown_certificate(self) -> dict[str, Any]:
+        """The fields of the server's certificate; empty for plain text."""
+        return {} if self._writer is None else self._writer.get_extra_info("peercert") or {}
+
+    async def get(self, path: str, headers: dict[str, str], max_bytes: int) -> tuple[int, bytes]:
+        """Status and body of a page. Raises OSError or NoHttp."""
+        writer = self._writer or await self._connect()
+        sent = "".join(f"{name}: {value}\r\n" for name, value in {"host": self._named, **headers}.items())
+        writer.write(f"GET {path} HTTP/1.1\r\n{sent}\r\n".encode())
+        try:
+            await writer.drain()
+            first, _, rest = (await self._reader.readuntil(b"\r\n\r\n")).partition(b"\r\n")
+            version, status, *_ = first.split(maxsplit=2)
+            if not version.startswith(b"HTTP/1."):
+                raise NoHttp
+            received = BytesHeaderParser().parsebytes(rest)
+            body = await self._body(received, max_bytes)
+        except (EOFError, ValueError, asyncio.LimitOverrunError):  # IncompleteReadError is an EOFError
+            raise NoHttp from None
+        if received.get("connection", "").lower() == "close" or version == b"HTTP/1.0":
+            self._drop()
+        return int(status), body
+
+    async def _body(self, received: Message, max_bytes: int) -> bytes:
+        read, body = self._reader, bytearray()
+        if "chunked" in received.get("transfer-encoding", "").lower():
+            while size := int((await read.readuntil(b"\r\n")).partition(b";")[0], 16):
+                if len(body) + size > max_bytes:
+                    raise NoHttp
+                body += (await read.readexactly(size + 2))[:-2]
+            while await read.readuntil(b"\r\n") != b"\r\n":
+                pass  # trailers
+            return bytes(body)
+        length = received.get("content-length")
+        if length is not None and int(length) <= max_bytes:
+            return await read.readexactly(int(length))
+        while length is None and len(body) <= max_bytes:
+            if not (part := await read.read(max_bytes)):
+                return bytes(body)
+            body += part
+        raise NoHttp
+
+    async def _connect(self) -> asyncio.StreamWriter:
+        name = self._host if self._context is not None else None
+        self._reader, self._writer = await asyncio.open_connection(
+            self._host, self._port, ssl=self._context, server_hostname=name
+        )
+        return self._writer
+
+    def _drop(self) -> None:
+        if self._writer is not None:
+            self._writer.transport.abort()
+        self._writer = None
+
+
 async def ask_ingresses(urls: Sequence[IngressUrl]) -> tuple[ServerAnswer, ...]:
     """An answer for each, in this order."""
-    return tuple(await asyncio.gather(*[asyncio.to_thread(_ask, each) for each in urls]))
+    return tuple(await asyncio.gather(*map(_ask, urls)))
 
 
-def _ask(url: IngressUrl) -> ServerAnswer:
+async def _ask(url: IngressUrl) -> ServerAnswer:
     tls = credentials().tls
     by_tls = url.by_tls if url.by_tls is not None else tls is not None
     announced = AnnouncedAddress(subject=f"ingress {url.address}", kind="ingress", address=url.address)
     host, port = parse_host_port(url.address)
     try:
-        with HttpExchange(host, port, _context(tls) if by_tls else None, ANSWER_WITHIN_S) as exchange:
-            certificate = _validity(exchange.shown_certificate())
-            ready, page = exchange.get("/-/readyz", {}, _MAX_BYTES)
+        connection = HttpConnection(host, port, _context(tls) if by_tls else None)
+        async with asyncio.timeout(ANSWER_WITHIN_S), connection.opened():
+            certificate = Validity.shown(connection.shown_certificate())
+            ready, page = await connection.get("/-/readyz", {}, _MAX_BYTES)
             if ready not in (200, 503):
                 return ServerAnswer(announced=announced, problem=_NO_INGRESS)
             why = page[:1_024].decode("utf-8", "replace").partition("\n")[0]
-            status, page = exchange.get("/-/routes", _authorization() if by_tls else {}, _MAX_BYTES)
-    except (OSError, HTTPException, UnicodeError) as error:  # SSLError and TimeoutError are OSErrors
+            status, page = await connection.get("/-/routes", _authorization() if by_tls else {}, _MAX_BYTES)
+    except (OSError, NoHttp, UnicodeError) as error:  # SSLError and TimeoutError are OSErrors
         return ServerAnswer(announced=announced, problem=_words(error))
     document = _document(page)
     routes = document if status == 200 and isinstance(document, dict) else {}
@@ -208,13 +169,6 @@ def _authorization() -> dict[str, str]:
     return {} if token is None else {"authorization": TokenSource(token).authorization()}
 
 
-def _validity(shown: dict[str, Any]) -> Validity | None:
-    begin, end = shown.get("notBefore"), shown.get("notAfter")
-    if not isinstance(begin, str) or not isinstance(end, str):
-        return None
-    return Validity(ssl.cert_time_to_seconds(begin), ssl.cert_time_to_seconds(end))
-
-
 def _words(error: Exception) -> str:
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"its certificate is not trusted: {error.verify_message}"
@@ -224,6 +178,10 @@ def _words(error: Exception) -> str:
         return f"no answer within {ANSWER_WITHIN_S:g} s"
     if isinstance(error, UnicodeError):
         return "that is no name of a host"
-    if isinstance(error, HTTPException):
+    if isinstance(error, NoHttp):
         return _NO_INGRESS
+    if isinstance(error, OSError) and not isinstance(error, socket.gaierror):
+        # asyncio has words of its own, and one error for all addresses of a host.
+        numbers = [error.errno] if error.errno else re.findall(r"\[Errno (\d+)\]", str(error))
+        return os.strerror(int(numbers[-1])) if numbers else str(error)
     return getattr(error, "strerror", None) or str(error)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
-from typing import Final
+from typing import Any, Final
 
 from slotmesh.cli.snapshot import Snapshot
 from slotmesh.security.identity import Role
@@ -77,6 +78,14 @@ class Validity:
 
     begins_at: float
     ends_at: float
+
+    @classmethod
+    def shown(cls, certificate: Mapping[str, Any]) -> Validity | None:
+        """That of a certificate as `ssl` shows it; None if it shows none."""
+        begin, end = certificate.get("notBefore"), certificate.get("notAfter")
+        if not isinstance(begin, str) or not isinstance(end, str):
+            return None
+        return cls(ssl.cert_time_to_seconds(begin), ssl.cert_time_to_seconds(end))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -91,6 +91,13 @@ async def test_a_byte_now_and_then_does_not_hold_it(first: bytes, by_tls: bool) 
     assert WITHIN_S * 0.9 <= took_s < DRIPS_S / 2
 
 
+async def test_no_server() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    assert (await asked(f"127.0.0.1:{port}")).problem == "Connection refused"
+    assert (await asked(f"localhost:{port}")).problem == "Connection refused"
+
+
 async def test_a_server_that_says_nothing() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"127.0.0.1:{silent.getsockname()[1]}"
@@ -126,6 +133,23 @@ async def test_an_ingress_that_keeps_its_connection_or_closes_it(closes: bool) -
     assert (found.problem, found.version) == ("", "1.2.3")
     assert found.ingress is not None
     assert (found.ingress.tells_routes, found.ingress.follows_controller, found.ingress.not_ready) == (True, True, "")
+
+
+@pytest.mark.parametrize("is_whole", [True, False])
+async def test_pages_in_chunks(is_whole: bool) -> None:
+    pages = iter((b"5\r\nready\r\n0\r\n\r\n", b'b;x=1\r\n{"version":\r\n8\r\n"1.2.3"}\r\n0\r\na: b\r\n\r\n'))
+
+    def answer(connected: socket.socket) -> None:
+        while connected.recv(10_000):
+            page = next(pages)
+            connected.sendall(HEAD + b"transfer-encoding: chunked\r\n\r\n" + (page if is_whole else page[:-7]))
+            if not is_whole:
+                return
+
+    with served(answer) as address:
+        found = await asked(address)
+    expected = ("", "1.2.3") if is_whole else ("what answers there is no ingress", "")
+    assert (found.problem, found.version) == expected
 
 
 @pytest.mark.parametrize("host", ["a" * 70, "a..b", ".a"])

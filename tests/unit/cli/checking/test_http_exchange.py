@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import ssl
 import threading
@@ -11,17 +12,17 @@ from pathlib import Path
 
 import pytest
 
-from slotmesh.cli.checking.asking_ingresses import HttpExchange
+from slotmesh.cli.checking.asking_ingresses import HttpConnection
 from tests.support.certificates import Authority
 
 WITHIN_S = 0.5
 DRIPS_S = 6.0
 
 
-def ask(port: int, context: ssl.SSLContext) -> None:
-    with HttpExchange("localhost", port, context, WITHIN_S) as exchange:
-        assert exchange.shown_certificate()["notAfter"]
-        exchange.get("/", {}, 1_000_000)
+async def ask(port: int, context: ssl.SSLContext) -> None:
+    async with asyncio.timeout(WITHIN_S), HttpConnection("localhost", port, context).opened() as connection:
+        assert connection.shown_certificate()["notAfter"]
+        await connection.get("/", {}, 1_000_000)
 
 
 def test_a_byte_now_and_then_by_tls(tmp_path: Path) -> None:
@@ -47,7 +48,7 @@ def test_a_byte_now_and_then_by_tls(tmp_path: Path) -> None:
         server.start()
         began = time.monotonic()
         with pytest.raises(TimeoutError):
-            ask(listener.getsockname()[1], context)
+            asyncio.run(ask(listener.getsockname()[1], context))
         took_s = time.monotonic() - began
         gone.set()
         server.join(10)
