@@ -206,8 +206,7 @@ Callers = Annotated[
     int, typer.Option(min=1, max=MAX_IN_FLIGHT, help="Callers: without --rate, as many calls are under way.")
 ]
 DueRate = Annotated[
-    float | None,
-    typer.Option(min=0.01, max=1_000_000, help="Calls a second, whatever becomes of them: an open loop."),
+    float | None, typer.Option(min=0.01, max=1_000_000, help="Calls a second, whatever becomes of them: an open loop.")
 ]
 Ordered = Annotated[
     bool, typer.Option("--ordered", help="Each caller has an ordering key: its calls run one after another.")

@@ -111,8 +111,7 @@ GivenArguments = Annotated[
 ]
 CallTimeout = Annotated[timedelta | None, duration("What the call may take in all, as 250ms or 30s.", zero=True)]
 GivenMetadata = Annotated[
-    list[str] | None,
-    typer.Option(metavar="KEY=VALUE", help="Handed to the handler. Repeat it for more."),
+    list[str] | None, typer.Option(metavar="KEY=VALUE", help="Handed to the handler. Repeat it for more.")
 ]
 Times = Annotated[
     int,
@@ -124,10 +123,7 @@ MayRepeat = Annotated[
     bool,
     typer.Option("--idempotent", help="The call may run more than once: it is run again where its outcome is unknown."),
 ]
-OrderedBy = Annotated[
-    str | None,
-    typer.Option(metavar="KEY", help="Calls of one key are executed one after another."),
-]
+OrderedBy = Annotated[str | None, typer.Option(metavar="KEY", help="Calls of one key are executed one after another.")]
 
 OnBehalfOf = Annotated[
     str,

@@ -171,19 +171,14 @@ Keys = Annotated[
 async def calls(
     endpoint: Annotated[
         str,
-        typer.Argument(
-            parser=name_of(ENDPOINT),
-            metavar="ENDPOINT",
-            help="Only calls of this endpoint. Default: all.",
-        ),
+        typer.Argument(parser=name_of(ENDPOINT), metavar="ENDPOINT", help="Only calls of this endpoint. Default: all."),
     ] = "",
     *,
     waiting: Annotated[bool, typer.Option("--waiting", help="Only calls that wait in routers.")] = False,
     running: Annotated[bool, typer.Option("--running", help="Only calls at replicas.")] = False,
     key: Annotated[str | None, typer.Option(metavar="KEY", help="Only calls with this ordering key.")] = None,
     tenant: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="Only calls of this tenant; empty: only those that name none."),
+        str | None, typer.Option(metavar="NAME", help="Only calls of this tenant; empty: only those that name none.")
     ] = None,
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=1_000, help="The oldest ones, at most.")] = 100,
     keys: Keys = False,

@@ -92,8 +92,7 @@ Directory = Annotated[
     Path, typer.Option("--dir", envvar="SLOTMESH_TLS_DIR", metavar="DIR", help="Where the certificates are.")
 ]
 CaKey = Annotated[
-    Path | None,
-    typer.Option("--ca-key", metavar="PATH", help="The authority's key, where it is not DIR/ca.key."),
+    Path | None, typer.Option("--ca-key", metavar="PATH", help="The authority's key, where it is not DIR/ca.key.")
 ]
 Days = Annotated[int | None, typer.Option("--days", metavar="N", help="How long they last, 1 to 366 days.")]
 Hours = Annotated[int | None, typer.Option("--hours", metavar="N", help="The same in hours, 24 to 8784.")]

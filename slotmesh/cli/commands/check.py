@@ -132,8 +132,7 @@ def _ingress(text: str) -> IngressUrl:
 
 
 Patience = Annotated[
-    timedelta | None,
-    duration("Repeat the check until nothing is wrong, at most this long, as 1m after an upgrade."),
+    timedelta | None, duration("Repeat the check until nothing is wrong, at most this long, as 1m after an upgrade.")
 ]
 Ingresses = Annotated[
     list[IngressUrl] | None,

@@ -94,14 +94,11 @@ async def events(
     kind: Annotated[
         list[Any] | None,
         typer.Option(
-            parser=_kind,
-            metavar="KIND",
-            help="Only events of this kind, as replica-failed. Repeat it for more.",
+            parser=_kind, metavar="KIND", help="Only events of this kind, as replica-failed. Repeat it for more."
         ),
     ] = None,
     after: Annotated[
-        str,
-        typer.Option(metavar="CURSOR", help="Only events after that one: its `cursor` in JSON or YAML."),
+        str, typer.Option(metavar="CURSOR", help="Only events after that one: its `cursor` in JSON or YAML.")
     ] = "",
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with new ones, until Ctrl-C.")] = False,
     lines: Annotated[int, typer.Option("--lines", "-n", min=0, help="The newest of them; 0: all.")] = 100,

@@ -43,8 +43,7 @@ async def status(
     backend: BackendName,
     *,
     wait: Annotated[
-        bool | None,
-        typer.Option("--wait/--no-wait", help="Wait until it is complete. Default: on a terminal."),
+        bool | None, typer.Option("--wait/--no-wait", help="Wait until it is complete. Default: on a terminal.")
     ] = None,
     timeout: Annotated[timedelta, duration("How long --wait may take.", show_default="10m")] = timedelta(minutes=10),
     output: Annotated[RolloutOutput, typer.Option("--output", "-o", help="What to print.")] = RolloutOutput.TABLE,

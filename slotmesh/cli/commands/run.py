@@ -116,8 +116,7 @@ StartTimeout = Annotated[
     ),
 ]
 Reload = Annotated[
-    bool,
-    typer.Option("--reload", help="Replace replicas whose module has changed, and apply a FILE that has changed."),
+    bool, typer.Option("--reload", help="Replace replicas whose module has changed, and apply a FILE that has changed.")
 ]
 ControllerPort = Annotated[int, typer.Option(min=0, max=65_535, help="Port of the controller. 0: any free one.")]
 HttpPort = Annotated[

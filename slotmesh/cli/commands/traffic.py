@@ -154,8 +154,7 @@ PATIENCE: Final = timedelta(seconds=10)
 async def traffic(
     endpoint: EndpointName,
     weights: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="BACKEND=WEIGHT", help="All weights of the endpoint, which sum to 1."),
+        list[str] | None, typer.Argument(metavar="BACKEND=WEIGHT", help="All weights of the endpoint, which sum to 1.")
     ] = None,
     *,
     shadow: Shadows = None,
