@@ -24,6 +24,7 @@ from slotmesh.cli.snapshot import ControllerStatus
 from slotmesh.errors import SlotmeshError
 from slotmesh.ids import new_id
 from slotmesh.v1 import controller_service_pb2, route_service_pb2
+from slotmesh.v1.info_service_pb2 import ControllerStanding
 
 STORED_ON_HOLD: Final = (
     "slotmesh: the controller is on hold: the change is stored, and takes no effect before an operator ends the hold"
@@ -103,7 +104,7 @@ class ControllerConnection:
                 say(STORED_ON_HOLD, err=True)
             return response
         except grpc.RpcError as error:
-            if not (first.knows_request_ids and is_lost(error) and await self.reconnect()):
+            if not (first.role.knows_request_ids and is_lost(error) and await self.reconnect()):
                 raise
             if not _may_repeat(rpc, first, await self.known_standing()):
                 raise
@@ -116,7 +117,7 @@ class ControllerConnection:
                 self._known = await standing_of(self.channel, self.peer)
             except (CommandFailed, SlotmeshError):
                 # The response to the request itself explains the failure.
-                self._known = ControllerStatus(address=self.peer.address, leads=False)
+                self._known = ControllerStatus(self.peer.address, ControllerStanding())
         return self._known
 
     @property
@@ -149,7 +150,7 @@ class ControllerConnection:
             with suppress(CommandFailed, SlotmeshError):
                 await self._connect()
                 standing = await standing_of(self.channel, self.peer)
-                if standing.leads:
+                if standing.role.leads:
                     self._known = standing
                     self.reconnects += 1
                     return True
@@ -166,7 +167,7 @@ class ControllerConnection:
 
 def _may_repeat(rpc: str, first: ControllerStatus, now: ControllerStatus) -> bool:
     """Whether a request that `first` may have carried out takes effect once if the present leader gets it again."""
-    if not (first.knows_request_ids and now.knows_request_ids):
+    if not (first.role.knows_request_ids and now.role.knows_request_ids):
         return False
-    is_same = bool(now.generation) and (now.generation, now.term) == (first.generation, first.term)
+    is_same = bool(now.generation) and (now.generation, now.role.term) == (first.generation, first.role.term)
     return is_same or rpc not in UNSTORED

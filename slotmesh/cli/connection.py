@@ -11,7 +11,6 @@ import asyncio
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
-from datetime import UTC
 from typing import Any, Final
 
 import grpc
@@ -182,7 +181,7 @@ async def leader_among(addresses: Sequence[str]) -> str:
     async for is_late in Looks(_ASK_EVERY_S, LEADS_WITHIN_S):
         answers = await asyncio.gather(*(_ask(address) for address in addresses), return_exceptions=True)
         for answer in answers:
-            if isinstance(answer, ControllerStatus) and answer.leads:
+            if isinstance(answer, ControllerStatus) and answer.role.leads:
                 return answer.address
             if isinstance(answer, BaseException) and not isinstance(answer, CommandFailed):
                 raise answer
@@ -201,7 +200,7 @@ def _no_leader(
 ) -> CommandFailed:
     """The failure if none of these controllers leads. `failures`: of those that did not answer."""
     for standby in standbys:
-        leader = standby.leader_address
+        leader = standby.role.leader_address
         if not leader or leader in {it.address for it in standbys}:
             continue
         reported = f"{leader} leads, as {standby.address} reports, and"
@@ -226,19 +225,8 @@ async def standing_of(channel: grpc.aio.Channel, peer: Peer) -> ControllerStatus
         info = await stub.GetServerInfo(pb.GetServerInfoRequest(), timeout=CONNECT_TIMEOUT_S)
     if info.kind != pb.SERVER_KIND_CONTROLLER:
         raise peer.is_another_kind()
-    said = info.controller
-    return ControllerStatus(
-        address=peer.address,
-        leads=said.leads or not info.HasField("controller"),
-        term=said.term,
-        leader_address=said.leader_address,
-        standby_addresses=tuple(said.standby_addresses),
-        newer_members=tuple(said.newer_members),
-        leads_since=said.leads_since_time.ToDatetime(UTC) if said.HasField("leads_since_time") else None,
-        store_problem=said.store_problem,
-        knows_request_ids=said.knows_request_ids,
-        generation=info.incarnation,
-    )
+    info.controller.leads |= not info.HasField("controller")
+    return ControllerStatus(peer.address, info.controller, info.incarnation)
 
 
 async def _ask(address: str) -> ControllerStatus:

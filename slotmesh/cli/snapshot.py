@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
 from types import MappingProxyType
 from typing import Final
 
 from slotmesh.spec.model import Backend, Endpoint, TrafficPolicy
 from slotmesh.v1 import controller_service_pb2 as pb
 from slotmesh.v1 import mesh_pb2
+from slotmesh.v1.info_service_pb2 import ControllerStanding
 
 STARTING_STATE: Final = mesh_pb2.REPLICA_STATE_STARTING
 READY_STATE: Final = mesh_pb2.REPLICA_STATE_READY
@@ -87,33 +87,20 @@ def is_waiting(shift: pb.TrafficShift) -> bool:
     return is_under_way(shift) and bool(shift.awaited_backends)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class ControllerStatus:
-    """The role of a controller, as it reports it."""
+    """A controller that was asked for its role."""
 
     address: str
-    leads: bool
-    term: int = 0
-    """The term under which it leads; 0 if it does not lead, or does not report it."""
-    leader_address: str = ""
-    """The address of the controller that leads; empty if unknown."""
-    standby_addresses: tuple[str, ...] = ()
-    """The controllers that stand by for it."""
-    newer_members: tuple[str, ...] = ()
-    """Why it reconciles nothing: members that hold a newer state than its store. Empty: it does."""
-    leads_since: datetime | None = None
-    """When it began to lead; None if it does not lead, or does not report it."""
-    store_problem: str = ""
-    """Why its state cannot be written now, and the way out; empty if it can."""
-    knows_request_ids: bool = False
-    """A request that is repeated with its id is carried out once there."""
+    role: ControllerStanding
+    """A controller of an older version leads."""
     generation: str = ""
     """The generation of its store; empty if not reported. With the term it identifies the start of a leader."""
 
     @property
     def is_on_hold(self) -> bool:
         """Whether it reconciles nothing."""
-        return bool(self.newer_members)
+        return bool(self.role.newer_members)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

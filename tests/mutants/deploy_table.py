@@ -183,15 +183,15 @@ DEPLOY: Final = (
     mutant(
         "a command whose reply is lost does not ask again",
         _CLI,
-        "            if not (first.knows_request_ids and is_lost(error) and await self.reconnect()):",
+        "            if not (first.role.knows_request_ids and is_lost(error) and await self.reconnect()):",
         "            if True:",
         _LOST,
     ),
     mutant(
         "a command repeats a change at an older controller, which makes it twice",
         _CLI,
-        "    if not (first.knows_request_ids and now.knows_request_ids):",
-        "    if not now.leads:",
+        "    if not (first.role.knows_request_ids and now.role.knows_request_ids):",
+        "    if not now.role.leads:",
         _LOST,
     ),
     mutant(

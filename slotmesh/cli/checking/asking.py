@@ -16,8 +16,9 @@ from typing import Any, Final
 
 import grpc
 
-from slotmesh.cli.checking.seen import AnnouncedAddress, OwnTls, ServerAnswer, TlsFacts, Validity
+from slotmesh.cli.checking.seen import AnnouncedAddress, OwnTls, ServerAnswer, Validity
 from slotmesh.cli.credentials import credentials, dialer
+from slotmesh.cli.figures import unix_time
 from slotmesh.client.tls import Tls
 from slotmesh.errors import Reason
 from slotmesh.security.identity import Role
@@ -77,31 +78,8 @@ async def _ask(announced: AnnouncedAddress) -> ServerAnswer:
         except grpc.RpcError as error:
             return ServerAnswer(announced=announced, problem=_problem(error, role, announced.backend))
         took_s = time.monotonic() - began
-    return ServerAnswer(
-        announced=announced,
-        server_id=info.server_id,
-        version=info.version,
-        leads=info.controller.leads if info.HasField("controller") else None,
-        leader_address=info.controller.leader_address,
-        store_problem=info.controller.store_problem,
-        ahead_s=info.time.ToMicroseconds() / 1e6 - sent_at - took_s / 2 if info.HasField("time") else None,
-        uncertain_s=took_s / 2,
-        open_descriptors=info.open_descriptors,
-        max_descriptors=info.max_descriptors,
-        tls=_tls_facts(info.tls) if info.HasField("tls") else None,
-    )
-
-
-def _tls_facts(tls: pb.TlsStanding) -> TlsFacts:
-    return TlsFacts(
-        revoked=tls.revoked,
-        lists_made_at={
-            each.id: each.list_make_time.ToSeconds() if each.HasField("list_make_time") else None
-            for each in tls.authorities
-        },
-        lists_end_at=tls.lists_end_time.ToSeconds() if tls.HasField("lists_end_time") else None,
-        keeps_older_files=tls.keeps_older_files,
-    )
+    ahead_s = unix_time(info.time) - sent_at - took_s / 2 if info.HasField("time") else None
+    return ServerAnswer(announced=announced, info=info, ahead_s=ahead_s, uncertain_s=took_s / 2)
 
 
 def _problem(error: grpc.RpcError, role: Role, backend: str) -> str:

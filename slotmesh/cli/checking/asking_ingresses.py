@@ -27,6 +27,7 @@ from slotmesh.client.tls import Tls
 from slotmesh.runtime.channels import TokenSource
 from slotmesh.security.secret_files import authorities_in
 from slotmesh.units import join_host_port, parse_host_port
+from slotmesh.v1.info_service_pb2 import GetServerInfoResponse
 
 ANSWER_WITHIN_S: Final = 3.0
 _MAX_BYTES: Final = 16 * 1024 * 1024
@@ -137,7 +138,7 @@ async def _ask(url: IngressUrl) -> ServerAnswer:
     follows = routes.get("follows_controller")
     return ServerAnswer(
         announced=announced,
-        version=str(routes.get("version", "")),
+        info=GetServerInfoResponse(version=str(routes.get("version", ""))),
         certificate=certificate,
         ingress=IngressFacts(
             by_tls=by_tls,

@@ -43,7 +43,7 @@ async def look_at(address: str, ingresses: Sequence[IngressUrl] = ()) -> SeenMes
                 routes = (await operator.configuration()).routes
         except NotLeader:
             standing = await operator.standing()
-            leader = standing.leader_address
+            leader = standing.role.leader_address
             way_out = f"check that one: --address {leader}" if leader else "name all controllers, with commas"
             raise CommandFailed(f"{standing.address} stands by, and does not lead; {way_out}") from None
         except TimeoutError:
@@ -74,7 +74,7 @@ def announced_by(snapshot: Snapshot) -> Iterator[AnnouncedAddress]:
     """All addresses that members announce: each server, each page of metrics."""
     if (standing := snapshot.controller) is not None:
         yield AnnouncedAddress(subject=f"controller {standing.address}", kind="controller", address=standing.address)
-        for address in standing.standby_addresses:
+        for address in standing.role.standby_addresses:
             yield AnnouncedAddress(subject=f"controller {address}", kind="standby", address=address)
     for router in snapshot.members.routers:
         subject = f"router/{router.router_id}"
@@ -95,7 +95,7 @@ def announced_by(snapshot: Snapshot) -> Iterator[AnnouncedAddress]:
 def _others(addresses: str, snapshot: Snapshot) -> Iterator[AnnouncedAddress]:
     """Controllers that the command was given, and that the leader does not name: they may lead as well."""
     standing = snapshot.controller
-    known = () if standing is None else (standing.address, *standing.standby_addresses)
+    known = () if standing is None else (standing.address, *standing.role.standby_addresses)
     for address in addresses.split(","):
         if address not in known:
             yield AnnouncedAddress(subject=f"controller {address}", kind="controller", address=address, is_listed=False)

@@ -79,7 +79,7 @@ def without_host(seen: SeenMesh, host: str) -> Iterator[MeshFinding]:
     """What would stop if all processes on the host ended."""
     snapshot, members = seen.snapshot, seen.snapshot.members
     standing = snapshot.controller
-    controllers = () if standing is None else (standing.address, *standing.standby_addresses)
+    controllers = () if standing is None else (standing.address, *standing.role.standby_addresses)
     replicas = [it for it in members.replicas if it.state == READY_STATE]
     ingresses = [it.announced for it in seen.answers if it.announced.kind == "ingress" and not it.problem]
     everyone = [

@@ -13,6 +13,7 @@ from slotmesh.cli.snapshot import Snapshot
 from slotmesh.security.identity import Role
 from slotmesh.spec.model import Prospect
 from slotmesh.spec.routes import Route
+from slotmesh.v1.info_service_pb2 import GetServerInfoResponse
 
 
 class Severity(StrEnum):
@@ -88,20 +89,6 @@ class Validity:
         return cls(ssl.cert_time_to_seconds(begin), ssl.cert_time_to_seconds(end))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TlsFacts:
-    """The revocation lists and files by which a server checks certificates. Times are seconds since 1970."""
-
-    revoked: int = 0
-    """The number of certificates in its lists."""
-    lists_made_at: Mapping[str, float | None] = field(default_factory=lambda: MappingProxyType({}))
-    """The time of the newest list of each trusted authority, by the authority's id; None if it has no list."""
-    lists_end_at: float | None = None
-    """The earliest time at which a list expires; None: never."""
-    keeps_older_files: bool = False
-    """Its files have changed and are invalid, so it keeps the older content."""
-
-
 @dataclass(frozen=True, slots=True)
 class IngressUrl:
     """The address of an ingress to check."""
@@ -155,26 +142,16 @@ class ServerAnswer:
     announced: AnnouncedAddress
     problem: str = ""
     """The reason for the lack of a response; empty if there is one."""
-    server_id: str = ""
-    version: str = ""
-    leads: bool | None = None
-    """Of controllers."""
-    leader_address: str = ""
-    store_problem: str = ""
-    """Of a controller that leads: why its state cannot be written; empty if it can."""
+    info: GetServerInfoResponse = field(default_factory=GetServerInfoResponse)
+    """What the server states of itself; of ingresses the version; empty if there is no response."""
     ahead_s: float | None = None
     """The lead of its clock over this machine's clock; negative: it lags. None: not reported."""
     uncertain_s: float = 0.0
     """The error bound of `ahead_s`: half the response time."""
-    open_descriptors: int = 0
-    max_descriptors: int = 0
-    """0: not known."""
     certificate: Validity | None = None
     """The validity of the presented certificate; None: none presented, or it is not valid."""
     certificate_uris: tuple[str, ...] = ()
     """The names in that certificate."""
-    tls: TlsFacts | None = None
-    """None for plain text, or if not reported."""
     ingress: IngressFacts | None = None
     """Of ingresses."""
 

@@ -17,12 +17,13 @@ from slotmesh.cli.checking.seen import (
     SeenMesh,
     ServerAnswer,
     Severity,
-    TlsFacts,
     credential_fix,
     ok,
 )
+from slotmesh.cli.documents import time_of
 from slotmesh.security.identity import identity_of, trust_domain_of
 from slotmesh.units import is_loopback, parse_host_port
+from slotmesh.v1.info_service_pb2 import TlsStanding
 
 ENDS_SOON: Final = 1 / 5
 """Of a certificate's lifetime, as `slotmesh certs show` has it: with less than this left, it is time for a new one."""
@@ -42,23 +43,26 @@ _MOST_NAMED: Final = 5
 def controllers(seen: SeenMesh) -> Iterator[MeshFinding]:
     """Who leads, and who stands by."""
     section, standing = Section.CONTROLLER, seen.snapshot.controller
-    statements = [it for it in seen.answers if it.announced.kind in {"controller", "standby"} and it.leads is not None]
+    controllers = [it for it in seen.answers if it.announced.kind in {"controller", "standby"}]
+    statements = [(it.announced, it.info.controller) for it in controllers if it.info.HasField("controller")]
     # One controller may be reached at several addresses: it names its own.
-    leaders = {it.leader_address or it.announced.address: it for it in statements if it.leads}
+    leaders = {role.leader_address or it.address: (it, role) for it, role in statements if role.leads}
     if len(leaders) > 1:
         named = ", ".join(sorted(leaders))
         fix = "end all but one, and start them with one --state file: only one can have its lock"
         yield MeshFinding(section, Severity.ERROR, "", f"several controllers lead: {named}", fix)
     elif standing is not None:
-        since = "" if standing.leads_since is None else f" since {_when(standing.leads_since.timestamp())}"
-        yield ok(section, f"{standing.address} leads, term {standing.term}{since}")
-    for address, each in leaders.items():
-        if each.store_problem:
-            text = f"{address} cannot write its state, and refuses changes: {each.store_problem}"
+        began_at = time_of(standing.role, "leads_since_time")
+        since = "" if began_at is None else f" since {_when(began_at.timestamp())}"
+        yield ok(section, f"{standing.address} leads, term {standing.role.term}{since}")
+    for address, (announced, role) in leaders.items():
+        if role.store_problem:
+            text = f"{address} cannot write its state, and refuses changes: {role.store_problem}"
             fix = "what is stored stays in force; make the file writable, and it goes on by itself"
-            yield MeshFinding(section, Severity.ERROR, each.announced.subject, text, fix)
-    if standing is not None and standing.newer_members:
-        text = f"nothing is reconciled: {'; '.join(standing.newer_members[:_MOST_NAMED])}; members go on as they were,"
+            yield MeshFinding(section, Severity.ERROR, announced.subject, text, fix)
+    if standing is not None and standing.role.newer_members:
+        newer = "; ".join(standing.role.newer_members[:_MOST_NAMED])
+        text = f"nothing is reconciled: {newer}; members go on as they were,"
         text += " so backends, rollouts and endpoints are not compared with the state file"
         fix = (
             "stop the controller and put the newest --state file back; or apply the newest mesh.yaml, then"
@@ -66,14 +70,13 @@ def controllers(seen: SeenMesh) -> Iterator[MeshFinding]:
             " `slotmesh state adopt --discard-members`"
         )
         yield MeshFinding(section, Severity.ERROR, f"controller {standing.address}", text, fix)
-    for each in statements:
-        if not each.leads and standing is not None and each.leader_address not in {standing.address, ""}:
-            text = f"{each.announced.address} stands by for {each.leader_address}, which does not lead"
+    for announced, role in statements:
+        if not role.leads and standing is not None and role.leader_address not in {standing.address, ""}:
+            text = f"{announced.address} stands by for {role.leader_address}, which does not lead"
             fix = "start it with the --state file of the controller that leads"
-            yield MeshFinding(section, Severity.WARNING, each.announced.subject, text, fix)
-    standbys = [it for it in statements if not it.leads]
-    if standbys:
-        yield ok(section, f"{len(standbys)} standing by")
+            yield MeshFinding(section, Severity.WARNING, announced.subject, text, fix)
+    if standbys := sum(not role.leads for _, role in statements):
+        yield ok(section, f"{standbys} standing by")
 
 
 def reachability(seen: SeenMesh) -> Iterator[MeshFinding]:
@@ -83,12 +86,12 @@ def reachability(seen: SeenMesh) -> Iterator[MeshFinding]:
         announced = each.announced
         if each.problem:
             yield _unreached(seen, each)
-        elif announced.server_id and each.server_id and each.server_id != announced.server_id:
+        elif announced.server_id and each.info.server_id and each.info.server_id != announced.server_id:
             yield MeshFinding(
                 Section.REACHABILITY,
                 Severity.ERROR,
                 announced.subject,
-                f"at {announced.address} another one answers: {each.server_id}",
+                f"at {announced.address} another one answers: {each.info.server_id}",
                 "two servers announce one address: give each its own with --advertise HOST:PORT, and a port of its own",
             )
         else:
@@ -183,8 +186,8 @@ def versions(seen: SeenMesh) -> Iterator[MeshFinding]:
     """Of servers, and of this command."""
     by_version: dict[str, list[str]] = {}
     for each in seen.answers:
-        if each.version:
-            by_version.setdefault(each.version, []).append(each.announced.subject)
+        if each.info.version:
+            by_version.setdefault(each.info.version, []).append(each.announced.subject)
     if len(by_version) > 1:
         fix = "finish the upgrade: what both understand works meanwhile"
         for version, subjects in sorted(by_version.items(), key=lambda it: len(it[1]))[:-1]:
@@ -221,17 +224,18 @@ def clocks(seen: SeenMesh) -> Iterator[MeshFinding]:
 
 def descriptors(seen: SeenMesh) -> Iterator[MeshFinding]:
     """How many of them are left."""
-    known = [it for it in seen.answers if it.open_descriptors and it.max_descriptors]
-    for each in known:
-        share = each.open_descriptors / each.max_descriptors
+    known = [(it.announced.subject, it.info) for it in seen.answers]
+    known = [(subject, it) for subject, it in known if it.open_descriptors and it.max_descriptors]
+    for subject, info in known:
+        share = info.open_descriptors / info.max_descriptors
         if share < MANY_DESCRIPTORS:
             continue
         severity = Severity.ERROR if share >= FULL_DESCRIPTORS else Severity.WARNING
-        text = f"{each.announced.subject} has {each.open_descriptors:,} of {each.max_descriptors:,} descriptors open"
+        text = f"{subject} has {info.open_descriptors:,} of {info.max_descriptors:,} descriptors open"
         fix = "raise its limit (ulimit -n, LimitNOFILE=), or add routers: a connection takes one"
-        yield MeshFinding(Section.DESCRIPTORS, severity, each.announced.subject, text, fix)
+        yield MeshFinding(Section.DESCRIPTORS, severity, subject, text, fix)
     if known:
-        most = max(each.open_descriptors / each.max_descriptors for each in known)
+        most = max(info.open_descriptors / info.max_descriptors for _, info in known)
         yield ok(Section.DESCRIPTORS, f"at most {most:.1%} of what a process may open is open")
 
 
@@ -250,11 +254,12 @@ def _span(seconds: float) -> str:
 
 
 _SECTION = Section.CERTIFICATES
+_MINUTE: Final = "%Y-%m-%d %H:%M UTC"
 
 
 def revocations(seen: SeenMesh) -> Iterator[MeshFinding]:
     """Who was revoked is still let in by a server that has an older list, or none."""
-    reports = [(it.announced.subject, it.tls) for it in seen.answers if it.tls is not None]
+    reports = [(it.announced.subject, it.info.tls) for it in seen.answers if it.info.HasField("tls")]
     for subject, tls in reports:
         if tls.keeps_older_files:
             text = f"{subject} cannot use its files of certificates and lists as they are, and goes by what was in them"
@@ -264,47 +269,46 @@ def revocations(seen: SeenMesh) -> Iterator[MeshFinding]:
         return
     have_it = 0
     for subject, tls in reports:
-        older = [
-            (made_at, newest[authority])
-            for authority, made_at in tls.lists_made_at.items()
-            if authority in newest and made_at != newest[authority]
-        ]
+        made = {it.id: time_of(it, "list_make_time") for it in tls.authorities if it.id in newest}
+        older = [(made_at, newest[authority]) for authority, made_at in made.items() if made_at != newest[authority]]
         for made_at, there_is in older:
-            has = "no list" if made_at is None else f"a list of {_when(made_at)}"
-            others = f"others one of {_when(there_is)}"
+            has = "no list" if made_at is None else f"a list of {made_at:{_MINUTE}}"
+            others = f"others one of {there_is:{_MINUTE}}"
             text = f"{subject} has {has} of revoked certificates, {others}: it lets in who is in that"
             fix = "give it the newest ca.crl, beside its ca.crt or as --tls-crl; it reads it by itself"
             yield MeshFinding(_SECTION, Severity.ERROR, subject, text, fix)
         if not older:
             have_it += 1
-            if tls.lists_end_at is not None and tls.lists_end_at <= seen.now:
-                ended = _when(tls.lists_end_at)
+            ends_at = time_of(tls, "lists_end_time")
+            if ends_at is not None and ends_at.timestamp() <= seen.now:
+                ended = f"{ends_at:{_MINUTE}}"
                 text = f"the list of revoked certificates at {subject} should have been replaced by {ended}"
                 fix = "it counts until then and after; get a newer one of the authority that has made it"
                 yield MeshFinding(_SECTION, Severity.WARNING, subject, text, fix)
     for each in seen.answers:
-        if each.version and each.tls is None and each.ingress is None:
+        if each.info.version and not each.info.HasField("tls") and each.ingress is None:
             subject = each.announced.subject
             text = f"{subject} does not say which list of revoked certificates it has"
             fix = "it is of an older version, or in plain text, and asks for no certificates"
             yield MeshFinding(_SECTION, Severity.WARNING, subject, text, fix)
     revoked = max(tls.revoked for _, tls in reports)
-    made = _when(max(newest.values()))
-    yield ok(_SECTION, f"{have_it} servers have the newest list of revoked certificates, of {made}: {revoked} in it")
+    newest_made = f"{max(newest.values()):{_MINUTE}}"
+    yield ok(
+        _SECTION, f"{have_it} servers have the newest list of revoked certificates, of {newest_made}: {revoked} in it"
+    )
 
 
-def _newest(facts: Iterable[TlsFacts]) -> dict[str, float]:
+def _newest(facts: Iterable[TlsStanding]) -> dict[str, datetime]:
     """When the newest list of each authority was made."""
-    newest: dict[str, float] = {}
-    for tls in facts:
-        for authority, made_at in tls.lists_made_at.items():
-            if made_at is not None:
-                newest[authority] = max(made_at, newest.get(authority, made_at))
+    newest: dict[str, datetime] = {}
+    for each in (each for tls in facts for each in tls.authorities):
+        if (made_at := time_of(each, "list_make_time")) is not None:
+            newest[each.id] = max(made_at, newest.get(each.id, made_at))
     return newest
 
 
 def _when(seconds: float) -> str:
-    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M} UTC"
+    return f"{datetime.fromtimestamp(seconds, UTC):{_MINUTE}}"
 
 
 def ingresses(seen: SeenMesh) -> Iterator[MeshFinding]:

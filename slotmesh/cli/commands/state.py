@@ -79,7 +79,7 @@ async def adopt(
     if from_members == discard_members:
         raise typer.BadParameter("give one of --from-members and --discard-members")
     async with Operator.at(address) as operator:
-        newer = (await operator.standing()).newer_members
+        newer = (await operator.standing()).role.newer_members
         for line in newer:
             say(line, err=True)
         if newer:

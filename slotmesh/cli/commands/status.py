@@ -26,7 +26,7 @@ from slotmesh.cli.console import (
     form_of,
     table_of,
 )
-from slotmesh.cli.documents import local_time, message_document, word_of
+from slotmesh.cli.documents import local_time, message_document, time_of, word_of
 from slotmesh.cli.figures import NO_FIGURES, FiguresRow, MeshFigures, figures_of, row_name, shown_rate
 from slotmesh.cli.operator import Operator
 from slotmesh.cli.parameters import BACKEND, CONTROLLER, ENDPOINT, REPLICA, ROUTER, ControllerAddress
@@ -49,6 +49,7 @@ from slotmesh.errors import NotLeader
 from slotmesh.names import printable_text
 from slotmesh.spec.model import Backend, Endpoint
 from slotmesh.v1 import mesh_pb2
+from slotmesh.v1.info_service_pb2 import ControllerStanding
 
 LINES_SHOWN: Final = 5
 """Of what the last process of a crash loop has written."""
@@ -75,7 +76,7 @@ async def status(
     if isinstance(state, ControllerStatus):
         Printable(
             table=lambda out: print(printable_text(standby_text(state)), file=out),
-            document=lambda: {"controller": state.address, "leads": False, "leader": state.leader_address},
+            document=lambda: {"controller": state.address, "leads": False, "leader": state.role.leader_address},
             names=tuple,
         ).write(form)
         raise typer.Exit(FAILED)
@@ -94,7 +95,7 @@ async def _query(address: str) -> tuple[Snapshot | ControllerStatus, MeshFigures
             snapshot = await operator.snapshot()
         except NotLeader:
             standing = await operator.standing()
-            if not standing.leads:
+            if not standing.role.leads:
                 return standing, NO_FIGURES, ()
             snapshot = await operator.snapshot()  # it leads since a moment ago
         lost = still_lost(await lost_members(operator), snapshot.members, time.time())
@@ -150,7 +151,8 @@ def status_document(
 ) -> dict[str, Any]:
     """The mesh as values of JSON. Replicas, routers and rollouts are the messages of these names."""
     members, loads = snapshot.members, _Loads(load)
-    controller = snapshot.controller or ControllerStatus(address=address, leads=True)
+    role = snapshot.controller.role if snapshot.controller is not None else ControllerStanding(leads=True)
+    leads_since = time_of(role, "leads_since_time")
 
     def endpoint_document(it: Endpoint) -> dict[str, Any]:
         traffic = dict(it.traffic.weights) if it.traffic else None
@@ -183,11 +185,11 @@ def status_document(
     return {
         "controller": address,
         "leads": True,
-        "term": controller.term,
-        "leads_since": None if controller.leads_since is None else controller.leads_since.isoformat(),
-        "store_problem": controller.store_problem,
-        "standbys": list(controller.standby_addresses),
-        "newer_members": list(controller.newer_members),
+        "term": role.term,
+        "leads_since": None if leads_since is None else leads_since.isoformat(),
+        "store_problem": role.store_problem,
+        "standbys": list(role.standby_addresses),
+        "newer_members": list(role.newer_members),
         "generation": members.generation,
         "revision": members.revision,
         "endpoints": [*map(endpoint_document, snapshot.endpoints)],
@@ -216,9 +218,9 @@ def print_tables(
     console, members = console_of(out), snapshot.members
     state = "on hold" if snapshot.is_on_hold else f"revision {members.revision}"
     console.print(f"controller {address}{leader_text(snapshot.controller)}  {state}")
-    if snapshot.controller is not None and (problem := snapshot.controller.store_problem):
+    if snapshot.controller is not None and (problem := snapshot.controller.role.store_problem):
         console.print(Text(f"The state cannot be written, and changes are refused: {problem}", style="red"))
-    if snapshot.controller is not None and (lines := newer_members_text(snapshot.controller.newer_members)):
+    if snapshot.controller is not None and (lines := newer_members_text(snapshot.controller.role.newer_members)):
         console.print(Text(lines, style="red"))
     _print_tables(console, snapshot, _Loads(load))
     if not tracebacks:

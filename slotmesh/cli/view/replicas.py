@@ -180,16 +180,18 @@ def shadow_troubles(backend: str, members: Members) -> Iterator[str]:
 
 def leader_text(status: ControllerStatus | None) -> str:
     """The text after the leading controller's address; empty if the controller does not report its term."""
-    if status is None or not status.term:
+    if status is None or not status.role.term:
         return ""
-    standbys = f", standby: {', '.join(status.standby_addresses)}" if status.standby_addresses else ""
-    since = "" if status.leads_since is None else f" since {status.leads_since.astimezone():%Y-%m-%d %H:%M:%S}"
-    return f"  leader, term {status.term}{since}{standbys}"
+    role = status.role
+    standbys = f", standby: {', '.join(role.standby_addresses)}" if role.standby_addresses else ""
+    since = local_time(role, "leads_since_time", " since %Y-%m-%d %H:%M:%S")
+    return f"  leader, term {role.term}{since}{standbys}"
 
 
 def standby_text(status: ControllerStatus) -> str:
     """A controller that does not lead, in a line."""
-    leader = f"{status.leader_address} leads" if status.leader_address else "it does not know the leader's address"
+    known = status.role.leader_address
+    leader = f"{known} leads" if known else "it does not know the leader's address"
     return f"controller {status.address}  standby: {leader}"
 
 

@@ -7,6 +7,7 @@ import pytest
 from slotmesh.cli import connection
 from slotmesh.cli.console import CommandFailed
 from slotmesh.cli.snapshot import ControllerStatus
+from slotmesh.v1.info_service_pb2 import ControllerStanding
 
 pytestmark = pytest.mark.asyncio
 STOPPED, STANDBY, OTHER = "127.0.0.1:7070", "127.0.0.1:7170", "127.0.0.1:7270"
@@ -29,7 +30,7 @@ async def refusal(monkeypatch: pytest.MonkeyPatch, *standbys: ControllerStatus) 
 
 
 def standby(address: str, leader_address: str) -> ControllerStatus:
-    return ControllerStatus(address=address, leads=False, leader_address=leader_address)
+    return ControllerStatus(address, ControllerStanding(leader_address=leader_address))
 
 
 async def test_a_leader_that_does_not_answer_is_named_with_the_way_out(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,6 +15,7 @@ from slotmesh.cli.waiting import still_lacks
 from slotmesh.spec.model import Backend
 from slotmesh.v1 import controller_service_pb2 as pb
 from slotmesh.v1 import mesh_pb2
+from slotmesh.v1.info_service_pb2 import ControllerStanding
 from tests.support.messages import changed
 from tests.unit.cli.checking.meshes import SEEN, SNAPSHOT, one, wrong
 
@@ -72,7 +73,7 @@ def test_what_waits_for_new_replicas_reports_the_pause(rollout: pb.Rollout) -> N
         endpoints=(),
         members=Members(replicas=(old,), routers=(), generation="g", revision=7),
         rollouts=(rollout,),
-        controller=ControllerStatus(address="h:1", leads=True),
+        controller=ControllerStatus("h:1", ControllerStanding(leads=True)),
     )
     (lacking,) = still_lacks(snapshot, {"a", "b"}, 7)
     assert lacking == f"b: 0 of 1 new replicas ready; its rollout is paused: {WAY_OUT} lets it continue"

@@ -12,6 +12,7 @@ from slotmesh.cli.commands.status import print_tables, status_document
 from slotmesh.cli.snapshot import FAILED_STATE, READY_STATE, STARTING_STATE, ControllerStatus, Members, Snapshot
 from slotmesh.spec.model import Backend, Endpoint, TrafficPolicy
 from slotmesh.v1 import mesh_pb2
+from slotmesh.v1.info_service_pb2 import ControllerStanding
 from tests.support.messages import changed
 from tests.unit.cli.top.samples import mesh, router
 
@@ -166,7 +167,7 @@ def test_json_says_the_same() -> None:
 
 def test_a_controller_that_reconciles_nothing_says_why_above_the_tables() -> None:
     newer = ("router/r holds revision 9, which this state file never had",)
-    status = ControllerStatus(address="127.0.0.1:1", leads=True, term=3, newer_members=newer)
+    status = ControllerStatus("127.0.0.1:1", ControllerStanding(leads=True, term=3, newer_members=newer))
     out = io.StringIO()
     print_tables("127.0.0.1:1", replace(SNAPSHOT, controller=status), out)
     text = out.getvalue()

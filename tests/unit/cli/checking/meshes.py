@@ -10,6 +10,8 @@ from slotmesh.cli.commands.check import findings_of
 from slotmesh.cli.snapshot import READY_STATE, ControllerStatus, Members, Snapshot
 from slotmesh.spec.model import Backend, Endpoint, TrafficPolicy
 from slotmesh.v1 import mesh_pb2
+from slotmesh.v1.info_service_pb2 import ControllerStanding, GetServerInfoResponse
+from tests.support.messages import changed
 
 NOW = 1_800_000_000.0
 DAY_S = 86_400.0
@@ -21,8 +23,13 @@ SNAPSHOT = Snapshot(
     backends=(Backend(name="b", handler="a:B", num_replicas=1),),
     endpoints=(Endpoint(name="e", traffic=TrafficPolicy(weights={"b": 1.0})),),
     members=Members(replicas=(REPLICA,), routers=(ROUTER,), generation="g", revision=5),
-    controller=ControllerStatus(address="127.0.0.1:1", leads=True, term=3),
+    controller=ControllerStatus("127.0.0.1:1", ControllerStanding(leads=True, term=3)),
 )
+
+
+def on_hold(*newer_members: str) -> ControllerStatus:
+    """The controller, when members hold a newer state."""
+    return ControllerStatus("127.0.0.1:1", ControllerStanding(leads=True, term=3, newer_members=newer_members))
 
 
 def announced(kind: str, address: str, server_id: str = "") -> AnnouncedAddress:
@@ -30,19 +37,31 @@ def announced(kind: str, address: str, server_id: str = "") -> AnnouncedAddress:
     return AnnouncedAddress(subject=subject, kind=kind, address=address, server_id=server_id)
 
 
-CONTROLLER_ANSWER = ServerAnswer(
-    announced=announced("controller", "127.0.0.1:1"), leads=True, leader_address="127.0.0.1:1", version="1.0.0"
+def but(answer: ServerAnswer, **changes: Any) -> ServerAnswer:
+    """The answer with these changes: of the answer, of what the server states, or of what a controller states."""
+    of_role, of_info = (
+        {name: changes.pop(name) for name in list(changes) if name in message.DESCRIPTOR.fields_by_name}
+        for message in (ControllerStanding, GetServerInfoResponse)
+    )
+    if of_role:
+        of_info["controller"] = changed(answer.info.controller, **of_role)
+    return replace(answer, info=changed(answer.info, **of_info), **changes)
+
+
+CONTROLLER_ANSWER = but(
+    ServerAnswer(announced=announced("controller", "127.0.0.1:1")),
+    leads=True,
+    leader_address="127.0.0.1:1",
+    version="1.0.0",
 )
-ROUTER_ANSWER = ServerAnswer(
-    announced=announced("router", "127.0.0.1:2", "r"),
+ROUTER_ANSWER = but(
+    ServerAnswer(announced=announced("router", "127.0.0.1:2", "r"), ahead_s=0.01, uncertain_s=0.001),
     server_id="r",
     version="1.0.0",
-    ahead_s=0.01,
-    uncertain_s=0.001,
     open_descriptors=50,
     max_descriptors=1_000,
 )
-REPLICA_ANSWER = replace(ROUTER_ANSWER, announced=announced("replica", "127.0.0.1:3", "b-1"), server_id="b-1")
+REPLICA_ANSWER = but(ROUTER_ANSWER, announced=announced("replica", "127.0.0.1:3", "b-1"), server_id="b-1")
 SEEN = SeenMesh(
     now=NOW, own_version="1.0.0", snapshot=SNAPSHOT, answers=(CONTROLLER_ANSWER, ROUTER_ANSWER, REPLICA_ANSWER)
 )
@@ -61,7 +80,7 @@ def one(seen: SeenMesh, section: Section) -> tuple[Severity, str, str]:
 
 
 def with_router(**changes: Any) -> SeenMesh:
-    answers = (CONTROLLER_ANSWER, replace(ROUTER_ANSWER, **changes), REPLICA_ANSWER)
+    answers = (CONTROLLER_ANSWER, but(ROUTER_ANSWER, **changes), REPLICA_ANSWER)
     return replace(SEEN, answers=answers)
 
 

@@ -130,7 +130,7 @@ async def test_an_ingress_that_keeps_its_connection_or_closes_it(closes: bool) -
 
     with served(answer) as address:
         found = await asked(address)
-    assert (found.problem, found.version) == ("", "1.2.3")
+    assert (found.problem, found.info.version) == ("", "1.2.3")
     assert found.ingress is not None
     assert (found.ingress.tells_routes, found.ingress.follows_controller, found.ingress.not_ready) == (True, True, "")
 
@@ -149,7 +149,7 @@ async def test_pages_in_chunks(is_whole: bool) -> None:
     with served(answer) as address:
         found = await asked(address)
     expected = ("", "1.2.3") if is_whole else ("what answers there is no ingress", "")
-    assert (found.problem, found.version) == expected
+    assert (found.problem, found.info.version) == expected
 
 
 @pytest.mark.parametrize("host", ["a" * 70, "a..b", ".a"])

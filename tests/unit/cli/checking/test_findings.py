@@ -37,6 +37,8 @@ from tests.unit.cli.checking.meshes import (
     SEEN,
     SNAPSHOT,
     announced,
+    but,
+    on_hold,
     one,
     with_replicas,
     with_router,
@@ -53,8 +55,7 @@ def test_a_healthy_mesh_is_green_in_every_section() -> None:
 
 def test_a_controller_that_reconciles_nothing_is_wrong_and_the_finding_names_members_and_the_way_out() -> None:
     newer = ("router/r holds revision 9, which this state file never had", "replica/a holds revision 8")
-    assert SNAPSHOT.controller is not None
-    held = replace(SEEN, snapshot=replace(SNAPSHOT, controller=replace(SNAPSHOT.controller, newer_members=newer)))
+    held = replace(SEEN, snapshot=replace(SNAPSHOT, controller=on_hold(*newer)))
     (found,) = wrong(held, Section.CONTROLLER)
     severity, subject, text = one(held, Section.CONTROLLER)
     assert (severity, subject) == (Severity.ERROR, "controller 127.0.0.1:1")
@@ -64,8 +65,7 @@ def test_a_controller_that_reconciles_nothing_is_wrong_and_the_finding_names_mem
 
 
 def test_no_router_is_to_be_started_again_while_the_controller_is_on_hold() -> None:
-    assert SNAPSHOT.controller is not None
-    controller = replace(SNAPSHOT.controller, newer_members=("router/r holds revision 9",))
+    controller = on_hold("router/r holds revision 9")
     snapshot = replace(SNAPSHOT, controller=controller, members=replace(SNAPSHOT.members, revision=3))
     lost = LostMember("router/q", NOW - 5.0, "was silent past its lease")
     held = replace(SEEN, snapshot=snapshot, lagging_routers=frozenset({"r"}), lost_members=(lost,))
@@ -103,18 +103,18 @@ def test_another_server_at_an_address_is_wrong() -> None:
 
 
 def test_two_leaders_and_a_standby_of_another_mesh() -> None:
-    standby = ServerAnswer(announced=announced("standby", "h:1"), leads=False, leader_address="127.0.0.1:1")
+    standby = but(ServerAnswer(announced=announced("standby", "h:1")), leads=False, leader_address="127.0.0.1:1")
     assert not wrong(replace(SEEN, answers=(*SEEN.answers, standby)), Section.CONTROLLER)
     assert "1 standing by" in [it.text for it in findings_of(replace(SEEN, answers=(*SEEN.answers, standby)))]
-    second = replace(SEEN, answers=(*SEEN.answers, replace(standby, leads=True, leader_address="h:1")))
+    second = replace(SEEN, answers=(*SEEN.answers, but(standby, leads=True, leader_address="h:1")))
     assert one(second, Section.CONTROLLER) == (
         Severity.ERROR,
         "",
         "several controllers lead: 127.0.0.1:1, h:1",
     )
-    same = replace(standby, leads=True, leader_address="127.0.0.1:1")
+    same = but(standby, leads=True, leader_address="127.0.0.1:1")
     assert not wrong(replace(SEEN, answers=(*SEEN.answers, same)), Section.CONTROLLER), "it has two addresses"
-    stray = replace(SEEN, answers=(*SEEN.answers, replace(standby, leader_address="h:9")))
+    stray = replace(SEEN, answers=(*SEEN.answers, but(standby, leader_address="h:9")))
     assert one(stray, Section.CONTROLLER)[0] is Severity.WARNING
 
 
@@ -196,7 +196,7 @@ def test_plain_text_off_loopback_is_a_warning() -> None:
 
 def with_ingress(address: str = "127.0.0.1:8080", **facts: Any) -> SeenMesh:
     known = IngressFacts(**{"by_tls": False, "follows_controller": True, **facts})
-    answer = ServerAnswer(announced=announced("ingress", address), version="1.0.0", ingress=known)
+    answer = but(ServerAnswer(announced=announced("ingress", address), ingress=known), version="1.0.0")
     return replace(SEEN, answers=(*SEEN.answers, answer))
 
 
@@ -358,8 +358,7 @@ def test_a_controller_that_only_the_command_names_is_a_warning_if_it_does_not_an
 
 
 def test_on_hold_nothing_is_compared_with_the_configuration_of_the_state_file() -> None:
-    assert SNAPSHOT.controller is not None
-    controller = replace(SNAPSHOT.controller, newer_members=("router/r holds revision 9",))
+    controller = on_hold("router/r holds revision 9")
     failing = pb.Rollout(backend="b", trouble="it dies", phase=pb.ROLLOUT_PHASE_FAILING)
     older = replace(SNAPSHOT, controller=controller, endpoints=(), backends=(), rollouts=(failing,))
     assert wrong(replace(SEEN, snapshot=replace(older, controller=SNAPSHOT.controller)), Section.BACKENDS)

@@ -11,6 +11,7 @@ from slotmesh.cli.checking.seen import IngressFacts, SeenMesh, ServerAnswer, Sev
 from slotmesh.cli.snapshot import READY_STATE, ControllerStatus
 from slotmesh.spec.routes import Route
 from slotmesh.v1 import mesh_pb2
+from slotmesh.v1.info_service_pb2 import ControllerStanding
 from tests.unit.cli.checking.meshes import SEEN, SNAPSHOT, announced
 
 HOST = "10.0.0.7"
@@ -54,7 +55,7 @@ def mesh(*, controllers: str, routers: str, replicas: str, ingresses: str = "") 
             for it in replicas.split()
         ),
     )
-    standing = ControllerStatus(address=leader, leads=True, standby_addresses=tuple(standbys))
+    standing = ControllerStatus(leader, ControllerStanding(leads=True, standby_addresses=standbys))
     answers = tuple(
         ServerAnswer(announced=announced("ingress", f"{it}:4"), ingress=IngressFacts(by_tls=False))
         for it in ingresses.split()

@@ -27,6 +27,7 @@ from tests.unit.cli.checking.meshes import (
     SEEN,
     SNAPSHOT,
     announced,
+    but,
     wrong,
 )
 
@@ -46,11 +47,11 @@ def three() -> SeenMesh:
     answers = (
         CONTROLLER_ANSWER,
         *(
-            replace(ROUTER_ANSWER, announced=announced("router", it.address, it.router_id), server_id=it.router_id)
+            but(ROUTER_ANSWER, announced=announced("router", it.address, it.router_id), server_id=it.router_id)
             for it in routers
         ),
         *(
-            replace(REPLICA_ANSWER, announced=announced("replica", it.address, it.replica_id), server_id=it.replica_id)
+            but(REPLICA_ANSWER, announced=announced("replica", it.address, it.replica_id), server_id=it.replica_id)
             for it in replicas
         ),
     )
@@ -65,7 +66,7 @@ def three() -> SeenMesh:
 
 def answer(seen: SeenMesh, at: int, **changes: Any) -> SeenMesh:
     """The server in this place answers otherwise: the controller is the first."""
-    return replace(seen, answers=tuple(replace(it, **changes) if n == at else it for n, it in enumerate(seen.answers)))
+    return replace(seen, answers=tuple(but(it, **changes) if n == at else it for n, it in enumerate(seen.answers)))
 
 
 def of_snapshot(seen: SeenMesh, **changes: Any) -> SeenMesh:

@@ -24,6 +24,7 @@ from tests.unit.cli.checking.meshes import (
     REPLICA,
     SEEN,
     SNAPSHOT,
+    but,
     one,
     with_replicas,
     with_router,
@@ -32,7 +33,7 @@ from tests.unit.cli.checking.meshes import (
 
 
 def test_a_state_that_cannot_be_written_is_wrong() -> None:
-    answer = replace(CONTROLLER_ANSWER, store_problem="/s: the disk is full: make room on it")
+    answer = but(CONTROLLER_ANSWER, store_problem="/s: the disk is full: make room on it")
     severity, _, text = one(replace(SEEN, answers=(answer,)), Section.CONTROLLER)
     assert severity is Severity.ERROR
     assert text == "127.0.0.1:1 cannot write its state, and refuses changes: /s: the disk is full: make room on it"
