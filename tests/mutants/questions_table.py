@@ -131,8 +131,8 @@ _CHECK: Final = (
     mutant(
         "one controller with two addresses is two leaders",
         "slotmesh/cli",
-        "leaders = {it.leader_address or it.announced.address: it for it in statements if it.leads}",
-        "leaders = {it.announced.address: it for it in statements if it.leads}",
+        "leaders = {role.leader_address or it.address: (it, role) for it, role in statements if role.leads}",
+        "leaders = {it.address: (it, role) for it, role in statements if role.leads}",
         "tests/unit/cli/checking",
     ),
     mutant(
