@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from slotmesh.cli.console import CommandFailed
+from slotmesh.cli.console import WRONG_INPUT, CommandFailed
 from slotmesh.names import did_you_mean
 from slotmesh.units import join_host_port, parse_duration, parse_host_port
 
@@ -68,19 +68,14 @@ ControllerAddress = Annotated[
         help="Where the controller is. Of several, with commas between them, the one that leads is asked.",
     ),
 ]
-RouterAddress = Annotated[
-    str,
-    typer.Option(
-        "--address", envvar="SLOTMESH_ADDRESS", parser=read_address, metavar="HOST:PORT", help="Where a router is."
-    ),
-]
-ServerAddress = Annotated[
-    str,
-    typer.Option(
-        "--address", envvar="SLOTMESH_ADDRESS", parser=read_address, metavar="HOST:PORT", help="Where the server is."
-    ),
-]
 
+
+def _server(words: str) -> Any:
+    return typer.Option("--address", envvar="SLOTMESH_ADDRESS", parser=read_address, metavar="HOST:PORT", help=words)
+
+
+RouterAddress = Annotated[str, _server("Where a router is.")]
+ServerAddress = Annotated[str, _server("Where the server is.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what it would change, and change nothing.")]
 Yes = Annotated[
     bool, typer.Option("--yes", "-y", help="Do not ask for confirmation, which is the default on a terminal.")
@@ -163,14 +158,10 @@ _SHOWN: Final = 60
 """Characters of the input shown around an error."""
 
 
-class BadJson(ValueError):
-    """The text is not what a call takes; the message points at the place."""
-
-
 def read_arguments(text: str) -> bytes:
     """The payload of a call: a JSON list of positional arguments, or a JSON object of named ones.
 
-    It is sent as it was typed, so that no number loses digits.
+    It is sent as it was typed, so that no number loses digits. Raises CommandFailed, which points at the error.
     """
     if not text.strip():
         return NONE
@@ -178,14 +169,14 @@ def read_arguments(text: str) -> bytes:
         value = json.loads(text, parse_constant=_refuse)
     except json.JSONDecodeError as error:
         where = f"line {error.lineno}, column {error.colno}"
-        raise BadJson(f"the arguments are not JSON: {error.msg} at {where}\n{_point(text, error.pos)}") from None
+        message = f"the arguments are not JSON: {error.msg} at {where}\n{_point(text, error.pos)}"
+        raise CommandFailed(message, WRONG_INPUT) from None
     except (ValueError, RecursionError) as error:
-        raise BadJson(f"the arguments are not JSON: {error}") from None
+        raise CommandFailed(f"the arguments are not JSON: {error}", WRONG_INPUT) from None
     if not isinstance(value, list | dict):
         kind = _KINDS.get(type(value), "a number")
-        raise BadJson(
-            f"the arguments must be a JSON list (positional) or object (named), not {kind}; try [{text.strip()}]"
-        )
+        message = f"the arguments must be a JSON list (positional) or object (named), not {kind}; try [{text.strip()}]"
+        raise CommandFailed(message, WRONG_INPUT)
     return text.encode()
 
 

@@ -24,7 +24,6 @@ from slotmesh.cli.credentials import credentials
 from slotmesh.cli.latencies import CallTally
 from slotmesh.cli.parameters import (
     ROUTER_ADDRESS,
-    BadJson,
     EndpointName,
     RouterAddress,
     duration,
@@ -257,7 +256,7 @@ async def bench(
     """
     if output not in {OutputForm.TABLE, OutputForm.JSON}:
         raise typer.BadParameter("takes table or json", param_hint="--output")
-    given, earlier = _read(arguments), _read_earlier(compare)
+    given, earlier = json.loads(read_arguments(arguments)), _read_earlier(compare)
     if save is not None:
         _check_writable(save)
     settings = {
@@ -314,14 +313,6 @@ async def _bench(
         else:
             await open_loop(run, make_call, settings["rate"], callers)
     return run
-
-
-def _read(arguments: str) -> list[Any] | dict[str, Any]:
-    try:
-        given: list[Any] | dict[str, Any] = json.loads(read_arguments(arguments))
-    except BadJson as error:
-        raise CommandFailed(str(error), WRONG_INPUT) from error
-    return given
 
 
 def _read_earlier(path: Path | None) -> object:

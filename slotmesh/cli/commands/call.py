@@ -15,9 +15,7 @@ from slotmesh.cli.connection import Peer
 from slotmesh.cli.console import FAILED, WRONG_INPUT, CommandFailed, say
 from slotmesh.cli.latencies import CallTally
 from slotmesh.cli.parameters import (
-    NONE,
     ROUTER_ADDRESS,
-    BadJson,
     EndpointName,
     RouterAddress,
     duration,
@@ -208,11 +206,9 @@ def _view(ordering_key: str | None, **changes: Unpack[OptionChanges]) -> ViewOpt
 
 
 def _read(arguments: str | None) -> bytes:
+    if arguments != "-":
+        return read_arguments(arguments or "")
     try:
-        if arguments is None:
-            return NONE
-        return read_arguments(sys.stdin.buffer.read().decode() if arguments == "-" else arguments)
+        return read_arguments(sys.stdin.buffer.read().decode())
     except UnicodeDecodeError as error:
         raise CommandFailed(f"the arguments are not UTF-8: {error}", WRONG_INPUT) from error
-    except BadJson as error:
-        raise CommandFailed(str(error), WRONG_INPUT) from error

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slotmesh.cli.parameters import BadJson, read_arguments
+from slotmesh.cli.console import CommandFailed
+from slotmesh.cli.parameters import read_arguments
 
 JSON_VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(),
@@ -36,14 +37,14 @@ def test_nothing_is_no_arguments(text: str) -> None:
     [("5", "a number"), ("1.5", "a number"), ('"x"', "a string"), ("null", "null"), ("true", "a bool")],
 )
 def test_a_single_value_is_refused_with_what_to_write(text: str, kind: str) -> None:
-    with pytest.raises(BadJson, match=kind) as caught:
+    with pytest.raises(CommandFailed, match=kind) as caught:
         read_arguments(f" {text}\n")
     assert str(caught.value).endswith(f"try [{text}]")
 
 
 @pytest.mark.parametrize("text", ["[NaN]", "[-Infinity]", "[" * 100_000])
 def test_what_only_python_takes_for_json_is_refused(text: str) -> None:
-    with pytest.raises(BadJson, match="not JSON"):
+    with pytest.raises(CommandFailed, match="not JSON"):
         read_arguments(text)
 
 
@@ -57,7 +58,7 @@ def test_what_only_python_takes_for_json_is_refused(text: str) -> None:
     ],
 )
 def test_a_mistake_is_pointed_at(text: str, line: str, marked: str) -> None:
-    with pytest.raises(BadJson) as caught:
+    with pytest.raises(CommandFailed) as caught:
         read_arguments(text)
     message, shown, caret = str(caught.value).splitlines()
     assert line in message
