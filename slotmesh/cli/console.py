@@ -250,6 +250,15 @@ def table_of(title: str, columns: TableColumns[RowT], rows: Iterable[RowT]) -> T
     return table
 
 
+def listing(title: str, rows: Sequence[Mapping[str, Any]], columns: TableColumns[Any], name: str) -> Printable:
+    """Rows that are documents, as one table, or as a list under the title. `name`: the field with their names."""
+    return Printable(
+        table=lambda out: console_of(out).print(table_of(title, columns, rows)),
+        document=lambda: {title.lower(): [*rows]},
+        names=lambda: [row[name] for row in rows],
+    )
+
+
 def write_subjects(form: OutputForm, verb: str, subjects: Sequence[str]) -> None:
     """Prints what was done with these subjects, a line each, as `forgotten replica/a`."""
     Printable(

@@ -3,61 +3,20 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TextIO
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 from rich.text import Text
 
-from slotmesh.cli.console import (
-    UNWELL,
-    AsJson,
-    Output,
-    OutputForm,
-    Printable,
-    TableColumns,
-    console_of,
-    form_of,
-    table_of,
-)
+from slotmesh.cli.console import UNWELL, AsJson, Output, OutputForm, TableColumns, form_of, listing
 from slotmesh.security.tls_paths import identity_of_file
 
 if TYPE_CHECKING:
     from slotmesh.security.tls.files import HeldCertificate  # it loads cryptography
 
-
-def print_certificates(held: Sequence[HeldCertificate], now: float, out: TextIO) -> None:
-    """Writes a row a file. Red: less than a fifth of its time is left, or it cannot be used. `now`: since 1970."""
-
-    def styled(it: HeldCertificate, text: str) -> Text:
-        return Text(text, style="green" if it.state(now) == "ok" else "red")
-
-    def until(it: HeldCertificate) -> Text | str:
-        return styled(it, f"{_time(it.certificate.not_after):%Y-%m-%d %H:%M}") if it.certificate else ""
-
-    def left(it: HeldCertificate) -> Text | str:
-        if it.certificate is None:
-            return ""
-        state = it.state(now)
-        is_valid = state in ("ok", "ends-soon")
-        return styled(it, _left(it.certificate.not_after - now) if is_valid else state.replace("-", " "))
-
-    columns: TableColumns[HeldCertificate] = {
-        "name": lambda it: it.name,
-        "identity": lambda it: "\n".join(it.certificate.uris) if it.certificate else styled(it, it.problem),
-        "DNS names": lambda it: "\n".join(it.certificate.dns_names) if it.certificate else "",
-        "until (UTC)": until,
-        "left": left,
-    }
-    console_of(out).print(table_of("Certificates", columns, held))
-
-
-def as_json(held: Sequence[HeldCertificate], now: float) -> dict[str, Any]:
-    """The same, as values of JSON."""
-    return {"certificates": [_document(each, now) for each in held]}
+_VALID: Final = ("ok", "ends-soon")
 
 
 def _document(each: HeldCertificate, now: float) -> dict[str, Any]:
@@ -70,18 +29,32 @@ def _document(each: HeldCertificate, now: float) -> dict[str, Any]:
         "serial": None if certificate is None else f"{certificate.serial_number:x}",
         "identities": [] if certificate is None else list(certificate.uris),
         "dns_names": [] if certificate is None else list(certificate.dns_names),
-        "not_before": None if certificate is None else _time(certificate.not_before).isoformat(),
-        "not_after": None if certificate is None else _time(certificate.not_after).isoformat(),
+        "not_before": None if certificate is None else datetime.fromtimestamp(certificate.not_before, UTC).isoformat(),
+        "not_after": None if certificate is None else datetime.fromtimestamp(certificate.not_after, UTC).isoformat(),
     }
 
 
-def _time(seconds: float) -> datetime:
-    return datetime.fromtimestamp(seconds, UTC)
+def _styled(it: dict[str, Any], text: str) -> Text:
+    """Red: less than a fifth of its time is left, or it cannot be used."""
+    return Text(text, style="green" if it["state"] == "ok" else "red")
 
 
-def _left(seconds: float) -> str:
-    left = timedelta(seconds=seconds)
-    return f"{left.days} days" if left >= timedelta(days=2) else f"{left // timedelta(hours=1)} hours"
+def _left(it: dict[str, Any], now: datetime) -> Text | str:
+    if it["state"] not in _VALID:
+        return _styled(it, it["state"].replace("-", " ")) if it["not_after"] else ""
+    left = datetime.fromisoformat(it["not_after"]) - now
+    in_days = left >= timedelta(days=2)
+    return _styled(it, f"{left.days} days" if in_days else f"{left // timedelta(hours=1)} hours")
+
+
+def _columns(now: float) -> TableColumns[dict[str, Any]]:
+    return {
+        "name": lambda it: it["name"],
+        "identity": lambda it: "\n".join(it["identities"]) or _styled(it, it["problem"]),
+        "DNS names": lambda it: "\n".join(it["dns_names"]),
+        "until (UTC)": lambda it: _styled(it, it["not_after"][:16].replace("T", " ")) if it["not_after"] else "",
+        "left": lambda it: _left(it, datetime.fromtimestamp(now, UTC)),
+    }
 
 
 # What makes certificates takes most of a second to import: the commands do so, when they run.
@@ -245,10 +218,7 @@ def show(directory: Directory = CERTS, as_document: AsJson = False, output: Outp
     form, now = form_of(output, as_document), time.time()
     with certificates.reported():
         held = certificates_in(directory, revoked_in(directory))
-    Printable(
-        table=partial(print_certificates, held, now),
-        document=partial(as_json, held, now),
-        names=lambda: (each.name for each in held),
-    ).write(form)
-    if any(each.state(now) not in ("ok", "ends-soon") for each in held):
+    rows = [_document(each, now) for each in held]
+    listing("Certificates", rows, _columns(now), "name").write(form)
+    if any(row["state"] not in _VALID for row in rows):
         raise typer.Exit(UNWELL)

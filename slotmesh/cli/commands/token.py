@@ -7,14 +7,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from enum import StrEnum
-from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, TextIO
+from typing import Annotated, Any, Final
 
 import typer
 from rich.text import Text
 
-from slotmesh.cli.console import FAILED, WRONG_INPUT, Output, OutputForm, Printable, TableColumns, console_of, table_of
+from slotmesh.cli.console import FAILED, WRONG_INPUT, Output, OutputForm, TableColumns, listing
 from slotmesh.security.identity import Identity, Role
 from slotmesh.security.secret_files import UnusableFile
 from slotmesh.security.tokens.rules import KINDS, is_holder_name, roles_of
@@ -35,15 +34,6 @@ from slotmesh.units import parse_duration
 _COLOURS = {"valid": "green", "expired": "yellow", "revoked": "red"}
 
 
-def printable_tokens(tokens: StaticTokens, now: float) -> Printable:
-    """All of a file. `now`: seconds since 1970."""
-    return Printable(
-        table=partial(_print, tokens, now),
-        document=partial(_document, tokens, now),
-        names=lambda: [each.id for each in tokens.tokens],
-    )
-
-
 def lifetime(identity: Identity, now: float) -> str:
     """Until when a token is accepted, in words."""
     if identity.expires_at is None:
@@ -53,21 +43,15 @@ def lifetime(identity: Identity, now: float) -> str:
     return f"valid until {time_text(identity.expires_at)} ({left})"
 
 
-def _document(tokens: StaticTokens, now: float) -> dict[str, Any]:
-    return {"tokens": [{**shown(each), "state": state_of(each, now)} for each in tokens.tokens]}
-
-
-def _print(tokens: StaticTokens, now: float, out: TextIO) -> None:
-    columns: TableColumns[dict[str, Any]] = {
-        "id": lambda it: it["id"],
-        "identity": lambda it: it["identity"],
-        "roles": lambda it: ", ".join(it["roles"]),
-        "endpoints": lambda it: ", ".join(it.get("endpoints", ["all"])),
-        "created": lambda it: it["created"],
-        "expires": lambda it: it["expires"] or "never",
-        "state": lambda it: Text(it["state"], style=_COLOURS[it["state"]]),
-    }
-    console_of(out).print(table_of("Tokens", columns, _document(tokens, now)["tokens"]))
+_COLUMNS: Final[TableColumns[dict[str, Any]]] = {
+    "id": lambda it: it["id"],
+    "identity": lambda it: it["identity"],
+    "roles": lambda it: ", ".join(it["roles"]),
+    "endpoints": lambda it: ", ".join(it.get("endpoints", ["all"])),
+    "created": lambda it: it["created"],
+    "expires": lambda it: it["expires"] or "never",
+    "state": lambda it: Text(it["state"], style=_COLOURS[it["state"]]),
+}
 
 
 NEVER = "never"
@@ -169,7 +153,9 @@ def list_(output: Output = OutputForm.TABLE, file: TokenFile = TOKENS) -> None:
     """
     with _in_words(file):
         tokens = read_static(file, of_any_owner=True)
-    printable_tokens(tokens, time.time()).write(output)
+    now = time.time()
+    rows = [{**shown(each), "state": state_of(each, now)} for each in tokens.tokens]
+    listing("Tokens", rows, _COLUMNS, "id").write(output)
 
 
 @token.command("revoke")
