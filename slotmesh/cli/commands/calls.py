@@ -29,7 +29,6 @@ from slotmesh.cli.console import (
 from slotmesh.cli.documents import message_document
 from slotmesh.cli.operator import Operator
 from slotmesh.cli.parameters import CONTROLLER, ENDPOINT, REPLICA, ControllerAddress, OneRouter, name_of
-from slotmesh.convert.specification import seconds
 from slotmesh.errors import SlotmeshError
 from slotmesh.v1 import tap_service_pb2 as pb
 from slotmesh.v1.tap_service_pb2_grpc import TapServiceStub
@@ -43,42 +42,33 @@ _STATES: Final = {
     pb.OPEN_CALL_STATE_AT_REPLICA: _RUNNING,
     pb.OPEN_CALL_STATE_ABANDONED: "left",
 }
+_IN_ROUTERS: Final = (pb.OPEN_CALL_STATE_WAITING, pb.OPEN_CALL_STATE_SENDING)
+_AT_REPLICAS: Final = (pb.OPEN_CALL_STATE_AT_REPLICA, pb.OPEN_CALL_STATE_ABANDONED)
 _NAMES: Final = {"sent_age_s": "sent_s", "replica_id": "replica", "is_shadow": "shadow", "ordering_key": "key"}
 """Fields that have another name in documents than in the message."""
 
 
-@dataclass(frozen=True, slots=True)
-class ListedCall:
-    """A call, and the address of the router that has it."""
+def call_document(router: str, call: pb.OpenCall, *, is_behind: bool = False) -> dict[str, Any]:
+    """A call of a router as values of JSON: those of the message, and null for an empty text.
 
-    router: str
-    call: pb.OpenCall
-    is_behind: bool = False
-    """It is at its replica, behind an older call of its ordering key."""
-
-    @property
-    def state(self) -> str:
-        """A state that only a newer router knows is shown by its number."""
-        state = _STATES.get(self.call.state, str(self.call.state))
-        return "in lane" if state == _RUNNING and self.is_behind else state
-
-    def document(self) -> dict[str, Any]:
-        """Values of JSON: those of the message, and null for an empty text."""
-        has_key = self.call.HasField("ordering_key")
-        values = message_document(self.call, leave_out=() if has_key else ("ordering_key",))
-        named = {
-            _NAMES.get(name, name): round(it, 3) if isinstance(it, float) else None if it == "" else it
-            for name, it in values.items()
-        }
-        return {**named, "state": self.state, "router": self.router}
+    `is_behind`: it is at its replica, behind an older call of its ordering key. A state that only a newer router knows
+    is shown by its number.
+    """
+    state = _STATES.get(call.state, str(call.state))
+    values = message_document(call, leave_out=() if call.HasField("ordering_key") else ("ordering_key",))
+    named = {
+        _NAMES.get(name, name): round(it, 3) if isinstance(it, float) else None if it == "" else it
+        for name, it in values.items()
+    }
+    return {**named, "state": "in lane" if state == _RUNNING and is_behind else state, "router": router}
 
 
 @dataclass(slots=True)
 class ListedCalls:
     """The oldest calls of all routers, and the numbers of all calls."""
 
-    calls: list[ListedCall] = field(default_factory=list)
-    """Oldest first."""
+    calls: list[dict[str, Any]] = field(default_factory=list)
+    """Documents, oldest first."""
     waiting: int | None = 0
     """None: they were not requested."""
     at_replicas: int | None = 0
@@ -93,8 +83,7 @@ class ListedCalls:
         """An empty list for a request: only the calls that it requests are counted."""
         requested = {*request.states} or {*_STATES}
         return cls(
-            waiting=0 if requested & {pb.OPEN_CALL_STATE_WAITING, pb.OPEN_CALL_STATE_SENDING} else None,
-            at_replicas=0 if requested & {pb.OPEN_CALL_STATE_AT_REPLICA, pb.OPEN_CALL_STATE_ABANDONED} else None,
+            waiting=0 if requested & {*_IN_ROUTERS} else None, at_replicas=0 if requested & {*_AT_REPLICAS} else None
         )
 
     def add(self, address: str, response: pb.ListCallsResponse) -> None:
@@ -102,8 +91,7 @@ class ListedCalls:
         seen: set[tuple[str, str, str]] = set()
         for call in response.calls:
             key = (call.endpoint, call.key_tag, call.replica_id)
-            is_behind = key in seen
-            self.calls.append(ListedCall(address, call, is_behind))
+            self.calls.append(call_document(address, call, is_behind=key in seen))
             if call.key_tag and call.replica_id:
                 seen.add(key)
         if self.waiting is not None:
@@ -119,7 +107,7 @@ class ListedCalls:
 
     def document(self) -> dict[str, Any]:
         return {
-            "calls": [each.document() for each in self.calls],
+            "calls": self.calls,
             "waiting": self.waiting,
             "at_replicas": self.at_replicas,
             "left_out": self.left_out,
@@ -144,7 +132,7 @@ async def list_calls(request: pb.ListCallsRequest, routers: Sequence[str], *, li
                 raise answer
     if len(refusals) == len(routers):
         raise refusals[0]
-    listed.calls.sort(key=lambda each: -seconds(each.call.age))
+    listed.calls.sort(key=lambda each: -each["age_s"])
     del listed.calls[limit:]
     return listed
 
@@ -205,16 +193,13 @@ async def calls(
         raise typer.BadParameter("contradicts --running: give one of them, or none for all", param_hint="--waiting")
     if key == "":
         raise typer.BadParameter("is empty: leave it out for calls with any key or none", param_hint="--key")
-    states = {
-        (True, False): [pb.OPEN_CALL_STATE_WAITING, pb.OPEN_CALL_STATE_SENDING],
-        (False, True): [pb.OPEN_CALL_STATE_AT_REPLICA, pb.OPEN_CALL_STATE_ABANDONED],
-    }.get((waiting, running), [])
+    states = _IN_ROUTERS if waiting else _AT_REPLICAS if running else ()
     request = pb.ListCallsRequest(
         endpoint=endpoint, states=states, tenant=tenant, ordering_key=key, limit=limit, show_keys=keys
     )
     routers = [router] if router else await _routers(address)
     listed = await list_calls(request, routers, limit=limit)
-    replicas = dict.fromkeys(f"{REPLICA}/{each.call.replica_id}" for each in listed.calls if each.call.replica_id)
+    replicas = dict.fromkeys(f"{REPLICA}/{each['replica']}" for each in listed.calls if each["replica"])
     Printable(table=partial(print_calls, listed), document=listed.document, names=lambda: replicas).write(output)
     for silent, why in listed.silent.items():
         say(f"slotmesh: the calls of the router at {silent} are not known: {why}", err=True)
@@ -233,8 +218,8 @@ def print_calls(listed: ListedCalls, out: TextIO) -> None:
     """The table, and below it the number of the calls that were requested."""
     console = console_of(out)
     if listed.calls:
-        with_router = len({each.router for each in listed.calls}) > 1
-        routers: TableColumns[ListedCall] = {"router": lambda it: it.router} if with_router else {}
+        with_router = len({each["router"] for each in listed.calls}) > 1
+        routers: TableColumns[dict[str, Any]] = {"router": lambda it: it["router"]} if with_router else {}
         console.print(table_of("Calls", {**_COLUMNS, **routers}, listed.calls))
     more = f"; {listed.left_out} not shown, which are younger" if listed.left_out else ""
     counts = ((listed.waiting, "waiting"), (listed.at_replicas, "at replicas"))
@@ -243,26 +228,22 @@ def print_calls(listed: ListedCalls, out: TextIO) -> None:
         console.print(f"the router at {address} has more calls than it looks at: there may be older ones")
 
 
-def _call_text(call: pb.OpenCall) -> str:
-    marks = [f"attempt {call.attempt}"] if call.attempt > 1 else []
-    marks += ["shadow"] if call.is_shadow else []
-    return f"{call.endpoint}.{call.method}" + (f" ({', '.join(marks)})" if marks else "")
+def _call_text(call: dict[str, Any]) -> str:
+    marks = [f"attempt {call['attempt']}"] if call["attempt"] > 1 else []
+    marks += ["shadow"] if call["shadow"] else []
+    return f"{call['endpoint']}.{call['method']}" + (f" ({', '.join(marks)})" if marks else "")
 
 
-def _key(call: pb.OpenCall) -> str:
-    return call.ordering_key or (f"{call.partition}/{call.key_tag}" if call.key_tag else "")
-
-
-_COLUMNS: Final[TableColumns[ListedCall]] = {
-    "age": lambda it: age_text(seconds(it.call.age)),
-    "state": lambda it: it.state,
-    "call": lambda it: _call_text(it.call),
-    "key": lambda it: _key(it.call),
-    "tenant": lambda it: it.call.tenant,
-    "at": lambda it: it.call.replica_id or it.call.backend,
-    "sent": lambda it: age_text(seconds(it.call.sent_age)) if it.call.HasField("sent_age") else "",
-    "bytes": lambda it: f"{it.call.request_bytes:,}",
-    "waits for": lambda it: it.call.waits_for,
+_COLUMNS: Final[TableColumns[dict[str, Any]]] = {
+    "age": lambda it: age_text(it["age_s"]),
+    "state": lambda it: it["state"],
+    "call": _call_text,
+    "key": lambda it: it.get("key") or (f"{it['partition'] or 0}/{it['key_tag']}" if it["key_tag"] else ""),
+    "tenant": lambda it: it["tenant"] or "",
+    "at": lambda it: it["replica"] or it["backend"] or "",
+    "sent": lambda it: "" if it["sent_s"] is None else age_text(it["sent_s"]),
+    "bytes": lambda it: f"{it['request_bytes']:,}",
+    "waits for": lambda it: it["waits_for"] or "",
 }
 
 

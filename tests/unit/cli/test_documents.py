@@ -8,7 +8,7 @@ import pytest
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from slotmesh.cli.commands.calls import ListedCall
+from slotmesh.cli.commands.calls import call_document
 from slotmesh.cli.documents import message_document, word_of
 from slotmesh.cli.shifting import shift_document
 from slotmesh.cli.view.changes import rollout_document
@@ -90,11 +90,11 @@ def test_an_open_call_has_its_key_only_if_the_router_has_sent_it() -> None:
     call = OpenCall(
         state=OPEN_CALL_STATE_AT_REPLICA, endpoint="e", method="m", age=Duration(nanos=1_234_567), replica_id="a"
     )
-    document = ListedCall("h:1", call).document()
+    document = call_document("h:1", call)
     assert (document["state"], document["replica"], document["router"]) == ("running", "a", "h:1")
     assert (document["age_s"], document["sent_s"]) == (0.001, None)
     assert (document["backend"], document["tenant"], document["partition"]) == (None, None, None)
     assert "key" not in document
     call.ordering_key = "user-7"
-    assert ListedCall("h:1", call, is_behind=True).document()["key"] == "user-7"
-    assert ListedCall("h:1", call, is_behind=True).document()["state"] == "in lane"
+    assert call_document("h:1", call, is_behind=True)["key"] == "user-7"
+    assert call_document("h:1", call, is_behind=True)["state"] == "in lane"
