@@ -79,3 +79,8 @@ def local_time(message: Message, field: str, form: str = "%Y-%m-%d %H:%M:%S") ->
     """The time in a field for people, by the clock on the wall; empty if it is not set."""
     time = time_of(message, field)
     return "" if time is None else time.astimezone().strftime(form)
+
+
+def local_text(iso: str | None, form: str = "%Y-%m-%d %H:%M:%S") -> str:
+    """The same for a time in a document."""
+    return "" if iso is None else datetime.fromisoformat(iso).astimezone().strftime(form)

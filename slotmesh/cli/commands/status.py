@@ -6,7 +6,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Annotated, Any, Final, TextIO
+from typing import Annotated, Any, Final, TextIO, TypeAlias
 
 import typer
 from rich.console import Console
@@ -26,8 +26,8 @@ from slotmesh.cli.console import (
     form_of,
     table_of,
 )
-from slotmesh.cli.documents import local_time, message_document, time_of, word_of
-from slotmesh.cli.figures import NO_FIGURES, FiguresRow, MeshFigures, figures_of, row_name, shown_rate
+from slotmesh.cli.documents import local_text, message_document, time_of, word_of
+from slotmesh.cli.figures import NO_FIGURES, MeshFigures, figures_of, row_name, shown_rate
 from slotmesh.cli.operator import Operator
 from slotmesh.cli.parameters import BACKEND, CONTROLLER, ENDPOINT, REPLICA, ROUTER, ControllerAddress
 from slotmesh.cli.shifting import waiting_line
@@ -119,45 +119,25 @@ def _names(snapshot: Snapshot) -> list[str]:
     ]
 
 
-class _Loads:
-    """Calls a second and waiting calls of endpoints, backends and routers, by kind and name; null if unknown."""
-
-    def __init__(self, load: MeshFigures) -> None:
-        kinds = ((ENDPOINT, load.endpoints), (BACKEND, load.backends), (ROUTER, load.routers))
-        self._rows: dict[tuple[str, str], FiguresRow] = {
-            (kind, row_name(it)): it for kind, rows in kinds for it in rows
-        }
-
-    def document(self, kind: str, name: str) -> dict[str, float | None]:
-        row = self._rows.get((kind, name))
-        rate = None if row is None or row["calls_per_s"] is None else round(row["calls_per_s"], 3)
-        return {"calls_per_s": rate, "queued": None if row is None else row["queued"]}
-
-    def columns(self, kind: str, name: str) -> TableColumns[Any]:
-        """`name`: the attribute that identifies a row."""
-
-        def queued(it: Any) -> str:
-            value = self.document(kind, getattr(it, name))["queued"]
-            return "" if value is None else f"{value:,}"
-
-        return {
-            "calls/s": lambda it: shown_rate(self.document(kind, getattr(it, name))["calls_per_s"]),
-            "queue": queued,
-        }
-
-
 def status_document(
     address: str, snapshot: Snapshot, load: MeshFigures = NO_FIGURES, lost: Sequence[LostMember] = ()
 ) -> dict[str, Any]:
     """The mesh as values of JSON. Replicas, routers and rollouts are the messages of these names."""
-    members, loads = snapshot.members, _Loads(load)
+    members, kinds = snapshot.members, ((ENDPOINT, load.endpoints), (BACKEND, load.backends), (ROUTER, load.routers))
+    loads = {(kind, row_name(it)): it for kind, rows in kinds for it in rows}
     role = snapshot.controller.role if snapshot.controller is not None else ControllerStanding(leads=True)
     leads_since = time_of(role, "leads_since_time")
+
+    def load_of(kind: str, name: str) -> dict[str, float | None]:
+        """Null if unknown."""
+        row = loads.get((kind, name), {})
+        rate = row.get("calls_per_s")
+        return {"calls_per_s": None if rate is None else round(rate, 3), "queued": row.get("queued")}
 
     def endpoint_document(it: Endpoint) -> dict[str, Any]:
         traffic = dict(it.traffic.weights) if it.traffic else None
         shadows = dict(it.traffic.shadows) if it.traffic else {}
-        return {"name": it.name, "traffic": traffic, "shadows": shadows, **loads.document(ENDPOINT, it.name)}
+        return {"name": it.name, "traffic": traffic, "shadows": shadows, **load_of(ENDPOINT, it.name)}
 
     def backend_document(it: Backend) -> dict[str, Any]:
         shadow = members.shadow(it.name)
@@ -168,7 +148,7 @@ def status_document(
             "attached_replicas": len(members.attached(it.name)),
             "num_replicas": it.num_replicas,
             "wanted_replicas": snapshot.wanted(it),
-            **loads.document(BACKEND, it.name),
+            **load_of(BACKEND, it.name),
             "shadow_copies": shadow.copies,
             "shadow_drops": shadow.dropped,
             "shadow_failures": shadow.failed,
@@ -179,7 +159,7 @@ def status_document(
             **message_document(it, leave_out={"loads", "endpoint_loads"}),
             "current": members.is_current(it),
             "linked_replica_ids": sorted(it.linked_replica_ids),
-            **loads.document(ROUTER, it.router_id),
+            **load_of(ROUTER, it.router_id),
         }
 
     return {
@@ -222,7 +202,7 @@ def print_tables(
         console.print(Text(f"The state cannot be written, and changes are refused: {problem}", style="red"))
     if snapshot.controller is not None and (lines := newer_members_text(snapshot.controller.role.newer_members)):
         console.print(Text(lines, style="red"))
-    _print_tables(console, snapshot, _Loads(load))
+    _print_tables(console, snapshot, status_document(address, snapshot, load))
     if not tracebacks:
         _print_troubles(console, members)
     for name in sorted({name for it in snapshot.endpoints if it.traffic for name in it.traffic.shadows}):
@@ -242,50 +222,57 @@ def print_tables(
     _print_crash_loops(console, members, sys.maxsize if tracebacks else LINES_SHOWN)
 
 
-def _print_tables(console: Console, snapshot: Snapshot, loads: _Loads) -> None:
-    members, ready = snapshot.members, snapshot.members.ready()
-
-    def links(router: mesh_pb2.Router) -> Text:
-        linked = len(ready.intersection(router.linked_replica_ids))
-        return Text(f"{linked}/{len(ready)}", style="green" if linked == len(ready) else "yellow")
-
-    def table(router: mesh_pb2.Router) -> Text:
-        is_current = members.is_current(router)
-        text = f"{router.revision} {'current' if is_current else 'behind'}"
-        ends = f", ends: {router.end_reason}" if router.end_reason else ""
-        return Text(text + ends, style="green" if is_current and not ends else "yellow")
-
-    endpoints: TableColumns[Endpoint] = {
-        "endpoint": lambda it: it.name,
-        "traffic": lambda it: "none: calls wait" if it.traffic is None else _shares(it.traffic.weights),
-        "shadows": lambda it: "" if it.traffic is None else _shares(it.traffic.shadows),
-        **loads.columns(ENDPOINT, "name"),
-    }
-    backends: TableColumns[Backend] = {
-        "backend": lambda it: it.name,
-        "handler": lambda it: it.handler,
-        "ready": lambda it: readiness(it, snapshot),
-        "attached": lambda it: str(len(members.attached(it.name))),
-        **loads.columns(BACKEND, "name"),
-    }
-    routers: TableColumns[mesh_pb2.Router] = {
-        "router": lambda it: it.router_id,
-        "address": lambda it: it.address,
-        "table": table,
-        "links": links,
-        "pid": lambda it: str(it.pid or ""),
-        "since": lambda it: local_time(it, "start_time"),
-        "version": lambda it: it.version,
-        **loads.columns(ROUTER, "router_id"),
-    }
-    console.print(table_of("Endpoints", endpoints, snapshot.endpoints))
-    console.print(table_of("Backends", backends, snapshot.backends))
-    console.print(replica_table(members.replicas, {backend.name for backend in snapshot.backends}))
-    console.print(table_of("Routers", routers, members.routers))
-
-
 def _shares(shares: Mapping[str, float]) -> str:
     return ", ".join(f"{name} {share:.6g}" for name, share in sorted(shares.items()))
+
+
+def _table(router: Mapping[str, Any]) -> Text:
+    is_current, ends = router["current"], f", ends: {router['end_reason']}" if router["end_reason"] else ""
+    text = f"{router['revision']} {'current' if is_current else 'behind'}{ends}"
+    return Text(text, style="green" if is_current and not ends else "yellow")
+
+
+_Row: TypeAlias = Mapping[str, Any]
+_LOAD: Final[TableColumns[_Row]] = {
+    "calls/s": lambda it: shown_rate(it["calls_per_s"]),
+    "queue": lambda it: "" if it["queued"] is None else f"{it['queued']:,}",
+}
+_ENDPOINTS: Final[TableColumns[_Row]] = {
+    "endpoint": lambda it: it["name"],
+    "traffic": lambda it: "none: calls wait" if it["traffic"] is None else _shares(it["traffic"]),
+    "shadows": lambda it: _shares(it["shadows"]),
+    **_LOAD,
+}
+_BACKENDS: Final[TableColumns[_Row]] = {
+    "backend": lambda it: it["name"],
+    "handler": lambda it: it["handler"],
+    "ready": lambda it: readiness(it["ready_replicas"], it["wanted_replicas"]),
+    "attached": lambda it: str(it["attached_replicas"]),
+    **_LOAD,
+}
+
+
+def _print_tables(console: Console, snapshot: Snapshot, document: dict[str, Any]) -> None:
+    ready = snapshot.members.ready()
+
+    def links(router: _Row) -> Text:
+        linked = len(ready.intersection(router["linked_replica_ids"]))
+        return Text(f"{linked}/{len(ready)}", style="green" if linked == len(ready) else "yellow")
+
+    routers: TableColumns[_Row] = {
+        "router": lambda it: it["router_id"],
+        "address": lambda it: it["address"],
+        "table": _table,
+        "links": links,
+        "pid": lambda it: it["pid"],
+        "since": lambda it: local_text(it["start_time"]),
+        "version": lambda it: it["version"],
+        **_LOAD,
+    }
+    console.print(table_of("Endpoints", _ENDPOINTS, document["endpoints"]))
+    console.print(table_of("Backends", _BACKENDS, document["backends"]))
+    console.print(replica_table(snapshot.members.replicas, {backend.name for backend in snapshot.backends}))
+    console.print(table_of("Routers", routers, document["routers"]))
 
 
 def _print_troubles(console: Console, members: Members) -> None:

@@ -63,7 +63,9 @@ def print_traffic(endpoint: str, revision: int, snapshot: Snapshot, shift: pb.Tr
         "backend": lambda name: name,
         "weight": lambda name: _share(traffic.weights.get(name)),
         "shadow": lambda name: _share(traffic.shadows.get(name)),
-        "ready": lambda name: readiness(backends[name], snapshot) if name in backends else "",
+        "ready": lambda name: (
+            readiness(len(snapshot.members.ready(name)), snapshot.wanted(backends[name])) if name in backends else ""
+        ),
     }
     console.print(table_of("Traffic", columns, sorted({*traffic.weights, *traffic.shadows})))
     for name in sorted(traffic.shadows):

@@ -24,9 +24,7 @@ from slotmesh.cli.snapshot import (
     SUSPECT_STATE,
     ControllerStatus,
     Members,
-    Snapshot,
 )
-from slotmesh.spec.model import Backend
 from slotmesh.v1 import mesh_pb2
 
 _STYLES: Final = {
@@ -73,9 +71,8 @@ def replica_document(replica: mesh_pb2.Replica) -> dict[str, Any]:
     return {**document, "last_output": replica.last_output.splitlines()}
 
 
-def readiness(backend: Backend, snapshot: Snapshot) -> Text:
+def readiness(ready: int, wanted: int | None) -> Text:
     """The number of replicas of a backend that take calls, and of those that should."""
-    ready, wanted = len(snapshot.members.ready(backend.name)), snapshot.wanted(backend)
     enough = ready >= (1 if wanted is None else wanted)
     return Text(f"{ready}/{'any' if wanted is None else wanted}", style="green" if enough else "yellow")
 
