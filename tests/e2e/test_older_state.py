@@ -84,7 +84,7 @@ def put_back(folder: Path, copy: Path) -> None:
 
 async def newer_members(mesh: LoneController) -> tuple[str, ...]:
     async with Operator.at(mesh.address) as operator:
-        return (await operator.standing()).newer_members
+        return tuple((await operator.standing()).role.newer_members)
 
 
 @pytest.mark.asyncio

@@ -50,7 +50,7 @@ class TwoControllers(LoneController):
     async def standing_once(self, leader: str, *standbys: str) -> ControllerStatus:
         """Of the one that leads, once that is the case."""
         deadline = asyncio.get_running_loop().time() + START_S
-        while (now := await self.standing()).address != leader or now.standby_addresses != standbys:
+        while (now := await self.standing()).address != leader or tuple(now.role.standby_addresses) != standbys:
             assert asyncio.get_running_loop().time() < deadline, f"{now}\n{self.log_text()}"
             await asyncio.sleep(0.02)
         return now

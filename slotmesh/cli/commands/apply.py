@@ -68,17 +68,7 @@ async def apply(
     mesh, patience = _read(file, prune=prune), patience_of(wait, timeout)
     async with Operator.at(address) as operator:
         planned = await operator.apply_file(mesh, prune=prune, force=force, dry_run=True)
-        for line in (*difference(planned, await times_for(operator, planned)), *conflicts(planned)):
-            say(line, err=True)
-        for line in code_lines(planned):
-            say(f"slotmesh: {line}", err=True)
-        if planned.conflicts:
-            raise CommandFailed(
-                f"{file}: conflicts with what is there, nothing was applied; --force takes what the file says,"
-                " `slotmesh get` prints a file with what is there"
-            )
-        if operator.connection.is_on_hold and (named := code_changes(planned)):
-            say(CODE_ON_HOLD.format(backends=", ".join(named)), err=True)
+        await _show_plan(operator, file, planned)
         if dry_run:
             print_change(planned, output, is_planned=True)
             return
@@ -96,6 +86,21 @@ async def apply(
             typer.echo(
                 f"slotmesh: replicas come and go now; how they do:  slotmesh status --address {address}", err=True
             )
+
+
+async def _show_plan(operator: Operator, file: Path, planned: pb.ApplyMeshResponse) -> None:
+    """Raises CommandFailed if it conflicts with what is there."""
+    for line in (*difference(planned, await times_for(operator, planned)), *conflicts(planned)):
+        say(line, err=True)
+    for line in code_lines(planned):
+        say(f"slotmesh: {line}", err=True)
+    if planned.conflicts:
+        raise CommandFailed(
+            f"{file}: conflicts with what is there, nothing was applied; --force takes what the file says,"
+            " `slotmesh get` prints a file with what is there"
+        )
+    if operator.connection.is_on_hold and (named := code_changes(planned)):
+        say(CODE_ON_HOLD.format(backends=", ".join(named)), err=True)
 
 
 def _changes(planned: pb.ApplyMeshResponse) -> bool:

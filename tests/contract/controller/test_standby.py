@@ -310,9 +310,12 @@ async def test_commands_ask_the_one_that_leads(tmp_path: Path, monkeypatch: pyte
         assert await leader_among([standby.address, nobody, leader.address]) == leader.address
         async with Operator.at(f"{standby.address},{leader.address}") as operator:
             now = await operator.standing()
-            assert (now.address, now.leads, now.standby_addresses) == (leader.address, True, (standby.address,))
-            assert now.leads_since is not None
-            assert abs((datetime.now(UTC) - now.leads_since).total_seconds()) < 60.0
+            assert (now.address, now.role.leads, [*now.role.standby_addresses]) == (
+                leader.address,
+                True,
+                [standby.address],
+            )
+            assert abs((datetime.now(UTC) - now.role.leads_since_time.ToDatetime(UTC)).total_seconds()) < 60.0
         with stolen_lock(tmp_path / "state"):
             await leader.running
             with pytest.raises(CommandFailed) as failed:
