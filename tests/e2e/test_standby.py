@@ -95,7 +95,7 @@ async def test_the_standby_leads_when_the_leader_is_killed(tmp_path: Path) -> No
 
             await mesh.kill()
             now, led_after_s = await led_by(mesh, mesh.standby_address)
-            assert now.term == first.term + 1
+            assert now.role.term == first.role.term + 1
             assert await mesh.ready(3) == before, "nothing was started again"
             shown = json.loads((await command("traffic", "e", "--json", env=to_both)).out)
             assert shown["traffic"] == {"v1": 0.0, "v2": 1.0}, "what was set before is in force"
@@ -163,7 +163,7 @@ async def test_a_leader_that_has_lost_its_lock_ends_and_leaves_its_replicas(tmp_
                 async with asyncio.timeout(20):
                     assert await mesh.controller.wait() == LEADS_NO_MORE
             now, _ = await led_by(mesh, mesh.standby_address)
-            assert now.term == first.term + 1
+            assert now.role.term == first.role.term + 1
             assert await mesh.ready(3) == before
         assert mesh.log_text().count("replica_launched") == 3
         assert "this controller leads no more, and ends; replicas go on" in mesh.log_text()
