@@ -29,25 +29,21 @@ _JSON_BEGINS: Final = ("{", "[", '"')
 """A text that begins so is not meant as text, and its error would show far away."""
 
 
-class BadConfig(ValueError):
-    """The text is no setting; the message has the way out."""
-
-
 def read_config(settings: Iterable[str]) -> dict[str, JsonValue]:
-    """From `KEY=VALUE`, each key once. A value is JSON where it is JSON, else text.
-
-    Raises:
-        BadConfig: one of them is not so.
-    """
+    """From `KEY=VALUE`, each key once. A value is JSON where it is JSON, else text. Raises typer.BadParameter."""
     config: dict[str, JsonValue] = {}
     for setting in settings:
         key, equals, text = setting.partition("=")
         if not equals or not key.strip():
-            raise BadConfig(f"must be KEY=VALUE, as model=svc, is {setting!r}")
+            raise _bad_config(f"must be KEY=VALUE, as model=svc, is {setting!r}")
         if key in config:
-            raise BadConfig(f"{key} is given twice: all values of one argument are a list, as '{key}=[1, 2]'")
+            raise _bad_config(f"{key} is given twice: all values of one argument are a list, as '{key}=[1, 2]'")
         config[key] = _value(key, text)
     return config
+
+
+def _bad_config(message: str) -> typer.BadParameter:
+    return typer.BadParameter(message, param_hint="--config")
 
 
 def _value(key: str, text: str) -> JsonValue:
@@ -57,7 +53,7 @@ def _value(key: str, text: str) -> JsonValue:
         if not text.lstrip().startswith(_JSON_BEGINS):
             return text
         why = "nested too deeply" if isinstance(error, RecursionError) else error
-        raise BadConfig(
+        raise _bad_config(
             f"{key}: {show(text)} begins as JSON and is none ({why}); keep the shell from changing it, as in"
             f" '{key}=[1, 2]', or make it a string: '{key}={json.dumps(show(text))}'"
         ) from None
@@ -175,8 +171,10 @@ def run(
         slotmesh run greeter:Greeter --proto greeter.proto
         slotmesh run mesh.yaml --reload --tls-dir certs
     """
+    file = Path(what) if what.endswith(_FILE_ENDS) else None
+    of_handler = partial(_of_handler, what, config or [], replicas or 1, proto)
     order = Order(
-        mesh=_mesh_of(what, file := _file_of(what), config, replicas, proto),
+        mesh=of_handler() if file is None else _of_file(file, config, replicas, proto),
         file=file,
         protos=tuple(proto or ()),
         reloads=reload,
@@ -195,20 +193,8 @@ def run(
     complete(run_until_stopped(order, tell, partial(_announce, tell)))
 
 
-def _file_of(what: str) -> Path | None:
-    return Path(what) if what.endswith(_FILE_ENDS) else None
-
-
-def _mesh_of(
-    what: str, file: Path | None, config: list[str] | None, replicas: int | None, proto: list[Path] | None
-) -> Mesh:
-    if file is None:
-        return _of_handler(what, config or [], replicas or 1, proto)
-    return _of_file(file, config, replicas, proto)
-
-
 def _of_handler(handler: str, config: list[str], replicas: int, proto: list[Path] | None) -> Mesh:
-    user_config = _read_config(config)
+    user_config = read_config(config)
     if ":" not in handler:
         module = handler.removesuffix(".py").replace("/", ".") or "app"
         message = f"must be MODULE:NAME, or a file whose name ends with .yaml, is {handler!r}: write {module}:NAME"
@@ -248,13 +234,6 @@ def _check(order: Order) -> None:
         raise typer.BadParameter(f"is {order.router_port} as well", param_hint="--router-port and --controller-port")
     if order.http_port is not None and find_spec("starlette") is None:
         raise typer.BadParameter("needs the extra http: pip install 'slotmesh[http]'", param_hint="--http")
-
-
-def _read_config(settings: list[str]) -> dict[str, JsonValue]:
-    try:
-        return read_config(settings)
-    except BadConfig as error:
-        raise typer.BadParameter(str(error), param_hint="--config") from None
 
 
 def _tell(progress: str) -> None:

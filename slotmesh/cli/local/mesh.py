@@ -16,7 +16,7 @@ import socket
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Final
 
-from slotmesh.cli.console import FAILED, INTERRUPTED, CommandFailed
+from slotmesh.cli.console import FAILED, INTERRUPTED, CommandFailed, Looks
 from slotmesh.cli.credentials import credentials
 from slotmesh.cli.local.child import Child
 from slotmesh.cli.local.order import Order, first_failure, lacks, says_why
@@ -114,10 +114,11 @@ class LocalMesh:
                 still = "the routers do not serve yet"
                 await self._start_routers(controller)
                 still = "the ingress does not serve yet"
-                await self._start_ingress(controller)
+                if order.http_port is not None:
+                    await self._start_ingress(controller, order.http_port)
                 async with Operator.at(controller) as operator:
                     await operator.apply_file(unnamed(order.mesh) if order.reloads else order.mesh, force=True)
-                    while True:
+                    async for _ in Looks(POLL_S, None):
                         snapshot = await operator.snapshot()
                         if first_failure(order, snapshot.members) is not None:
                             raise await self._why_it_failed(operator)
@@ -127,7 +128,6 @@ class LocalMesh:
                         if now_lacks != still:
                             self._tell(now_lacks)
                             still = now_lacks
-                        await asyncio.sleep(POLL_S)
         except TimeoutError:
             limit = format_duration(order.start_timeout)
             raise CommandFailed(f"not ready within {limit}: {still}; give it more time with --start-timeout") from None
@@ -172,43 +172,35 @@ class LocalMesh:
 
     async def _start_controller(self) -> str:
         order = self._order
-        flags = [f"--host={HOST}", f"--port={order.controller_port}", "--launcher=process", f"--state={order.state}"]
-        flags += ["--if-in-use=refuse", "--await-apply"]
-        child = await Child.start("controller", "controller_service", [*flags, *self._flags()], self._parent)
-        self._controller = child
-        address = await child.announced()
-        self._watch(child)
-        self._tell(f"controller at {address}")
-        return address
+        flags = ("--launcher=process", f"--state={order.state}", "--if-in-use=refuse", "--await-apply")
+        self._controller = await self._launch("controller", "controller_service", order.controller_port, *flags)
+        return await self._serves(self._controller, "controller")
 
     async def _start_routers(self, controller: str) -> None:
         order = self._order
         for number, router_id in enumerate(order.router_ids):
+            flags = (f"--controller={controller}", f"--router-id={router_id}", f"--graceful-timeout={order.grace_s:g}s")
             port = order.router_port if number == 0 else 0
-            flags = [f"--host={HOST}", f"--port={port}", f"--controller={controller}", f"--router-id={router_id}"]
-            flags.append(f"--graceful-timeout={order.grace_s:g}s")
-            child = await Child.start(router_id, "router_service", [*flags, *self._flags()], self._parent)
-            self._routers.append(child)
+            self._routers.append(await self._launch(router_id, "router_service", port, *flags))
         for child in self._routers:
-            address = await child.announced()
-            self._watch(child)
-            self._tell(f"{child.name} at {address}")
+            await self._serves(child, child.name)
 
-    async def _start_ingress(self, controller: str) -> None:
-        """Starts the ingress, if the order has one."""
-        order = self._order
-        if order.http_port is None:
-            return
-        flags = [f"--host={HOST}", f"--port={order.http_port}", f"--controller={controller}"]
-        flags += [f"--routers={','.join(self.router_addresses)}", f"--graceful-timeout={order.grace_s:g}s"]
-        child = await Child.start("ingress", "ingress_service", [*flags, *self._flags()], self._parent)
-        self._ingress = child
+    async def _start_ingress(self, controller: str, port: int) -> None:
+        routers, grace = ",".join(self.router_addresses), f"--graceful-timeout={self._order.grace_s:g}s"
+        flags = (f"--controller={controller}", f"--routers={routers}", grace)
+        self._ingress = await self._launch("ingress", "ingress_service", port, *flags)
+        await self._serves(self._ingress, "HTTP")
+
+    async def _launch(self, name: str, module: str, port: int, *flags: str) -> Child:
+        common = (f"--host={HOST}", f"--port={port}", "--metrics-port=0", f"--log-level={self._order.log_level}")
+        return await Child.start(name, module, [*common, *credentials().of_members, *flags], self._parent)
+
+    async def _serves(self, child: Child, name: str) -> str:
+        """Waits until it does; from then on, its end is that of the mesh."""
         address = await child.announced()
         self._watch(child)
-        self._tell(f"HTTP at {address}")
-
-    def _flags(self) -> list[str]:
-        return ["--metrics-port=0", f"--log-level={self._order.log_level}", *credentials().of_members]
+        self._tell(f"{name} at {address}")
+        return address
 
     def _watch(self, child: Child) -> None:
         async def watch() -> None:
@@ -221,14 +213,13 @@ class LocalMesh:
 
     async def _why_it_failed(self, operator: Operator) -> CommandFailed:
         """Waits a moment for the traceback of a replica that is known to have failed."""
-        deadline = asyncio.get_running_loop().time() + LAST_WORDS_S
-        while True:
+        async for is_last in Looks(POLL_S, LAST_WORDS_S):
             failed = first_failure(self._order, await operator.members())
-            if failed is not None and (says_why(failed) or asyncio.get_running_loop().time() >= deadline):
+            if failed is not None and (says_why(failed) or is_last):
                 why = failed.error.rstrip() or "it did not say why"
                 handler = next(it.handler for it in self._order.mesh.backends if it.name == failed.backend)
                 return CommandFailed(f"{why}\n{handler} cannot start: replica {failed.replica_id} failed")
-            await asyncio.sleep(POLL_S)
+        raise AssertionError("it looks until it knows")
 
 
 async def run_until_stopped(order: Order, tell: Tell, announce: Callable[[LocalMesh], object]) -> None:

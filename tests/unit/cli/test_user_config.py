@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 
 import pytest
+import typer
 
-from slotmesh.cli.commands.run import BadConfig, read_config
+from slotmesh.cli.commands.run import read_config
 
 
 @pytest.mark.parametrize(
@@ -43,5 +44,5 @@ def test_a_value_is_json_where_it_is_json_else_text(text: str, value: object) ->
     ],
 )
 def test_a_mistake_is_told_with_the_way_out(settings: list[str], told: str) -> None:
-    with pytest.raises(BadConfig, match=re.escape(told)):
+    with pytest.raises(typer.BadParameter, match=re.escape(told)):
         read_config(settings)
