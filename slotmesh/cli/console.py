@@ -12,7 +12,7 @@ import asyncio
 import json
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from enum import StrEnum
@@ -33,6 +33,11 @@ from slotmesh.names import LINES, printable_text
 def say(text: object, *, err: bool = False) -> None:
     """Writes a line, or several, to stdout or stderr."""
     typer.echo(printable_text(str(text), LINES), err=err)
+
+
+def some_of(names: Collection[str], most: int) -> str:
+    """The first of these names, and a mark if there are more."""
+    return ", ".join([*names][:most]) + (", …" if len(names) > most else "")
 
 
 class PrintableConsole(Console):

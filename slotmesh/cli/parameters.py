@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from slotmesh.cli.console import WRONG_INPUT, CommandFailed
+from slotmesh.cli.console import WRONG_INPUT, CommandFailed, some_of
 from slotmesh.names import did_you_mean
 from slotmesh.units import join_host_port, parse_duration, parse_host_port
 
@@ -124,8 +124,7 @@ def unknown(subject: str, known: Collection[str]) -> CommandFailed:
     same = [it for it in known if it.partition("/")[2] == name]
     closest = f"; did you mean {same[0]}?" if same else did_you_mean(subject, known)
     if not closest:
-        named = ", ".join(sorted(known)[:_MOST_NAMED]) + (", …" if len(known) > _MOST_NAMED else "")
-        closest = f"; there is {named}" if known else "; there is none"
+        closest = f"; there is {some_of(sorted(known), _MOST_NAMED)}" if known else "; there is none"
     return CommandFailed(f"there is no {subject}{closest}")
 
 

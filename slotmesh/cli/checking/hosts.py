@@ -12,6 +12,7 @@ from ipaddress import ip_address
 from typing import Final
 
 from slotmesh.cli.checking.seen import MeshFinding, Section, SeenMesh, Severity, ok
+from slotmesh.cli.console import some_of
 from slotmesh.cli.snapshot import READY_STATE
 from slotmesh.units import is_loopback, parse_host_port
 
@@ -67,10 +68,11 @@ class _Servers:
         if self.elsewhere or not (self.here or self.unknown):
             return
         if not self.unknown:
-            text = f"{what} only on {host} ({_named(self.here)}): {loss}"
+            text = f"{what} only on {host} ({some_of(self.here, _MOST_NAMED)}): {loss}"
             yield MeshFinding(Section.HOST, Severity.ERROR, subject, text, fix)
         else:
-            text = f"{what} perhaps only on {host}, as the host of {_named(self.unknown)} is not known; if so, {loss}"
+            unknown = some_of(self.unknown, _MOST_NAMED)
+            text = f"{what} perhaps only on {host}, as the host of {unknown} is not known; if so, {loss}"
             fix = f"see where it runs; let members announce (--advertise) addresses like {host}"
             yield MeshFinding(Section.HOST, Severity.WARNING, subject, text, fix)
 
@@ -90,7 +92,7 @@ def without_host(seen: SeenMesh, host: str) -> Iterator[MeshFinding]:
     ]
     there = _Servers.of(host, everyone)
     if not (there.here or there.unknown):
-        hosts = _named(sorted({_host_of(address) for _, address in everyone}))
+        hosts = some_of(sorted({_host_of(address) for _, address in everyone}), _MOST_NAMED)
         text = f"no member announces an address on {host}; they are on {hosts or 'no host'}"
         yield MeshFinding(Section.HOST, Severity.ERROR, "", text, "name the host as members announce it")
         return
@@ -135,7 +137,3 @@ def _losses(seen: SeenMesh, host: str, controllers: Collection[str]) -> Iterator
             "its calls fail or wait",
             "start a replica on another host, and wait until it is ready",
         )
-
-
-def _named(names: Collection[str]) -> str:
-    return ", ".join([*names][:_MOST_NAMED]) + (", …" if len(names) > _MOST_NAMED else "")

@@ -7,6 +7,7 @@ from typing import Final
 
 from slotmesh.cli.checking.losses import HANGS, lost_text
 from slotmesh.cli.checking.seen import MeshFinding, Section, SeenMesh, Severity, credential_fix, ok
+from slotmesh.cli.console import some_of
 from slotmesh.cli.documents import time_of
 from slotmesh.cli.parameters import REPLICA
 from slotmesh.cli.snapshot import FAILED_STATE, READY_STATE, Snapshot, is_paused
@@ -46,8 +47,7 @@ def routers(seen: SeenMesh) -> Iterator[MeshFinding]:
             elif router.generation != seen.snapshot.members.generation:
                 text = "has the routing table of another controller"
         elif missing := seen.unlinked.get(router.router_id):
-            named = ", ".join(missing[:_MOST_NAMED]) + (", …" if len(missing) > _MOST_NAMED else "")
-            text = f"has no link to {len(missing)} ready replicas: {named}"
+            text = f"has no link to {len(missing)} ready replicas: {some_of(missing, _MOST_NAMED)}"
             fix = "see that the addresses which these announce (--advertise) are reached from the router"
         if text:
             bad += 1

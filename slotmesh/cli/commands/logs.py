@@ -8,6 +8,7 @@ from typing import Annotated, Final
 
 import typer
 
+from slotmesh.cli.console import some_of
 from slotmesh.cli.operator import RPC_TIMEOUT_S, Operator
 from slotmesh.cli.parameters import BACKEND, CONTROLLER, REPLICA, ControllerAddress, name_of
 from slotmesh.v1.controller_service_pb2 import ReadLogsRequest
@@ -45,7 +46,7 @@ async def logs(
     async with Operator.at(address) as operator, aclosing(operator.stream(request, timeout_s)) as pages:
         async for page in pages:
             if page.left_out:
-                named = ", ".join(page.left_out[:_MOST_NAMED]) + (", …" if len(page.left_out) > _MOST_NAMED else "")
+                named = some_of(page.left_out, _MOST_NAMED)
                 text = f"slotmesh: {len(page.left_out)} replicas that have ended are left out ({named}):"
                 typer.echo(f"{text} name one of them, or raise --ended", err=True)
             prefix = "" if page.replica_id == name else f"{page.replica_id} | "
