@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
-from datetime import timedelta
 from functools import partial
 from typing import Annotated, Any, Final, TextIO
 
@@ -23,7 +21,7 @@ from slotmesh.convert.specification import backend_from_wire
 from slotmesh.errors import BackendNotFound
 from slotmesh.spec.model import SETTINGS
 from slotmesh.spec.setting import Setting, SettingKind
-from slotmesh.units import format_duration, format_size
+from slotmesh.spec.writing import shown_setting
 from slotmesh.v1 import controller_service_pb2 as pb
 from slotmesh.v1 import mesh_pb2
 
@@ -124,20 +122,5 @@ def _written(values: object, settings: Mapping[str, Setting], path: str) -> Iter
         if setting.kind is SettingKind.SECTION:
             yield from _written(value, setting.settings, f"{path}{name}.")
         else:
-            yield f"{path}{name}", _text(setting, value)
-
-
-def _text(setting: Setting, value: Any) -> str:
-    match setting.kind:
-        case SettingKind.DURATION:
-            return format_duration(timedelta(seconds=value))
-        case SettingKind.SIZE:
-            return format_size(value)
-        case SettingKind.CHOICE:
-            return str(value.name.lower())
-        case SettingKind.JSON:
-            return json.dumps(value, default=dict)
-        case SettingKind.NUMBER:
-            return f"{value:g}"
-        case _:
-            return str(value)
+            is_number = setting.kind is SettingKind.NUMBER
+            yield f"{path}{name}", f"{value:g}" if is_number else shown_setting(setting, value)
