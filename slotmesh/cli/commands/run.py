@@ -172,9 +172,8 @@ def run(
         slotmesh run mesh.yaml --reload --tls-dir certs
     """
     file = Path(what) if what.endswith(_FILE_ENDS) else None
-    of_handler = partial(_of_handler, what, config or [], replicas or 1, proto)
     order = Order(
-        mesh=of_handler() if file is None else _of_file(file, config, replicas, proto),
+        mesh=_of_file(file, config, replicas, proto) if file else _of_handler(what, config, replicas, proto),
         file=file,
         protos=tuple(proto or ()),
         reloads=reload,
@@ -186,20 +185,18 @@ def run(
         start_timeout=start_timeout,
         log_level=log_level,
     )
-    _check(order)
-    if reload:  # Python compares compiled modules by size and second: it would miss a quick change
-        os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
+    _prepare(order)
     tell = _keep_quiet if quiet else _tell
     complete(run_until_stopped(order, tell, partial(_announce, tell)))
 
 
-def _of_handler(handler: str, config: list[str], replicas: int, proto: list[Path] | None) -> Mesh:
-    user_config = read_config(config)
+def _of_handler(handler: str, config: list[str] | None, replicas: int | None, proto: list[Path] | None) -> Mesh:
+    user_config = read_config(config or [])
     if ":" not in handler:
         module = handler.removesuffix(".py").replace("/", ".") or "app"
         message = f"must be MODULE:NAME, or a file whose name ends with .yaml, is {handler!r}: write {module}:NAME"
         raise typer.BadParameter(message, param_hint="MODULE:NAME")
-    mesh = mesh_of_handler(handler, user_config, replicas, _read_protos(proto) if proto else None)
+    mesh = mesh_of_handler(handler, user_config, replicas or 1, _read_protos(proto) if proto else None)
     if violations := mesh_violations(mesh):
         of_config = [it for it in violations if ".user_config" in it.path]
         message = "; ".join(dict.fromkeys(it.message for it in of_config or violations))
@@ -229,11 +226,13 @@ def _read_protos(files: list[Path]) -> GrpcServices:
         raise typer.BadParameter(str(bad), param_hint="--proto") from None
 
 
-def _check(order: Order) -> None:
+def _prepare(order: Order) -> None:
     if order.router_port == order.controller_port != 0:
         raise typer.BadParameter(f"is {order.router_port} as well", param_hint="--router-port and --controller-port")
     if order.http_port is not None and find_spec("starlette") is None:
         raise typer.BadParameter("needs the extra http: pip install 'slotmesh[http]'", param_hint="--http")
+    if order.reloads:  # Python compares compiled modules by size and second: it would miss a quick change
+        os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
 
 
 def _tell(progress: str) -> None:
