@@ -24,8 +24,8 @@ BEGIN: Final = "<!-- written by tools/generate_settings_table.py -->\n"
 END: Final = "<!-- end of what is written -->\n"
 _CHANGES: Final = {
     Change.TAKEN_OVER: "",
-    Change.GIVEN_TO_HANDLERS: "replicas, unless their handler has a `reconfigure`",
-    Change.REPLACES: "replicas",
+    Change.GIVEN_TO_HANDLERS: " A change replaces replicas, unless their handler has a `reconfigure`.",
+    Change.REPLACES: " A change replaces replicas.",
 }
 
 
@@ -45,7 +45,7 @@ def meanings(model: type[Any]) -> dict[str, str]:
 
 def table() -> str:
     """The table, as Markdown."""
-    head = "| setting | default | values | meaning | a change replaces |\n|---|---|---|---|---|\n"
+    head = "| setting | default | values | meaning |\n|---|---|---|---|\n"
     return "".join([head, *_rows(Backend, DOCUMENT_SETTINGS, "")])
 
 
@@ -53,7 +53,7 @@ def _rows(model: type[Any], settings: Mapping[str, Setting], path: str) -> Itera
     """A row for each setting, and behind a section those of its settings."""
     meaning = meanings(model)
     for name, each in settings.items():
-        cells = (f"`{path}{name}`", _default(each), _values(each), meaning[each.attribute], _CHANGES[each.change])
+        cells = (f"`{path}{name}`", _default(each), _values(each), meaning[each.attribute] + _CHANGES[each.change])
         yield f"| {' | '.join(cells)} |\n"
         if each.section is not None:
             yield from _rows(each.section, each.settings, f"{path}{name}.")
