@@ -13,29 +13,22 @@ from pathlib import Path
 from typing import Final
 
 from slotmesh.telemetry import names
-from slotmesh.telemetry.names import Metric, MetricKind
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 DOCUMENT: Final = ROOT / "docs" / "metrics.md"
 _MARKED: Final = re.compile(r"(<!-- written: (\w+) -->\n).*?(<!-- end of what is written -->\n)", re.DOTALL)
-_UNITS: Final = {"s": "seconds", "By": "bytes"}
 
 
 def table(service: str) -> str:
     """The metrics whose names begin with `slotmesh.SERVICE.`, as Markdown."""
-    return "".join(["| metric | kind | labels | meaning |\n|---|---|---|---|\n", *_rows(service)])
+    return "".join(["| metric | labels | meaning |\n|---|---|---|\n", *_rows(service)])
 
 
 def _rows(service: str) -> Iterator[str]:
     for metric in names.metrics():
         if metric.name.split(".")[1] == service:
             labels = ", ".join(f"`{it.replace('.', '_')}`" for it in metric.attributes)
-            yield f"| `{names.prometheus_name(metric)}` | {_kind(metric)} | {labels} | {metric.description} |\n"
-
-
-def _kind(metric: Metric) -> str:
-    unit = _UNITS.get(metric.unit, "")
-    return f"{metric.kind.value} of {unit}" if unit and metric.kind is MetricKind.HISTOGRAM else metric.kind.value
+            yield f"| `{names.prometheus_name(metric)}` | {labels} | {metric.description} |\n"
 
 
 def written(document: str) -> str:

@@ -89,38 +89,38 @@ ROUTER_CALLS = _counter("slotmesh.router.calls", "{call}", "Calls accepted, what
 ROUTER_FAILURES = _counter(
     "slotmesh.router.failures",
     "{call}",
-    "Calls that ended in a failure; the backend is empty where none was chosen.",
+    "Calls that failed; the backend is empty if none was chosen.",
     (ENDPOINT, BACKEND, REASON),
 )
 ROUTER_TENANT_CALLS = _counter(
     "slotmesh.router.tenant.calls",
     "{call}",
-    "Calls that name a tenant, of those with most calls lately, and of all others together.",
+    "Calls with a tenant.",
     (ENDPOINT, TENANT),
 )
 ROUTER_TENANT_FAILURES = _counter(
     "slotmesh.router.tenant.failures",
     "{call}",
-    "Those of them that ended in a failure, refused ones included.",
+    "Those of them that failed, refused ones included.",
     (ENDPOINT, TENANT),
 )
 ROUTER_TENANT_REFUSALS = _counter(
     "slotmesh.router.tenant.refusals",
     "{call}",
-    "Those of them that a limit of their tenant has refused, or the full queue of a backend.",
+    "Those refused by a limit of their tenant, or by a full queue.",
     (ENDPOINT, TENANT),
 )
 ROUTER_TENANT_UNANSWERED = _gauge(
     "slotmesh.router.tenant.unanswered",
     "{call}",
-    "Calls without an outcome of the tenants with most calls lately.",
+    "Calls with a tenant that have no outcome yet.",
     (ENDPOINT, TENANT),
 )
 ROUTER_QUEUED = _gauge("slotmesh.router.queued", "{call}", "Calls waiting for a replica.", (BACKEND,))
 ROUTER_ONGOING = _gauge(
     "slotmesh.router.ongoing",
     "{call}",
-    "Calls at a replica, not answered yet: reservations and calls in slots, too.",
+    "Calls at a replica; reservations and calls in slots, too.",
     (BACKEND,),
 )
 ROUTER_REFUSALS = _counter(
@@ -132,20 +132,20 @@ ROUTER_RETRIES = _counter(
 ROUTER_SHADOWS = _counter(
     "slotmesh.router.shadows",
     "{call}",
-    "Copies sampled for a shadow that ended: completed, failed, or dropped as no slot was free.",
+    "Copies for a shadow that ended: completed, failed, or dropped as no slot was free.",
     (BACKEND, OUTCOME),
 )
 ROUTER_RESERVATIONS = _counter(
     "slotmesh.router.reservations",
     "{reservation}",
-    "Reservations that ended: granted, no_slot (none free in time), refused (the queue was full), cancelled or failed.",
+    "Reservations that ended: granted, no_slot (none free in time), refused (full queue), cancelled, failed.",
     (ENDPOINT, OUTCOME),
 )
 ROUTER_RESERVE_TIME = _histogram(
-    "slotmesh.router.reserve.time", "s", "Time of reservations from their arrival until they were granted.", (BACKEND,)
+    "slotmesh.router.reserve.time", "s", "From the arrival of a reservation until it was granted.", (BACKEND,)
 )
 ROUTER_QUEUE_TIME = _histogram(
-    "slotmesh.router.queue.time", "s", "Time of calls from their arrival until they were sent to a replica.", (BACKEND,)
+    "slotmesh.router.queue.time", "s", "From the arrival of a call until it was sent to a replica.", (BACKEND,)
 )
 ROUTER_REPLICA_TIME = _histogram(
     "slotmesh.router.replica.time", "s", "Time of calls from there until the replica answered.", (BACKEND,)
@@ -153,13 +153,13 @@ ROUTER_REPLICA_TIME = _histogram(
 ROUTER_CALL_TIME = _histogram(
     "slotmesh.router.call.time",
     "s",
-    "Time of calls that were executed, from arrival to outcome; methods of an endpoint beyond 32 are _other.",
+    "From arrival to outcome, of executed calls; methods of an endpoint beyond 32 are _other.",
     (ENDPOINT, METHOD),
 )
 ROUTER_CALL_QUEUE_TIME = _histogram(
     "slotmesh.router.call.queue.time",
     "s",
-    "Time of the same calls from their arrival until they were sent to a replica.",
+    "From the arrival of the same calls until they were sent to a replica.",
     (ENDPOINT, METHOD),
 )
 ROUTER_SESSIONS = _gauge("slotmesh.router.sessions", "{session}", "Sessions whose clients are connected here.")
@@ -167,7 +167,7 @@ ROUTER_LINK_FAILURES = _counter("slotmesh.router.link.failures", "{link}", "Link
 ROUTER_DEFECTS = _counter(
     "slotmesh.router.defects",
     "{event}",
-    "Events that cannot happen to calls in their state: each is a defect of slotmesh, and in the router's log.",
+    "Events that a call's state does not allow: defects of slotmesh, logged.",
 )
 ROUTER_FRAMES = _counter(
     "slotmesh.router.frames", "{frame}", "Frames with calls (in) and with results (out) of clients.", (DIRECTION,)
@@ -175,19 +175,19 @@ ROUTER_FRAMES = _counter(
 ROUTER_REPLICA_FRAMES = _counter(
     "slotmesh.router.replica.frames",
     "{frame}",
-    "Frames with calls to replicas (out) and with their results (in).",
+    "Frames to replicas (out) and from them (in).",
     (BACKEND, DIRECTION),
 )
 ROUTER_UNKNOWN_BALANCERS = _gauge(
     "slotmesh.router.balancers.unknown",
     "{backend}",
-    "1 where the backend's balancer is not known to this version, and another one stands in for it.",
+    "1 if this version does not have the backend's balancer, and uses another one.",
     (BACKEND,),
 )
 ROUTER_STREAMS = _gauge("slotmesh.router.streams", "{stream}", "Open client streams.")
 ROUTER_UNREAD = _gauge("slotmesh.router.unread", "By", "Results that clients have not read, of all streams.")
 ROUTER_BRAKES = _counter(
-    "slotmesh.router.brakes", "{brake}", "Times that calls had to wait as clients had too many results unread."
+    "slotmesh.router.brakes", "{brake}", "Times that calls waited because clients had too many unread results."
 )
 
 INGRESS_REQUESTS = _counter(
@@ -200,7 +200,7 @@ INGRESS_REQUESTS = _counter(
 INGRESS_TIME = _histogram(
     "slotmesh.ingress.request.time",
     "s",
-    "Time of these requests, from their headers to the end of the answer.",
+    "From a request's headers to the end of the answer.",
     (ROUTE,),
 )
 INGRESS_LEFT = _counter(
@@ -219,12 +219,12 @@ INGRESS_HELD = _gauge("slotmesh.ingress.held", "By", "Bodies of requests that ar
 INGRESS_CERTIFICATE_END = _gauge(
     "slotmesh.ingress.https.certificate.end",
     "s",
-    "When the certificate that HTTP clients are shown expires, in seconds since 1970; not there in plain text.",
+    "When the certificate for HTTP clients expires, seconds since 1970.",
 )
 INGRESS_ROUTES_HELD = _gauge(
     "slotmesh.ingress.routes.held",
     "1",
-    "1 while the routes in force are kept, as the controller's state file is an older copy.",
+    "1 while routes are not updated, as the controller's state file is an older copy.",
 )
 INGRESS_REVISION = _gauge("slotmesh.ingress.routes.revision", "1", "Revision of the routes in force; -1 before any.")
 
@@ -238,26 +238,26 @@ REPLICA_ONGOING = _gauge(
 REPLICA_FENCE = _gauge(
     "slotmesh.replica.fence.left",
     "s",
-    "With --fence-after: for how long calls may start without another acknowledgement of the controller.",
+    "With --fence-after: time until calls may not start.",
     (BACKEND,),
 )
 REPLICA_WAITING = _gauge("slotmesh.replica.waiting", "{call}", "Calls waiting for a permit or in a lane.", (BACKEND,))
 REPLICA_SLOTS_RESERVED = _gauge(
     "slotmesh.replica.slots.reserved",
     "{slot}",
-    "Slots that are reserved, and in which no call runs yet; with all that direct streams hold.",
+    "Reserved slots without a call, and all of direct streams.",
     (BACKEND,),
 )
 REPLICA_RESERVATIONS = _counter(
     "slotmesh.replica.reservations",
     "{reservation}",
-    "Reservations that ended: granted, refused (no room, or draining), cancelled or timed_out while they waited.",
+    "Reservations that ended: granted, refused (no room, or draining), cancelled, timed_out.",
     (BACKEND, OUTCOME),
 )
 REPLICA_SLOTS = _counter(
     "slotmesh.replica.slots",
     "{slot}",
-    "Slots that are reserved no more: dispatched, released without a call, or expired.",
+    "Slots that ended: dispatched, released without a call, expired.",
     (BACKEND, OUTCOME),
 )
 REPLICA_SLOT_HELD_TIME = _histogram(
@@ -266,19 +266,19 @@ REPLICA_SLOT_HELD_TIME = _histogram(
 REPLICA_CALL_TIME = _histogram(
     "slotmesh.replica.call.time",
     "s",
-    "Time of calls from their start at the replica to their end there; what they wait before is not in it.",
+    "From the start of a call at the replica to its end there.",
     (BACKEND,),
 )
 REPLICA_WAIT_TIME = _histogram(
     "slotmesh.replica.wait.time",
     "s",
-    "Time of calls from their arrival at the replica to their start there.",
+    "From the arrival of a call at the replica to its start.",
     (BACKEND,),
 )
 REPLICA_DEFECTS = _counter(
     "slotmesh.replica.defects",
     "{event}",
-    "Events that cannot happen in the state of their calls: ignored and logged, defects of the replica.",
+    "Events that a call's state does not allow: defects of slotmesh, logged.",
     (BACKEND,),
 )
 REPLICA_BATCHES = _counter("slotmesh.replica.batches", "{batch}", "Batches handed to batch handlers.", (BACKEND,))
@@ -295,20 +295,18 @@ CONTROLLER_MEMBERS = _gauge("slotmesh.controller.members", "{member}", "Attached
 CONTROLLER_IS_LEADER = _gauge(
     "slotmesh.controller.is.leader",
     "{controller}",
-    "1 while this controller leads, 0 while it stands by or begins or ends.",
+    "1 while this controller leads.",
 )
-CONTROLLER_STANDBYS = _gauge(
-    "slotmesh.controller.standbys", "{controller}", "Controllers that stand by for this one; 0 while it does not lead."
-)
+CONTROLLER_STANDBYS = _gauge("slotmesh.controller.standbys", "{controller}", "Controllers that stand by for this one.")
 CONTROLLER_STORE_FAILING = _gauge(
     "slotmesh.controller.store_failing",
     "1",
-    "1 while the leader's state cannot be written: changes are refused, what is stored stays in force.",
+    "1 while the leader's state cannot be written: changes are refused.",
 )
 CONTROLLER_NEWER_MEMBERS = _gauge(
     "slotmesh.controller.newer_members",
     "{member}",
-    "Members that hold a newer state than the leader's state file; unless it is 0, nothing is reconciled.",
+    "Members with a newer state than the leader's state file; unless it is 0, nothing is reconciled.",
 )
 CONTROLLER_TERM = _gauge(
     "slotmesh.controller.term", "{term}", "The term under which this controller leads; 0 while it does not."
@@ -316,20 +314,19 @@ CONTROLLER_TERM = _gauge(
 CONTROLLER_REPLICAS = _gauge(
     "slotmesh.controller.replicas",
     "{replica}",
-    "Replicas that the controller knows, by where they are in their life; a suspect one has been silent for a lease.",
+    "Replicas by state; a suspect one has been silent for a lease.",
     (BACKEND, STATE),
 )
 CONTROLLER_REPLICAS_WANTED = _gauge(
     "slotmesh.controller.replicas.wanted",
     "{replica}",
-    "Replicas that should run, by the settings or by the load; absent if no number is set.",
+    "Replicas that should run; absent if no number is set.",
     (BACKEND,),
 )
 CONTROLLER_CRASH_LOOPS = _gauge(
     "slotmesh.controller.crash.loops",
     "{backend}",
-    "1 while 3 or more replicas of the backend's present settings, started in place of each other, ended before they "
-    "were ready or within 10 s after: the next start is delayed. Else 0. Of replicas that the controller starts.",
+    "1 while 3 or more launched replicas in a row ended before they were ready or within 10 s after: starts are delayed.",
     (BACKEND,),
 )
 CONTROLLER_EVENTS = _counter("slotmesh.controller.events", "{event}", "Events, as in `slotmesh events`.", (EVENT,))
@@ -341,18 +338,18 @@ CONTROLLER_LAUNCHES = _counter(
 RPC_SERVER_CALL_DURATION = _histogram(
     "rpc.server.call.duration",
     "s",
-    "Time of rpcs from their begin to their end, by OpenTelemetry's semantic conventions; a stream is one rpc.",
+    "Duration of rpcs, by OpenTelemetry's conventions; a stream is one rpc.",
     (RPC_SYSTEM, RPC_METHOD, RPC_STATUS),
 )
 PROCESS_SPANS_DROPPED = _counter(
     "slotmesh.process.spans.dropped",
     "{span}",
-    "Spans that did not leave: too many waited, some could not be encoded, or the collector did not take them.",
+    "Spans that were not exported.",
 )
 PROCESS_LOOP_LAG = _histogram(
     "slotmesh.process.loop.lag",
     "s",
-    "How much later than asked for a timer of the event loop ran, four times a second: what a call waits for the loop.",
+    "Delay of a timer of the event loop, four times a second: what a call waits for the loop.",
 )
 
 TLS_CERTIFICATE_END = _gauge(
@@ -370,36 +367,36 @@ TLS_REVOCATIONS_END = _gauge(
 TLS_RELOAD_FAILURES = _counter(
     "slotmesh.tls.reload.failures",
     "{reload}",
-    "Times that files of certificates changed and could not be used; those before them stay in use.",
+    "Changed certificate files that could not be used; the former ones stay in use.",
 )
 TLS_HANDSHAKES = _counter(
     "slotmesh.tls.handshakes",
     "{handshake}",
-    "Handshakes that gRPC has begun as a server, whether they succeed or not.",
+    "Handshakes begun by gRPC servers.",
 )
 TLS_HANDSHAKE_FAILURES = _counter(
     "slotmesh.tls.handshake.failures",
     "{handshake}",
-    "Handshakes that failed, at the HTTPS of an ingress (https) or the page for metrics (metrics); gRPC reports none.",
+    "Failed handshakes of an ingress (https) or the metrics page (metrics); gRPC reports none.",
     (TLS_SERVER, TLS_PROBLEM),
 )
 TOKEN_REFUSALS = _counter(
     "slotmesh.token.refusals",
     "{token}",
-    "Bearer tokens that were not accepted, by what is wrong with them.",
+    "Refused bearer tokens, by cause.",
     (TOKEN_PROBLEM,),
 )
 TOKEN_RELOAD_FAILURES = _counter(
     "slotmesh.token.reload.failures",
     "{reload}",
-    "Times that the file of tokens or of an issuer's keys changed and could not be used; what it held before holds on.",
+    "Changed files of tokens or keys that could not be used; the former ones stay in use.",
 )
 
 SERVER_STREAMS = _gauge("slotmesh.server.streams", "{stream}", "Streams that are open, of all rpcs.")
 SERVER_STREAM_CUTS = _counter(
     "slotmesh.server.stream.cuts",
     "{stream}",
-    "Streams that the server has ended: of whom it knows no longer, without a first frame, or silent for too long.",
+    "Streams ended by the server: credential invalid, no first frame, or silent for too long.",
     (STREAM_CUT,),
 )
 QUOTA_REFUSALS = _counter(
@@ -411,7 +408,7 @@ QUOTA_REFUSALS = _counter(
 QUOTA_LARGEST = _gauge(
     "slotmesh.server.quota.largest.ratio",
     "1",
-    "What the caller who has most of it has, as a share of the quota.",
+    "The largest share of the quota that one caller has.",
     (QUOTA,),
 )
 
