@@ -90,14 +90,14 @@ async def test_each_example_prints_what_the_document_says(section: str, tmp_path
 
 @pytest.mark.long
 @pytest.mark.asyncio
-async def test_other_documents_print_what_they_say(tmp_path: Path) -> None:
-    """The lines of README.md and docs/two-step.md, on the mesh of README.md's handler."""
+async def test_the_readme_prints_what_it_says(tmp_path: Path) -> None:
+    """The lines of README.md, on the mesh of its handler."""
     need_tools()
     readme = ROOT / "README.md"
     (handler,) = (each.text for each in snippets_of(readme) if each.text.startswith("# greeter.py"))
     (tmp_path / "greeter.py").write_text(handler, "utf-8")
-    shown = [each for path in (readme, ROOT / "docs" / "two-step.md") for each in snippets_of(path)]
-    examples = [command for each in shown if each.text.startswith("$ grpcurl") for command in commands_of(each)]
-    assert len(examples) > 5
+    shown = [each for each in snippets_of(readme) if each.text.startswith("$ grpcurl")]
+    examples = [command for each in shown for command in commands_of(each)]
+    assert len(examples) > 3
     async with started_mesh("greeter:Greeter", cwd=tmp_path) as mesh:
         await run_all(examples, mesh)
