@@ -45,7 +45,7 @@ def meanings(model: type[Any]) -> dict[str, str]:
 
 def table() -> str:
     """The table, as Markdown."""
-    head = "| setting | default | values | meaning |\n|---|---|---|---|\n"
+    head = "| setting | default | meaning |\n|---|---|---|\n"
     return "".join([head, *_rows(Backend, DOCUMENT_SETTINGS, "")])
 
 
@@ -53,7 +53,7 @@ def _rows(model: type[Any], settings: Mapping[str, Setting], path: str) -> Itera
     """A row for each setting, and behind a section those of its settings."""
     meaning = meanings(model)
     for name, each in settings.items():
-        cells = (f"`{path}{name}`", _default(each), _values(each), meaning[each.attribute] + _CHANGES[each.change])
+        cells = (f"`{path}{name}`", _default(each), meaning[each.attribute] + _choices(each) + _CHANGES[each.change])
         yield f"| {' | '.join(cells)} |\n"
         if each.section is not None:
             yield from _rows(each.section, each.settings, f"{path}{name}.")
@@ -65,22 +65,13 @@ def _default(setting: Setting) -> str:
     return "`{}`" if setting.kind is SettingKind.JSON else _written(setting, setting.default)
 
 
-def _values(setting: Setting) -> str:
-    match setting.kind:
-        case SettingKind.HANDLER:
-            return "`MODULE:NAME`"
-        case SettingKind.TEXT:
-            return f"a text of at most {int((setting.bounds or (0, 0))[1])} characters"
-        case SettingKind.FLAG:
-            return "`true`, `false`"
-        case SettingKind.JSON:
-            return "a map with JSON values"
-        case SettingKind.CHOICE:
-            return ", ".join(f"`{each}`" for each in choices(setting))
-        case SettingKind.SECTION:
-            return "a map"
-        case SettingKind.INTEGER | SettingKind.NUMBER | SettingKind.SIZE | SettingKind.DURATION:
-            return " … ".join(_written(setting, each) for each in setting.bounds or ())
+def _choices(setting: Setting) -> str:
+    """The names to choose from, or the form. Bounds of numbers are in the messages about them."""
+    if setting.kind is SettingKind.HANDLER:
+        return " As `MODULE:NAME`."
+    if setting.kind is not SettingKind.CHOICE:
+        return ""
+    return f" One of {', '.join(f'`{each}`' for each in choices(setting))}."
 
 
 def _written(setting: Setting, value: Any) -> str:

@@ -98,6 +98,6 @@ async def test_the_readme_prints_what_it_says(tmp_path: Path) -> None:
     (tmp_path / "greeter.py").write_text(handler, "utf-8")
     shown = [each for each in snippets_of(readme) if each.text.startswith("$ grpcurl")]
     examples = [command for each in shown for command in commands_of(each)]
-    assert len(examples) > 3
+    assert examples
     async with started_mesh("greeter:Greeter", cwd=tmp_path) as mesh:
         await run_all(examples, mesh)
