@@ -326,7 +326,7 @@ CONTROLLER_REPLICAS_WANTED = _gauge(
 CONTROLLER_CRASH_LOOPS = _gauge(
     "slotmesh.controller.crash.loops",
     "{backend}",
-    "1 while 3 or more launched replicas in a row ended before they were ready or within 10 s after: starts are delayed.",
+    "1 while 3 or more launched replicas in a row ended before they were ready, or soon after: starts are delayed.",
     (BACKEND,),
 )
 CONTROLLER_EVENTS = _counter("slotmesh.controller.events", "{event}", "Events, as in `slotmesh events`.", (EVENT,))
