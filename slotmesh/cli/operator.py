@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from typing import Any, Final
 
 from slotmesh.cli.changing import ControllerConnection
+from slotmesh.cli.console import CommandFailed
 from slotmesh.cli.parameters import BACKEND, ROUTE
 from slotmesh.cli.snapshot import ControllerStatus, Members, Snapshot
 from slotmesh.convert.specification import (
@@ -110,9 +111,6 @@ class Operator:
             revision=routers.revision,
         )
 
-    async def router_addresses(self) -> list[str]:
-        return [it.address for it in (await self.send(pb.ListRoutersRequest())).routers]
-
     async def snapshot(self) -> Snapshot:
         """The whole mesh. Its parts are queried one after another, so it may change in between."""
         shifts = (await self.send(pb.ListShiftsRequest())).shifts
@@ -175,3 +173,14 @@ class Operator:
 
     async def _endpoints(self) -> tuple[Endpoint, ...]:
         return tuple(map(endpoint_from_wire, (await self.send(pb.ListEndpointsRequest())).endpoints))
+
+
+async def routers_of(controller: str, router: str = "") -> list[str]:
+    """The address of this router, or of all that the controller lists. Raises CommandFailed if it lists none."""
+    if router:
+        return [router]
+    async with Operator.at(controller) as operator:
+        listed = (await operator.send(pb.ListRoutersRequest())).routers
+    if not listed:
+        raise CommandFailed(f"the controller at {controller} knows no router")
+    return [it.address for it in listed]

@@ -27,7 +27,7 @@ from slotmesh.cli.console import (
     table_of,
 )
 from slotmesh.cli.documents import message_document
-from slotmesh.cli.operator import Operator
+from slotmesh.cli.operator import routers_of
 from slotmesh.cli.parameters import CONTROLLER, ENDPOINT, REPLICA, ControllerAddress, OneRouter, name_of
 from slotmesh.errors import SlotmeshError
 from slotmesh.v1 import tap_service_pb2 as pb
@@ -197,21 +197,13 @@ async def calls(
     request = pb.ListCallsRequest(
         endpoint=endpoint, states=states, tenant=tenant, ordering_key=key, limit=limit, show_keys=keys
     )
-    routers = [router] if router else await _routers(address)
-    listed = await list_calls(request, routers, limit=limit)
+    listed = await list_calls(request, await routers_of(address, router), limit=limit)
     replicas = dict.fromkeys(f"{REPLICA}/{each['replica']}" for each in listed.calls if each["replica"])
     Printable(table=partial(print_calls, listed), document=listed.document, names=lambda: replicas).write(output)
     for silent, why in listed.silent.items():
         say(f"slotmesh: the calls of the router at {silent} are not known: {why}", err=True)
     if listed.silent:
         raise typer.Exit(FAILED)
-
-
-async def _routers(controller: str) -> list[str]:
-    async with Operator.at(controller) as operator:
-        if routers := await operator.router_addresses():
-            return routers
-    raise CommandFailed(f"the controller at {controller} knows no router")
 
 
 def print_calls(listed: ListedCalls, out: TextIO) -> None:

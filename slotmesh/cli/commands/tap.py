@@ -15,6 +15,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from math import inf
 from typing import Annotated, Any, Final
 
@@ -24,7 +25,7 @@ import typer
 from slotmesh.cli.connection import Peer
 from slotmesh.cli.console import CommandFailed, ended_by_sigterm, say
 from slotmesh.cli.documents import iso_time, word_of
-from slotmesh.cli.operator import Operator
+from slotmesh.cli.operator import Operator, routers_of
 from slotmesh.cli.parameters import CONTROLLER, ControllerAddress, EndpointName, OneRouter, duration
 from slotmesh.convert.specification import seconds
 from slotmesh.errors import Reason, SlotmeshError
@@ -293,15 +294,10 @@ async def tap(
 
 
 async def _tap(request: pb.TapCallsRequest, router: str, controller: str, limit: int, duration_s: float | None) -> None:
-    async def routers() -> list[str]:
-        if router:
-            return [router]
-        async with Operator.at(controller) as operator:
-            return await operator.router_addresses()
-
-    if not await routers():
-        raise CommandFailed(f"the controller at {controller} knows no router")
-    taps = TappedRouters(request, _forgiving(routers), lambda text: say(f"slotmesh: {text}", err=True))
+    await routers_of(controller, router)
+    taps = TappedRouters(
+        request, partial(_known_routers, controller, router), lambda text: say(f"slotmesh: {text}", err=True)
+    )
     shown, drops, loop = 0, TapDrops(), asyncio.get_running_loop()
     versions = HandlerVersions(controller)
     try:
@@ -321,13 +317,9 @@ async def _tap(request: pb.TapCallsRequest, router: str, controller: str, limit:
         typer.echo(f"slotmesh: {shown} calls shown, {drops.total} dropped", err=True)
 
 
-def _forgiving(routers: ListRouters) -> ListRouters:
+async def _known_routers(controller: str, router: str) -> list[str]:
     """While the controller is away, the routers that are tapped are."""
-
-    async def ask() -> list[str]:
-        try:
-            return await routers()
-        except (CommandFailed, SlotmeshError):
-            return []
-
-    return ask
+    try:
+        return await routers_of(controller, router)
+    except (CommandFailed, SlotmeshError):
+        return []
