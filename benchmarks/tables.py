@@ -31,15 +31,14 @@ from controller_service.core.observed.transitions import Hello, ObservedReport
 from controller_service.core.reconciling.endpoints import TABLE_WITHIN_S
 from controller_service.shell.code.snapshots import CodeSnapshots
 from controller_service.shell.events import EventFeed
-from controller_service.shell.launchers.protocol import ExternalLauncher
+from controller_service.shell.launchers.protocol import Launcher
 from controller_service.shell.leadership import NewerMembers
 from controller_service.shell.loops.launching import Launching
 from controller_service.shell.loops.reconcile_loop import ReconcileLoop
 from controller_service.shell.members.replica_links import ReplicaLinks
 from controller_service.shell.members.tables import TableBoard, TableFeed
 from controller_service.shell.mesh_state import Concern, Key, MeshState, WorkQueue
-from controller_service.store.memory import MemoryStore
-from controller_service.store.protocol import Store
+from controller_service.store.protocol import MemoryStore, Store
 from controller_service.store.sqlite.store import SqliteStore
 from router_service import convert
 from router_service.core.routing_table import RoutingTable, follow_delta
@@ -76,7 +75,7 @@ class TableDrive:
         self._feed = TableFeed(self.board, takes_deltas=True)
         links = ReplicaLinks(self._state, store, NewerMembers(store, self._state), lease_s=3_600.0)
         snapshots = CodeSnapshots(Path, max_bytes=1, max_files=1)
-        launching = Launching(self._state, links, ExternalLauncher(), str, snapshots)
+        launching = Launching(self._state, links, Launcher(), str, snapshots)
         self.loop = ReconcileLoop(
             store=store, state=self._state, queue=self._queue, board=self.board, links=links, launching=launching
         )

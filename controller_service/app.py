@@ -10,41 +10,35 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Final, TypeAlias
 
 from controller_service.config import MEMORY, ControllerSettings, policy_names
 from controller_service.convert.operators import KnownLoads
 from controller_service.core.desired.state import Desired
-from controller_service.core.lineage import HEARD_WITHIN_S
 from controller_service.core.observed.replica_groups import restored
-from controller_service.core.observed.state import Observed
+from controller_service.core.roster import HEARD_WITHIN_S
 from controller_service.front import Front
 from controller_service.route_servicer import RouteServicer
 from controller_service.servicer import ControllerServicer, MembershipServicer, OperatorControls
-from controller_service.shell.changes.audit import ChangeJournal
 from controller_service.shell.changes.configurator import Configurator
 from controller_service.shell.changes.controls import ReplicaControl, StateKeeper
 from controller_service.shell.code.snapshots import snapshots_of
-from controller_service.shell.events import EventArchive, EventFeed
+from controller_service.shell.events import EventArchive
 from controller_service.shell.launchers.launch_directory import LaunchDirectoryInUse
 from controller_service.shell.launchers.protocol import Launcher, OnExit, mint_replica_id
 from controller_service.shell.leadership import LeadershipBoard, NewerMembers
 from controller_service.shell.loops.autoscaler import Autoscaler, load_policies
 from controller_service.shell.loops.launching import Launching, ProcessWatch
 from controller_service.shell.loops.reconcile_loop import ReconcileLoop
-from controller_service.shell.loops.rollouts import RolloutControl
-from controller_service.shell.loops.shifter import ShiftControl, Shifter
+from controller_service.shell.loops.shifter import Shifter
 from controller_service.shell.members.replica_links import ReplicaLinks
 from controller_service.shell.members.router_links import RouterLinks
 from controller_service.shell.members.tables import TableBoard
-from controller_service.shell.mesh_state import Key, MeshState, WorkQueue
+from controller_service.shell.mesh_state import ChangeJournal, Key, MeshState, WorkQueue
 from controller_service.shell.metrics import observe as observe_controller
 from controller_service.shell.replica_logs import LogBook, echo_output
-from controller_service.store.memory import MemoryCandidacy
-from controller_service.store.protocol import Candidacy, Store
+from controller_service.store.protocol import Candidacy, MemoryCandidacy, Store
 from controller_service.store.sqlite.connecting import StateRefused
 from controller_service.store.sqlite.store import SqliteCandidacy
 from slotmesh.ids import new_id
@@ -53,7 +47,6 @@ from slotmesh.runtime.clock import Clock, MonotonicClock
 from slotmesh.runtime.exits import CannotStart
 from slotmesh.runtime.tasks import Supervisor
 from slotmesh.security.identity import Role
-from slotmesh.server.server import GrpcServer
 from slotmesh.telemetry.setup import MetricsServer
 from slotmesh.units import join_host_port
 
@@ -70,22 +63,157 @@ _SERVER_GRACE_S: Final = 1.0
 _LOOK_S: Final = 0.1
 
 
-@dataclass(frozen=True, slots=True)
 class Controller:
-    """A controller that serves, and its parts."""
+    """A controller that leads, and its parts."""
 
-    address: str
-    server: GrpcServer
-    store: Store
-    state: MeshState
-    configurator: Configurator
     loop: ReconcileLoop
     launching: Launching
-    replicas: ReplicaLinks
-    routers: RouterLinks
-    board: TableBoard
-    feed: EventFeed
-    leadership: LeadershipBoard
+    _launcher: Launcher
+
+    def __init__(
+        self,
+        store: Store,
+        front: Front,
+        settings: ControllerSettings,
+        archive: EventArchive,
+        clock: Clock,
+        *,
+        heard_within_s: float,
+    ) -> None:
+        """It answers from now on, once the server of `front` has started; `start` begins to reconcile."""
+        lease_s, launches = settings.lease.total_seconds(), settings.launcher == "process"
+        self.store, self.server, self.feed = store, front.server, archive.feed
+        self._front, self._settings = front, settings
+        self._queue, self.board = WorkQueue[Key](), TableBoard()
+        known = restored(store.read(), generation=store.generation, launches=launches, now=clock.now())
+        self.state = state = MeshState(clock, self._queue, archive.feed, known)
+        self.leadership = LeadershipBoard(store, state)
+        self.newer = self.leadership.newer = NewerMembers(store, state, heard_within_s=heard_within_s)
+        self.replicas = ReplicaLinks(state, store, self.newer, lease_s=lease_s)
+        for replica in known.replicas():
+            self.replicas.expect(replica.replica_id)
+        self.board.listen(self._follow_routers)
+        self.leadership.listen(lambda: self.replicas.follow_controllers(self.leadership.controllers))
+        self._journal = ChangeJournal(state)
+        store.listen(self._journal.committed)
+        policies = load_policies(policy_names(settings.autoscale_policies))
+        self._autoscaler = Autoscaler(store, state, policies)
+        self.routers = RouterLinks(
+            *(state, store, self.board, self.leadership, self.newer),
+            bounds=settings.hello_bounds,
+            lease_s=lease_s,
+            on_loads=self._autoscaler.loads_reported,
+        )
+        echo = echo_output if settings.replica_output == "echo" else None
+        self._logs = LogBook(max_bytes=settings.replica_log_size, echo=echo)
+        self._snapshots = snapshots_of(settings, lambda: self._address_for_replicas)
+        self.configurator = Configurator(store, state, launches=launches, policies=policies, snapshots=self._snapshots)
+        self._shifter = Shifter(self.configurator, store, state, self.newer)
+        loads = KnownLoads(
+            newest_of=self.replicas.load_of,
+            earlier_of=self.replicas.earlier_load_of,
+            of_routers=self.routers.loads,
+            ended_calls=self.replicas.ended_calls,
+        )
+        control, keeper = ReplicaControl(store, state, self.replicas), StateKeeper(store, self.newer, clock)
+        parts = (self.configurator, store, state, self.board, archive.feed, self._logs)
+        controls = OperatorControls(self._shifter, control, keeper)
+        operators = ControllerServicer(*parts, loads=loads, controls=controls, launches=launches)
+        members = MembershipServicer(self.replicas, self.routers)
+        front.open(operators, members, RouteServicer(self.configurator, store, self.newer), self.leadership)
+
+    @property
+    def address(self) -> str:
+        """Where its server listens."""
+        return self.server.address
+
+    async def start(
+        self,
+        make_launcher: MakeLauncher,
+        tasks: Supervisor,
+        on_end: Callable[[], object],
+        *,
+        patience_s: float,
+        is_held: bool,
+    ) -> None:
+        """Serves, finds what runs, and begins to reconcile. Raises CannotStart."""
+        await self._front.start()
+        self.leadership.address = self._front.address
+        self.store.serving_at(self._front.address)
+        self._launcher = launcher = await self._make_launcher(make_launcher, patience_s)
+        starts = (self.state, self.replicas, launcher, mint_replica_id, self._snapshots, self._settings.give_up_after_s)
+        self.launching = Launching(*starts, is_held=is_held)
+        self.launching.take_stock()
+        self.loop = loop = ReconcileLoop(
+            store=self.store,
+            state=self.state,
+            queue=self._queue,
+            board=self.board,
+            links=self.replicas,
+            launching=self.launching,
+        )
+        self.configurator.led_by(loop.release, takes_snapshots=launcher.imports_snapshots)
+        tasks.keep(loop.watch_store, name="watch-store")
+        reconciling = tasks.keep(loop.run, name="reconcile")
+        tasks.keep(self._autoscaler.watch_store, name="watch-scaled")
+        tasks.keep(self._autoscaler.run, name="autoscaler")
+        tasks.keep(self._shifter.run, name="shifts")
+        processes = ProcessWatch(self.state, is_on_hold=lambda: not self.newer.decides)
+        tasks.keep(processes.run, name="processes")
+        tasks.keep(lambda: self.launching.collect_code(self.store), name="snapshots")
+        tasks.keep(self._logs.run, name="replica-logs")
+
+        def end() -> None:
+            """Another controller may lead: nothing more is decided or announced."""
+            self._close()
+            reconciling.cancel()
+            on_end()
+
+        tasks.keep(lambda: self.leadership.watch(end), name="leadership", until=lambda: bool(self.leadership.lost))
+
+    async def stop(self) -> None:
+        """Ends in order."""
+        drains = self._settings.on_stop == "drain" and not self.leadership.has_heir
+        self.server.set_serving(False)
+        try:
+            if drains:
+                await self.loop.drain_all()
+        finally:
+            await (self._launcher.close() if drains else self._launcher.leave())
+            if drains and self._settings.state == MEMORY:
+                self.launching.discard_code()
+            self._close()
+            await self.server.stop(_SERVER_GRACE_S)
+            self._queue.close()
+            self._journal.close()
+
+    def _close(self) -> None:
+        self._front.close()
+        self.replicas.close()
+        self.routers.close()
+
+    def _follow_routers(self) -> None:
+        self.replicas.follow_routers(self.board.table.routes.router_addresses if self.board.table else ())
+
+    @property
+    def _address_for_replicas(self) -> str:
+        """Where this machine reaches the server."""
+        any_host = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - compared with only
+        host = self._settings.host
+        return join_host_port(any_host.get(host, host), self.server.port)
+
+    async def _make_launcher(self, make: MakeLauncher, patience_s: float) -> Launcher:
+        """The launcher, whose ends are the state's to know. The server ends where there can be none."""
+        deadline = asyncio.get_running_loop().time() + patience_s
+        while True:
+            try:
+                return make(self._address_for_replicas, self.state.replica_exited, self._logs)
+            except CannotStart as refusal:
+                is_in_use = isinstance(refusal, LaunchDirectoryInUse)
+                if not is_in_use or asyncio.get_running_loop().time() >= deadline:
+                    await self.server.stop()
+                    raise
+            await asyncio.sleep(_LOOK_S)
 
 
 @asynccontextmanager
@@ -138,143 +266,19 @@ async def lead(
     may still be letting go of what it has launched. `is_held`: it starts no replica before a mesh was applied.
     `heard_within_s`: how long it decides nothing while routers may still report newer tables than its store has.
     """
-    parts = (store, front, settings, make_launcher, clock, on_end)
     try:
-        async with _controller_of(
-            *parts, patience_s=patience_s, heard_within_s=heard_within_s, is_held=is_held
-        ) as controller:
-            yield controller
+        archive = await EventArchive.open(new_id(8), store.events, settings.event_bounds, clock.time_of_day())
+        controller = Controller(store, front, settings, archive, clock, heard_within_s=heard_within_s)
+        async with Supervisor(on_end) as tasks, archive:
+            end = on_end or (lambda: None)
+            await controller.start(make_launcher, tasks, end, patience_s=patience_s, is_held=is_held)
+            tasks.keep(archive.run, name="events", until=lambda: archive.is_over)
+            try:
+                yield controller
+            finally:
+                await controller.stop()
     finally:
         await store.close()
-
-
-@asynccontextmanager
-async def _controller_of(
-    store: Store,
-    front: Front,
-    settings: ControllerSettings,
-    make_launcher: MakeLauncher,
-    clock: Clock,
-    on_end: Callable[[], object] | None,
-    *,
-    patience_s: float,
-    heard_within_s: float,
-    is_held: bool,
-) -> AsyncIterator[Controller]:
-    lease_s, launches = settings.lease.total_seconds(), settings.launcher == "process"
-    archive = await EventArchive.open(new_id(8), store.events, settings.event_bounds, clock.time_of_day())
-    feed, queue, board = archive.feed, WorkQueue[Key](), TableBoard()
-    known = restored(store.read(), generation=store.generation, launches=launches, now=clock.now())
-    state = MeshState(clock, queue, feed, known)
-    leadership = LeadershipBoard(store, state)
-    leadership.newer = newer = NewerMembers(store, state, heard_within_s=heard_within_s)
-    replicas = _links_to(known, ReplicaLinks(state, store, newer, lease_s=lease_s), board, leadership)
-    journal = ChangeJournal(state)
-    store.listen(journal.committed)
-    policies = load_policies(policy_names(settings.autoscale_policies))
-    autoscaler = Autoscaler(store, state, policies)
-    make_routers = partial(RouterLinks, state, store, board, leadership, newer, bounds=settings.hello_bounds)
-    routers = make_routers(lease_s=lease_s, on_loads=autoscaler.loads_reported)
-    logs = LogBook(max_bytes=settings.replica_log_size, echo=echo_output if settings.replica_output == "echo" else None)
-    snapshots = snapshots_of(settings, lambda: _address_for_replicas(settings, front.server))
-    configurator = Configurator(store, state, launches=launches, policies=policies, snapshots=snapshots)
-    shifter = Shifter(configurator, store, state, newer)
-    controls = OperatorControls(
-        RolloutControl(store, state, replicas.ended_calls, launches=launches),
-        ShiftControl(configurator, store, state, shifter),
-        ReplicaControl(store, state, replicas),
-        StateKeeper(store, newer, clock),
-    )
-    parts = (configurator, store, state, board, feed, logs)
-    operators = ControllerServicer(*parts, loads=_loads_of(replicas, routers), controls=controls, launches=launches)
-    front.open(operators, MembershipServicer(replicas, routers), RouteServicer(configurator, store, newer), leadership)
-    async with Supervisor(on_end) as tasks, archive:
-        await _serve(front, leadership, store)
-        launcher = await _launcher_at(front.server, settings, partial(_make, make_launcher, state, logs), patience_s)
-        starts = (state, replicas, launcher, mint_replica_id, snapshots, settings.give_up_after_s)
-        launching = Launching(*starts, is_held=is_held)
-        launching.take_stock()
-        loop = ReconcileLoop(store=store, state=state, queue=queue, board=board, links=replicas, launching=launching)
-        running = (store, state, configurator, loop, launching, replicas, routers, board, feed, leadership)
-        controller = Controller(front.server.address, front.server, *running)
-        configurator.led_by(loop.release, takes_snapshots=launcher.imports_snapshots)
-        tasks.keep(archive.run, name="events", until=lambda: archive.is_over)
-        on_lost = _end_at_once(front, controller, _start_tasks(tasks, controller, autoscaler, shifter, logs), on_end)
-        tasks.keep(lambda: leadership.watch(on_lost), name="leadership", until=lambda: bool(leadership.lost))
-        try:
-            yield controller
-        finally:
-            drains = settings.on_stop == "drain" and not leadership.has_heir
-            await _stop(controller, front, launcher, drains=drains, forgets=settings.state == MEMORY)
-            queue.close()
-            journal.close()
-
-
-async def _serve(front: Front, leadership: LeadershipBoard, store: Store) -> None:
-    await front.start()
-    leadership.address = front.address
-    store.serving_at(front.address)
-
-
-def _loads_of(replicas: ReplicaLinks, routers: RouterLinks) -> KnownLoads:
-    return KnownLoads(newest_of=replicas.load_of, earlier_of=replicas.earlier_load_of, of_routers=routers.loads)
-
-
-def _links_to(known: Observed, replicas: ReplicaLinks, board: TableBoard, leadership: LeadershipBoard) -> ReplicaLinks:
-    """These links, for replicas that are known before they attach; they follow what members should know."""
-    for replica in known.replicas():
-        replicas.expect(replica.replica_id)
-    board.listen(lambda: replicas.follow_routers(board.table.routes.router_addresses if board.table else ()))
-    leadership.listen(lambda: replicas.follow_controllers(leadership.controllers))
-    return replicas
-
-
-def _end_at_once(
-    front: Front, controller: Controller, reconciling: asyncio.Task[None], on_end: Callable[[], object] | None
-) -> Callable[[], None]:
-    """For the moment in which another controller may lead: nothing more is decided or announced."""
-
-    def end() -> None:
-        front.close()
-        reconciling.cancel()
-        controller.replicas.close()
-        controller.routers.close()
-        if on_end is not None:
-            on_end()
-
-    return end
-
-
-def _start_tasks(
-    tasks: Supervisor, controller: Controller, autoscaler: Autoscaler, shifter: Shifter, logs: LogBook
-) -> asyncio.Task[None]:
-    """Returns the one that decides."""
-    tasks.keep(controller.loop.watch_store, name="watch-store")
-    reconciling = tasks.keep(controller.loop.run, name="reconcile")
-    tasks.keep(autoscaler.watch_store, name="watch-scaled")
-    tasks.keep(autoscaler.run, name="autoscaler")
-    tasks.keep(shifter.run, name="shifts")
-    tasks.keep(
-        ProcessWatch(controller.state, is_on_hold=lambda: not controller.replicas.newer.decides).run, name="processes"
-    )
-    tasks.keep(lambda: controller.launching.collect_code(controller.store), name="snapshots")
-    tasks.keep(logs.run, name="replica-logs")
-    return reconciling
-
-
-async def _stop(controller: Controller, front: Front, launcher: Launcher, *, drains: bool, forgets: bool) -> None:
-    controller.server.set_serving(False)
-    try:
-        if drains:
-            await controller.loop.drain_all()
-    finally:
-        await (launcher.close() if drains else launcher.leave())
-        if drains and forgets:
-            controller.launching.discard_code()
-        front.close()
-        controller.replicas.close()
-        controller.routers.close()
-        await controller.server.stop(_SERVER_GRACE_S)
 
 
 def candidacy_of(state: str, clock: Clock) -> Candidacy:
@@ -305,37 +309,6 @@ async def taken_up(opening: Awaitable[Store | None]) -> Store | None:
 
 def _epoch_floor(clock: Clock) -> int:
     return int(clock.time_of_day() * 1e3)
-
-
-def _make(make_launcher: MakeLauncher, state: MeshState, logs: LogBook, address: str) -> Launcher:
-    """The launcher whose ends are the state's to know."""
-    return make_launcher(address, state.replica_exited, logs)
-
-
-async def _launcher_at(
-    server: GrpcServer, settings: ControllerSettings, make: Callable[[str], Launcher], patience_s: float
-) -> Launcher:
-    """The launcher of replicas that attach to the server, which ends where there can be none. Raises CannotStart."""
-    address = _address_for_replicas(settings, server)
-    deadline = asyncio.get_running_loop().time() + patience_s
-    while True:
-        try:
-            return make(address)
-        except LaunchDirectoryInUse:
-            if asyncio.get_running_loop().time() < deadline:
-                await asyncio.sleep(_LOOK_S)
-                continue
-            await server.stop()
-            raise
-        except CannotStart:
-            await server.stop()
-            raise
-
-
-def _address_for_replicas(settings: ControllerSettings, server: GrpcServer) -> str:
-    """Where this machine reaches a server that listens on the host of the settings."""
-    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.host, settings.host)  # noqa: S104 - compared with only
-    return join_host_port(host, server.port)
 
 
 def observe(metrics: MetricsServer, controller: Controller) -> None:

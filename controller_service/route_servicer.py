@@ -18,7 +18,7 @@ import grpc
 from controller_service.convert.changes import origin_of, reply_of, terms_from_wire
 from controller_service.core.desired.state import Desired
 from controller_service.shell.changes.configurator import Configurator
-from controller_service.shell.changes.idempotency import answers_once
+from controller_service.shell.changes.requests import answers_once
 from controller_service.shell.leadership import NewerMembers
 from controller_service.store.protocol import Store
 from slotmesh.convert.specification import route_to_wire

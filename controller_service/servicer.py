@@ -7,16 +7,26 @@ message.
 from __future__ import annotations
 
 import asyncio
+import functools
 import sys
 import time
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import aclosing
 from itertools import count
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import grpc
+from google.protobuf.message import Message
 
-from controller_service.convert.changes import from_members, origin_of, page_of_revisions, reply_of, terms_from_wire
-from controller_service.convert.checks import logs_not_found, names_all_violations
+from controller_service.convert.changes import (
+    ChangeRequest,
+    from_members,
+    origin_of,
+    page_of_revisions,
+    reply_of,
+    terms_from_wire,
+)
+from controller_service.convert.checks import logs_not_found
 from controller_service.convert.operators import (
     KnownLoads,
     decision_to_wire,
@@ -33,13 +43,12 @@ from controller_service.core.desired.planning import ChangeTerms
 from controller_service.core.events import UNKNOWN
 from controller_service.core.observed.replica_groups import outdated_among
 from controller_service.core.observed.state import wanted_replicas
-from controller_service.shell.changes.configurator import Configurator
+from controller_service.core.reconciling.rollouts import show_progress
+from controller_service.shell.changes.configurator import Configurator, PlannedChange
 from controller_service.shell.changes.controls import ReplicaControl, StateKeeper
-from controller_service.shell.changes.idempotency import answers_once
-from controller_service.shell.changes.refusals import backend_not_found, endpoint_not_found
+from controller_service.shell.changes.requests import answers_once, known_backend, known_endpoint
 from controller_service.shell.events import EventFeed, NoCursor
-from controller_service.shell.loops.rollouts import RolloutControl
-from controller_service.shell.loops.shifter import ShiftControl
+from controller_service.shell.loops.shifter import Shifter
 from controller_service.shell.members.replica_links import ReplicaLinks
 from controller_service.shell.members.router_links import RouterLinks
 from controller_service.shell.members.tables import TableBoard
@@ -85,10 +94,34 @@ Context = grpc.aio.ServicerContext[Any, Any]
 class OperatorControls(NamedTuple):
     """What operators order of parts of the mesh."""
 
-    rollouts: RolloutControl
-    shifts: ShiftControl
+    shifts: Shifter
     replicas: ReplicaControl
     state: StateKeeper
+
+
+RequestT = TypeVar("RequestT", bound=ChangeRequest)
+ReplyT = TypeVar("ReplyT", bound=Message)
+
+
+def _changes(
+    reply: type[ReplyT],
+) -> Callable[
+    [Callable[[Any, RequestT, ChangeTerms], Awaitable[PlannedChange]]],
+    Callable[[Any, RequestT, Context], Coroutine[Any, Any, ReplyT]],
+]:
+    """An rpc that changes the configuration, on the terms in its request: it is answered with what the change is."""
+
+    def rpc_of(
+        change: Callable[[Any, RequestT, ChangeTerms], Awaitable[PlannedChange]],
+    ) -> Callable[[Any, RequestT, Context], Coroutine[Any, Any, ReplyT]]:
+        @functools.wraps(change)
+        async def rpc(self: Any, request: RequestT, context: Context) -> ReplyT:
+            outcome = await change(self, request, terms_from_wire(request, origin_of(context)))
+            return reply_of(reply, outcome.revision, outcome.plan)
+
+        return rpc
+
+    return rpc_of
 
 
 @answers_once(controller_service_pb2.DESCRIPTOR.services_by_name["ControllerService"])
@@ -111,7 +144,7 @@ class ControllerServicer(controller_service_pb2_grpc.ControllerServiceServicer):
         """`loads`: what members have reported of theirs. `launches`: whether this controller starts replicas."""
         self._logs = logs
         self._loads = loads
-        self._rollouts, self._shifts, self._control, self._keeper = controls
+        self._shifts, self._control, self._keeper = controls
         self._launches = launches
         self._configurator = configurator
         self._store = store
@@ -119,41 +152,30 @@ class ControllerServicer(controller_service_pb2_grpc.ControllerServiceServicer):
         self._board = board
         self._feed = feed
 
-    @names_all_violations
-    async def ApplyMesh(self, request: pb.ApplyMeshRequest, context: Context) -> pb.ApplyMeshResponse:
+    @_changes(pb.ApplyMeshResponse)
+    async def ApplyMesh(self, request: pb.ApplyMeshRequest, terms: ChangeTerms) -> PlannedChange:
         if request.force and not request.merge:
             raise InvalidSpec([SpecViolation("force", "has a meaning with `merge` only")])
-        mesh, problems = await asyncio.to_thread(mesh_from_wire, request.mesh)  # it may have thousands of endpoints
-        terms, configurator = terms_from_wire(request, origin_of(context)), self._configurator
+        mesh, found = await asyncio.to_thread(mesh_from_wire, request.mesh)  # it may have thousands of endpoints
         if request.merge:
-            outcome = await configurator.apply_file(
-                mesh, terms, prune=request.prune, force=request.force, found=problems
+            return await self._configurator.apply_file(
+                mesh, terms, prune=request.prune, force=request.force, found=found
             )
-        else:
-            outcome = await configurator.apply_mesh(mesh, terms, prune=request.prune, found=problems)
-        return reply_of(pb.ApplyMeshResponse, outcome.revision, outcome.plan)
+        return await self._configurator.apply_mesh(mesh, terms, prune=request.prune, found=found)
 
-    @names_all_violations
-    async def ApplyBackend(self, request: pb.ApplyBackendRequest, context: Context) -> pb.ApplyBackendResponse:
-        backend, problems = backend_from_wire(request.backend)
-        mesh = Mesh(backends=(backend,))
-        outcome = await self._configurator.apply_mesh(
-            mesh, terms_from_wire(request, origin_of(context)), found=problems
-        )
-        return reply_of(pb.ApplyBackendResponse, outcome.revision, outcome.plan)
+    @_changes(pb.ApplyBackendResponse)
+    async def ApplyBackend(self, request: pb.ApplyBackendRequest, terms: ChangeTerms) -> PlannedChange:
+        backend, found = backend_from_wire(request.backend)
+        return await self._configurator.apply_mesh(Mesh(backends=(backend,)), terms, found=found)
 
     async def GetBackend(self, request: pb.GetBackendRequest, context: Context) -> pb.GetBackendResponse:
         desired = self._store.read()
-        backend = desired.backends.get(request.name)
-        if backend is None:
-            raise to_exception(backend_not_found(request.name))
+        backend = known_backend(desired, request.name)
         return pb.GetBackendResponse(backend=self._in_force(backend), revision=desired.configured_at)
 
     async def DescribeBackend(self, request: pb.DescribeBackendRequest, context: Context) -> pb.DescribeBackendResponse:
         desired, observed = self._store.read(), self._state.observed
-        backend = desired.backends.get(request.name)
-        if backend is None:
-            raise to_exception(backend_not_found(request.name))
+        backend = known_backend(desired, request.name)
         scale = observed.scales.get(backend.name)
         has_number = self._launches or scale is not None or backend.num_replicas is not None
         replicas = sorted(observed.replicas(backend.name), key=lambda replica: replica.replica_id)
@@ -182,26 +204,20 @@ class ControllerServicer(controller_service_pb2_grpc.ControllerServiceServicer):
             wire.num_replicas = wanted_replicas(backend, self._state.observed)
         return wire
 
-    async def DeleteBackend(self, request: pb.DeleteBackendRequest, context: Context) -> pb.DeleteBackendResponse:
-        outcome = await self._configurator.delete_backend(request.name, terms_from_wire(request, origin_of(context)))
-        return reply_of(pb.DeleteBackendResponse, outcome.revision, outcome.plan)
+    @_changes(pb.DeleteBackendResponse)
+    async def DeleteBackend(self, request: pb.DeleteBackendRequest, terms: ChangeTerms) -> PlannedChange:
+        return await self._configurator.delete_backend(request.name, terms)
 
-    @names_all_violations
-    async def ApplyEndpoint(self, request: pb.ApplyEndpointRequest, context: Context) -> pb.ApplyEndpointResponse:
+    @_changes(pb.ApplyEndpointResponse)
+    async def ApplyEndpoint(self, request: pb.ApplyEndpointRequest, terms: ChangeTerms) -> PlannedChange:
         if request.clear_traffic and request.endpoint.HasField("traffic"):
             raise InvalidSpec([SpecViolation("clear_traffic", "contradicts endpoint.traffic: set one of them")])
-        outcome = await self._configurator.apply_endpoint(
-            endpoint_from_wire(request.endpoint),
-            terms_from_wire(request, origin_of(context)),
-            clear_traffic=request.clear_traffic,
-        )
-        return reply_of(pb.ApplyEndpointResponse, outcome.revision, outcome.plan)
+        endpoint = endpoint_from_wire(request.endpoint)
+        return await self._configurator.apply_endpoint(endpoint, terms, clear_traffic=request.clear_traffic)
 
     async def GetEndpoint(self, request: pb.GetEndpointRequest, context: Context) -> pb.GetEndpointResponse:
         desired = self._store.read()
-        endpoint = desired.endpoints.get(request.name)
-        if endpoint is None:
-            raise to_exception(endpoint_not_found(request.name))
+        endpoint = known_endpoint(desired, request.name)
         return pb.GetEndpointResponse(endpoint=endpoint_to_wire(endpoint), revision=desired.configured_at)
 
     async def ListEndpoints(self, request: pb.ListEndpointsRequest, context: Context) -> pb.ListEndpointsResponse:
@@ -211,50 +227,41 @@ class ControllerServicer(controller_service_pb2_grpc.ControllerServiceServicer):
             endpoints=[endpoint_to_wire(endpoints[name]) for name in sorted(endpoints)], revision=desired.configured_at
         )
 
-    async def DeleteEndpoint(self, request: pb.DeleteEndpointRequest, context: Context) -> pb.DeleteEndpointResponse:
-        outcome = await self._configurator.delete_endpoint(request.name, terms_from_wire(request, origin_of(context)))
-        return reply_of(pb.DeleteEndpointResponse, outcome.revision, outcome.plan)
+    @_changes(pb.DeleteEndpointResponse)
+    async def DeleteEndpoint(self, request: pb.DeleteEndpointRequest, terms: ChangeTerms) -> PlannedChange:
+        return await self._configurator.delete_endpoint(request.name, terms)
 
-    @names_all_violations
-    async def SetTraffic(self, request: pb.SetTrafficRequest, context: Context) -> pb.SetTrafficResponse:
+    @_changes(pb.SetTrafficResponse)
+    async def SetTraffic(self, request: pb.SetTrafficRequest, terms: ChangeTerms) -> PlannedChange:
         if request.clear_shadows and request.traffic.shadows:
             raise InvalidSpec([SpecViolation("clear_shadows", "contradicts traffic.shadows: set one of them")])
-        outcome = await self._configurator.set_traffic(
+        return await self._configurator.set_traffic(
             request.endpoint,
             traffic_from_wire(request.traffic),
-            terms_from_wire(request, origin_of(context)),
+            terms,
             clear_shadows=request.clear_shadows,
             requires_ready=request.require_ready,
         )
-        return reply_of(pb.SetTrafficResponse, outcome.revision, outcome.plan)
 
-    @names_all_violations
-    async def ShiftTraffic(self, request: pb.ShiftTrafficRequest, context: Context) -> pb.ShiftTrafficResponse:
-        terms = terms_from_wire(request, origin_of(context))
-        shift, requires_ready = requested_shift_from_wire(request), request.require_ready
-        outcome = await self._shifts.begin(shift, terms, requires_ready=requires_ready)
-        return reply_of(pb.ShiftTrafficResponse, outcome.revision, outcome.plan)
+    @_changes(pb.ShiftTrafficResponse)
+    async def ShiftTraffic(self, request: pb.ShiftTrafficRequest, terms: ChangeTerms) -> PlannedChange:
+        shift = requested_shift_from_wire(request)
+        return await self._shifts.begin(shift, terms, requires_ready=request.require_ready)
 
-    @names_all_violations
-    async def EndShift(self, request: pb.EndShiftRequest, context: Context) -> pb.EndShiftResponse:
-        terms = terms_from_wire(request, origin_of(context))
-        outcome = await self._shifts.end(request.endpoint, terms, goes_back=request.go_back)
-        return reply_of(pb.EndShiftResponse, outcome.revision, outcome.plan)
+    @_changes(pb.EndShiftResponse)
+    async def EndShift(self, request: pb.EndShiftRequest, terms: ChangeTerms) -> PlannedChange:
+        return await self._shifts.end(request.endpoint, terms, goes_back=request.go_back)
 
     async def ListShifts(self, request: pb.ListShiftsRequest, context: Context) -> pb.ListShiftsResponse:
         return pb.ListShiftsResponse(shifts=[shift_to_wire(*it) for it in self._shifts.show(request.endpoint)])
 
-    @names_all_violations
     async def ListRevisions(self, request: pb.ListRevisionsRequest, context: Context) -> pb.ListRevisionsResponse:
         return page_of_revisions(request, self._store.read())
 
-    @names_all_violations
-    async def Rollback(self, request: pb.RollbackRequest, context: Context) -> pb.RollbackResponse:
-        revision = request.revision if request.HasField("revision") else None
-        outcome = await self._configurator.roll_back(revision, terms_from_wire(request, origin_of(context)))
-        return reply_of(pb.RollbackResponse, outcome.revision, outcome.plan)
+    @_changes(pb.RollbackResponse)
+    async def Rollback(self, request: pb.RollbackRequest, terms: ChangeTerms) -> PlannedChange:
+        return await self._configurator.roll_back(request.revision if request.HasField("revision") else None, terms)
 
-    @names_all_violations
     async def ListReplicas(self, request: pb.ListReplicasRequest, context: Context) -> pb.ListReplicasResponse:
         replicas = self._state.observed.replicas(request.backend or None)
         is_outdated = outdated_among(self._store.read().backends)
@@ -285,23 +292,33 @@ class ControllerServicer(controller_service_pb2_grpc.ControllerServiceServicer):
         return response
 
     async def ListRollouts(self, request: pb.ListRolloutsRequest, context: Context) -> pb.ListRolloutsResponse:
-        rollouts = self._rollouts.show(request.backend)
-        return pb.ListRolloutsResponse(rollouts=[rollout_to_wire(*it) for it in rollouts])
+        desired, state = self._store.read(), self._state
+        names = [known_backend(desired, request.backend).name] if request.backend else sorted(desired.backends)
+        response = pb.ListRolloutsResponse()
+        for backend in (desired.backends[name] for name in names) if self._launches else ():
+            progress = show_progress(
+                desired.rollouts.get(backend.name),
+                backend,
+                wanted_replicas(backend, state.observed),
+                [*state.observed.replicas(backend.name)],
+                state.clock.now(),
+                time_of_day_s=state.clock.time_of_day(),
+                ended_calls=self._loads.ended_calls,
+            )
+            response.rollouts.append(rollout_to_wire(backend, progress))
+        return response
 
-    @names_all_violations
-    async def PauseRollout(self, request: pb.PauseRolloutRequest, context: Context) -> pb.PauseRolloutResponse:
-        await self._rollouts.hold(request.backend, origin_of(context), is_paused=True)
-        return pb.PauseRolloutResponse()
+    @_changes(pb.PauseRolloutResponse)
+    async def PauseRollout(self, request: pb.PauseRolloutRequest, terms: ChangeTerms) -> PlannedChange:
+        return await self._configurator.hold_rollout(request.backend, terms, is_paused=True)
 
-    @names_all_violations
-    async def ResumeRollout(self, request: pb.ResumeRolloutRequest, context: Context) -> pb.ResumeRolloutResponse:
-        await self._rollouts.hold(request.backend, origin_of(context), is_paused=False)
-        return pb.ResumeRolloutResponse()
+    @_changes(pb.ResumeRolloutResponse)
+    async def ResumeRollout(self, request: pb.ResumeRolloutRequest, terms: ChangeTerms) -> PlannedChange:
+        return await self._configurator.hold_rollout(request.backend, terms, is_paused=False)
 
-    @names_all_violations
-    async def UndoRollout(self, request: pb.UndoRolloutRequest, context: Context) -> pb.UndoRolloutResponse:
-        outcome = await self._configurator.undo_rollout(request.backend, ChangeTerms(origin=origin_of(context)))
-        return reply_of(pb.UndoRolloutResponse, outcome.revision, outcome.plan)
+    @_changes(pb.UndoRolloutResponse)
+    async def UndoRollout(self, request: pb.UndoRolloutRequest, terms: ChangeTerms) -> PlannedChange:
+        return await self._configurator.undo_rollout(request.backend, terms)
 
     async def DrainReplica(self, request: pb.DrainReplicaRequest, context: Context) -> pb.DrainReplicaResponse:
         self._control.drain(request.replica_id, origin_of(context))
@@ -315,12 +332,10 @@ class ControllerServicer(controller_service_pb2_grpc.ControllerServiceServicer):
         self._control.carried_out(reply)
         return reply
 
-    @names_all_violations
     async def AdoptState(self, request: pb.AdoptStateRequest, context: Context) -> pb.AdoptStateResponse:
         generation, revision, changed = await self._keeper.adopt(origin_of(context), from_members=from_members(request))
         return pb.AdoptStateResponse(generation=generation, revision=revision, changed=changed)
 
-    @names_all_violations
     async def WatchEvents(  # type: ignore[override]  # it writes instead of yielding
         self, request: pb.WatchEventsRequest, context: Context
     ) -> None:
@@ -345,7 +360,6 @@ class ControllerServicer(controller_service_pb2_grpc.ControllerServiceServicer):
                     await context.write(event_to_wire(event.time_s, event.notice, cursor, missed=missed))
                     missed = 0
 
-    @names_all_violations
     async def ReadLogs(  # type: ignore[override]  # it writes instead of yielding
         self, request: pb.ReadLogsRequest, context: Context
     ) -> None:

@@ -29,7 +29,7 @@ from controller_service.front import Front
 from controller_service.shell.changes.configurator import Configurator
 from controller_service.shell.launchers.launch_directory import LaunchDirectory, default_directory
 from controller_service.shell.launchers.process import ProcessLauncher, replica_command
-from controller_service.shell.launchers.protocol import ExternalLauncher, OnExit, mint_replica_id
+from controller_service.shell.launchers.protocol import Launcher, OnExit, mint_replica_id
 from controller_service.shell.loops.autoscaler import load_policies
 from controller_service.shell.metrics import observe_leadership
 from controller_service.shell.replica_logs import LogBook
@@ -203,7 +203,7 @@ def _violations_in(spec: Path, invalid: InvalidSpec) -> SettingsError:
 def make_launcher(settings: ControllerSettings, front: Front) -> MakeLauncher:
     """Makes the launcher of these settings. What it starts gets the addresses of the standbys of that moment."""
     if settings.launcher == "external":
-        return lambda *_: ExternalLauncher()
+        return lambda *_: Launcher()
 
     def make(address: str, on_exit: OnExit, logs: LogBook) -> ProcessLauncher:
         parent_fd = settings.parent_fd

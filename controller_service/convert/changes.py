@@ -6,16 +6,14 @@ A page token is the last revision of the page before: revisions that are added m
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, TypeVar
 from urllib.parse import unquote
 
 import grpc
 from google.protobuf.message import Message
 
 from controller_service.convert.checks import timestamp
-from controller_service.core.desired.merging import FieldChange
-from controller_service.core.desired.planning import ChangeTerms, Plan, TrafficWaits
+from controller_service.core.desired.planning import ChangeTerms, Plan
 from controller_service.core.desired.revisions import (
     ChangeOrigin,
     Resource,
@@ -24,6 +22,7 @@ from controller_service.core.desired.revisions import (
     changed_fields,
 )
 from controller_service.core.desired.state import Desired
+from slotmesh.convert.same_names import message_of
 from slotmesh.security.identity import caller_name, current_rpc
 from slotmesh.spec.model import Backend, InvalidSpec, SpecViolation
 from slotmesh.spec.rules import show
@@ -57,12 +56,17 @@ ChangeRequest = (
     | pb.ShiftTrafficRequest
     | pb.EndShiftRequest
     | pb.RollbackRequest
+    | pb.PauseRolloutRequest
+    | pb.ResumeRolloutRequest
+    | pb.UndoRolloutRequest
     | route_service_pb2.DeleteRouteRequest
 )
 
 
 def terms_from_wire(request: ChangeRequest, origin: ChangeOrigin) -> ChangeTerms:
     """The terms in every request that changes the configuration."""
+    if isinstance(request, pb.PauseRolloutRequest | pb.ResumeRolloutRequest | pb.UndoRolloutRequest):
+        return ChangeTerms(origin=origin)  # these have none
     return ChangeTerms(
         origin=origin,
         dry_run=request.dry_run,
@@ -79,46 +83,6 @@ def change_of(plan: Plan) -> pb.Change.ValueType:
     return pb.CHANGE_DELETED if plan.deleted else pb.CHANGE_UNCHANGED
 
 
-def applied_to_wire(revision: int, plan: Plan) -> pb.ApplyMeshResponse:
-    """What became of a whole mesh."""
-    return pb.ApplyMeshResponse(
-        revision=revision,
-        created=plan.created,
-        updated=plan.updated,
-        unchanged=plan.unchanged,
-        deleted=plan.deleted,
-        fields=map(field_to_wire, plan.fields),
-        conflicts=[
-            pb.FieldConflict(subject=it.subject, field=it.field, applied=it.applied, live=it.live, wanted=it.wanted)
-            for it in plan.conflicts
-        ],
-        rolling=plan.rolling,
-        waits=map(wait_to_wire, plan.waits),
-        warnings=plan.warnings,
-        code=[
-            pb.CodeChange(
-                backends=it.backends,
-                folder=it.folder,
-                files=it.files,
-                size=it.size,
-                added=it.added,
-                changed=it.changed,
-                removed=it.removed,
-                more=it.more,
-            )
-            for it in plan.code
-        ],
-    )
-
-
-def field_to_wire(field: FieldChange) -> pb.FieldChange:
-    return pb.FieldChange(subject=field.subject, field=field.field, before=field.before, after=field.after)
-
-
-def wait_to_wire(wait: TrafficWaits) -> pb.TrafficWait:
-    return pb.TrafficWait(endpoint=wait.endpoint, backends=wait.backends, deleted_afterwards=wait.deleted_afterwards)
-
-
 def from_members(request: pb.AdoptStateRequest) -> bool:
     """Whether the configuration that members know counts. Raises InvalidSpec for a source that is none."""
     sources = {pb.STATE_SOURCE_MEMBERS: True, pb.STATE_SOURCE_STORE: False}
@@ -131,43 +95,16 @@ ReplyT = TypeVar("ReplyT", bound=Message)
 
 
 def reply_of(kind: type[ReplyT], revision: int, plan: Plan) -> ReplyT:
-    """A message of that kind: the response of an rpc."""
-    return cast("ReplyT", _REPLIES[kind](revision, plan))
-
-
-def _rolled_back(revision: int, plan: Plan) -> pb.RollbackResponse:
-    return pb.RollbackResponse(
-        revision=revision,
-        rolled_back_to=revision if plan.restores is None else plan.restores,
-        created=plan.created,
-        updated=plan.updated,
-        deleted=plan.deleted,
-        rolling=plan.rolling,
-        waits=map(wait_to_wire, plan.waits),
-        fields=map(field_to_wire, plan.fields),
+    """A message of that kind, the response of an rpc: it has those of the facts that it has fields for."""
+    facts = {
+        "revision": revision,
+        "change": change_of(plan),
+        "rolled_back_to": revision if plan.restores is None else plan.restores,
+        "steps": plan.change.put_shifts[0].steps if plan.change.put_shifts else 0,
+    }
+    return message_of(
+        kind, plan, **{name: facts[name] for name in facts.keys() & kind.DESCRIPTOR.fields_by_name.keys()}
     )
-
-
-def _shifted(revision: int, plan: Plan) -> pb.ShiftTrafficResponse:
-    (shift,) = plan.change.put_shifts
-    return pb.ShiftTrafficResponse(revision=revision, steps=shift.steps)
-
-
-def _changed(response: Callable[..., Message]) -> Callable[[int, Plan], Message]:
-    """Of one resource."""
-    return lambda revision, plan: response(revision=revision, change=change_of(plan))
-
-
-_REPLIES: Final[Mapping[type[Message], Callable[[int, Plan], Message]]] = {
-    pb.ApplyMeshResponse: applied_to_wire,
-    pb.ShiftTrafficResponse: _shifted,
-    pb.RollbackResponse: _rolled_back,
-    **{it: _changed(it) for it in (pb.ApplyBackendResponse, pb.DeleteBackendResponse, pb.SetTrafficResponse)},
-    **{it: _changed(it) for it in (pb.ApplyEndpointResponse, pb.DeleteEndpointResponse)},
-    route_service_pb2.DeleteRouteResponse: _changed(route_service_pb2.DeleteRouteResponse),
-    pb.EndShiftResponse: lambda revision, _: pb.EndShiftResponse(revision=revision),
-    pb.UndoRolloutResponse: lambda revision, _: pb.UndoRolloutResponse(revision=revision),
-}
 
 
 PAGE_SIZE: Final = 100
@@ -199,12 +136,12 @@ def page_of_revisions(request: pb.ListRevisionsRequest, desired: Desired) -> pb.
 
 def _record_to_wire(record: RevisionRecord) -> pb.ConfigurationRevision:
     origin = record.origin
-    return pb.ConfigurationRevision(
+    return message_of(
+        pb.ConfigurationRevision,
+        origin,
         revision=record.revision,
         base_revision=record.base,
         time=timestamp(origin.time_s) if origin.time_s else None,
-        who=origin.who,
-        note=origin.note,
         changes=map(_change_to_wire, record.changes),
     )
 

@@ -28,10 +28,11 @@ from controller_service.core.observed.state import (
     ScaleDecision,
     wanted_replicas,
 )
-from controller_service.core.reconciling.readiness import find_prospect
-from controller_service.core.reconciling.rollouts import RolloutProgress
+from controller_service.core.reconciling.endpoints import find_prospect
+from controller_service.core.reconciling.rollouts import EndedCalls, RolloutProgress
 from controller_service.core.reconciling.shift_planning import DEFAULT_MIN_CALLS, RequestedShift
 from controller_service.core.reconciling.shift_steps import p99
+from slotmesh.convert.same_names import message_of
 from slotmesh.convert.specification import duration_to_wire, endpoint_to_wire, seconds
 from slotmesh.spec.model import Backend, InvalidSpec, Prospect, SpecViolation
 from slotmesh.v1 import controller_service_pb2 as pb
@@ -52,6 +53,8 @@ class KnownLoads:
     """By replica: one some seconds before."""
     of_routers: Mapping[str, RecentReports[RouterLoad]]
     """By router."""
+    ended_calls: Mapping[str, EndedCalls]
+    """By replica."""
 
 
 def snapshot_to_wire(
@@ -131,14 +134,8 @@ def _router(
 
 def event_to_wire(time_s: float, notice: Notice, cursor: str, *, missed: int) -> pb.WatchEventsResponse:
     """`time_s`: seconds since 1970."""
-    return pb.WatchEventsResponse(
-        time=timestamp(time_s),
-        kind=pb.EventKind.ValueType(notice.kind.value),
-        subject=notice.subject,
-        message=notice.message,
-        missed=missed,
-        cursor=cursor,
-    )
+    kind = pb.EventKind.ValueType(notice.kind.value)
+    return message_of(pb.WatchEventsResponse, notice, time=timestamp(time_s), kind=kind, missed=missed, cursor=cursor)
 
 
 def wanted_notices(request: pb.WatchEventsRequest) -> Callable[[Notice], bool]:
@@ -153,17 +150,14 @@ def wanted_notices(request: pb.WatchEventsRequest) -> Callable[[Notice], bool]:
 
 def rollout_to_wire(backend: Backend, progress: RolloutProgress) -> pb.Rollout:
     record = progress.record
-    return pb.Rollout(
+    return message_of(
+        pb.Rollout,
+        progress,
         backend=backend.name,
-        phase=progress.phase.value,  # type: ignore[arg-type]  # the enums share their numbers
+        phase=progress.phase.value,
         handler=backend.handler,
         version=backend.version,
-        wanted=progress.wanted,
-        current=progress.current,
-        available=progress.available,
-        outdated=progress.outdated,
         start_time=timestamp(record.since_s) if record.since_s else None,
-        trouble=progress.trouble,
         taken_back=record.why,
         taken_back_time=timestamp(record.failed_at_s) if record.failed_at_s else None,
         paused=record.is_paused,
@@ -175,17 +169,14 @@ def decision_to_wire(decision: ScaleDecision | None, wall_s: Callable[[float], f
     if decision is None:
         return None
     figures = decision.figures
-    return pb.ScaleDecision(
+    return message_of(
+        pb.ScaleDecision,
+        figures,
         time=timestamp(wall_s(decision.at)),
         from_replicas=decision.before,
         to_replicas=decision.number,
         reason=decision.why,
-        ready=figures.ready,
-        starting=figures.starting,
-        queued=figures.queued,
-        ongoing=figures.ongoing,
         queue_time=duration_to_wire(figures.queue_time_s),
-        routers=figures.routers,
         late_routers=figures.late,
         silent_routers=figures.silent,
     )
@@ -210,21 +201,18 @@ def shift_to_wire(
     shift: ShiftRecord, figures: Mapping[str, CallEnds], shadows: Mapping[str, CallEnds], waits_for: str
 ) -> pb.TrafficShift:
     """`figures` of its present step, by backend; `shadows`: those of copies of calls."""
-    return pb.TrafficShift(
-        endpoint=shift.endpoint,
-        phase=shift.phase.value,  # type: ignore[arg-type]  # the enums share their numbers
+    return message_of(
+        pb.TrafficShift,
+        shift,
+        phase=shift.phase.value,
         from_weights=shift.before,
         to_weights=shift.target,
         step_number=shift.number,
-        steps=shift.steps,
-        step=shift.step,
         every=duration_to_wire(shift.every_s),
         guards=[_guard_to_wire(it) for it in shift.guards],
-        min_calls=shift.min_calls,
         start_time=timestamp(shift.began_s),
         step_time=timestamp(shift.since_s),
         end_time=timestamp(shift.ended_s) if shift.ended_s else None,
-        who=shift.who,
         reason=shift.why,
         waits_for=waits_for,
         awaited_backends=sorted(shift.awaits),
@@ -250,11 +238,11 @@ def _guard_to_wire(guard: Guard) -> pb.ShiftGuard:
 
 def _figures_to_wire(backend: str, ends: CallEnds, *, is_shadow: bool = False) -> pb.ShiftFigures:
     time = p99(ends)
-    return pb.ShiftFigures(
+    return message_of(
+        pb.ShiftFigures,
+        ends,
         backend=backend,
         is_shadow=is_shadow,
         calls=ends.total,
-        failed=ends.failed,
-        unanswered=ends.unanswered,
         p99=None if time is None or math.isinf(time) else duration_to_wire(time),
     )

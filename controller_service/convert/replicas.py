@@ -26,12 +26,13 @@ from controller_service.convert.checks import (
     seconds_of,
     timestamp,
 )
-from controller_service.core.lineage import HeldTable
 from controller_service.core.loads import ExecutedCalls, SampledLoad
 from controller_service.core.observed.state import ObservedReplica, ReplicaState
 from controller_service.core.observed.transitions import Hello, ObservedReport
 from controller_service.core.reconciling.rollouts import EndedCalls
+from controller_service.core.roster import HeldTable
 from slotmesh.calls.partitions import PARTITIONS
+from slotmesh.convert.same_names import message_of, same_fields
 from slotmesh.convert.specification import backend_to_wire, repeat_for_older_peers
 from slotmesh.histogram import CALL_TIMES
 from slotmesh.spec.model import Backend, InvalidSpec, SpecViolation
@@ -56,13 +57,9 @@ def hello_from_wire(frame: membership_service_pb2.AttachReplicaRequest, *, gener
     if not 0 <= hello.newest_epoch < MAX_EPOCH:
         refuse("hello.newest_epoch", "must be an epoch: 0 or larger, and far from the end of 64 bits")
     return Hello(
-        replica_id=hello.replica_id,
-        incarnation=hello.incarnation,
-        backend=hello.backend,
+        **same_fields(hello, ("replica_id", "incarnation", "backend", "generation", "newest_epoch")),
         pid=max(0, hello.pid),
         has_served=hello.has_served and hello.generation != generation,
-        generation=hello.generation,
-        newest_epoch=hello.newest_epoch,
         process=hello.process[:MAX_PROCESS_CHARS],
         version=hello.version[:MAX_VERSION_CHARS],
         fenced_after_s=max(0.0, hello.fenced_after.seconds + hello.fenced_after.nanos / 1e9),
@@ -93,13 +90,10 @@ def report_from_wire(frame: membership_service_pb2.AttachReplicaRequest) -> Obse
     if report.metrics_address:
         require_address("report.metrics_address", report.metrics_address)
     return ObservedReport(
+        **same_fields(report, ("address", "metrics_address", "unhealthy", "reconfigures")),
         state=state,
-        address=report.address,
         max_ongoing=max(0, report.max_ongoing),
         error=report.error[-_MAX_ERROR_CHARS:],
-        metrics_address=report.metrics_address,
-        unhealthy=report.unhealthy,
-        reconfigures=report.reconfigures,
         warning=report.warning[-_MAX_ERROR_CHARS:],
         end_reason=end_reason_from_wire(report.end_reason),
     )
@@ -120,10 +114,9 @@ def configuration_to_wire(
     controller_addresses: Sequence[str],
 ) -> membership_service_pb2.AttachReplicaResponse:
     """`is_known`: there is a backend of that name."""
-    configuration = membership_service_pb2.ReplicaConfiguration(
-        generation=version.generation,
-        revision=version.revision,
-        term_id=version.term_id,
+    configuration = message_of(
+        membership_service_pb2.ReplicaConfiguration,
+        version,
         backend=backend_to_wire(backend),
         is_backend_unknown=not is_known,
         router_addresses=router_addresses,
@@ -131,17 +124,6 @@ def configuration_to_wire(
     )
     repeat_for_older_peers(configuration)
     return membership_service_pb2.AttachReplicaResponse(configuration=configuration)
-
-
-def acknowledged_to_wire(stamp: int) -> membership_service_pb2.AttachReplicaResponse:
-    """`stamp`: of the report."""
-    return membership_service_pb2.AttachReplicaResponse(
-        acknowledged=membership_service_pb2.ReportAcknowledged(stamp=stamp)
-    )
-
-
-def drain_to_wire(message: str) -> membership_service_pb2.AttachReplicaResponse:
-    return membership_service_pb2.AttachReplicaResponse(drain=membership_service_pb2.DrainOrder(message=message))
 
 
 def revoke_to_wire(epochs: Mapping[str, Mapping[int, int]]) -> membership_service_pb2.AttachReplicaResponse:
@@ -152,20 +134,13 @@ def revoke_to_wire(epochs: Mapping[str, Mapping[int, int]]) -> membership_servic
     return membership_service_pb2.AttachReplicaResponse(revoke=order)
 
 
-def fence_to_wire(through_epoch: int) -> membership_service_pb2.AttachReplicaResponse:
-    """All partitions, at this epoch or older ones."""
-    return membership_service_pb2.AttachReplicaResponse(
-        revoke=membership_service_pb2.RevokePartitions(through_epoch=through_epoch)
-    )
-
-
 def emptied_from_wire(wire: membership_service_pb2.PartitionsEmptied) -> dict[str, dict[int, int]]:
     """Endpoint -> partition -> epoch."""
     return partitions_of("emptied.endpoints", wire.endpoints)
 
 
 def busy_from_wire(wire: membership_service_pb2.PartitionsEmptied) -> dict[str, frozenset[int]]:
-    """Endpoint -> partitions that are not empty yet, in an answer to `fence_to_wire`."""
+    """Endpoint -> partitions that are not empty yet, in an answer to an order that names an epoch."""
     return {name: frozenset(epochs) for name, epochs in partitions_of("emptied.busy", wire.busy).items()}
 
 
@@ -223,46 +198,20 @@ def replica_to_wire(
     outdated: bool = False,
 ) -> mesh_pb2.Replica:
     """`wall_s` turns monotonic seconds into seconds since 1970."""
-    return mesh_pb2.Replica(
+    return message_of(
+        mesh_pb2.Replica,
+        replica,
         load=None if load is None else replica_load_to_wire(load),
-        replica_id=replica.replica_id,
-        incarnation=replica.incarnation,
-        backend=replica.backend,
-        address=replica.address,
-        state=mesh_pb2.ReplicaState.ValueType(replica.shown_state.value),
-        pid=replica.pid,
-        max_ongoing=replica.max_ongoing,
-        error=replica.error,
+        state=replica.shown_state.value,
         start_time=timestamp(replica.process_began_s or wall_s(replica.started_at)),
-        metrics_address=replica.metrics_address,
-        warning=replica.warning,
         restart_count=replica.restarts,
-        last_exit=replica.last_exit,
-        end_reason=replica.end_reason,
-        last_output=replica.last_output,
-        version=replica.version,
-        handler_version=replica.handler_version,
         outdated=outdated,
     )
 
 
 def replica_load_to_wire(load: SampledLoad) -> mesh_pb2.ReplicaLoad:
-    totals = load.totals
-    return mesh_pb2.ReplicaLoad(
-        ongoing=load.ongoing,
-        slots=load.slots,
-        waiting=load.waiting,
-        sample_time=None if load.sampled_at is None else timestamp(load.sampled_at),
-        totals=None
-        if totals is None
-        else mesh_pb2.ReplicaTotals(
-            calls=totals.calls,
-            failed=totals.failed,
-            batches=totals.batches,
-            batched_calls=totals.batched_calls,
-            times=totals.times,
-        ),
-    )
+    sample_time = None if load.sampled_at is None else timestamp(load.sampled_at)
+    return message_of(mesh_pb2.ReplicaLoad, load, sample_time=sample_time)
 
 
 PAGE_SIZE: Final = 1_000

@@ -6,23 +6,40 @@ figure that a router counts in another way than this version is unknown, which i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from typing import Final
 
 from controller_service.convert.checks import (
     ID,
+    MAX_EPOCH,
+    MAX_PROCESS_CHARS,
+    MAX_TERM_ID_CHARS,
     MAX_VERSION_CHARS,
     refuse,
     refuse_frame,
     require,
     require_address,
+    require_generation,
     seconds_of,
     timestamp,
 )
 from controller_service.core.loads import NO_ENDS, BackendLoad, CallEnds, EndpointLoad, RouterLoad
+from controller_service.core.observed.adoption import MembersMesh
 from controller_service.core.observed.state import ObservedRouter
-from controller_service.core.partitions import Incarnation
-from slotmesh.convert.specification import duration_to_wire, seconds
+from controller_service.core.partitions import NO_OWNER, Incarnation, PartitionOwnership
+from controller_service.core.roster import (
+    CoveredTables,
+    DepartedIncarnation,
+    EarlierTable,
+    HeldTable,
+    IncarnationRoster,
+    ListedIncarnation,
+)
+from slotmesh.calls.partitions import PARTITIONS
+from slotmesh.convert.same_names import message_of, same_fields
+from slotmesh.convert.specification import backend_from_wire, duration_to_wire, endpoint_from_wire, seconds
+from slotmesh.spec.model import Backend, Endpoint
 from slotmesh.v1 import membership_service_pb2, mesh_pb2
 
 MAX_TENANTS: Final = 10
@@ -38,16 +55,13 @@ def load_from_wire(report: membership_service_pb2.RouterReport, run_id: str) -> 
     )
 
 
+_COUNTED: Final = ("backend", "queued", "ongoing", "slot_calls", "sent", "shadow_copies", "shadow_drops")
+
+
 def _backend_from_wire(wire: mesh_pb2.BackendLoad) -> BackendLoad:
     return BackendLoad(
-        backend=wire.backend,
-        queued=wire.queued,
-        ongoing=wire.ongoing,
-        slot_calls=wire.slot_calls,
+        **same_fields(wire, _COUNTED),
         queue_time_s=max(0.0, seconds(wire.queue_time)),
-        sent=wire.sent,
-        shadow_copies=wire.shadow_copies,
-        shadow_drops=wire.shadow_drops,
         sampled_at=seconds_of(wire.sample_time),
         ended=_ends_from_wire(wire.ended) if wire.HasField("ended") else None,
         shadow_ended=_ends_from_wire(wire.shadow_ended) if wire.HasField("shadow_ended") else None,
@@ -78,38 +92,28 @@ def _ends_from_wire(wire: mesh_pb2.CallEnds) -> CallEnds | None:
 
 
 def backend_load_to_wire(load: BackendLoad) -> mesh_pb2.BackendLoad:
-    return mesh_pb2.BackendLoad(
-        backend=load.backend,
-        queued=load.queued,
-        ongoing=load.ongoing,
-        slot_calls=load.slot_calls,
+    return message_of(
+        mesh_pb2.BackendLoad,
+        load,
         queue_time=duration_to_wire(load.queue_time_s) if load.queue_time_s else None,
-        sent=load.sent,
-        shadow_copies=load.shadow_copies,
-        shadow_drops=load.shadow_drops,
-        ended=None if load.ended is None else _ends_to_wire(load.ended),
-        shadow_ended=None if load.shadow_ended is None else _ends_to_wire(load.shadow_ended),
         sample_time=None if load.sampled_at is None else timestamp(load.sampled_at),
     )
 
 
 def endpoint_load_to_wire(load: EndpointLoad) -> mesh_pb2.EndpointLoad:
-    return mesh_pb2.EndpointLoad(
-        endpoint=load.endpoint,
-        accepted=load.accepted,
-        failed=load.failed,
-        waiting=load.waiting,
-        ends=[mesh_pb2.EndpointEnds(backend=backend, ended=_ends_to_wire(ended)) for backend, ended in load.ends],
+    return message_of(
+        mesh_pb2.EndpointLoad,
+        load,
+        ends=[
+            mesh_pb2.EndpointEnds(backend=backend, ended=message_of(mesh_pb2.CallEnds, ended))
+            for backend, ended in load.ends
+        ],
         sample_time=None if load.sampled_at is None else timestamp(load.sampled_at),
         tenants=[
             mesh_pb2.TenantLoad(tenant=name, calls_per_s=calls, refused_per_s=refused, unanswered=unanswered)
             for name, calls, refused, unanswered in load.tenants
         ],
     )
-
-
-def _ends_to_wire(ends: CallEnds) -> mesh_pb2.CallEnds:
-    return mesh_pb2.CallEnds(total=ends.total, failed=ends.failed, unanswered=ends.unanswered, times=ends.times)
 
 
 MAX_RUN_ID_CHARS: Final = 64
@@ -127,10 +131,7 @@ def router_from_wire(frame: membership_service_pb2.AttachRouterRequest, *, start
     if hello.token_address:
         require_address("hello.token_address", hello.token_address)
     return ObservedRouter(
-        router_id=hello.router_id,
-        address=hello.address,
-        token_address=hello.token_address,
-        metrics_address=hello.metrics_address,
+        **same_fields(hello, ("router_id", "address", "token_address", "metrics_address")),
         version=hello.version[:MAX_VERSION_CHARS],
         started_at=started_at,
         run_id=hello.incarnation[:MAX_RUN_ID_CHARS],
@@ -160,18 +161,184 @@ def router_to_wire(
     router: ObservedRouter, wall_s: Callable[[float], float], endpoints: Iterable[EndpointLoad] = ()
 ) -> mesh_pb2.Router:
     """`wall_s` turns monotonic seconds into seconds since 1970. `endpoints`: their newest load there."""
-    return mesh_pb2.Router(
-        router_id=router.router_id,
-        address=router.address,
-        generation=router.generation,
-        revision=router.revision,
-        linked_replica_ids=router.linked_replica_ids,
+    return message_of(
+        mesh_pb2.Router,
+        router,
         start_time=timestamp(router.process_began_s or wall_s(router.started_at)),
-        metrics_address=router.metrics_address,
         loads=map(backend_load_to_wire, router.loads),
-        version=router.version,
         endpoint_loads=map(endpoint_load_to_wire, endpoints),
         incarnation=router.run_id,
-        end_reason=router.end_reason,
-        pid=router.pid,
+    )
+
+
+# The configuration in a routing table that a router holds, read part by part.
+
+
+class MeshAssembly:
+    """Backends and endpoints, as far as parts of the table have arrived."""
+
+    def __init__(self, revision: int) -> None:
+        self._revision = revision
+        self._backends: dict[str, Backend] = {}
+        self._endpoints: dict[str, Endpoint] = {}
+
+    def add(self, part: membership_service_pb2.RoutingTable) -> Iterator[None]:
+        """Converts the next part, one element a step."""
+        for backend in part.backends:
+            if backend.HasField("backend"):  # controllers of older versions do not say
+                self._backends[backend.name], _ = backend_from_wire(backend.backend)
+            yield
+        for route in part.endpoints:
+            endpoint = mesh_pb2.Endpoint(name=route.name)
+            for field in ("traffic", "grpc_services", "tenants"):
+                if route.HasField(field):
+                    getattr(endpoint, field).CopyFrom(getattr(route, field))
+            self._endpoints[route.name] = endpoint_from_wire(endpoint)
+            yield
+
+    def finish(self) -> MembersMesh:
+        """What the table has, when its last part was added."""
+        return MembersMesh(revision=self._revision, backends=self._backends, endpoints=self._endpoints)
+
+
+class EarlierTableAssembly:
+    """One table, of which some parts have arrived. The first part has all but backends, assignments and endpoints."""
+
+    def __init__(self, generation: str, now: float, is_newer: Callable[[HeldTable], bool] = lambda _: False) -> None:
+        """Of a table of this `generation`, the controller's own, the configuration is read if `is_newer`, else nothing.
+
+        `now`: seconds since 1970.
+        """
+        self._is_newer = is_newer
+        self._mesh: MeshAssembly | None = None
+        self._own_generation = generation
+        self._now = now
+        self.held = HeldTable(generation="", revision=0)
+        """The version of the table; that of none before its first part."""
+        self._roster: IncarnationRoster | None = None
+        self.router_addresses: frozenset[str] = frozenset()
+        """Where the routers serve that the table names."""
+        self._members: list[ListedIncarnation] = []
+        self._backends = self._endpoints = 0
+        """How many have arrived: errors name elements by their place in the whole table."""
+        self._shared: list[PartitionOwnership] = []
+        self._ownership: dict[str, PartitionOwnership] = {}
+
+    def add(self, part: membership_service_pb2.RoutingTable) -> Iterator[None]:
+        """Converts the next part, one element a step."""
+        if not self.held.generation:
+            revision, term_id = max(0, part.revision), part.term_id[:MAX_TERM_ID_CHARS]
+            self.held = HeldTable(generation=part.generation, revision=revision, term_id=term_id)
+            self.router_addresses = frozenset(part.router_addresses)
+            if part.generation == self._own_generation and self._is_newer(self.held):
+                self._mesh = MeshAssembly(revision)
+        if self.held.generation == self._own_generation:
+            if self._mesh is not None:
+                yield from self._mesh.add(part)
+            return
+        if self._roster is None:
+            yield from self._take_head(part)
+        for backend in part.backends:
+            path = f"hello.table.backends[{self._backends}]"
+            self._backends += 1
+            for member in _members(path, backend):
+                self._members.append(member)
+                yield
+        for assignment in part.assignments:
+            self._shared.append(_ownership(f"hello.table.assignments[{len(self._shared)}]", assignment))
+            yield
+        for endpoint in part.endpoints:
+            self._take_endpoint(endpoint)
+            yield
+
+    def finish(self) -> EarlierTable | None:
+        """The table, when its last part was added; None if it is of the controller's own generation."""
+        if self._roster is None:
+            return None
+        return EarlierTable(
+            generation=self.held.generation,
+            roster=replace(self._roster, members=tuple(self._members)),
+            router_addresses=self.router_addresses,
+            ownership=self._ownership,
+        )
+
+    def mesh(self) -> MembersMesh | None:
+        """The configuration in a newer table of the controller's own generation."""
+        return None if self._mesh is None else self._mesh.finish()
+
+    def _take_head(self, head: membership_service_pb2.RoutingTable) -> Iterator[None]:
+        require_generation("hello.table.generation", head.generation)
+        covers, departed = list[CoveredTables](), list[DepartedIncarnation]()
+        for at, it in enumerate(head.covers):
+            require_generation(f"hello.table.covers[{at}].generation", it.generation)
+            covers.append(
+                CoveredTables(generation=it.generation, revision=it.revision, departed_since=it.departed_since)
+            )
+            yield
+        for gone in head.departed:
+            owner = Incarnation(gone.replica_id, gone.incarnation)
+            departed.append(
+                DepartedIncarnation(owner=owner, generation=gone.generation, revision=gone.revision, left_at=self._now)
+            )
+            yield
+        self._roster = IncarnationRoster(
+            revision=head.roster_revision,
+            members=(),
+            departed=tuple(departed),
+            departed_since=head.departed_since,
+            covers=tuple(covers),
+        )
+
+    def _take_endpoint(self, endpoint: membership_service_pb2.EndpointRoute) -> None:
+        path = f"hello.table.endpoints[{self._endpoints}]"
+        self._endpoints += 1
+        if not 0 <= endpoint.assignment <= len(self._shared):
+            refuse(f"{path}.assignment", f"is none of the {len(self._shared)} assignments, is {endpoint.assignment}")
+        # Endpoints that refer to the same owners share one object.
+        self._ownership[endpoint.name] = (
+            self._shared[endpoint.assignment - 1] if endpoint.assignment else _ownership(path, endpoint)
+        )
+
+
+def earlier_table_from_wire(
+    table: membership_service_pb2.RoutingTable, *, generation: str, now: float
+) -> EarlierTable | None:
+    """A table in one frame; None if it is of this generation. `now`: seconds since 1970."""
+    assembly = EarlierTableAssembly(generation, now)
+    for _ in assembly.add(table):
+        pass
+    return assembly.finish()
+
+
+def _members(path: str, backend: membership_service_pb2.BackendRoute) -> Iterator[ListedIncarnation]:
+    for number, replica in enumerate(backend.replicas):
+        where = f"{path}.replicas[{number}]"
+        require(ID, f"{where}.replica_id", replica.replica_id, "1 to 128 of `a-z A-Z 0-9 _ . -`")
+        require_address(f"{where}.address", replica.address)
+        yield ListedIncarnation(
+            owner=Incarnation(replica.replica_id, replica.incarnation),
+            backend=backend.name,
+            address=replica.address,
+            max_ongoing=max(0, replica.max_ongoing),
+            draining=replica.draining,
+            process=replica.process[:MAX_PROCESS_CHARS],
+        )
+
+
+def _ownership(
+    path: str, route: membership_service_pb2.EndpointRoute | membership_service_pb2.PartitionAssignment
+) -> PartitionOwnership:
+    owner_of, epochs = tuple(route.partition_owners), tuple(route.base_epoch + epoch for epoch in route.owner_epochs)
+    if len(owner_of) not in {0, PARTITIONS}:
+        refuse(f"{path}.partition_owners", f"must be none or {PARTITIONS}, are {len(owner_of)}")
+    if len(epochs) != len(owner_of):
+        refuse(f"{path}.owner_epochs", f"{len(epochs)} epochs of {len(owner_of)} partitions")
+    if not all(NO_OWNER <= index < len(route.owners) for index in owner_of):
+        refuse(f"{path}.partition_owners", f"must be {NO_OWNER} … {len(route.owners) - 1}, indexes into `owners`")
+    if not all(0 <= epoch < MAX_EPOCH for epoch in epochs):
+        refuse(f"{path}.owner_epochs", "must be epochs: 0 or larger, and far from the end of 64 bits")
+    return PartitionOwnership(
+        owners=tuple(Incarnation(it.replica_id, it.incarnation) for it in route.owners),
+        partition_owners=owner_of or (NO_OWNER,) * PARTITIONS,
+        epochs=epochs or (0,) * PARTITIONS,
     )

@@ -16,7 +16,7 @@ from operator import attrgetter
 from typing import Any, Final, TypeAlias
 
 from controller_service.core.partitions import NO_OWNER, Incarnation, PartitionOwnership
-from controller_service.core.roster import DepartedIncarnation
+from controller_service.core.roster import DepartedIncarnation, ListedIncarnation
 from controller_service.core.routing import (
     AnnouncedDelta,
     AnnouncedTable,
@@ -24,8 +24,8 @@ from controller_service.core.routing import (
     EndpointChange,
     ListedBackend,
     ListedEndpoint,
-    ListedReplica,
 )
+from slotmesh.convert.same_names import message_of
 from slotmesh.convert.specification import (
     backend_to_wire,
     repeat_for_older_peers,
@@ -34,52 +34,45 @@ from slotmesh.convert.specification import (
     traffic_to_wire,
 )
 from slotmesh.spec.model import ROUTED, Backend
-from slotmesh.v1 import membership_service_pb2
-from slotmesh.v1 import membership_service_pb2 as wire
+from slotmesh.v1 import membership_service_pb2 as pb
 
 
-def table_to_wire(table: AnnouncedTable, parts: Iterable[bytes]) -> membership_service_pb2.RoutingTable:
+def table_to_wire(table: AnnouncedTable, parts: Iterable[bytes]) -> pb.RoutingTable:
     """`parts` are its endpoints and backends, by `endpoint_to_bytes` and `backend_to_bytes`."""
     wire = head_of_table(table)
     wire.MergeFromString(b"".join(parts))
     return wire
 
 
-def head_of_table(table: AnnouncedTable) -> membership_service_pb2.RoutingTable:
+def head_of_table(table: AnnouncedTable) -> pb.RoutingTable:
     """The table without its endpoints and backends."""
     roster = table.roster
-    return membership_service_pb2.RoutingTable(
-        generation=table.generation,
-        revision=table.revision,
-        term_id=table.term_id,
+    return message_of(
+        pb.RoutingTable,
+        table,
         router_addresses=table.routes.router_addresses,
         router_token_addresses=table.routes.router_token_addresses,
         roster_revision=roster.revision,
         departed=departures_to_wire(roster.departed),
         departed_since=roster.departed_since,
-        covers=(
-            membership_service_pb2.CoveredGeneration(
-                generation=it.generation, revision=it.revision, departed_since=it.departed_since
-            )
-            for it in roster.covers
-        ),
+        covers=(message_of(pb.CoveredGeneration, it) for it in roster.covers),
     )
 
 
 def endpoint_to_bytes(endpoint: ListedEndpoint) -> bytes:
     """A table with this endpoint alone, to be merged into one."""
-    return membership_service_pb2.RoutingTable(endpoints=[endpoint_to_wire(endpoint)]).SerializeToString()
+    return pb.RoutingTable(endpoints=[endpoint_to_wire(endpoint)]).SerializeToString()
 
 
 def backend_to_bytes(backend: ListedBackend) -> bytes:
     """A table with this backend alone, to be merged into one."""
     wire = backend_to_wire_route(backend, backend.replicas, has_settings=True)
-    return membership_service_pb2.RoutingTable(backends=[wire]).SerializeToString()
+    return pb.RoutingTable(backends=[wire]).SerializeToString()
 
 
-def endpoint_to_wire(endpoint: ListedEndpoint, *, assignment: int = 0) -> membership_service_pb2.EndpointRoute:
+def endpoint_to_wire(endpoint: ListedEndpoint, *, assignment: int = 0) -> pb.EndpointRoute:
     """`assignment`: the number under which the owners of its partitions were written before; 0: they are part of it."""
-    wire = membership_service_pb2.EndpointRoute(name=endpoint.name)
+    wire = pb.EndpointRoute(name=endpoint.name)
     if endpoint.traffic is not None:
         wire.traffic.CopyFrom(traffic_to_wire(endpoint.traffic))
     if endpoint.grpc_services is not None:
@@ -94,39 +87,35 @@ def endpoint_to_wire(endpoint: ListedEndpoint, *, assignment: int = 0) -> member
 
 
 def backend_to_wire_route(
-    backend: ListedBackend, replicas: Iterable[ListedReplica], *, has_settings: bool
-) -> membership_service_pb2.BackendRoute:
+    backend: ListedBackend, replicas: Iterable[ListedIncarnation], *, has_settings: bool
+) -> pb.BackendRoute:
     """The backend with these of its replicas, and with or without its settings."""
-    wire = membership_service_pb2.BackendRoute(
+    wire = pb.BackendRoute(
         name=backend.settings.name,
         replicas=map(_replica_to_wire, replicas),
-        prospect=membership_service_pb2.Prospect.ValueType(backend.prospect.value),
+        prospect=pb.Prospect.ValueType(backend.prospect.value),
     )
     if has_settings:
         wire.MergeFromString(_settings(backend.settings.name, _routed_of(backend.settings)))
     return wire
 
 
-def owners_to_wire(owners: Iterable[Incarnation]) -> Iterator[membership_service_pb2.PartitionOwner]:
+def owners_to_wire(owners: Iterable[Incarnation]) -> Iterator[pb.PartitionOwner]:
     for owner in owners:
-        yield membership_service_pb2.PartitionOwner(replica_id=owner.replica_id, incarnation=owner.incarnation)
+        yield pb.PartitionOwner(replica_id=owner.replica_id, incarnation=owner.incarnation)
 
 
 def departures_to_wire(
     departed: Iterable[DepartedIncarnation],
-) -> Iterator[membership_service_pb2.DepartedReplica]:
+) -> Iterator[pb.DepartedReplica]:
     for it in departed:
-        yield membership_service_pb2.DepartedReplica(
-            replica_id=it.owner.replica_id,
-            incarnation=it.owner.incarnation,
-            generation=it.generation,
-            revision=it.revision,
-        )
+        owner = it.owner
+        yield message_of(pb.DepartedReplica, it, replica_id=owner.replica_id, incarnation=owner.incarnation)
 
 
 def write_owners(
     ownership: PartitionOwnership,
-    wire: membership_service_pb2.EndpointRoute | membership_service_pb2.PartitionAssignment,
+    wire: pb.EndpointRoute | pb.PartitionAssignment,
 ) -> None:
     """The owners and the epochs of all partitions."""
     base = min(ownership.epochs, default=0)
@@ -136,16 +125,9 @@ def write_owners(
     wire.base_epoch = base
 
 
-def _replica_to_wire(replica: ListedReplica) -> membership_service_pb2.ReplicaRoute:
-    return membership_service_pb2.ReplicaRoute(
-        replica_id=replica.replica_id,
-        incarnation=replica.incarnation,
-        address=replica.address,
-        max_ongoing=replica.max_ongoing,
-        draining=replica.draining,
-        process=replica.process,
-        suspect=replica.suspect,
-    )
+def _replica_to_wire(replica: ListedIncarnation) -> pb.ReplicaRoute:
+    owner = replica.owner
+    return message_of(pb.ReplicaRoute, replica, replica_id=owner.replica_id, incarnation=owner.incarnation)
 
 
 _ROUTED: Final = tuple(each.attribute for each in ROUTED.values())
@@ -156,12 +138,12 @@ _routed_of: Final = attrgetter(*_ROUTED)
 def _settings(name: str, routed: tuple[Any, ...]) -> bytes:
     """The settings of a BackendRoute, to be merged into it: mostly nothing of them has changed."""
     backend = Backend(name=name, **dict(zip(_ROUTED, routed, strict=True)))
-    wire = membership_service_pb2.BackendRoute(backend=backend_to_wire(backend, ROUTED))
+    wire = pb.BackendRoute(backend=backend_to_wire(backend, ROUTED))
     repeat_for_older_peers(wire)
     return wire.SerializeToString()
 
 
-def delta_to_wire(delta: AnnouncedDelta) -> membership_service_pb2.RoutingTableDelta:
+def delta_to_wire(delta: AnnouncedDelta) -> pb.RoutingTableDelta:
     """In one message."""
     wire = head_of_delta(delta)
     wire.endpoints.extend(map(endpoint_change_to_wire, delta.endpoints))
@@ -169,10 +151,10 @@ def delta_to_wire(delta: AnnouncedDelta) -> membership_service_pb2.RoutingTableD
     return wire
 
 
-def head_of_delta(delta: AnnouncedDelta) -> membership_service_pb2.RoutingTableDelta:
+def head_of_delta(delta: AnnouncedDelta) -> pb.RoutingTableDelta:
     """The delta without what has changed of endpoints and backends."""
     table = delta.table
-    wire = membership_service_pb2.RoutingTableDelta(
+    wire = pb.RoutingTableDelta(
         generation=table.generation,
         base_revision=delta.base_revision,
         revision=table.revision,
@@ -190,19 +172,17 @@ def head_of_delta(delta: AnnouncedDelta) -> membership_service_pb2.RoutingTableD
     return wire
 
 
-def backend_change_to_wire(change: BackendChange) -> membership_service_pb2.BackendRouteDelta:
-    return membership_service_pb2.BackendRouteDelta(
+def backend_change_to_wire(change: BackendChange) -> pb.BackendRouteDelta:
+    return pb.BackendRouteDelta(
         route=backend_to_wire_route(change.listed, change.replicas, has_settings=change.has_other_settings),
         removed=owners_to_wire(change.removed),
     )
 
 
-def endpoint_change_to_wire(
-    change: EndpointChange, *, assignment: int = 0
-) -> membership_service_pb2.EndpointRouteDelta:
+def endpoint_change_to_wire(change: EndpointChange, *, assignment: int = 0) -> pb.EndpointRouteDelta:
     """`assignment`: as of `endpoint_to_wire`, where the endpoint is sent as a whole."""
     listed = change.listed
-    wire = membership_service_pb2.EndpointRouteDelta(name=listed.name)
+    wire = pb.EndpointRouteDelta(name=listed.name)
     if change.is_whole:
         wire.whole.CopyFrom(endpoint_to_wire(listed, assignment=assignment))
         return wire
@@ -219,13 +199,13 @@ def endpoint_change_to_wire(
     return wire
 
 
-def _partitions(ownership: PartitionOwnership, moved: tuple[int, ...]) -> membership_service_pb2.PartitionChanges:
+def _partitions(ownership: PartitionOwnership, moved: tuple[int, ...]) -> pb.PartitionChanges:
     indexes = [ownership.partition_owners[number] for number in moved]
     epochs = [ownership.epochs[number] for number in moved]
     base = min(epochs)
     named = sorted({index for index in indexes if index != NO_OWNER})
     place_of = {NO_OWNER: NO_OWNER, **{index: place for place, index in enumerate(named)}}
-    return membership_service_pb2.PartitionChanges(
+    return pb.PartitionChanges(
         owners=owners_to_wire(ownership.owners[index] for index in named),
         partitions=moved,
         partition_owners=[place_of[index] for index in indexes],
@@ -236,11 +216,7 @@ def _partitions(ownership: PartitionOwnership, moved: tuple[int, ...]) -> member
 
 Piece: TypeAlias = tuple[
     str,
-    wire.EndpointRoute
-    | wire.BackendRoute
-    | wire.EndpointRouteDelta
-    | wire.BackendRouteDelta
-    | wire.PartitionAssignment,
+    pb.EndpointRoute | pb.BackendRoute | pb.EndpointRouteDelta | pb.BackendRouteDelta | pb.PartitionAssignment,
 ]
 """The field of a table, or of a delta, to which something is appended, and that."""
 _ENDPOINTS: Final = "endpoints"
@@ -248,18 +224,18 @@ _BACKENDS: Final = "backends"
 _ASSIGNMENTS: Final = "assignments"
 
 
-def table_parts(table: AnnouncedTable, part_bytes: int) -> Iterator[wire.AttachRouterResponse]:
+def table_parts(table: AnnouncedTable, part_bytes: int) -> Iterator[pb.AttachRouterResponse]:
     """The whole table, in parts of about this size. Backends are in front: endpoints name their replicas."""
     backends = ((_BACKENDS, backend_to_wire_route(it, it.replicas, has_settings=True)) for it in table.routes.backends)
     return _cut(
-        wire.TablePart(table=head_of_table(table)), chain(backends, _endpoints(table.routes.endpoints)), part_bytes
+        pb.TablePart(table=head_of_table(table)), chain(backends, _endpoints(table.routes.endpoints)), part_bytes
     )
 
 
-def delta_parts(delta: AnnouncedDelta, part_bytes: int) -> Iterator[wire.AttachRouterResponse]:
+def delta_parts(delta: AnnouncedDelta, part_bytes: int) -> Iterator[pb.AttachRouterResponse]:
     """What has changed, likewise."""
     backends = ((_BACKENDS, backend_change_to_wire(it)) for it in delta.backends)
-    return _cut(wire.TablePart(delta=head_of_delta(delta)), chain(backends, _changes(delta.endpoints)), part_bytes)
+    return _cut(pb.TablePart(delta=head_of_delta(delta)), chain(backends, _changes(delta.endpoints)), part_bytes)
 
 
 def _endpoints(endpoints: Iterable[ListedEndpoint]) -> Iterator[Piece]:
@@ -288,21 +264,21 @@ def _new_owners(ownership: PartitionOwnership | None, numbers: dict[int, int]) -
     """`numbers` are those of the owners that were written, by object; they are alive as long as the table is."""
     if ownership is not None and id(ownership) not in numbers:
         numbers[id(ownership)] = len(numbers) + 1
-        assignment = wire.PartitionAssignment()
+        assignment = pb.PartitionAssignment()
         write_owners(ownership, assignment)
         yield _ASSIGNMENTS, assignment
 
 
-def _cut(part: wire.TablePart, pieces: Iterator[Piece], part_bytes: int) -> Iterator[wire.AttachRouterResponse]:
+def _cut(part: pb.TablePart, pieces: Iterator[Piece], part_bytes: int) -> Iterator[pb.AttachRouterResponse]:
     """Parts of about the same size; `part` is the first one, which is filled further."""
     part.is_first = True
     is_delta, size = part.HasField("delta"), part.ByteSize()
     for field, piece in pieces:
         if size >= part_bytes:
-            yield wire.AttachRouterResponse(table_part=part)
-            part, size = wire.TablePart(), 0
+            yield pb.AttachRouterResponse(table_part=part)
+            part, size = pb.TablePart(), 0
             (part.delta if is_delta else part.table).SetInParent()
         getattr(part.delta if is_delta else part.table, field).append(piece)
         size += piece.ByteSize()
     part.is_last = True
-    yield wire.AttachRouterResponse(table_part=part)
+    yield pb.AttachRouterResponse(table_part=part)

@@ -13,34 +13,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from controller_service.core.partitions import NO_OWNER, Incarnation, PartitionOwnership
-from controller_service.core.roster import NO_ROSTER, DepartedIncarnation, IncarnationRoster
+from controller_service.core.roster import NO_ROSTER, DepartedIncarnation, IncarnationRoster, ListedIncarnation
 from slotmesh.calls.partitions import PARTITIONS
 from slotmesh.spec.model import Backend, GrpcServices, Prospect, TrafficPolicy
 from slotmesh.spec.tenants import TenantLimits
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ListedReplica:
-    """A replica that takes calls, or drains."""
-
-    replica_id: str
-    incarnation: str
-    address: str
-    max_ongoing: int
-    draining: bool
-    process: str = ""
-    template: str = ""
-    """Not announced, nor are the next three: they are in the roster for the next start of the controller."""
-    fixed: str = ""
-    is_unresolved: bool = False
-    fenced_after_s: float = 0.0
-    suspect: bool = False
-    """It is silent: unkeyed calls go to others, as long as there are any."""
-
-    @property
-    def owner(self) -> Incarnation:
-        """The incarnation."""
-        return Incarnation(self.replica_id, self.incarnation)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +25,7 @@ class ListedBackend:
 
     settings: Backend
     """As far as routers read it."""
-    replicas: tuple[ListedReplica, ...]
+    replicas: tuple[ListedIncarnation, ...]
     prospect: Prospect = Prospect.UNKNOWN
     """What becomes of it, while none of them takes calls."""
 
@@ -112,7 +88,7 @@ class BackendChange:
     listed: ListedBackend
     has_other_settings: bool
     """So has one that is new."""
-    replicas: tuple[ListedReplica, ...]
+    replicas: tuple[ListedIncarnation, ...]
     """Those that are new or have changed."""
     removed: tuple[Incarnation, ...]
 
@@ -224,8 +200,8 @@ def _backend_change(before: ListedBackend | None, after: ListedBackend) -> Backe
 
 
 def _without_same(
-    before: Sequence[ListedReplica], after: Sequence[ListedReplica]
-) -> tuple[Sequence[ListedReplica], Sequence[ListedReplica]]:
+    before: Sequence[ListedIncarnation], after: Sequence[ListedIncarnation]
+) -> tuple[Sequence[ListedIncarnation], Sequence[ListedIncarnation]]:
     """Both without what they begin with, and end with, alike: of thousands few differ, mostly beside each other."""
     most = min(len(before), len(after))
     first = 0

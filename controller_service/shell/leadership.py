@@ -13,8 +13,8 @@ from contextlib import aclosing, suppress
 from typing import Final
 
 from controller_service.core.events import EventKind, Notice
-from controller_service.core.lineage import HeldTable, ReportedRouters, is_newer
 from controller_service.core.observed.adoption import MembersMesh
+from controller_service.core.roster import HeldTable, ReportedRouters, is_newer
 from controller_service.shell.mesh_state import MeshState
 from controller_service.store.protocol import LeadershipLost, Standing, Store
 from slotmesh.errors import Failure, Reason

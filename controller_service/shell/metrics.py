@@ -10,8 +10,8 @@ from opentelemetry.metrics import Meter
 
 from controller_service.core.desired.handler_code import template_of
 from controller_service.core.events import EventKind
-from controller_service.core.observed.restarts import LOOPING_AFTER
 from controller_service.core.observed.state import Observed, ReplicaState, wanted_replicas
+from controller_service.core.observed.transitions import LOOPING_AFTER
 from controller_service.shell.events import EventFeed
 from controller_service.shell.leadership import LeadershipBoard
 from controller_service.shell.loops.launching import Launching

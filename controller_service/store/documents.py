@@ -22,9 +22,8 @@ from typing import Any, Final, NamedTuple
 from controller_service.core.desired.revisions import ChangeOrigin, Resource, ResourceChange, RevisionRecord
 from controller_service.core.desired.shifts import Guard, ShiftRecord
 from controller_service.core.desired.state import AnsweredRequest, Desired, RolloutRecord
-from controller_service.core.lineage import LeaderTerm
 from controller_service.core.partitions import NO_OWNER, Incarnation, PartitionOwnership
-from controller_service.core.roster import IncarnationRoster, ListedIncarnation
+from controller_service.core.roster import IncarnationRoster, LeaderTerm, ListedIncarnation
 from controller_service.store.forms import (
     FORMS,
     BadDocument,
@@ -258,7 +257,7 @@ TERM: Final = _stored("term", RecordForm(LeaderTerm, outside=("term_id",)), "ter
 # -- the roster, and the whole state ----------------------------------------------------------------------------------
 
 _LATER: Final = ("draining", "process", "template", "fixed", "is_unresolved")
-MEMBER: Final = RecordForm(ListedIncarnation, absent=_LATER, sparse=("fenced_after_s",)).form
+MEMBER: Final = RecordForm(ListedIncarnation, outside=("suspect",), absent=_LATER, sparse=("fenced_after_s",)).form
 ROSTER: Final = RecordForm(IncarnationRoster, outside=("members",), absent=("departed", "covers"), is_open=True)
 """Without its members: there may be thousands."""
 

@@ -1,26 +1,30 @@
-"""What the controller expects of a store. Every implementation passes tests/contract/controller/test_store.py.
+"""What the controller expects of a store, and the store in memory.
+
+Every implementation passes tests/contract/controller/test_store.py.
 
 Invariants:
   1. A change is applied as a whole to the revision that its author saw, or not at all.
   2. When `commit` returns, the change is as durable as the store makes anything: only then it is announced.
   3. Revisions strictly increase within a generation. A store that cannot continue from its last one begins a
-  generation. 4. Epoch floors never go back within a generation. From one to the next they may: members report the
-  epochs in use. 5. A store that cannot write refuses changes with `StoreWriteFailed`, is read as before, and writes
-  again when it can. 6. One controller at a time has the store: it *leads*, under a term that is newer than those of all
-  before it. What an
+     generation.
+  4. Epoch floors never go back within a generation. From one to the next they may: members report the epochs in use.
+  5. A store that cannot write refuses changes with `StoreWriteFailed`, is read as before, and writes again when it can.
+  6. One controller at a time has the store: it *leads*, under a term that is newer than those of all before it. What an
      earlier leader commits is refused with `LeadershipLost`, for good.
 """
 
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from typing import Final, Protocol, TypeAlias
 
 from controller_service.core.desired.revisions import UNKNOWN_ORIGIN, ChangeOrigin
 from controller_service.core.desired.state import ChangeSet, Desired
 from controller_service.core.events import EventBounds, FeedEvent
+from controller_service.core.roster import LeaderTerm
 
 OnCommitted: TypeAlias = Callable[[Desired, Desired, ChangeOrigin], None]
 """The state before and after, and who asked for the change: UNKNOWN_ORIGIN where that is not known."""
@@ -84,14 +88,18 @@ class EventsUnwritten(Exception):
         """Nor will any later ones."""
 
 
-class EventStore(Protocol):
-    """Keeps events for later controllers. They are no part of the state: without them everything else works."""
+class EventStore:
+    """Keeps events for later controllers. They are no part of the state: without them everything else works.
 
-    async def load(self, bounds: EventBounds) -> list[FeedEvent]:
+    This one keeps none: the feed of this controller has them, and they end with its process.
+    """
+
+    async def load(self, bounds: EventBounds) -> list[FeedEvent]:  # noqa: ARG002 - there are none
         """The newest events that were stored, oldest first, within the bounds. To be called first, until it succeeds.
 
         Raises EventsUnwritten: they cannot be read now.
         """
+        return []
 
     async def append(self, events: Sequence[FeedEvent], *, dropped_through: int) -> None:
         """Stores these events, as a whole or not at all, and deletes those up to a number.
@@ -103,42 +111,27 @@ class EventStore(Protocol):
         """Nothing is stored any more. May be called again."""
 
 
-class Store(Protocol):
-    """Keeps what should be."""
+class Store(ABC):
+    """Keeps what should be.
 
-    @property
-    def events(self) -> EventStore:
-        """What has happened, for those who look later."""
+    Revisions that are in force ascend. Everything is called on the event loop that it was made on.
+    """
 
-    @property
-    def generation(self) -> str:
+    def __init__(self, generation: str, term: int, desired: Desired, events: EventStore) -> None:
+        self.generation: Final = generation
         """Identity of the sequence in which revisions count: 32 hexadecimal digits."""
-
-    @property
-    def term(self) -> int:
+        self.term: Final = term
         """Under which this controller leads: 1 or more, and newer than those before it of the same generation."""
-
-    def standing(self) -> AsyncGenerator[Standing, None]:
-        """Yields how this controller's leadership stands: at first, and whenever that changes, until the store closes.
-
-        Raises LeadershipLost where another one may lead. For one caller at a time.
-        """
+        self.events: Final = events
+        """What has happened, for those who look later."""
+        self._desired = desired
+        self._listeners: list[OnCommitted] = []
+        self._changed = asyncio.Event()
+        self._is_closed = False
 
     def read(self) -> Desired:
         """The newest committed revision. An immutable value, at no cost."""
-
-    async def commit(self, change: ChangeSet, *, expected_revision: int) -> Desired:
-        """Applies the change and returns the new revision. Raises Conflict if the store is at another one.
-
-        Raises StoreWriteFailed if it cannot be written. After a cancellation the change may or may not be applied, now
-        or later: the next commit finds out, and listeners are called if it was.
-        """
-
-    async def begin_generation(self, generation: str, desired: Desired, *, expected_revision: int) -> None:
-        """This state, in a new generation, is what the next controller finds. This one leads no more.
-
-        Raises Conflict if the store is at another revision, StoreWriteFailed.
-        """
+        return self._desired
 
     def listen(self, listener: OnCommitted) -> None:
         """Has it called, on the event loop, for every change that is in force from now on: in order, each once.
@@ -146,15 +139,65 @@ class Store(Protocol):
         Before `commit` returns, and also where its caller was cancelled. A write whose end was not seen, and that turns
         out to be stored, is part of the next call.
         """
+        self._listeners.append(listener)
 
-    def watch(self, *, after_revision: int) -> AsyncGenerator[Desired, None]:
+    async def watch(self, *, after_revision: int) -> AsyncGenerator[Desired, None]:
         """Yields the newest revision whenever it is newer than what was yielded last: levels, not every step."""
+        while True:
+            changed = self._changed
+            if self._desired.revision > after_revision:
+                after_revision = self._desired.revision
+                yield self._desired
+            elif self._is_closed:
+                return
+            else:
+                await changed.wait()
 
-    def serving_at(self, address: str) -> None:
+    @abstractmethod
+    def standing(self) -> AsyncGenerator[Standing, None]:
+        """Yields how this controller's leadership stands: at first, and whenever that changes, until the store closes.
+
+        Raises LeadershipLost where another one may lead. For one caller at a time.
+        """
+
+    @abstractmethod
+    async def commit(self, change: ChangeSet, *, expected_revision: int) -> Desired:
+        """Applies the change and returns the new revision. Raises Conflict if the store is at another one.
+
+        Raises StoreWriteFailed if it cannot be written. After a cancellation the change may or may not be applied, now
+        or later: the next commit finds out, and listeners are called if it was.
+        """
+
+    @abstractmethod
+    async def begin_generation(self, generation: str, desired: Desired, *, expected_revision: int) -> None:
+        """This state, in a new generation, is what the next controller finds. This one leads no more.
+
+        Raises Conflict if the store is at another revision, StoreWriteFailed.
+        """
+
+    def serving_at(self, address: str) -> None:  # noqa: B027 - others find a store in a file only
         """Where others reach the controller that has the store, `HOST:PORT`: for those that find it in use."""
 
+    @abstractmethod
     async def close(self) -> None:
         """Ends watches and releases what the store holds. Nothing may be committed any more; others may lead."""
+
+    def _set(self, desired: Desired, origin: ChangeOrigin = UNKNOWN_ORIGIN) -> None:
+        """The next revision is in force; who asked for it, where that is known."""
+        before, self._desired = self._desired, desired
+        self._wake()
+        for listener in self._listeners:
+            listener(before, desired, origin)
+
+    def _end(self) -> None:
+        """Ends watches."""
+        self._is_closed = True
+        self._wake()
+
+    def _wake(self) -> None:
+        """Each step has an event of its own: it need not be cleared, and no watcher can miss it."""
+        self._changed.set()
+        self._changed = asyncio.Event()
 
 
 class Candidacy(Protocol):
@@ -175,48 +218,51 @@ class Candidacy(Protocol):
         """
 
 
-class NewestRevision:
-    """The newest revision of a store, with listeners and watchers. Every store has one, on the event loop.
+class MemoryStore(Store):
+    """Ends with its process; the next controller learns from the tables that routers send.
 
-    Revisions that are set ascend; listeners are called for each, in order; a watcher gets levels, not every step, and
-    misses no newest one.
+    Each start is a new generation. Epoch floors begin with the wall clock in milliseconds, so that they mostly grow
+    from one generation to the next, and are raised when members report newer epochs.
     """
 
-    def __init__(self, value: Desired) -> None:
-        self.value = value
-        self._listeners: list[OnCommitted] = []
-        self._changed = asyncio.Event()
-        self._closed = False
+    def __init__(self, *, generation: str, epoch_floor: int = 0) -> None:
+        desired = Desired(epoch_floor=epoch_floor, terms=(LeaderTerm(generation, 0),))
+        super().__init__(generation, 1, desired, EventStore())  # no other controller can have it
+        self._closed = asyncio.Event()
 
-    def listen(self, listener: OnCommitted) -> None:
-        """Has it called for each revision that is set from now on."""
-        self._listeners.append(listener)
+    async def standing(self) -> AsyncGenerator[Standing, None]:
+        yield Standing(self.term)
+        await self._closed.wait()
 
-    def set(self, value: Desired, origin: ChangeOrigin = UNKNOWN_ORIGIN) -> None:
-        """The next revision, and who asked for it, where that is known."""
-        before, self.value = self.value, value
-        self._wake()
-        for listener in self._listeners:
-            listener(before, value, origin)
+    async def commit(self, change: ChangeSet, *, expected_revision: int) -> Desired:
+        """Without an await inside, and so without a lock."""
+        if self._closed.is_set():
+            raise RuntimeError("the store is closed")
+        if expected_revision != self._desired.revision:
+            raise Conflict(expected_revision, self._desired.revision)
+        self._set(self._desired.apply(change), change.origin)
+        return self._desired
 
-    async def watch(self, *, after_revision: int) -> AsyncGenerator[Desired, None]:
-        """Yields the newest revision whenever it is newer than what was yielded last, until it is closed."""
-        while True:
-            changed = self._changed
-            if self.value.revision > after_revision:
-                after_revision = self.value.revision
-                yield self.value
-            elif self._closed:
-                return
-            else:
-                await changed.wait()
+    async def begin_generation(self, generation: str, desired: Desired, *, expected_revision: int) -> None:  # noqa: ARG002 - no other can have it
+        raise StoreWriteFailed("the state is in memory: it ends with its controller", is_unwritten=True)
 
-    def close(self) -> None:
-        """Ends watches."""
-        self._closed = True
-        self._wake()
+    async def close(self) -> None:
+        self._closed.set()
+        self._end()
 
-    def _wake(self) -> None:
-        """Each step has an event of its own: it need not be cleared, and no watcher can miss it."""
-        self._changed.set()
-        self._changed = asyncio.Event()
+
+class MemoryCandidacy:
+    """Implements `Candidacy` for a store that no other controller can have."""
+
+    def __init__(self, *, generation: str, epoch_floor: int = 0) -> None:
+        self._store = MemoryStore(generation=generation, epoch_floor=epoch_floor)
+
+    @property
+    def leader(self) -> Leader:
+        return Leader("", "this controller")
+
+    async def try_to_lead(self) -> Store | None:
+        return self._store
+
+    async def wait_to_lead(self, address: str) -> Store:  # noqa: ARG002 - no other controller needs it
+        return self._store

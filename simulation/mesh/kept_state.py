@@ -12,8 +12,7 @@ from collections.abc import AsyncGenerator
 from typing import Final
 
 from controller_service.core.desired.state import ChangeSet, Desired
-from controller_service.store.memory import MemoryEvents
-from controller_service.store.protocol import Conflict, NewestRevision, OnCommitted, Standing
+from controller_service.store.protocol import Conflict, EventStore, Standing, Store
 
 WRITE_S: Final = 0.002
 """Half of what a commit takes, seconds of virtual time."""
@@ -52,26 +51,17 @@ class KeptState:
             self.generation, self.desired, self.term = self._copies[-min(max(1, writes), len(self._copies))]
 
 
-class KeptStore:
-    """Implements `Store`."""
+class KeptStore(Store):
+    """The state of a controller that may end and start again."""
 
     def __init__(self, kept: KeptState) -> None:
+        super().__init__(kept.generation, kept.term, kept.desired, EventStore())
         self._kept = kept
-        self._newest = NewestRevision(kept.desired)
         self._closed = asyncio.Event()
-        self.term = kept.term
-        self.events = MemoryEvents()
 
     async def standing(self) -> AsyncGenerator[Standing, None]:
         yield Standing(self.term)
         await self._closed.wait()
-
-    @property
-    def generation(self) -> str:
-        return self._kept.generation
-
-    def read(self) -> Desired:
-        return self._newest.value
 
     async def commit(self, change: ChangeSet, *, expected_revision: int) -> Desired:
         await asyncio.sleep(WRITE_S)
@@ -80,8 +70,8 @@ class KeptStore:
             self._kept.write(before.apply(change))
         written = self._kept.desired
         await asyncio.sleep(WRITE_S)
-        if written.revision > self._newest.value.revision:
-            self._newest.set(written, change.origin)
+        if written.revision > self._desired.revision:
+            self._set(written, change.origin)
         if written is before:
             raise Conflict(expected_revision, before.revision)
         return written
@@ -91,15 +81,6 @@ class KeptStore:
             raise Conflict(expected_revision, self._kept.desired.revision)
         self._kept.generation, self._kept.desired = generation, desired
 
-    def listen(self, listener: OnCommitted) -> None:
-        self._newest.listen(listener)
-
-    def watch(self, *, after_revision: int) -> AsyncGenerator[Desired, None]:
-        return self._newest.watch(after_revision=after_revision)
-
-    def serving_at(self, address: str) -> None:
-        """Nobody else opens it."""
-
     async def close(self) -> None:
         self._closed.set()
-        self._newest.close()
+        self._end()

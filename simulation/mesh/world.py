@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from controller_service.app import open_controller
 from controller_service.config import ControllerSettings
-from controller_service.shell.launchers.protocol import ExternalLauncher
+from controller_service.shell.launchers.protocol import Launcher
 from replica_service.app import ReplicaApp
 from replica_service.config import ReplicaSettings
 from router_service.app import serve as serve_router
@@ -221,7 +221,7 @@ class World:
     async def _control(self, node: Node) -> None:
         settings = ControllerSettings(host=node.address, port=PORT, metrics_port=-1, launcher="external")
         open_store, stop = self._kept.open if self.scenario.remembers else None, node.stop.set
-        launcher = ExternalLauncher()
+        launcher = Launcher()
         async with open_controller(settings, lambda *_: launcher, on_failure=stop, open_store=open_store) as controller:
             await controller.configurator.apply_mesh(_MESH, prune=False)
             controller.server.set_serving()

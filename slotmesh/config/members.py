@@ -1,21 +1,87 @@
-"""Settings of routers and replicas: the address at which the rest of the mesh reaches them.
+"""Settings of every server: its edge, and the address at which the rest of the mesh reaches it.
 
 Invariants: a member never announces a wildcard address: one that listens on a wildcard needs an advertised address, or
-does not start.
+does not start. Each configurable bound has a setting with its unit, and its use is visible in metrics: for connections
+in process_open_fds. Callers and quotas are defined in `slotmesh.security.quotas`.
 """
 
 from __future__ import annotations
 
 import re
 import socket
+from datetime import timedelta
 from typing import Annotated, Final, Self
 
-from slotmesh.config import FieldKind, ServiceSettings, read_with
+from slotmesh.config import Duration, FieldKind, ServiceSettings, Settings, read_with
 from slotmesh.config.declaring import Field, ReadAfter, model_validator
-from slotmesh.config.edge import EdgeSettings
 from slotmesh.config.listening import start_problem
 from slotmesh.config.security import TlsSettings, TokenSettings
+from slotmesh.streams.limits import DEFAULT_LIMITS, EdgeLimits
 from slotmesh.units import join_host_port, parse_host_port
+
+
+def _s(seconds: float) -> timedelta:
+    return timedelta(seconds=seconds)
+
+
+class EdgeSettings(Settings):
+    """Base of the settings of every server."""
+
+    max_connections: int | None = Field(
+        None,
+        ge=1,
+        description="Connections that are open at the same time; further ones are closed. Default: half of the "
+        "descriptors that the process may have, at most 10,000.",
+    )
+    max_connection_streams: int = Field(
+        DEFAULT_LIMITS.max_connection_streams,
+        ge=1,
+        le=1_000_000,
+        description="Rpcs that may be open on one connection; clients queue further ones.",
+    )
+    handshake_timeout: Duration = Field(
+        _s(DEFAULT_LIMITS.handshake_timeout_s),
+        ge=timedelta(milliseconds=100),
+        le=timedelta(minutes=10),
+        description="Time a new connection has for the handshakes of TLS and HTTP/2.",
+    )
+    connection_idle_timeout: Duration = Field(
+        _s(DEFAULT_LIMITS.connection_idle_timeout_s),
+        ge=timedelta(0),
+        le=timedelta(days=7),
+        description="How long a connection may be without any rpc; clients reconnect when they have one. 0s: forever.",
+    )
+    opening_timeout: Duration = Field(
+        _s(DEFAULT_LIMITS.opening_timeout_s),
+        ge=timedelta(milliseconds=100),
+        le=timedelta(hours=1),
+        description="Time a stream has until its first frame.",
+    )
+    stream_idle_timeout: Duration = Field(
+        _s(DEFAULT_LIMITS.stream_idle_timeout_s),
+        ge=timedelta(0),
+        le=timedelta(days=7),
+        description="How long a stream without calls may be silent; SDKs send heartbeats. 0s: forever.",
+    )
+    max_streams_per_caller: int = Field(
+        DEFAULT_LIMITS.max_streams_per_caller,
+        ge=1,
+        description="Streams that one caller, authenticated by certificate or token, may have open at this process.",
+    )
+
+    @property
+    def edge_limits(self) -> EdgeLimits:
+        """The limits for the server."""
+        return EdgeLimits(
+            max_connections=self.max_connections,
+            max_connection_streams=self.max_connection_streams,
+            handshake_timeout_s=self.handshake_timeout.total_seconds(),
+            connection_idle_timeout_s=self.connection_idle_timeout.total_seconds(),
+            opening_timeout_s=self.opening_timeout.total_seconds(),
+            stream_idle_timeout_s=self.stream_idle_timeout.total_seconds(),
+            max_streams_per_caller=self.max_streams_per_caller,
+        )
+
 
 OWN_HOSTNAME: Final = "@hostname"
 """Placeholder for the name of the machine or container of the process."""

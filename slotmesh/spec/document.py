@@ -27,7 +27,12 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError, cr
 from pydantic_core import ErrorDetails
 
 from slotmesh.names import did_you_mean
-from slotmesh.spec.descriptor_sets import BadDescriptors, read_services
+from slotmesh.spec.descriptor_sets import (
+    BadDescriptors,
+    read_services,
+    services_of_descriptor_file,
+    services_of_proto_files,
+)
 from slotmesh.spec.model import (
     DOCUMENT_SETTINGS,
     NO_SERVICES,
@@ -40,7 +45,6 @@ from slotmesh.spec.model import (
     SpecViolation,
     TrafficPolicy,
 )
-from slotmesh.spec.proto_files import services_of_descriptor_file, services_of_proto_files
 from slotmesh.spec.routes import DEFAULT_METHODS, Route
 from slotmesh.spec.rules import mesh_violations, number, show
 from slotmesh.spec.safe_yaml import BoundedLoader, read_with, surprises

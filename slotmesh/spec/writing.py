@@ -28,14 +28,6 @@ def shown_setting(setting: Setting, value: Any) -> str:
     if value is None or value == "":
         return UNSET
     match setting.kind:
-        case SettingKind.DURATION:
-            return format_duration(timedelta(seconds=value))
-        case SettingKind.SIZE:
-            return format_size(value)
-        case SettingKind.CHOICE:
-            return str(value.name.lower())
-        case SettingKind.HANDLER | SettingKind.TEXT:
-            return str(value)
         case SettingKind.SECTION:
             pairs = ((name, each, getattr(value, each.attribute)) for name, each in setting.settings.items())
             differing = [
@@ -44,6 +36,8 @@ def shown_setting(setting: Setting, value: Any) -> str:
             return "{" + ", ".join(differing) + "}"
         case SettingKind.INTEGER | SettingKind.NUMBER | SettingKind.FLAG | SettingKind.JSON:
             return json.dumps(value, default=dict, sort_keys=True)
+        case _:
+            return str(_written(setting, value))
 
 
 def shown_shares(shares: Mapping[str, float]) -> str:
@@ -120,7 +114,5 @@ def _written(setting: Setting, value: Any) -> Any:
             return plain_json(value)
         case SettingKind.SECTION:
             return _settings(value, setting.settings)
-        case SettingKind.HANDLER | SettingKind.TEXT | SettingKind.FLAG:
-            return value
-        case SettingKind.INTEGER | SettingKind.NUMBER:
+        case _:
             return value

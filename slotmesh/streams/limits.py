@@ -97,7 +97,7 @@ MAX_METHODS: Final = 1_024
 
 
 # -- the edge of a server: connections, silent streams, streams of one caller ------------------------------------------
-# Apart from the settings that choose them (`slotmesh.config.edge`), as clients need them without any setting.
+# Apart from the settings that choose them (`slotmesh.config.members`), as clients need them without any setting.
 
 IDLE_HEARTBEAT_S: Final = 60.0
 """Sessions without calls send a heartbeat this often. More often where streams may be silent for less than

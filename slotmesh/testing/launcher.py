@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
-from controller_service.shell.launchers.protocol import Exit, Instance, LaunchOrder, OnExit, Stranger
+from controller_service.shell.launchers.protocol import Exit, Instance, Launcher, LaunchOrder, OnExit
 from replica_service.app import ReplicaApp
 from replica_service.config import ReplicaSettings
 from slotmesh.runtime.exits import CannotStart
@@ -47,8 +47,10 @@ class HandlerNames:
         return self._handlers[name]
 
 
-class InProcessLauncher:
-    """Implements `Launcher` with tasks."""
+class InProcessLauncher(Launcher):
+    """Starts replicas as tasks."""
+
+    launches = True
 
     def __init__(self, controller: str, on_exit: OnExit, handlers: HandlerNames, mint_id: Callable[[str], str]) -> None:
         """`mint_id` returns a new replica id for a backend."""
@@ -59,14 +61,6 @@ class InProcessLauncher:
         self._running: dict[str, _Replica] = {}
         self.first_failure: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
         """The first exception of a handler's constructor."""
-
-    @property
-    def launches(self) -> bool:
-        return True
-
-    @property
-    def imports_snapshots(self) -> bool:
-        return False
 
     def app(self, replica_id: str) -> ReplicaApp:
         """A running replica. Raises KeyError, naming the running ones."""
@@ -111,12 +105,6 @@ class InProcessLauncher:
     def kill(self, replica_id: str) -> None:
         if replica := self._running.get(replica_id):
             replica.cancel()
-
-    def strangers(self) -> Sequence[Stranger]:
-        return ()
-
-    def disown(self) -> None:
-        """Does nothing: there are none."""
 
     async def leave(self) -> None:
         """Does nothing: no process outlives the test."""

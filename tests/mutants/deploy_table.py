@@ -138,13 +138,6 @@ DEPLOY: Final = (
         _REPEATED,
     ),
     mutant(
-        "a paused rollout is paused again by a repeated request",
-        _CONTROLLER,
-        "            require_new(desired.answers, now_s)\n            backend",
-        "            backend",
-        _REPEATED,
-    ),
-    mutant(
         "a state that was adopted is not known to the next controller",
         _CONTROLLER,
         "        answers=desired.answers,\n",

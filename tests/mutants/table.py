@@ -521,8 +521,8 @@ _CONTROLLER: Final = (
     mutant(
         "pruning deletes nothing",
         CONTROLLER,
-        "sorted(desired.backends.keys() - backends.keys())",
-        "()",
+        "sorted(there.keys() - wanted.keys()) if prune else []",
+        "[]",
         "tests/e2e/test_cli_commands.py tests/contract/controller/test_operators.py",
     ),
 )

@@ -64,8 +64,10 @@ class Silence(RuleBasedStateMachine):
     @rule(is_found=st.booleans())
     def launch(self, is_found: bool) -> None:
         replica_id = f"r-{len(self.models)}"
-        change = launches.found_running if is_found else launches.launched
-        self.see(change(self.observed, replica_id, "v1", template="t", pid=1, now=self.now))
+        started = launches.launched(
+            self.observed, replica_id, "v1", template="t", pid=1, now=self.now, was_found=is_found
+        )
+        self.see(started)
         self.models[replica_id] = Model(self.now, is_launched=True)
 
     @precondition(lambda self: len(self.models) < 4)

@@ -14,15 +14,14 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from controller_service.core.desired.state import ChangeSet, Desired
-from controller_service.core.lineage import EarlierTable
 from controller_service.core.observed import routers, transitions
 from controller_service.core.observed.adoption import adopt, has_rivals
 from controller_service.core.observed.state import Observed, ObservedRouter, ReplicaState
 from controller_service.core.observed.transitions import Hello, NamesakeLives, ObservedReport, Transition
 from controller_service.core.partitions import NO_OWNER, Incarnation, ownership_of
-from controller_service.core.reconciling.endpoints import TABLE_WITHIN_S, reconcile_endpoint
+from controller_service.core.reconciling.endpoints import TABLE_WITHIN_S, EndpointOutcomes
 from controller_service.core.reconciling.routes import RouteBuilder, all_members, build_routes
-from controller_service.core.roster import IncarnationRoster, ListedIncarnation
+from controller_service.core.roster import EarlierTable, IncarnationRoster, ListedIncarnation
 from slotmesh.calls.partitions import PARTITIONS
 from slotmesh.spec.model import Backend, Endpoint, TrafficPolicy
 from tests.support.examples import examples
@@ -201,7 +200,7 @@ class World(RuleBasedStateMachine):
             self.see(routers.adopted(self.observed, {router_id: brought}))
         floor = max([0, *(it.must_fence_through for it in self.observed.incarnations())])
         self.desired = self.desired.apply(ChangeSet(epoch_floor=floor))
-        outcome = reconcile_endpoint(E, self.desired, self.observed, self.now, launches=False, started_at=0.0)
+        outcome = EndpointOutcomes(self.desired, self.observed, self.now, launches=False, started_at=0.0).of(E)
         if outcome.ownership is not None:
             self.desired = self.desired.apply(ChangeSet(put_ownership={"e": outcome.ownership}))
             owned, balancing = {"e": outcome.ownership}, {"e"} if outcome.balancing else set()

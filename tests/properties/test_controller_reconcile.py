@@ -23,7 +23,7 @@ from controller_service.core.reconciling.backends import (
     StartReplicas,
     reconcile_backend,
 )
-from controller_service.core.reconciling.endpoints import find_concerns, reconcile_endpoint
+from controller_service.core.reconciling.endpoints import EndpointOutcomes, find_concerns
 from controller_service.core.reconciling.rollouts import RolloutStep
 from controller_service.core.reconciling.routes import RosterListing, RouteBuilder, all_members, build_routes
 from controller_service.core.roster import NO_ROSTER
@@ -119,7 +119,9 @@ class World(RuleBasedStateMachine):
     @invariant()
     def nobody_who_is_gone_is_routed_to(self) -> None:
         listed = {
-            it.replica_id for backend in build_routes(self.desired, self.observed).backends for it in backend.replicas
+            it.owner.replica_id
+            for backend in build_routes(self.desired, self.observed).backends
+            for it in backend.replicas
         }
         assert all(not it.gone for it in self.observed.replicas() if it.replica_id in listed)
 
@@ -195,7 +197,7 @@ class World(RuleBasedStateMachine):
                             self.observed = self.observed.without_replica(replica_id)
             assigned: dict[str, PartitionOwnership] = {}
             for name, endpoint in self.desired.endpoints.items():
-                owned = reconcile_endpoint(endpoint, self.desired, self.observed, self.now, launches=True).ownership
+                owned = EndpointOutcomes(self.desired, self.observed, self.now, launches=True).of(endpoint).ownership
                 if owned is not None:
                     assigned[name] = owned
             if assigned:

@@ -18,9 +18,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from controller_service.core.desired.handler_code import template_of
 from controller_service.core.desired.state import ChangeSet, Desired, restored
 from controller_service.core.observed import launches, transitions
-from controller_service.core.observed.restarts import QUICK_DEATH_S
 from controller_service.core.observed.state import TEMPLATES_KEPT, Observed, ReplicaState, Restarts
-from controller_service.core.observed.transitions import Hello, ObservedReport, Transition
+from controller_service.core.observed.transitions import QUICK_DEATH_S, Hello, ObservedReport, Transition
 from controller_service.core.reconciling.backends import DrainReplica, ForgetReplica, StartReplicas, reconcile_backend
 from controller_service.core.reconciling.rollouts import RolloutPhase, show_progress
 from slotmesh.spec.model import Backend
@@ -125,7 +124,9 @@ class Rollouts(RuleBasedStateMachine):
             if process.is_asked:
                 continue  # it was told to drain, and says so
             self.see(
-                launches.found_running(self.observed, replica_id, "v1", template=process.template, pid=1, now=self.now)
+                launches.launched(
+                    self.observed, replica_id, "v1", template=process.template, pid=1, now=self.now, was_found=True
+                )
             )
             self.report(replica_id, ReplicaState.READY if process.is_ready else ReplicaState.STARTING)
         for replica_id in [it for it, process in self.processes.items() if process.is_asked]:

@@ -14,7 +14,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from controller_service.core.desired.revisions import configuration_at, subject_of
+from controller_service.core.desired.revisions import configuration_before, subject_of
 from controller_service.core.desired.state import ChangeSet, Desired
 from controller_service.store.protocol import Conflict
 from controller_service.store.sqlite.state_file import StateFile, read_file
@@ -131,8 +131,8 @@ class StoreMachine(RuleBasedStateMachine):
     def each_revision_can_be_told(self) -> None:
         desired = self.file.desired
         for revision, expected in self.model.configurations.items():
-            now = (desired.backends, desired.endpoints, desired.routes)
-            assert by_name(configuration_at(*now, desired.history, revision)) == expected
+            later = [it for it in desired.history if it.revision > revision]
+            assert by_name(configuration_before(desired.resources, later)) == expected
 
     def teardown(self) -> None:
         if hasattr(self, "file"):

@@ -13,7 +13,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from controller_service.convert.earlier_tables import earlier_table_from_wire
+from controller_service.convert.routers import earlier_table_from_wire
 from controller_service.core.desired.state import ChangeSet, Desired
 from controller_service.core.observed import routers, transitions
 from controller_service.core.observed.state import Observed, ObservedRouter, ReplicaState

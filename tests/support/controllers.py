@@ -17,7 +17,7 @@ from grpc_status import rpc_status
 
 from controller_service.app import Controller, MakeLauncher, open_controller
 from controller_service.config import MEMORY, ControllerSettings
-from controller_service.shell.launchers.protocol import ExternalLauncher, Instance, mint_replica_id
+from controller_service.shell.launchers.protocol import Instance, Launcher, mint_replica_id
 from slotmesh.convert.specification import mesh_to_wire
 from slotmesh.runtime.channels import open_channel
 from slotmesh.spec.document import parse_mesh
@@ -79,7 +79,7 @@ async def running_controller(
         fakes.append(FakeLauncher(on_exit, mint_id=mint_replica_id, found=found))
         return fakes[0]
 
-    make_launcher: MakeLauncher = make_fake if launches else lambda *_: ExternalLauncher()
+    make_launcher: MakeLauncher = make_fake if launches else lambda *_: Launcher()
     store = MEMORY if state is None else str(state)
     settings = ControllerSettings(port=port, launcher="process" if launches else "external", state=store)
     # Tests of silence do not wait for the shortest lease that operators can set.

@@ -10,7 +10,7 @@ from typing import Any
 
 from controller_service.app import Controller, open_controller
 from controller_service.config import ControllerSettings
-from controller_service.shell.launchers.protocol import ExternalLauncher
+from controller_service.shell.launchers.protocol import Launcher
 from replica_service.app import ReplicaApp
 from router_service.app import serve
 from router_service.config import RouterSettings
@@ -69,7 +69,7 @@ async def tls_mesh(
     directory = authority.whole_mesh()
     settings = ControllerSettings(port=0, metrics_port=-1, launcher="external", tls_dir=directory)
     async with AsyncExitStack() as stack:
-        controller = await stack.enter_async_context(open_controller(settings, lambda *_: ExternalLauncher()))
+        controller = await stack.enter_async_context(open_controller(settings, lambda *_: Launcher()))
         await controller.configurator.apply_mesh(parse_mesh(SPEC), prune=False)
         running = await stack.enter_async_context(
             running_replica(handler, backend=ENDPOINT, controller=controller.address, tls_dir=directory, **replica)

@@ -13,13 +13,14 @@ import pytest
 
 from slotmesh.config.declaring import (
     Field,
+    FieldBounds,
     InvalidSettings,
     SettingProblem,
     SettingsModel,
     field_validator,
     model_validator,
+    read_value,
 )
-from slotmesh.config.values import FieldBounds, read_value
 
 
 class Colour(StrEnum):

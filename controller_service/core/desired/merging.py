@@ -11,18 +11,19 @@ Owner: `shell.changes.configurator`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
-from controller_service.core.desired.revisions import NO_TRAFFIC, ROUTE_FIELDS, Resource, subject_of
+from controller_service.core.desired.revisions import ROUTE_FIELDS, Resource, fields_of, subject_of
 from controller_service.core.desired.shifts import intended_endpoints
 from controller_service.core.desired.state import Desired
-from slotmesh.spec.model import NO_SERVICES, SETTINGS, Backend, Endpoint, Mesh, TrafficPolicy
+from slotmesh.spec.model import SETTINGS, Backend, Endpoint, Mesh, TrafficPolicy
 from slotmesh.spec.routes import Route
-from slotmesh.spec.tenants import NO_LIMITS
 from slotmesh.spec.writing import UNSET, shown_limits, shown_services, shown_setting, shown_shares
+
+ResourceT = TypeVar("ResourceT", bound=Resource)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,23 +79,31 @@ def merge_mesh(desired: Desired, mesh: Mesh, *, force: bool) -> MergedMesh:
 
     applied = desired.applied
     intended = intended_endpoints(desired.endpoints, desired.shifts)
-    backends = [
-        _merged_backend(applied.get(subject_of(it)), desired.backends.get(it.name), it, choose) for it in mesh.backends
-    ]
-    endpoints = [
-        _merged_endpoint(applied.get(subject_of(it)), intended.get(it.name), it, choose) for it in mesh.endpoints
-    ]
-    routes = [_merged_route(applied.get(subject_of(it)), desired.routes.get(it.path), it, choose) for it in mesh.routes]
+
+    def merged(wanted: Iterable[ResourceT], there: Mapping[str, ResourceT]) -> tuple[ResourceT, ...]:
+        return tuple(_merged(applied.get(subject_of(it)), there.get(it.name), it, choose) for it in wanted)
+
     resources: list[Resource] = [*mesh.backends, *mesh.endpoints, *mesh.routes]
     return MergedMesh(
-        mesh=Mesh(backends=tuple(backends), endpoints=tuple(endpoints), routes=tuple(routes)),
+        mesh=Mesh(
+            backends=merged(mesh.backends, desired.backends),
+            endpoints=merged(mesh.endpoints, intended),
+            routes=merged(mesh.routes, desired.routes),
+        ),
         conflicts=tuple(conflicts),
         applied=tuple(it for it in resources if applied.get(subject_of(it)) != it),
     )
 
 
-def field_changes(before: Mapping[str, Resource], after: Mapping[str, Resource]) -> Iterator[FieldChange]:
-    """The fields that differ between resources of one kind; of those that come or go, the ones that are set."""
+def field_changes(before: Desired, after: Desired) -> Iterator[FieldChange]:
+    """The fields that differ; of resources that come or go, the ones that are set."""
+    yield from _field_changes(before.backends, after.backends)
+    yield from _field_changes(before.endpoints, after.endpoints)
+    yield from _field_changes(before.routes, after.routes)
+
+
+def _field_changes(before: Mapping[str, Resource], after: Mapping[str, Resource]) -> Iterator[FieldChange]:
+    """Of resources of one kind."""
     for name in sorted({**before, **after}):
         old, new = before.get(name), after.get(name)
         if old == new or (known := new or old) is None:
@@ -109,60 +118,38 @@ Choose = Callable[[str, str, tuple[Any, ...], Callable[[Any], str]], Any]
 """The value of a field: of subject and field, what it was when applied last, is, and should be, and how it is shown."""
 
 
-def _merged_backend(base: Resource | None, live: Backend | None, wanted: Backend, choose: Choose) -> Backend:
-    if live is None or not isinstance(base, Backend):
+def _merged(base: Resource | None, live: Resource | None, wanted: ResourceT, choose: Choose) -> ResourceT:
+    if live is None or base is None:
         return wanted
-    merged: dict[str, Any] = {}
-    for name, setting in SETTINGS.items():
-        values = tuple(getattr(it, setting.attribute) for it in (base, live, wanted))
-        merged[setting.attribute] = choose(subject_of(wanted), name, values, partial(shown_setting, setting))
-    return replace(wanted, **merged)
-
-
-def _merged_endpoint(base: Resource | None, live: Endpoint | None, wanted: Endpoint, choose: Choose) -> Endpoint:
-    if live is None or not isinstance(base, Endpoint):
-        return wanted
+    before, there, fields = fields_of(base), fields_of(live), fields_of(wanted)
     subject = subject_of(wanted)
-    services = tuple(it.grpc_services or NO_SERVICES for it in (base, live, wanted))
-    wanted = replace(wanted, grpc_services=choose(subject, "grpc_services", services, shown_services))
-    limits = tuple(it.tenants or NO_LIMITS for it in (base, live, wanted))
-    wanted = replace(wanted, tenants=choose(subject, "tenants", limits, shown_limits))
-    if base.traffic is None or wanted.traffic is None:
-        return wanted
-    policies = [it.traffic or NO_TRAFFIC for it in (base, live, wanted)]
-    weights = choose(subject, "traffic", tuple(it.weights for it in policies), shown_shares)
-    shadows = choose(subject, "shadows", tuple(it.shadows for it in policies), shown_shares)
-    return replace(wanted, traffic=TrafficPolicy(weights=weights, shadows=shadows) if weights or shadows else None)
+    if isinstance(wanted, Endpoint) and isinstance(base, Endpoint) and (base.traffic is None or wanted.traffic is None):
+        del fields["traffic"], fields["shadows"]  # an endpoint without a policy in the file keeps its own
+    for name in fields:
+        values = before[name], there[name], fields[name]
+        fields[name] = choose(subject, name, values, partial(_shown, wanted, name))
+    if isinstance(wanted, Backend):
+        return replace(wanted, **{SETTINGS[name].attribute: value for name, value in fields.items()})
+    if isinstance(wanted, Endpoint) and "traffic" in fields:
+        weights, shadows = fields.pop("traffic"), fields.pop("shadows")
+        fields["traffic"] = TrafficPolicy(weights=weights, shadows=shadows) if weights or shadows else None
+    return replace(wanted, **fields)
 
 
-def _merged_route(base: Resource | None, live: Route | None, wanted: Route, choose: Choose) -> Route:
-    if live is None or not isinstance(base, Route):
-        return wanted
-    merged = {
-        name: choose(subject_of(wanted), name, tuple(getattr(it, name) for it in (base, live, wanted)), _shown)
-        for name in ROUTE_FIELDS
-    }
-    return replace(wanted, **merged)
-
-
-def _shown(value: str | tuple[str, ...]) -> str:
-    """A field of a route."""
-    return value if isinstance(value, str) else f"[{', '.join(value)}]"
+def _shown(resource: Resource, name: str, value: Any) -> str:
+    """The value of a field, as people write it."""
+    if isinstance(resource, Backend):
+        return shown_setting(SETTINGS[name], value)
+    if isinstance(resource, Route):
+        return value if isinstance(value, str) else f"[{', '.join(value)}]"
+    if name == "grpc_services":
+        return shown_services(value)
+    return shown_limits(value) if name == "tenants" else shown_shares(value)
 
 
 def _texts(resource: Resource | None, known: Resource) -> dict[str, str]:
     """The fields of a resource as people write them; those of one that is not there, of the kind of `known`."""
-    if isinstance(known, Backend):
-        backend = resource if isinstance(resource, Backend) else Backend(name=known.name)
-        return {name: shown_setting(it, getattr(backend, it.attribute)) for name, it in SETTINGS.items()}
-    if isinstance(known, Route):
-        route = resource if isinstance(resource, Route) else None
-        return {name: UNSET if route is None else _shown(getattr(route, name)) for name in ROUTE_FIELDS}
-    endpoint = resource if isinstance(resource, Endpoint) else Endpoint(name=known.name)
-    policy = endpoint.traffic or NO_TRAFFIC
-    return {
-        "traffic": shown_shares(policy.weights),
-        "shadows": shown_shares(policy.shadows),
-        "grpc_services": shown_services(endpoint.grpc_services or NO_SERVICES),
-        "tenants": shown_limits(endpoint.tenants or NO_LIMITS),
-    }
+    if resource is None and isinstance(known, Route):
+        return dict.fromkeys(ROUTE_FIELDS, UNSET)
+    resource = resource or (Backend(name=known.name) if isinstance(known, Backend) else Endpoint(name=known.name))
+    return {name: _shown(resource, name, value) for name, value in fields_of(resource).items()}

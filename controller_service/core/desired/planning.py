@@ -23,14 +23,14 @@ from controller_service.core.desired.merging import FieldChange, FieldConflict, 
 from controller_service.core.desired.revisions import (
     UNKNOWN_ORIGIN,
     ChangeOrigin,
-    Resource,
+    by_subject,
+    mesh_of,
     subject_of,
 )
 from controller_service.core.desired.shifts import intended_endpoints
 from controller_service.core.desired.state import ChangeSet, Desired, RolloutRecord, restored
 from slotmesh.names import did_you_mean
 from slotmesh.spec.model import NO_SERVICES, Backend, Endpoint, InvalidSpec, Mesh, SpecViolation, TrafficPolicy
-from slotmesh.spec.routes import route_subject
 from slotmesh.spec.rules import clash_violations, mesh_violations, show
 from slotmesh.spec.tenants import NO_LIMITS
 
@@ -108,60 +108,44 @@ def plan_mesh(
     `clear_traffic` names endpoints of `mesh` without a policy that should have none. `found` are violations that were
     found before, and that the mesh does not show any more.
     """
-    with_policy = (_with_policy(desired, each, clear_traffic) for each in mesh.endpoints)
-    with_services = (_with_services(desired, each) for each in with_policy)
-    mesh = replace(mesh, endpoints=tuple(_with_limits(desired, each) for each in with_services))
-    backends = {backend.name: backend for backend in mesh.backends}
-    endpoints = {endpoint.name: endpoint for endpoint in mesh.endpoints}
+    intended = intended_endpoints(desired.endpoints, desired.shifts)
+    mesh = replace(
+        mesh, endpoints=tuple(_completed(it, intended.get(it.name), it.name in clear_traffic) for it in mesh.endpoints)
+    )
+    backends = {it.name: it for it in mesh.backends}
     known = backends.keys() if prune else {**desired.backends, **backends}.keys()
-    routes = {route.path: route for route in mesh.routes}
     violations = [*found, *mesh_violations(mesh), *_unknown_backends(mesh.endpoints, known)]
     if not prune:
-        violations += clash_violations({**desired.routes, **routes}.values())
+        violations += clash_violations({**desired.routes, **{it.path: it for it in mesh.routes}}.values())
     if launches:
         text = "required, as MODULE:NAME: this controller launches the replicas"
-        without = (name for name, backend in backends.items() if not backend.handler)
+        without = (it.name for it in mesh.backends if not it.handler)
         violations += [SpecViolation(f"backends.{show(name)}.handler", text) for name in without]
     if violations:
         raise InvalidSpec(violations)
 
-    intended = intended_endpoints(desired.endpoints, desired.shifts)
-    there: list[Resource] = [*desired.backends.values(), *intended.values(), *desired.routes.values()]
-    wanted: list[Resource] = [*backends.values(), *endpoints.values(), *routes.values()]
-    created, updated, unchanged = _sorted_out(_by_subject(there), _by_subject(wanted))
-    gone_backends = tuple(sorted(desired.backends.keys() - backends.keys())) if prune else ()
-    gone_endpoints = tuple(sorted(desired.endpoints.keys() - endpoints.keys())) if prune else ()
-    gone_routes = tuple(sorted(desired.routes.keys() - routes.keys())) if prune else ()
-    same = set(unchanged)
+    there = by_subject(desired.backends.values(), intended.values(), desired.routes.values())
+    wanted = by_subject(mesh.backends, mesh.endpoints, mesh.routes)
+    missing = sorted(there.keys() - wanted.keys()) if prune else []
+    deleted = sorted(missing, key=lambda it: it.partition("/")[0], reverse=True)  # routes, endpoints, backends
+    put, gone = (
+        mesh_of([it for at, it in wanted.items() if there.get(at) != it]),
+        mesh_of([there[it] for it in deleted]),
+    )
     return Plan(
         change=ChangeSet(
-            put_backends=tuple(it for it in backends.values() if subject_of(it) not in same),
-            put_endpoints=tuple(it for it in endpoints.values() if subject_of(it) not in same),
-            delete_backends=gone_backends,
-            delete_endpoints=gone_endpoints,
-            put_routes=tuple(it for it in routes.values() if subject_of(it) not in same),
-            delete_routes=gone_routes,
+            put_backends=put.backends,
+            put_endpoints=put.endpoints,
+            put_routes=put.routes,
+            delete_backends=tuple(it.name for it in gone.backends),
+            delete_endpoints=tuple(it.name for it in gone.endpoints),
+            delete_routes=tuple(it.path for it in gone.routes),
         ),
-        created=created,
-        updated=updated,
-        unchanged=unchanged,
-        deleted=(
-            *map(route_subject, gone_routes),
-            *(f"endpoint/{name}" for name in gone_endpoints),
-            *(f"backend/{name}" for name in gone_backends),
-        ),
+        created=tuple(it for it in wanted if it not in there),
+        updated=tuple(it for it in wanted if it in there and there[it] != wanted[it]),
+        unchanged=tuple(it for it in wanted if there.get(it) == wanted[it]),
+        deleted=tuple(deleted),
     )
-
-
-def _by_subject(resources: Iterable[Resource]) -> dict[str, Resource]:
-    return {subject_of(it): it for it in resources}
-
-
-def _sorted_out(there: Mapping[str, Resource], wanted: Mapping[str, Resource]) -> tuple[tuple[str, ...], ...]:
-    """Subjects of what is wanted: those to create, to update, and to leave as they are."""
-    created = tuple(it for it in wanted if it not in there)
-    unchanged = tuple(it for it in wanted if there.get(it) == wanted[it])
-    return created, tuple(it for it in wanted if it in there and there[it] != wanted[it]), unchanged
 
 
 def plan_file(
@@ -187,12 +171,7 @@ def plan_file(
     change = replace(plan.change, put_applied=tuple(it for it in merged.applied if subject_of(it) not in contested))
     as_written, _ = with_code(desired, mesh, code)
     change = replace(change, put_rollouts=confirmed_rollouts(desired, as_written.backends))
-    after = desired.apply(change)
-    fields = (
-        *field_changes(desired.backends, after.backends),
-        *field_changes(desired.endpoints, after.endpoints),
-        *field_changes(desired.routes, after.routes),
-    )
+    fields = tuple(field_changes(desired, desired.apply(change)))
     return replace(plan, change=change, fields=fields, conflicts=merged.conflicts)
 
 
@@ -243,28 +222,22 @@ def users_of(desired: Desired, backend: str) -> list[str]:
     )
 
 
-def _with_policy(desired: Desired, endpoint: Endpoint, clear_traffic: Collection[str]) -> Endpoint:
-    """The desired endpoint: with its present policy, where the request has none."""
-    there = intended_endpoints(desired.endpoints, desired.shifts).get(endpoint.name)
-    if endpoint.traffic is not None or there is None or endpoint.name in clear_traffic:
-        return endpoint
-    return replace(endpoint, traffic=there.traffic)
+def _completed(endpoint: Endpoint, there: Endpoint | None, is_cleared: bool) -> Endpoint:
+    """The desired endpoint: what the request does not have is as it is, and what is empty there is taken away.
 
-
-def _with_services(desired: Desired, endpoint: Endpoint) -> Endpoint:
-    """The desired endpoint with its services: those of the request, the present ones if it has none, None to clear."""
-    services, there = endpoint.grpc_services, desired.endpoints.get(endpoint.name)
-    if services is None:
-        return endpoint if there is None else replace(endpoint, grpc_services=there.grpc_services)
-    return replace(endpoint, grpc_services=None) if services == NO_SERVICES else endpoint
-
-
-def _with_limits(desired: Desired, endpoint: Endpoint) -> Endpoint:
-    """The desired endpoint: with its present limits by tenant if the request has none, and with None for no limits."""
-    limits, there = endpoint.tenants, desired.endpoints.get(endpoint.name)
-    if limits is None:
-        return endpoint if there is None else replace(endpoint, tenants=there.tenants)
-    return replace(endpoint, tenants=None) if limits == NO_LIMITS else endpoint
+    `is_cleared`: so is its policy, if the request has none.
+    """
+    traffic, services, tenants = endpoint.traffic, endpoint.grpc_services, endpoint.tenants
+    if there is not None:
+        traffic = there.traffic if traffic is None and not is_cleared else traffic
+        services = there.grpc_services if services is None else services
+        tenants = there.tenants if tenants is None else tenants
+    return replace(
+        endpoint,
+        traffic=traffic,
+        grpc_services=None if services == NO_SERVICES else services,
+        tenants=None if tenants == NO_LIMITS else tenants,
+    )
 
 
 def _unknown_backends(endpoints: Collection[Endpoint], known: Collection[str]) -> Iterator[SpecViolation]:

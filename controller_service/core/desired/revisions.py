@@ -9,12 +9,13 @@ Owner: the store, by `Desired`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
-from slotmesh.spec.model import SETTINGS, Backend, Endpoint, JsonValue, Mesh, TrafficPolicy
+from slotmesh.spec.model import NO_SERVICES, SETTINGS, Backend, Endpoint, JsonValue, Mesh, TrafficPolicy
 from slotmesh.spec.routes import Route, route_subject
+from slotmesh.spec.tenants import NO_LIMITS
 
 Resource: TypeAlias = "Backend | Endpoint | Route"
 
@@ -146,60 +147,52 @@ def changes_between(before: Mapping[str, Resource], after: Mapping[str, Resource
     return tuple(ResourceChange(before=one, after=other) for one, other in pairs if one != other)
 
 
+def fields_of(resource: Resource) -> dict[str, Any]:
+    """What of a resource may differ, by the names of fields in documents."""
+    if isinstance(resource, Backend):
+        return {name: getattr(resource, it.attribute) for name, it in SETTINGS.items()}
+    if isinstance(resource, Route):
+        return {name: getattr(resource, name) for name in ROUTE_FIELDS}
+    policy = resource.traffic or NO_TRAFFIC
+    return {
+        "traffic": policy.weights,
+        "shadows": policy.shadows,
+        "grpc_services": resource.grpc_services or NO_SERVICES,
+        "tenants": resource.tenants or NO_LIMITS,
+    }
+
+
 def changed_fields(change: ResourceChange) -> list[str]:
-    """Of a resource that was updated: the settings that differ, by their names in documents."""
-    before, after = change.before, change.after
-    if isinstance(before, Backend) and isinstance(after, Backend):
-        differing = (it for it in SETTINGS.values() if getattr(before, it.attribute) != getattr(after, it.attribute))
-        return [it.name for it in differing]
-    if isinstance(before, Endpoint) and isinstance(after, Endpoint):
-        old, new = (it.traffic or NO_TRAFFIC for it in (before, after))
-        parts = (
-            ("traffic", old.weights != new.weights),
-            ("shadows", old.shadows != new.shadows),
-            ("grpc_services", before.grpc_services != after.grpc_services),
-            ("tenants", before.tenants != after.tenants),
-        )
-        return [name for name, differs in parts if differs]
-    if isinstance(before, Route) and isinstance(after, Route):
-        return [name for name in ROUTE_FIELDS if getattr(before, name) != getattr(after, name)]
-    return []
+    """Of a resource that was updated: the fields that differ."""
+    if change.before is None or change.after is None:
+        return []
+    before, after = fields_of(change.before), fields_of(change.after)
+    return [name for name in before if before[name] != after[name]]
 
 
-def configuration_at(
-    backends: Mapping[str, Backend],
-    endpoints: Mapping[str, Endpoint],
-    routes: Mapping[str, Route],
-    history: Sequence[RevisionRecord],
-    revision: int,
-) -> Mesh:
-    """The configuration as of a revision, computed from the present one. Not older than the base of the history."""
-    old_backends, old_endpoints, old_routes = dict(backends), dict(endpoints), dict(routes)
-    for record in reversed(history):
-        if record.revision <= revision:
-            break
-        for change in record.changes:
-            resource = change.after or change.before
-            if isinstance(resource, Backend):
-                _undo(old_backends, resource.name, change.before)
-            elif isinstance(resource, Route):
-                _undo(old_routes, resource.path, change.before)
-            elif resource is not None:
-                _undo(old_endpoints, resource.name, change.before)
+def by_subject(*kinds: Iterable[Resource]) -> dict[str, Resource]:
+    """Resources by subject."""
+    return {subject_of(it): it for resources in kinds for it in resources}
+
+
+def mesh_of(resources: Collection[Resource]) -> Mesh:
+    """Resources by kind, each kind in the order given."""
     return Mesh(
-        backends=tuple(old_backends.values()),
-        endpoints=tuple(old_endpoints.values()),
-        routes=tuple(old_routes.values()),
+        backends=tuple(it for it in resources if isinstance(it, Backend)),
+        endpoints=tuple(it for it in resources if isinstance(it, Endpoint)),
+        routes=tuple(it for it in resources if isinstance(it, Route)),
     )
 
 
-def _undo(
-    resources: dict[str, Backend] | dict[str, Endpoint] | dict[str, Route], name: str, before: Resource | None
-) -> None:
-    if before is None:
-        resources.pop(name, None)
-    else:
-        resources[name] = before  # type: ignore[assignment]  # a change has two resources of one kind
+def configuration_before(resources: Mapping[str, Resource], records: Sequence[RevisionRecord]) -> Mesh:
+    """The present configuration, by subject, without what these revisions have changed. Oldest first."""
+    known = dict(resources)
+    for record in reversed(records):
+        for change in record.changes:
+            known.pop(change.subject, None)
+            if change.before is not None:
+                known[change.subject] = change.before
+    return mesh_of(known.values())
 
 
 def _size(resource: Resource | None) -> int:

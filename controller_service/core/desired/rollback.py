@@ -14,16 +14,13 @@ from controller_service.core.desired.merging import field_changes
 from controller_service.core.desired.planning import Plan, confirmed_rollouts, plan_mesh
 from controller_service.core.desired.revisions import (
     History,
-    Resource,
-    configuration_at,
+    configuration_before,
     is_take_back,
     newest_change,
-    subject_of,
 )
 from controller_service.core.desired.shifts import is_waiting_change
 from controller_service.core.desired.state import Desired
 from slotmesh.spec.model import NO_SERVICES, Backend, Endpoint, InvalidSpec, Mesh, SpecViolation, TrafficPolicy
-from slotmesh.spec.routes import Route
 from slotmesh.spec.tenants import NO_LIMITS
 
 
@@ -56,7 +53,7 @@ def plan_rollback(desired: Desired, revision: int | None, *, launches: bool) -> 
 
 def _plan_as_of(desired: Desired, revision: int, *, launches: bool) -> Plan:
     """Brings the configuration as of a revision that is kept back."""
-    mesh = configuration_at(desired.backends, desired.endpoints, desired.routes, desired.history, revision)
+    mesh = configuration_before(desired.resources, [it for it in desired.history if it.revision > revision])
     plan = _plan_whole(desired, _with_traffic_that_followed(desired, mesh, revision), launches=launches)
     return replace(plan, note=f"rollback to revision {revision}", restores=revision)
 
@@ -90,21 +87,7 @@ def _weigh(endpoints: dict[str, Endpoint], name: str, weights: Mapping[str, floa
 
 def _plan_without(desired: Desired, change: History, *, launches: bool) -> Plan:
     """Brings back what a change has changed, and leaves everything else that others have changed since as it is."""
-    known: dict[str, Resource] = {
-        subject_of(it): it
-        for some in (desired.backends.values(), desired.endpoints.values(), desired.routes.values())
-        for it in some
-    }
-    for record in reversed(change):
-        for each in record.changes:
-            known.pop(each.subject, None)
-            if each.before is not None:
-                known[each.subject] = each.before
-    mesh = Mesh(
-        backends=tuple(it for it in known.values() if isinstance(it, Backend)),
-        endpoints=tuple(it for it in known.values() if isinstance(it, Endpoint)),
-        routes=tuple(it for it in known.values() if isinstance(it, Route)),
-    )
+    mesh = configuration_before(desired.resources, change)
     return replace(_plan_whole(desired, mesh, launches=launches), note=f"revision {change[0].revision} undone")
 
 
@@ -117,13 +100,7 @@ def _plan_whole(desired: Desired, mesh: Mesh, *, launches: bool) -> Plan:
     without_policy = [endpoint.name for endpoint in mesh.endpoints if endpoint.traffic is None]
     mesh = replace(mesh, endpoints=tuple(whole))
     plan = plan_mesh(desired, mesh, prune=True, launches=launches, clear_traffic=without_policy)
-    change = desired.apply(plan.change)
-    fields = (
-        *field_changes(desired.backends, change.backends),
-        *field_changes(desired.endpoints, change.endpoints),
-        *field_changes(desired.routes, change.routes),
-    )
-    return replace(plan, fields=fields)
+    return replace(plan, fields=tuple(field_changes(desired, desired.apply(plan.change))))
 
 
 def _is_under_way(desired: Desired, change: History) -> bool:

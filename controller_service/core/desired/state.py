@@ -24,14 +24,14 @@ from controller_service.core.desired.revisions import (
     History,
     Resource,
     RevisionRecord,
+    by_subject,
     changes_between,
     recorded,
     subject_of,
 )
 from controller_service.core.desired.shifts import ShiftRecord, overtaken
-from controller_service.core.lineage import LeaderTerm, with_term
 from controller_service.core.partitions import PartitionOwnership
-from controller_service.core.roster import NO_ROSTER, IncarnationRoster
+from controller_service.core.roster import NO_ROSTER, IncarnationRoster, LeaderTerm, with_term
 from slotmesh.spec.model import SETTINGS, Backend, Endpoint
 from slotmesh.spec.routes import Route, route_subject
 from slotmesh.spec.setting import Change
@@ -176,6 +176,11 @@ class Desired:
     """By subject, as `backend/digits-v1`: the resource in the file that was applied last, if it was in it."""
     answers: AnsweredRequests = field(default_factory=lambda: NO_ANSWERS)
     """Requests that have changed something, and may be repeated."""
+
+    @property
+    def resources(self) -> dict[str, Resource]:
+        """All that is configured, by subject."""
+        return by_subject(self.backends.values(), self.endpoints.values(), self.routes.values())
 
     @property
     def term_id(self) -> str:

@@ -10,9 +10,15 @@ from __future__ import annotations
 from dataclasses import replace
 
 from controller_service.core.events import EventKind
-from controller_service.core.observed.restarts import count_death, in_place, loop_notices, vacated
 from controller_service.core.observed.state import Observed, ObservedReplica, ReplicaState
-from controller_service.core.observed.transitions import Transition, replica_notice
+from controller_service.core.observed.transitions import (
+    Transition,
+    count_death,
+    in_place,
+    loop_notices,
+    replica_notice,
+    vacated,
+)
 
 
 def launched(
@@ -26,39 +32,10 @@ def launched(
     fixed: str = "",
     process: str = "",
     handler_version: str = "",
+    was_found: bool = False,
 ) -> Transition:
-    """This controller started a process."""
-    record = ObservedReplica(
-        replica_id=replica_id,
-        backend=backend,
-        state=ReplicaState.STARTING,
-        started_at=now,
-        pid=pid,
-        process=process,
-        launched=True,
-        template=template,
-        fixed=fixed,
-        handler_version=handler_version,
-    )
-    observed, record = in_place(observed, record)
-    notice = replica_notice(EventKind.REPLICA_LAUNCHED, record, f"process {pid}")
-    return Transition(observed.with_replica(record), (notice,))
-
-
-def found_running(
-    observed: Observed,
-    replica_id: str,
-    backend: str,
-    *,
-    template: str,
-    pid: int,
-    now: float,
-    fixed: str = "",
-    process: str = "",
-    handler_version: str = "",
-) -> Transition:
-    """A process runs that an earlier life of this controller started: its replica is this controller's from now on."""
-    known = observed.replica(replica_id)
+    """A process was started. `was_found`: by an earlier life of this controller; the replica is this one's from now."""
+    known = observed.replica(replica_id) if was_found else None
     if known is not None and (known.launched or known.gone):
         return Transition(observed)
     base = known or ObservedReplica(replica_id=replica_id, backend=backend, state=ReplicaState.STARTING, started_at=now)
@@ -71,10 +48,11 @@ def found_running(
         pid=pid,
         process=process or base.process,
     )
-    notice = replica_notice(
-        EventKind.REPLICA_FOUND, record, f"process {pid} runs on from before this controller's start"
-    )
-    return Transition(observed.with_replica(record), (notice,))
+    kind, words = EventKind.REPLICA_FOUND, f"process {pid} runs on from before this controller's start"
+    if not was_found:
+        kind, words = EventKind.REPLICA_LAUNCHED, f"process {pid}"
+        observed, record = in_place(observed, record)
+    return Transition(observed.with_replica(record), (replica_notice(kind, record, words),))
 
 
 def launch_failed(

@@ -9,11 +9,11 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from controller_service.core.events import EventKind, Notice
-from controller_service.core.lineage import EarlierTable
 from controller_service.core.loads import BackendLoad
 from controller_service.core.observed.state import Observed, ObservedRouter
 from controller_service.core.observed.transitions import Transition
 from controller_service.core.partitions import NO_HANDOVERS, Handovers, Incarnation, PartitionOwnership
+from controller_service.core.roster import EarlierTable
 
 
 def attached(observed: Observed, router: ObservedRouter, earlier: EarlierTable | None = None) -> Transition:

@@ -10,9 +10,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Final
+from typing import Any, Final
 
-from controller_service.core.lineage import EarlierTable
 from controller_service.core.loads import BackendLoad
 from controller_service.core.observed.replicas import (
     NO_REPLICAS,
@@ -23,6 +22,7 @@ from controller_service.core.observed.replicas import (
     UnreplacedExits,
 )
 from controller_service.core.partitions import Handovers, Incarnation
+from controller_service.core.roster import EarlierTable
 from slotmesh.autoscaling import ScaleFigures
 from slotmesh.spec.model import Backend
 
@@ -298,47 +298,48 @@ class Observed:
         )
 
     def with_router(self, router: ObservedRouter) -> Observed:
-        return replace(self, routers=MappingProxyType({**self.routers, router.router_id: router}))
+        return self._with("routers", {router.router_id: router})
 
     def without_router(self, router_id: str) -> Observed:
-        return replace(
-            self, routers=MappingProxyType({key: it for key, it in self.routers.items() if key != router_id})
-        )
+        return self._without("routers", [router_id])
 
     def with_unresolved(self, unresolved: Collection[ObservedReplica]) -> Observed:
-        if not unresolved:
-            return self
-        return replace(
-            self, unresolved=MappingProxyType({**self.unresolved, **{record.owner: record for record in unresolved}})
-        )
+        return self._with("unresolved", {record.owner: record for record in unresolved})
 
     def without_unresolved(self, owners: Collection[Incarnation]) -> Observed:
-        if not any(owner in self.unresolved for owner in owners):
-            return self
-        left = {owner: record for owner, record in self.unresolved.items() if owner not in owners}
-        return replace(self, unresolved=MappingProxyType(left))
+        return self._without("unresolved", owners)
 
     def with_earlier_table(self, router_id: str, table: EarlierTable) -> Observed:
-        return replace(
-            self,
-            earlier_tables=MappingProxyType({**self.earlier_tables, router_id: table}),
-            older_routers=self.older_routers | table.router_addresses,
-        )
+        observed = self._with("earlier_tables", {router_id: table})
+        return replace(observed, older_routers=self.older_routers | table.router_addresses)
 
     def without_earlier_tables(self, router_ids: Collection[str]) -> Observed:
-        left = {router_id: table for router_id, table in self.earlier_tables.items() if router_id not in router_ids}
-        return self if len(left) == len(self.earlier_tables) else replace(self, earlier_tables=MappingProxyType(left))
+        return self._without("earlier_tables", router_ids)
 
     def with_handovers(self, handovers: Mapping[str, Handovers]) -> Observed:
         """With those of these endpoints added or replaced."""
-        return replace(self, handovers=MappingProxyType({**self.handovers, **handovers})) if handovers else self
+        return self._with("handovers", handovers)
 
     def without_handovers(self, endpoints: Collection[str]) -> Observed:
-        left = {name: it for name, it in self.handovers.items() if name not in endpoints}
-        return self if len(left) == len(self.handovers) else replace(self, handovers=MappingProxyType(left))
+        return self._without("handovers", endpoints)
 
     def with_scales(self, scales: Mapping[str, BackendScale]) -> Observed:
         return replace(self, scales=MappingProxyType({**scales}))
+
+    def _with(self, name: str, put: Mapping[Any, Any]) -> Observed:
+        """With these items of a mapping added or replaced; itself if there are none."""
+        known: Mapping[Any, Any] = getattr(self, name)
+        return self._changed(name, {**known, **put}) if put else self
+
+    def _without(self, name: str, keys: Collection[Any]) -> Observed:
+        """Without these items of a mapping; itself if there are none."""
+        known: Mapping[Any, Any] = getattr(self, name)
+        left = {key: it for key, it in known.items() if key not in keys}
+        return self if len(left) == len(known) else self._changed(name, left)
+
+    def _changed(self, name: str, items: dict[Any, Any]) -> Observed:
+        changes: dict[str, Any] = {name: MappingProxyType(items)}
+        return replace(self, **changes)
 
     def restarts_of(self, backend: str, template: str) -> Restarts:
         return self.restarts.get(backend, NO_RESTARTS).get(template, Restarts())

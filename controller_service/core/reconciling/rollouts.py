@@ -20,8 +20,8 @@ from typing import Final
 from controller_service.core.desired.handler_code import template_of
 from controller_service.core.desired.state import RolloutRecord
 from controller_service.core.observed.replica_groups import ReplicaGroups, group_replicas
-from controller_service.core.observed.restarts import LOOPING_AFTER, QUICK_DEATH_S
 from controller_service.core.observed.state import ObservedReplica, ReplicaState
+from controller_service.core.observed.transitions import LOOPING_AFTER, QUICK_DEATH_S
 from slotmesh.spec.model import Backend
 from slotmesh.units import format_duration
 

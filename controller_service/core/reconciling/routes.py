@@ -18,9 +18,9 @@ from weakref import WeakValueDictionary
 from controller_service.core.desired.state import Desired
 from controller_service.core.observed.state import Observed, ObservedReplica, ReplicaState
 from controller_service.core.partitions import Incarnation, PartitionOwnership
-from controller_service.core.reconciling.readiness import find_prospect
+from controller_service.core.reconciling.endpoints import find_prospect
 from controller_service.core.roster import IncarnationRoster, ListedIncarnation
-from controller_service.core.routing import ListedBackend, ListedEndpoint, ListedReplica, Routes
+from controller_service.core.routing import ListedBackend, ListedEndpoint, Routes
 from slotmesh.spec.model import Backend, Endpoint, Prospect
 
 
@@ -80,29 +80,17 @@ class RosterListing:
 
     def _members_of(self, backend: ListedBackend) -> tuple[ListedBackend, tuple[ListedIncarnation, ...]]:
         known = self._members.get(backend.settings.name)
-        return known if known is not None and known[0] is backend else (backend, tuple(members_of(backend)))
+        return known if known is not None and known[0] is backend else (backend, tuple(_members_of(backend)))
 
 
 def all_members(routes: Routes) -> list[ListedIncarnation]:
     """The incarnations that routes list, as the roster has them."""
-    return [member for backend in routes.backends for member in members_of(backend)]
+    return [member for backend in routes.backends for member in _members_of(backend)]
 
 
-def members_of(backend: ListedBackend) -> Iterator[ListedIncarnation]:
+def _members_of(backend: ListedBackend) -> Iterator[ListedIncarnation]:
     """Its replicas, as the roster has them."""
-    for replica in backend.replicas:
-        yield ListedIncarnation(
-            owner=replica.owner,
-            backend=backend.settings.name,
-            address=replica.address,
-            max_ongoing=replica.max_ongoing,
-            draining=replica.draining,
-            process=replica.process,
-            template=replica.template,
-            fixed=replica.fixed,
-            is_unresolved=replica.is_unresolved,
-            fenced_after_s=replica.fenced_after_s,
-        )
+    return (replace(it, suspect=False) if it.suspect else it for it in backend.replicas)
 
 
 def _lists_the_same(before: tuple[ListedBackend, ...], after: tuple[ListedBackend, ...]) -> bool:
@@ -122,7 +110,7 @@ class _BuiltBackend(NamedTuple):
 
     sources: tuple[object, ...]
     """The objects that it was built from: another object may have other content."""
-    replicas: dict[Incarnation, tuple[ObservedReplica, ListedReplica]]
+    replicas: dict[Incarnation, tuple[ObservedReplica, ListedIncarnation]]
     listed: ListedBackend
 
 
@@ -229,15 +217,15 @@ def _in_order(replicas: list[ObservedReplica]) -> list[tuple[Incarnation, Observ
 
 
 def _kept(
-    replica: ObservedReplica, before: tuple[ObservedReplica, ListedReplica] | None, observed: Observed
-) -> tuple[ObservedReplica, ListedReplica]:
+    replica: ObservedReplica, before: tuple[ObservedReplica, ListedIncarnation] | None, observed: Observed
+) -> tuple[ObservedReplica, ListedIncarnation]:
     """The replica as it is listed: the object of the table before, if it is equal."""
     is_unresolved = bool(observed.unresolved) and replica.owner in observed.unresolved
     if before is not None and before[0] is replica and before[1].is_unresolved is is_unresolved:
         return before
-    listed = ListedReplica(
-        replica_id=replica.replica_id,
-        incarnation=replica.incarnation,
+    listed = ListedIncarnation(
+        owner=replica.owner,
+        backend=replica.backend,
         address=replica.address,
         max_ongoing=replica.max_ongoing,
         draining=not replica.takes_calls,

@@ -23,7 +23,6 @@ from typing import Final
 from controller_service.core.desired.shifts import Guard, GuardFigure, ShiftPhase, ShiftRecord, over
 from controller_service.core.loads import NO_ENDS, CallEnds
 from controller_service.core.observed.state import ObservedRouter
-from controller_service.core.reconciling.waiting_traffic import GONE, NO_AWAITED, AwaitedRollout
 from slotmesh.histogram import CALL_TIMES
 from slotmesh.units import format_duration
 
@@ -187,6 +186,20 @@ def _shown(guard: Guard, ends: CallEnds) -> str:
     shown = "more than 30s" if time is None or math.isinf(time) else f"up to {format_duration(timedelta(seconds=time))}"
     slow = f"{_bad_calls(guard, ends)} of {judged_calls(guard, ends)} calls took longer than"
     return f"{shown} ({slow} {format_duration(timedelta(seconds=bound))})"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AwaitedRollout:
+    """A rollout that traffic waits for."""
+
+    waits_for: str = ""
+    """Why it is not complete, for a person; empty: it is complete."""
+    given_up: str = ""
+    """Why it never will be, for a person: the backend has other settings by now."""
+
+
+GONE: Final = AwaitedRollout(given_up="the backend was deleted")
+NO_AWAITED: Final[Mapping[str, AwaitedRollout]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

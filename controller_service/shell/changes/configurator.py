@@ -2,7 +2,7 @@
 
 Invariants: each request is planned against the revision that it changes; if another change was faster, it is planned
 anew; it is answered, and announced, only after the store has it. What is reported of it comes from the commit
-(`audit.ChangeJournal`), not from the request.
+(`mesh_state.ChangeJournal`), not from the request.
 Owner: the event loop; the servicer calls it.
 """
 
@@ -38,26 +38,28 @@ from controller_service.core.desired.planning import (
 from controller_service.core.desired.rollback import plan_rollback
 from controller_service.core.desired.shifts import intended_endpoints
 from controller_service.core.desired.state import ChangeSet, Desired
-from controller_service.core.reconciling.readiness import require_ready, rising
-from controller_service.core.reconciling.waiting_traffic import hold_back
-from controller_service.shell.changes.idempotency import AlreadyAnswered, answer_now, require_new
-from controller_service.shell.changes.refusals import (
+from controller_service.core.reconciling.endpoints import require_ready, rising
+from controller_service.core.reconciling.rollouts import begun
+from controller_service.core.reconciling.shift_planning import hold_back
+from controller_service.shell.changes.requests import (
+    AlreadyAnswered,
     ConfigurationBounds,
+    answer_now,
     apply_conflict,
-    backend_in_use,
-    backend_not_found,
     changed_too_often,
     code_not_kept,
-    endpoint_not_found,
+    known_backend,
+    known_endpoint,
     not_stored,
+    require_new,
     revision_conflict,
-    route_not_found,
 )
 from controller_service.shell.code.scanning import CannotSnapshot
 from controller_service.shell.code.snapshots import CodeSnapshots
 from controller_service.shell.code.writing import CodeChanged
 from controller_service.shell.mesh_state import MeshState
 from controller_service.store.protocol import Conflict, Store, StoreWriteFailed
+from slotmesh.errors import Failure, Reason
 from slotmesh.spec.descriptor_sets import services_violations
 from slotmesh.spec.model import Endpoint, InvalidSpec, Mesh, SpecViolation, TrafficPolicy
 from slotmesh.spec.routes import route_subject
@@ -181,7 +183,7 @@ class Configurator:
         """
 
         def plan(desired: Desired) -> Plan:
-            live = _endpoint(desired, name)
+            live = known_endpoint(desired, name)
             before = (live if traffic.weights else intended_endpoints(desired.endpoints, desired.shifts)[name]).traffic
             policy = changed_policy(before, traffic, clear_shadows=clear_shadows)
             planned = self._plan(desired, Mesh(endpoints=(Endpoint(name=name, traffic=policy),)))
@@ -200,42 +202,50 @@ class Configurator:
         """Raises BackendNotFound, BackendInUse."""
 
         def plan(desired: Desired) -> Plan:
-            if name not in desired.backends:
-                raise to_exception(backend_not_found(name))
+            known_backend(desired, name)
             if users := users_of(desired, name):
-                raise to_exception(backend_in_use(name, users))
+                text = f"backend {name} is named by the traffic of {', '.join(users)}: change that first"
+                raise to_exception(Failure(reason=Reason.BACKEND_IN_USE, message=text))
             return Plan(change=ChangeSet(delete_backends=(name,)), deleted=(f"backend/{name}",))
 
-        return await self._commit(terms, plan)
+        return await self.change(plan, terms)
 
     async def delete_endpoint(self, name: str, terms: ChangeTerms = ALWAYS) -> PlannedChange:
         """Raises EndpointNotFound."""
 
         def plan(desired: Desired) -> Plan:
-            _endpoint(desired, name)
+            known_endpoint(desired, name)
             return Plan(change=ChangeSet(delete_endpoints=(name,)), deleted=(f"endpoint/{name}",))
 
-        return await self._commit(terms, plan)
+        return await self.change(plan, terms)
 
     async def delete_route(self, path: str, terms: ChangeTerms = ALWAYS) -> PlannedChange:
         """Raises RouteNotFound."""
 
         def plan(desired: Desired) -> Plan:
             if path not in desired.routes:
-                raise to_exception(route_not_found(path))
+                text = f"there is no route {show(path)!r}"
+                raise to_exception(Failure(reason=Reason.ROUTE_NOT_FOUND, message=text))
             return Plan(change=ChangeSet(delete_routes=(path,)), deleted=(route_subject(path),))
 
-        return await self._commit(terms, plan)
+        return await self.change(plan, terms)
 
     async def undo_rollout(self, name: str, terms: ChangeTerms = ALWAYS) -> PlannedChange:
         """Brings back what replicas were started with before. Raises BackendNotFound, InvalidSpec."""
+        return await self.change(lambda desired: plan_undo(desired, known_backend(desired, name).name), terms)
+
+    async def hold_rollout(self, name: str, terms: ChangeTerms, *, is_paused: bool) -> PlannedChange:
+        """Pauses a rollout, or resumes it. Raises BackendNotFound, InvalidSpec."""
+        if not self._launches:
+            text = "this controller starts no replicas: pause the rollout in the system that starts them"
+            raise InvalidSpec([SpecViolation("backend", text)])
 
         def plan(desired: Desired) -> Plan:
-            if name not in desired.backends:
-                raise to_exception(backend_not_found(name))
-            return plan_undo(desired, name)
+            known, backend = desired.rollouts.get(name), known_backend(desired, name)
+            record = replace(begun(known, backend, self._state.clock.time_of_day()), is_paused=is_paused)
+            return Plan(change=ChangeSet() if record == known else ChangeSet(put_rollouts=(record,)))
 
-        return await self._commit(terms, plan)
+        return await self.change(plan, terms)
 
     async def roll_back(self, revision: int | None, terms: ChangeTerms = ALWAYS) -> PlannedChange:
         """Makes backends and endpoints what they were; None: before the newest change. Raises InvalidSpec."""
@@ -368,10 +378,3 @@ def _decides_alike(one: Desired, other: Desired) -> bool:
     return one.configured_at == other.configured_at and all(
         a is b for a, b in ((one.applied, other.applied), (one.rollouts, other.rollouts), (one.shifts, other.shifts))
     )
-
-
-def _endpoint(desired: Desired, name: str) -> Endpoint:
-    """Raises EndpointNotFound."""
-    if (endpoint := desired.endpoints.get(name)) is None:
-        raise to_exception(endpoint_not_found(name))
-    return endpoint

@@ -22,25 +22,16 @@ import subprocess
 import tempfile
 import threading
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final, Protocol, Self
 
+from controller_service.shell.launchers.protocol import Exit
 from slotmesh.logs import get_logger
 from slotmesh.runtime.exits import CannotStart
 from slotmesh.runtime.process_identity import has_ended, process_of
 
 ENDED_UNSEEN = "ended; it was no child of this controller, which does not know how"
-
-
-@dataclass(frozen=True, slots=True)
-class ProcessEnd:
-    """How a process has ended."""
-
-    how: str
-    """For a person."""
-    failed: bool
-    was_killed: bool = False
 
 
 class LaunchedProcess(Protocol):
@@ -54,8 +45,8 @@ class LaunchedProcess(Protocol):
     @property
     def pid(self) -> int: ...
 
-    def wait(self) -> ProcessEnd:
-        """Blocks until it has ended. Call it once, in a thread."""
+    def wait(self) -> Exit:
+        """Blocks until it has ended. Call it once, in a thread. The end has no replica's id and no output."""
 
     def terminate(self) -> None:
         """Asks it to end."""
@@ -75,7 +66,7 @@ class ChildProcess:
     def pid(self) -> int:
         return self._process.pid
 
-    def wait(self) -> ProcessEnd:
+    def wait(self) -> Exit:
         if hasattr(os, "waitid"):
             os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
             _kill_group(self.pid)  # it still has its id: no other process can be hit
@@ -83,7 +74,7 @@ class ChildProcess:
             self._process.wait()
         with self._reaping:
             status = self._process.wait()
-        return ProcessEnd(_how(status), failed=status != 0, was_killed=status == -signal.SIGKILL)
+        return Exit(how=_how(status), failed=status != 0, was_killed=status == -signal.SIGKILL)
 
     def terminate(self) -> None:
         self._send(signal.SIGTERM)
@@ -126,7 +117,7 @@ class FoundProcess:
     def pid(self) -> int:
         return self._pid
 
-    def wait(self) -> ProcessEnd:
+    def wait(self) -> Exit:
         poll = select.poll()
         poll.register(self._pidfd, select.POLLIN)
         poll.poll()
@@ -136,7 +127,7 @@ class FoundProcess:
         with self._closing:
             os.close(self._pidfd)
             self._pidfd = -1
-        return ProcessEnd(ENDED_UNSEEN, failed=True)
+        return Exit(how=ENDED_UNSEEN, failed=True)
 
     def close(self) -> None:
         """It is not watched."""
@@ -253,9 +244,8 @@ class LaunchDirectory:
         """Raises OSError."""
         path = self.path / f"{record.replica_id}{_RECORD_SUFFIX}"
         new = path.with_suffix(".new")
-        fields = {name: getattr(record, name) for name in LaunchRecord.__slots__}
         with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
-            json.dump(fields, file)
+            json.dump(asdict(record), file)
         new.replace(path)
 
     def remove(self, replica_id: str) -> None:

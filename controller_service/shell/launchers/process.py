@@ -17,10 +17,11 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from datetime import timedelta
 from typing import Final, TypeAlias
 
-from controller_service.core.lineage import HeldTable
+from controller_service.core.roster import HeldTable
 from controller_service.shell.launchers.launch_directory import (
     LOG_SUFFIX,
     ChildProcess,
@@ -28,11 +29,11 @@ from controller_service.shell.launchers.launch_directory import (
     LaunchDirectory,
     LaunchedProcess,
     LaunchRecord,
-    ProcessEnd,
 )
 from controller_service.shell.launchers.protocol import (
     Exit,
     Instance,
+    Launcher,
     LaunchFailed,
     LaunchOrder,
     OnExit,
@@ -47,6 +48,8 @@ from slotmesh.units import format_duration
 CommandOf: TypeAlias = Callable[[str, LaunchOrder], Sequence[str]]
 """The command line of a replica: its id, and its order."""
 
+_OF_ORDERS: Final = ("backend", "handler", "template", "fixed", "handler_version", "code")
+"""What a record has of its order."""
 CLOSE_GRACE_S: Final = 5.0
 """Time that `close` gives to processes that were not asked to end before."""
 
@@ -95,8 +98,10 @@ def _inherited_environment() -> dict[str, str]:
     return importable_here({name: value for name, value in os.environ.items() if name not in own})
 
 
-class ProcessLauncher:
-    """Implements `Launcher` with processes."""
+class ProcessLauncher(Launcher):
+    """Starts processes."""
+
+    launches = imports_snapshots = True
 
     def __init__(
         self,
@@ -128,14 +133,6 @@ class ProcessLauncher:
         self._emptied = asyncio.Event()
         self._emptied.set()
         self._find()
-
-    @property
-    def launches(self) -> bool:
-        return True
-
-    @property
-    def imports_snapshots(self) -> bool:
-        return True
 
     async def start(self, order: LaunchOrder, count: int) -> None:
         present = sum(it.instance.order == order and not it.is_asked for it in self._running.values())
@@ -197,15 +194,7 @@ class ProcessLauncher:
                 )
                 continue
             version = HeldTable(generation=record.generation, revision=record.revision, term_id=record.term_id)
-            order = LaunchOrder(
-                backend=record.backend,
-                handler=record.handler,
-                template=record.template,
-                fixed=record.fixed,
-                version=version,
-                handler_version=record.handler_version,
-                code=record.code,
-            )
+            order = LaunchOrder(version=version, **{name: getattr(record, name) for name in _OF_ORDERS})
             self._follow(record.replica_id, record.backend, is_older=True)
             self._watch(
                 Instance(replica_id=record.replica_id, order=order, pid=found.pid, process=process, was_found=True),
@@ -223,17 +212,12 @@ class ProcessLauncher:
         command = self._command(replica_id, order)
         record = LaunchRecord(
             replica_id=replica_id,
-            backend=order.backend,
-            handler=order.handler,
-            template=order.template,
-            fixed=order.fixed,
+            **{name: getattr(order, name) for name in _OF_ORDERS},
             directory=self._directory.identity,
             controller=self._controller,
             generation=order.version.generation,
             revision=order.version.revision,
             term_id=order.version.term_id,
-            handler_version=order.handler_version,
-            code=order.code,
         )
         try:
             self._directory.write(record)
@@ -263,9 +247,8 @@ class ProcessLauncher:
         self._watch(instance, ChildProcess(process))
 
     def _record(self, record: LaunchRecord, instance: Instance) -> None:
-        fields = {name: getattr(record, name) for name in LaunchRecord.__slots__}
         try:
-            self._directory.write(LaunchRecord(**{**fields, "pid": instance.pid, "process": instance.process}))
+            self._directory.write(replace(record, pid=instance.pid, process=instance.process))
         except OSError as error:  # the first record is there, by which it is found
             _log.warning("record of a replica cannot be completed", replica=instance.replica_id, error=str(error))
 
@@ -288,7 +271,7 @@ class ProcessLauncher:
         except RuntimeError:
             return  # the loop has ended
 
-    def _reaped(self, running: _Running, end: ProcessEnd) -> None:
+    def _reaped(self, running: _Running, end: Exit) -> None:
         if running.is_left:
             return  # the next life of the controller finds that it has ended
         replica_id = running.instance.replica_id
@@ -299,15 +282,7 @@ class ProcessLauncher:
         self._directory.remove(replica_id)
         if not self._running:
             self._emptied.set()
-        self._on_exit(
-            Exit(
-                replica_id=replica_id,
-                how=end.how,
-                failed=end.failed,
-                was_killed=end.was_killed,
-                last_output=last_output,
-            )
-        )
+        self._on_exit(replace(end, replica_id=replica_id, last_output=last_output))
 
     def _kill_late(self, replica_id: str, grace_s: float) -> None:
         if replica_id in self._running:

@@ -15,9 +15,9 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Protocol, TypeAlias
+from typing import Final, TypeAlias
 
-from controller_service.core.lineage import HeldTable
+from controller_service.core.roster import HeldTable
 
 UNKNOWN_VERSION: Final = HeldTable(generation="", revision=0)
 
@@ -69,7 +69,7 @@ class Stranger:
 class Exit:
     """A replica's process was reaped."""
 
-    replica_id: str
+    replica_id: str = ""
     how: str
     """For a person: `killed by SIGKILL`."""
     failed: bool
@@ -90,34 +90,37 @@ _ID_ALPHABET: Final = "abcdefghijkmnpqrstuvwxyz23456789"
 OnExit: TypeAlias = Callable[[Exit], None]
 
 
-class Launcher(Protocol):
-    """Starts and stops replicas."""
+class Launcher:
+    """Starts and stops replicas. This one starts none: a person, compose or Kubernetes does, and they attach."""
 
-    @property
-    def launches(self) -> bool:
-        """Whether it starts anything. If not, `start` is never called."""
-
-    @property
-    def imports_snapshots(self) -> bool:
-        """Whether what it starts imports `LaunchOrder.code`. If not, no snapshots are taken."""
+    launches = False
+    """Whether it starts anything. If not, `start` is never called."""
+    imports_snapshots = False
+    """Whether what it starts imports `LaunchOrder.code`. If not, no snapshots are taken."""
 
     async def start(self, order: LaunchOrder, count: int) -> None:
         """Makes sure that `count` instances of this order run which were not asked to end. Raises LaunchFailed.
 
         Those that were started before the failure are there, and `observe` has them.
         """
+        raise LaunchFailed(f"{count} replicas of {order.backend} are started by another system: none is launched here")
 
     def stop(self, replica_id: str, *, grace_s: float) -> None:
-        """Asks a replica to drain and end, and kills it if it is still there `grace_s` seconds later."""
+        """Asks a replica to drain and end, and kills it if it is still there `grace_s` seconds later.
+
+        One that was not started here gets the order to drain by its membership stream.
+        """
 
     def kill(self, replica_id: str) -> None:
         """Ends a replica immediately, with all that it has started."""
 
     def observe(self) -> Sequence[Instance]:
         """The instances whose end was not reported yet, oldest first."""
+        return ()
 
     def strangers(self) -> Sequence[Stranger]:
         """Processes that were found by records of another controller. They are neither adopted nor ended here."""
+        return ()
 
     def disown(self) -> None:
         """Has no record of strangers any more."""
@@ -132,39 +135,3 @@ class Launcher(Protocol):
 def mint_replica_id(backend: str) -> str:
     """A new replica id: `BACKEND-` and 6 random characters, never a number that is used again."""
     return f"{backend}-{''.join(secrets.choice(_ID_ALPHABET) for _ in range(6))}"
-
-
-class ExternalLauncher:
-    """Implements `Launcher` by starting nothing: a person, compose or Kubernetes starts replicas, and they attach."""
-
-    @property
-    def launches(self) -> bool:
-        return False
-
-    @property
-    def imports_snapshots(self) -> bool:
-        return False
-
-    async def start(self, order: LaunchOrder, count: int) -> None:
-        raise LaunchFailed(f"{count} replicas of {order.backend} are started by another system: none is launched here")
-
-    def stop(self, replica_id: str, *, grace_s: float) -> None:
-        """Nothing was started here; the order to drain goes over the replica's membership stream."""
-
-    def kill(self, replica_id: str) -> None:
-        """Nothing was started here."""
-
-    def observe(self) -> Sequence[Instance]:
-        return ()
-
-    def strangers(self) -> Sequence[Stranger]:
-        return ()
-
-    def disown(self) -> None:
-        """There are none."""
-
-    async def leave(self) -> None:
-        """Nothing was started here."""
-
-    async def close(self) -> None:
-        """Nothing was started here."""

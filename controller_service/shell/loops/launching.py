@@ -1,6 +1,8 @@
-"""Has the launcher do what reconciling decides, takes over the instances that run, and finds ended processes.
+"""Carries out what reconciling decides: has replicas launched, stores steps of rollouts, and finds ended processes.
 
-Invariants: what the launcher has is known to the observed state before anything else is decided: at the controller's
+Invariants: a rollout that is taken back is one transaction: settings, record and history; it is announced after the
+store has it. Where an operator was faster, nothing is stored: the change of the store has the backend looked at again.
+What the launcher has is known to the observed state before anything else is decided: at the controller's
 start, where earlier lives of it have started instances, and after each start.
 Owner: the reconcile loop.
 """
@@ -16,17 +18,22 @@ from pathlib import Path
 from typing import Final
 
 from controller_service.core.desired.handler_code import fixed_of, needed_code, template_of
+from controller_service.core.desired.revisions import BY_CONTROLLER, ChangeOrigin, taken_back_note
+from controller_service.core.desired.state import ChangeSet, Desired, RolloutRecord, restored
+from controller_service.core.events import EventKind, Notice
 from controller_service.core.observed import launches, transitions
 from controller_service.core.observed.leases import fenced
-from controller_service.core.observed.state import Observed
+from controller_service.core.observed.state import Observed, Restarts
+from controller_service.core.observed.transitions import Transition
 from controller_service.core.partitions import Incarnation
 from controller_service.core.reconciling.backends import NEVER_S
+from controller_service.core.reconciling.rollouts import RolloutStep
 from controller_service.shell.code.scanning import CannotSnapshot
 from controller_service.shell.code.snapshots import CodeSnapshots
 from controller_service.shell.launchers.protocol import Instance, Launcher, LaunchFailed, LaunchOrder
 from controller_service.shell.members.replica_links import ReplicaLinks
-from controller_service.shell.mesh_state import MeshState
-from controller_service.store.protocol import Store
+from controller_service.shell.mesh_state import Concern, Key, MeshState
+from controller_service.store.protocol import Conflict, Store
 from slotmesh.runtime.process_identity import has_ended
 from slotmesh.spec.model import Backend
 
@@ -209,11 +216,10 @@ class Launching:
 
     def _take_over(self, instance: Instance) -> None:
         order = instance.order
-        change = launches.found_running if instance.was_found else launches.launched
         self.counts[order.backend] += not instance.was_found
         self._state.apply_to_replica(
             instance.replica_id,
-            lambda observed, now: change(
+            lambda observed, now: launches.launched(
                 observed,
                 instance.replica_id,
                 order.backend,
@@ -222,6 +228,53 @@ class Launching:
                 pid=instance.pid,
                 process=instance.process,
                 handler_version=order.handler_version,
+                was_found=instance.was_found,
                 now=now,
             ),
         )
+
+
+class RolloutMemory:
+    """Commits steps of rollouts."""
+
+    def __init__(self, store: Store, state: MeshState) -> None:
+        self._store = store
+        self._state = state
+
+    async def remember(self, desired: Desired, name: str, step: RolloutStep) -> None:
+        """Stores a step that was planned with `desired`."""
+        record, good = step.record, step.goes_back_to
+        if record is None:
+            return
+        change = ChangeSet(put_rollouts=(record,))
+        if good is not None:
+            origin = ChangeOrigin(who=BY_CONTROLLER, time_s=self._state.clock.time_of_day(), note=taken_back_note(name))
+            backend = restored(desired.backends[name], good)
+            change = ChangeSet(put_rollouts=(record,), put_backends=(backend,), origin=origin)
+        try:
+            await self._store.commit(change, expected_revision=desired.revision)
+        except Conflict:
+            self._state.wake(Key(Concern.BACKEND, name))
+            return
+        taken_back = desired.backends[name]
+        if good is not None:  # if it is applied again, that is a new try, which starts without delay
+            observed = self._state.observed.with_restarts(name, template_of(taken_back), Restarts())
+            self._state.apply(Transition(observed))
+        self._state.publish(_notice(record, taken_back, good))
+
+
+def _notice(record: RolloutRecord, backend: Backend, good: Backend | None) -> Notice:
+    subject = f"backend/{backend.name}"
+    if good is not None:
+        message = f"{_named(backend)} is taken back, {_named(good)} is in force again: {record.why}"
+        return Notice(kind=EventKind.ROLLOUT_TAKEN_BACK, subject=subject, message=message)
+    if record.is_complete:
+        return Notice(kind=EventKind.ROLLOUT_COMPLETE, subject=subject, message=f"all replicas run {_named(backend)}")
+    return Notice(
+        kind=EventKind.ROLLOUT_STARTED, subject=subject, message=f"replicas are replaced by {_named(backend)}"
+    )
+
+
+def _named(backend: Backend) -> str:
+    """The name of its settings, for a person."""
+    return f"{backend.handler} {backend.version}".strip()

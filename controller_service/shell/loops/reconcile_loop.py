@@ -41,8 +41,7 @@ from controller_service.core.reconciling.endpoints import (
 )
 from controller_service.core.reconciling.routes import OwnershipPool, RosterListing, RouteBuilder
 from controller_service.core.routing import AnnouncedTable, Routes
-from controller_service.shell.loops.launching import Launching
-from controller_service.shell.loops.rollouts import RolloutMemory
+from controller_service.shell.loops.launching import Launching, RolloutMemory
 from controller_service.shell.members.replica_links import ReplicaLinks
 from controller_service.shell.members.tables import EarlierTables, TableBoard, is_configured
 from controller_service.shell.mesh_state import Concern, Key, MeshState, WorkQueue

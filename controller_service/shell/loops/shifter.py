@@ -5,7 +5,7 @@ are: written before announced, with a revision, planned anew where another chang
 Invariants: one task moves shifts; operators' requests go through the store, are answered after the store has them, and
 win where they were faster. A
 store that cannot write, or a look that fails, is tried again with the next look. Figures are of this controller's life.
-Owner: one task.
+Owner: one task; servicers call `begin`, `end` and `show`.
 """
 
 from __future__ import annotations
@@ -13,31 +13,37 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final, TypeAlias
 
 from controller_service.core.desired.planning import ChangeTerms, Plan
 from controller_service.core.desired.revisions import ChangeOrigin
 from controller_service.core.desired.shifts import ShiftRecord
 from controller_service.core.desired.state import Desired
 from controller_service.core.loads import CallEnds
-from controller_service.core.reconciling.readiness import is_ready
-from controller_service.core.reconciling.shift_planning import NO_PLAN, RequestedShift, plan_end, plan_move, plan_shift
+from controller_service.core.reconciling.endpoints import is_ready
+from controller_service.core.reconciling.shift_planning import (
+    NO_PLAN,
+    RequestedShift,
+    plan_end,
+    plan_move,
+    plan_shift,
+    rollouts_of,
+)
 from controller_service.core.reconciling.shift_steps import STAY, CallFlow, ShiftLook, ShiftMove, StepFigures, follow
-from controller_service.core.reconciling.waiting_traffic import rollouts_of
-from controller_service.shell.changes.configurator import Configurator, PlannedChange
-from controller_service.shell.changes.refusals import endpoint_not_found
+from controller_service.shell.changes.configurator import Configurator, MakePlan, PlannedChange
+from controller_service.shell.changes.requests import known_endpoint
 from controller_service.shell.leadership import NewerMembers
 from controller_service.shell.mesh_state import MeshState
 from controller_service.store.protocol import Store
 from slotmesh.errors import SlotmeshError
 from slotmesh.logs import get_logger
 from slotmesh.runtime.backoff import FailureReports
-from slotmesh.status import to_exception
 
 LOOK_EVERY_S: Final = 1.0
 SETTLED_AFTER_S: Final = 15.0
 """For this time after the start of a controller routers may not have attached yet: it is unknown whether calls flow."""
 WHO: Final = "controller"
+EndsByName: TypeAlias = Mapping[str, CallEnds]
 
 _log = get_logger(__name__)
 
@@ -57,7 +63,7 @@ class WatchedShift:
 
 
 class Shifter:
-    """Moves the shifts that are under way."""
+    """Moves the shifts that are under way, and carries out what operators request of shifts."""
 
     def __init__(self, configurator: Configurator, store: Store, state: MeshState, newer: NewerMembers) -> None:
         """None moves unless `newer` lets this controller decide."""
@@ -93,15 +99,57 @@ class Shifter:
             text = "a shift could not be carried on; it is tried again"
             _log.warning(text, endpoint=name, why=str(failure), times_before=due.times_before)
 
-    def known(self, name: str) -> tuple[Mapping[str, CallEnds], Mapping[str, CallEnds], str]:
-        """The figures of a shift's present step, by backend and by shadow, and what its next step waits for."""
-        shift, watched = self._store.read().shifts.get(name), self._watched.get(name)
-        if shift is None or watched is None or (watched.began_s, watched.number) != (shift.began_s, shift.number):
+    async def begin(
+        self, requested: RequestedShift, terms: ChangeTerms, *, requires_ready: bool = False
+    ) -> PlannedChange:
+        """The first step of a shift. Raises EndpointNotFound, InvalidSpec, RevisionConflict.
+
+        `requires_ready`: it is refused if a backend that gets more calls has no ready replica.
+        """
+        who, time_s = terms.origin.who, self._state.clock.time_of_day()
+
+        def plan(desired: Desired) -> Plan:
+            known_endpoint(desired, requested.endpoint)
+            planned = plan_shift(desired, requested, who=who, time_s=time_s)
+            if requires_ready:
+                self._configurator.require_ready(desired, requested.endpoint, planned.change.put_shifts[0].rising)
+            return planned
+
+        return await self._change(plan, terms)
+
+    async def end(self, name: str, terms: ChangeTerms, *, goes_back: bool) -> PlannedChange:
+        """The end of a shift. Raises EndpointNotFound, InvalidSpec, RevisionConflict."""
+        who, time_s = terms.origin.who, self._state.clock.time_of_day()
+
+        def plan(desired: Desired) -> Plan:
+            known_endpoint(desired, name)
+            return plan_end(desired, name, goes_back=goes_back, who=who, time_s=time_s)
+
+        return await self._change(plan, terms)
+
+    async def _change(self, plan: MakePlan, terms: ChangeTerms) -> PlannedChange:
+        changed = await self._configurator.change(plan, terms)
+        if not terms.dry_run:
+            self._follow(changed.plan.change.put_shifts[0])
+        return changed
+
+    def show(self, name: str = "") -> list[tuple[ShiftRecord, EndsByName, EndsByName, str]]:
+        """The shift of an endpoint, or all, by endpoint. Raises EndpointNotFound.
+
+        With the figures of its present step, by backend and by shadow, and what its next step waits for.
+        """
+        shifts = self._store.read().shifts
+        names = sorted(shifts) if not name else [known_endpoint(self._store.read(), name).name]
+        return [(shifts[it], *self._known(shifts[it])) for it in names if it in shifts]
+
+    def _known(self, shift: ShiftRecord) -> tuple[EndsByName, EndsByName, str]:
+        watched = self._watched.get(shift.endpoint)
+        if watched is None or (watched.began_s, watched.number) != (shift.began_s, shift.number):
             return {}, {}, ""
         figures = {it: watched.figures.of(it) for it in shift.rising}
         return figures, {it: watched.shadows.of(it) for it in shift.watched_shadows}, watched.waits_for
 
-    def watch(self, shift: ShiftRecord) -> None:
+    def _follow(self, shift: ShiftRecord) -> None:
         """It has begun, taken a step or ended: from now on calls are of its present step."""
         if shift.is_under_way:
             self._watch(shift)
@@ -118,7 +166,7 @@ class Shifter:
 
         await self._configurator.change(plan, ChangeTerms(origin=ChangeOrigin(who=WHO)))
         if (record := moves[-1].record) is not None:
-            self.watch(record)
+            self._follow(record)
 
     def _next(self, shift: ShiftRecord, desired: Desired) -> ShiftMove:
         if not shift.is_under_way:
@@ -163,73 +211,3 @@ class Shifter:
             shift = shifts.get(name)
             if shift is None or not shift.is_under_way or shift.began_s != watched.began_s:
                 del self._watched[name]
-
-
-class ShownShift(NamedTuple):
-    """A shift, as operators see it."""
-
-    record: ShiftRecord
-    figures: Mapping[str, CallEnds]
-    """Of its present step, by backend."""
-    shadows: Mapping[str, CallEnds]
-    """The same of copies of calls, for shadows that guards look at."""
-    waits_for: str
-
-
-class ShiftControl:
-    """Begins, ends and shows shifts."""
-
-    def __init__(self, configurator: Configurator, store: Store, state: MeshState, shifter: Shifter) -> None:
-        self._configurator = configurator
-        self._store = store
-        self._state = state
-        self._shifter = shifter
-
-    async def begin(
-        self, requested: RequestedShift, terms: ChangeTerms, *, requires_ready: bool = False
-    ) -> PlannedChange:
-        """The first step of the shift. Raises EndpointNotFound, InvalidSpec, RevisionConflict.
-
-        `requires_ready`: it is refused if a backend that gets more calls has no ready replica.
-        """
-        who, time_s = terms.origin.who, self._state.clock.time_of_day()
-
-        def plan(desired: Desired) -> Plan:
-            _require(desired, requested.endpoint)
-            planned = plan_shift(desired, requested, who=who, time_s=time_s)
-            if requires_ready:
-                self._configurator.require_ready(desired, requested.endpoint, planned.change.put_shifts[0].rising)
-            return planned
-
-        changed = await self._configurator.change(plan, terms)
-        return self._took(changed, terms)
-
-    async def end(self, name: str, terms: ChangeTerms, *, goes_back: bool) -> PlannedChange:
-        """The end of the shift. Raises EndpointNotFound, InvalidSpec, RevisionConflict."""
-        who, time_s = terms.origin.who, self._state.clock.time_of_day()
-
-        def plan(desired: Desired) -> Plan:
-            _require(desired, name)
-            return plan_end(desired, name, goes_back=goes_back, who=who, time_s=time_s)
-
-        changed = await self._configurator.change(plan, terms)
-        return self._took(changed, terms)
-
-    def show(self, name: str = "") -> list[ShownShift]:
-        """That of an endpoint, or all, by endpoint. Raises EndpointNotFound."""
-        desired = self._store.read()
-        if name:
-            _require(desired, name)
-        shifts = [desired.shifts[it] for it in sorted(desired.shifts) if name in {"", it}]
-        return [ShownShift(it, *self._shifter.known(it.endpoint)) for it in shifts]
-
-    def _took(self, changed: PlannedChange, terms: ChangeTerms) -> PlannedChange:
-        (record,) = changed.plan.change.put_shifts
-        if not terms.dry_run:
-            self._shifter.watch(record)
-        return changed
-
-
-def _require(desired: Desired, name: str) -> None:
-    if name not in desired.endpoints:
-        raise to_exception(endpoint_not_found(name))

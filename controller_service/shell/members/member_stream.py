@@ -14,8 +14,8 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar
 import grpc
 
 from controller_service.convert.replicas import configuration_to_wire
-from controller_service.core.lineage import HeldTable
 from controller_service.core.observed.leases import Leases
+from controller_service.core.roster import HeldTable
 from slotmesh.errors import Failure, SlotmeshError
 from slotmesh.runtime.clock import Clock
 from slotmesh.server.guards import failure_of

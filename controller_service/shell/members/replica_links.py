@@ -18,12 +18,9 @@ from typing import Any, Final
 import grpc
 
 from controller_service.convert.replicas import (
-    acknowledged_to_wire,
     busy_from_wire,
-    drain_to_wire,
     emptied_from_wire,
     ended_calls_from_wire,
-    fence_to_wire,
     held_from_hello,
     hello_from_wire,
     load_of_report,
@@ -110,12 +107,12 @@ class AttachedReplica:
         """Orders the replica to drain and end, once."""
         if not self._was_ordered_to_drain:
             self._was_ordered_to_drain = True
-            self._send(drain_to_wire(message))
+            self._send(wire.AttachReplicaResponse(drain=wire.DrainOrder(message=message)))
 
     def acknowledge(self, stamp: int) -> None:
         """Confirms a report, unless other frames wait: then the next one is confirmed."""
         if stamp and not self._pending:
-            self._send(acknowledged_to_wire(stamp))
+            self._send(wire.AttachReplicaResponse(acknowledged=wire.ReportAcknowledged(stamp=stamp)))
 
     def revoke(self, endpoint: str, epochs: Mapping[int, int]) -> None:
         """Orders the replica to give up partitions (partition -> epoch that ends), each once.
@@ -141,7 +138,8 @@ class AttachedReplica:
         """Orders the replica to give up all that it had at this epoch or older ones, once."""
         if through_epoch > self._fenced_through:
             self._fenced_through = through_epoch
-            self._send(fence_to_wire(through_epoch))
+            order = wire.RevokePartitions(through_epoch=through_epoch)
+            self._send(wire.AttachReplicaResponse(revoke=order))
 
     def _send(self, frame: wire.AttachReplicaResponse) -> None:
         frame.term = self._term

@@ -10,25 +10,24 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Container
-from typing import Any, NamedTuple
+from typing import Any, TypeAlias
 
 import grpc
 
 from controller_service.config import HelloBounds
 from controller_service.convert.checks import end_reason_from_wire
-from controller_service.convert.earlier_tables import EarlierTableAssembly
 from controller_service.convert.routers import (
+    EarlierTableAssembly,
     linked_from_wire,
     load_from_wire,
     router_from_wire,
     router_report_from_wire,
 )
-from controller_service.core.lineage import EarlierTable, HeldTable
 from controller_service.core.loads import BackendLoad, RecentReports, RouterLoad
 from controller_service.core.observed import routers
-from controller_service.core.observed.adoption import MembersMesh
 from controller_service.core.observed.state import ObservedRouter
 from controller_service.core.partitions import Incarnation
+from controller_service.core.roster import HeldTable
 from controller_service.shell.leadership import LeadershipBoard, NewerMembers
 from controller_service.shell.members.member_stream import LeaseWatch, MemberStream
 from controller_service.shell.members.tables import TableBoard, TableFeed, TableTooLarge
@@ -42,26 +41,7 @@ from slotmesh.streams.features import TABLE_DELTAS, TABLE_PARTS
 from slotmesh.transport.duplex import read_request
 from slotmesh.v1 import membership_service_pb2 as wire
 
-
-class ReadHello(NamedTuple):
-    """A hello, and the table that the router has in force."""
-
-    frame: wire.AttachRouterRequest
-    earlier: EarlierTable | None
-    """The table, if it is of another generation than the controller's."""
-    generation: str
-    """Of the table; empty if the router has none."""
-    revision: int
-    term_id: str = ""
-    mesh: MembersMesh | None = None
-    """The configuration in the table, if it is newer than the controller's."""
-    routers: frozenset[str] = frozenset()
-    """Addresses of routers in the table."""
-
-    @property
-    def held(self) -> HeldTable:
-        """The version of the table."""
-        return HeldTable(generation=self.generation, revision=self.revision, term_id=self.term_id)
+ReadHello: TypeAlias = tuple[wire.AttachRouterRequest, EarlierTableAssembly]
 
 
 class RouterHellos:
@@ -95,7 +75,7 @@ class RouterHellos:
         """Bytes of tables that wait, by router."""
 
     async def read(self, context: grpc.aio.ServicerContext[Any, Any]) -> ReadHello | None:
-        """The hello of a stream; None if the stream ends before it.
+        """The hello of a stream, and the table that the router has in force; None if the stream ends before it.
 
         Raises:
             SlotmeshError: PAYLOAD_TOO_LARGE or QUOTA_EXCEEDED, a bound was passed; BAD_REQUEST, the table makes no
@@ -110,8 +90,8 @@ class RouterHellos:
             raise _refusal(Reason.BAD_REQUEST, "hello", text) from None
         finally:
             self._reading -= account.size
-        if hello is not None and hello.earlier is not None:
-            self._waiting_bytes[hello.frame.hello.router_id] = account.size
+        if hello is not None and hello[1].finish() is not None:
+            self._waiting_bytes[hello[0].hello.router_id] = account.size
         return hello
 
     async def _read(self, context: grpc.aio.ServicerContext[Any, Any], account: _Account) -> ReadHello | None:
@@ -135,8 +115,7 @@ class RouterHellos:
             self._count(account, "hello.table", frame.hello.table.ByteSize())
             table = EarlierTableAssembly(self._generation, now, self._is_newer)
             await _convert(table, frame.hello.table)
-        finished, mesh = table.finish(), table.mesh()
-        return ReadHello(frame, finished, table.generation, table.revision, table.term_id, mesh, table.router_addresses)
+        return frame, table
 
     def _count(self, account: _Account, field: str, size: int) -> None:
         bounds = self._bounds
@@ -225,7 +204,7 @@ class RouterLinks:
         read = await self._hellos.read(context)
         if read is None:
             return
-        first = read.frame
+        first, table = read
         known = first.hello.known_features
         feed = TableFeed(self._board, takes_deltas=TABLE_DELTAS in known, takes_parts=TABLE_PARTS in known)
         sent: tuple[str, ...] = ()
@@ -253,13 +232,13 @@ class RouterLinks:
         stream = AttachedRouterStream(context, next_frame)
         router = router_from_wire(first, started_at=self._state.clock.now())
         router_id = router.router_id
-        self._newer.look_at(f"router/{router_id}", read.held, read.mesh)
-        self._newer.router_attached(router.address, read.routers, has_table=bool(read.revision))
+        self._newer.look_at(f"router/{router_id}", table.held, table.mesh())
+        self._newer.router_attached(router.address, table.router_addresses, has_table=bool(table.held.revision))
         if older := self._streams.get(router_id):
             self._refuse_namesake(router)
             older.end(Failure(reason=Reason.ROUTER_LOST, message="the router attached again, elsewhere"))
         self._streams[router_id] = stream
-        self._state.apply(routers.attached(self._state.observed, router, read.earlier), Key(Concern.TABLE))
+        self._state.apply(routers.attached(self._state.observed, router, table.finish()), Key(Concern.TABLE))
         self._leases.renew(router_id)
         self._ended.pop(router_id, None)
         self._board.listen(stream.wake)

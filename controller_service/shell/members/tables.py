@@ -22,10 +22,10 @@ from controller_service.convert.tables import (
 )
 from controller_service.core.desired.state import ChangeSet, Desired
 from controller_service.core.events import EventKind, Notice
-from controller_service.core.lineage import EarlierTable
 from controller_service.core.observed.adoption import Adoption, adopt, has_rivals, replaced
 from controller_service.core.observed.transitions import Transition
 from controller_service.core.partitions import PartitionOwnership
+from controller_service.core.roster import EarlierTable
 from controller_service.core.routing import AnnouncedTable, ListedBackend, ListedEndpoint, find_delta
 from controller_service.shell.members.replica_links import ReplicaLinks
 from controller_service.shell.mesh_state import Concern, Key, MeshState, WorkQueue

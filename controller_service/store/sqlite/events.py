@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Final
 
 from controller_service.core.events import EventBounds, EventKind, FeedEvent, Notice
-from controller_service.store.protocol import EventsUnwritten
+from controller_service.store.protocol import EventStore, EventsUnwritten
 from controller_service.store.sqlite.connecting import code_of, connect, create_private, reason_of, shut_from_others
 from slotmesh.logs import get_logger
 
@@ -230,8 +230,8 @@ def events_path(state: Path) -> Path:
     return state.with_name(f"{state.name}.events")
 
 
-class SqliteEvents:
-    """Implements `EventStore`."""
+class SqliteEvents(EventStore):
+    """Events in a file."""
 
     def __init__(self, path: Path, leader: str) -> None:
         """`leader`: no other controller that leads has this name."""

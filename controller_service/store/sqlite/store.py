@@ -17,7 +17,7 @@ from typing import Any, Final, TypeAlias
 
 from controller_service.core.desired.revisions import UNKNOWN_ORIGIN, ChangeOrigin
 from controller_service.core.desired.state import ChangeSet, Desired
-from controller_service.store.protocol import Conflict, Leader, NewestRevision, OnCommitted, Standing, StoreWriteFailed
+from controller_service.store.protocol import Conflict, Leader, Standing, Store, StoreWriteFailed
 from controller_service.store.sqlite.connecting import StateInUse
 from controller_service.store.sqlite.events import SqliteEvents, events_path
 from controller_service.store.sqlite.state_file import StateFile
@@ -31,16 +31,15 @@ TRY_S: Final = 0.25
 MakeState: TypeAlias = Callable[[], tuple[str, Desired]]
 
 
-class SqliteStore:
-    """Implements `Store`."""
+class SqliteStore(Store):
+    """The store in a file."""
 
     def __init__(self, file: StateFile, writer: ThreadPoolExecutor) -> None:
+        events = SqliteEvents(events_path(file.path), f"{file.generation}/{file.term}")
+        super().__init__(file.generation, file.term, file.desired, events)
         self._file = file
         self._writer = writer
         self._loop = asyncio.get_running_loop()
-        self._newest = NewestRevision(file.desired)
-        self._closed = False
-        self.events = SqliteEvents(events_path(file.path), f"{file.generation}/{file.term}")
         self._check_due = asyncio.Event()
 
     @classmethod
@@ -58,17 +57,9 @@ class SqliteStore:
             writer.shutdown(wait=False)
             raise
 
-    @property
-    def generation(self) -> str:
-        return self._file.generation
-
-    @property
-    def term(self) -> int:
-        return self._file.term
-
     async def standing(self) -> AsyncGenerator[Standing, None]:
         reported: Standing | None = None
-        while not self._closed:
+        while not self._is_closed:
             self._check_due.clear()
             waiting = await asyncio.wrap_future(self._writer.submit(self._file.check))
             problem = await asyncio.wrap_future(self._writer.submit(self._file.probe))
@@ -80,11 +71,8 @@ class SqliteStore:
                 async with asyncio.timeout(CHECK_S):
                     await self._check_due.wait()
 
-    def read(self) -> Desired:
-        return self._newest.value
-
     async def commit(self, change: ChangeSet, *, expected_revision: int) -> Desired:
-        if self._closed:
+        if self._is_closed:
             raise RuntimeError("the store is closed")
         writing = self._writer.submit(self._file.commit, change, expected_revision)
         # Before the commit returns, and also if its caller was cancelled.
@@ -97,21 +85,14 @@ class SqliteStore:
         await asyncio.wrap_future(writing)
         self._check_due.set()
 
-    def listen(self, listener: OnCommitted) -> None:
-        self._newest.listen(listener)
-
-    def watch(self, *, after_revision: int) -> AsyncGenerator[Desired, None]:
-        return self._newest.watch(after_revision=after_revision)
-
     def serving_at(self, address: str) -> None:
-        if not self._closed:
+        if not self._is_closed:
             self._writer.submit(self._file.serving_at, address)
 
     async def close(self) -> None:
-        if self._closed:
+        if self._is_closed:
             return
-        self._closed = True
-        self._newest.close()
+        self._end()
         self._check_due.set()
         await self.events.close()
         closing = self._writer.submit(self._file.close)
@@ -139,8 +120,8 @@ class SqliteStore:
                 self._loop.call_soon_threadsafe(self._check_due.set)
 
     def _take(self, desired: Desired, origin: ChangeOrigin) -> None:
-        if desired.revision > self._newest.value.revision:
-            self._newest.set(desired, origin)
+        if desired.revision > self._desired.revision:
+            self._set(desired, origin)
 
 
 class SqliteCandidacy:

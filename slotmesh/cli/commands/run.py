@@ -21,8 +21,8 @@ from slotmesh.cli.local.order import Order, mesh_of_handler
 from slotmesh.cli.local.reloading import load_runnable
 from slotmesh.cli.parameters import read_duration
 from slotmesh.config import LogLevel
+from slotmesh.spec.descriptor_sets import BadProtoFile, services_of_paths
 from slotmesh.spec.model import GrpcServices, InvalidSpec, JsonValue, Mesh
-from slotmesh.spec.proto_files import BadProtoFile, services_of_files
 from slotmesh.spec.rules import mesh_violations, show
 
 _JSON_BEGINS: Final = ("{", "[", '"')
@@ -221,7 +221,7 @@ def _of_file(file: Path, config: list[str] | None, replicas: int | None, proto: 
 
 def _read_protos(files: list[Path]) -> GrpcServices:
     try:
-        return services_of_files(files)
+        return services_of_paths(files)
     except BadProtoFile as bad:
         raise typer.BadParameter(str(bad), param_hint="--proto") from None
 

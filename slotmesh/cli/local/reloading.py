@@ -26,9 +26,9 @@ from slotmesh.cli.view.changes import subjects_of
 from slotmesh.cli.waiting import NO_ENDS, EndedRollouts, ends_of_rollouts
 from slotmesh.errors import ReplicaNotFound, SlotmeshError
 from slotmesh.runtime.parent import ParentPipe
+from slotmesh.spec.descriptor_sets import BadProtoFile, services_of_paths
 from slotmesh.spec.document import load_mesh
 from slotmesh.spec.model import Backend, InvalidSpec, Mesh, SpecViolation
-from slotmesh.spec.proto_files import BadProtoFile, services_of_files
 from slotmesh.v1 import controller_service_pb2 as pb
 
 NOT_STARTED: Final = "nothing was started"
@@ -217,7 +217,7 @@ class Reloader:
     async def _compile_again(self, operator: Operator) -> None:
         """Has routers serve what the protos say now."""
         try:
-            services = await asyncio.to_thread(services_of_files, self._protos)
+            services = await asyncio.to_thread(services_of_paths, self._protos)
         except BadProtoFile as bad:
             raise CommandFailed(str(bad)) from None
         endpoints = tuple(replace(it, grpc_services=services) for it in self._mesh.endpoints)

@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 import pytest
 
-from controller_service.shell.changes.idempotency import MAX_REPLY_BYTES
+from controller_service.shell.changes.requests import MAX_REPLY_BYTES
 from slotmesh.cli import changing
 from slotmesh.cli.commands.apply import apply
 from slotmesh.cli.commands.scale import set_num_replicas

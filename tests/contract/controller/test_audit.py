@@ -18,10 +18,9 @@ from google.protobuf import duration_pb2
 from controller_service.core.desired.planning import ChangeTerms
 from controller_service.core.desired.revisions import ChangeOrigin
 from controller_service.core.desired.state import ChangeSet, Desired
-from controller_service.shell.changes.audit import ChangeJournal
 from controller_service.shell.changes.configurator import Configurator
 from controller_service.shell.events import EventFeed
-from controller_service.shell.mesh_state import Key, MeshState, WorkQueue
+from controller_service.shell.mesh_state import ChangeJournal, Key, MeshState, WorkQueue
 from controller_service.store.protocol import Conflict
 from controller_service.store.sqlite.state_file import StateFile
 from controller_service.store.sqlite.store import SqliteStore

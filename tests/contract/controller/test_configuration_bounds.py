@@ -8,8 +8,8 @@ import grpc
 import pytest
 from google.protobuf import struct_pb2
 
-from controller_service.shell.changes import refusals
-from controller_service.shell.changes.refusals import MAX_BACKEND_BYTES, MAX_CONFIGURATION_BYTES
+from controller_service.shell.changes import requests
+from controller_service.shell.changes.requests import MAX_BACKEND_BYTES, MAX_CONFIGURATION_BYTES
 from slotmesh.streams.limits import MAX_MESSAGE_BYTES
 from slotmesh.v1 import controller_service_pb2 as pb
 from slotmesh.v1 import mesh_pb2
@@ -75,7 +75,7 @@ async def test_all_of_it_together_fits_what_carries_it_and_what_does_not_is_refu
 
 async def test_numbers_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("MAX_BACKENDS", "MAX_ENDPOINTS", "MAX_ROUTES"):
-        monkeypatch.setattr(refusals, name, 2)
+        monkeypatch.setattr(requests, name, 2)
     async with running_controller() as mesh:
         await mesh.apply("{backends: {a: , b: }, endpoints: {a: , b: }}")
         for more in ("{backends: {c: }}", "{endpoints: {c: }}"):

@@ -16,8 +16,7 @@ from controller_service.core.desired.state import Desired
 from controller_service.core.observed.transitions import fell_silent
 from controller_service.core.partitions import Incarnation
 from controller_service.shell.changes import controls
-from controller_service.store.memory import MemoryStore
-from controller_service.store.protocol import StoreWriteFailed
+from controller_service.store.protocol import MemoryStore, StoreWriteFailed
 from slotmesh.calls.partitions import PARTITIONS
 from slotmesh.errors import Reason
 from slotmesh.status import from_rpc_error

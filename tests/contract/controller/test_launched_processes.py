@@ -20,7 +20,6 @@ from controller_service.shell.launchers.launch_directory import (
     ChildProcess,
     LaunchDirectory,
     LaunchRecord,
-    ProcessEnd,
     default_directory,
 )
 from controller_service.shell.launchers.process import CommandOf, ProcessLauncher
@@ -76,7 +75,7 @@ def test_a_child_that_ended_before_it_was_told_to_is_reaped_by_its_waiter(ask: C
     os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
     child = ChildProcess(process)
     ask(child)
-    assert child.wait() == ProcessEnd("exited with status 3", failed=True)
+    assert child.wait() == Exit(how="exited with status 3", failed=True)
     ask(child)
 
 

@@ -19,7 +19,7 @@ import pytest_asyncio
 
 from controller_service.shell.launchers.launch_directory import LaunchDirectory
 from controller_service.shell.launchers.process import CommandOf, ProcessLauncher, replica_command
-from controller_service.shell.launchers.protocol import Exit, ExternalLauncher, Launcher, LaunchFailed, LaunchOrder
+from controller_service.shell.launchers.protocol import Exit, Launcher, LaunchFailed, LaunchOrder
 from controller_service.shell.replica_logs import LogBook
 from tests.support.fakes.launcher import FakeLauncher
 from tests.support.wait import wait_until
@@ -205,7 +205,7 @@ async def test_a_launcher_that_cannot_start_says_why(tmp_path: Path) -> None:
     with pytest.raises(LaunchFailed, match="/no/such/program: No such file"):
         await missing.start(order_of("v1"), 1)
     await missing.close()
-    external = ExternalLauncher()
+    external = Launcher()
     assert not external.launches
     with pytest.raises(LaunchFailed, match="started by another system"):
         await external.start(order_of("v1"), 1)

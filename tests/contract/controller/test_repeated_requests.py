@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import pytest
 from google.protobuf.message import Message
 
-from controller_service.shell.changes.idempotency import MAX_REPLY_BYTES
+from controller_service.shell.changes.requests import MAX_REPLY_BYTES
 from slotmesh.convert.specification import mesh_to_wire
 from slotmesh.errors import Reason
 from slotmesh.spec.document import parse_mesh

@@ -18,7 +18,7 @@ import yaml
 
 from controller_service.app import open_controller
 from controller_service.config import ControllerSettings
-from controller_service.shell.launchers.protocol import ExternalLauncher
+from controller_service.shell.launchers.protocol import Launcher
 from ingress_service.app import serve as serve_ingress
 from ingress_service.config import IngressSettings
 from router_service.app import serve as serve_router
@@ -96,7 +96,7 @@ async def running(volumes: Volumes) -> AsyncIterator[tuple[str, str]]:
     """A mesh with an ingress: the addresses of its HTTPS and of its metrics."""
     async with AsyncExitStack() as stack:
         of_controller = volumes.settings(ControllerSettings, "controller", "--state=memory", "--metrics-port=-1")
-        controller = await stack.enter_async_context(open_controller(of_controller, lambda *_: ExternalLauncher()))
+        controller = await stack.enter_async_context(open_controller(of_controller, lambda *_: Launcher()))
         await controller.configurator.apply_mesh(parse_mesh(SPEC), prune=False)
         at = f"--controller={controller.address}"
         await stack.enter_async_context(

@@ -13,7 +13,7 @@ import pytest_asyncio
 
 from controller_service.app import open_controller
 from controller_service.config import MEMORY, ControllerSettings
-from controller_service.shell.launchers.protocol import ExternalLauncher
+from controller_service.shell.launchers.protocol import Launcher
 from examples.own_proto import greeter_pb2
 from router_service.app import serve
 from router_service.config import RouterSettings
@@ -52,7 +52,7 @@ async def channel(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Any
     settings = ControllerSettings(port=0, launcher="external", state=MEMORY, tls_dir=tls_dir)
     async with AsyncExitStack() as stack:
         enter = stack.enter_async_context
-        controller = await enter(open_controller(settings, lambda *_: ExternalLauncher()))
+        controller = await enter(open_controller(settings, lambda *_: Launcher()))
         await controller.configurator.apply_mesh(spec)
         member: dict[str, Any] = {"controller": controller.address, "tls_dir": tls_dir}
         router = await enter(serve(RouterSettings(port=0, metrics_port=-1, **member)))

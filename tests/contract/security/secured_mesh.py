@@ -12,7 +12,7 @@ import grpc
 
 from controller_service.app import open_controller
 from controller_service.config import MEMORY, ControllerSettings
-from controller_service.shell.launchers.protocol import ExternalLauncher
+from controller_service.shell.launchers.protocol import Launcher
 from router_service.app import serve
 from router_service.config import RouterSettings
 from router_service.core.limits.quotas import CallerQuotas
@@ -127,7 +127,7 @@ async def secured_mesh(folder: Path) -> AsyncIterator[SecuredMesh]:
     settings = ControllerSettings(port=0, launcher="external", state=MEMORY, tls_dir=tls_dir)
     async with AsyncExitStack() as stack:
         enter = stack.enter_async_context
-        controller = await enter(open_controller(settings, lambda *_: ExternalLauncher()))
+        controller = await enter(open_controller(settings, lambda *_: Launcher()))
         address = controller.address
         router = await enter(
             serve(RouterSettings(controller=address, port=0, metrics_port=-1, tap_payloads=True, tls_dir=tls_dir))

@@ -14,7 +14,7 @@ import pytest
 
 from controller_service.app import Controller, open_controller
 from controller_service.config import ControllerSettings
-from controller_service.shell.launchers.protocol import ExternalLauncher
+from controller_service.shell.launchers.protocol import Launcher
 from router_service.app import serve
 from router_service.config import RouterSettings
 from router_service.shell.replicas.channel import ReplicaChannel
@@ -39,7 +39,7 @@ def authority(tmp_path: Path) -> Authority:
 
 def a_controller(authority: Authority, port: int = 0) -> AbstractAsyncContextManager[Controller]:
     settings = ControllerSettings(port=port, metrics_port=-1, launcher="external", tls_dir=authority.directory)
-    return open_controller(settings, lambda *_: ExternalLauncher())
+    return open_controller(settings, lambda *_: Launcher())
 
 
 def a_router(controller: str, authority: Authority) -> AbstractAsyncContextManager[GrpcServer]:

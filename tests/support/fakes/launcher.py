@@ -8,11 +8,21 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 
-from controller_service.shell.launchers.protocol import Exit, Instance, LaunchFailed, LaunchOrder, OnExit, Stranger
+from controller_service.shell.launchers.protocol import (
+    Exit,
+    Instance,
+    Launcher,
+    LaunchFailed,
+    LaunchOrder,
+    OnExit,
+    Stranger,
+)
 
 
-class FakeLauncher:
-    """Implements `Launcher`. Replicas end as soon as they are asked to, unless they are `stubborn`."""
+class FakeLauncher(Launcher):
+    """Replicas end as soon as they are asked to, unless they are `stubborn`."""
+
+    launches = True
 
     def __init__(
         self,
@@ -43,14 +53,6 @@ class FakeLauncher:
         self._on_start = on_start
         self._killing: dict[str, asyncio.TimerHandle] = {}
         self._emptied = asyncio.Event()
-
-    @property
-    def launches(self) -> bool:
-        return True
-
-    @property
-    def imports_snapshots(self) -> bool:
-        return False
 
     async def start(self, order: LaunchOrder, count: int) -> None:
         present = [it for it in self.running.values() if it.order == order and it.replica_id not in self._killing]

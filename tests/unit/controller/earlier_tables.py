@@ -5,14 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from controller_service.core.desired.state import ChangeSet, Desired
-from controller_service.core.lineage import EarlierTable
 from controller_service.core.observed import transitions
 from controller_service.core.observed.adoption import Adoption, adopt
 from controller_service.core.observed.state import Observed, ObservedRouter, ReplicaState
 from controller_service.core.observed.transitions import Hello, ObservedReport
 from controller_service.core.partitions import NO_OWNER, Incarnation, ownership_of
 from controller_service.core.reconciling.routes import all_members, build_routes
-from controller_service.core.roster import CoveredTables, DepartedIncarnation, IncarnationRoster, ListedIncarnation
+from controller_service.core.roster import (
+    CoveredTables,
+    DepartedIncarnation,
+    EarlierTable,
+    IncarnationRoster,
+    ListedIncarnation,
+)
 from slotmesh.calls.partitions import PARTITIONS
 from slotmesh.spec.model import Backend, Endpoint, TrafficPolicy
 

@@ -38,7 +38,8 @@ def test_replicas_that_are_not_known_are_listed_and_suspect() -> None:
 
 @pytest.mark.parametrize("comes_first", ["table", "attachment"])
 def test_a_process_that_was_found_running_is_the_replica_that_a_table_names(comes_first: str) -> None:
-    found = launches.found_running(Observed(), "a", "v1", template="t", pid=7, process="p", now=NOW).observed
+    transition = launches.launched(Observed(), "a", "v1", template="t", pid=7, process="p", now=NOW, was_found=True)
+    found = transition.observed
     member = ListedIncarnation(owner=life("a"), backend="v1", address="h:9", max_ongoing=3, process="p")
     brought = table([], {3: (life("a"), 7)})
     brought = replace(brought, roster=replace(brought.roster, members=(member,)))

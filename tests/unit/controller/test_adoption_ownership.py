@@ -14,7 +14,7 @@ from controller_service.core.reconciling.endpoints import (
     FENCED_WITHIN_S,
     TABLE_WITHIN_S,
     EndpointOutcome,
-    reconcile_endpoint,
+    EndpointOutcomes,
 )
 from controller_service.core.roster import CoveredTables
 from slotmesh.calls.partitions import PARTITIONS
@@ -37,7 +37,7 @@ def fenced(observed: Observed, owner: Incarnation, through: int, *busy: int) -> 
 
 
 def assign(state: Desired, observed: Observed, *, now: float = NOW, started_at: float = 0.0) -> EndpointOutcome:
-    return reconcile_endpoint(E, state, observed, now, launches=False, started_at=started_at)
+    return EndpointOutcomes(state, observed, now, launches=False, started_at=started_at).of(E)
 
 
 # -- who owns what ---------------------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from controller_service.shell.events import EventFeed
 from controller_service.shell.loops import autoscaler
 from controller_service.shell.loops.autoscaler import Autoscaler, load_policies
 from controller_service.shell.mesh_state import Key, MeshState, WorkQueue
-from controller_service.store.memory import MemoryStore
+from controller_service.store.protocol import MemoryStore
 from slotmesh.autoscaling import ScaleFigures, ScalePolicy
 from slotmesh.config import SettingsError
 from slotmesh.runtime.clock import MonotonicClock

@@ -20,8 +20,8 @@ from controller_service.core.observed.state import ObservedReplica, ReplicaState
 from controller_service.core.partitions import Incarnation
 from controller_service.core.reconciling.shift_planning import RequestedShift, plan_shift
 from controller_service.core.roster import IncarnationRoster, ListedIncarnation
-from controller_service.shell.changes import refusals
-from controller_service.shell.changes.refusals import ConfigurationBounds
+from controller_service.shell.changes import requests
+from controller_service.shell.changes.requests import ConfigurationBounds
 from controller_service.shell.events import EventFeed
 from controller_service.shell.replica_logs import LogLines
 from slotmesh.convert.specification import backend_to_wire, endpoint_to_wire
@@ -102,15 +102,15 @@ def is_kept(desired: Desired, change: ChangeSet) -> bool:
 
 
 def test_the_bounds_of_a_configuration_are_these() -> None:
-    assert refusals.MAX_BACKEND_BYTES == 4_194_304
-    assert refusals.MAX_CONFIGURATION_BYTES == 16_777_216
-    assert refusals.MAX_BACKENDS == 10_000
-    assert (refusals.MAX_ENDPOINTS, refusals.MAX_ROUTES) == (20_000, 20_000)
+    assert requests.MAX_BACKEND_BYTES == 4_194_304
+    assert requests.MAX_CONFIGURATION_BYTES == 16_777_216
+    assert requests.MAX_BACKENDS == 10_000
+    assert (requests.MAX_ENDPOINTS, requests.MAX_ROUTES) == (20_000, 20_000)
 
 
 @pytest.mark.parametrize("others", [0, 3])
 def test_a_backend_has_exactly_the_largest_size(others: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(refusals, "MAX_BACKEND_BYTES", 500)
+    monkeypatch.setattr(requests, "MAX_BACKEND_BYTES", 500)
     small = tuple(sized(f"s{number}", 100) for number in range(others))
     for nbytes, fits in ((499, True), (500, True), (501, False)):
         assert is_kept(Desired(), ChangeSet(put_backends=(*small, sized("b", nbytes)))) is fits, nbytes
@@ -126,7 +126,7 @@ def test_all_that_a_change_puts_counts_together(
     of_one_change: int, deletes: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whether it comes in one change or in several, as backends or as an endpoint, and less what is deleted."""
-    monkeypatch.setattr(refusals, "MAX_CONFIGURATION_BYTES", 2_000)
+    monkeypatch.setattr(requests, "MAX_CONFIGURATION_BYTES", 2_000)
     endpoint = Endpoint(name="e")
     there = tuple(sized(f"t{number}", 200) for number in range(3))
     desired = Desired().apply(ChangeSet(put_backends=there))
@@ -144,7 +144,7 @@ def test_all_that_a_change_puts_counts_together(
 @pytest.mark.parametrize("kind", ["backends", "endpoints", "routes"])
 @pytest.mark.parametrize("there", [0, 2])
 def test_a_mesh_has_exactly_as_many_as_it_may(kind: str, there: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(refusals, f"MAX_{kind.upper()}", 5)
+    monkeypatch.setattr(requests, f"MAX_{kind.upper()}", 5)
 
     def put(first: int, count: int) -> ChangeSet:
         numbers = range(first, first + count)

@@ -8,9 +8,8 @@ import pytest
 
 from controller_service.core.desired.revisions import ChangeOrigin, ResourceChange, RevisionRecord
 from controller_service.core.desired.state import Desired, RolloutRecord
-from controller_service.shell.changes.audit import ChangeJournal
 from controller_service.shell.events import EventFeed
-from controller_service.shell.mesh_state import Key, MeshState, WorkQueue
+from controller_service.shell.mesh_state import ChangeJournal, Key, MeshState, WorkQueue
 from slotmesh.runtime.clock import MonotonicClock
 from slotmesh.spec.model import Backend
 

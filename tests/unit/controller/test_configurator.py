@@ -14,7 +14,7 @@ from controller_service.core.desired.state import ChangeSet, Desired, RolloutRec
 from controller_service.shell.changes.configurator import Configurator, PlannedChange
 from controller_service.shell.events import EventFeed
 from controller_service.shell.mesh_state import Key, MeshState, WorkQueue
-from controller_service.store.memory import MemoryStore
+from controller_service.store.protocol import MemoryStore
 from slotmesh.errors import BackendInUse, Executed, Failure, Reason
 from slotmesh.runtime.clock import MonotonicClock
 from slotmesh.spec.model import Backend, Endpoint, Mesh, TrafficPolicy

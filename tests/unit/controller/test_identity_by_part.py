@@ -12,7 +12,6 @@ from typing import Any, Final
 import pytest
 
 from controller_service.core.events import UNKNOWN, EventKind, Notice
-from controller_service.core.lineage import EarlierTable, HeldTable, LeaderTerm, is_newer
 from controller_service.core.loads import BackendLoad, CallEnds, EndpointLoad, RouterLoad
 from controller_service.core.observed import routers, transitions
 from controller_service.core.observed.adoption import ended
@@ -22,7 +21,16 @@ from controller_service.core.observed.state import Observed, ObservedReplica, Ob
 from controller_service.core.observed.transitions import Hello, NamesakeLives, ObservedReport
 from controller_service.core.partitions import Incarnation
 from controller_service.core.reconciling.shift_steps import StepFigures
-from controller_service.core.roster import CoveredTables, DepartedIncarnation, IncarnationRoster, ListedIncarnation
+from controller_service.core.roster import (
+    CoveredTables,
+    DepartedIncarnation,
+    EarlierTable,
+    HeldTable,
+    IncarnationRoster,
+    LeaderTerm,
+    ListedIncarnation,
+    is_newer,
+)
 from controller_service.shell.events import EventFeed
 
 OWNER: Final = Incarnation("a", "2")

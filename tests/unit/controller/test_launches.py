@@ -8,9 +8,17 @@ from controller_service.core.desired.handler_code import template_of
 from controller_service.core.desired.state import ChangeSet, Desired
 from controller_service.core.events import EventKind
 from controller_service.core.observed import launches, transitions
-from controller_service.core.observed.restarts import FIRST_INTERVAL_S, LONGEST_INTERVAL_S, LOOPING_AFTER, QUICK_DEATH_S
 from controller_service.core.observed.state import Observed, ObservedReplica, ReplicaState, Restarts
-from controller_service.core.observed.transitions import AttachRefused, Hello, NamesakeLives, ObservedReport
+from controller_service.core.observed.transitions import (
+    FIRST_INTERVAL_S,
+    LONGEST_INTERVAL_S,
+    LOOPING_AFTER,
+    QUICK_DEATH_S,
+    AttachRefused,
+    Hello,
+    NamesakeLives,
+    ObservedReport,
+)
 from controller_service.core.reconciling.backends import (
     START_TIMEOUT_S,
     Action,
@@ -40,8 +48,8 @@ def launched(observed: Observed, replica_id: str = "a", *, now: float = 0.0, pro
 
 def found(observed: Observed, replica_id: str = "a", *, process: str = "p", now: float = 0.0) -> Observed:
     template = template_of(V1)
-    return launches.found_running(
-        observed, replica_id, "v1", template=template, pid=1, now=now, process=process
+    return launches.launched(
+        observed, replica_id, "v1", template=template, pid=1, now=now, process=process, was_found=True
     ).observed
 
 

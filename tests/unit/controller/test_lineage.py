@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from controller_service.core.desired.state import Desired
-from controller_service.core.lineage import TERMS_KEPT, HeldTable, LeaderTerm, is_newer, with_term
+from controller_service.core.roster import TERMS_KEPT, HeldTable, LeaderTerm, is_newer, with_term
 
 TERMS = (LeaderTerm("t1", 5), LeaderTerm("t2", 9), LeaderTerm("t3", 20))
 """The store is at revision 24."""

@@ -16,8 +16,8 @@ from controller_service.core.desired.state import ChangeSet, Desired
 from controller_service.core.loads import RecentReports
 from controller_service.core.observed.leases import Leases
 from controller_service.core.observed.replica_groups import is_counted
-from controller_service.core.observed.restarts import after_death
 from controller_service.core.observed.state import Observed, ObservedReplica, ObservedRouter, ReplicaState, Restarts
+from controller_service.core.observed.transitions import after_death
 from controller_service.core.partitions import Incarnation
 from controller_service.core.reconciling.backends import ForgetReplica, find_endings, reconcile_backend
 from controller_service.core.reconciling.rollouts import EndedCalls, find_failure, is_available

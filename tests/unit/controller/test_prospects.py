@@ -11,7 +11,7 @@ from controller_service.core.desired.state import ChangeSet, Desired
 from controller_service.core.observed import launches, transitions
 from controller_service.core.observed.state import Observed, ReplicaState
 from controller_service.core.observed.transitions import Hello, ObservedReport
-from controller_service.core.reconciling.endpoints import EndpointOutcome, reconcile_endpoint
+from controller_service.core.reconciling.endpoints import EndpointOutcome, EndpointOutcomes
 from controller_service.core.reconciling.routes import build_routes
 from controller_service.core.routing import AnnouncedTable
 from slotmesh.spec.model import Autoscale, Backend, Endpoint, Prospect, TrafficPolicy
@@ -157,7 +157,7 @@ def test_keys_do_not_wait_for_replicas_of_a_backend_that_fails() -> None:
     observed = say(transitions.attached(observed, hello, now=0.0).observed, "g", READY, 1.0)
 
     def assigned(observed: Observed) -> EndpointOutcome:
-        return reconcile_endpoint(endpoint, state, observed, 1.0, launches=True)
+        return EndpointOutcomes(state, observed, 1.0, launches=True).of(endpoint)
 
     assert assigned(observed).ownership is None, "it may come, and have its share of the keys from the beginning"
     outcome = assigned(end(observed, "a", 1.0))

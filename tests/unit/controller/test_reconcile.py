@@ -28,8 +28,8 @@ from controller_service.core.reconciling.endpoints import (
     SETTLED_AFTER_S,
     STARTED_WITHIN_S,
     EndpointOutcome,
+    EndpointOutcomes,
     find_concerns,
-    reconcile_endpoint,
 )
 from controller_service.core.reconciling.routes import build_routes
 from controller_service.core.routing import AnnouncedTable
@@ -57,7 +57,7 @@ def look(state: Desired, observed: Observed, now: float, *, launches: bool = Tru
 
 
 def assign(state: Desired, observed: Observed, now: float, *, launches: bool = True) -> EndpointOutcome:
-    return reconcile_endpoint(E, state, observed, now, launches=launches)
+    return EndpointOutcomes(state, observed, now, launches=launches).of(E)
 
 
 def test_the_first_assignment_waits_for_the_others_but_not_for_ever() -> None:

@@ -18,7 +18,7 @@ from controller_service.core.observed.transitions import Hello, ObservedReport
 from controller_service.core.routing import AnnouncedTable, Routes
 from controller_service.shell.code.snapshots import CodeSnapshots
 from controller_service.shell.events import EventFeed
-from controller_service.shell.launchers.protocol import ExternalLauncher, Instance, Launcher, LaunchOrder
+from controller_service.shell.launchers.protocol import Instance, Launcher, LaunchOrder
 from controller_service.shell.leadership import NewerMembers
 from controller_service.shell.loops import reconcile_loop
 from controller_service.shell.loops.launching import Launching
@@ -26,8 +26,7 @@ from controller_service.shell.loops.reconcile_loop import ReconcileLoop
 from controller_service.shell.members.replica_links import ReplicaLinks
 from controller_service.shell.members.tables import TableBoard
 from controller_service.shell.mesh_state import Concern, Key, MeshState, WorkQueue
-from controller_service.store.memory import MemoryStore
-from controller_service.store.protocol import Conflict
+from controller_service.store.protocol import Conflict, MemoryStore
 from slotmesh.runtime.clock import MonotonicClock
 from slotmesh.runtime.tasks import Supervisor
 from slotmesh.spec.model import Backend, Endpoint, TrafficPolicy
@@ -98,7 +97,7 @@ class World:
 async def running(
     launcher: Launcher | None = None, *, is_held: bool = False, mesh: ChangeSet = MESH
 ) -> AsyncIterator[World]:
-    world = World(launcher or ExternalLauncher(), is_held=is_held)
+    world = World(launcher or Launcher(), is_held=is_held)
     async with Supervisor() as tasks:
         tasks.start(world.loop.watch_store(), name="watch")
         tasks.start(world.loop.run(), name="loop")

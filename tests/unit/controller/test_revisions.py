@@ -21,9 +21,8 @@ def test_only_so_many_revisions_are_kept_and_those_can_be_told() -> None:
     assert len(desired.history) == revisions.MAX_RECORDS
     assert desired.history[0].base == 30
     for revision in range(30, desired.revision + 1):
-        mesh = revisions.configuration_at(
-            desired.backends, desired.endpoints, desired.routes, desired.history, revision
-        )
+        later = [it for it in desired.history if it.revision > revision]
+        mesh = revisions.configuration_before(desired.resources, later)
         assert {it.name: it for it in mesh.backends} == told[revision]
 
 

@@ -10,8 +10,8 @@ import pytest
 from controller_service.core.desired.handler_code import HandlerCode, template_of
 from controller_service.core.desired.planning import plan_file, plan_undo
 from controller_service.core.desired.state import ChangeSet, Desired, RolloutRecord, restored
-from controller_service.core.observed.restarts import LOOPING_AFTER
 from controller_service.core.observed.state import ObservedReplica, ReplicaState
+from controller_service.core.observed.transitions import LOOPING_AFTER
 from controller_service.core.reconciling.rollouts import (
     MIN_CALLS,
     EndedCalls,

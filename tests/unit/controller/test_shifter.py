@@ -22,10 +22,9 @@ from controller_service.core.reconciling.shift_planning import RequestedShift
 from controller_service.shell.changes.configurator import Configurator
 from controller_service.shell.events import EventFeed
 from controller_service.shell.leadership import NewerMembers
-from controller_service.shell.loops.shifter import SETTLED_AFTER_S, ShiftControl, Shifter
+from controller_service.shell.loops.shifter import SETTLED_AFTER_S, Shifter
 from controller_service.shell.mesh_state import Key, MeshState, WorkQueue
-from controller_service.store.memory import MemoryStore
-from controller_service.store.protocol import Store, StoreWriteFailed
+from controller_service.store.protocol import MemoryStore, Store, StoreWriteFailed
 from slotmesh.spec.model import Backend, Endpoint, TrafficPolicy
 from tests.support.fakes.clock import FakeClock
 from tests.support.wait import wait_until
@@ -67,11 +66,10 @@ class Bench:
         self.state = MeshState(clock, WorkQueue[Key](), EventFeed("a"))
         configurator = Configurator(store, self.state, launches=False)
         self.shifter = Shifter(configurator, store, self.state, NewerMembers(store, self.state))
-        self.control = ShiftControl(configurator, store, self.state, self.shifter)
 
     async def begin(self, *guards: Guard) -> None:
         said = RequestedShift(endpoint="e", weights={"v2": 1.0}, step=0.5, every_s=EVERY_S, guards=guards)
-        await self.control.begin(said, ALWAYS)
+        await self.shifter.begin(said, ALWAYS)
 
     def make_ready(self) -> None:
         for name in ("v1", "v2"):
@@ -124,7 +122,7 @@ class Bench:
 
     @property
     def waits_for(self) -> str:
-        return self.control.show("e")[0].waits_for
+        return self.shifter.show("e")[0][3]
 
 
 async def bench_of(*guards: Guard, ready: bool = True, shadows: Sequence[str] = ()) -> Bench:
@@ -332,7 +330,7 @@ async def test_what_cannot_be_stored_is_tried_again_with_the_same_figures(caplog
 async def test_an_operator_who_was_faster_wins() -> None:
     bench = await bench_of(ERRORS)
     bench.report(replace(CALLS, failed=50, total=150))
-    await bench.control.end("e", ChangeTerms(), goes_back=False)
+    await bench.shifter.end("e", ChangeTerms(), goes_back=False)
     await bench.shifter.look()
     assert (bench.shift.phase, bench.weights) == (ShiftPhase.STOPPED, {"v1": 0.5, "v2": 0.5})
 
@@ -344,7 +342,7 @@ async def test_it_ends_when_it_is_told_to_just_as_something_changes() -> None:
         bench.report(replace(CALLS, failed=50, total=150))
         for _ in range(turns):
             await asyncio.sleep(0)
-        await bench.control.end("e", ChangeTerms(), goes_back=True) if bench.shift.is_under_way else None
+        await bench.shifter.end("e", ChangeTerms(), goes_back=True) if bench.shift.is_under_way else None
         task.cancel()
         await wait_until(task.done, what=f"the end after {turns} turns")
         assert task.cancelled()

@@ -37,7 +37,7 @@ def silent(observed: Observed, *names: str) -> Observed:
 def suspects(observed: Observed, desired: Desired = DESIRED) -> Collection[str]:
     routes = build_routes(desired, observed)
     wire = as_announced(AnnouncedTable(generation="g", revision=1, routes=routes))
-    listed = {each.replica_id: each for backend in routes.backends for each in backend.replicas}
+    listed = {each.owner.replica_id: each for backend in routes.backends for each in backend.replicas}
     told = {each.replica_id: each for backend in wire.backends for each in backend.replicas}
     assert {name for name, each in told.items() if each.suspect} == {it for it in listed if listed[it].suspect}
     assert not any(each.draining for each in told.values() if each.suspect), "it can come back"

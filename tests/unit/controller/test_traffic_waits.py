@@ -13,9 +13,8 @@ from controller_service.core.desired.rollback import plan_rollback
 from controller_service.core.desired.shifts import ShiftPhase
 from controller_service.core.desired.state import ChangeSet, Desired, RolloutRecord
 from controller_service.core.observed.state import Observed
-from controller_service.core.reconciling.shift_planning import plan_end, plan_move
+from controller_service.core.reconciling.shift_planning import hold_back, plan_end, plan_move, rollouts_of
 from controller_service.core.reconciling.shift_steps import CallFlow, ShiftLook, follow
-from controller_service.core.reconciling.waiting_traffic import hold_back, rollouts_of
 from controller_service.store.documents import SHIFT
 from slotmesh.spec.model import Backend, Endpoint, Mesh, TrafficPolicy
 

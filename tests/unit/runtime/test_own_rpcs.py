@@ -9,8 +9,8 @@ import grpc
 
 from slotmesh.runtime.loop_slices import StepQueue
 from slotmesh.server.edge import Edge
-from slotmesh.server.own_rpcs import OwnRpcHandlers
 from slotmesh.server.reflection import Descriptors
+from slotmesh.server.server import OwnRpcHandlers
 from slotmesh.telemetry.process_times import RpcTimes
 
 

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 from controller_service.shell.events import EventFeed
-from controller_service.shell.launchers.protocol import ExternalLauncher
+from controller_service.shell.launchers.protocol import Launcher
 from controller_service.shell.leadership import NewerMembers
 from controller_service.shell.loops import launching
 from controller_service.shell.loops.launching import Launching
 from controller_service.shell.members.replica_links import ReplicaLinks
 from controller_service.shell.mesh_state import Key, MeshState, WorkQueue
-from controller_service.store.memory import MemoryStore
+from controller_service.store.protocol import MemoryStore
 from slotmesh.runtime.clock import MonotonicClock
 from tests.support.wait import wait_until
 from tests.unit.controller.code.project import Project
@@ -37,7 +37,7 @@ class Collecting:
         state = MeshState(MonotonicClock(), WorkQueue[Key](), EventFeed("f"))
         self.newer = NewerMembers(self.store, state)
         links = ReplicaLinks(state, self.store, self.newer, lease_s=lease_s)
-        self.launching = Launching(state, links, ExternalLauncher(), str, project.snapshots)
+        self.launching = Launching(state, links, Launcher(), str, project.snapshots)
 
     async def is_kept(self) -> bool:
         """After the loop had time for many collections."""

@@ -13,7 +13,7 @@ from controller_service.shell.code.scanning import CannotSnapshot
 from controller_service.shell.code.snapshots import CodeSnapshots
 from controller_service.shell.events import EventFeed
 from controller_service.shell.mesh_state import Key, MeshState, WorkQueue
-from controller_service.store.memory import MemoryStore
+from controller_service.store.protocol import MemoryStore
 from slotmesh.errors import SlotmeshError
 from slotmesh.runtime.clock import MonotonicClock
 from slotmesh.spec.model import Backend, Mesh
