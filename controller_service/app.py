@@ -93,7 +93,7 @@ class Controller:
         for replica in known.replicas():
             self.replicas.expect(replica.replica_id)
         self.board.listen(self._follow_routers)
-        self.leadership.listen(lambda: self.replicas.follow_controllers(self.leadership.controllers))
+        self.leadership.listen(lambda: self.replicas.follow(controllers=self.leadership.controllers))
         self._journal = ChangeJournal(state)
         store.listen(self._journal.committed)
         policies = load_policies(policy_names(settings.autoscale_policies))
@@ -110,8 +110,7 @@ class Controller:
         self.configurator = Configurator(store, state, launches=launches, policies=policies, snapshots=self._snapshots)
         self._shifter = Shifter(self.configurator, store, state, self.newer)
         loads = KnownLoads(
-            newest_of=self.replicas.load_of,
-            earlier_of=self.replicas.earlier_load_of,
+            of_replica=self.replicas.loads_of,
             of_routers=self.routers.loads,
             ended_calls=self.replicas.ended_calls,
         )
@@ -193,7 +192,7 @@ class Controller:
         self.routers.close()
 
     def _follow_routers(self) -> None:
-        self.replicas.follow_routers(self.board.table.routes.router_addresses if self.board.table else ())
+        self.replicas.follow(routers=self.board.table.routes.router_addresses if self.board.table else ())
 
     @property
     def _address_for_replicas(self) -> str:

@@ -42,6 +42,11 @@ RETRY_S: Final = 1.0
 """When to ask again, where it is not known who leads."""
 
 Context = grpc.aio.ServicerContext[Any, Any]
+_REGISTER: Final[tuple[Callable[[Any, Any], None], ...]] = (
+    controller_service_pb2_grpc.add_ControllerServiceServicer_to_server,
+    membership_service_pb2_grpc.add_MembershipServiceServicer_to_server,
+    route_service_pb2_grpc.add_RouteServiceServicer_to_server,
+)
 
 
 class Gate:
@@ -102,13 +107,9 @@ class Front:
             QuotaKind.CHANGES, settings.max_changes_per_caller, "max_changes_per_caller"
         )
         self.info = InfoServicer(info_service_pb2.SERVER_KIND_CONTROLLER, tls=tls, amend=self._add_standing)
-        self._operators, self._members, self._routes = (
-            Gate(each, self._refusal) for each in (operators, members, routes)
-        )
-        mounted: tuple[Any, Any, Any] = self._operators, self._members, self._routes
-        self.server.add(controller_service_pb2_grpc.add_ControllerServiceServicer_to_server, mounted[0])
-        self.server.add(membership_service_pb2_grpc.add_MembershipServiceServicer_to_server, mounted[1])
-        self.server.add(route_service_pb2_grpc.add_RouteServiceServicer_to_server, mounted[2])
+        self._gates = [Gate(each, self._refusal) for each in (operators, members, routes)]
+        for register, gate in zip(_REGISTER, self._gates, strict=True):
+            self.server.add(register, gate)
         self.server.add(info_service_pb2_grpc.add_InfoServiceServicer_to_server, self.info)
 
     @property
@@ -131,13 +132,16 @@ class Front:
 
     def open(self, operators: Any, members: Any, routes: Any, leadership: LeadershipBoard) -> None:
         """This controller leads: these servicers answer."""
-        self._operators.behind, self._members.behind, self._routes.behind = operators, members, routes
+        for gate, servicer in zip(self._gates, (operators, members, routes), strict=True):
+            gate.behind = servicer
         self._leadership = leadership
         self.leader = None
 
     def close(self) -> None:
         """It leads no more: from now on rpcs are refused. Those under way go on."""
-        self._operators.behind = self._members.behind = self._routes.behind = self._leadership = None
+        self._leadership = None
+        for gate in self._gates:
+            gate.behind = None
         if self.is_started:
             self.server.set_serving(False)
 

@@ -265,7 +265,9 @@ class ControllerServicer(controller_service_pb2_grpc.ControllerServiceServicer):
     async def ListReplicas(self, request: pb.ListReplicasRequest, context: Context) -> pb.ListReplicasResponse:
         replicas = self._state.observed.replicas(request.backend or None)
         is_outdated = outdated_among(self._store.read().backends)
-        return page_of_replicas(request, replicas, self._wall_s, self._loads.newest_of, is_outdated)
+        return page_of_replicas(
+            request, replicas, self._wall_s, lambda it: self._loads.of_replica(it).newest, is_outdated
+        )
 
     async def ListRouters(self, request: pb.ListRoutersRequest, context: Context) -> pb.ListRoutersResponse:
         routers, table = self._state.observed.routers, self._board.table

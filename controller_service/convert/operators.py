@@ -47,10 +47,7 @@ _ENDED: Final = (ReplicaState.STOPPED, ReplicaState.FAILED)
 class KnownLoads:
     """Where the loads are that members have reported."""
 
-    newest_of: Callable[[str], SampledLoad | None]
-    """By replica."""
-    earlier_of: Callable[[str], SampledLoad | None]
-    """By replica: one some seconds before."""
+    of_replica: Callable[[str], RecentReports[SampledLoad]]
     of_routers: Mapping[str, RecentReports[RouterLoad]]
     """By router."""
     ended_calls: Mapping[str, EndedCalls]
@@ -111,8 +108,8 @@ def _count(flags: Iterable[bool]) -> int:
 def _replica(
     replica: ObservedReplica, loads: KnownLoads, wall_s: Callable[[float], float], *, outdated: bool
 ) -> pb.SampledReplica:
-    earlier = loads.earlier_of(replica.replica_id)
-    wire = replica_to_wire(replica, wall_s, loads.newest_of(replica.replica_id), outdated=outdated)
+    reports = loads.of_replica(replica.replica_id)
+    earlier, wire = reports.earlier, replica_to_wire(replica, wall_s, reports.newest, outdated=outdated)
     return pb.SampledReplica(
         replica=without_long_texts(wire), earlier_load=None if earlier is None else replica_load_to_wire(earlier)
     )

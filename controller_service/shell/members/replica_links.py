@@ -211,13 +211,9 @@ class ReplicaLinks:
                     self._ended[hello.replica_id] = link.stream.end_reason
                 self.ended_calls.pop(hello.replica_id, None)
 
-    def load_of(self, replica_id: str) -> SampledLoad | None:
-        """The load that a replica has reported last; None if it is not attached, or has not reported any."""
-        return link.loads.newest if (link := self._links.get(replica_id)) is not None else None
-
-    def earlier_load_of(self, replica_id: str) -> SampledLoad | None:
-        """One that the same incarnation has reported some seconds before; None if there is none."""
-        return link.loads.earlier if (link := self._links.get(replica_id)) is not None else None
+    def loads_of(self, replica_id: str) -> RecentReports[SampledLoad]:
+        """What the attached incarnation of a replica has reported of its load; empty if there is none."""
+        return link.loads if (link := self._links.get(replica_id)) is not None else RecentReports()
 
     def configure(self, backend: Backend) -> None:
         """Sends the backend's replicas their configuration, where it is new to them."""
@@ -225,17 +221,15 @@ class ReplicaLinks:
             if link := self._links.get(replica.replica_id):
                 self._configure(link, backend)
 
-    def follow_routers(self, addresses: tuple[str, ...]) -> None:
-        """Sends all replicas the addresses of the mesh's routers, if they have changed."""
-        if addresses != self._router_addresses:
-            self._router_addresses = addresses
-            self._send_addresses()
-
-    def follow_controllers(self, addresses: tuple[str, ...]) -> None:
-        """Sends all replicas the addresses of the mesh's controllers, if they have changed."""
-        if addresses != self._controller_addresses:
-            self._controller_addresses = addresses
-            self._send_addresses()
+    def follow(self, *, routers: tuple[str, ...] | None = None, controllers: tuple[str, ...] | None = None) -> None:
+        """Sends all replicas the addresses of the mesh's routers, or controllers, if they have changed."""
+        known = self._router_addresses, self._controller_addresses
+        if (
+            new := (known[0] if routers is None else routers, known[1] if controllers is None else controllers)
+        ) != known:
+            self._router_addresses, self._controller_addresses = new
+            for link in self._links.values():
+                link.follow(*new, self._frames.of)
 
     def expect(self, replica_id: str) -> None:
         """The replica may attach: its lease begins now."""
@@ -287,10 +281,6 @@ class ReplicaLinks:
         # Of a backend that is not applied yet, too: replicas that are started elsewhere need not wait for that.
         backend = self._store.read().backends.get(link.hello.backend)
         self._configure(link, backend or Backend(name=link.hello.backend), is_known=backend is not None)
-
-    def _send_addresses(self) -> None:
-        for link in self._links.values():
-            link.follow(self._router_addresses, self._controller_addresses, self._frames.of)
 
     def _attach(self, hello: Hello) -> None:
         """Raises what the replica is refused with."""

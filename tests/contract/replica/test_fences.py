@@ -214,7 +214,7 @@ async def test_a_controller_on_hold_confirms_nothing(tmp_path: Path) -> None:
             await replica.move(older.channel)
             await replica.report("READY", stamp=7)
             await wait_until(
-                lambda: older.controller.replicas.load_of("a") is None and len(older.controller.replicas) == 1,
+                lambda: older.controller.replicas.loads_of("a").newest is None and len(older.controller.replicas) == 1,
                 what="it is attached",
             )
             assert (await older.replicas())["a"].max_ongoing == 4
