@@ -44,13 +44,14 @@ class OutgoingResults:
         self.ends: list[OutgoingEnd] = []
         """What waits for these values to leave."""
 
-    def to_wire(self, *, as_range: bool, as_block: bool) -> call_pb2.ResultBatch:
-        """`as_range`, `as_block`: the router reads ranges of ids, and payloads in blocks."""
+    def to_wire(self, *, as_range: bool, as_block: bool, is_apart: bool) -> call_pb2.ResultBatch:
+        """`as_range`, `as_block`: the router reads ranges of ids, and payloads in blocks. `is_apart`: no payloads."""
         batch = call_pb2.ResultBatch(
             content_type=self.content_type, partial=self.is_partial, chunked_sizes=self.chunked_sizes
         )
         write_ids(batch, self.ids, as_range=as_range)
-        write(batch, self.payloads, as_block=as_block and not self.is_partial)
+        if not is_apart:
+            write(batch, self.payloads, as_block=as_block and not self.is_partial)
         return batch
 
     def has_room(self, count: int, size: int) -> bool:

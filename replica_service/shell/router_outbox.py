@@ -15,6 +15,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Final
 
 from replica_service import convert
 from replica_service.convert import Issuer, SlotAnswer
@@ -29,10 +30,17 @@ from slotmesh.status import to_wire
 from slotmesh.streams.chunks import ChunkTurns, fits_whole
 from slotmesh.streams.features import BLOCKS, CHUNKS, ID_RANGES, OF_REPLICAS, SERVICE_TIMES
 from slotmesh.streams.limits import CHUNK_BYTES, MAX_FRAME_BYTES, MAX_FRAME_CALLS, MAX_INLINE_BYTES
+from slotmesh.streams.spliced_frames import are_large, spliced
 from slotmesh.transport.pump import Pacer
 from slotmesh.v1 import call_pb2, replica_service_pb2
 
 Response = replica_service_pb2.ExecuteResponse
+_CHUNK_DATA: Final = (Response.CHUNK_FIELD_NUMBER, call_pb2.Chunk.DATA_FIELD_NUMBER)
+_RESULT_PAYLOADS: Final = (
+    Response.RESULTS_FIELD_NUMBER,
+    call_pb2.ResultFrame.BATCHES_FIELD_NUMBER,
+    call_pb2.ResultBatch.PAYLOADS_FIELD_NUMBER,
+)
 
 
 class Outbox:
@@ -245,7 +253,8 @@ class Outbox:
                 self._ends.large.append((run_id, content_type, total))
             else:
                 self._ends.tell(ends)
-        return Response(chunk=call_pb2.Chunk(call_id=run_id, offset=offset, total=total, data=data))
+        wire = call_pb2.Chunk(call_id=run_id, offset=offset, total=total)
+        return spliced(Response(chunk=wire), _CHUNK_DATA, [data])
 
     def _next_other(self) -> Response | None:
         if self._slot_answers and self._is_open:
@@ -313,6 +322,8 @@ class Outbox:
         self._frame_no += 1
         frame.frame_no = self._frame_no
         calls = size = 0
+        only = self._batches[0] if len(self._batches) == 1 and not self._ends.large else None
+        beside = only.payloads if only is not None and are_large(only.payloads) else ()
         while self._batches:
             batch = self._batches[0]
             if calls and (calls + len(batch.ids) > MAX_FRAME_CALLS or size + batch.size > MAX_FRAME_BYTES):
@@ -320,7 +331,9 @@ class Outbox:
             self._batches.popleft()
             calls += len(batch.ids)
             size += batch.size
-            frame.batches.append(batch.to_wire(as_range=self._reads_ranges, as_block=self._reads_blocks))
+            frame.batches.append(
+                batch.to_wire(as_range=self._reads_ranges, as_block=self._reads_blocks, is_apart=bool(beside))
+            )
             if batch.is_partial:
                 self._values_leave(batch)
             elif batch is self._last:
@@ -331,7 +344,7 @@ class Outbox:
         if ends.failures or ends.without_result or ends.large:
             ends.fill(frame, calls, as_range=self._reads_ranges)
         frame.capacity.CopyFrom(self._capacity_to_wire())
-        return response
+        return spliced(response, _RESULT_PAYLOADS, beside) if beside else response
 
     def _values_leave(self, batch: OutgoingResults) -> None:
         """They are in the frame that is being built."""

@@ -24,6 +24,7 @@ from slotmesh.oip.model import MAX_DIMENSIONS, MAX_INPUTS
 from slotmesh.status import from_wire
 from slotmesh.streams.chunks import Announced, Payload, fits_whole
 from slotmesh.streams.limits import CHUNK_BYTES, MAX_ELEMENTS, MAX_FRAME_BYTES, MAX_INLINE_BYTES
+from slotmesh.streams.spliced_frames import are_large
 from slotmesh.v1 import call_pb2, replica_service_pb2, router_service_pb2
 
 MAX_WAITED_US = 10**15
@@ -97,12 +98,52 @@ def payloads_of(batch: router_service_pb2.CallBatch) -> Sequence[CallPayload] | 
     return payloads
 
 
+def _put_payloads(
+    batch: replica_service_pb2.RunBatch,
+    payloads: Sequence[Payload],
+    first_run_id: int,
+    as_block: bool,
+    beside: list[bytes] | None,
+) -> list[tuple[int, Payload]]:
+    """Returns those that must follow in chunks."""
+    large: list[tuple[int, Payload]] = []
+    if largest_of(payloads) <= CHUNK_BYTES:
+        passed_on = cast("Sequence[bytes]", payloads)  # parts are larger
+        is_block = type(passed_on) is PayloadBlock
+        if beside is not None and not is_block and are_large(passed_on):
+            beside += passed_on
+        else:
+            batch_payloads.write(batch, passed_on, as_block=as_block and is_block)
+    else:
+        room = MAX_FRAME_BYTES
+        for run_id, payload in enumerate(payloads, first_run_id):
+            if fits_whole(payload, room):
+                batch.payloads.append(cast("bytes", payload))
+                batch.chunked_sizes.append(0)
+                room -= len(payload)
+            else:
+                batch.payloads.append(b"")
+                batch.chunked_sizes.append(len(payload))
+                large.append((run_id, payload))
+        if not large:
+            del batch.chunked_sizes[:]
+            if beside is not None and are_large(payloads):
+                del batch.payloads[:]
+                beside += cast("Sequence[bytes]", payloads)
+    return large
+
+
 def add_batch(
-    frame: replica_service_pb2.RunFrame, outgoing: OutgoingBatch, now: float, *, as_block: bool = False
+    frame: replica_service_pb2.RunFrame,
+    outgoing: OutgoingBatch,
+    now: float,
+    *,
+    as_block: bool = False,
+    beside: list[bytes] | None = None,
 ) -> Sequence[tuple[int, Payload]]:
     """Adds calls to a frame for a replica. Returns the run ids and payloads that must follow in chunks.
 
-    `as_block`: the replica reads payloads in blocks.
+    `as_block`: the replica reads payloads in blocks. `beside`: takes large payloads, if this is the only batch.
     """
     batch = frame.batches.add(first_run_id=outgoing.first_run_id, endpoint=outgoing.endpoint, attempt=outgoing.attempt)
     batch.options.MergeFromString(outgoing.options.wire)
@@ -117,23 +158,7 @@ def add_batch(
     batch.max_result_bytes = outgoing.max_result_bytes
     if outgoing.level:
         batch.values_ahead, batch.bytes_ahead = CREDITS[outgoing.level]
-    large: list[tuple[int, Payload]] = []
-    if largest_of(outgoing.payloads) <= CHUNK_BYTES:
-        passed_on = cast("Sequence[bytes]", outgoing.payloads)  # parts are larger
-        batch_payloads.write(batch, passed_on, as_block=as_block and type(passed_on) is PayloadBlock)
-    else:
-        room = MAX_FRAME_BYTES
-        for run_id, payload in enumerate(outgoing.payloads, outgoing.first_run_id):
-            if fits_whole(payload, room):
-                batch.payloads.append(cast("bytes", payload))
-                batch.chunked_sizes.append(0)
-                room -= len(payload)
-            else:
-                batch.payloads.append(b"")
-                batch.chunked_sizes.append(len(payload))
-                large.append((run_id, payload))
-        if not large:
-            del batch.chunked_sizes[:]
+    large = _put_payloads(batch, outgoing.payloads, outgoing.first_run_id, as_block, beside)
     if (session := outgoing.session) is not None:
         ids = outgoing.call_ids
         batch.session_id = session.session_id

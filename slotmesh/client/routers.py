@@ -24,9 +24,10 @@ from slotmesh.runtime.backoff import Backoff
 from slotmesh.runtime.channels import PLAIN_TEXT, Dialer
 from slotmesh.security.identity import Role
 from slotmesh.status import from_rpc_error, is_unknown_there, to_exception
+from slotmesh.streams.spliced_frames import cut
 from slotmesh.transport.current_channel import CurrentChannel
 from slotmesh.units import parse_host_port
-from slotmesh.v1 import router_service_pb2, router_service_pb2_grpc, slot_service_pb2_grpc
+from slotmesh.v1 import call_pb2, router_service_pb2, router_service_pb2_grpc, slot_service_pb2_grpc
 
 MAX_LEARNED: Final = 64
 """Routers that one response can name."""
@@ -56,6 +57,23 @@ def parse_addresses(addresses: str | Sequence[str]) -> tuple[str, ...]:
     for address in given:
         parse_host_port(address)
     return tuple(dict.fromkeys(given))
+
+
+_Response = router_service_pb2.StreamCallsResponse
+_STREAM_CALLS: Final = f"/{router_service_pb2.DESCRIPTOR.services_by_name['RouterService'].full_name}/StreamCalls"
+_PAYLOADS: Final = (
+    (
+        _Response.RESULTS_FIELD_NUMBER,
+        call_pb2.ResultFrame.BATCHES_FIELD_NUMBER,
+        call_pb2.ResultBatch.PAYLOADS_FIELD_NUMBER,
+    ),
+    (_Response.CHUNK_FIELD_NUMBER, call_pb2.Chunk.DATA_FIELD_NUMBER),
+)
+
+
+def _read_response(raw: bytes) -> Any:
+    """A frame of a router's stream; a `CutFrame` if it has large payloads."""
+    return cut(raw, _Response.FromString, _PAYLOADS)
 
 
 class _Stubs(NamedTuple):
@@ -164,7 +182,10 @@ class Routers:
         channel = self._channel(address).get()
         stubs = self._stubs.get(address)
         if stubs is None or stubs.channel is not channel:
-            router = router_service_pb2_grpc.RouterServiceStub(channel)
+            router: Any = router_service_pb2_grpc.RouterServiceStub(channel)
+            router.StreamCalls = channel.stream_stream(
+                _STREAM_CALLS, router_service_pb2.StreamCallsRequest.SerializeToString, _read_response
+            )
             stubs = self._stubs[address] = _Stubs(channel, router, slot_service_pb2_grpc.SlotServiceStub(channel))
         return stubs
 

@@ -16,6 +16,7 @@ from google.protobuf.message import Message
 from grpc._cython import cygrpc  # type: ignore[attr-defined]
 
 from slotmesh.grpc_internals import is_off
+from slotmesh.streams.spliced_frames import whole
 
 FrameT = TypeVar("FrameT", bound=Message)
 
@@ -31,7 +32,7 @@ def writer_of(call: grpc.aio.StreamStreamCall[FrameT, Any]) -> Callable[[FrameT]
     """
     rpc: Any = getattr(call, "_cython_call", None)
     if rpc is None or is_off():  # without it: a call of another make, as an interceptor's
-        return call.write
+        return lambda frame: call.write(whole(frame))
     send = rpc.send_serialized_message
     is_started = False
 

@@ -78,19 +78,26 @@ class Assembly(ABC, Generic[PayloadT]):
 
 
 class JoinedAssembly(Assembly[bytes]):
-    """For an end that decodes the payload: it grows in one buffer, which `payload` returns without a copy."""
+    """For an end that decodes the payload: it grows in one buffer, which `payload` returns without a copy.
 
-    __slots__ = ("_buffer",)
+    One that arrives in a single chunk is that chunk.
+    """
+
+    __slots__ = ("_buffer", "_single")
 
     def __init__(self, total: int, *, least: int = MIN_CHUNK_BYTES) -> None:
         super().__init__(total, least=least)
         self._buffer = BytesIO()
+        self._single = b""
 
     def _take(self, data: bytes) -> None:
-        self._buffer.write(data)
+        if len(data) == self.total:
+            self._single = data
+        else:
+            self._buffer.write(data)
 
     def payload(self) -> bytes:
-        return self._buffer.getvalue()
+        return self._single or self._buffer.getvalue()
 
 
 class PartsAssembly(Assembly[Payload]):

@@ -54,6 +54,7 @@ from slotmesh.errors import Executed, Failure, Reason
 from slotmesh.handlers import describe
 from slotmesh.status import from_wire
 from slotmesh.streams.features import HEARTBEATS
+from slotmesh.streams.spliced_frames import whole
 from slotmesh.v1 import call_pb2, replica_service_pb2
 from tests.support.fakes.clock import FakeClock
 from tests.support.hand_executor import HandExecutor, Running
@@ -171,7 +172,7 @@ class ReplicaNode:
         """Everything that is to be said is under way."""
         for wire in self.wires:
             while (frame := wire.outbox.next_frame()) is not None:
-                wire.up.append(frame)
+                wire.up.append(whole(frame))
 
 
 class RouterNode:

@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Collection
 from dataclasses import replace
 from math import inf
+from typing import Final
 
 from router_service import convert
 from router_service.core import failures
@@ -44,11 +45,18 @@ from slotmesh.status import to_wire
 from slotmesh.streams.chunks import Announced, ChunkTurns, Lines, fits_whole, joined
 from slotmesh.streams.features import BLOCKS, CHUNKS, EXECUTORS, ID_RANGES, TAKE_ITEMS
 from slotmesh.streams.limits import CHUNK_BYTES, MAX_FRAME_BYTES, MAX_FRAME_CALLS, MAX_INLINE_BYTES, MAX_PAYLOAD_BYTES
+from slotmesh.streams.spliced_frames import spliced
 from slotmesh.telemetry.names import DIRECTION_OUT
 from slotmesh.transport.pump import Pacer
 from slotmesh.v1 import call_pb2, router_service_pb2
 
 Response = router_service_pb2.StreamCallsResponse
+_CHUNK_DATA: Final = (Response.CHUNK_FIELD_NUMBER, call_pb2.Chunk.DATA_FIELD_NUMBER)
+_RESULT_PAYLOADS: Final = (
+    Response.RESULTS_FIELD_NUMBER,
+    call_pb2.ResultFrame.BATCHES_FIELD_NUMBER,
+    call_pb2.ResultBatch.PAYLOADS_FIELD_NUMBER,
+)
 
 MAX_UNREAD_BYTES = 4 * 1024 * 1024
 """Results that may wait for a client that does not read."""
@@ -244,13 +252,13 @@ class ResultOutbox:
                 frame.done.extend(ids_to_wire(outcome.ids))
             else:
                 frame.errors.append(errors_to_wire(outcome.ids, to_wire(outcome.failure), as_range=as_range))
-        results.close(as_range=as_range, as_block=self._reads_blocks)
+        beside = results.close(as_range=as_range, as_block=self._reads_blocks)
         if whole and self._large.rota:
             self._large.passed(size)
         self._unread_bytes -= size
         self._leaves(leaving)
         self._dispatcher.scheduler.released(self._caller, calls, request_bytes)
-        return response
+        return spliced(response, _RESULT_PAYLOADS, beside) if beside else response
 
     def _take_next(self, most_bytes: int) -> tuple[Delivery, int, int]:
         """What comes next, and its bytes here and in a frame; of many results those that fit, but one in any case."""
@@ -359,6 +367,5 @@ class ResultOutbox:
                 self._large_bytes -= chunk.total
                 self._chunked[outcome] = chunk.total
                 self._append(outcome, 0)
-        return Response(
-            chunk=call_pb2.Chunk(call_id=outcome.ids[0], offset=chunk.offset, total=chunk.total, data=chunk.data)
-        )
+        wire = call_pb2.Chunk(call_id=outcome.ids[0], offset=chunk.offset, total=chunk.total)
+        return spliced(Response(chunk=wire), _CHUNK_DATA, [chunk.data])

@@ -24,6 +24,7 @@ from slotmesh.calls.payload_block import PayloadBlock, concatenated, nbytes_of
 from slotmesh.convert.batches import write, write_ids
 from slotmesh.streams.chunks import Announced
 from slotmesh.streams.pacing import COUNTED_FRAMES, most_calls
+from slotmesh.streams.spliced_frames import are_large
 from slotmesh.transport.pump import Pacer
 from slotmesh.v1 import call_pb2
 
@@ -199,12 +200,18 @@ class FrameResults:
         add_chunked(self._frame, results, size, names_executors=self._names_executors)
         self._newest = None
 
-    def close(self, *, as_range: bool, as_block: bool) -> None:
-        """Writes ids and payloads. `as_range`, `as_block`: what the client reads."""
+    def close(self, *, as_range: bool, as_block: bool) -> Sequence[bytes]:
+        """Writes ids and payloads. `as_range`, `as_block`: what the client reads.
+
+        Returns the payloads that are to be spliced into the only batch of the frame.
+        """
         for batch in self._open:
             write_ids(batch.wire, batch.ids, as_range=as_range)
             payloads = cast("Sequence[bytes]", concatenated(batch.parts))
+            if len(self._frame.batches) == 1 and type(payloads) is not PayloadBlock and are_large(payloads):
+                return payloads
             write(batch.wire, payloads, as_block=as_block and type(payloads) is PayloadBlock)
+        return ()
 
 
 class _OpenBatch:

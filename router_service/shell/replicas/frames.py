@@ -14,6 +14,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from itertools import islice
+from typing import Final
 
 from router_service import convert
 from router_service.core.commands import CancelRun
@@ -29,6 +30,7 @@ from slotmesh.runtime.clock import Clock
 from slotmesh.streams.chunks import ChunkTurns
 from slotmesh.streams.features import BLOCKS
 from slotmesh.streams.limits import MAX_FRAME_BYTES, MAX_FRAME_CALLS, MAX_FRAME_RANGES
+from slotmesh.streams.spliced_frames import spliced
 from slotmesh.telemetry.names import DIRECTION_OUT
 from slotmesh.transport.pump import Pacer
 from slotmesh.v1 import call_pb2, replica_service_pb2
@@ -87,6 +89,12 @@ class RunAcks:
 
 
 Request = replica_service_pb2.ExecuteRequest
+_CHUNK_DATA: Final = (Request.CHUNK_FIELD_NUMBER, call_pb2.Chunk.DATA_FIELD_NUMBER)
+_RUN_PAYLOADS: Final = (
+    Request.RUNS_FIELD_NUMBER,
+    replica_service_pb2.RunFrame.BATCHES_FIELD_NUMBER,
+    replica_service_pb2.RunBatch.PAYLOADS_FIELD_NUMBER,
+)
 
 
 class LinkFrames:
@@ -174,7 +182,7 @@ class LinkFrames:
         self._wake()
 
     def request(self, run_id: int, requests: Sequence[bytes | None]) -> None:
-        """Requests of a call that takes several; None: there are no more."""
+        """OutgoingRequests of a call that takes several; None: there are no more."""
         self._requests.add(run_id, requests)
         self._wake()
 
@@ -252,9 +260,8 @@ class LinkFrames:
 
     def _chunk_frame(self) -> Request:
         chunk = self._chunks.take()
-        return Request(
-            chunk=call_pb2.Chunk(call_id=chunk.owner, offset=chunk.offset, total=chunk.total, data=chunk.data)
-        )
+        wire = call_pb2.Chunk(call_id=chunk.owner, offset=chunk.offset, total=chunk.total)
+        return spliced(Request(chunk=wire), _CHUNK_DATA, [chunk.data])
 
     def _request_frame(self) -> Request:
         self._is_request_due = False
@@ -278,10 +285,14 @@ class LinkFrames:
         now = self._clock.now()
         if self._chunks.rota:
             self._chunks.passed(sum(nbytes_of(batch.payloads) for batch in batches))
+        beside: list[bytes] = []
+        apart = beside if len(batches) == 1 else None
         for batch in batches:
-            for run_id, payload in convert.add_batch(request.runs, batch, now, as_block=self._reads_blocks):
+            for run_id, payload in convert.add_batch(
+                request.runs, batch, now, as_block=self._reads_blocks, beside=apart
+            ):
                 self._chunks.add(run_id, payload)
-        return request
+        return spliced(request, _RUN_PAYLOADS, beside) if beside else request
 
     def _holds_back(self, *, is_alone: bool) -> bool:
         """Whether what is pending is little, and better waits for more: for the answers to quick calls, where it is.

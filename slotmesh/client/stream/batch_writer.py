@@ -12,13 +12,14 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from itertools import groupby
 from operator import attrgetter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from slotmesh.client.calls.call_spec import write_traces
 from slotmesh.convert.batches import write
 from slotmesh.streams.chunks import ChunkTurns, fits_whole
 from slotmesh.streams.features import BLOCKS, CHUNKS, LARGE_BESIDE, ORDERING_KEYS
-from slotmesh.streams.limits import CHUNK_BYTES
+from slotmesh.streams.limits import CHUNK_BYTES, MAX_FRAME_BYTES
+from slotmesh.streams.spliced_frames import are_large, spliced
 from slotmesh.v1 import call_pb2, router_service_pb2
 
 if TYPE_CHECKING:
@@ -26,8 +27,13 @@ if TYPE_CHECKING:
     from slotmesh.client.calls.sent_parts import SentPart
     from slotmesh.client.stream.session import ResentCalls
 
-if TYPE_CHECKING:
-    from slotmesh.client.calls.sent_parts import SentPart
+Request = router_service_pb2.StreamCallsRequest
+_CHUNK_DATA: Final = (Request.CHUNK_FIELD_NUMBER, call_pb2.Chunk.DATA_FIELD_NUMBER)
+_CALL_PAYLOADS: Final = (
+    Request.CALLS_FIELD_NUMBER,
+    router_service_pb2.CallFrame.BATCHES_FIELD_NUMBER,
+    router_service_pb2.CallBatch.PAYLOADS_FIELD_NUMBER,
+)
 
 
 class OutgoingChunks:
@@ -52,16 +58,14 @@ class OutgoingChunks:
         place = call_id - part.first
         self.turns.add((part, place), part.payloads[place])
 
-    def take(self) -> router_service_pb2.StreamCallsRequest | None:
+    def take(self) -> Request | None:
         """The next chunk; None if nothing is left."""
         while self.left:
             chunk = self.turns.take()
             part, place = chunk.owner
             if part.is_wanted(place) and (part.spec.streaming or not self.streaming_only):
-                wire = call_pb2.Chunk(
-                    call_id=part.first + place, offset=chunk.offset, total=chunk.total, data=chunk.data
-                )
-                return router_service_pb2.StreamCallsRequest(chunk=wire)
+                wire = call_pb2.Chunk(call_id=part.first + place, offset=chunk.offset, total=chunk.total)
+                return spliced(Request(chunk=wire), _CHUNK_DATA, [chunk.data])
             self.turns.discard([chunk.owner])
         return None
 
@@ -83,8 +87,21 @@ class BatchWriter:
         """Whether one call that is larger than the window is allowed beside all others."""
         self.chunks = OutgoingChunks(features)
         """Announced payloads that have not left."""
-        self.room = 0
-        """Bytes that large payloads may still take in the frame. To be set for each frame."""
+        self._room = 0
+        """Bytes that large payloads may still take in the frame."""
+        self._is_only = False
+        self._beside: Sequence[bytes] = ()
+        """Payloads of the frame that are not in its message."""
+
+    def begin(self, parts: int) -> None:
+        """A frame begins that has this number of parts."""
+        self._room = MAX_FRAME_BYTES
+        self._is_only = parts == 1
+        self._beside = ()
+
+    def finished(self, request: Request) -> Request:
+        """The frame with all that was added, ready to be written."""
+        return spliced(request, _CALL_PAYLOADS, self._beside) if self._beside else request
 
     def add(self, frame: router_service_pb2.CallFrame, part: SentPart) -> None:
         """Calls that leave for the first time."""
@@ -101,7 +118,7 @@ class BatchWriter:
         elif part.specs is None:
             wire = part.spec.wire
             options = None if wire is self._default_wire else wire
-            write(frame.batches.add(first_call_id=first, options=options), payloads, as_block=self._blocks)
+            self._put(frame.batches.add(first_call_id=first, options=options), payloads)
         else:
             self._add(frame, part, range(first, first + part.count), payloads, part.specs)
 
@@ -137,7 +154,7 @@ class BatchWriter:
             batch = self._add_batch(frame, part, part.wire, ids, payloads)
             batch.ordering_keys.extend(map(_ordering_key, specs))
         else:
-            start = 0
+            start, self._is_only = 0, False
             for _, each in groupby(specs, key=_ordering_key):
                 neighbours = list(each)
                 stop = start + len(neighbours)
@@ -160,20 +177,29 @@ class BatchWriter:
         else:
             batch.call_ids.extend(ids)
         if self.cuts and part.nbytes > CHUNK_BYTES and max(map(len, payloads)) > CHUNK_BYTES:
+            sizes: list[int] = []
             for call_id, payload in zip(ids, payloads, strict=True):
                 size = len(payload)
-                if fits_whole(payload, self.room):
-                    batch.payloads.append(payload)
-                    batch.chunked_sizes.append(0)
-                    self.room -= size if size > CHUNK_BYTES else 0
+                if fits_whole(payload, self._room):
+                    sizes.append(0)
+                    self._room -= size if size > CHUNK_BYTES else 0
                 else:
-                    batch.payloads.append(b"")
-                    batch.chunked_sizes.append(size)
+                    sizes.append(size)
                     self.chunks.add(part, call_id)
-            if not any(batch.chunked_sizes):
-                del batch.chunked_sizes[:]
+            if any(sizes):
+                batch.payloads.extend(b"" if size else payload for payload, size in zip(payloads, sizes, strict=True))
+                batch.chunked_sizes.extend(sizes)
+            else:
+                self._put(batch, payloads)
         else:
-            write(batch, payloads, as_block=self._blocks)
+            self._put(batch, payloads)
         if part.spec.traced:
             write_traces(batch, payloads)
         return batch
+
+    def _put(self, batch: router_service_pb2.CallBatch, payloads: Sequence[bytes]) -> None:
+        """Puts payloads into a batch, or beside the only one of a frame if they are large."""
+        if self._is_only and are_large(payloads):
+            self._beside = payloads
+        else:
+            write(batch, payloads, as_block=self._blocks)

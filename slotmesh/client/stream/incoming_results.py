@@ -160,28 +160,28 @@ class IncomingResults:
         self.answered = 0
         """Calls that got their outcome on this stream."""
 
-    def accept_chunk(self, chunk: call_pb2.Chunk) -> None:
-        """Adds a chunk. One that does not fit drops the payload, whose call fails when its outcome arrives."""
+    def accept_chunk(self, chunk: call_pb2.Chunk, data: bytes) -> None:
+        """Adds a chunk with this data. If it does not fit, the payload is dropped, and its call fails in the end."""
         call_id = chunk.call_id
         if not self._is_wanted(call_id):
             self._chunks.drop([call_id])
             return
         try:
-            self._chunks.add(call_id, chunk.offset, chunk.total, chunk.data)
+            self._chunks.add(call_id, chunk.offset, chunk.total, data)
         except BadChunk:
             self._chunks.drop([call_id])
 
-    def accept(self, frame: call_pb2.ResultFrame) -> None:
-        """Processes the next frame of outcomes."""
+    def accept(self, frame: call_pb2.ResultFrame, cut: Sequence[bytes] = ()) -> None:
+        """Processes the next frame of outcomes. `cut`: payloads of its only batch, if they are not in it."""
         pending = self._pending
         before = pending.calls
         for batch in frame.batches:
             if problem := block_problem(batch):
                 raise ValueError(": ".join(problem))
             if batch.partial:
-                self._accept_values(batch)
+                self._accept_values(batch, list(cut) or list_of(batch))
                 continue
-            ids, payloads, content_type = ids_of_results(batch), list_of(batch), batch.content_type
+            ids, payloads, content_type = ids_of_results(batch), list(cut) or list_of(batch), batch.content_type
             if len(ids) != len(payloads):
                 raise ValueError(f"a batch of {len(ids)} ids with {len(payloads)} payloads")
             for lost in self._complete(ids, payloads, batch):
@@ -222,9 +222,9 @@ class IncomingResults:
             failure = replace(failure, executed=Executed.UNKNOWN)
         self._fail(ids, failure)
 
-    def _accept_values(self, batch: call_pb2.ResultBatch) -> None:
+    def _accept_values(self, batch: call_pb2.ResultBatch, payloads: list[bytes]) -> None:
         """Values of calls that are still running."""
-        ids, payloads = ids_of_results(batch), list_of(batch)
+        ids = ids_of_results(batch)
         if len(ids) != len(payloads):
             raise ValueError(f"{len(ids)} ids with {len(payloads)} values")
         for lost in self._complete(ids, payloads, batch):

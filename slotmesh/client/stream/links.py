@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from typing import TypeAlias
+from typing import TypeAlias, cast
 
 import grpc
 
@@ -24,6 +24,7 @@ from slotmesh.client.stream.pending_calls import PendingCalls
 from slotmesh.client.stream.session import Rosters
 from slotmesh.errors import Failure
 from slotmesh.runtime.backoff import Backoff
+from slotmesh.streams.spliced_frames import CutFrame
 from slotmesh.v1 import call_pb2, router_service_pb2
 
 _TRANSPORT = (grpc.RpcError, grpc.aio.UsageError, grpc.aio.InternalError, asyncio.InvalidStateError)
@@ -125,18 +126,18 @@ class RouterLink:
         self._out.stop()
         self._call.cancel()
 
-    def accept(self, response: Response) -> None:
-        """Processes a frame from the router."""
+    def accept(self, response: Response, payloads: Sequence[bytes] = ()) -> None:
+        """Processes a frame from the router. `payloads`: those that are not in it, of its only batch, or its chunk."""
         pulse = self._pulse
         if pulse is not None:
             pulse.heard = True
         match response.WhichOneof("frame"):
             case "results":
-                self._results.accept(response.results)
+                self._results.accept(response.results, payloads)
                 if pulse is not None and not self._lingers:
                     pulse.delivered(response.results.frame_no)
             case "chunk":
-                self._results.accept_chunk(response.chunk)
+                self._results.accept_chunk(response.chunk, payloads[-1] if payloads else response.chunk.data)
                 return
             case "rejected":
                 self._results.reject(response.rejected)
@@ -161,8 +162,11 @@ class RouterLink:
 
     async def _read(self) -> None:
         read, accept = self._call.read, self.accept
-        while isinstance(response := await read(), Response):
-            accept(response)
+        while (response := await read()) is not grpc.aio.EOF:
+            if type(response) is CutFrame:
+                accept(*response)
+            else:
+                accept(cast("Response", response))
 
     def _accept_opened(self, opened: router_service_pb2.StreamOpened) -> None:
         self._out.set_window(opened.window)

@@ -26,7 +26,7 @@ from slotmesh.client.stream.incoming_results import ArrivingValues
 from slotmesh.client.stream.pending_calls import PendingCalls
 from slotmesh.client.stream.session import Resends, Rosters
 from slotmesh.grpc_internals.call_writer import writer_of
-from slotmesh.streams.limits import MAX_FRAME_BYTES, START_WINDOW_BYTES, START_WINDOW_CALLS
+from slotmesh.streams.limits import START_WINDOW_BYTES, START_WINDOW_CALLS
 from slotmesh.streams.pacing import FULL_CALLS, most_calls
 from slotmesh.transport.pump import Pacer, StreamPump
 from slotmesh.v1 import router_service_pb2
@@ -182,12 +182,12 @@ class OutgoingFrames:
             if resends:
                 return None
             self._recalls.start()
-            request = self._frame_of_new() or Request()  # the rest was answered meanwhile
+            request = Request()  # the rest was answered meanwhile
             request.calls.resent_all = True
-            return request
+            return self._frame_of_new(request) or request
         request = Request()
         frame, now = request.calls, self._loop.time()
-        self._batches.room = MAX_FRAME_BYTES
+        self._batches.begin(len(taken))
         for resent in taken:
             if large is not None and len(resent.payloads[0]) > large.over:
                 self._large = resent.ids[0], len(resent.payloads[0])
@@ -195,7 +195,7 @@ class OutgoingFrames:
         if not resends:
             frame.resent_all = True
             self._recalls.start()
-        return request
+        return self._batches.finished(request)
 
     def _refuse_resends(self) -> None:
         """Refuses calls behind a failure in a lane that stops at failures: they are not sent again."""
@@ -205,7 +205,8 @@ class OutgoingFrames:
                 refuse_sent(part, place)
             part.settled(at, count)
 
-    def _frame_of_new(self) -> Request | None:
+    def _frame_of_new(self, request: Request | None = None) -> Request | None:
+        """Calls that leave for the first time, if there is room, added to a frame."""
         pending = self._pending
         before = pending.calls
         room = self._window_calls - before
@@ -234,9 +235,9 @@ class OutgoingFrames:
             self._pacer.left()
         elif self.pulse is not None and self.pulse.is_resting:
             self.pulse.rise()
-        request = Request()
+        request = request or Request()
         frame, now, roster = request.calls, self._loop.time(), self._rosters.newest
-        self._batches.room = MAX_FRAME_BYTES
+        self._batches.begin(len(parts))
         if (chunks := self._batches.chunks).left:
             chunks.turns.passed(sum(part.nbytes for part in parts))
         for part in parts:
@@ -247,7 +248,7 @@ class OutgoingFrames:
         self._recalls.start()
         if self._closing:
             self._half_close_if_over()
-        return request
+        return self._batches.finished(request)
 
     def _large_calls(self) -> LargeCalls | None:
         """None if the router counts them as any other."""
