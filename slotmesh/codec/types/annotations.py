@@ -10,8 +10,8 @@ from __future__ import annotations
 import collections.abc
 import inspect
 import typing
-from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import is_dataclass
 from functools import lru_cache
 from types import NoneType, UnionType
@@ -76,7 +76,7 @@ def checked(wanted: Any) -> Any:
 @lru_cache(maxsize=1024)
 def _checked(wanted: Any) -> Any:
     wanted = _prepared(wanted)
-    _check(wanted)
+    deque(all_in(wanted, _parts_of_leaf), maxlen=0)  # which raises
     return wanted
 
 
@@ -88,8 +88,8 @@ def _has_hash(wanted: Any) -> bool:
     return True
 
 
-def _check(wanted: Any) -> None:
-    """Raises TypeError for an annotation that no payload can become."""
+def all_in(wanted: Any, of_leaf: Callable[[Any], Sequence[Any]] = lambda _: ()) -> Iterator[Any]:
+    """An annotation, and all that it consists of, each once. `of_leaf`: what else a type without parts is made of."""
     seen: set[Any] = set()
     ahead = [wanted]
     while ahead:
@@ -100,10 +100,9 @@ def _check(wanted: Any) -> None:
             seen.add(each)
         except TypeError:  # it has no hash: nothing that is a type
             continue
+        yield each
         parts = parts_of(each)
-        if parts is None:
-            parts = _parts_of_leaf(each)
-        ahead += parts
+        ahead += of_leaf(each) if parts is None else parts
 
 
 def way_out(error: TypeError) -> str:
@@ -222,28 +221,12 @@ def _is_pydantics(wanted: Any) -> bool:
         return False
     if hasattr(kind, "__pydantic_validator__"):
         return True
-    found = next((each for each in _below(wanted) if _constraints(each) or _is_pydantic_dataclass(each)), None)
+    found = next((each for each in all_in(wanted) if _constraints(each) or _is_pydantic_dataclass(each)), None)
     if found is not None and issubclass(kind, msgspec.Struct):
         raise TypeError(
             f"{kind.__qualname__}: constraints of pydantic are not checked in a msgspec.Struct: use msgspec.Meta"
         )
     return found is not None
-
-
-def _below(wanted: Any) -> Iterator[Any]:
-    """All annotations in the fields of a class, and in those of the classes in them."""
-    seen: set[Any] = set()
-    ahead = [wanted]
-    while ahead:
-        each = ahead.pop()
-        try:
-            if each in seen:
-                continue
-            seen.add(each)
-        except TypeError:
-            continue
-        yield each
-        ahead += parts_of(each) or ()
 
 
 def _bare(wanted: Any) -> Any:

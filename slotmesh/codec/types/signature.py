@@ -18,7 +18,7 @@ from typing import Any, Final, get_args, get_origin, get_type_hints
 from google.protobuf.message import Message
 
 from slotmesh.codec.arrays import used_numpy
-from slotmesh.codec.types.annotations import checked, is_custom, parts_of
+from slotmesh.codec.types.annotations import all_in, checked, is_custom, parts_of
 from slotmesh.codec.types.array_types import ArrayType, array_type
 from slotmesh.codec.types.hooks import made_of
 from slotmesh.codec.types.models import check_is_written, is_model
@@ -168,25 +168,14 @@ def check_result(wanted: Any, *, batched: bool = False) -> None:
 
     `batched`: it is an entry of what a batch method returns, which may be an exception.
     """
-    seen: set[Any] = set()
-    ahead = [wanted]
-    while ahead:
-        each = ahead.pop()
-        try:
-            if each in seen:
-                continue
-            seen.add(each)
-        except TypeError:  # it has no hash: nothing that is a type
-            continue
-        parts = parts_of(each)
+    for each in all_in(wanted):
         kind = get_origin(each) or each
-        if parts is not None:
-            ahead += parts
-        elif isinstance(kind, type):
-            if is_model(kind):
-                check_is_written(kind)
-            elif not (batched and issubclass(kind, BaseException)) and not _may_be_sent(kind):
-                raise TypeError(f"a result of type {kind.__qualname__} cannot be sent: {_way_out(kind)}")
+        if parts_of(each) is not None or not isinstance(kind, type):
+            continue
+        if is_model(kind):
+            check_is_written(kind)
+        elif not (batched and issubclass(kind, BaseException)) and not _may_be_sent(kind):
+            raise TypeError(f"a result of type {kind.__qualname__} cannot be sent: {_way_out(kind)}")
 
 
 def _may_be_sent(kind: type) -> bool:
