@@ -58,7 +58,21 @@ def connect(
             token are unusable; or there is a token without `tls`.
     """
     buffer = buffer_of(max_buffered_calls, max_buffered_bytes)
-    connect_timeout_s = connect_timeout_of(connect_timeout)
+    return mesh_at(addresses, tls, token, connect_timeout, close_grace, buffer)
+
+
+def mesh_at(
+    addresses: str | Sequence[str],
+    tls: Tls | None,
+    token: Token | None,
+    connect_timeout: float | timedelta,
+    close_grace: float | timedelta,
+    buffer: ClientBuffer,
+) -> Mesh:
+    """A client with the arguments of `connect`. Raises as that."""
+    connect_timeout_s = checked_seconds("connect_timeout", connect_timeout)
+    if not connect_timeout_s > 0:
+        raise ValueError(f"connect_timeout must be more than 0 seconds, got {connect_timeout!r}")
     grace_s = grace_of("close_grace", close_grace)
     return Mesh(parse_addresses(addresses), connect_timeout_s, grace_s, dialer=dialer_of(tls, token), buffer=buffer)
 
@@ -69,14 +83,6 @@ def buffer_of(max_calls: Any, max_bytes: Any, *, has_threads: bool = False) -> C
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             raise ValueError(f"{name} must be a whole number, 1 or more, got {value!r}")
     return ClientBuffer(max_calls, max_bytes, has_threads=has_threads)
-
-
-def connect_timeout_of(connect_timeout: float | timedelta) -> float:
-    """How long calls wait for a router, seconds. Raises ValueError for an invalid duration."""
-    connect_timeout_s = checked_seconds("connect_timeout", connect_timeout)
-    if not connect_timeout_s > 0:
-        raise ValueError(f"connect_timeout must be more than 0 seconds, got {connect_timeout!r}")
-    return connect_timeout_s
 
 
 def grace_of(name: str, grace: float | timedelta) -> float:
@@ -192,13 +198,17 @@ class Mesh:
             raise TypeError(f"reserve_all takes names of endpoints, or what mesh.endpoint gives, got {endpoint!r}")
         return endpoint
 
+    def _grace_of(self, grace: float | timedelta | None) -> float:
+        """How long a close waits for unanswered calls, seconds. Raises ValueError for an invalid duration."""
+        return self._close_grace_s if grace is None else grace_of("grace", grace)
+
     async def aclose(self, grace: float | timedelta | None = None) -> None:
         """Makes no more calls, waits for those that are unanswered (at most `grace`), then fails the rest.
 
         Raises:
             ValueError: the grace is no length of time, or negative. The mesh is not closed.
         """
-        grace_s = self._close_grace_s if grace is None else grace_of("grace", grace)
+        grace_s = self._grace_of(grace)
         self._closed = True
         try:
             await asyncio.gather(self._slots.aclose(grace_s), *(stream.aclose(grace_s) for stream in self._streams))

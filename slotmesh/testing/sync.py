@@ -36,8 +36,7 @@ class SyncRunningMesh(SyncMesh):
 
     def __init__(self, running: RunningMesh, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(
-            connect(running.router_addresses, connect_timeout=CONNECT_TIMEOUT_S, close_grace=CLOSE_GRACE_S),
-            CLOSE_GRACE_S,
+            connect(running.router_addresses, connect_timeout=CONNECT_TIMEOUT_S, close_grace=CLOSE_GRACE_S)
         )
         self._running = running
         self._loop = loop

@@ -293,6 +293,34 @@ _TABLES: Final = (
         "MIN_CHUNK_BYTES: Final = 32 * 1024",
         "tests/unit/wire/test_what_peers_rely_on.py",
     ),
+    mutant(
+        "the length of a message around a spliced one does not count the longer length within",
+        "slotmesh/streams",
+        "added += len(lengths[-1]) - (start - at)",
+        "pass",
+        "tests/unit/wire/test_spliced_frames.py",
+    ),
+    mutant(
+        "a frame that has two batches is cut",
+        "slotmesh/streams",
+        "if len(found) != 1:",
+        "if not found:",
+        "tests/unit/wire/test_spliced_frames.py",
+    ),
+    mutant(
+        "a chunk that is its whole payload is copied",
+        "slotmesh/streams",
+        "if len(data) == self.total:",
+        "if False:",
+        "tests/unit/wire/test_spliced_frames.py",
+    ),
+    mutant(
+        "payloads of a frame with ends of large results are spliced into the wrong batch",
+        "replica_service/shell",
+        "if len(self._batches) == 1 and not self._ends.large else None",
+        "if len(self._batches) == 1 else None",
+        "tests/unit/replica/test_outbox.py",
+    ),
 )
 
 NETB: Final = (*_SEVERAL, *_EDGES, *_IDENTITIES, *_ACCOUNTS, *_TABLES)

@@ -20,14 +20,13 @@ from slotmesh.calls.slot_tokens import DEFAULT_LEASE_S
 from slotmesh.client.calls.buffer import MAX_BUFFERED_BYTES, MAX_BUFFERED_CALLS
 from slotmesh.client.calls.options import AfterFailure, check_text
 from slotmesh.client.endpoint import Endpoint, Lane, MethodSpace
-from slotmesh.client.mesh import SHARED, FollowingMesh, Mesh, buffer_of, connect_timeout_of, grace_of
-from slotmesh.client.routers import parse_addresses
+from slotmesh.client.mesh import SHARED, FollowingMesh, Mesh, buffer_of, mesh_at
 from slotmesh.client.slots.reservations import AllArguments, ReserveArguments
 from slotmesh.client.sync.call_future import CallFuture
 from slotmesh.client.sync.client_thread import ClientThread
 from slotmesh.client.sync.method import SyncMethod, SyncNamedMethods
 from slotmesh.client.sync.slots import SyncDirectLanes, SyncReservation, SyncReservationOfAll
-from slotmesh.client.tls import Tls, dialer_of
+from slotmesh.client.tls import Tls
 from slotmesh.runtime.channels import Dialer, Token
 
 
@@ -35,9 +34,7 @@ class SyncMethodSpace(SyncNamedMethods[SyncMethod[Any]]):
     """The methods of an endpoint, or of a lane."""
 
     _awaited: MethodSpace
-
-    def __init__(self, thread: ClientThread, awaited: MethodSpace) -> None:
-        super().__init__(thread, awaited, SyncMethod)
+    _for_threads = SyncMethod
 
     def __dir__(self) -> list[str]:
         """Our own names, and the handler's methods. Where they are not known a router is asked, for a second."""
@@ -50,9 +47,7 @@ class SyncMethodSpace(SyncNamedMethods[SyncMethod[Any]]):
 class SyncEndpoint(SyncMethodSpace):
     """The public name that clients call: `mesh.endpoint("digits").classify(pixels)`."""
 
-    def __init__(self, thread: ClientThread, endpoint: Endpoint) -> None:
-        super().__init__(thread, endpoint)
-        self._endpoint = endpoint
+    _awaited: Endpoint
 
     def options(self, **changes: Unpack[OptionChanges]) -> SyncEndpoint:
         """A view of the same endpoint whose calls differ in what is given here. Make it once, and keep it.
@@ -64,7 +59,7 @@ class SyncEndpoint(SyncMethodSpace):
             TypeError: an unknown option.
         """
         with self._thread.lock:
-            return SyncEndpoint(self._thread, self._endpoint.options(**changes))
+            return SyncEndpoint(self._thread, self._awaited.options(**changes))
 
     def reserve(self, **arguments: Unpack[ReserveArguments]) -> SyncReservation:
         """A slot, for one call whose replica is known before it is made: `with digits.reserve() as slot`.
@@ -77,7 +72,7 @@ class SyncEndpoint(SyncMethodSpace):
             TypeError: there is no such argument.
         """
         with self._thread.lock:
-            return SyncReservation(self._thread, self._endpoint.reserve(**arguments))
+            return SyncReservation(self._thread, self._awaited.reserve(**arguments))
 
     def direct(
         self, slots: int = 1, *, ttl: float | timedelta = DEFAULT_LEASE_S, idle: float | timedelta | None = None
@@ -87,7 +82,7 @@ class SyncEndpoint(SyncMethodSpace):
         Arguments and errors are those of `slotmesh.Endpoint.direct`. Threads share the slots.
         """
         with self._thread.lock:
-            return SyncDirectLanes(self._thread, self._endpoint.direct(slots, ttl=ttl, idle=idle))
+            return SyncDirectLanes(self._thread, self._awaited.direct(slots, ttl=ttl, idle=idle))
 
     def ordered(self, key: str, *, after_failure: AfterFailure = "continue") -> SyncLane:
         """A lane: calls of one ordering key, executed one after another, in the order in which they were made.
@@ -102,7 +97,7 @@ class SyncEndpoint(SyncMethodSpace):
                 ValueError, too.
         """
         with self._thread.lock:
-            return SyncLane(self._thread, self._endpoint.ordered(key, after_failure=after_failure))
+            return SyncLane(self._thread, self._awaited.ordered(key, after_failure=after_failure))
 
 
 class SyncLane(SyncMethodSpace):
@@ -114,9 +109,7 @@ class SyncLane(SyncMethodSpace):
     `with` waits on its way out until all calls of the key have their outcomes, unless an exception passes.
     """
 
-    def __init__(self, thread: ClientThread, lane: Lane) -> None:
-        super().__init__(thread, lane)
-        self._lane = lane
+    _awaited: Lane
 
     def reset(self) -> None:
         """Calls made from now on are executed, whatever failed before. Calls of a lane that continues always are.
@@ -131,11 +124,11 @@ class SyncLane(SyncMethodSpace):
 
     def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         if error is None:
-            self._thread.outcome_of_more(partial(self._lane.__aexit__, None, None, None))
+            self._thread.outcome_of_more(partial(self._awaited.__aexit__, None, None, None))
 
     def _reset(self, _future: CallFuture[None], _nothing: None) -> None:
         with self._thread.lock:  # the lane's methods are made anew
-            self._lane.reset()
+            self._awaited.reset()
 
 
 def connect_sync(
@@ -171,11 +164,8 @@ def connect_sync(
         RuntimeError: gevent has patched threads in this process.
     """
     _refuse_gevent()
-    connect_timeout_s = connect_timeout_of(connect_timeout)
-    grace_s = grace_of("close_grace", close_grace)
     buffer = buffer_of(max_buffered_calls, max_buffered_bytes, has_threads=True)
-    routers, dialer = parse_addresses(addresses), dialer_of(tls, token)
-    return SyncMesh(Mesh(routers, connect_timeout_s, grace_s, dialer=dialer, buffer=buffer), grace_s)
+    return SyncMesh(mesh_at(addresses, tls, token, connect_timeout, close_grace, buffer))
 
 
 def _refuse_gevent() -> None:
@@ -192,9 +182,8 @@ def _refuse_gevent() -> None:
 class SyncMesh:
     """Endpoints by name. Made by `slotmesh.connect_sync`."""
 
-    def __init__(self, mesh: Mesh, close_grace_s: float) -> None:
+    def __init__(self, mesh: Mesh) -> None:
         self._mesh = mesh
-        self._close_grace_s = close_grace_s
         self._thread = ClientThread(mesh)
         self._endpoints: dict[str, SyncEndpoint] = {}
 
@@ -239,7 +228,7 @@ class SyncMesh:
         """
         views = [self._view_of(each) for each in endpoints]
         with self._thread.lock:
-            inner = self._mesh.reserve_all(*(view._endpoint for view in views), **arguments)
+            inner = self._mesh.reserve_all(*(view._awaited for view in views), **arguments)
             return SyncReservationOfAll(self._thread, inner)
 
     def _view_of(self, endpoint: str | SyncEndpoint) -> SyncEndpoint:
@@ -258,7 +247,7 @@ class SyncMesh:
             RuntimeError: this is a callback of a future.
             ValueError: the grace is no length of time, or negative. The mesh is not closed.
         """
-        self._thread.close(self._close_grace_s if grace is None else grace_of("grace", grace))
+        self._thread.close(self._mesh._grace_of(grace))
 
     def __enter__(self) -> SyncMesh:
         return self
@@ -276,7 +265,7 @@ class SyncReplicaMesh(SyncMesh):
 
     def __init__(self, addresses: Sequence[str], dialer: Dialer) -> None:
         following = FollowingMesh(addresses, dialer, has_threads=True)
-        super().__init__(following, 0.0)
+        super().__init__(following)
         self.follow = following.follow
         """As that of `FollowingMesh`."""
 

@@ -13,7 +13,7 @@ from contextvars import copy_context
 from functools import partial
 from math import inf
 from time import monotonic
-from typing import Any, Final, Generic, TypeVar, Unpack
+from typing import Any, ClassVar, Final, Generic, TypeVar, Unpack
 
 from slotmesh.calls.call_options import OptionChanges
 from slotmesh.client.calls.call_spec import NamedMethods
@@ -219,18 +219,19 @@ MethodT = TypeVar("MethodT", bound=Callable[..., Any])
 class SyncNamedMethods(NamedMethods[MethodT]):
     """As `NamedMethods`, for threads, which share them."""
 
-    def __init__(
-        self, thread: ClientThread, awaited: NamedMethods[Any], for_threads: Callable[[ClientThread, Any], MethodT]
-    ) -> None:
-        """`for_threads` makes the method of a method that is awaited."""
+    _for_threads: ClassVar[type[Any]]
+    """Makes the method of a method that is awaited."""
+
+    def __init__(self, thread: ClientThread, awaited: Any) -> None:
+        """`awaited`: what the client's event loop has, a `NamedMethods`."""
         super().__init__()
         self._thread = thread
         self._awaited = awaited
-        self._for_threads = for_threads
 
     def _new_method(self, name: str) -> MethodT:
         with self._thread.lock:
-            return self._for_threads(self._thread, self._awaited.method(name))
+            method: MethodT = self._for_threads(self._thread, self._awaited.method(name))
+            return method
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Calls the handler itself, a function or an object with `__call__`, and waits for its result."""

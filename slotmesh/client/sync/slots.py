@@ -121,34 +121,33 @@ class SyncSlot(SyncNamedMethods[SyncSlotMethod[Any]]):
     renewed while its block runs, for five minutes in all, and given back when the block ends without a call.
     """
 
-    def __init__(self, thread: ClientThread, slot: Slot) -> None:
-        super().__init__(thread, slot, SyncSlotMethod)
-        self._slot = slot
+    _awaited: Slot
+    _for_threads = SyncSlotMethod
 
     @property
     def token(self) -> str:
         """For another process to make the call: any router accepts it, and the replica. Its holder can use the slot."""
-        return self._slot.token
+        return self._awaited.token
 
     @property
     def backend(self) -> str:
         """The backend of the replica."""
-        return self._slot.backend
+        return self._awaited.backend
 
     @property
     def replica_id(self) -> str:
         """The replica that holds the slot."""
-        return self._slot.replica_id
+        return self._awaited.replica_id
 
     @property
     def replica_address(self) -> str:
         """Where the replica serves SlotService: `HOST:PORT`."""
-        return self._slot.replica_address
+        return self._awaited.replica_address
 
     @property
     def ongoing(self) -> int:
         """The replica's running calls and reservations when the slot was granted, this one included."""
-        return self._slot.ongoing
+        return self._awaited.ongoing
 
     def release(self) -> ReplicaLoad:
         """Gives the slot back before its block ends, and returns the load of its replica.
@@ -159,7 +158,7 @@ class SyncSlot(SyncNamedMethods[SyncSlotMethod[Any]]):
             SlotmeshError: no router could be reached. The lease expires by itself.
             RuntimeError: the mesh is closed, or used where waiting would never end.
         """
-        return self._thread.run(self._slot.release)
+        return self._thread.run(self._awaited.release)
 
 
 class SyncDirectLanes(SyncNamedMethods[SyncDirectMethod[Any]]):
@@ -169,26 +168,23 @@ class SyncDirectLanes(SyncNamedMethods[SyncDirectMethod[Any]]):
     reserved when calls need them, and given back when they are idle, or the block ends.
     """
 
-    def __init__(self, thread: ClientThread, lanes: DirectLanes) -> None:
-        super().__init__(thread, lanes, SyncDirectMethod)
-        self._lanes = lanes
+    _awaited: DirectLanes
+    _for_threads = SyncDirectMethod
 
     @property
     def held(self) -> int:
         """Slots that are held, or being reserved, now."""
-        return self._lanes.held
+        return self._awaited.held
 
     def close(self) -> None:
         """Gives all slots back. Calls that wait are not sent, calls that run are cancelled."""
-        self._thread.outcome_of_more(self._lanes.aclose)
+        self._thread.outcome_of_more(self._awaited.aclose)
 
     def __enter__(self) -> SyncDirectLanes:
         return self
 
     def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
-        self._thread.outcome_of_more(
-            partial(self._lanes.__aexit__, None if error is None else type(error), error, None)
-        )
+        self._thread.outcome_of_more(partial(self._awaited.__aexit__, None, error, None))
 
 
 class _Block:
@@ -207,9 +203,7 @@ class _Block:
 
     def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         try:
-            self._thread.outcome_of_more(
-                partial(self._reservation.__aexit__, None if error is None else type(error), error, None)
-            )
+            self._thread.outcome_of_more(partial(self._reservation.__aexit__, None, error, None))
         except Exception:
             if error is None:
                 raise

@@ -235,6 +235,17 @@ def test_only_the_first_of_several_large_results_leaves_whole() -> None:
     assert kinds(desk.frames()) == ["results", "chunk 2", "chunk 2", "results"]
 
 
+def test_a_result_has_its_payload_in_a_frame_that_also_ends_a_result_in_chunks() -> None:
+    desk = CuttingDesk()
+    large, other = bytes(MAX_FRAME_BYTES + 1), b"x" * CHUNK_BYTES
+    desk.outbox.results(1, [large], len(large), OCTET_STREAM)
+    assert kinds(filter(None, (desk.outbox.next_frame() for _ in range(5)))) == ["chunk 1"] * 5
+    desk.outbox.results(2, [other], len(other), OCTET_STREAM)
+    (frame,) = desk.frames()
+    found = {tuple(each.call_ids): (list(each.payloads), list(each.chunked_sizes)) for each in frame.results.batches}
+    assert found == {(2,): ([other], []), (1,): ([b""], [len(large)])}
+
+
 def test_small_results_beside_a_large_one_do_not_wait_for_it() -> None:
     desk = CuttingDesk()
     payloads = [b"a", bytes(CHUNK_BYTES + 1), b"c"]
