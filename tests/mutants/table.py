@@ -354,8 +354,8 @@ _CHUNKS_AND_CODEC: Final = (
     mutant(
         "any number of large payloads leaves whole in a frame",
         "slotmesh",
-        "self.room -= size if size > CHUNK_BYTES else 0",
-        "self.room -= 0",
+        "self._room -= size if size > CHUNK_BYTES else 0",
+        "self._room -= 0",
         "tests/contract/client/test_chunks.py",
     ),
     mutant(
