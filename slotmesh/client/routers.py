@@ -163,6 +163,15 @@ class Routers:
             return self.dialer.problem(error.details() or "", Role.ROUTER) or ""
         return ""
 
+    def unreachable(self, patience_s: float, problem: str = "") -> Failure:
+        """The failure of calls for which none was reached in this time."""
+        why = f" ({problem})" if problem else ""
+        return Failure(
+            reason=Reason.ROUTER_LOST,
+            message=f"no router answered at {', '.join(self.given)} within {patience_s:g} s{why}; start one there, or "
+            "give connect() the address of one",
+        )
+
     def renew(self, address: str) -> None:
         """Replaces a silent connection: the next stream uses a new one."""
         self._stubs.pop(address, None)

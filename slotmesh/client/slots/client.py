@@ -123,7 +123,8 @@ class SlotRpcs:
             except (TimeoutError, ConnectionError):
                 search.spent(loop.time() - began)
                 if search.is_over and not self.closed:
-                    return self._unreachable(await self._routers.handshake_problem(address))
+                    problem = await self._routers.handshake_problem(address)
+                    return self._routers.unreachable(self._patience_s, problem)
             else:
                 search.spent(loop.time() - began)
                 self._address = address
@@ -131,14 +132,6 @@ class SlotRpcs:
             finally:
                 self._waits.discard(waiting)
         return CLOSED
-
-    def _unreachable(self, problem: str) -> Failure:
-        why = f" ({problem})" if problem else ""
-        return Failure(
-            reason=Reason.ROUTER_LOST,
-            message=f"no router answered at {', '.join(self._routers.given)} within {self._patience_s:g} s{why}; "
-            "start one there, or give connect() the address of one",
-        )
 
     async def _send(self, ask: Ask[ResponseT]) -> ResponseT | Failure:
         address = self._address

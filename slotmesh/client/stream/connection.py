@@ -173,7 +173,7 @@ class Connection:
         finally:
             self._overdue.stop()
             self._next_router.discard()
-        return self._unreachable(refusal.message)  # unused if no call is left
+        return self._routers.unreachable(self._patience_s, refusal.message)  # unused if no call is left
 
     # -- opening ---------------------------------------------------------------------------------------------------
 
@@ -332,11 +332,4 @@ class Connection:
             reason=reason,
             message=f"{why} before the router at {self.address} answered the call; it may have been executed",
             executed=Executed.UNKNOWN,
-        )
-
-    def _unreachable(self, problem: str) -> Failure:
-        return Failure(
-            reason=Reason.ROUTER_LOST,
-            message=f"no router answered at {', '.join(self._routers.given)} within {self._patience_s:g} s "
-            f"({problem}); start one there, or give connect() the address of one",
         )

@@ -52,7 +52,8 @@ class RouterLink:
         that are to be sent again elsewhere.
         """
         self._call = call
-        self._pending = pending
+        self.pending = pending
+        """The calls that were sent over this link, or are to be."""
         self._on_leaving = on_leaving
         self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._lingers = False
@@ -61,8 +62,8 @@ class RouterLink:
         )
         self._pulse = self._out.pulse
         self._results = IncomingResults(pending, self._out.values, on_unstarted)
-        self.wake = self._out.wake
-        """Calls wait in the outbox."""
+        self.wake, self.finish, self.take_back_all = self._out.wake, self._out.finish, self._out.take_back_all
+        """As those of the frames that leave."""
         self.silent = False
         """The router is lost without notice."""
 
@@ -76,19 +77,6 @@ class RouterLink:
         """Calls that got their outcome over this link."""
         return self._results.answered
 
-    @property
-    def has_wanted(self) -> bool:
-        """Whether a caller waits for one of the calls that this link has sent."""
-        return self._pending.has_wanted
-
-    def finish(self) -> None:
-        """Half-closes once nothing more is to be sent; `run` returns when all was answered."""
-        self._out.finish()
-
-    def take_back_all(self) -> None:
-        """Cancels all pending calls: the client is closed."""
-        self._out.take_back_all()
-
     def end(self) -> None:
         """Ends `run` immediately: the session continues on another stream."""
         if not self._ended.done():
@@ -98,7 +86,7 @@ class RouterLink:
         """The session moves to another stream, but for calls that cannot move: `run` returns when those have ended."""
         self._lingers = self._results.session_moved = True
         self._out.linger()
-        if not self._pending.calls:
+        if not self.pending.calls:
             self.end()
 
     async def run(self) -> None:
@@ -157,7 +145,7 @@ class RouterLink:
                 return  # unknown frames are ignored
         if not self._lingers:
             self._out.go_on()
-        elif not self._pending.calls:
+        elif not self.pending.calls:
             self.end()
 
     async def _read(self) -> None:
@@ -215,7 +203,7 @@ class LingeringLinks:
     @property
     def has_wanted(self) -> bool:
         """Whether a caller waits for one of their calls."""
-        return any(link.has_wanted for link in self._links.values())
+        return any(link.pending.has_wanted for link in self._links.values())
 
     def keep(self, link: RouterLink, running: asyncio.Task[None], fail_rest: FailRest) -> None:
         """`running` is the link's `run`; `fail_rest` fails the calls that are left when it has ended."""
