@@ -151,7 +151,7 @@ def _replaced(raw: bytes, levels: Sequence[_Level], inner: Sequence[bytes | memo
 
 
 def _fields(raw: bytes, at: int, end: int) -> Iterator[_Level]:
-    """The length-delimited fields of a message. Raises IndexError if one is cut off."""
+    """The length-delimited fields of a message. Raises IndexError if one is cut off, or is a group."""
     while at < end:
         tag, at = _read_varint(raw, at)
         kind = tag & 7
@@ -161,8 +161,10 @@ def _fields(raw: bytes, at: int, end: int) -> Iterator[_Level]:
             at = start + size
         elif kind in _FIXED_BYTES:
             at += _FIXED_BYTES[kind]
-        else:
+        elif not kind:
             _, at = _read_varint(raw, at)
+        else:
+            raise IndexError(at)  # a group, or nothing that exists
 
 
 def _varint(value: int) -> bytes:

@@ -121,6 +121,12 @@ def test_what_is_cut_off_is_the_parsers_to_refuse(lost: int) -> None:
         cut(raw, Response.FromString, (RESULTS, CHUNK_BACK))
 
 
+def test_a_group_that_looks_like_a_field_is_skipped_by_the_parser() -> None:
+    inside = result_frame([b"x" * MIN_SPLICED_BYTES]).SerializeToString()
+    raw = b"\xfb\x3f" + inside + b"\xfc\x3f"  # in an unknown group
+    assert cut(raw, Response.FromString, (RESULTS, CHUNK_BACK)) == Response.FromString(raw)
+
+
 @settings(max_examples=examples(100))
 @given(st.binary(max_size=200))
 def test_arbitrary_bytes_are_what_they_are_to_the_parser(head: bytes) -> None:
