@@ -30,7 +30,7 @@ from slotmesh.security.identity import caller_name, of_caller
 from slotmesh.security.permissions import callable_endpoints, endpoint_refusal, slot_refusal
 from slotmesh.spec.rules import show
 from slotmesh.status import abort, to_exception
-from slotmesh.transport.duplex import read_request, writing_bytes
+from slotmesh.transport.duplex import read_request
 from slotmesh.v1 import (
     call_pb2,
     direct_service_pb2_grpc,
@@ -257,7 +257,6 @@ class ReplicaServicer(replica_service_pb2_grpc.ReplicaServiceServicer):
         self.engine: Engine | None = None
         """Set once the handler has been constructed."""
 
-    @writing_bytes
     async def Execute(  # type: ignore[override]  # it writes to the context instead of yielding
         self, request_iterator: object, context: grpc.aio.ServicerContext[ExecuteRequest, Response]
     ) -> None:

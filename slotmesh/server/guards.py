@@ -32,12 +32,14 @@ from slotmesh.server.edge import Edge, admitted
 from slotmesh.server.unary_requests import RequestBounds, RequestReader, bounds_of, shape_of
 from slotmesh.status import abort, to_exception
 from slotmesh.streams.frame_bounds import SMALL_BYTES
+from slotmesh.streams.spliced_frames import SplicedFrame
 from slotmesh.telemetry.process_times import RpcTimes
 from slotmesh.transport.duplex import LargeFrame, writes_bytes
 
 Context = grpc.aio.ServicerContext[Any, Any]
 Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"  # generic only in its stubs
 Parse = Callable[[bytes], Any]
+Serialise = Callable[[Any], bytes]
 Read = Callable[[bytes], Awaitable[Any]]
 
 _log = get_logger(__name__)
@@ -132,7 +134,7 @@ def guard(
             return grpc.stream_stream_rpc_method_handler(
                 _streaming(behavior, None, end),
                 request_deserializer=parse,
-                response_serializer=None if writes_bytes(behavior) else serialise,
+                response_serializer=None if writes_bytes(behavior) else _frame_serializer(serialise),
             )
 
 
@@ -229,6 +231,17 @@ def _frame_parser(deserializer: Parse | None, turns: StepQueue) -> Parse | None:
             return parse(raw)  # raises the error
 
     return parse_frame
+
+
+def _frame_serializer(serialise: Serialise | None) -> Serialise | None:
+    """The serializer of a stream's frames, of which some are spliced."""
+    if serialise is None:
+        return None
+
+    def serialised(frame: Any) -> bytes:
+        return frame.SerializeToString() if type(frame) is SplicedFrame else serialise(frame)
+
+    return serialised
 
 
 def _checked(deserializer: Parse) -> Parse:

@@ -23,6 +23,7 @@ from slotmesh.errors import Executed, Failure, Reason
 from slotmesh.status import from_wire, to_wire
 from slotmesh.streams.features import CHUNKS, LARGE_BESIDE, ORDERING_KEYS
 from slotmesh.streams.limits import MAX_PAYLOAD_BYTES
+from slotmesh.streams.spliced_frames import whole
 from slotmesh.v1 import call_pb2, replica_service_pb2, router_service_pb2
 
 
@@ -266,7 +267,7 @@ class ReplicaEnd:
         self._router = router
 
     async def write(self, response: replica_service_pb2.ExecuteResponse) -> None:
-        self._router.answered(response)
+        self._router.answered(whole(response))
         await asyncio.sleep(0)
 
     async def read(self) -> Any:

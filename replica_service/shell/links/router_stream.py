@@ -29,7 +29,7 @@ from slotmesh.runtime.clock import Clock
 from slotmesh.status import to_exception
 from slotmesh.streams.arriving_payloads import AnnouncedPayloads, JoinedAssembly
 from slotmesh.streams.features import HEARTBEATS
-from slotmesh.transport.duplex import read_request, run_stream, write_as_bytes
+from slotmesh.transport.duplex import read_request, run_stream
 from slotmesh.transport.pump import StreamPump
 from slotmesh.v1 import call_pb2, replica_service_pb2
 from slotmesh.version import VERSION
@@ -92,8 +92,7 @@ class RouterStream:
         self._uploads = RouterUploads(engine, self._link)
         self._heard_stamp = 0
         self._heartbeat: asyncio.TimerHandle | None = None
-        write = write_as_bytes(context)
-        self._pump: StreamPump[Response] = StreamPump(write, self._next_frame, engine.outcomes.woken)
+        self._pump: StreamPump[Response] = StreamPump(context.write, self._next_frame, engine.outcomes.woken)
         self._outbox.connect(self._pump.wake, clock.now)
         self._requests = self._link.requests = RouterRequests(self._pump.wake)
         self._heard_out = asyncio.Event()
