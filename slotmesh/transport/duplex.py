@@ -11,9 +11,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from types import TracebackType
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 import grpc
+from google.protobuf.message import Message
 
 from slotmesh.errors import Executed, Failure, Reason
 from slotmesh.runtime.loop_slices import StepQueue
@@ -185,13 +186,6 @@ BehaviorT = TypeVar("BehaviorT", bound=Callable[..., Any])
 _MARK = "writes_bytes"
 
 
-class SerialisableFrame(Protocol):
-    """A protobuf message."""
-
-    def SerializeToString(self) -> bytes:  # noqa: N802 - protobuf's name
-        """The message as bytes."""
-
-
 def writing_bytes(behavior: BehaviorT) -> BehaviorT:
     """Marks the handler of an rpc that writes all frames by `write_as_bytes`.
 
@@ -209,11 +203,11 @@ def writes_bytes(behavior: object) -> bool:
 
 def write_as_bytes(
     context: grpc.aio.ServicerContext[Any, Any],
-) -> Callable[[SerialisableFrame], Coroutine[Any, Any, object]]:
+) -> Callable[[Message], Coroutine[Any, Any, object]]:
     """Returns a writer of frames for the rpc; a frame must not be used after it was written."""
     write = context.write
 
-    def write_frame(frame: SerialisableFrame) -> Coroutine[Any, Any, object]:
+    def write_frame(frame: Message) -> Coroutine[Any, Any, object]:
         return write(frame.SerializeToString())
 
     return write_frame
