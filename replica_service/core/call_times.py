@@ -78,28 +78,29 @@ class ReportedTime(NamedTuple):
 class _Mean:
     """The means of the latest calls of one method, and the reported figures."""
 
-    __slots__ = ("batch_size", "busy_s", "calls", "high_s", "low_s")
+    __slots__ = ("batch_size", "busy_s", "calls", "ended_at", "gathered", "high_s", "low_s")
 
-    def __init__(self) -> None:
+    def __init__(self, batcher: Batcher | None) -> None:
         self.busy_s = 0.0
         self.calls = 0.0
         """Both are sums with exponentially decreasing weights."""
         self.low_s = self.high_s = 0.0
         """A mean between these bounds, both exclusive, is not reported again."""
         self.batch_size = 0
+        self.gathered = None if batcher is None else batcher.gathered
+        self.ended_at = -inf
+        """When calls of the method that are executed in sequence ended last."""
 
 
 class ServiceTimes:
     """Moving means, and the reported figures."""
 
-    __slots__ = ("_batchers", "_ended_at", "_latest_s", "_means", "_reported", "version")
+    __slots__ = ("_batchers", "_latest_s", "_means", "_reported", "version")
 
     def __init__(self, batchers: Mapping[str, Batcher]) -> None:
         """`batchers`: those of the batch methods, by name."""
         self._batchers = batchers
         self._means: dict[str, _Mean] = {}
-        self._ended_at: dict[str, float] = {}
-        """When calls of a method that are executed in sequence ended last."""
         self._reported: dict[str, ReportedTime] = {}
         self._latest_s = inf
         """The mean of the method whose calls ended last."""
@@ -111,26 +112,34 @@ class ServiceTimes:
 
         Calls of the method that ended since their start were executed before them.
         """
-        latest_at = self._ended_at.get(method, -inf)
-        self._ended_at[method] = now
-        took_s = now - started_at
-        self.took(method, calls, now - latest_at if started_at < latest_at else max(took_s - FRAME_S, took_s / 2))
+        mean = self._means.get(method) or self._begin(method)
+        latest_at = mean.ended_at
+        mean.ended_at = now
+        if started_at < latest_at:
+            self.took(method, calls, now - latest_at)
+        else:
+            took_s = now - started_at
+            self.took(method, calls, took_s - FRAME_S if took_s > 2 * FRAME_S else took_s / 2)
 
     def took(self, method: str, calls: int, seconds: float) -> None:
         """Adds calls that have taken this time in total."""
         if not calls:
             return
-        mean = self._means.get(method)
-        if mean is None:
-            mean = self._means[method] = _Mean()
-        mean.busy_s = mean.busy_s * _KEEP + seconds
-        mean.calls = mean.calls * _KEEP + calls
-        self._latest_s = mean_s = max(mean.busy_s / mean.calls, LEAST_S)
-        size = 0 if (batcher := self._batchers.get(method)) is None else batcher.gathered.size
+        mean = self._means.get(method) or self._begin(method)
+        mean.busy_s = busy_s = mean.busy_s * _KEEP + seconds
+        mean.calls = weight = mean.calls * _KEEP + calls
+        mean_s = busy_s / weight
+        mean_s = max(mean_s, LEAST_S)
+        self._latest_s = mean_s
+        size = 0 if mean.gathered is None else mean.gathered.size
         if not mean.low_s < mean_s < mean.high_s or size != mean.batch_size:
             mean.low_s, mean.high_s, mean.batch_size = mean_s / 2, mean_s * 2, size
             self._reported[method] = ReportedTime(method, mean_s, size)
             self.version += 1
+
+    def _begin(self, method: str) -> _Mean:
+        mean = self._means[method] = _Mean(self._batchers.get(method))
+        return mean
 
     @property
     def reported(self) -> list[ReportedTime]:

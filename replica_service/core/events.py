@@ -392,3 +392,5 @@ class ReportDefect:
 
 Report = ReportRenewal | ReportAttach | ReportDetached | ReportCapacity | CallKeyHook | ReportDefect
 ReplicaCommand = WorkCommand | Refuse | Fail | Grant | Report
+Commands: TypeAlias = list[ReplicaCommand]
+"""The commands of one step so far, in order. A part of the step appends its own, and reads none."""

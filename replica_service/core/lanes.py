@@ -9,11 +9,11 @@ Owner: the scheduler.
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Container, Mapping
 from typing import Final, TypeAlias
 
 from replica_service.core.call_states import LANE_LIFE, LaneEvent, LaneState
-from replica_service.core.events import ReplicaCommand, ReportDefect
+from replica_service.core.events import Commands, ReportDefect
 from replica_service.core.runs import ReplicaLane, ReplicaRun, RouterPeer
 
 LaneRow: TypeAlias = dict[LaneState, LaneState]
@@ -21,20 +21,29 @@ ON_BLOCKED: Final = LANE_LIFE.on(LaneEvent.BLOCKED)
 ON_OFFERED: Final = LANE_LIFE.on(LaneEvent.OFFERED)
 ON_TURN_BEGUN: Final = LANE_LIFE.on(LaneEvent.TURN_BEGUN)
 ON_CUT: Final = LANE_LIFE.on(LaneEvent.CUT)
-_ON_UNBLOCKED: Final = LANE_LIFE.on(LaneEvent.UNBLOCKED)
-_ON_RETURNED: Final = LANE_LIFE.on(LaneEvent.RETURNED)
-_ON_EMPTIED: Final = LANE_LIFE.on(LaneEvent.EMPTIED)
-
+ON_RETURNED: Final = LANE_LIFE.on(LaneEvent.RETURNED)
+ON_EMPTIED: Final = LANE_LIFE.on(LaneEvent.EMPTIED)
 _BLOCKED: Final = LaneState.BLOCKED
+_UNBLOCKED: Final = LANE_LIFE.steps[_BLOCKED, LaneEvent.UNBLOCKED]
+
+
+def move(lane: ReplicaLane, row: LaneRow, commands: Commands) -> bool:
+    """Changes the lane's state. Returns False if the event cannot happen to it: nothing has changed then."""
+    try:
+        lane.state = row[lane.state]
+    except KeyError:
+        event = next(each for each in LaneEvent if LANE_LIFE.on(each) == row)
+        commands.append(ReportDefect(LANE_LIFE.impossible(lane.state, event)))
+        return False
+    return True
 
 
 class Lanes:
     """All lanes that have calls, and the queue of those that wait for a permit."""
 
-    __slots__ = ("_by_key", "_leaving", "_out", "calls", "on_returned", "ready")
+    __slots__ = ("_by_key", "_leaving", "calls", "ready")
 
-    def __init__(self, out: list[ReplicaCommand]) -> None:
-        self._out = out
+    def __init__(self) -> None:
         self._by_key: dict[tuple[str, str], ReplicaLane] = {}
         self._leaving: dict[tuple[str, int], int] = {}
         """Number of lanes left of each partition (endpoint, number) that moves away; no entry is 0."""
@@ -42,25 +51,12 @@ class Lanes:
         """Present keyed calls, running or not."""
         self.ready: deque[ReplicaLane] = deque()
         """Lanes that wait for a permit, in the order of their turns."""
-        self.on_returned: Callable[[ReplicaLane], None] | None = None
-        """Called with each lane whose turn is over."""
 
     def __len__(self) -> int:
         return len(self._by_key)
 
-    def add(self, run: ReplicaRun) -> ReplicaLane:
-        """Puts the run at the end of its key's lane, which becomes ready if it was idle."""
-        lane = self._lane_of(run)
-        lane.runs.append(run)
-        return lane
-
-    def put_back(self, run: ReplicaRun) -> ReplicaLane:
-        """Puts the run at the head of its key's lane, which becomes ready if it was idle."""
-        lane = self._lane_of(run)
-        lane.runs.appendleft(run)
-        return lane
-
-    def _lane_of(self, run: ReplicaRun) -> ReplicaLane:
+    def of_run(self, run: ReplicaRun) -> ReplicaLane:
+        """Returns the lane of the run's key, for a run that is to be put into it. It becomes ready if it was idle."""
         key = (run.endpoint, run.ordering_key)
         lane = self._by_key.get(key)
         if lane is None:
@@ -76,7 +72,7 @@ class Lanes:
     def unblock(self, lane: ReplicaLane) -> None:
         """Makes the lane ready if it was blocked."""
         if lane.state is _BLOCKED:
-            self.move(lane, _ON_UNBLOCKED)
+            lane.state = _UNBLOCKED
             self.ready.append(lane)
 
     def gone(self, link: RouterPeer, count: int) -> None:
@@ -86,35 +82,10 @@ class Lanes:
         if not link.keyed:
             link.overrun = False
 
-    def give_back(self, lane: ReplicaLane) -> None:
-        """Ends the lane's turn: it moves to the back of the queue, or is dropped if it has no calls."""
-        if self.on_returned is not None:
-            self.on_returned(lane)
-        if lane.head() is not None:
-            if self.move(lane, _ON_RETURNED):
-                self.ready.append(lane)
-        elif self.move(lane, _ON_EMPTIED):
-            self._forget(lane)
-
-    def move(self, lane: ReplicaLane, row: LaneRow) -> bool:
-        """Changes the lane's state. Returns False if the event cannot happen to it: nothing has changed then."""
-        after = row.get(lane.state)
-        if after is None:
-            event = next(each for each in LaneEvent if LANE_LIFE.on(each) == row)
-            self._out.append(ReportDefect(LANE_LIFE.impossible(lane.state, event)))
-            return False
-        lane.state = after
-        return True
-
-    def forget_empty(self) -> None:
-        """Drops ready lanes without calls, without waiting for a permit for them."""
-        for _ in range(len(self.ready)):
-            self.give_back(self.ready.popleft())
-
-    def forget_those_that_left(self) -> None:
-        """Like `forget_empty`, if any partition moves away: cancelled calls may have made it empty."""
-        if self._leaving:
-            self.forget_empty()
+    @property
+    def has_leaving(self) -> bool:
+        """Whether any partition moves away."""
+        return bool(self._leaving)
 
     def leave(self, partitions: Mapping[str, Container[int]]) -> None:
         """Tracks these partitions, by endpoint, which move away: none of their calls starts any more."""
@@ -132,7 +103,8 @@ class Lanes:
         """Returns every lane that has calls, running or not."""
         return list(self._by_key.values())
 
-    def _forget(self, lane: ReplicaLane) -> None:
+    def forget(self, lane: ReplicaLane) -> None:
+        """Removes a lane without calls."""
         del self._by_key[lane.key]
         if self._leaving:
             partition = (lane.key[0], lane.partition)

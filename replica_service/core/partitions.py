@@ -20,7 +20,7 @@ from collections.abc import Collection, Mapping
 from enum import Enum, auto
 from typing import Final
 
-from replica_service.core.events import CallKeyHook, KeysGained, KeysLost, ReplicaCommand
+from replica_service.core.events import CallKeyHook, Commands, KeysGained, KeysLost
 from replica_service.core.lanes import Lanes
 from replica_service.core.runs import ReplicaLane, ReplicaRun
 
@@ -126,34 +126,28 @@ class KeyHolding:
 class KeyHoldings:
     """All holdings of the replica."""
 
-    __slots__ = ("_held", "_lanes", "_out", "_running", "is_on")
+    __slots__ = ("_held", "_lanes", "_running", "is_on")
 
-    def __init__(self, lanes: Lanes, out: list[ReplicaCommand]) -> None:
+    def __init__(self, lanes: Lanes) -> None:
         self.is_on = False
-        """The handler has one of the hooks."""
+        """The handler has one of the hooks. To be set before the first call arrives."""
         self._lanes = lanes
-        self._out = out
         self._held: dict[tuple[str, int], KeyHolding] = {}
         self._running: dict[ReplicaLane, KeyHolding] = {}
 
-    def turn_on(self) -> None:
-        """Enables the hooks. To be called before the first call arrives."""
-        self.is_on = True
-        self._lanes.on_returned = self._returned
-
     # -- calls -----------------------------------------------------------------------------------------------------
 
-    def may_start(self, lane: ReplicaLane, run: ReplicaRun) -> bool:
+    def may_start(self, lane: ReplicaLane, run: ReplicaRun, commands: Commands) -> bool:
         """Whether calls of the run may start now. If not, the lane is unblocked when they may."""
         key = run.endpoint, run.partition
         holding = self._held.get(key)
         if holding is None:
             holding = self._held[key] = KeyHolding(run.endpoint, run.partition, run.owner_epoch)
-            self._out.append(CallKeyHook(holding.endpoint, holding.partition, holding.epoch, is_gain=True))
+            commands.append(CallKeyHook(holding.endpoint, holding.partition, holding.epoch, is_gain=True))
         elif holding.phase is HoldingPhase.HELD:
             if run.owner_epoch <= holding.epoch:
                 return True
-            self._leave(holding)  # it returned at a newer epoch, without an order to give it up
+            self._leave(holding, commands)  # it returned at a newer epoch, without an order to give it up
         holding.waiting[lane] = None
         return False
 
@@ -162,50 +156,50 @@ class KeyHoldings:
         holding = self._running[lane] = self._held[run.endpoint, run.partition]
         holding.running += 1
 
-    def _returned(self, lane: ReplicaLane) -> None:
+    def returned(self, lane: ReplicaLane, commands: Commands) -> None:
         """Discounts a lane whose turn has ended, if it had one."""
         if (holding := self._running.pop(lane, None)) is not None:
             holding.running -= 1
-            self._lose_if_over(holding)
+            self._lose_if_over(holding, commands)
 
     # -- partitions that go away -----------------------------------------------------------------------------------
 
-    def leave(self, endpoint: str, partitions: Collection[int]) -> None:
+    def leave(self, endpoint: str, partitions: Collection[int], commands: Commands) -> None:
         """Gives these partitions up. Their calls that have not started are handed back elsewhere."""
         for partition in partitions:
             if (holding := self._held.get((endpoint, partition))) is not None:
-                self._leave(holding)
+                self._leave(holding, commands)
 
-    def leave_all(self, through_epoch: float) -> None:
+    def leave_all(self, through_epoch: float, commands: Commands) -> None:
         """Gives up all partitions that are held at this epoch or an older one."""
         for holding in list(self._held.values()):
             if holding.epoch <= through_epoch:
-                self._leave(holding)
+                self._leave(holding, commands)
 
-    def _leave(self, holding: KeyHolding) -> None:
+    def _leave(self, holding: KeyHolding, commands: Commands) -> None:
         if holding.phase is HoldingPhase.GAINING:
             holding.is_given_up = True
         elif holding.phase is HoldingPhase.HELD:
             holding.phase = HoldingPhase.LEAVING
-            self._lose_if_over(holding)
+            self._lose_if_over(holding, commands)
 
-    def _lose_if_over(self, holding: KeyHolding) -> None:
+    def _lose_if_over(self, holding: KeyHolding, commands: Commands) -> None:
         if holding.phase is HoldingPhase.LEAVING and not holding.running:
             holding.phase = HoldingPhase.LOSING
-            self._out.append(CallKeyHook(holding.endpoint, holding.partition, holding.epoch, is_gain=False))
+            commands.append(CallKeyHook(holding.endpoint, holding.partition, holding.epoch, is_gain=False))
 
     # -- the handler -----------------------------------------------------------------------------------------------
 
-    def keys_gained(self, event: KeysGained, _now: float) -> None:
+    def gained(self, event: KeysGained, commands: Commands) -> None:
         for partition in event.partitions:
             holding = self._held[event.endpoint, partition]
             holding.phase = HoldingPhase.HELD
             if holding.is_given_up:
-                self._leave(holding)
+                self._leave(holding, commands)
             else:
                 self._unblock(holding)
 
-    def keys_lost(self, event: KeysLost, _now: float) -> None:
+    def lost(self, event: KeysLost) -> None:
         for partition in event.partitions:
             self._unblock(self._held.pop((event.endpoint, partition)))
 

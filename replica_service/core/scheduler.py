@@ -18,12 +18,20 @@ from typing import Any
 
 from replica_service.core.batching import Batcher, Weigh
 from replica_service.core.call_times import ReplicaCallTimes, ServiceTimes
-from replica_service.core.ending import Endings, Parking, UnstartedCalls
+from replica_service.core.ending import (
+    batch_ended,
+    calls_ended,
+    stamp_echoed,
+    turn_ended,
+    turns_ended,
+    work_returned,
+)
 from replica_service.core.events import (
     AttachReceived,
     BatchEnded,
     BatchSettingsChanged,
     CallsEnded,
+    Commands,
     DetachReceived,
     DispatchReceived,
     DrainBegan,
@@ -38,7 +46,6 @@ from replica_service.core.events import (
     PayloadReceived,
     ReleaseReceived,
     RenewalReceived,
-    ReplicaCommand,
     ReplicaEvent,
     ReplicaTimePassed,
     RunsCancelled,
@@ -51,13 +58,28 @@ from replica_service.core.events import (
     TurnsEnded,
     WorkReturned,
 )
-from replica_service.core.permits import CAPACITY_GAP_S, PermitCapacity
+from replica_service.core.permits import CAPACITY_GAP_S, PermitCapacity, Vacancies
 from replica_service.core.runs import ReplicaRun, RouterPeer, StartTurn
 from replica_service.core.scheduler_state import SchedulerState
-from replica_service.core.slot_operations import GrantedSlotOperations, HeldSlots
+from replica_service.core.slot_operations import (
+    attach_received,
+    detach_received,
+    dispatch_received,
+    release_received,
+    renewal_received,
+    slot_call_received,
+    stream_renewed,
+)
 from replica_service.core.slot_table import SlotTable
-from replica_service.core.starting import RunIntake, Starting
-from replica_service.core.withdrawals import HandingBack, RunWithdrawals
+from replica_service.core.starting import payload_failed, payload_received, runs_received, settle
+from replica_service.core.withdrawals import (
+    drain_began,
+    epoch_fenced,
+    link_closed,
+    partitions_revoked,
+    runs_cancelled,
+    sessions_moved,
+)
 from replica_service.core.work import Part
 from slotmesh.handlers.batching import BatchControl
 
@@ -91,77 +113,35 @@ class ReplicaScheduler:
         `Vacancies`. `new_secret` draws 128 random bits for each slot. `max_slots_per_caller`: limit for one identified
         caller; None: `SHARE_OF_ONE_CALLER` of the permits.
         """
-        self._state = state = SchedulerState(methods, weigh or {}, max_ongoing, prefetch, capacity_gap_s, chance)
-        # In the order of their dependencies.
-        unstarted = UnstartedCalls(state)
-        self._parking = parking = Parking(state, unstarted)
-        operations = GrantedSlotOperations(state, methods, unstarted)
-        held = HeldSlots(state, operations)
-        self._settle = Starting(state, new_secret, unstarted, parking, held, max_slots_per_caller).settle
-        self._intake = RunIntake(state, methods, keyed_window, unstarted)
-        self._endings = Endings(state, unstarted)
-        self._handlers = self._table(
-            RunWithdrawals(state, parking, unstarted, held),
-            operations,
-            held,
-            HandingBack(state, parking, unstarted),
+        self._state = state = SchedulerState(
+            methods,
+            weigh or {},
+            max_ongoing=max_ongoing,
+            prefetch=prefetch,
+            keyed_window=keyed_window,
+            vacancies=Vacancies(capacity_gap_s, chance),
+            new_secret=new_secret,
+            max_slots_per_caller=max_slots_per_caller,
         )
-        self._out = state.out
-        self._permits = state.permits
+        self.slots: SlotTable = state.slots.table
+        """The slots; read only, as the next ones."""
+        self.batchers: Mapping[str, Batcher] = state.batchers
+        """The batchers by method."""
+        self.call_times: ReplicaCallTimes = state.call_times
+        """How long calls wait here and run."""
+        self.service_times: ServiceTimes = state.service_times
+        """The handler time of calls by method."""
 
-    def step(self, event: ReplicaEvent, now: float) -> list[ReplicaCommand]:
+    def step(self, event: ReplicaEvent, now: float) -> Commands:
         """Handles the event and returns the commands that follow. `now`: monotonic seconds."""
-        self._handlers[type(event)](event, now)
-        self._settle(now)
-        out = self._out
-        if not out:
-            return []
-        commands = out.copy()
-        out.clear()
+        commands: Commands = []
+        HANDLERS[type(event)](self._state, event, now, commands)
+        settle(self._state, now, commands)
         return commands
-
-    def _limits_changed(self, event: LimitsChanged, _now: float) -> None:
-        self._permits.max_ongoing, self._permits.prefetch = event.max_ongoing, event.prefetch
-        self._state.batching.limit(event.max_ongoing)
-
-    def _table(
-        self, withdrawals: RunWithdrawals, slots: GrantedSlotOperations, held: HeldSlots, handing_back: HandingBack
-    ) -> dict[type[ReplicaEvent], Callable[[Any, float], None]]:
-        """The handlers of events, by class."""
-        return {
-            RunsReceived: self._intake.runs_received,
-            PayloadReceived: self._intake.payload_received,
-            PayloadFailed: self._intake.payload_failed,
-            StampEchoed: self._parking.stamp_echoed,
-            RunsCancelled: withdrawals.runs_cancelled,
-            LinkClosed: withdrawals.link_closed,
-            SessionsMoved: withdrawals.sessions_moved,
-            DispatchReceived: slots.dispatch_received,
-            RenewalReceived: slots.renewal_received,
-            ReleaseReceived: slots.release_received,
-            AttachReceived: held.attach_received,
-            SlotCallReceived: held.slot_call_received,
-            StreamRenewed: held.stream_renewed,
-            DetachReceived: held.detach_received,
-            CallsEnded: self._endings.calls_ended,
-            TurnEnded: self._endings.turn_ended,
-            TurnsEnded: self._endings.turns_ended,
-            BatchEnded: self._endings.batch_ended,
-            WorkReturned: self._endings.work_returned,
-            PartitionsRevoked: handing_back.partitions_revoked,
-            EpochFenced: handing_back.epoch_fenced,
-            KeysGained: self._state.keys.keys_gained,
-            KeysLost: self._state.keys.keys_lost,
-            DrainBegan: handing_back.drain_began,
-            GraceEnded: handing_back.grace_ended,
-            LimitsChanged: self._limits_changed,
-            ReplicaTimePassed: _nothing,
-            BatchSettingsChanged: _nothing,
-        }
 
     def hold_keys(self) -> None:
         """Enables the handler's hooks for gained and lost partitions. To be called before the first call."""
-        self._state.keys.turn_on()
+        self._state.keys.is_on = True
 
     # -- time --------------------------------------------------------------------------------------------------------
 
@@ -173,7 +153,7 @@ class ReplicaScheduler:
             deadline = due
         if (due := state.slots.due) < deadline:
             deadline = due
-        for batcher in state.batching.gathering:
+        for batcher in state.gathering:
             if (cut_at := batcher.next_deadline()) is not None and cut_at < deadline:
                 deadline = cut_at
         return None if deadline == inf else deadline
@@ -182,7 +162,7 @@ class ReplicaScheduler:
 
     def capacity(self, link: RouterPeer) -> PermitCapacity:
         """Returns the capacity to report to the router. If it is full, the router is notified of room later."""
-        permits = self._permits
+        permits = self._state.permits
         taken = permits.in_use + permits.waiting
         parked = sum(run.hi - run.lo for run in link.parked if run.lane is None and run.slot is None)
         others = taken - (link.unkeyed - link.in_slots - parked)
@@ -191,7 +171,7 @@ class ReplicaScheduler:
         return PermitCapacity(
             permits.max_ongoing,
             permits.prefetch,
-            self._intake.keyed_window,
+            self._state.keyed_window,
             self._state.draining,
             others,
         )
@@ -201,17 +181,17 @@ class ReplicaScheduler:
 
         0 if no call waits here: then the router sends the next calls only when it has the results.
         """
-        return link.unkeyed + link.keyed if self._permits.waiting or self._state.lanes.ready else 0
+        return link.unkeyed + link.keyed if self._state.permits.waiting or self._state.lanes.ready else 0
 
     @property
     def in_use(self) -> int:
         """Permits in use: by running calls, calls in a batcher, lanes with a turn, and slots."""
-        return self._permits.in_use
+        return self._state.permits.in_use
 
     @property
     def waiting(self) -> int:
         """Unkeyed calls and reservations without a permit."""
-        return self._permits.waiting
+        return self._state.permits.waiting
 
     @property
     def keyed(self) -> int:
@@ -221,12 +201,12 @@ class ReplicaScheduler:
     @property
     def max_ongoing(self) -> int:
         """The number of permits."""
-        return self._permits.max_ongoing
+        return self._state.permits.max_ongoing
 
     @property
     def prefetch(self) -> int:
         """Unkeyed calls that may wait for a permit."""
-        return self._permits.prefetch
+        return self._state.permits.prefetch
 
     @property
     def draining(self) -> bool:
@@ -241,28 +221,8 @@ class ReplicaScheduler:
     @property
     def is_idle(self) -> bool:
         """Whether no call runs or waits, no slot is granted, and no hook for keys runs."""
-        is_empty = not self.in_use and not self.waiting and not len(self._state.lanes) and not self._parking.links
+        is_empty = not self.in_use and not self.waiting and not len(self._state.lanes) and not self._state.parked
         return is_empty and self._state.keys.is_settled
-
-    @property
-    def slots(self) -> SlotTable:
-        """The slots; read only."""
-        return self._state.slots.table
-
-    @property
-    def batchers(self) -> Mapping[str, Batcher]:
-        """The batchers by method; read only."""
-        return self._state.batching.batchers
-
-    @property
-    def call_times(self) -> ReplicaCallTimes:
-        """How long calls wait here and run; read only."""
-        return self._state.call_times
-
-    @property
-    def service_times(self) -> ServiceTimes:
-        """The handler time of calls by method; read only."""
-        return self._endings.service_times
 
     @property
     def newest_epoch(self) -> int:
@@ -289,5 +249,44 @@ class ReplicaScheduler:
         return [part for batcher in self.batchers.values() for batch in batcher.running for part in batch.parts]
 
 
-def _nothing(_event: ReplicaEvent, _now: float) -> None:
+def _limits_changed(state: SchedulerState, event: LimitsChanged, _now: float, _commands: Commands) -> None:
+    state.permits.max_ongoing, state.permits.prefetch = event.max_ongoing, event.prefetch
+    for batcher in state.batchers.values():
+        batcher.gathered.limit(event.max_ongoing)
+
+
+def _nothing(_state: SchedulerState, _event: ReplicaEvent, _now: float, _commands: Commands) -> None:
     """Changes nothing: due calls are started at the end of each step."""
+
+
+HANDLERS: Mapping[type[ReplicaEvent], Callable[[SchedulerState, Any, float, Commands], None]] = {
+    RunsReceived: runs_received,
+    PayloadReceived: payload_received,
+    PayloadFailed: payload_failed,
+    StampEchoed: stamp_echoed,
+    RunsCancelled: runs_cancelled,
+    LinkClosed: link_closed,
+    SessionsMoved: sessions_moved,
+    DispatchReceived: dispatch_received,
+    RenewalReceived: renewal_received,
+    ReleaseReceived: release_received,
+    AttachReceived: attach_received,
+    SlotCallReceived: slot_call_received,
+    StreamRenewed: stream_renewed,
+    DetachReceived: detach_received,
+    CallsEnded: calls_ended,
+    TurnEnded: turn_ended,
+    TurnsEnded: turns_ended,
+    BatchEnded: batch_ended,
+    WorkReturned: work_returned,
+    PartitionsRevoked: partitions_revoked,
+    EpochFenced: epoch_fenced,
+    KeysGained: lambda state, event, _now, commands: state.keys.gained(event, commands),
+    KeysLost: lambda state, event, _now, _commands: state.keys.lost(event),
+    DrainBegan: drain_began,
+    GraceEnded: drain_began,
+    LimitsChanged: _limits_changed,
+    ReplicaTimePassed: _nothing,
+    BatchSettingsChanged: _nothing,
+}
+"""The handlers of events, by class."""

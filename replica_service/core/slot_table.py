@@ -302,10 +302,6 @@ class ReservedSlotCalls:
         self.due = min(self.due, slot.expires_at)
         return slot
 
-    def enter(self, run: ReplicaRun) -> None:
-        """Adds a call that is to start."""
-        self.entered.appendleft(run)
-
     def hold_up(self, run: ReplicaRun, slot: ReservedSlot) -> None:
         """Parks the call for at least `FRESH_S`: the rest of a lease may be too short for a link to become fresh."""
         until = self.held_up[run] = min(run.deadline, max(slot.expires_at, run.arrived + FRESH_S))

@@ -27,8 +27,8 @@ _CALL_TIMES: Final = (
     mutant(
         "turns that end together are not counted",
         _REPLICA,
-        "            self.call_times.turn_ended(turn, count, now)\n",
-        "            pass\n",
+        "        state.call_times.turn_ended(turn, count, now)\n",
+        "        pass\n",
         _TIMES,
     ),
     mutant(

@@ -52,8 +52,8 @@ _SEVERAL: Final = (
     mutant(
         "of several slots whose leases end together only the first is reported",
         REPLICA,
-        "for slot in self._state.slots.table.take_lapsed():",
-        "for slot in self._state.slots.table.take_lapsed()[:1]:",
+        "for slot in state.slots.table.take_lapsed():",
+        "for slot in state.slots.table.take_lapsed()[:1]:",
         "tests/unit/replica/test_slot_accounting.py",
     ),
     mutant(

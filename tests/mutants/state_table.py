@@ -61,22 +61,22 @@ _KEYS: Final = (
     mutant(
         "calls of keys start before the handler was told of them",
         REPLICA,
-        "elif run.state is _UPLOADING or (self._keys.is_on and not self._keys.may_start(lane, run)):",
-        "elif run.state is _UPLOADING or (self._keys.is_on and self._keys.may_start(lane, run) is None):",
+        "elif run.state is _UPLOADING or (keys.is_on and not keys.may_start(lane, run, commands)):",
+        "elif run.state is _UPLOADING or (keys.is_on and keys.may_start(lane, run, commands) is None):",
         HOLDING,
     ),
     mutant(
         "calls that end a second time free permits once more",
         REPLICA,
-        "if count > run.left - (run.hi - run.lo):\n            self._report(run, CallEvent.EXECUTED)",
-        "if False:\n            self._report(run, CallEvent.EXECUTED)",
+        "if count > run.left - (run.hi - run.lo):\n        _report(run, CallEvent.EXECUTED, commands)",
+        "if False:\n        _report(run, CallEvent.EXECUTED, commands)",
         "tests/unit/replica/test_call_states.py",
     ),
     mutant(
         "a run that arrives a second time is accepted again",
         REPLICA,
-        "after = _ON_ACCEPTED.get(run.state)",
-        "after = _ON_ACCEPTED.get(run.state, run.state)",
+        "run.state = _ON_ACCEPTED[run.state]",
+        "run.state = _ON_ACCEPTED.get(run.state, run.state)",
         "tests/unit/replica/test_call_states.py",
     ),
     mutant(

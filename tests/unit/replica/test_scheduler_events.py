@@ -6,7 +6,7 @@ import dataclasses
 from typing import get_args
 
 from replica_service.core import events
-from tests.unit.replica.scheduler_notes import scheduler
+from replica_service.core.scheduler import HANDLERS
 
 
 def defined() -> set[type]:
@@ -19,7 +19,7 @@ def defined() -> set[type]:
 
 
 def test_every_event_has_one_handler() -> None:
-    assert set(scheduler()._handlers) == defined()
+    assert set(HANDLERS) == defined()
 
 
 def test_every_event_can_be_posted() -> None:
