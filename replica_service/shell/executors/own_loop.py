@@ -13,102 +13,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
 
-from replica_service.core.events import CallsEnded, Ended, TurnEnded, WorkReturned
+from replica_service.core.events import CallsEnded, TurnEnded, WorkReturned
 from replica_service.core.failures import CANCELLED
-from replica_service.core.runs import ReplicaRun, RouterPeer, StartTurn
-from replica_service.core.work import StartCalls, TurnClaims, WorkCommand, mark_failure
+from replica_service.core.runs import RouterPeer, StartTurn
+from replica_service.core.work import StartCalls, TurnClaims, WorkCommand
 from replica_service.shell.executors.loop import AsyncExecutor
 from replica_service.shell.executors.protocol import CLOSE_S, OutcomeSink
+from replica_service.shell.executors.relay import OutcomeRelay
 from replica_service.shell.handler.failures import HandlerErrors
 from replica_service.shell.handler.handler_loop import HandlerLoop
 from replica_service.shell.handler.methods import HandlerMethod
 from slotmesh.calls.id_ranges import Range, common, merged, without
-from slotmesh.errors import Failure
-
-
-class PostingSink:
-    """Passes outcomes and ends of work from the handler's thread to the engine's loop, in order.
-
-    The engine's loop is woken once per burst. Consecutive calls of a run that end are delivered together. No object of
-    the handler is read by another thread. In a lane that stops, a failure is marked on the run before it is delivered.
-    `_collect` runs on the engine's loop, all else on the executor's thread.
-    """
-
-    def __init__(self, sink: OutcomeSink, loop: asyncio.AbstractEventLoop) -> None:
-        """`loop` is the engine's."""
-        self._sink = sink
-        self._loop = loop
-        self._pending: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
-        """Functions to call on the engine's loop, and their arguments."""
-        self._is_posted = False
-        # Bound once, so that `_collect` can recognise them by identity.
-        self._deliver_payloads = sink.payloads
-        self._deliver_end = sink.post
-
-    def payloads(self, run: ReplicaRun, lo: int, payloads: Sequence[bytes]) -> None:
-        if run.options.stop_generation:
-            limit = run.max_result_bytes
-            for index, payload in enumerate(payloads, lo):
-                if len(payload) > limit:
-                    mark_failure(run, index)
-        self._put(self._deliver_payloads, run, lo, payloads)
-
-    def values(self, run: ReplicaRun, index: int, payloads: Sequence[bytes]) -> None:
-        self._put(self._sink.values, run, index, payloads)
-
-    def streamed(self, run: ReplicaRun, index: int) -> None:
-        self._put(self._sink.streamed, run, index)
-
-    def failed(self, run: ReplicaRun, lo: int, count: int, failure: Failure) -> None:
-        mark_failure(run, lo)
-        self._put(self._sink.failed, run, lo, count, failure)
-
-    def post(self, event: Ended, /) -> None:
-        self._put(self._deliver_end, event)
-
-    def _put(self, deliver: Callable[..., None], *args: Any) -> None:
-        self._pending.append((deliver, args))
-        if not self._is_posted:
-            self._is_posted = True
-            with contextlib.suppress(RuntimeError):  # the loop has ended
-                self._loop.call_soon_threadsafe(self._collect)
-
-    def _collect(self) -> None:
-        self._is_posted = False  # before the first read: outcomes that are added later are posted again
-        pending = self._pending
-        while pending:
-            deliver, args = pending.popleft()
-            if deliver is self._deliver_payloads:
-                self._join(*args)
-            else:
-                deliver(*args)
-
-    def _join(self, run: ReplicaRun, lo: int, payloads: Sequence[bytes]) -> None:
-        """Delivers payloads together with those of the calls that follow, and the end of these calls."""
-        pending = self._pending
-        ended, waited = 0, False
-        joined: list[bytes] | None = None
-        hi = lo + len(payloads)
-        while pending:
-            deliver, args = pending[0]
-            if deliver is self._deliver_end and isinstance(event := args[0], CallsEnded) and event.run is run:
-                ended += event.count
-                waited = waited or event.waited
-            elif deliver is self._deliver_payloads and args[0] is run and args[1] == hi:
-                if joined is None:
-                    joined = list(payloads)
-                joined += args[2]
-                hi += len(args[2])
-            else:
-                break
-            pending.popleft()
-        self._deliver_payloads(run, lo, payloads if joined is None else joined)
-        if ended:
-            self._deliver_end(CallsEnded(run, ended, waited))
 
 
 class OwnLoopExecutor(AsyncExecutor):
@@ -122,8 +39,8 @@ class OwnLoopExecutor(AsyncExecutor):
         now: Callable[[], float],
         handler_loop: HandlerLoop,
     ) -> None:
-        posting = PostingSink(sink, asyncio.get_running_loop())
-        super().__init__(methods, posting, errors, now, handler_loop.loop, TurnClaims(threading.Lock()))
+        relay = OutcomeRelay(sink, asyncio.get_running_loop())
+        super().__init__(methods, relay, errors, now, handler_loop.loop, TurnClaims(threading.Lock()))
         self._handler_loop = handler_loop
         self._loop = handler_loop.loop
         self._runners.on_stepped = self._stepped

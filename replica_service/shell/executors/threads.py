@@ -1,9 +1,9 @@
 """Runs `def` methods in threads of this replica.
 
-Purpose: a thread takes whole runs and turns and executes call after call, because a switch of threads costs more than
-most calls. The number of threads: a thread wakes another one only if calls are known to be slow (they wait, or compute
-without the interpreter's lock); otherwise one works alone, and a check every `LOOK_S` wakes more if it is slow. Many
-threads with quick calls would only compete for the interpreter. Outcomes return by `thread_batches.py`.
+Purpose: a thread takes whole runs, turns and batches and executes call after call, because a switch of threads costs
+more than most calls. The number of threads: a thread wakes another one only if calls are known to be slow (they wait,
+or compute without the interpreter's lock); otherwise one works alone, and a check every `LOOK_S` wakes more if it is
+slow. Many threads with quick calls would only compete for the interpreter. Outcomes return by a relay.
 Invariants: calls of a StartTurn run one after another, in one thread; there are never more threads than calls may run
 at once, nor more than `MAX_THREADS`; no call starts whose link is not fresh; every outcome is delivered exactly once,
 as is the end of each piece of work.
@@ -15,20 +15,22 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextvars import copy_context
 from inspect import isawaitable
 from typing import Any
 
+from replica_service.core.events import BatchEnded, CallsEnded, TurnEnded, WorkReturned
 from replica_service.core.failures import LATE
 from replica_service.core.runs import ReplicaRun, RouterPeer, StartTurn
 from replica_service.core.work import Claim, Skip, StartBatch, StartCalls, TurnClaims, WorkCommand, claim, is_late
-from replica_service.shell.executors.batches import is_of
-from replica_service.shell.executors.protocol import OutcomeSink, Unsendable, encoded
-from replica_service.shell.executors.thread_batches import UNSTARTED, ThreadBatches, ThreadOutcomes
-from replica_service.shell.handler.call_context import SinglePlace, ThreadPlace, base_context
+from replica_service.shell.executors.batches import BatchRun, is_of
+from replica_service.shell.executors.protocol import Outcome, OutcomeSink, Unsendable, deliver, encoded
+from replica_service.shell.executors.relay import OutcomeRelay
+from replica_service.shell.handler.call_context import SinglePlace, ThreadPlace, base_context, batch_place
 from replica_service.shell.handler.failures import HandlerErrors
 from replica_service.shell.handler.methods import HandlerMethod
+from replica_service.shell.telemetry import traced_batch
 from slotmesh.errors import Failure
 from slotmesh.handlers.context import asking, current_place
 from slotmesh.logs import get_logger
@@ -38,8 +40,10 @@ SLOW_S = 0.0001
 """Calls with a longer mean time get a thread each."""
 LOOK_S = 0.001
 """How often the progress of the threads is checked."""
+SLOW_BATCH_S = 0.001
+"""After a batch of this duration, the loop waits until the next one has begun."""
 HAND_OVER_S = 0.0002
-"""The upper bound."""
+"""The upper bound of that wait."""
 
 _log = get_logger(__name__)
 
@@ -97,9 +101,9 @@ class ThreadExecutor:
         """Whether a thread could not be started, and that was logged."""
         self._at_work = threading.Lock()
         """Released when a worker has taken work; to wait for that it is acquired twice."""
-        self._outcomes = outcomes = ThreadOutcomes(sink, now, self._loop)
-        self._put = outcomes.put
-        self._batches = ThreadBatches(methods, errors, now, outcomes, self._took, wait_for)
+        self._relay = OutcomeRelay(sink, self._loop)
+        self._hands_over = False
+        """A long batch has ended: the loop lets the next one begin before it delivers."""
 
     def start(self, work: WorkCommand) -> None:
         self._enqueue(work)
@@ -113,7 +117,7 @@ class ThreadExecutor:
             self._queue.append(work)
             if not self._waking:
                 self._wake(1)
-        if self._outcomes.hands_over:
+        if self._hands_over:
             self._hand_over()
         if self._look is None:
             self._taken_at_look = self._taken
@@ -170,7 +174,7 @@ class ThreadExecutor:
         A thread that holds the interpreter's lock keeps it for 5 ms or until it waits, and the worker needs it to
         start.
         """
-        self._outcomes.hands_over = False
+        self._hands_over = False
         with self._lock:
             if not self._queue or not self._waking:
                 return
@@ -222,7 +226,7 @@ class ThreadExecutor:
             elif isinstance(work, StartTurn):
                 self._execute_turn(work, place)
             else:
-                self._batches.execute(work)
+                self._execute_batch(work)
             place.run = None
             del taken, work  # a sleeping thread must not keep a call alive
 
@@ -258,40 +262,44 @@ class ThreadExecutor:
             return work, index, found
 
     def _execute_call(self, work: StartCalls, index: int, found: Claim, place: ThreadPlace) -> None:
+        run, relay = work.run, self._relay
         if found is None:
-            self._put(work, None, 0, UNSTARTED)
+            relay.post(WorkReturned(work))
         elif isinstance(found, Skip):
-            self._put(work, work.run, index, (found.hi - index, found.failure))
-        elif self._execute(work, work.run, index, found.until, place) is None:
-            self._put(StartCalls(work.run, index, index + 1), None, 0, UNSTARTED)
+            relay.failed(run, index, found.hi - index, found.failure)
+            relay.post(CallsEnded(run, found.hi - index))
+        elif not self._execute(run, index, found.until, place, ended=1):
+            relay.post(WorkReturned(StartCalls(run, index, index + 1)))
 
     def _execute_turn(self, turn: StartTurn, place: ThreadPlace) -> None:
-        run = turn.run
-        index = turn.lo
+        run, index = turn.run, turn.lo
         while (found := self._turns.claim(turn, index, self._now(), most=1)) is not None:
             if isinstance(found, Skip):
-                self._put(turn, run, index, (found.hi - index, found.failure))
-                index, has_failed = found.hi, True
-            elif (has_result := self._execute(turn, run, index, found.until, place)) is None:
-                break
+                self._relay.failed(run, index, found.hi - index, found.failure)
+                index = found.hi
+            elif self._execute(run, index, found.until, place, ended=0):
+                index += 1
             else:
-                index, has_failed = index + 1, not has_result
-            if has_failed and run.options.stop_generation:
-                break  # the lane's next turn fails the rest
-        self._put(turn, None, index, None)
+                break
+        self._relay.post(TurnEnded(turn, index))
 
-    def _execute(self, work: WorkCommand, run: ReplicaRun, index: int, until: float, place: ThreadPlace) -> bool | None:
-        """Executes a claimed call. Returns whether it has a result; None if it was too late for it."""
+    def _execute(self, run: ReplicaRun, index: int, until: float, place: ThreadPlace, *, ended: int) -> bool:
+        """Executes a claimed call. Returns False if it was too late for it. `ended`: see `OutcomeRelay.payloads`."""
         place.run, place.index = run, index
         outcome = copy_context().run(self._outcome_of, run, index, until)
         if outcome is None:
-            return None
-        self._put(work, run, index, outcome)
-        return type(outcome) is bytes and len(outcome) <= run.max_result_bytes
+            return False
+        if isinstance(outcome, bytes):
+            self._relay.payloads(run, index, (outcome,), ended=ended)
+        else:
+            self._relay.failed(run, index, 1, outcome)
+            if ended:
+                self._relay.post(CallsEnded(run, ended))
+        return True
 
-    def _outcome_of(self, run: ReplicaRun, index: int, until: float) -> bytes | tuple[int, Failure] | None:
+    def _outcome_of(self, run: ReplicaRun, index: int, until: float) -> bytes | Failure | None:
         """Executes the call in a context of its own. Returns its outcome; None if it was too late for it."""
-        outcome: bytes | tuple[int, Failure]
+        outcome: bytes | Failure
         began = self._now()
         if asking.is_known:
             current_place.set(SinglePlace(run, index, self._now))
@@ -305,9 +313,9 @@ class ThreadExecutor:
                 return None
             outcome = self._encoded(run, method.function(*args, **kwargs))
             if is_late(run, self._now()):
-                outcome = (1, LATE)
+                outcome = LATE
         except BaseException as error:  # noqa: BLE001 - nothing that a handler raises may end the thread
-            outcome = (1, self._errors.failure_of(error, run.options.method))
+            outcome = self._errors.failure_of(error, run.options.method)
         finally:
             if traced is not None:
                 traced.leave()
@@ -327,3 +335,59 @@ class ThreadExecutor:
 
     def _took(self, seconds: float) -> None:
         self._mean_s += (min(seconds, 2 * SLOW_S) - self._mean_s) / 8
+
+    # -- batches, in a thread ----------------------------------------------------------------------------------------
+
+    def _execute_batch(self, batch: StartBatch) -> None:
+        left = BatchRun(batch, self._methods[batch.method], self._now)
+        outcomes = list[Outcome]()
+        is_left = None if left.is_to_return else True
+        while is_left:
+            is_left = copy_context().run(self._invoke, left, outcomes)
+        if is_left is None:
+            self._relay.post(WorkReturned(batch))
+        else:
+            self._relay.call(self._batch_ended, batch, outcomes)
+
+    def _invoke(self, left: BatchRun, outcomes: list[Outcome]) -> bool | None:
+        """Executes the next invocation, in a context of its own. Returns False if none is left.
+
+        None: nothing has begun, and the batch returns to the scheduler.
+        """
+        invocation, method = left.next(), left.method
+        if left.is_to_return:
+            return None
+        outcomes += left.take_failed()
+        if invocation is None:
+            return False
+        began = self._now()
+        left.batch.runner = threading.get_ident()
+        current_place.set(batch_place(invocation.parts, self._now))
+        traced = traced_batch(invocation.parts, began)
+        returned: Sequence[Any] | Failure
+        try:
+            returned = left.begin(invocation)
+            if isawaitable(returned):
+                returned = self._wait_for(returned)
+            returned = invocation.checked(returned, method)
+        except BaseException as error:  # noqa: BLE001 - nothing that a handler raises may end the thread
+            returned = self._errors.failure_of(error, method.name)
+        finally:
+            if traced is not None:
+                traced.leave()
+        self._took(self._now() - began)
+        outcomes += invocation.outcomes(returned, method, self._errors.failure_of)
+        return True
+
+    def _batch_ended(self, batch: StartBatch, outcomes: Sequence[Outcome]) -> None:
+        """Delivers, on the loop. The next batch starts first, in this very step: nothing waits for the outcomes.
+
+        But lanes do, which may stop at a failure.
+        """
+        if not batch.lanes:
+            self._hands_over = batch.began is not None and self._now() - batch.began >= SLOW_BATCH_S
+            self._sink.post(BatchEnded(batch))
+            self._hands_over = False
+        deliver(outcomes, self._sink)
+        if batch.lanes:
+            self._sink.post(BatchEnded(batch))

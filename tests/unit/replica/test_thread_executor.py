@@ -14,11 +14,10 @@ import pytest
 
 from replica_service.core.call_metadata import ReplicaCallOptions
 from replica_service.core.runs import ReplicaRun, RouterPeer
-from replica_service.core.work import MAX_TURN_S, StartCalls
-from replica_service.shell.executors import thread_batches
+from replica_service.core.work import MAX_TURN_S
 from replica_service.shell.executors import threads as thread_executor
 from replica_service.shell.executors.protocol import OutcomeSink
-from replica_service.shell.executors.thread_batches import ThreadOutcomes
+from replica_service.shell.executors.relay import OutcomeRelay
 from slotmesh.codec import JSON
 from slotmesh.errors import Executed, Reason
 from slotmesh.handlers import batch, deployment
@@ -166,7 +165,7 @@ class Batches:
 async def test_the_next_batch_is_under_way_before_results_are_seen_to_unless_lanes_wait_for_them(
     key: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(thread_batches, "SLOW_BATCH_S", 0.0)
+    monkeypatch.setattr(thread_executor, "SLOW_BATCH_S", 0.0)
     monkeypatch.setattr(thread_executor, "HAND_OVER_S", 5.0)  # as long as it takes, on a machine that is busy
     taken: list[int] = []
 
@@ -310,10 +309,10 @@ async def test_results_of_several_runs_are_told_to_their_own_calls_however_they_
 
         def post(self, event: object) -> None: ...
 
-    outcomes = ThreadOutcomes(cast("OutcomeSink", Sink()), lambda: 0.0, asyncio.get_running_loop())
+    relay = OutcomeRelay(cast("OutcomeSink", Sink()), asyncio.get_running_loop())
     at = Counter[str]()
     for name in order:
-        outcomes.put(StartCalls(runs[name], 0, 2), runs[name], at[name], f"{name}{at[name]}".encode())
+        relay.payloads(runs[name], at[name], (f"{name}{at[name]}".encode(),), ended=1)
         at[name] += 1
     await wait_until(lambda: len(told) == 6)
     assert told == {(name, index): f"{name}{index}".encode() for name in "abc" for index in (0, 1)}
