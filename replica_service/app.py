@@ -15,7 +15,7 @@ from datetime import timedelta
 from functools import partial
 
 from replica_service.config import HeldName, ReplicaSettings
-from replica_service.convert import Issuer
+from replica_service.convert.slots import Issuer
 from replica_service.core.lifecycle import Fence
 from replica_service.servicer import DirectServicer, ReplicaIdentity, ReplicaServicer, ReplicaSlotServicer
 from replica_service.shell.engine import Engine

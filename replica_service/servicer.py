@@ -14,8 +14,8 @@ from typing import Any, TypeVar
 
 import grpc
 
-from replica_service import convert
-from replica_service.convert import Granted
+from replica_service.convert.runs import NOT_OPENED, STARTING
+from replica_service.convert.slots import Granted, Issuer, released_to_wire, slot_call_options
 from replica_service.shell.engine import Engine
 from replica_service.shell.links.attach_stream import AttachRequest, AttachStream
 from replica_service.shell.links.direct_slots import RETRY_DELAY_S, DirectSlots, ReservationTerms, WriteValue
@@ -51,7 +51,7 @@ class ReplicaSlotServicer(slot_service_pb2_grpc.SlotServiceServicer):
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._slots: DirectSlots | None = None
-        self._issuer = convert.Issuer(clock)
+        self._issuer = Issuer(clock)
 
     def serve(self, engine: Engine) -> None:
         """Begins to serve: the handler has been constructed."""
@@ -88,7 +88,7 @@ class ReplicaSlotServicer(slot_service_pb2_grpc.SlotServiceServicer):
         slots = self._ready()
         secret = _value_of(self._issuer.secret_to_release(request.token, caller_name(), callable_endpoints()))
         released = slots.release(secret)
-        return convert.released_to_wire(released)
+        return released_to_wire(released)
 
     async def Dispatch(
         self, request: slot_service_pb2.DispatchRequest, context: Context
@@ -134,7 +134,7 @@ class ReplicaSlotServicer(slot_service_pb2_grpc.SlotServiceServicer):
             await abort(context, failure)
         wait_s = _wait_s(request.options, context)
         request.options.streaming = streaming
-        options = _value_of(convert.slot_call_options(request.options))
+        options = _value_of(slot_call_options(request.options))
         failure = await slots.dispatch(secret, request.endpoint, options, request.payload, wait_s, write)
         if failure is not None:
             await abort(context, failure)
@@ -142,9 +142,7 @@ class ReplicaSlotServicer(slot_service_pb2_grpc.SlotServiceServicer):
     def _ready(self) -> DirectSlots:
         """Raises BackendUnavailable before the handler is constructed."""
         if self._slots is None:
-            raise to_exception(
-                Failure(reason=Reason.BACKEND_UNAVAILABLE, message="the replica is starting", retry_delay_s=1.0)
-            )
+            raise to_exception(STARTING)
         return self._slots
 
     def _misses(self, request: slot_service_pb2.ReserveSlotRequest) -> Failure | None:
@@ -221,13 +219,9 @@ class DirectServicer(direct_service_pb2_grpc.DirectServiceServicer):
             ReplicaGone: the client names another replica.
         """
         if request.WhichOneof("frame") != "open":
-            raise to_exception(
-                Failure(reason=Reason.BAD_REQUEST, message="the first frame must be open", metadata={"field": "open"})
-            )
+            raise to_exception(NOT_OPENED)
         if self._engine is None:
-            raise to_exception(
-                Failure(reason=Reason.BACKEND_UNAVAILABLE, message="the replica is starting", retry_delay_s=1.0)
-            )
+            raise to_exception(STARTING)
         here, meant = self._engine.slots.issuer.replica_id, request.open.replica_id
         if meant not in ("", here):
             message = f"open.replica_id: this is replica {here}; the client means {show(meant)!r}"
@@ -265,9 +259,7 @@ class ReplicaServicer(replica_service_pb2_grpc.ReplicaServiceServicer):
             return
         router_id = self._check(request)
         if self.engine is None:
-            raise to_exception(
-                Failure(reason=Reason.BACKEND_UNAVAILABLE, message="the replica is starting", retry_delay_s=1.0)
-            )
+            raise to_exception(STARTING)
         stream = RouterStream(self.engine, context, self._clock, request.open.features, request.open.stream_id)
         self._streams.add(stream)
         if self._is_ending:
@@ -312,9 +304,7 @@ class ReplicaServicer(replica_service_pb2_grpc.ReplicaServiceServicer):
             ReplicaGone: the router names another replica, or an earlier incarnation.
         """
         if request.WhichOneof("frame") != "open":
-            raise to_exception(
-                Failure(reason=Reason.BAD_REQUEST, message="the first frame must be open", metadata={"field": "open"})
-            )
+            raise to_exception(NOT_OPENED)
         opening: replica_service_pb2.OpenExecute = request.open
         meant = (opening.replica_id, opening.incarnation)
         if meant != (self._identity.replica_id, self._identity.incarnation):

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
 from itertools import islice
 
 from replica_service.core.call_times import ReportedTime
-from replica_service.core.lifecycle import State
 from replica_service.core.permits import PermitCapacity
 from replica_service.core.session_table import SessionReport
 from slotmesh.calls.id_ranges import Range
@@ -16,82 +14,14 @@ from slotmesh.convert.batches import ranges_to_wire
 from slotmesh.names import sendable_text
 from slotmesh.streams.limits import MAX_FRAME_RANGES, MAX_METHODS
 from slotmesh.v1 import call_pb2, replica_service_pb2
-from slotmesh.v1 import membership_service_pb2 as wire
 
 MAX_END_REASON_CHARS = 300
 MAX_REPORTED_CHARS = 16_384
 """Bound of an error or a warning. A longer text keeps its end, where a traceback has the exception."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemberReport:
-    """The replica's state and load."""
-
-    state: State
-    address: str = ""
-    """The address that routers connect to; empty until the replica is ready."""
-    max_ongoing: int = 0
-    error: str = ""
-    """Why it failed or is unhealthy, usually a traceback."""
-    metrics_address: str = ""
-    unhealthy: bool = False
-    """Its handler should be replaced."""
-    reconfigures: bool = False
-    """Its handler has a `reconfigure`."""
-    warning: str = ""
-    """A problem that operators should see although the replica continues."""
-    ended_calls: int = 0
-    """Calls that reached the handler and have ended."""
-    failed_calls: int = 0
-    """Ended calls whose failure depends on the handler."""
-    ongoing: int = 0
-    """Permits in use."""
-    slots: int = 0
-    """Permits in use by slots that are reserved and unused, or held by direct streams."""
-    waiting: int = 0
-    """Calls that wait for a permit or in a lane."""
-    calls: int = 0
-    """Calls executed to their end, since the start of the process; so are the next three."""
-    failures: int = 0
-    """Calls that ended in a failure, executed or not."""
-    batches: int = 0
-    batched_calls: int = 0
-    times: Sequence[int] = ()
-    """Ended calls by running time, in the buckets of `slotmesh.histogram.CALL_TIMES`."""
-    end_reason: str = ""
-    """Why the replica ends, as text for operators; empty while it does not."""
-    sampled_at: float = 0.0
-    """When the load was sampled, seconds since 1970; 0: no load yet."""
-
-
-def report_to_wire(report: MemberReport) -> wire.ReplicaReport:
-    """Converts the report to its message."""
-    message = wire.ReplicaReport(
-        state=report.state.value,  # type: ignore[arg-type]  # the enums share their numbers
-        address=report.address,
-        max_ongoing=report.max_ongoing,
-        error=_end_of(report.error),
-        metrics_address=report.metrics_address,
-        unhealthy=report.unhealthy,
-        reconfigures=report.reconfigures,
-        warning=_end_of(report.warning),
-        ended_calls=report.ended_calls,
-        failed_calls=report.failed_calls,
-        end_reason=sendable_text(report.end_reason, MAX_END_REASON_CHARS),
-    )
-    if report.sampled_at:
-        load = message.load
-        load.ongoing, load.slots, load.waiting = report.ongoing, report.slots, report.waiting
-        load.sample_time.FromMicroseconds(round(report.sampled_at * 1e6))
-        totals = load.totals
-        totals.calls, totals.failed = report.calls, report.failures
-        totals.batches, totals.batched_calls = report.batches, report.batched_calls
-        totals.times.extend(report.times)
-        totals.SetInParent()  # present even if all are 0
-    return message
-
-
-def _end_of(text: str) -> str:
+def clipped(text: str) -> str:
+    """Returns the end of an error or a warning, which is short enough for a report."""
     return sendable_text(text[-MAX_REPORTED_CHARS:], MAX_REPORTED_CHARS)
 
 

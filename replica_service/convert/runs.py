@@ -39,6 +39,7 @@ from slotmesh.spec.rules import show
 from slotmesh.status import to_exception
 from slotmesh.streams.limits import MAX_ELEMENTS, MAX_PAYLOAD_BYTES
 from slotmesh.v1 import call_pb2, replica_service_pb2
+from slotmesh.version import VERSION
 
 _KNOWN_TYPES = frozenset({*CONTENT_TYPES, *RPC_TYPES})
 NO_OPTIONS = ReplicaCallOptions()
@@ -84,6 +85,15 @@ def bad_request(field: str, problem: str) -> Failure:
     """Returns the failure for an invalid field of a router's or its client's message."""
     return Failure(reason=Reason.BAD_REQUEST, message=f"{field}: {problem}", metadata={"field": field})
 
+
+STARTING = Failure(reason=Reason.BACKEND_UNAVAILABLE, message="the replica is starting", retry_delay_s=1.0)
+NOT_OPENED = Failure(reason=Reason.BAD_REQUEST, message="the first frame must be open", metadata={"field": "open"})
+OPENED_AGAIN = bad_request("open", "the stream is open already")
+UNKNOWN_FRAME = Failure(
+    reason=Reason.NOT_IMPLEMENTED,
+    message=f"unknown frame: slotmesh {VERSION} does not take this frame",
+    metadata={"field": "frame"},
+)
 
 RejectedRun = tuple[ReplicaRun, Failure]
 

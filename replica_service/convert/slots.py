@@ -10,7 +10,7 @@ Owner: the app (`Issuer`); the streams call the functions.
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 from math import inf
 from typing import NamedTuple
@@ -19,7 +19,14 @@ from google.protobuf import duration_pb2
 
 from replica_service.convert.runs import MAX_KNOWN_BYTES, NO_OPTIONS, bad_request, disorder, options_from_wire
 from replica_service.core.call_metadata import ReplicaCallOptions, ReservedSlot
-from replica_service.core.events import AttachReceived
+from replica_service.core.events import (
+    AttachReceived,
+    DispatchReceived,
+    Fail,
+    ReleaseReceived,
+    RenewalReceived,
+    RunsReceived,
+)
 from replica_service.core.failures import SLOT_UNKNOWN
 from replica_service.core.runs import ReplicaRun, RouterPeer
 from slotmesh.calls.slot_tokens import format_token
@@ -103,52 +110,8 @@ class Issuer:
         return Failure(reason=Reason.REPLICA_GONE, message=message, metadata={"replica_id": replica_id})
 
 
-class ReserveOp(NamedTuple):
-    """Lease a slot."""
-
-    run: ReplicaRun
-
-
-@dataclass(frozen=True, slots=True)
-class DispatchOp:
-    """Run a call in a slot."""
-
-    run: ReplicaRun
-    secret: bytes = field(repr=False)
-
-
-@dataclass(frozen=True, slots=True)
-class RenewOp:
-    """Prolong a lease."""
-
-    op_id: int
-    secret: bytes = field(repr=False)
-    ttl_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class ReleaseOp:
-    """Give a slot back."""
-
-    op_id: int
-    secret: bytes = field(repr=False)
-
-
-class RejectedDispatch(NamedTuple):
-    """An invalid call."""
-
-    run: ReplicaRun
-    failure: Failure
-
-
-class RejectedOp(NamedTuple):
-    """Any other invalid operation."""
-
-    op_id: int
-    failure: Failure
-
-
-SlotOp = ReserveOp | DispatchOp | RenewOp | ReleaseOp | RejectedDispatch | RejectedOp
+SlotOp = RunsReceived | DispatchReceived | RenewalReceived | ReleaseReceived | Fail | Failure
+"""The event of a router's operation; of an invalid one its failure, as `Fail` if it is a call."""
 
 
 class Granted(NamedTuple):
@@ -169,19 +132,21 @@ class SlotReleased(NamedTuple):
 SlotAnswer = Granted | SlotReleased | Failure
 
 
-def slot_ops_of(frame: replica_service_pb2.SlotOps, link: RouterPeer, issuer: Issuer, now: float) -> list[SlotOp]:
-    """The operations of a frame, in order.
+def slot_ops_of(
+    frame: replica_service_pb2.SlotOps, link: RouterPeer, issuer: Issuer, now: float
+) -> list[tuple[int, SlotOp]]:
+    """The operations of a frame, in order, each with its id.
 
     Raises:
         DuplicateCallId: ids do not strictly increase.
     """
-    ops: list[SlotOp] = []
+    ops: list[tuple[int, SlotOp]] = []
     last = link.last_run_id
     for wire in frame.ops:
         if wire.op_id <= last:
             raise to_exception(disorder("slots.ops.op_id", wire.op_id, last))
         last = wire.op_id
-        ops.append(_op_of(wire, link, issuer, now))
+        ops.append((last, _op_of(wire, link, issuer, now)))
     link.last_run_id = last
     return ops
 
@@ -233,37 +198,36 @@ def _op_of(wire: replica_service_pb2.SlotOp, link: RouterPeer, issuer: Issuer, n
             secret = issuer.secret_of(wire.renew.token, wire.identity, endpoints)
             ttl_s = ttl_of(wire.renew)
             if isinstance(secret, Failure):
-                return RejectedOp(op_id, secret)
-            return RejectedOp(op_id, ttl_s) if isinstance(ttl_s, Failure) else RenewOp(op_id, secret, ttl_s)
+                return secret
+            return ttl_s if isinstance(ttl_s, Failure) else RenewalReceived(link, op_id, secret, ttl_s)
         case "release":
             secret = issuer.secret_to_release(wire.release.token, wire.identity, endpoints)
-            return RejectedOp(op_id, secret) if isinstance(secret, Failure) else ReleaseOp(op_id, secret)
+            return secret if isinstance(secret, Failure) else ReleaseReceived(secret)
         case _:
             message = f"an operation on a slot that slotmesh {VERSION} does not know"
-            return RejectedOp(op_id, Failure(reason=Reason.NOT_IMPLEMENTED, message=message))
+            return Failure(reason=Reason.NOT_IMPLEMENTED, message=message)
 
 
 def _reserve_op(
     wire: slot_service_pb2.ReserveSlotRequest, link: RouterPeer, op_id: int, identity: str, now: float
-) -> SlotOp:
+) -> RunsReceived | Failure:
     ttl_s = ttl_of(wire)
     if failure := reservation_failure(wire):
-        return RejectedOp(op_id, failure)
+        return failure
     if isinstance(ttl_s, Failure):
-        return RejectedOp(op_id, ttl_s)
+        return ttl_s
     deadline = _deadline(wire.options, now)
-    return ReserveOp(reservation_run(link, op_id, wire.endpoint, ttl_s, now, deadline, identity))
+    return RunsReceived([reservation_run(link, op_id, wire.endpoint, ttl_s, now, deadline, identity)])
 
 
 def _dispatch_op(
     wire: slot_service_pb2.DispatchRequest, link: RouterPeer, op_id: int, secret: bytes | Failure, now: float
-) -> SlotOp:
-    deadline = _deadline(wire.options, now)
+) -> DispatchReceived | Fail:
     options = dispatch_failure(wire, streaming=True) or slot_call_options(wire.options)
     if isinstance(options, Failure):
-        return RejectedDispatch(ReplicaRun(link, op_id, [b""], NO_OPTIONS, wire.endpoint, now), options)
-    run = ReplicaRun(link, op_id, [wire.payload], options, wire.endpoint, now, deadline)
-    return RejectedDispatch(run, secret) if isinstance(secret, Failure) else DispatchOp(run, secret)
+        return Fail(ReplicaRun(link, op_id, [b""], NO_OPTIONS, wire.endpoint, now), 0, 1, options)
+    run = ReplicaRun(link, op_id, [wire.payload], options, wire.endpoint, now, _deadline(wire.options, now))
+    return Fail(run, 0, 1, secret) if isinstance(secret, Failure) else DispatchReceived(run, secret)
 
 
 def _deadline(options: call_pb2.CallOptions, now: float) -> float:

@@ -11,7 +11,7 @@ Owner: streams, executors and timers make events; the engine passes them to the 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from replica_service.core.call_metadata import ReservedSlot
@@ -87,7 +87,7 @@ class DispatchReceived:
 
     run: ReplicaRun
     """One call without ordering key."""
-    secret: bytes
+    secret: bytes = field(repr=False)
     """The slot's secret."""
 
 
@@ -98,7 +98,7 @@ class RenewalReceived:
     link: RouterPeer
     op_id: int
     """Id of the operation on this link."""
-    secret: bytes
+    secret: bytes = field(repr=False)
     lease_s: float
     """Seconds from now; may shorten the lease."""
 
@@ -107,7 +107,7 @@ class RenewalReceived:
 class ReleaseReceived:
     """A caller has released a slot. No effect if the slot is not reserved any more."""
 
-    secret: bytes
+    secret: bytes = field(repr=False)
 
 
 # -- direct streams ------------------------------------------------------------------------------------------------
@@ -120,7 +120,7 @@ class AttachReceived:
     link: RouterPeer
     number: int
     """The stream's number for the slot; at least 1."""
-    secret: bytes
+    secret: bytes = field(repr=False)
     endpoint: str
     """The endpoint that the client states; empty: the slot's."""
     lease_s: float

@@ -14,7 +14,7 @@ from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapp
 from functools import partial
 from itertools import repeat, starmap
 
-from replica_service.convert import Issuer
+from replica_service.convert.slots import Issuer
 from replica_service.core.events import (
     BatchSettingsChanged,
     CallKeyHook,

@@ -14,8 +14,8 @@ from math import inf
 from types import MappingProxyType
 from typing import Final
 
-from replica_service.convert import Issuer, tensors_to_wire
-from replica_service.convert.reports import outlines_to_wire
+from replica_service.convert.reports import outlines_to_wire, tensors_to_wire
+from replica_service.convert.slots import Issuer
 from replica_service.core.events import Ended
 from replica_service.core.runs import FRESH_S, ReplicaRun, RouterPeer
 from replica_service.core.scheduler import ReplicaScheduler

@@ -13,7 +13,7 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from math import inf
 from typing import Any, NamedTuple
 
-from replica_service.convert.reports import MemberReport
+from replica_service.convert.reports import MAX_END_REASON_CHARS, clipped
 from replica_service.core.events import PartitionEpochs
 from replica_service.core.handler_health import HealthSettings
 from replica_service.core.lifecycle import LifecycleEvent, State, next_state
@@ -33,18 +33,19 @@ from replica_service.shell.handler.loading import (
 from replica_service.shell.handler.loop_watch import BlockReports, LoopWatch
 from replica_service.shell.handler.methods import HandlerMethod
 from replica_service.shell.stopping import Drain
-from replica_service.shell.telemetry import NOTHING_COUNTED
 from slotmesh.client.handler_mesh import OwnMesh
 from slotmesh.foreign import described
 from slotmesh.handlers import HandlerDescription, describe
 from slotmesh.handlers.context import asking
 from slotmesh.logs import get_logger
+from slotmesh.names import sendable_text
 from slotmesh.runtime.channels import PLAIN_TEXT, Dialer
 from slotmesh.runtime.clock import Clock, MonotonicClock
 from slotmesh.runtime.exits import CannotStart
 from slotmesh.runtime.signals import StopRequest
 from slotmesh.runtime.tasks import Supervisor
 from slotmesh.spec.model import Backend
+from slotmesh.v1 import membership_service_pb2 as wire
 
 MakeEngine = Callable[[dict[str, HandlerMethod], int, int, HandlerLoop], Engine]
 """Arguments: methods, `max_ongoing`, `prefetch`, and the loop that `async def` methods run on."""
@@ -112,31 +113,33 @@ class HostedReplica:
 
     # -- a member of the mesh --------------------------------------------------------------------------------------
 
-    def report(self) -> MemberReport:
-        scheduler = self.engine.scheduler if self.engine is not None else None
-        counters = self.engine.counters if self.engine is not None else NOTHING_COUNTED
-        return MemberReport(
-            state=self.state,
+    def report(self) -> wire.ReplicaReport:
+        """Returns the replica's state and load."""
+        upkeep, engine = self._upkeep, self.engine
+        report = wire.ReplicaReport(
+            state=self.state.value,  # type: ignore[arg-type]  # the enums share their numbers
             address=self.address if self.state in {State.READY, State.DRAINING} else "",
-            max_ongoing=scheduler.max_ongoing if scheduler is not None else 0,
-            error=self._error or (self._upkeep.problem if self._upkeep is not None else ""),
+            error=clipped(self._error or (upkeep.problem if upkeep is not None else "")),
             metrics_address=self.metrics_address,
             unhealthy=self.is_sick,
-            reconfigures=self._upkeep is not None and self._upkeep.reconfigures,
-            warning=self._blocks.warning if self._blocks is not None else "",
-            ended_calls=counters.ended_calls,
-            failed_calls=counters.failed_calls,
-            calls=counters.calls,
-            failures=sum(counters.failures.values()),
-            batches=counters.batches,
-            batched_calls=counters.batched_calls,
-            times=scheduler.call_times.runs.counts if scheduler is not None else (),
-            ongoing=scheduler.in_use if scheduler is not None else 0,
-            slots=scheduler.slots.reserved if scheduler is not None else 0,
-            waiting=scheduler.waiting + scheduler.keyed if scheduler is not None else 0,
-            sampled_at=self._clock.time_of_day() if scheduler is not None else 0.0,
-            end_reason=self._end_reason,
+            reconfigures=upkeep is not None and upkeep.reconfigures,
+            warning=clipped(self._blocks.warning if self._blocks is not None else ""),
+            end_reason=sendable_text(self._end_reason, MAX_END_REASON_CHARS),
         )
+        if engine is None:
+            return report
+        scheduler, counters = engine.scheduler, engine.counters
+        report.max_ongoing = scheduler.max_ongoing
+        report.ended_calls, report.failed_calls = counters.ended_calls, counters.failed_calls
+        load, totals = report.load, report.load.totals
+        load.ongoing, load.slots = scheduler.in_use, scheduler.slots.reserved
+        load.waiting = scheduler.waiting + scheduler.keyed
+        load.sample_time.FromMicroseconds(round(self._clock.time_of_day() * 1e6))
+        totals.calls, totals.failed = counters.calls, sum(counters.failures.values())
+        totals.batches, totals.batched_calls = counters.batches, counters.batched_calls
+        totals.times.extend(scheduler.call_times.runs.counts)
+        totals.SetInParent()  # present even if all are 0
+        return report
 
     @property
     def is_sick(self) -> bool:

@@ -17,8 +17,8 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Final
 
-from replica_service import convert
-from replica_service.convert import Issuer, SlotAnswer
+from replica_service.convert.reports import capacity_to_wire, lanes_stopped_to_wire, service_times_to_wire
+from replica_service.convert.slots import Issuer, SlotAnswer, add_answers
 from replica_service.core.call_times import ServiceTimes
 from replica_service.core.permits import PermitCapacity
 from replica_service.shell.handler.failures import too_large
@@ -281,7 +281,7 @@ class Outbox:
             )
         if self._stopped:
             stopped, self._stopped = self._stopped, []
-            return Response(stopped=convert.lanes_stopped_to_wire(stopped))
+            return Response(stopped=lanes_stopped_to_wire(stopped))
         if self._answers:
             return Response(reconciled=self._answers.popleft())
         return self._next_outcomes()
@@ -293,7 +293,7 @@ class Outbox:
             return None
         if self._times is not None and self._times_version != self._times.version:
             self._times_version = self._times.version
-            return Response(service_times=convert.service_times_to_wire(self._times.reported))
+            return Response(service_times=service_times_to_wire(self._times.reported))
         unanswered = self._about_to_end()
         return None if unanswered and self._holds_back(unanswered) else self._result_frame()
 
@@ -312,7 +312,7 @@ class Outbox:
         answers = self._slot_answers[:MAX_FRAME_CALLS]
         del self._slot_answers[:MAX_FRAME_CALLS]
         response = Response()
-        convert.add_answers(response.slots, answers, self.issuer)
+        add_answers(response.slots, answers, self.issuer)
         response.slots.capacity.CopyFrom(self._capacity_to_wire())
         return response
 
@@ -354,7 +354,7 @@ class Outbox:
 
     def _capacity_to_wire(self) -> call_pb2.Capacity:
         self._capacity_due = False
-        return convert.capacity_to_wire(self._capacity())
+        return capacity_to_wire(self._capacity())
 
 
 def _sleep() -> None:

@@ -13,18 +13,14 @@ from collections.abc import Callable, Container
 from dataclasses import replace
 from enum import StrEnum
 
-from replica_service import convert
-from replica_service.convert import Granted, Issuer, SlotReleased
+from replica_service.convert.slots import Granted, Issuer, SlotReleased, slot_ops_of
 from replica_service.core.call_metadata import ReservedSlot
 from replica_service.core.events import (
-    DispatchReceived,
     Fail,
     Grant,
     ReleaseReceived,
-    RenewalReceived,
     ReplicaEvent,
     ReportRenewal,
-    RunsReceived,
 )
 from replica_service.core.failures import SLOT_UNKNOWN
 from replica_service.core.runs import ReplicaRun, RouterPeer
@@ -83,20 +79,16 @@ class Slots:
             DuplicateCallId: their ids do not strictly increase.
         """
         outbox = link.outbox
-        for op in convert.slot_ops_of(frame, link, self.issuer, self._now()):
+        for op_id, op in slot_ops_of(frame, link, self.issuer, self._now()):
             match op:
-                case convert.ReserveOp():
-                    self._post(RunsReceived([op.run]))
-                case convert.DispatchOp():
-                    self._post(DispatchReceived(op.run, op.secret))
-                case convert.RenewOp():
-                    self._post(RenewalReceived(link, op.op_id, op.secret, op.ttl_s))
-                case convert.ReleaseOp():
-                    outbox.slot_answer(op.op_id, self.release(op.secret))
-                case convert.RejectedDispatch():
+                case Failure():
+                    outbox.slot_answer(op_id, op)
+                case Fail():
                     self._fail(op.run, op.failure)
-                case convert.RejectedOp():
-                    outbox.slot_answer(op.op_id, op.failure)
+                case ReleaseReceived():
+                    outbox.slot_answer(op_id, self.release(op.secret))
+                case _:
+                    self._post(op)
 
     def release(self, secret: bytes) -> SlotReleased:
         """Gives a slot back, if it is still reserved."""

@@ -79,10 +79,6 @@ class ReplicaCounters:
             self.on_batch(calls)
 
 
-NOTHING_COUNTED: Final = ReplicaCounters()
-"""The counters of a replica that has no handler yet; read only."""
-
-
 class ReplicaTraces:
     """Gives runs of sampled calls their spans."""
 

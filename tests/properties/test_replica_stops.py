@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from replica_service import convert
+from replica_service.convert.runs import runs_of
 from replica_service.core.events import PayloadReceived
 from slotmesh.errors import Reason
 from slotmesh.v1 import call_pb2, replica_service_pb2
@@ -133,7 +133,7 @@ async def execute(host: Hosting, batches: Sequence[Batch]) -> Model:
             if at in batch.late:
                 late[first + at] = payloads[at]
         frame = replica_service_pb2.RunFrame(batches=[to_wire(batch, first, payloads)])
-        runs, rejected, announced = convert.runs_of(frame, host.link, now)
+        runs, rejected, announced = runs_of(frame, host.link, now)
         assert not rejected
         assert set(announced) == {run_id for run_id in late if run_id >= first}
         host.engine.submit(runs)

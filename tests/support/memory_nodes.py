@@ -9,7 +9,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from replica_service import convert as replica_convert
+from replica_service.convert.reports import reconciled_to_wire
+from replica_service.convert.runs import questions_of, runs_of
 from replica_service.core.events import PartitionsRevoked, StampEchoed
 from replica_service.core.runs import RouterPeer, StartTurn
 from replica_service.core.work import StartCalls
@@ -123,7 +124,7 @@ class ReplicaNode:
         request = wire.down.popleft()
         match request.WhichOneof("frame"):
             case "runs":
-                runs, rejected, announced = replica_convert.runs_of(request.runs, wire.link, self._time.now())
+                runs, rejected, announced = runs_of(request.runs, wire.link, self._time.now())
                 assert not announced
                 self.engine.submit(runs, rejected)
             case "cancel":
@@ -133,8 +134,8 @@ class ReplicaNode:
             case "ack":
                 self.engine.acknowledge(wire.link, ranges_from_wire(request.ack.runs))
             case "reconcile":
-                answers = self.engine.reconcile(replica_convert.questions_of(request.reconcile))
-                for answer in replica_convert.reconciled_to_wire(answers):
+                answers = self.engine.reconcile(questions_of(request.reconcile))
+                for answer in reconciled_to_wire(answers):
                     wire.outbox.reconciled(answer)
             case frame:
                 raise AssertionError(frame)

@@ -16,8 +16,15 @@ from typing import Any
 
 import grpc
 
-from replica_service import convert
-from replica_service.convert import Issuer
+from replica_service.convert.runs import OPENED_AGAIN, UNKNOWN_FRAME
+from replica_service.convert.slots import (
+    Issuer,
+    attached_to_wire,
+    attachment_of,
+    detached_to_wire,
+    slot_call_of,
+    slot_failure,
+)
 from replica_service.core.events import (
     AttachReceived,
     DetachReceived,
@@ -29,7 +36,7 @@ from replica_service.core.events import (
 from replica_service.core.failures import CUT_OFF, ENDED
 from replica_service.core.runs import RouterPeer
 from replica_service.shell.engine import Engine
-from slotmesh.errors import Failure, Reason
+from slotmesh.errors import Failure
 from slotmesh.ids import STREAM_ID_BYTES, new_id
 from slotmesh.names import overlong_endpoint
 from slotmesh.runtime.clock import Clock
@@ -75,7 +82,7 @@ class AttachOutbox:
         # Routers retry calls that are cut off; these clients must be able to see that the replica ended.
         reported = ENDED if failure is CUT_OFF else failure
         for call_id in range(first, first + count):
-            self._tell(convert.slot_failure(call_id, reported))
+            self._tell(slot_failure(call_id, reported))
 
     def refused(self, first: int, count: int, failure: Failure) -> None:
         """The client may send it elsewhere."""
@@ -83,7 +90,7 @@ class AttachOutbox:
 
     def slot_changed(self, change: ReportAttach | ReportDetached) -> None:
         """The stream holds a slot, or does so no longer."""
-        to_wire = convert.attached_to_wire if isinstance(change, ReportAttach) else convert.detached_to_wire
+        to_wire = attached_to_wire if isinstance(change, ReportAttach) else detached_to_wire
         self._tell(to_wire(change.number, change.failure))
 
     def tell_capacity(self) -> None:
@@ -162,13 +169,13 @@ class AttachStream:
         if failure := overlong_endpoint(wire.endpoint) or slot_refusal(wire.endpoint):
             return failure
         issuer = self._engine.slots.issuer
-        return convert.attachment_of(wire, self._link, issuer, self._identity, self._endpoints)
+        return attachment_of(wire, self._link, issuer, self._identity, self._endpoints)
 
     def _handle(self, request: AttachRequest) -> None:
         match request.WhichOneof("frame"):
             case "call":
                 wire = request.call
-                run, failure = convert.slot_call_of(wire, self._link, self._now())
+                run, failure = slot_call_of(wire, self._link, self._now())
                 if failure is None:
                     self._engine.post(SlotCallReceived(run, wire.slot_id))
                 else:
@@ -188,11 +195,6 @@ class AttachStream:
             case "detach":
                 self._engine.post(DetachReceived(self._link, request.detach.slot_id))
             case "open":
-                failure = Failure(
-                    reason=Reason.BAD_REQUEST, message="open: the stream is open already", metadata={"field": "open"}
-                )
-                raise to_exception(failure)
+                raise to_exception(OPENED_AGAIN)
             case None:
-                message = f"unknown frame: slotmesh {VERSION} does not take this frame"
-                failure = Failure(reason=Reason.NOT_IMPLEMENTED, message=message, metadata={"field": "frame"})
-                raise to_exception(failure)
+                raise to_exception(UNKNOWN_FRAME)

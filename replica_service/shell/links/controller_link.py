@@ -18,7 +18,6 @@ from dataclasses import replace
 
 import grpc
 
-from replica_service.convert.reports import report_to_wire
 from replica_service.core.lifecycle import State
 from replica_service.shell.replica import HostedReplica
 from replica_service.shell.stopping import ControllerAbsence, Fencing
@@ -166,7 +165,7 @@ class ControllerLink:
     async def _converse(self, call: AttachReplicaCall, tasks: Supervisor) -> str:
         """Runs one stream from hello to its end. Returns why the replica or the controller ended it."""
         self._call = call
-        self._hello.has_served = self._member.report().state is not State.STARTING
+        self._hello.has_served = self._member.state is not State.STARTING
         self._hello.newest_epoch = self._member.newest_epoch
         # Sent by the pump, so that a refused stream always ends with the controller's error, not with a failed write.
         self._pending = deque([Request(hello=self._hello)])
@@ -272,7 +271,7 @@ class ControllerLink:
                 self._written.set()
             return None
         self._is_report_due = False
-        report = report_to_wire(self._member.report())
+        report = self._member.report()
         if self._fencing is not None:
             report.stamp = self._fencing.stamp()
         return Request(report=report)

@@ -19,7 +19,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from math import inf
 
-from replica_service.convert import Granted, Issuer, SlotAnswer, SlotReleased, reservation_run
+from replica_service.convert.slots import Granted, Issuer, SlotAnswer, SlotReleased, reservation_run
 from replica_service.core.call_metadata import ReplicaCallOptions, SlotState
 from replica_service.core.events import DispatchReceived, RenewalReceived, RunsReceived
 from replica_service.core.failures import CUT_OFF, ENDED, EXPIRED, OVERDUE

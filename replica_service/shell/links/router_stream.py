@@ -16,7 +16,8 @@ from collections.abc import Collection, Mapping
 
 import grpc
 
-from replica_service import convert
+from replica_service.convert.reports import reconciled_to_wire
+from replica_service.convert.runs import OPENED_AGAIN, UNKNOWN_FRAME, questions_of, runs_of
 from replica_service.core.call_states import CallState
 from replica_service.core.events import PayloadFailed, PayloadReceived, StampEchoed
 from replica_service.core.runs import ReplicaRun, RouterPeer
@@ -24,7 +25,7 @@ from replica_service.shell.engine import Engine
 from replica_service.shell.handler.rpc_requests import RouterRequests
 from slotmesh.calls.payload_framing import RPC_REQUESTS
 from slotmesh.convert.batches import ranges_from_wire
-from slotmesh.errors import Failure, Reason, SlotmeshError
+from slotmesh.errors import SlotmeshError
 from slotmesh.runtime.clock import Clock
 from slotmesh.status import to_exception
 from slotmesh.streams.arriving_payloads import AnnouncedPayloads, JoinedAssembly
@@ -32,7 +33,6 @@ from slotmesh.streams.features import HEARTBEATS
 from slotmesh.transport.duplex import read_request, run_stream
 from slotmesh.transport.pump import StreamPump
 from slotmesh.v1 import call_pb2, replica_service_pb2
-from slotmesh.version import VERSION
 
 
 class RouterUploads(AnnouncedPayloads[bytes]):
@@ -166,7 +166,7 @@ class RouterStream:
         match request.WhichOneof("frame"):
             case "runs":
                 traces = self._engine.traces
-                runs, rejected, announced = convert.runs_of(
+                runs, rejected, announced = runs_of(
                     request.runs,
                     self._link,
                     self._clock.now(),
@@ -195,23 +195,15 @@ class RouterStream:
             case "ack":
                 self._engine.acknowledge(self._link, ranges_from_wire(request.ack.runs))
             case "reconcile":
-                answers = self._engine.reconcile(convert.questions_of(request.reconcile))
-                for answer in convert.reconciled_to_wire(answers):
+                answers = self._engine.reconcile(questions_of(request.reconcile))
+                for answer in reconciled_to_wire(answers):
                     self._outbox.reconciled(answer)
             case "heartbeat":
                 self._heard(request.heartbeat)
             case "open":
-                failure = Failure(
-                    reason=Reason.BAD_REQUEST, message="open: the stream is open already", metadata={"field": "open"}
-                )
-                raise to_exception(failure)
+                raise to_exception(OPENED_AGAIN)
             case None:
-                failure = Failure(
-                    reason=Reason.NOT_IMPLEMENTED,
-                    message=f"unknown frame: slotmesh {VERSION} does not take this frame",
-                    metadata={"field": "frame"},
-                )
-                raise to_exception(failure)
+                raise to_exception(UNKNOWN_FRAME)
 
     def _beat(self) -> None:
         self._outbox.heartbeat(self._make_heartbeat)

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from replica_service.convert import Granted
+from replica_service.convert.slots import Granted
 from replica_service.core.call_metadata import ReplicaCallOptions
 from replica_service.core.events import DispatchReceived, ReplicaTimePassed, StampEchoed
 from replica_service.core.runs import ReplicaRun

@@ -8,8 +8,7 @@ from contextlib import asynccontextmanager
 from math import inf
 from typing import Any
 
-from replica_service.convert import SlotAnswer
-from replica_service.convert.slots import Issuer
+from replica_service.convert.slots import Issuer, SlotAnswer
 from replica_service.core.call_metadata import ReplicaCallOptions
 from replica_service.core.runs import ReplicaRun, RouterPeer
 from replica_service.shell.engine import Engine

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from replica_service.convert import Issuer
+from replica_service.convert.slots import Issuer
 from replica_service.core.events import ReportAttach
 from replica_service.core.runs import RouterPeer
 from replica_service.shell.links.attach_stream import FRAME_BYTES, AttachOutbox, Response

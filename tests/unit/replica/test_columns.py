@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from replica_service import convert
-from replica_service.convert.runs import MAX_NEIGHBOURS
+from replica_service.convert.runs import MAX_NEIGHBOURS, runs_of
 from replica_service.core.runs import ReplicaRun, RouterPeer
 from slotmesh.v1 import call_pb2, replica_service_pb2
 from tests.support.fakes.clock import FakeClock
@@ -31,10 +30,8 @@ def column(keys: Sequence[str], first: int = 1, **fields: Any) -> replica_servic
     )
 
 
-def runs_of(batch: replica_service_pb2.RunBatch, link: RouterPeer | None = None) -> list[ReplicaRun]:
-    runs, rejected, announced = convert.runs_of(
-        replica_service_pb2.RunFrame(batches=[batch]), link or RouterPeer(), NOW
-    )
+def converted(batch: replica_service_pb2.RunBatch, link: RouterPeer | None = None) -> list[ReplicaRun]:
+    runs, rejected, announced = runs_of(replica_service_pb2.RunFrame(batches=[batch]), link or RouterPeer(), NOW)
     assert not rejected
     assert not announced
     return runs
@@ -42,7 +39,7 @@ def runs_of(batch: replica_service_pb2.RunBatch, link: RouterPeer | None = None)
 
 def test_calls_of_one_key_that_follow_each_other_are_one_run() -> None:
     link = RouterPeer()
-    runs = runs_of(column(["a", "a", "bb", "", "a"], first=11), link)
+    runs = converted(column(["a", "a", "bb", "", "a"], first=11), link)
     assert [(run.ordering_key, run.partition, run.owner_epoch, run.begin, run.end) for run in runs] == [
         ("a", 1, 7, 0, 2),
         ("bb", 2, 7, 2, 3),
@@ -58,7 +55,7 @@ def test_calls_of_one_key_that_follow_each_other_are_one_run() -> None:
 
 def test_neighbours_share_a_record_up_to_a_bound() -> None:
     count = MAX_NEIGHBOURS + 3
-    runs = runs_of(
+    runs = converted(
         column([f"key-{index}" for index in range(count)], session_id="s", epoch=1, call_ids=range(1, 2 * count, 2))
     )
     records = list(dict.fromkeys(run.record for run in runs))
@@ -72,7 +69,7 @@ def test_neighbours_share_a_record_up_to_a_bound() -> None:
 
 
 def test_calls_that_are_sent_again_have_records_of_their_own() -> None:
-    runs = runs_of(column(["a", "b", "c"], session_id="s", epoch=2, call_ids=[5], attempt=1))
+    runs = converted(column(["a", "b", "c"], session_id="s", epoch=2, call_ids=[5], attempt=1))
     assert [(run.first, run.record and run.record.call_ids) for run in runs] == [
         (1, range(5, 6)),
         (2, range(6, 7)),
@@ -82,7 +79,7 @@ def test_calls_that_are_sent_again_have_records_of_their_own() -> None:
 
 def test_who_asks_for_outcomes_asks_for_all_at_once() -> None:
     batch = column(["a", "b", "c"], session_id="s", epoch=2, call_ids=[5], recover=True)
-    (run,) = runs_of(batch)
+    (run,) = converted(batch)
     assert (run.begin, run.end) == (0, 3)
 
 
@@ -99,7 +96,7 @@ class Echo:
 async def test_results_of_neighbours_leave_together() -> None:
     # On a clock that stands still no turn ends by time, however long this test waits for the processor.
     async with hosting(Echo, max_ongoing=8, clock=FakeClock()) as host:
-        runs = runs_of(column([f"key-{index}" for index in range(MAX_NEIGHBOURS)]), host.link)
+        runs = converted(column([f"key-{index}" for index in range(MAX_NEIGHBOURS)]), host.link)
         host.engine.submit(runs)
         await host.answered(MAX_NEIGHBOURS)
         assert host.outbox.order == list(range(1, MAX_NEIGHBOURS + 1))
@@ -126,7 +123,7 @@ class Waiting:
 async def test_neighbours_that_wait_or_fail_are_answered_once() -> None:
     async with hosting(Waiting, max_ongoing=8) as host:
         keys = [f"key-{index % 20}" for index in range(60)]
-        host.engine.submit(runs_of(column(keys), host.link))
+        host.engine.submit(converted(column(keys), host.link))
         await host.answered(60)
         failed = {index for index in range(60) if index % 7 == 3}
         assert {run_id - 1 for run_id in host.outbox.failures_of} == failed

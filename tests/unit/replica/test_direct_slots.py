@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
-from replica_service.convert import Granted
+from replica_service.convert.slots import Granted
 from replica_service.core.call_metadata import ReplicaCallOptions
 from replica_service.shell.links.direct_slots import AwaitedReservation, DirectSlots, ReservationTerms, SlotRequests
 from replica_service.shell.slots import ReservationEnd

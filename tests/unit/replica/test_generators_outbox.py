@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from replica_service.convert import Issuer
+from replica_service.convert.slots import Issuer
 from replica_service.core.permits import PermitCapacity
 from replica_service.shell.router_outbox import Outbox, Response
 from slotmesh.codec import JSON, MSGPACK

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from replica_service.convert import Issuer
+from replica_service.convert.slots import Issuer
 from replica_service.core.call_metadata import ReplicaCallOptions
 from replica_service.core.events import RunsReceived
 from replica_service.core.permits import PermitCapacity

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 import pytest
 
-from replica_service.convert import Issuer, SlotReleased
+from replica_service.convert.slots import Issuer, SlotReleased
 from replica_service.core.permits import PermitCapacity
 from replica_service.shell.router_outbox import Outbox, Response
 from slotmesh.codec import JSON, OCTET_STREAM

@@ -7,7 +7,7 @@ import urllib.request
 
 import pytest
 
-from replica_service.convert import Granted
+from replica_service.convert.slots import Granted
 from replica_service.shell.links.direct_slots import DirectSlots, ReservationTerms
 from replica_service.shell.metrics import observe
 from slotmesh.telemetry.setup import setup_metrics

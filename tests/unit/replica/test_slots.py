@@ -12,7 +12,7 @@ import pytest
 import pytest_asyncio
 from google.protobuf import duration_pb2
 
-from replica_service.convert import Granted, reservation_run, slot_call_options
+from replica_service.convert.slots import Granted, reservation_run, slot_call_options
 from replica_service.core.call_metadata import ReplicaCallOptions
 from replica_service.core.events import DispatchReceived, ReplicaTimePassed, RunsReceived, StampEchoed
 from replica_service.core.runs import FRESH_S, ReplicaRun, RouterPeer

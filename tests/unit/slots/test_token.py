@@ -7,8 +7,8 @@ import string
 import pytest
 
 from replica_service.config import ReplicaSettings
-from replica_service.convert import Issuer
-from replica_service.convert.slots import RejectedDispatch, RejectedOp, ReserveOp, slot_ops_of
+from replica_service.convert.slots import Issuer, slot_ops_of
+from replica_service.core.events import DispatchReceived, ReleaseReceived, RenewalReceived
 from replica_service.core.runs import RouterPeer
 from slotmesh.calls.slot_tokens import MAX_TOKEN_CHARS, SlotToken, format_token, parse_token, redacted
 from slotmesh.config.declaring import InvalidSettings
@@ -80,5 +80,7 @@ def test_operations_do_not_show_secrets() -> None:
     frame.ops.add(op_id=2).renew.token = token
     frame.ops.add(op_id=3).release.token = token
     ops = slot_ops_of(frame, RouterPeer(), Issuer(clock, "r", "life"), clock.now())
-    assert [op.secret for op in ops if not isinstance(op, ReserveOp | RejectedDispatch | RejectedOp)] == [SECRET] * 3
+    assert [op.secret for _, op in ops if isinstance(op, DispatchReceived | RenewalReceived | ReleaseReceived)] == [
+        SECRET
+    ] * 3
     assert repr(SECRET) not in repr(ops)
