@@ -25,6 +25,8 @@ from replica_service.core.events import (
     Fail,
     ReleaseReceived,
     RenewalReceived,
+    ReportAttach,
+    ReportDetached,
     RunsReceived,
 )
 from replica_service.core.failures import SLOT_UNKNOWN
@@ -286,21 +288,13 @@ def slot_failure(call_id: int, failure: Failure) -> direct_service_pb2.AttachRes
     return response
 
 
-def attached_to_wire(number: int, failure: Failure | None) -> direct_service_pb2.AttachResponse:
-    """Returns the message that confirms or rejects an attached slot."""
+def slot_change_to_wire(change: ReportAttach | ReportDetached) -> direct_service_pb2.AttachResponse:
+    """Returns the message that confirms or rejects an attached slot, or reports a slot as detached from the stream."""
     response = direct_service_pb2.AttachResponse()
-    response.attached.slot_id = number
-    if failure is not None:
-        response.attached.failure.CopyFrom(to_wire(failure))
-    return response
-
-
-def detached_to_wire(number: int, failure: Failure | None) -> direct_service_pb2.AttachResponse:
-    """Returns the message that reports a slot as detached from the stream."""
-    response = direct_service_pb2.AttachResponse()
-    response.detached.slot_id = number
-    if failure is not None:
-        response.detached.failure.CopyFrom(to_wire(failure))
+    message = response.attached if isinstance(change, ReportAttach) else response.detached
+    message.slot_id = change.number
+    if change.failure is not None:
+        message.failure.CopyFrom(to_wire(change.failure))
     return response
 
 

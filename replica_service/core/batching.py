@@ -45,19 +45,6 @@ class GatheredPiece:
 class BatchGathering:
     """The queue of one batch method, and its counts."""
 
-    __slots__ = (
-        "_control",
-        "_max_ongoing",
-        "load",
-        "max_batch_size",
-        "method",
-        "oldest_at",
-        "queue",
-        "size",
-        "waiting",
-        "weigh",
-    )
-
     def __init__(self, method: str, control: BatchControl, max_ongoing: int, weigh: Weigh | None = None) -> None:
         """`control` has the settings, which may change at any time. `weigh`: batches are bounded by weight as well."""
         self.method = method

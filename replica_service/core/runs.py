@@ -38,30 +38,6 @@ _READY: Final = LaneState.READY
 class RouterPeer:
     """One router's link, as the core sees it. Compared by identity."""
 
-    __slots__ = (
-        "closed",
-        "freed_at",
-        "fresh_until",
-        "handed",
-        "has_joined",
-        "in_slots",
-        "keyed",
-        "last_run_id",
-        "max_result_bytes",
-        "moved",
-        "outbox",
-        "overrun",
-        "parked",
-        "requests",
-        "sent",
-        "silent_until",
-        "splits",
-        "stream_id",
-        "unkeyed",
-        "uploads",
-        "waiting",
-    )
-
     def __init__(
         self,
         outbox: Any = None,

@@ -43,21 +43,6 @@ HELD_TIMES_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.
 class SlotTable:
     """All current slots, and recently ended ones."""
 
-    __slots__ = (
-        "_by_secret",
-        "_ended",
-        "_leases",
-        "busy",
-        "dispatched",
-        "expired",
-        "granted",
-        "held_times",
-        "lapsed",
-        "prolongs",
-        "quota",
-        "released",
-    )
-
     def __init__(self) -> None:
         self._by_secret: dict[bytes, ReservedSlot] = {}
         """Current slots and remembered ended ones."""

@@ -137,8 +137,7 @@ class Engine:
         self._links[link] = outbox
         if self.scheduler.draining:
             outbox.go_away(DRAINING.message)
-        if self._waiters:
-            self._conditions.look_around()
+        self._conditions.look_around()
         return link, outbox
 
     def submit(self, runs: Sequence[ReplicaRun], rejected: Iterable[tuple[ReplicaRun, Failure]] = ()) -> None:
@@ -154,15 +153,13 @@ class Engine:
     def reconcile(self, questions: Iterable[Question]) -> list[tuple[str, int, SessionReport]]:
         """Returns the state of the calls of sessions that have moved to this router."""
         answers = self.sessions.reconcile(questions)
-        if self._waiters:
-            self._conditions.look_around()
+        self._conditions.look_around()
         return answers
 
     def acknowledge(self, link: RouterPeer, ranges: Iterable[tuple[int, int]]) -> None:
         """Drops kept outcomes that clients have received, by ranges of run ids, both ends included."""
         self.sessions.acknowledge(link, ranges)
-        if self._waiters:
-            self._conditions.look_around()
+        self._conditions.look_around()
 
     def cancel(self, link: RouterPeer, ranges: Iterable[tuple[int, int]], *, tells_stopped: bool = False) -> None:
         """Cancels ranges of run ids, both ends included: waiting calls never start, running ones are cancelled.
@@ -177,8 +174,7 @@ class Engine:
         stopped = self._recalls.cancel(link, own, ranges)
         if tells_stopped and stopped:
             link.outbox.stopped(stopped)
-        if self._waiters:
-            self._conditions.look_around()
+        self._conditions.look_around()
 
     def take(self, link: RouterPeer, run_ids: Iterable[int], counts: Iterable[int]) -> None:
         """Applies acknowledgements of values, counts by run id: the handlers may continue."""
@@ -205,8 +201,7 @@ class Engine:
         """Handles an ended link: its waiting calls do not start, running ones are cancelled, slots are released."""
         self.post(LinkClosed(link))
         self._recalls.abandon(link)
-        if self._waiters:
-            self._conditions.look_around()
+        self._conditions.look_around()
 
     async def answered(self, link: RouterPeer) -> None:
         """Returns when all calls of a direct stream have their outcome."""

@@ -300,29 +300,24 @@ class HostedReplica:
 
         handler, description = await self._handler_loop.construct(read)
         self._description = description
-        own_loop = self._backend.own_loop
-        if description.own_loop if own_loop is None else own_loop:
+        if self._setting("own_loop"):
             self._handler_loop = OwnLoop(logs_texts=self._logs_texts)
         self.own_mesh.loop = self._handler_loop.loop
         return await self._handler_loop.construct(make)
 
-    def _limits(self) -> tuple[int, int]:
-        described, configured = self._description, self._backend
-        if described is None:
+    def _setting(self, name: str) -> Any:
+        """Returns a setting of the backend; where it has none, that of the handler's decorator."""
+        if self._description is None:
             raise RuntimeError("the handler has not been read yet")
-        return (
-            described.max_ongoing if configured.max_ongoing is None else configured.max_ongoing,
-            described.prefetch if configured.prefetch is None else configured.prefetch,
-        )
+        configured = getattr(self._backend, name)
+        return getattr(self._description, name) if configured is None else configured
+
+    def _limits(self) -> tuple[int, int]:
+        return self._setting("max_ongoing"), self._setting("prefetch")
 
     def _health(self) -> HealthSettings:
-        described, configured = self._description, self._backend
-        if described is None:
-            raise RuntimeError("the handler has not been read yet")
-        period_s, timeout_s = configured.health_check_period_s, configured.health_check_timeout_s
         return HealthSettings(
-            period_s=described.health_check_period_s if period_s is None else period_s,
-            timeout_s=described.health_check_timeout_s if timeout_s is None else timeout_s,
+            period_s=self._setting("health_check_period_s"), timeout_s=self._setting("health_check_timeout_s")
         )
 
     async def _unless_stopped(self, task: asyncio.Future[Any]) -> bool:

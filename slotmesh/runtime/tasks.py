@@ -12,7 +12,9 @@ not stop the event loop. Tasks are ended in the reverse order of their start.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Coroutine
+from contextvars import Context
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -150,3 +152,23 @@ async def _kept(work: Callable[[], Coroutine[Any, Any, None]], name: str, until:
 
 def _never() -> bool:
     return False
+
+
+def call_on(
+    loop: asyncio.AbstractEventLoop, function: Callable[..., object], *args: object, context: Context | None = None
+) -> None:
+    """Calls the function soon on the loop of another thread. Does nothing if that loop has ended."""
+    with contextlib.suppress(RuntimeError):
+        loop.call_soon_threadsafe(function, *args, context=context)
+
+
+def call_here_or_on(loop: asyncio.AbstractEventLoop, function: Callable[..., object], *args: object) -> None:
+    """Like `call_on`, and immediately if the caller runs on that loop."""
+    try:
+        is_here = asyncio.get_running_loop() is loop
+    except RuntimeError:
+        is_here = False
+    if is_here:
+        function(*args)
+    else:
+        call_on(loop, function, *args)

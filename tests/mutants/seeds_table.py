@@ -106,8 +106,8 @@ _IDENTITIES: Final = (
     mutant(
         "results of threads that end together go to the run of the first",
         REPLICA,
-        "while done and done[0][1] is run and done[0][2] ==",
-        "while done and done[0][2] ==",
+        "elif deliver is self._deliver_payloads and args[0] is run and args[1] == hi:",
+        "elif deliver is self._deliver_payloads and args[1] == hi:",
         "tests/unit/replica/test_thread_executor.py",
     ),
     mutant(

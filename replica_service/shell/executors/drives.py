@@ -1,4 +1,4 @@
-"""The three drives, which step methods that yield: `async def` in a task, on the handler's own loop, `def` in threads.
+"""The two drives, which step methods that yield: `async def` in a task on the handler's loop, `def` in threads.
 
 Invariants: `asyncio.current_task()`, context variables and `asyncio.timeout` are right in the handler. A timeout that
 expires between two values, while the task waits for the caller, is raised in the handler where it is suspended. An
@@ -10,13 +10,13 @@ Owner: the generator executor, on its event loop.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import AsyncGenerator, Callable, Generator
 from typing import Any, Final
 
 from replica_service.core.failures import CANCELLED
 from replica_service.shell.executors.generator_drives import Drive, DriveEnvironment, GeneratorRun
 from slotmesh.handlers.context import current_place
+from slotmesh.runtime.tasks import call_on
 
 STEP_S = 0.005
 _END: Final = object()
@@ -26,36 +26,83 @@ InThread = Callable[[Callable[[], None]], None]
 
 
 class AsyncDrive(Drive):
-    """Steps one `async def` generator in a task of its own."""
+    """Steps one `async def` generator in a task of its own, on the loop of the handler.
 
-    def __init__(self, generator_run: GeneratorRun, environment: DriveEnvironment) -> None:
+    If that is not the engine's loop, calls of the engine reach the task on its loop, in order, and calls of the task
+    reach the engine on the engine's loop. `_run` and its callees, and the functions that end in `_here`, run on the
+    handler's loop.
+    """
+
+    def __init__(
+        self,
+        generator_run: GeneratorRun,
+        environment: DriveEnvironment,
+        loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        """`loop` is the handler's, if it has one of its own."""
         super().__init__(generator_run, environment)
-        self._loop = asyncio.get_running_loop()
+        self._engine_loop = asyncio.get_running_loop()
+        self._loop = loop or self._engine_loop
+        self._has_own_loop = loop is not None
         self._task: asyncio.Task[None] | None = None
         self._room: asyncio.Future[None] | None = None
         """Awaited while the drive is paused."""
         self._is_ending = False
         """Whether the process ends, so that outcomes are not delivered any more."""
 
+    # -- on the engine's loop --------------------------------------------------------------------------------------
+
     def start(self) -> None:
-        self._task = self._loop.create_task(self._run(), context=self._environment.context.copy())
+        self._pass_on(self._start_here)
 
     def resume(self) -> None:
+        self._pass_on(self._resume_here)
+
+    def _stop(self) -> None:
+        self._pass_on(self._stop_here)
+
+    def end(self) -> asyncio.Future[None]:
+        self._is_ending = True
+        ended: asyncio.Future[None] = self._engine_loop.create_future()
+        self._pass_on(lambda: self._end_here(ended))
+        return ended
+
+    def _pass_on(self, callback: Callable[[], None]) -> None:
+        if self._has_own_loop:
+            # Only one thread can enter a context at a time, and the environment's context is the engine's.
+            call_on(self._loop, callback, context=self._environment.context.copy())
+        else:
+            callback()
+
+    # -- on the handler's loop -------------------------------------------------------------------------------------
+
+    def _post(self, callback: Callable[[], None]) -> None:
+        if self._has_own_loop:
+            call_on(self._engine_loop, callback, context=self._environment.context)
+        else:
+            self._loop.call_soon(callback, context=self._environment.context)
+
+    def _start_here(self) -> None:
+        self._task = self._loop.create_task(self._run(), context=self._environment.context.copy())
+
+    def _resume_here(self) -> None:
         if self._room is not None and not self._room.done() and not self._is_full:
             self._room.set_result(None)
 
-    def _stop(self) -> None:
-        if self._task is not None:
+    def _stop_here(self) -> None:
+        if self._task is not None and not self._is_over:  # a generator that is closing is not disturbed
             self._task.cancel()
 
-    def _post(self, callback: Callable[[], None]) -> None:
-        self._loop.call_soon(callback, context=self._environment.context)
+    def _end_here(self, ended: asyncio.Future[None]) -> None:
+        def settle() -> None:
+            if not ended.done():
+                ended.set_result(None)
 
-    def end(self) -> asyncio.Future[None] | None:
-        self._is_ending = True
-        if self._task is not None:
+        if self._task is None:
+            self._post(settle)
+        else:
             self._task.cancel()
-        return self._task
+            self._task.add_done_callback(lambda _task: self._post(settle))
 
     async def _run(self) -> None:
         current_place.set(self._generator_run.place)
@@ -67,8 +114,10 @@ class AsyncDrive(Drive):
             self._finish()
 
     def _finish(self) -> None:
-        # Not in the handler's context.
-        self._environment.context.run(self._ended)
+        if self._has_own_loop:
+            self._post(self._ended)
+        else:
+            self._environment.context.run(self._ended)  # not in the handler's context
 
     async def _serve(self, generator: AsyncGenerator[Any, None] | None) -> None:
         try:
@@ -127,69 +176,6 @@ class AsyncDrive(Drive):
                 self._room = None
 
 
-class OwnLoopDrive(AsyncDrive):
-    """Steps one `async def` generator on the handler's own loop, in another thread than the engine's.
-
-    Calls of the engine reach the handler's task on its loop, in order, and calls of the task reach the engine on the
-    engine's loop. An earlier stop does not disturb a generator that is closing. `_run` and its callees run on the
-    handler's loop.
-    """
-
-    def __init__(
-        self, generator_run: GeneratorRun, environment: DriveEnvironment, loop: asyncio.AbstractEventLoop
-    ) -> None:
-        """`loop` is the handler's."""
-        super().__init__(generator_run, environment)
-        self._engine_loop = self._loop
-        self._loop = loop
-
-    # -- on the engine's loop --------------------------------------------------------------------------------------
-
-    def start(self) -> None:
-        self._pass_on(super().start)
-
-    def resume(self) -> None:
-        self._pass_on(super().resume)
-
-    def _stop(self) -> None:
-        self._pass_on(self._stop_here)
-
-    def end(self) -> asyncio.Future[None]:
-        self._is_ending = True
-        ended: asyncio.Future[None] = self._engine_loop.create_future()
-        self._pass_on(lambda: self._end_here(ended))
-        return ended
-
-    def _pass_on(self, callback: Callable[[], None]) -> None:
-        with contextlib.suppress(RuntimeError):  # the handler's loop has ended with all its tasks
-            # Only one thread can enter a context at a time, and the environment's context is the engine's.
-            self._loop.call_soon_threadsafe(callback, context=self._environment.context.copy())
-
-    # -- on the handler's loop -------------------------------------------------------------------------------------
-
-    def _post(self, callback: Callable[[], None]) -> None:
-        with contextlib.suppress(RuntimeError):  # the engine's loop has ended
-            self._engine_loop.call_soon_threadsafe(callback, context=self._environment.context)
-
-    def _finish(self) -> None:
-        self._post(self._ended)
-
-    def _stop_here(self) -> None:
-        if not self._is_over:
-            super()._stop()
-
-    def _end_here(self, ended: asyncio.Future[None]) -> None:
-        def settle() -> None:
-            if not ended.done():
-                ended.set_result(None)
-
-        task = super().end()
-        if task is None:
-            self._post(settle)
-        else:
-            task.add_done_callback(lambda _task: self._post(settle))
-
-
 class ThreadDrive(Drive):
     """Steps one `def` generator in threads, one stint at a time.
 
@@ -223,8 +209,7 @@ class ThreadDrive(Drive):
         self._stop()
 
     def _post(self, callback: Callable[[], None]) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop has ended
-            self._loop.call_soon_threadsafe(callback, context=self._environment.context)
+        call_on(self._loop, callback, context=self._environment.context)
 
     def _stinted(self) -> None:
         """Handles the end of a stint."""

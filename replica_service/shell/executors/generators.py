@@ -24,7 +24,7 @@ from replica_service.core.failures import CANCELLED, CUT_OFF, EXPIRED, OVERDUE, 
 from replica_service.core.runs import ReplicaRun, RouterPeer, StartTurn
 from replica_service.core.work import Skip, StartBatch, StartCalls, StartNow, TurnClaims, WorkCommand, claim
 from replica_service.shell.executors.batches import BatchRun
-from replica_service.shell.executors.drives import AsyncDrive, InThread, OwnLoopDrive, ThreadDrive
+from replica_service.shell.executors.drives import AsyncDrive, InThread, ThreadDrive
 from replica_service.shell.executors.generator_drives import (
     Drive,
     DriveEnvironment,
@@ -65,7 +65,7 @@ class GeneratorExecutor:
     ) -> None:
         """`in_thread` steps `def` methods; `handler_loop` steps `async def` methods if it is not the current loop."""
         self._methods = methods
-        self._handler_loop = handler_loop
+        self._own_loop = handler_loop.loop if handler_loop is not None and handler_loop.is_own else None
         self._sink = sink
         self._now = now
         self._in_thread = in_thread
@@ -257,7 +257,7 @@ class GeneratorExecutor:
         generator_run = replace(generator_run, then=over)
         drive: Drive
         if method.kind.is_async:
-            drive = self._make_async_drive(generator_run)
+            drive = AsyncDrive(generator_run, self._environment, self._own_loop)
         else:
             drive = ThreadDrive(generator_run, self._environment, self._in_thread)
         for recipient in recipients:
@@ -270,12 +270,6 @@ class GeneratorExecutor:
                 )
             self._running.setdefault(run.link, {})[run.first + recipient.index] = _Entry(drive, recipient, timer)
         drive.start()
-
-    def _make_async_drive(self, generator_run: GeneratorRun) -> Drive:
-        handler_loop = self._handler_loop
-        if handler_loop is None or not handler_loop.is_own:
-            return AsyncDrive(generator_run, self._environment)
-        return OwnLoopDrive(generator_run, self._environment, handler_loop.loop)
 
     def _forget(self, recipient: Recipient) -> None:
         run = recipient.run

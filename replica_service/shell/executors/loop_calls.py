@@ -25,7 +25,6 @@ from replica_service.shell.executors.runners import (
     LARGE_BYTES,
     Runners,
     Streak,
-    StreakPlace,
     as_coroutine,
     follows,
     is_dropped,
@@ -216,7 +215,7 @@ class AsyncStreaks:
         late: bytes | None = None
         unstarted: StartTurn | None = None
         task = this_task()
-        site = running.sites[task] = StreakPlace(streak, lo, results, self._now, task)
+        site = running.sites[task] = TaskPlace(run, lo, results, self._now, task, streak.turns)
         current_place.set(site)
         try:
             late = await in_fresh_contexts(self._calls(streak, found.until, generation, results, task))

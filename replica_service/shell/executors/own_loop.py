@@ -26,6 +26,7 @@ from replica_service.shell.handler.failures import HandlerErrors
 from replica_service.shell.handler.handler_loop import HandlerLoop
 from replica_service.shell.handler.methods import HandlerMethod
 from slotmesh.calls.id_ranges import Range, common, merged, without
+from slotmesh.runtime.tasks import call_on
 
 
 class OwnLoopExecutor(AsyncExecutor):
@@ -75,8 +76,7 @@ class OwnLoopExecutor(AsyncExecutor):
                 await self._handler_loop.run(self._runners.close)
 
     def _post(self, callback: Callable[..., None], *args: object) -> None:
-        with contextlib.suppress(RuntimeError):  # the handler's loop has ended
-            self._loop.call_soon_threadsafe(callback, *args, context=self._runners.context)
+        call_on(self._loop, callback, *args, context=self._runners.context)
 
     # -- on the handler's loop -------------------------------------------------------------------------------------
 

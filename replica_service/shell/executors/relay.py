@@ -11,7 +11,6 @@ Owner: an executor. `_collect` and what it calls run on the engine's loop, all e
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -21,6 +20,7 @@ from replica_service.core.runs import ReplicaRun
 from replica_service.core.work import mark_failure
 from replica_service.shell.executors.protocol import OutcomeSink
 from slotmesh.errors import Failure
+from slotmesh.runtime.tasks import call_on
 
 
 class OutcomeRelay:
@@ -64,8 +64,7 @@ class OutcomeRelay:
         self._pending.append((function, args))
         if not self._is_posted:
             self._is_posted = True
-            with contextlib.suppress(RuntimeError):  # the loop has ended
-                self._loop.call_soon_threadsafe(self._collect)
+            call_on(self._loop, self._collect)
 
     def _collect(self) -> None:
         self._is_posted = False  # before the first read: outcomes that are added later are posted again

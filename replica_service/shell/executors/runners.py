@@ -20,15 +20,15 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine
 from math import inf
 from typing import Any, TypeGuard
 
 from replica_service.core.events import CallsEnded, TurnsEnded
-from replica_service.core.runs import ReplicaRun, StartTurn
+from replica_service.core.runs import StartTurn
 from replica_service.core.work import StartCalls, WorkCommand
 from replica_service.shell.executors.protocol import CLOSE_S, OutcomeSink
-from replica_service.shell.handler.call_context import TaskPlace, base_context
+from replica_service.shell.handler.call_context import base_context
 from slotmesh.transport.pump import WokenPumps
 
 
@@ -40,21 +40,6 @@ class Streak:
     def __init__(self, turn: StartTurn) -> None:
         self.run = turn.run
         self.turns = [turn]
-
-
-class StreakPlace(TaskPlace):
-    """The place of a streak's calls, whose runs differ in their ordering keys."""
-
-    __slots__ = ("turns",)
-
-    def __init__(
-        self, streak: Streak, lo: int, values: Sequence[Any], now: Callable[[], float], task: asyncio.Task[Any]
-    ) -> None:
-        super().__init__(streak.run, lo, values, now, task)
-        self.turns = streak.turns
-
-    def run_of(self, done: int) -> ReplicaRun:
-        return self.turns[done].run
 
 
 def is_followed(turn: StartTurn, queue: deque[WorkCommand]) -> bool:

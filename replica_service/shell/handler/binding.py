@@ -19,7 +19,7 @@ from types import MethodType
 from typing import Any
 
 from replica_service.core.runs import ReplicaRun
-from replica_service.shell.handler.call_context import SharedPlace, SinglePlace, ThreadPlace
+from replica_service.shell.handler.call_context import SinglePlace, TaskPlace, ThreadPlace
 from replica_service.shell.handler.loading import load_handler, users_traceback
 from replica_service.shell.handler.methods import BadCall, HandlerMethod, StartFunction
 from replica_service.shell.handler.rpc_calls import (
@@ -149,9 +149,8 @@ def _call_of(place: Place | None) -> tuple[ReplicaRun, int]:
     match place:
         case SinglePlace():
             return place.run, place.index
-        case SharedPlace():
-            done = len(place.values)
-            return place.run_of(done), place.lo + done
+        case TaskPlace():
+            return place.call()
         case ThreadPlace() if place.run is not None:
             return place.run, place.index
         case _:

@@ -21,7 +21,6 @@ from __future__ import annotations
 import asyncio
 import decimal
 import threading
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Generator, Iterator, Sequence
 from contextvars import Context, copy_context
 from hashlib import blake2b
@@ -33,7 +32,7 @@ from weakref import getweakrefcount
 from google.protobuf.message import DecodeError
 
 from replica_service.core.call_metadata import AnswerHeads
-from replica_service.core.runs import ReplicaRun
+from replica_service.core.runs import ReplicaRun, StartTurn
 from replica_service.core.work import Part
 from slotmesh.calls.trace_context import TraceContext
 from slotmesh.handlers.context import (
@@ -153,17 +152,31 @@ class SinglePlace:
         return (self.context(),)
 
 
-class SharedPlace(ABC):
-    """The place of a run's calls that one task or thread executes in sequence."""
+class TaskPlace:
+    """The place of calls that a task executes in sequence: those of a run, or turns of one call each."""
 
-    __slots__ = ("lo", "now", "run", "values")
+    __slots__ = ("lo", "now", "run", "task", "turns", "values")
 
-    def __init__(self, run: ReplicaRun, lo: int, values: Sequence[Any], now: Now) -> None:
-        """`values`: results of the ended calls from `lo` on. The current call is the one after them."""
+    def __init__(
+        self,
+        run: ReplicaRun,
+        lo: int,
+        values: Sequence[Any],
+        now: Now,
+        task: asyncio.Task[Any],
+        turns: Sequence[StartTurn] | None = None,
+    ) -> None:
+        """`values`: results of the ended calls from `lo` on. The current call is the one after them.
+
+        `turns`: those of the calls, if their runs differ.
+        """
         self.run = run
         self.lo = lo
         self.values = values
         self.now = now
+        self.turns = turns
+        self.task: asyncio.Task[Any] | None = task
+        """None once the task has left it."""
 
     @property
     def run_id(self) -> int:
@@ -171,40 +184,26 @@ class SharedPlace(ABC):
         return self.run.first + self.lo + len(self.values)
 
     def context(self) -> CallContext:
-        done = len(self.values)
-        if done and not self.is_here():
+        if self.values and not self._is_here():
             raise RuntimeError(_AMBIGUOUS)
-        return context_of(self.run_of(done), self.lo + done, self.now())
+        run, index = self.call()
+        return context_of(run, index, self.now())
 
     def contexts(self) -> Sequence[CallContext]:
         return (self.context(),)
 
-    def run_of(self, done: int) -> ReplicaRun:
-        """Returns the run of the call after `done` ended ones."""
-        del done
-        return self.run
-
-    @abstractmethod
-    def is_here(self) -> bool:
-        """Whether the current code runs in the calls themselves, not in a task or thread that one of them started."""
-
-
-class TaskPlace(SharedPlace):
-    """The place of a run's calls that a task executes in sequence."""
-
-    __slots__ = ("task",)
-
-    def __init__(self, run: ReplicaRun, lo: int, values: Sequence[Any], now: Now, task: asyncio.Task[Any]) -> None:
-        super().__init__(run, lo, values, now)
-        self.task: asyncio.Task[Any] | None = task
-        """None once the task has left it."""
+    def call(self) -> tuple[ReplicaRun, int]:
+        """Returns the run and the index of the current call."""
+        done = len(self.values)
+        return self.run if self.turns is None else self.turns[done].run, self.lo + done
 
     def leave(self) -> None:
         """Ends the place. Contexts that calls leave behind still refer to it, so it drops the results."""
         self.task = None
         self.values = range(len(self.values))
 
-    def is_here(self) -> bool:
+    def _is_here(self) -> bool:
+        """Whether the current code runs in the calls themselves, not in a task or thread that one of them started."""
         try:
             return self.task is not None and asyncio.current_task() is self.task
         except RuntimeError:  # called in a thread

@@ -12,7 +12,6 @@ Owner: the replica, on the service's loop.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
@@ -22,6 +21,7 @@ from typing import TypeVar
 from slotmesh.foreign import shown
 from slotmesh.logs import get_logger, without_text
 from slotmesh.runtime.main import log_loop_errors
+from slotmesh.runtime.tasks import call_on
 
 ResultT = TypeVar("ResultT")
 
@@ -99,8 +99,7 @@ class SharedLoop(HandlerLoop):
                 result = _constructed(function)
             except BaseException as error:  # noqa: BLE001 - raised where the result is awaited
                 result = error
-            with contextlib.suppress(RuntimeError):  # the loop has ended
-                self.loop.call_soon_threadsafe(settle, result)
+            call_on(self.loop, settle, result)
 
         threading.Thread(target=copy_context().run, args=(work,), name="constructor", daemon=True).start()
         result = await outcome
@@ -157,8 +156,7 @@ class OwnLoop(HandlerLoop):
             self._go_on(self.loop.run_forever)
         self._go_on(lambda: self.loop.run_until_complete(_end_tasks()))
         self.loop.close()
-        with contextlib.suppress(RuntimeError):  # the service's loop has ended
-            self._service.call_soon_threadsafe(self._has_ended)
+        call_on(self._service, self._has_ended)
 
     def _go_on(self, run: Callable[[], None]) -> None:
         try:

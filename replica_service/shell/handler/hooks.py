@@ -12,7 +12,6 @@ Owner: the replica, on the service's loop.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import contextvars
 import inspect
 import threading
@@ -31,7 +30,7 @@ from slotmesh.handlers.context import OwnedKeys
 from slotmesh.handlers.kinds import MethodKind, kind_of, runnable
 from slotmesh.logs import get_logger
 from slotmesh.runtime.clock import Clock
-from slotmesh.runtime.tasks import Supervisor
+from slotmesh.runtime.tasks import Supervisor, call_on
 
 
 class Hook(Enum):
@@ -106,8 +105,7 @@ class HookRun:
                 self.ended.set_result(outcome)
 
         def tell(outcome: Any) -> None:
-            with contextlib.suppress(RuntimeError):  # the loop has ended
-                loop.call_soon_threadsafe(settle, outcome)
+            call_on(loop, settle, outcome)
 
         return tell
 

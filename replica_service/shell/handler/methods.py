@@ -13,7 +13,6 @@ event loop; `batch_state` and `settings_changed` are called on any thread.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping
@@ -41,6 +40,7 @@ from slotmesh.handlers import (
 from slotmesh.handlers.description import result_type
 from slotmesh.handlers.kinds import layers, runnable
 from slotmesh.logs import get_logger
+from slotmesh.runtime.tasks import call_on
 
 StartFunction = Callable[[bytes], Any]
 """Calls the method with the arguments in a payload. Raises BadCall where they are unsound."""
@@ -262,8 +262,7 @@ class BatchHosts:
             control.detach(host)
 
     def _changed(self) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop has ended: no batch waits
-            self._loop.call_soon_threadsafe(self._on_change)
+        call_on(self._loop, self._on_change)
 
 
 class _Host:

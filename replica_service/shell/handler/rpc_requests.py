@@ -10,7 +10,6 @@ Owner: the router's stream, on the engine's event loop; a `RequestStream` is rea
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -21,6 +20,7 @@ from replica_service.shell.handler.methods import BadCall
 from slotmesh.calls.id_ranges import among
 from slotmesh.calls.payload_framing import MAX_REQUEST_BYTES_AHEAD, MAX_REQUESTS_AHEAD
 from slotmesh.errors import Executed, Failure, Reason
+from slotmesh.runtime.tasks import call_here_or_on
 from slotmesh.status import to_exception
 from slotmesh.streams.limits import MAX_INLINE_BYTES
 from slotmesh.v1 import call_pb2, replica_service_pb2
@@ -106,7 +106,7 @@ class RequestStream:
 
     def begin(self) -> None:
         """Reports to the router that the handler has begun, so that it sends requests."""
-        self._on_engine(0)
+        call_here_or_on(self._loop, self._acknowledge, 0)
 
     def take_now(self) -> bytes | None:
         """Returns the next request; None if it has not arrived or none follows (`has_ended`). Raises RequestsLost."""
@@ -120,7 +120,7 @@ class RequestStream:
         self._bytes += len(request)
         if self._count >= ACKNOWLEDGED_AT or self._bytes >= ACKNOWLEDGED_AT_BYTES:
             count, self._count, self._bytes = self._count, 0, 0
-            self._on_engine(count)
+            call_here_or_on(self._loop, self._acknowledge, count)
         return request
 
     @property
@@ -136,7 +136,7 @@ class RequestStream:
             if self.has_ended:
                 return None
             arrived: asyncio.Future[None] = loop.create_future()
-            if self._waits(partial(_settle_on, loop, arrived)):
+            if self._waits(partial(call_here_or_on, loop, _settle, arrived)):
                 await arrived
         return request
 
@@ -157,17 +157,6 @@ class RequestStream:
                 return False
             self._waiter = wake
             return True
-
-    def _on_engine(self, count: int) -> None:
-        try:
-            is_here = asyncio.get_running_loop() is self._loop
-        except RuntimeError:
-            is_here = False
-        if is_here:
-            self._acknowledge(count)
-        else:
-            with contextlib.suppress(RuntimeError):  # the engine's loop has ended
-                self._loop.call_soon_threadsafe(self._acknowledge, count)
 
 
 class RouterRequests:
@@ -231,20 +220,9 @@ class RouterRequests:
         return acknowledge
 
 
-def _settle_on(loop: asyncio.AbstractEventLoop, future: asyncio.Future[None]) -> None:
-    def settle() -> None:
-        if not future.done():
-            future.set_result(None)
-
-    try:
-        is_here = asyncio.get_running_loop() is loop
-    except RuntimeError:
-        is_here = False
-    if is_here:
-        settle()
-    else:
-        with contextlib.suppress(RuntimeError):  # the handler's loop has ended
-            loop.call_soon_threadsafe(settle)
+def _settle(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
 
 
 _LOST: Final = Failure(

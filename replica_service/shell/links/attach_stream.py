@@ -19,10 +19,9 @@ import grpc
 from replica_service.convert.runs import OPENED_AGAIN, UNKNOWN_FRAME
 from replica_service.convert.slots import (
     Issuer,
-    attached_to_wire,
     attachment_of,
-    detached_to_wire,
     slot_call_of,
+    slot_change_to_wire,
     slot_failure,
 )
 from replica_service.core.events import (
@@ -90,8 +89,7 @@ class AttachOutbox:
 
     def slot_changed(self, change: ReportAttach | ReportDetached) -> None:
         """The stream holds a slot, or does so no longer."""
-        to_wire = attached_to_wire if isinstance(change, ReportAttach) else detached_to_wire
-        self._tell(to_wire(change.number, change.failure))
+        self._tell(slot_change_to_wire(change))
 
     def tell_capacity(self) -> None:
         """Clients of direct streams have their slots, and do not choose by load."""
