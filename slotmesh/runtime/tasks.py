@@ -16,7 +16,7 @@ import contextlib
 from collections.abc import Callable, Coroutine
 from contextvars import Context
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final, Self, TypeVar
 
 from slotmesh.foreign import described
 from slotmesh.logs import get_logger
@@ -26,6 +26,8 @@ AGAIN_AFTER_S: Final = 0.1
 """The ceiling of the first delay before a restart; it doubles with each consecutive end. Delays are random below it."""
 AGAIN_WITHIN_S: Final = 30.0
 """The largest ceiling. Work that lasted longer than this starts again with the first delay."""
+
+ResultT = TypeVar("ResultT")
 
 _log = get_logger(__name__)
 
@@ -172,3 +174,9 @@ def call_here_or_on(loop: asyncio.AbstractEventLoop, function: Callable[..., obj
         function(*args)
     else:
         call_on(loop, function, *args)
+
+
+def set_once(future: asyncio.Future[ResultT], result: ResultT) -> None:
+    """Sets the result of the future, unless it is done or was cancelled."""
+    if not future.done():
+        future.set_result(result)

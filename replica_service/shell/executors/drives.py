@@ -16,7 +16,7 @@ from typing import Any, Final
 from replica_service.core.failures import CANCELLED
 from replica_service.shell.executors.generator_drives import Drive, DriveEnvironment, GeneratorRun
 from slotmesh.handlers.context import current_place
-from slotmesh.runtime.tasks import call_on
+from slotmesh.runtime.tasks import call_on, set_once
 
 STEP_S = 0.005
 _END: Final = object()
@@ -94,15 +94,14 @@ class AsyncDrive(Drive):
             self._task.cancel()
 
     def _end_here(self, ended: asyncio.Future[None]) -> None:
-        def settle() -> None:
-            if not ended.done():
-                ended.set_result(None)
+        def end(_task: object) -> None:
+            self._post(lambda: set_once(ended, None))
 
         if self._task is None:
-            self._post(settle)
+            end(None)
         else:
             self._task.cancel()
-            self._task.add_done_callback(lambda _task: self._post(settle))
+            self._task.add_done_callback(end)
 
     async def _run(self) -> None:
         current_place.set(self._generator_run.place)

@@ -21,7 +21,7 @@ from typing import TypeVar
 from slotmesh.foreign import shown
 from slotmesh.logs import get_logger, without_text
 from slotmesh.runtime.main import log_loop_errors
-from slotmesh.runtime.tasks import call_on
+from slotmesh.runtime.tasks import call_on, set_once
 
 ResultT = TypeVar("ResultT")
 
@@ -89,17 +89,13 @@ class SharedLoop(HandlerLoop):
     async def construct(self, function: Callable[[], ResultT]) -> ResultT:
         outcome: asyncio.Future[ResultT | BaseException] = self.loop.create_future()
 
-        def settle(result: ResultT | BaseException) -> None:
-            if not outcome.done():
-                outcome.set_result(result)
-
         def work() -> None:
             result: ResultT | BaseException
             try:
                 result = _constructed(function)
             except BaseException as error:  # noqa: BLE001 - raised where the result is awaited
                 result = error
-            call_on(self.loop, settle, result)
+            call_on(self.loop, set_once, outcome, result)
 
         threading.Thread(target=copy_context().run, args=(work,), name="constructor", daemon=True).start()
         result = await outcome
@@ -156,7 +152,7 @@ class OwnLoop(HandlerLoop):
             self._go_on(self.loop.run_forever)
         self._go_on(lambda: self.loop.run_until_complete(_end_tasks()))
         self.loop.close()
-        call_on(self._service, self._has_ended)
+        call_on(self._service, set_once, self._ended, None)
 
     def _go_on(self, run: Callable[[], None]) -> None:
         try:
@@ -164,10 +160,6 @@ class OwnLoop(HandlerLoop):
         except _ENDS as error:
             logged = error if self._logs_texts else without_text(error)
             _log.error("a task of the handler tried to end the process", exc_info=logged)
-
-    def _has_ended(self) -> None:
-        if not self._ended.done():
-            self._ended.set_result(None)
 
 
 async def _tamed(function: Callable[[], Awaitable[ResultT]]) -> ResultT:

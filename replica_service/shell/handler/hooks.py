@@ -30,7 +30,7 @@ from slotmesh.handlers.context import OwnedKeys
 from slotmesh.handlers.kinds import MethodKind, kind_of, runnable
 from slotmesh.logs import get_logger
 from slotmesh.runtime.clock import Clock
-from slotmesh.runtime.tasks import Supervisor, call_on
+from slotmesh.runtime.tasks import Supervisor, call_on, set_once
 
 
 class Hook(Enum):
@@ -60,7 +60,7 @@ class HookRun:
 
     def run_in_thread(self, loop: HandlerLoop, function: Callable[[], Any]) -> None:
         """What it returns is awaited on the loop, if it can be."""
-        tell = self._teller()
+        engine_loop = asyncio.get_running_loop()
 
         def work() -> None:
             try:
@@ -69,13 +69,16 @@ class HookRun:
                     outcome = loop.wait_for(outcome)
             except BaseException as error:  # noqa: BLE001 - handed on: a thread of users' code ends nothing else
                 outcome = error
-            tell(outcome)
+            call_on(engine_loop, set_once, self.ended, outcome)
 
         context = contextvars.copy_context()
         threading.Thread(target=context.run, args=(work,), name=self.hook.value, daemon=True).start()
 
     def run_on(self, loop: HandlerLoop, function: Callable[[], Any]) -> None:
-        tell = self._teller()
+        engine_loop = asyncio.get_running_loop()
+
+        def tell(outcome: Any) -> None:
+            call_on(engine_loop, set_once, self.ended, outcome)
 
         async def work() -> None:
             self._has_begun = True
@@ -93,21 +96,8 @@ class HookRun:
 
     def _task_ended(self, task: asyncio.Task[None]) -> None:
         failure = asyncio.CancelledError() if task.cancelled() else task.exception()
-        if not self._has_begun and not self.ended.done():
-            self.ended.set_result(failure)
-
-    def _teller(self) -> Callable[[Any], None]:
-        """Settles `ended`, from any thread."""
-        loop = asyncio.get_running_loop()
-
-        def settle(outcome: Any) -> None:
-            if not self.ended.done():
-                self.ended.set_result(outcome)
-
-        def tell(outcome: Any) -> None:
-            call_on(loop, settle, outcome)
-
-        return tell
+        if not self._has_begun:
+            set_once(self.ended, failure)
 
 
 class Hooks:

@@ -20,7 +20,7 @@ from replica_service.shell.handler.methods import BadCall
 from slotmesh.calls.id_ranges import among
 from slotmesh.calls.payload_framing import MAX_REQUEST_BYTES_AHEAD, MAX_REQUESTS_AHEAD
 from slotmesh.errors import Executed, Failure, Reason
-from slotmesh.runtime.tasks import call_here_or_on
+from slotmesh.runtime.tasks import call_here_or_on, set_once
 from slotmesh.status import to_exception
 from slotmesh.streams.limits import MAX_INLINE_BYTES
 from slotmesh.v1 import call_pb2, replica_service_pb2
@@ -136,7 +136,7 @@ class RequestStream:
             if self.has_ended:
                 return None
             arrived: asyncio.Future[None] = loop.create_future()
-            if self._waits(partial(call_here_or_on, loop, _settle, arrived)):
+            if self._waits(partial(call_here_or_on, loop, set_once, arrived, None)):
                 await arrived
         return request
 
@@ -218,11 +218,6 @@ class RouterRequests:
                 self._wake()
 
         return acknowledge
-
-
-def _settle(future: asyncio.Future[None]) -> None:
-    if not future.done():
-        future.set_result(None)
 
 
 _LOST: Final = Failure(

@@ -43,7 +43,7 @@ from slotmesh.security.identity import caller_name
 from slotmesh.security.permissions import callable_endpoints, slot_refusal
 from slotmesh.status import to_exception
 from slotmesh.streams.features import OF_DIRECT_STREAMS
-from slotmesh.transport.duplex import LAST_WRITE_S, read_request
+from slotmesh.transport.duplex import LAST_WRITE_S, Interruption, read_request
 from slotmesh.transport.prompt_writer import PromptWriter
 from slotmesh.v1 import direct_service_pb2
 from slotmesh.version import VERSION
@@ -121,7 +121,7 @@ class AttachStream:
         self._writer: PromptWriter[Response] = PromptWriter(context.write)
         self._outbox = AttachOutbox(self._writer, engine.slots.issuer)
         self._link = RouterPeer(outbox=self._outbox, stream_id=new_id(STREAM_ID_BYTES))
-        self._ended = asyncio.Event()
+        self._ended: Interruption[str] = Interruption()
 
     async def run(self) -> None:
         """Serves the client until one of the two ends the stream."""
@@ -131,16 +131,10 @@ class AttachStream:
         self._writer.send(Response(opened=opened))
         if self._engine.scheduler.draining:
             self.go_away()
-        reading = asyncio.ensure_future(self._read())
-        ended = asyncio.ensure_future(self._ended.wait())
         try:
-            await asyncio.wait((reading, ended), return_when=asyncio.FIRST_COMPLETED)
-            if reading.done():
-                await reading
+            with self._ended:
+                await self._read()
         finally:
-            reading.cancel()
-            ended.cancel()
-            await asyncio.gather(reading, ended, return_exceptions=True)
             self._outbox.close()
             self._engine.leave(self._link)
             # gRPC refuses to end a stream while a write is under way.
@@ -153,7 +147,7 @@ class AttachStream:
 
     def end(self) -> None:
         """The replica has nothing more to say."""
-        self._ended.set()
+        self._ended.end("the replica ends")
 
     async def _read(self) -> None:
         writer = self._writer

@@ -30,7 +30,7 @@ from slotmesh.runtime.clock import Clock
 from slotmesh.status import to_exception
 from slotmesh.streams.arriving_payloads import AnnouncedPayloads, JoinedAssembly
 from slotmesh.streams.features import HEARTBEATS
-from slotmesh.transport.duplex import read_request, run_stream
+from slotmesh.transport.duplex import Interruption, read_request, run_stream
 from slotmesh.transport.pump import StreamPump
 from slotmesh.v1 import call_pb2, replica_service_pb2
 
@@ -96,7 +96,7 @@ class RouterStream:
         self._outbox.connect(self._pump.wake, clock.now)
         self._requests = self._link.requests = RouterRequests(self._pump.wake)
         self._heard_out = asyncio.Event()
-        self._ended = asyncio.Event()
+        self._ended: Interruption[str] = Interruption()
         self._is_ending = False
         self._written = asyncio.Event()
 
@@ -123,15 +123,12 @@ class RouterStream:
 
     def end(self) -> None:
         """Nothing more will be queued: the stream ends OK once everything was written."""
-        self._ended.set()
+        self._ended.end("the replica ends")
 
     async def _converse(self) -> None:
-        reading = asyncio.ensure_future(self._read())
-        ended = asyncio.ensure_future(self._ended.wait())
         try:
-            await asyncio.wait((reading, ended), return_when=asyncio.FIRST_COMPLETED)
-            if reading.done():
-                await reading
+            with self._ended:
+                await self._read()
             await self._write_the_rest()
         except SlotmeshError:
             # gRPC refuses to end a stream while a write is under way: the router would not read why.
@@ -139,10 +136,6 @@ class RouterStream:
                 async with asyncio.timeout(LAST_WRITE_S):
                     await self._write_the_rest()
             raise
-        finally:
-            reading.cancel()
-            ended.cancel()
-            await asyncio.gather(reading, ended, return_exceptions=True)
 
     async def _write_the_rest(self) -> None:
         self._is_ending = True
