@@ -126,11 +126,11 @@ def started(state: SchedulerState, run: ReplicaRun, count: int, now: float, comm
 
 def turn_begun(lane: ReplicaLane, run: ReplicaRun, count: int, commands: Commands) -> None:
     """An executor gets the calls before `lo`, as the turn of their lane. They can still be taken back."""
-    after = _ON_STARTED.get(run.state)
-    if after is None:
-        _report(run, CallEvent.STARTED, commands)
-        return
-    if not move(lane, ON_TURN_BEGUN, commands):
+    try:
+        lane.state, after = ON_TURN_BEGUN[lane.state], _ON_STARTED[run.state]
+    except KeyError:
+        if move(lane, ON_TURN_BEGUN, commands):  # reports the defect, if it is the lane's
+            _report(run, CallEvent.STARTED, commands)
         return
     if run.lo == run.hi:
         run.state = after
@@ -181,16 +181,20 @@ def failed(state: SchedulerState, run: ReplicaRun, count: int, were: CallState, 
         return
     run.close(count)
     run.ended(count)
+    link = run.link
     if run.lane is not None:
-        state.lanes.gone(run.link, count)
+        state.lanes.calls -= count
+        link.keyed -= count
+        if not link.keyed:
+            link.overrun = False
         return
     if run.slot is not None or were is _GATHERED:
         state.permits.in_use -= count
     elif were in _WAITING:
         state.permits.waiting -= count
-    run.link.unkeyed -= count
+    link.unkeyed -= count
     if run.slot is not None:
-        state.slots.vacate(run.slot, run.link)
+        state.slots.vacate(run.slot, link)
 
 
 def executed(state: SchedulerState, run: ReplicaRun, count: int, commands: Commands) -> bool:
@@ -202,7 +206,10 @@ def executed(state: SchedulerState, run: ReplicaRun, count: int, commands: Comma
     link = run.link
     if run.lane is not None:
         link.handed -= count
-        state.lanes.gone(link, count)
+        state.lanes.calls -= count
+        link.keyed -= count
+        if not link.keyed:
+            link.overrun = False
         return True
     state.permits.in_use -= count
     link.unkeyed -= count
@@ -218,11 +225,17 @@ def give_back(state: SchedulerState, lane: ReplicaLane, commands: Commands) -> N
     """Ends the lane's turn: it moves to the back of the queue, or is dropped if it has no calls."""
     if state.keys.is_on:
         state.keys.returned(lane, commands)
-    if lane.head() is not None:
-        if move(lane, ON_RETURNED, commands):
-            state.lanes.ready.append(lane)
-    elif move(lane, ON_EMPTIED, commands):
+    is_empty = lane.head() is None
+    row = ON_EMPTIED if is_empty else ON_RETURNED
+    after = row.get(lane.state)
+    if after is None:
+        move(lane, row, commands)  # reports the defect
+        return
+    lane.state = after
+    if is_empty:
         state.lanes.forget(lane)
+    else:
+        state.lanes.ready.append(lane)
 
 
 def release(state: SchedulerState, lanes: Iterable[ReplicaLane], commands: Commands) -> None:

@@ -14,7 +14,7 @@ from typing import Final, TypeAlias
 
 from replica_service.core.call_states import LANE_LIFE, LaneEvent, LaneState
 from replica_service.core.events import Commands, ReportDefect
-from replica_service.core.runs import ReplicaLane, ReplicaRun, RouterPeer
+from replica_service.core.runs import ReplicaLane, ReplicaRun
 
 LaneRow: TypeAlias = dict[LaneState, LaneState]
 ON_BLOCKED: Final = LANE_LIFE.on(LaneEvent.BLOCKED)
@@ -74,13 +74,6 @@ class Lanes:
         if lane.state is _BLOCKED:
             lane.state = _UNBLOCKED
             self.ready.append(lane)
-
-    def gone(self, link: RouterPeer, count: int) -> None:
-        """Subtracts keyed calls that have ended or have an outcome from the link's count."""
-        self.calls -= count
-        link.keyed -= count
-        if not link.keyed:
-            link.overrun = False
 
     @property
     def has_leaving(self) -> bool:
