@@ -106,8 +106,8 @@ _IDENTITIES: Final = (
     mutant(
         "results of threads that end together go to the run of the first",
         REPLICA,
-        "elif deliver is self._deliver_payloads and args[0] is run and args[1] == hi:",
-        "elif deliver is self._deliver_payloads and args[1] == hi:",
+        "if entry[1] is not run or entry[2] != hi:",
+        "if entry[2] != hi:",
         "tests/unit/replica/test_thread_executor.py",
     ),
     mutant(

@@ -30,12 +30,10 @@ class OutcomeRelay:
         """`loop` is the engine's."""
         self._sink = sink
         self._loop = loop
-        self._pending: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
-        """Functions to call on the engine's loop, and their arguments."""
+        self._pending: deque[tuple[Any, ...]] = deque()
+        """Functions to call on the engine's loop, and their arguments; payloads without a function, to be joined."""
         self._is_posted = False
-        # Bound once, so that `_collect` can recognise them by identity.
-        self._deliver_payloads = self._join
-        self._deliver_end = sink.post
+        self._deliver_end = sink.post  # bound once, so that `_join` can recognise it by identity
 
     def payloads(self, run: ReplicaRun, lo: int, payloads: Sequence[bytes], *, ended: int = 0) -> None:
         """`ended`: the number of calls of a `StartCalls` that end with it, of which no event follows."""
@@ -44,7 +42,9 @@ class OutcomeRelay:
             for index, payload in enumerate(payloads, lo):
                 if len(payload) > limit:
                     mark_failure(run, index)
-        self.call(self._deliver_payloads, run, lo, payloads, ended)
+        self._pending.append((None, run, lo, payloads, ended))
+        if not self._is_posted:
+            self._wake()
 
     def values(self, run: ReplicaRun, index: int, payloads: Sequence[bytes]) -> None:
         self.call(self._sink.values, run, index, payloads)
@@ -63,15 +63,21 @@ class OutcomeRelay:
         """Calls the function on the engine's loop, after all that was put before."""
         self._pending.append((function, args))
         if not self._is_posted:
-            self._is_posted = True
-            call_on(self._loop, self._collect)
+            self._wake()
+
+    def _wake(self) -> None:
+        self._is_posted = True
+        call_on(self._loop, self._collect)
 
     def _collect(self) -> None:
         self._is_posted = False  # before the first read: outcomes that are added later are posted again
         pending = self._pending
         while pending:
-            deliver, args = pending.popleft()
-            deliver(*args)
+            entry = pending.popleft()
+            if entry[0] is None:
+                self._join(*entry[1:])
+            else:
+                entry[0](*entry[1])
 
     def _join(self, run: ReplicaRun, lo: int, payloads: Sequence[bytes], ended: int) -> None:
         """Delivers payloads together with those of the calls that follow, and the end of these calls."""
@@ -79,16 +85,18 @@ class OutcomeRelay:
         joined: list[bytes] | None = None
         hi = lo + len(payloads)
         while pending:
-            deliver, args = pending[0]
-            if deliver is self._deliver_end and isinstance(event := args[0], CallsEnded) and event.run is run:
-                ended += event.count
-                waited = waited or event.waited
-            elif deliver is self._deliver_payloads and args[0] is run and args[1] == hi:
+            entry = pending[0]
+            if entry[0] is None:
+                if entry[1] is not run or entry[2] != hi:
+                    break
                 if joined is None:
                     joined = list(payloads)
-                joined += args[2]
-                hi += len(args[2])
-                ended += args[3]
+                joined += entry[3]
+                hi += len(entry[3])
+                ended += entry[4]
+            elif entry[0] is self._deliver_end and isinstance(event := entry[1][0], CallsEnded) and event.run is run:
+                ended += event.count
+                waited = waited or event.waited
             else:
                 break
             pending.popleft()
