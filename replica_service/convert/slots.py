@@ -225,10 +225,11 @@ def _reserve_op(
 def _dispatch_op(
     wire: slot_service_pb2.DispatchRequest, link: RouterPeer, op_id: int, secret: bytes | Failure, now: float
 ) -> DispatchReceived | Fail:
+    deadline = _deadline(wire.options, now)  # first: `slot_call_options` clears the timeout
     options = dispatch_failure(wire, streaming=True) or slot_call_options(wire.options)
     if isinstance(options, Failure):
         return Fail(ReplicaRun(link, op_id, [b""], NO_OPTIONS, wire.endpoint, now), 0, 1, options)
-    run = ReplicaRun(link, op_id, [wire.payload], options, wire.endpoint, now, _deadline(wire.options, now))
+    run = ReplicaRun(link, op_id, [wire.payload], options, wire.endpoint, now, deadline)
     return Fail(run, 0, 1, secret) if isinstance(secret, Failure) else DispatchReceived(run, secret)
 
 
