@@ -49,10 +49,11 @@ from replica_service.core.work import StartBatch, StartCalls
 from replica_service.shell.conditions import Conditions, DeadlineTimer
 from replica_service.shell.executors.batches import weighers
 from replica_service.shell.executors.executor_set import ExecutorSet, Recalls
+from replica_service.shell.executors.protocol import HandlerEnvironment
 from replica_service.shell.handler.failures import HandlerErrors
 from replica_service.shell.handler.handler_loop import HandlerLoop
 from replica_service.shell.handler.methods import BatchHosts, HandlerMethod
-from replica_service.shell.outcomes import OutcomeReporter, answered, connect_link
+from replica_service.shell.outcomes import OutcomeReporter, connect_link, never_started
 from replica_service.shell.router_outbox import Outbox
 from replica_service.shell.sessions import Question, Sessions
 from replica_service.shell.slots import Slots
@@ -104,7 +105,10 @@ class Engine:
         self.batch_hosts = BatchHosts(methods, self.scheduler.batchers, clock.now, self._batch_settings_changed)
         self.batch_hosts.warn_of_unfillable(max_ongoing, prefetch)
         self._executors = executors = ExecutorSet(
-            methods, outcomes, errors, clock.now, lambda: self.scheduler.max_ongoing, handler_loop, outcomes.woken
+            HandlerEnvironment(methods, outcomes, errors, clock.now),
+            lambda: self.scheduler.max_ongoing,
+            handler_loop,
+            outcomes.woken,
         )
         self._executor_of = executors.by_method
         self._recalls = Recalls(self.scheduler, self.sessions, executors, self.post)
@@ -330,7 +334,7 @@ class Engine:
     def _end_unstarted(self, command: Refuse | Fail) -> None:
         """Delivers the outcome of calls that never start, or hands them back."""
         run, lo, hi, failure = command.run, command.lo, command.hi, command.failure
-        answered(run, lo, hi, failure)
+        never_started(run, lo, hi, failure)
         if isinstance(command, Fail):
             if run.lease_s:
                 self.slots.failed(command)

@@ -69,10 +69,7 @@ class OutcomeReporter:
             self._done(run, lo, len(payloads))
             return
         self._counters.calls += len(payloads)
-        if run.traced is not None:
-            run.traced.end()
-        if run.options.content_type == RPC_REQUESTS:
-            _requests_end(run, lo, len(payloads))
+        _concluded(run, lo, len(payloads))
         if run.record is None:
             run.link.outbox.results(run.first + lo, payloads, size, run.options.content_type)
         else:
@@ -87,10 +84,7 @@ class OutcomeReporter:
     def _done(self, run: ReplicaRun, lo: int, count: int) -> None:
         """Ends successful calls without a payload: streaming calls after their values, and calls with no_reply."""
         self._counters.calls += count
-        if run.traced is not None:
-            run.traced.end()
-        if run.options.content_type == RPC_REQUESTS:
-            _requests_end(run, lo, count)
+        _concluded(run, lo, count)
         if run.record is None:
             run.link.outbox.done(run.first + lo, count)
         else:
@@ -100,10 +94,7 @@ class OutcomeReporter:
         if failure.executed is Executed.YES:
             self._counters.calls += count
         self._counters.failures[failure.reason] += count
-        if run.traced is not None:
-            run.traced.end(failure)
-        if run.options.content_type == RPC_REQUESTS:
-            _requests_end(run, lo, count)
+        _concluded(run, lo, count, failure)
         if run.record is not None:
             self._sessions.failed(run, run.record, lo, count, failure)
         elif run.options.no_reply:
@@ -112,19 +103,18 @@ class OutcomeReporter:
             run.link.outbox.failed(run.first + lo, count, failure)
 
 
-def answered(run: ReplicaRun, lo: int, hi: int, failure: Failure) -> None:
+def never_started(run: ReplicaRun, lo: int, hi: int, failure: Failure) -> None:
     """Cleans up calls that never start. A call that waits for its payload or is sampled is a run of its own."""
-    if run.traced is not None:
-        run.traced.end(failure)
     if (uploads := run.link.uploads) is not None:
         uploads.forget(run.first + lo)
-    if run.options.content_type == RPC_REQUESTS:
-        _requests_end(run, lo, hi - lo)
+    _concluded(run, lo, hi - lo, failure)
 
 
-def _requests_end(run: ReplicaRun, lo: int, count: int) -> None:
-    """Ends the request streams of `count` calls from index `lo` on."""
-    if run.link.requests is not None:
+def _concluded(run: ReplicaRun, lo: int, count: int, failure: Failure | None = None) -> None:
+    """Ends the spans and the request streams of calls that have their outcome."""
+    if run.traced is not None:
+        run.traced.end(failure)
+    if run.options.content_type == RPC_REQUESTS and run.link.requests is not None:
         run.link.requests.ended(run.first + lo, count)
 
 

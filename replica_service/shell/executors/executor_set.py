@@ -7,7 +7,7 @@ Owner: the engine.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from replica_service.core.events import WorkReturned
 from replica_service.core.runs import ReplicaRun, RouterPeer
@@ -16,11 +16,9 @@ from replica_service.core.work import Part, StartBatch, StartCalls, note_failure
 from replica_service.shell.executors.generators import GeneratorExecutor
 from replica_service.shell.executors.loop import AsyncExecutor
 from replica_service.shell.executors.own_loop import OwnLoopExecutor
-from replica_service.shell.executors.protocol import Executor, OutcomeSink
+from replica_service.shell.executors.protocol import Executor, HandlerEnvironment
 from replica_service.shell.executors.threads import ThreadExecutor
-from replica_service.shell.handler.failures import HandlerErrors
 from replica_service.shell.handler.handler_loop import HandlerLoop, SharedLoop
-from replica_service.shell.handler.methods import HandlerMethod
 from replica_service.shell.sessions import Sessions
 from slotmesh.calls.id_ranges import Range, common, merged
 from slotmesh.handlers import MethodKind
@@ -32,10 +30,7 @@ class ExecutorSet:
 
     def __init__(
         self,
-        methods: Mapping[str, HandlerMethod],
-        sink: OutcomeSink,
-        errors: HandlerErrors,
-        now: Callable[[], float],
+        environment: HandlerEnvironment,
         max_ongoing: Callable[[], int],
         handler_loop: HandlerLoop | None,
         woken: WokenPumps,
@@ -46,15 +41,15 @@ class ExecutorSet:
         """
         handler_loop = handler_loop or SharedLoop()
         self.of_async = (
-            OwnLoopExecutor(methods, sink, errors, now, handler_loop)
+            OwnLoopExecutor(environment, handler_loop)
             if handler_loop.is_own
-            else AsyncExecutor(methods, sink, errors, now, woken=woken)
+            else AsyncExecutor(environment, woken=woken)
         )
-        self.threads = ThreadExecutor(methods, sink, errors, now, max_ongoing, handler_loop.wait_for)
-        self.generators = GeneratorExecutor(methods, sink, errors, now, self.threads.step, handler_loop)
+        self.threads = ThreadExecutor(environment, max_ongoing, handler_loop.wait_for)
+        self.generators = GeneratorExecutor(environment, self.threads.step, handler_loop)
         by_kind: dict[MethodKind, Executor] = {MethodKind.ASYNC: self.of_async, MethodKind.DEF: self.threads}
         self.by_method: dict[str, Executor] = {
-            name: by_kind.get(method.kind, self.generators) for name, method in methods.items()
+            name: by_kind.get(method.kind, self.generators) for name, method in environment.methods.items()
         }
         self.all: tuple[Executor, ...] = (self.of_async, self.threads, self.generators)
 

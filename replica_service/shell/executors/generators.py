@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from math import inf
 from typing import Any, NamedTuple
@@ -33,9 +33,8 @@ from replica_service.shell.executors.generator_drives import (
     failure_of,
     recipient_of,
 )
-from replica_service.shell.executors.protocol import CLOSE_S, OutcomeSink, deliver
+from replica_service.shell.executors.protocol import CLOSE_S, HandlerEnvironment, deliver
 from replica_service.shell.handler.call_context import SinglePlace, base_context, batch_place
-from replica_service.shell.handler.failures import HandlerErrors
 from replica_service.shell.handler.handler_loop import HandlerLoop
 from replica_service.shell.handler.methods import HandlerMethod
 from replica_service.shell.telemetry import entered, entered_batch
@@ -56,23 +55,18 @@ class GeneratorExecutor:
 
     def __init__(
         self,
-        methods: Mapping[str, HandlerMethod],
-        sink: OutcomeSink,
-        errors: HandlerErrors,
-        now: Callable[[], float],
+        environment: HandlerEnvironment,
         in_thread: InThread,
         handler_loop: HandlerLoop | None = None,
     ) -> None:
         """`in_thread` steps `def` methods; `handler_loop` steps `async def` methods if it is not the current loop."""
-        self._methods = methods
+        self._methods, self._sink, errors, self._now = environment
         self._own_loop = handler_loop.loop if handler_loop is not None and handler_loop.is_own else None
-        self._sink = sink
-        self._now = now
         self._in_thread = in_thread
         self._turns = TurnClaims()
         self._loop = asyncio.get_running_loop()
         self._environment = DriveEnvironment(
-            sink=sink, errors=errors, now=now, context=base_context(), lock=threading.Lock()
+            sink=self._sink, errors=errors, now=self._now, context=base_context(), lock=threading.Lock()
         )
         self._is_cut_off = False
         """No call may begin any more."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable
 from sys import getrefcount
 from types import CoroutineType, coroutine
 from typing import Any, Final
@@ -24,7 +24,7 @@ from replica_service.core.runs import ReplicaRun, RouterPeer, StartTurn
 from replica_service.core.work import Skip, StartBatch, StartCalls, StartNow, TurnClaims, WorkCommand, claim, is_late
 from replica_service.shell.executors.batches import is_of
 from replica_service.shell.executors.loop_calls import AsyncBatches, AsyncStreaks, RunningCalls
-from replica_service.shell.executors.protocol import OutcomeSink, Unsendable, encoded, encoder_of
+from replica_service.shell.executors.protocol import HandlerEnvironment, Unsendable, encoded, encoder_of
 from replica_service.shell.executors.runners import (
     LARGE_BYTES,
     MAX_RUNNERS,
@@ -35,8 +35,6 @@ from replica_service.shell.executors.runners import (
     is_followed,
 )
 from replica_service.shell.handler.call_context import NEXT, TaskMarks, TaskPlace, in_fresh_contexts, marking
-from replica_service.shell.handler.failures import HandlerErrors
-from replica_service.shell.handler.methods import HandlerMethod
 from replica_service.shell.telemetry import entered
 from slotmesh.codec import OCTET_STREAM
 from slotmesh.errors import Failure
@@ -52,10 +50,7 @@ class AsyncExecutor:
 
     def __init__(
         self,
-        methods: Mapping[str, HandlerMethod],
-        sink: OutcomeSink,
-        errors: HandlerErrors,
-        now: Callable[[], float],
+        environment: HandlerEnvironment,
         loop: asyncio.AbstractEventLoop | None = None,
         turns: TurnClaims | None = None,
         woken: WokenPumps | None = None,
@@ -64,16 +59,14 @@ class AsyncExecutor:
 
         `woken`: streams of the same loop that write outcomes.
         """
-        self._methods = methods
-        self._sink = sink
-        self._now = now
+        self._methods, self._sink, errors, self._now = environment
         self._turns = turns or TurnClaims()
         self._runners = runners = Runners(
-            sink, loop or asyncio.get_running_loop(), self._work_off, woken or WokenPumps()
+            self._sink, loop or asyncio.get_running_loop(), self._work_off, woken or WokenPumps()
         )
         self._running = running = RunningCalls(errors, runners)
-        self._streaks = AsyncStreaks(methods, sink, now, self._turns, runners, running)
-        self._batches = AsyncBatches(methods, sink, errors, now, runners, running)
+        self._streaks = AsyncStreaks(environment, self._turns, runners, running)
+        self._batches = AsyncBatches(environment, runners, running)
 
     def start(self, work: WorkCommand) -> None:
         runners = self._runners

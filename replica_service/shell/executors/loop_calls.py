@@ -8,7 +8,7 @@ Owner: the executor of `async def` methods, on the loop of its handler.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from contextvars import Context, copy_context
 from sys import getrefcount
 from types import CoroutineType, coroutine
@@ -20,7 +20,13 @@ from replica_service.core.failures import CUT_OFF, TAKEN_BACK
 from replica_service.core.runs import RouterPeer, StartTurn
 from replica_service.core.work import StartBatch, StartNow, TurnClaims
 from replica_service.shell.executors.batches import BatchRun, Invocation
-from replica_service.shell.executors.protocol import Outcome, OutcomeSink, Unsendable, deliver, encoder_of
+from replica_service.shell.executors.protocol import (
+    HandlerEnvironment,
+    Outcome,
+    Unsendable,
+    deliver,
+    encoder_of,
+)
 from replica_service.shell.executors.runners import (
     LARGE_BYTES,
     Runners,
@@ -39,7 +45,6 @@ from replica_service.shell.handler.call_context import (
     in_fresh_contexts,
 )
 from replica_service.shell.handler.failures import HandlerErrors
-from replica_service.shell.handler.methods import HandlerMethod
 from replica_service.shell.telemetry import traced_batch
 from slotmesh.calls.id_ranges import among
 from slotmesh.errors import Failure
@@ -113,19 +118,8 @@ class RunningCalls:
 class AsyncBatches:
     """Executes batches of `async def` batch methods, each in the runner that has taken it."""
 
-    def __init__(
-        self,
-        methods: Mapping[str, HandlerMethod],
-        sink: OutcomeSink,
-        errors: HandlerErrors,
-        now: Callable[[], float],
-        runners: Runners,
-        running: RunningCalls,
-    ) -> None:
-        self._methods = methods
-        self._sink = sink
-        self._errors = errors
-        self._now = now
+    def __init__(self, environment: HandlerEnvironment, runners: Runners, running: RunningCalls) -> None:
+        self._methods, self._sink, self._errors, self._now = environment
         self._runners = runners
         self._running = running
 
@@ -184,17 +178,9 @@ class AsyncStreaks:
     """Executes streaks of `async def` methods: turns of one call each, of neighbours, in one step of the loop."""
 
     def __init__(
-        self,
-        methods: Mapping[str, HandlerMethod],
-        sink: OutcomeSink,
-        now: Callable[[], float],
-        turns: TurnClaims,
-        runners: Runners,
-        running: RunningCalls,
+        self, environment: HandlerEnvironment, turns: TurnClaims, runners: Runners, running: RunningCalls
     ) -> None:
-        self._methods = methods
-        self._sink = sink
-        self._now = now
+        self._methods, self._sink, _, self._now = environment
         self._turns = turns
         self._runners = runners
         self._running = running

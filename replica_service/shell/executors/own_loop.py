@@ -13,18 +13,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from replica_service.core.events import CallsEnded, TurnEnded, WorkReturned
 from replica_service.core.failures import CANCELLED
 from replica_service.core.runs import RouterPeer, StartTurn
 from replica_service.core.work import StartCalls, TurnClaims, WorkCommand
 from replica_service.shell.executors.loop import AsyncExecutor
-from replica_service.shell.executors.protocol import CLOSE_S, OutcomeSink
+from replica_service.shell.executors.protocol import CLOSE_S, HandlerEnvironment
 from replica_service.shell.executors.relay import OutcomeRelay
-from replica_service.shell.handler.failures import HandlerErrors
 from replica_service.shell.handler.handler_loop import HandlerLoop
-from replica_service.shell.handler.methods import HandlerMethod
 from slotmesh.calls.id_ranges import Range, common, merged, without
 from slotmesh.runtime.tasks import call_on
 
@@ -32,16 +30,9 @@ from slotmesh.runtime.tasks import call_on
 class OwnLoopExecutor(AsyncExecutor):
     """Executes work of `async def` methods on the handler's own loop."""
 
-    def __init__(
-        self,
-        methods: Mapping[str, HandlerMethod],
-        sink: OutcomeSink,
-        errors: HandlerErrors,
-        now: Callable[[], float],
-        handler_loop: HandlerLoop,
-    ) -> None:
-        relay = OutcomeRelay(sink, asyncio.get_running_loop())
-        super().__init__(methods, relay, errors, now, handler_loop.loop, TurnClaims(threading.Lock()))
+    def __init__(self, environment: HandlerEnvironment, handler_loop: HandlerLoop) -> None:
+        relay = OutcomeRelay(environment.sink, asyncio.get_running_loop())
+        super().__init__(environment._replace(sink=relay), handler_loop.loop, TurnClaims(threading.Lock()))
         self._handler_loop = handler_loop
         self._loop = handler_loop.loop
         self._runners.on_stepped = self._stepped

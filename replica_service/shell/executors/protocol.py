@@ -7,14 +7,14 @@ it later. A result that cannot be sent fails its own call and no other.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Protocol, TypeAlias
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from replica_service.core.events import Ended
 from replica_service.core.runs import ReplicaRun, RouterPeer, StartTurn
 from replica_service.core.work import StartBatch, StartCalls, WorkCommand
-from replica_service.shell.handler.failures import unsendable
-from replica_service.shell.handler.methods import FailedCall
+from replica_service.shell.handler.failures import HandlerErrors, unsendable
+from replica_service.shell.handler.methods import FailedCall, HandlerMethod
 from slotmesh.codec import encode_each, encoder
 from slotmesh.errors import Failure
 
@@ -99,6 +99,16 @@ def deliver(outcomes: Iterable[Outcome], sink: OutcomeSink) -> None:
             sink.failed(run, lo, count, outcome)
         else:
             sink.payloads(run, lo, outcome)
+
+
+class HandlerEnvironment(NamedTuple):
+    """What the executors of one handler share."""
+
+    methods: Mapping[str, HandlerMethod]
+    sink: OutcomeSink
+    errors: HandlerErrors
+    now: Callable[[], float]
+    """Monotonic seconds."""
 
 
 class Executor(Protocol):

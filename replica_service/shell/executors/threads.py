@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextvars import copy_context
 from inspect import isawaitable
 from typing import Any
@@ -25,11 +25,15 @@ from replica_service.core.failures import LATE
 from replica_service.core.runs import ReplicaRun, RouterPeer, StartTurn
 from replica_service.core.work import Claim, Skip, StartBatch, StartCalls, TurnClaims, WorkCommand, claim, is_late
 from replica_service.shell.executors.batches import BatchRun, is_of
-from replica_service.shell.executors.protocol import Outcome, OutcomeSink, Unsendable, deliver, encoded
+from replica_service.shell.executors.protocol import (
+    HandlerEnvironment,
+    Outcome,
+    Unsendable,
+    deliver,
+    encoded,
+)
 from replica_service.shell.executors.relay import OutcomeRelay
 from replica_service.shell.handler.call_context import SinglePlace, ThreadPlace, base_context, batch_place
-from replica_service.shell.handler.failures import HandlerErrors
-from replica_service.shell.handler.methods import HandlerMethod
 from replica_service.shell.telemetry import traced_batch
 from slotmesh.errors import Failure
 from slotmesh.handlers.context import asking, current_place
@@ -62,10 +66,7 @@ class ThreadExecutor:
 
     def __init__(
         self,
-        methods: Mapping[str, HandlerMethod],
-        sink: OutcomeSink,
-        errors: HandlerErrors,
-        now: Callable[[], float],
+        environment: HandlerEnvironment,
         max_threads: Callable[[], int],
         wait_for: Callable[[Awaitable[Any]], Any],
     ) -> None:
@@ -73,10 +74,7 @@ class ThreadExecutor:
 
         `wait_for` is called in a thread with an awaitable that a method has returned: it waits for its result.
         """
-        self._methods = methods
-        self._sink = sink
-        self._errors = errors
-        self._now = now
+        self._methods, self._sink, self._errors, self._now = environment
         self._max_threads = max_threads
         self._wait_for = wait_for
         self._loop = asyncio.get_running_loop()
@@ -101,7 +99,7 @@ class ThreadExecutor:
         """Whether a thread could not be started, and that was logged."""
         self._at_work = threading.Lock()
         """Released when a worker has taken work; to wait for that it is acquired twice."""
-        self._relay = OutcomeRelay(sink, self._loop)
+        self._relay = OutcomeRelay(self._sink, self._loop)
         self._hands_over = False
         """A long batch has ended: the loop lets the next one begin before it delivers."""
 
