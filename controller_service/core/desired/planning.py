@@ -186,16 +186,28 @@ def confirmed_rollouts(desired: Desired, wanted: Iterable[Backend]) -> tuple[Rol
 
 
 def plan_undo(desired: Desired, name: str) -> Plan:
-    """Brings back what replicas of a backend were started with before. Raises InvalidSpec."""
+    """Brings back what replicas of a backend were started with before.
+
+    Raises InvalidSpec, also for a rollout that was taken back: what it replaced is in force already.
+    """
     record, backend = desired.rollouts.get(name), desired.backends[name]
-    settings = None
+    settings, undone = None, None
     if record is not None:
-        is_done = record.template == template_of(backend) and record.is_complete
-        settings = record.previous if is_done else record.good
+        is_present = record.template == template_of(backend)
+        if is_present and record.why:
+            text = "was taken back already; to go back further, name a revision: `slotmesh rollback REVISION`"
+            raise InvalidSpec([SpecViolation("backend", f"the newest rollout of {show(name)} {text}")])
+        if is_present and (record.is_complete or (record.good and template_of(record.good) == record.template)):
+            settings, undone = record.previous, record.previous
+        else:
+            settings, undone = record.good, backend
     if record is None or settings is None or template_of(settings) == template_of(backend):
         raise InvalidSpec([SpecViolation("backend", f"there is nothing that {show(name)} could go back to")])
     return Plan(
-        change=ChangeSet(put_backends=(restored(backend, settings),), put_rollouts=(replace(record, is_paused=False),)),
+        change=ChangeSet(
+            put_backends=(restored(backend, settings),),
+            put_rollouts=(replace(record, is_paused=False, previous=undone),),
+        ),
         updated=(f"backend/{name}",),
         note=f"rollout of {name} undone",
     )

@@ -26,6 +26,7 @@ from controller_service.core.reconciling.rollouts import (
     RolloutMoves,
     RolloutStep,
     follow,
+    is_going_back,
     is_rolled_out,
     plan_moves,
 )
@@ -184,8 +185,15 @@ def reconcile_backend(
     if backend is not None and launches:
         record = desired.rollouts.get(name)
         rollout = follow(record, backend, wanted, everything, now, time_of_day_s=time_of_day_s, ended_calls=ended_calls)
-        is_paused, is_complete = record is not None and record.is_paused, is_rolled_out(record, backend)
-        moves = plan_moves(groups, backend, wanted, now, is_paused=is_paused, is_complete=is_complete)
+        moves = plan_moves(
+            groups,
+            backend,
+            wanted,
+            now,
+            is_paused=record is not None and record.is_paused,
+            is_complete=is_rolled_out(record, backend),
+            is_taken_back=is_going_back(record, backend),
+        )
     actions: list[Action] = []
     retry_after_s = sooner(rollout.again_after_s, moves.again_after_s)
     if backend is not None and moves.start > 0:

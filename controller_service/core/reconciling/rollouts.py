@@ -131,7 +131,9 @@ class RolloutMoves:
       settings not: these are replaced immediately;
     - no old replica is asked to leave if fewer than `wanted` - `max_unavailable` ready ones would be left: new ones
       count after `min_ready`, and neither new nor old ones while they are silent;
-    - a paused rollout starts nothing beyond `wanted` and has no old replica leave for a new one.
+    - a paused rollout starts nothing beyond `wanted` and has no old replica leave for a new one;
+    - of a rollout that was taken back all failed replicas leave once a good one takes calls: calls that wait are better
+      than calls that fail.
     It comes to its end if each new replica gets ready, and each one that was asked to leaves.
     """
 
@@ -169,8 +171,12 @@ def plan_moves(
     *,
     is_paused: bool = False,
     is_complete: bool = False,
+    is_taken_back: bool = False,
 ) -> RolloutMoves:
-    """`wanted`: how many should run. Without a rollout (`is_complete`) draining ones are replaced immediately."""
+    """`wanted`: how many should run. Without a rollout (`is_complete`) draining ones are replaced immediately.
+
+    `is_taken_back`: the outdated ones run settings that have failed.
+    """
     current, outdated = groups.current, groups.outdated
     staying = len(current) + len(outdated) - groups.sick
     room = wanted + max_surge_of(backend, wanted) - staying
@@ -191,7 +197,7 @@ def plan_moves(
     if is_paused:
         surplus = staying - wanted - max_surge_of(backend, wanted)
         leaving = [*starting, *most_dispensable_first[: max(0, spare)]][: max(0, surplus)]
-    elif available >= wanted:
+    elif available >= wanted or (is_taken_back and any(is_available(it, now, 0.0) for it in current)):
         leaving = [*outdated]
     else:
         leaving = [*starting, *most_dispensable_first[: max(0, spare)]]
@@ -272,6 +278,13 @@ def _began_at(record: RolloutRecord, now: float, time_of_day_s: float) -> float:
 def is_rolled_out(record: RolloutRecord | None, backend: Backend) -> bool:
     """Whether the present settings have been in force at all replicas that should run."""
     return record is not None and record.is_complete and record.template == template_of(backend)
+
+
+def is_going_back(record: RolloutRecord | None, backend: Backend) -> bool:
+    """Whether the present settings replace others that have failed."""
+    return (
+        record is not None and not record.is_complete and bool(record.why) and record.template == template_of(backend)
+    )
 
 
 def follow(

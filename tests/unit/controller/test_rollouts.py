@@ -10,6 +10,7 @@ import pytest
 from controller_service.core.desired.handler_code import HandlerCode, template_of
 from controller_service.core.desired.planning import plan_file, plan_undo
 from controller_service.core.desired.state import ChangeSet, Desired, RolloutRecord, restored
+from controller_service.core.observed.replica_groups import group_replicas
 from controller_service.core.observed.state import ObservedReplica, ReplicaState
 from controller_service.core.observed.transitions import LOOPING_AFTER
 from controller_service.core.reconciling.rollouts import (
@@ -17,9 +18,12 @@ from controller_service.core.reconciling.rollouts import (
     EndedCalls,
     RolloutPhase,
     RolloutStep,
+    begun,
     follow,
+    is_going_back,
     max_surge_of,
     max_unavailable_of,
+    plan_moves,
     show_progress,
 )
 from controller_service.store.documents import ROLLOUT
@@ -185,6 +189,56 @@ def test_undo_goes_back_from_a_rollout_under_way_and_from_one_that_is_complete()
     first = state.apply(ChangeSet(put_rollouts=(replace(RECORD, is_complete=True, good=NEW),)))
     with pytest.raises(InvalidSpec, match="nothing that v1 could go back to"):
         plan_undo(first, "v1")
+
+
+def test_undo_twice_brings_back_what_was_undone_whether_it_was_complete_or_not() -> None:
+    oldest = replace(OLD, handler="a:Oldest")
+    under_way = Desired().apply(ChangeSet(put_backends=(NEW,), put_rollouts=(replace(RECORD, previous=oldest),)))
+    undone = under_way.apply(plan_undo(under_way, "v1").change)
+    assert template_of(undone.backends["v1"]) == template_of(OLD)
+    going_back = begun(undone.rollouts["v1"], undone.backends["v1"], 60.0)
+    for record in (going_back, replace(going_back, is_complete=True)):
+        state = undone.apply(ChangeSet(put_rollouts=(record,)))
+        assert plan_undo(state, "v1").change.put_backends == (restored(undone.backends["v1"], NEW),)
+
+
+@pytest.mark.parametrize("is_complete", [False, True])
+def test_undo_is_refused_after_a_rollout_was_taken_back(*, is_complete: bool) -> None:
+    """The settings before the failed ones are in force: those before these were not asked for."""
+    record = look(replica("a", **DEAD, **in_place_of(LOOPING_AFTER))).record
+    assert record is not None
+    taken_back = replace(record, is_complete=is_complete, previous=replace(OLD, handler="a:Oldest"))
+    state = Desired().apply(ChangeSet(put_backends=(restored(NEW, OLD),), put_rollouts=(taken_back,)))
+    with pytest.raises(InvalidSpec, match="the newest rollout of v1 was taken back already"):
+        plan_undo(state, "v1")
+
+
+@pytest.mark.parametrize(
+    ("good", "leaving"),
+    [
+        ([], []),
+        ([replica("o", OLD, **STARTING)], []),
+        ([replica("o", OLD, suspect_since=NOW - 1.0)], []),
+        ([replica("o", OLD, ready_at=NOW)], ["a", "b"]),
+        ([replica("o", OLD), replica("p", OLD, **STARTING)], ["a", "b"]),
+    ],
+    ids=["none", "starting", "silent", "just ready", "one of two"],
+)
+def test_failed_replicas_leave_once_a_good_one_takes_calls(good: list[ObservedReplica], leaving: list[str]) -> None:
+    present = restored(NEW, OLD)
+    groups = group_replicas([*good, replica("a"), replica("b")], present, NOW)
+    moves = plan_moves(groups, present, 3, NOW, is_taken_back=True)
+    assert sorted(it.replica_id for it in moves.leaving) == leaving
+
+
+def test_present_settings_replace_failed_ones_until_the_roll_back_is_complete() -> None:
+    record = look(replica("a", **DEAD, **in_place_of(LOOPING_AFTER))).record
+    assert record is not None
+    assert is_going_back(record, restored(NEW, OLD))
+    assert not is_going_back(record, NEW)
+    assert not is_going_back(replace(record, is_complete=True), restored(NEW, OLD))
+    assert not is_going_back(RECORD, NEW)
+    assert not is_going_back(None, NEW)
 
 
 def test_a_deleted_backend_has_no_rollout_any_more() -> None:
