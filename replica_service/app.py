@@ -36,7 +36,7 @@ from slotmesh.runtime.clock import Clock, MonotonicClock
 from slotmesh.runtime.exits import CannotStart, exit_within
 from slotmesh.runtime.main import log_loop_errors
 from slotmesh.runtime.parent import LAUNCHER_ENDED, announce, watch_parent
-from slotmesh.runtime.process_identity import OWN_START_S, own_process
+from slotmesh.runtime.process_identity import own_process
 from slotmesh.runtime.signals import stop_signals
 from slotmesh.runtime.tasks import Supervisor
 from slotmesh.security.identity import Role
@@ -270,7 +270,7 @@ class ReplicaApp:
             version=VERSION,
             process=own_process(),
         )
-        hello.start_time.FromMicroseconds(round(OWN_START_S * 1e6))
+        hello.start_time.FromMicroseconds(round(self._clock.time_of_day() * 1e6))
         if self.fencing is not None:
             hello.fenced_after.FromTimedelta(timedelta(seconds=self.fencing.bound_s))
         orphan_timeout = self._settings.orphan_timeout

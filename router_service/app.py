@@ -42,7 +42,6 @@ from slotmesh.runtime.backoff import Backoff
 from slotmesh.runtime.channels import Dialer
 from slotmesh.runtime.clock import MonotonicClock
 from slotmesh.runtime.parent import LAUNCHER_ENDED, announce, watch_parent
-from slotmesh.runtime.process_identity import OWN_START_S
 from slotmesh.runtime.signals import stop_signals
 from slotmesh.runtime.tasks import Supervisor
 from slotmesh.security.identity import Role
@@ -247,7 +246,7 @@ def _hello(
         incarnation=new_id(),
         pid=os.getpid(),
     )
-    hello.start_time.FromMicroseconds(round(OWN_START_S * 1e6))
+    hello.start_time.FromMicroseconds(round(MonotonicClock().time_of_day() * 1e6))
     return hello
 
 

@@ -8,12 +8,9 @@ same namespaces. An unreadable value proves nothing. A reused process id is reco
 from __future__ import annotations
 
 import os
-import time
 from pathlib import Path
 from typing import Final
 
-OWN_START_S: Final = time.time()
-"""When this process started, by its clock, seconds since 1970: services load this module first of all."""
 _PROC: Final = Path("/proc")
 _ENDED: Final = frozenset({"Z", "X", "x"})
 """States of a process that has ended, and is not reaped yet or is being reaped."""
