@@ -451,8 +451,8 @@ _CONTROLLER: Final = (
     mutant(
         "old replicas are drained before the new ones are ready",
         CONTROLLER,
-        "elif available >= wanted:",
-        "elif available >= 0:",
+        "elif available >= wanted or (",
+        "elif available >= 0 or (",
         "tests/properties/test_controller_rollouts.py tests/contract/controller/test_launching.py",
     ),
     mutant(

@@ -26,8 +26,6 @@ from controller_service.core.reconciling.rollouts import (
     RolloutMoves,
     RolloutStep,
     follow,
-    is_going_back,
-    is_rolled_out,
     plan_moves,
 )
 from slotmesh.spec.model import Backend
@@ -185,15 +183,7 @@ def reconcile_backend(
     if backend is not None and launches:
         record = desired.rollouts.get(name)
         rollout = follow(record, backend, wanted, everything, now, time_of_day_s=time_of_day_s, ended_calls=ended_calls)
-        moves = plan_moves(
-            groups,
-            backend,
-            wanted,
-            now,
-            is_paused=record is not None and record.is_paused,
-            is_complete=is_rolled_out(record, backend),
-            is_taken_back=is_going_back(record, backend),
-        )
+        moves = plan_moves(groups, backend, wanted, now, record)
     actions: list[Action] = []
     retry_after_s = sooner(rollout.again_after_s, moves.again_after_s)
     if backend is not None and moves.start > 0:

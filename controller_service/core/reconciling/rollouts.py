@@ -168,19 +168,17 @@ def plan_moves(
     backend: Backend,
     wanted: int,
     now: float,
-    *,
-    is_paused: bool = False,
-    is_complete: bool = False,
-    is_taken_back: bool = False,
+    record: RolloutRecord | None = None,
 ) -> RolloutMoves:
-    """`wanted`: how many should run. Without a rollout (`is_complete`) draining ones are replaced immediately.
+    """`wanted`: how many should run; `record`: what the store has.
 
-    `is_taken_back`: the outdated ones run settings that have failed.
+    Without a rollout, or once it is complete, draining replicas are replaced immediately.
     """
     current, outdated = groups.current, groups.outdated
+    is_paused = record is not None and record.is_paused
     staying = len(current) + len(outdated) - groups.sick
     room = wanted + max_surge_of(backend, wanted) - staying
-    if not is_complete:
+    if not is_rolled_out(record, backend):
         room -= len(groups.ending)
     if is_paused:
         room = min(room, wanted - staying)
@@ -197,7 +195,7 @@ def plan_moves(
     if is_paused:
         surplus = staying - wanted - max_surge_of(backend, wanted)
         leaving = [*starting, *most_dispensable_first[: max(0, spare)]][: max(0, surplus)]
-    elif available >= wanted or (is_taken_back and any(is_available(it, now, 0.0) for it in current)):
+    elif available >= wanted or (is_going_back(record, backend) and any(is_available(it, now, 0.0) for it in current)):
         leaving = [*outdated]
     else:
         leaving = [*starting, *most_dispensable_first[: max(0, spare)]]

@@ -227,7 +227,8 @@ def test_undo_is_refused_after_a_rollout_was_taken_back(*, is_complete: bool) ->
 def test_failed_replicas_leave_once_a_good_one_takes_calls(good: list[ObservedReplica], leaving: list[str]) -> None:
     present = restored(NEW, OLD)
     groups = group_replicas([*good, replica("a"), replica("b")], present, NOW)
-    moves = plan_moves(groups, present, 3, NOW, is_taken_back=True)
+    record = replace(RECORD, template=template_of(present), why="it failed")
+    moves = plan_moves(groups, present, 3, NOW, record)
     assert sorted(it.replica_id for it in moves.leaving) == leaving
 
 
