@@ -151,6 +151,7 @@ class Controller:
             links=self.replicas,
             launching=self.launching,
         )
+        self.leadership.on_writable = loop.retry_now
         self.configurator.led_by(loop.release, takes_snapshots=launcher.imports_snapshots)
         tasks.keep(loop.watch_store, name="watch-store")
         reconciling = tasks.keep(loop.run, name="reconcile")

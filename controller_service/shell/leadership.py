@@ -157,6 +157,8 @@ class LeadershipBoard:
         """Addresses of the mesh's controllers, the leader first; none as long as none has ever stood by."""
         self.newer: NewerMembers | None = None
         """Members that know a newer state than the store."""
+        self.on_writable: Callable[[], None] = lambda: None
+        """Called when the store can be written again."""
         self.lost = ""
         """Why this controller leads no more; empty while it does."""
 
@@ -196,6 +198,7 @@ class LeadershipBoard:
         self._listeners.pop(listener, None)
 
     def _post(self, standing: Standing) -> None:
+        is_writable_again = bool(self.standing.problem) and not standing.problem
         if standing.problem != self.standing.problem:
             kind, message = EventKind.STATE_WRITABLE, "the state can be written again"
             if standing.problem:
@@ -214,6 +217,8 @@ class LeadershipBoard:
             self.controllers = tuple(dict.fromkeys(it for it in (self.address, *standing.standbys) if it))
         for listener in [*self._listeners]:
             listener()
+        if is_writable_again:
+            self.on_writable()
 
 
 def leads_no_more(lost: LeadershipLost) -> Failure:

@@ -9,6 +9,7 @@ from tests.mutants.mutant import mutant
 _CONTROLLER: Final = "controller_service"
 _FORGETTING: Final = "tests/unit/controller/test_forgetting.py"
 _OLDER: Final = "tests/contract/controller/test_older_state.py"
+_REFUSALS: Final = "tests/contract/controller/test_state_refusals.py"
 _LINEAGE: Final = "tests/unit/controller/test_lineage.py"
 
 OPERATOR: Final = (
@@ -130,5 +131,40 @@ OPERATOR: Final = (
         "        self.is_end_known = self._written.is_set()\n",
         "",
         "tests/e2e/test_replica_names.py",
+    ),
+    mutant(
+        "a write-ahead log of another state file is read into this one",
+        _CONTROLLER,
+        'if header[19:20] == b"\\1" and wal.exists()',
+        "if wal.exists() and False",
+        _REFUSALS,
+    ),
+    mutant(
+        "a journal of another state file is rolled back into this one",
+        _CONTROLLER,
+        "return None if counters[0] - counters[1] in {0, 1} else (head, header, size)",
+        "return None",
+        _REFUSALS,
+    ),
+    mutant(
+        "a state file is kept with a write-ahead log, so that a copy of it lacks the newest changes",
+        _CONTROLLER,
+        'PRAGMA journal_mode = DELETE")\n        connection.execute("PRAGMA synchronous = EXTRA',
+        'PRAGMA journal_mode = WAL")\n        connection.execute("PRAGMA synchronous = EXTRA',
+        _REFUSALS,
+    ),
+    mutant(
+        "a full disk is seen with the next write only",
+        _CONTROLLER,
+        " or self._is_doubtful()):",
+        "):",
+        "tests/contract/controller/test_state_disk.py",
+    ),
+    mutant(
+        "what could not be stored waits for its delay when the state can be written again",
+        _CONTROLLER,
+        "self.leadership.on_writable = loop.retry_now",
+        "pass",
+        "tests/contract/controller/test_state_disk.py",
     ),
 )

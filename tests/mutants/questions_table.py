@@ -103,7 +103,7 @@ _CHECK: Final = (
     mutant(
         "a state that cannot be written is tried by changes alone",
         "controller_service",
-        "if self._lost is None and (self.problem or self._checks >= PROBE_CHECKS):",
+        "if self._lost is None and (self.problem or self._checks >= PROBE_CHECKS or self._is_doubtful()):",
         "if False:",
         "tests/contract/controller/test_check_store.py",
     ),

@@ -96,8 +96,7 @@ def as_if_killed(state: Path, name: str = "after") -> Path:
     """A copy of a state file that is in use, as whoever starts after a SIGKILL of its controller finds it."""
     folder = state.with_name(f"{state.name}-{name}")
     folder.mkdir()
-    for path in (state, state.with_name(f"{state.name}-wal")):
-        shutil.copy(path, folder / path.name)
+    shutil.copy(state, folder / state.name)
     return folder / state.name
 
 

@@ -131,6 +131,12 @@ class ReconcileLoop:
             self._launching.is_held = False
             self._add(Concern.BACKEND, self._store.read().backends)
 
+    def retry_now(self) -> None:
+        """What keys have failed for is over: they are tried again immediately, not after their delays."""
+        failed, self._errors = self._errors, {}
+        for key in failed:
+            self._queue.add(key)
+
     async def drain_all(self) -> None:
         """From now on no launched replica should run: the controller is about to end."""
         self._launching.launches = False

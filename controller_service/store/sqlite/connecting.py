@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import stat
+import struct
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import Final
@@ -32,7 +33,9 @@ from controller_service.store.sqlite.rows import (
 from slotmesh.logs import get_logger
 
 PRIVATE: Final = 0o600
-_BESIDE: Final = ("", "-wal", "-shm")
+_LOGS: Final = ("-wal", "-journal")
+"""What SQLite has beside a database, and reads with it: after a crash, or of an earlier version that is running."""
+_BESIDE: Final = ("", *_LOGS, "-shm")
 """What SQLite has of one database."""
 
 _log = get_logger(__name__)
@@ -97,7 +100,7 @@ class StateInUse(StateRefused):
 def damaged(path: Path, what: str) -> StateRefused:
     """The file is there, and is not what was written. It is never begun anew by itself."""
     return StateRefused(
-        f"{path}: the state file is damaged ({what}). Nothing was changed. Move it away, with"
+        f"{path}: the state file is damaged ({what}). Nothing was changed. Move it away, with {path.name}-journal or"
         f" {path.name}-wal beside it, and begin anew from an export (`slotmesh state import`), or with an empty state"
     )
 
@@ -128,10 +131,10 @@ _MAGIC: Final = b"SQLite format 3\0"
 _HEADER_BYTES: Final = 100
 
 
-def connect(path: Path, *, mode: str = "rw") -> sqlite3.Connection:
-    """A connection to a file that is there; `mode` is that of SQLite's URIs."""
+def connect(path: Path) -> sqlite3.Connection:
+    """A connection to a file that is there."""
     connection = sqlite3.connect(
-        f"file:{quote(str(path))}?mode={mode}", uri=True, isolation_level=None, timeout=BUSY_TIMEOUT_S
+        f"file:{quote(str(path))}?mode=rw", uri=True, isolation_level=None, timeout=BUSY_TIMEOUT_S
     )
     try:
         connection.execute("PRAGMA trusted_schema = OFF")
@@ -143,17 +146,20 @@ def connect(path: Path, *, mode: str = "rw") -> sqlite3.Connection:
 
 
 def connect_to_write(path: Path) -> sqlite3.Connection:
-    """With a write-ahead log that is synced at each commit. Raises StateRefused, or what SQLite raises."""
+    """Each commit is in the file itself when it returns, and on the disk. Raises what SQLite raises.
+
+    The state is small and seldom written, so there is no write-ahead log, as earlier versions had: it holds what the
+    file lacks, so that neither is worth anything without the other, and a copy of the file alone may be nearly empty.
+    """
     shut_from_others(path)
     connection = connect(path)
     try:
-        (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
-        if mode != "wal":
-            raise StateRefused(
-                f"{path}: its file system cannot have a write-ahead log, as over a network; name a file on a local disk"
-            )
-        connection.execute("PRAGMA synchronous = FULL")
+        with suppress(sqlite3.OperationalError):  # another program has the log of an earlier version open: it stays
+            connection.execute("PRAGMA journal_mode = DELETE")
+        connection.execute("PRAGMA synchronous = EXTRA")
         connection.execute("PRAGMA fullfsync = ON")
+        # The journal has the first page of the file, by which `require_own_journal` distinguishes it, before any other.
+        connection.execute("PRAGMA cache_spill = OFF")
     except BaseException:
         connection.close()
         raise
@@ -173,24 +179,90 @@ def require_usable_path(path: Path) -> None:
     require_folder(path)
     if path.exists():
         return
-    log = path.with_name(f"{path.name}-wal")
-    if log.exists():
-        raise StateRefused(
-            f"{path}: is missing, but its write-ahead log {log} is there: put the file back beside it, or delete the"
-            " log to begin with an empty state"
-        )
+    for log in (path.with_name(f"{path.name}{suffix}") for suffix in _LOGS):
+        if log.exists():
+            raise StateRefused(
+                f"{path}: is missing, but {log} is there, a part of it: put the file back beside it, or delete that"
+                " one to begin with an empty state"
+            )
 
 
 def require_state_file(path: Path) -> None:
     """Raises StateRefused for what is no state file. It reads the header only, and changes nothing."""
-    with path.open("rb") as file:
-        header = file.read(_HEADER_BYTES)
+    header = _header_of(path)
     if not header:
         raise damaged(path, "it is empty")
     if header[: len(_MAGIC)] != _MAGIC or len(header) < _HEADER_BYTES:
         raise StateRefused(f"{path}: is no state file of slotmesh; name another file with --state")
     if int.from_bytes(header[68:72], "big") != APPLICATION_ID:
         raise StateRefused(f"{path}: is a SQLite database of another program; name another file with --state")
+    _require_own_logs(path)
+
+
+def _header_of(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return file.read(_HEADER_BYTES)
+
+
+_JOURNAL: Final = struct.Struct(">8s5I")
+"""The head of a rollback journal: its mark; records, a random number, pages of the file before; sizes of its own and
+of pages."""
+_JOURNAL_MARK: Final = bytes.fromhex("d9d505f920a163d7")
+
+
+_LOOKS: Final = 8
+"""How often a file and its journal are looked at, as long as they change."""
+
+
+def _require_own_logs(path: Path) -> None:
+    """Raises StateRefused where SQLite would read another file's log into this one, as after a copy over it."""
+    wal, journal = (path.with_name(f"{path.name}{suffix}") for suffix in _LOGS)
+    seen: object = None
+    for _ in range(_LOOKS):
+        header = _header_of(path)
+        # SQLite deletes a write-ahead log before it writes a header that names none.
+        if header[19:20] == b"\1" and wal.exists() and wal.stat().st_size:
+            raise _not_its_own(path, wal)
+        if (differing := _differing_journal(path, header, journal)) is None:
+            return
+        if differing == seen:  # no controller writes meanwhile, which would change both, one after the other
+            raise _not_its_own(path, journal)
+        seen = differing
+
+
+def _differing_journal(path: Path, header: bytes, journal: Path) -> object:
+    """What shows that a rollback journal is not this file's; None: nothing does.
+
+    It has the first page as it was before the change that it takes back, and a change adds 1 to the page's counter. One
+    without pages, of a change that had not begun to write the file, has the file's length.
+    """
+    try:
+        with journal.open("rb") as file:
+            head = file.read(_JOURNAL.size)
+            if len(head) < _JOURNAL.size or not head.startswith(_JOURNAL_MARK):
+                return None  # SQLite ignores it
+            _, records, _, pages, start, page_size = _JOURNAL.unpack(head)
+            size = path.stat().st_size
+            if not records:
+                return None if size == pages * page_size else (head, header, size)
+            file.seek(start)
+            for _ in range(records):
+                record = file.read(page_size + 8)
+                if len(record) < page_size + 8:
+                    break
+                if record[:4] == b"\0\0\0\1":
+                    counters = [int.from_bytes(each, "big") for each in (header[24:28], record[28:32])]
+                    return None if counters[0] - counters[1] in {0, 1} else (head, header, size)
+    except FileNotFoundError:
+        pass
+    return None
+
+
+def _not_its_own(path: Path, log: Path) -> StateRefused:
+    return StateRefused(
+        f"{path}: {log} belongs to another state file, which was here before. Nothing was changed. Move {log.name} away"
+        f" to start with the file as it is, or put the file back that it belongs to"
+    )
 
 
 def create(path: Path, generation: str, desired: Desired) -> None:

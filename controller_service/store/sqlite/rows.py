@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import sqlite3
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias, TypeVar
 
@@ -90,19 +90,28 @@ def read_head(connection: sqlite3.Connection) -> Head:
     return head
 
 
-def read_state(connection: sqlite3.Connection, head: Head) -> Desired:
-    """Everything, as it was committed last. Raises DamagedRows, and BadDocument for what a newer version wrote."""
+Row: TypeAlias = tuple[str, str, str, int]
+"""Kind, name, document, checksum."""
+
+
+def read_rows(connection: sqlite3.Connection) -> list[Row]:
+    """All but the head."""
+    return connection.execute("SELECT kind, name, document, checksum FROM resources").fetchall()
+
+
+def read_state(head: Head, all_rows: Iterable[Row]) -> Desired:
+    """What the rows have. Raises DamagedRows, and BadDocument for what a newer version wrote."""
     rows: dict[RowKind, dict[str, Any]] = {kind: {} for kind in RowKind}
     known: dict[str, Any] = {}
     """By text: thousands of endpoints may have the same owners of partitions."""
-    for kind, name, document, checksum in connection.execute("SELECT kind, name, document, checksum FROM resources"):
-        if checksum != checksum_of(kind, name, document):
+    for kind, name, text, checksum in all_rows:
+        if checksum != checksum_of(kind, name, text):
             raise DamagedRows(f"the checksum of {kind} {name} is wrong")
         if kind not in rows:
             raise BadDocument(f"this version of slotmesh knows no rows of kind {kind!r}")
-        if document not in known:
-            known[document] = json.loads(document)
-        rows[RowKind(kind)][name] = known[document]
+        if text not in known:
+            known[text] = json.loads(text)
+        rows[RowKind(kind)][name] = known[text]
     roster = NO_ROSTER
     if (document := rows[RowKind.ROSTER].get("")) is not None:
         members = (within("roster", MEMBER.read, it) for it in rows[RowKind.MEMBER].values())

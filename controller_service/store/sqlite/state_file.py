@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import sqlite3
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -34,12 +34,13 @@ from controller_service.store.sqlite.connecting import (
     require_state_file,
     require_usable_path,
 )
-from controller_service.store.sqlite.rows import DamagedRows, Head, read_head, read_state, write_changes
+from controller_service.store.sqlite.rows import DamagedRows, Head, read_head, read_rows, read_state, write_changes
 from controller_service.store.sqlite.state_lock import StateLock, leader_of, standbys_of
 from slotmesh.ids import new_id
 
-PROBE_CHECKS: Final = 30
-"""Without any other write, the file is written after this many checks, which are a second apart."""
+PROBE_CHECKS: Final = 10
+"""Without any other write, the file is written after this many checks, which are a second apart: quotas, limits of file
+sizes and failing disks show themselves in no other way."""
 
 ROOM_BYTES: Final = 128 * 1024
 """What has to fit on the disk beside the file for it to count as one that can be written."""
@@ -84,7 +85,7 @@ class StateFile:
                     migrate(connection, path)
                     _require_whole(connection)
                     head = read_head(connection)
-                    head, state = _begin_term(connection, head, read_state(connection, head))
+                    head, state = _begin_term(connection, head, read_state(head, read_rows(connection)))
                     return cls(path, lock, connection, head, state)
                 except BaseException:
                     connection.close()
@@ -99,15 +100,24 @@ class StateFile:
             return self._commit(change, expected_revision)
 
     def probe(self) -> str:
-        """Whether the file can be written: tries it if the newest write failed, else once in `PROBE_CHECKS` calls.
+        """Whether the file can be written: tries it where that is in doubt, else once in `PROBE_CHECKS` calls.
 
         Returns `problem`. Nothing that the file holds is changed.
         """
         self._checks += 1
-        if self._lost is None and (self.problem or self._checks >= PROBE_CHECKS):
+        if self._lost is None and (self.problem or self._checks >= PROBE_CHECKS or self._is_doubtful()):
             with suppress(StoreWriteFailed), self._noted_problem():
                 self._write_nothing_new()
         return self.problem
+
+    def _is_doubtful(self) -> bool:
+        """Whether the file was moved, or its disk is full or takes no writes, as far as that shows without writing."""
+        try:
+            disk = os.statvfs(self.path)
+            is_there = _identity(self.path) == self._identity
+        except OSError:
+            return True
+        return not is_there or bool(disk.f_flag & os.ST_RDONLY) or disk.f_bavail * disk.f_frsize < ROOM_BYTES
 
     @contextmanager
     def _noted_problem(self) -> Iterator[None]:
@@ -137,10 +147,7 @@ class StateFile:
         """A small write may fit where the next change would not."""
         scratch = self.path.with_name(f"{self.path.name}-room")
         try:
-            with scratch.open("wb") as file:
-                file.write(bytes(ROOM_BYTES))
-                file.flush()
-                os.fsync(file.fileno())
+            scratch.write_bytes(bytes(ROOM_BYTES))
         except OSError as error:
             raise StoreWriteFailed(
                 f"{self.path}: there is no room for a change beside it ({error.strerror}): make room on the disk, or"
@@ -235,7 +242,7 @@ class StateFile:
                 head = read_head(connection)
                 self._require_term(head)
                 if head.revision != self.desired.revision:
-                    self.desired = read_state(connection, head)
+                    self.desired = read_state(head, read_rows(connection))
             except BaseException:
                 connection.close()
                 raise
@@ -285,13 +292,12 @@ def read_file(path: Path) -> tuple[str, Desired]:
         if not path.exists():
             raise StateRefused(f"{path}: there is no such file; name the one that the controller has with --state")
         require_state_file(path)
-        connection = connect(path, mode="ro")
-        try:
+        # Not for reading only: the journal that a crash has left is rolled back first.
+        with closing(connect(path)) as connection:
             connection.execute("BEGIN")
-            head = read_head(connection)
-            return head.generation, read_state(connection, head)
-        finally:
-            connection.close()
+            head, rows = read_head(connection), read_rows(connection)
+        # A controller waits for no longer than that to write.
+        return head.generation, read_state(head, rows)
 
 
 def create_file(path: Path, generation: str, desired: Desired) -> None:

@@ -32,6 +32,7 @@ def routers(seen: SeenMesh) -> Iterator[MeshFinding]:
         yield MeshFinding(section, Severity.ERROR, "", "no router is attached: no endpoint can be called", fix)
         return
     bad, is_on_hold = 0, seen.snapshot.is_on_hold
+    is_unwritten = any(it.info.controller.store_problem for it in seen.answers)
     for router in there:
         subject, fix, text = f"router/{router.router_id}", "look at its log; start it again if it does not recover", ""
         if is_on_hold:
@@ -49,6 +50,8 @@ def routers(seen: SeenMesh) -> Iterator[MeshFinding]:
         elif missing := seen.unlinked.get(router.router_id):
             text = f"has no link to {len(missing)} ready replicas: {some_of(missing, _MOST_NAMED)}"
             fix = "see that the addresses which these announce (--advertise) are reached from the router"
+            if is_unwritten:
+                fix = "make the controller's state writable first: until then it announces no change to routers"
         if text:
             bad += 1
             problems = (it.problem for it in seen.answers if it.announced.subject == subject)

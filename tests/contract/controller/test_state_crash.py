@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
@@ -39,8 +40,14 @@ def test_killed_at_random_points_the_last_acknowledged_change_is_there(tmp_path:
 
 @pytest.fixture
 def history(tmp_path: Path) -> tuple[Path, list[Desired], list[int]]:
-    """A file that was not closed, the states that it went through, and how long its log was after each of them."""
+    """A file that an earlier version has left in a crash: with a write-ahead log.
+
+    Also the states that it went through, and how long its log was after each of them.
+    """
     file = StateFile.open(tmp_path / "state", lambda: ("a" * 32, Desired()))
+    assert file._connection is not None
+    file._connection.execute("PRAGMA journal_mode = WAL")
+    file.commit(random_change(Random(4), file.desired), file.desired.revision)
     log, random = tmp_path / "state-wal", Random(5)
     states, sizes = [file.desired], [log.stat().st_size]
     for _ in range(12):
@@ -94,3 +101,11 @@ def test_what_stands_behind_the_last_change_counts_for_nothing(
     log, random = (folder / "state-wal").read_bytes(), Random(3)
     for rest in (bytes(PAGE + FRAME_HEADER), random.randbytes(PAGE + FRAME_HEADER), log[sizes[0] : sizes[1]]):
         assert state_with(folder, log + rest) == states[-1]
+
+
+def test_a_file_with_a_log_goes_on_without_one(history: tuple[Path, list[Desired], list[int]]) -> None:
+    folder, states, _ = history
+    file = StateFile.open(folder / "state", None)
+    assert replace(file.desired, revision=0, terms=()) == replace(states[-1], revision=0, terms=())
+    assert {it.name for it in folder.iterdir()} == {"state", "state.lock"}
+    file.close()

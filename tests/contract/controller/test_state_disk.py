@@ -15,6 +15,7 @@ import grpc
 import pytest
 
 from controller_service.core.desired.state import ChangeSet, Desired
+from controller_service.shell.loops import reconcile_loop
 from controller_service.store.protocol import StoreWriteFailed
 from controller_service.store.sqlite.connecting import StateRefused
 from controller_service.store.sqlite.state_file import StateFile, read_file
@@ -103,6 +104,17 @@ def test_on_a_full_disk_a_change_is_refused_as_a_whole_until_there_is_room(small
     file.close()
 
 
+def test_a_full_disk_is_seen_by_the_next_check_and_so_is_its_end(small_disk: Path) -> None:
+    """Nothing is written meanwhile."""
+    file = open_state(small_disk / "state")
+    assert not file.probe()
+    filler = fill(small_disk)
+    assert f"{small_disk}/state: there is no room for a change beside it" in file.probe()
+    filler.unlink()
+    assert not file.probe()
+    file.close()
+
+
 def test_a_controller_that_starts_on_a_full_disk_says_so_and_changes_nothing(small_disk: Path) -> None:
     file = open_state(small_disk / "state")
     file.commit(large(1), file.desired.revision)
@@ -145,6 +157,30 @@ def write_up_to_a_limit(path: str) -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, unlimited)
     file.commit(large(made), file.desired.revision)
     sys.stdout.write(f"{made} {failed}")
+
+
+@pytest.mark.asyncio
+async def test_what_could_not_be_stored_is_tried_at_once_when_there_is_room(
+    small_disk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And not only after a delay that grows up to 30 s."""
+    for delay in ("FIRST_RETRY_S", "LONGEST_RETRY_S"):
+        monkeypatch.setattr(reconcile_loop, delay, 3_600.0)
+    async with running_controller(state=small_disk / "state") as mesh, AsyncExitStack() as members:
+        await mesh.apply(MESH)
+        first = await members.enter_async_context(FakeReplica(mesh.channel, "v1", "a"))
+        await first.report("READY")
+        router = await members.enter_async_context(FakeRouter(mesh.channel, "r"))
+        await router.wait_for(lambda table: "a" in owners(table, "e"), "the first owner")
+        filler = fill(small_disk)
+        leadership = mesh.controller.leadership
+        await wait_until(lambda: leadership.standing.problem, timeout=60, what="it is seen that nothing can be written")
+        second = await members.enter_async_context(FakeReplica(mesh.channel, "v1", "b"))
+        await second.report("READY")
+        await wait_until(lambda: mesh.controller.loop._errors, timeout=60, what="it cannot be stored")
+        filler.unlink()
+        async with asyncio.timeout(60.0):
+            await router.wait_for(lambda table: set(replica_routes(table, "v1")) == {"a", "b"}, "the second replica")
 
 
 @pytest.mark.asyncio

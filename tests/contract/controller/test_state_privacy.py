@@ -37,7 +37,7 @@ def modes(folder: Path) -> dict[str, int]:
 def test_all_files_of_an_open_state_are_private(tmp_path: Path) -> None:
     file = open_state(tmp_path / "state")
     file.commit(V1, file.desired.revision)
-    assert modes(tmp_path) == dict.fromkeys(["state", "state-wal", "state-shm", "state.lock"], 0o600)
+    assert modes(tmp_path) == dict.fromkeys(["state", "state.lock"], 0o600)
     file.close()
     create_file(tmp_path / "imported", "b" * 32, Desired())
     assert modes(tmp_path)["imported"] == 0o600

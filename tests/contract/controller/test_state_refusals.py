@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import sqlite3
+import struct
 import subprocess
 import sys
 from collections.abc import Callable
@@ -72,10 +73,67 @@ def test_a_file_that_is_not_there_is_created_by_whoever_writes_only(tmp_path: Pa
     assert read_file(tmp_path / "state") == ("a" * 32, Desired(revision=1, epoch_floor=7))
 
 
-def test_a_log_without_its_file_is_not_taken_for_an_empty_state(state: Path) -> None:
-    shutil.copy(state, state.with_name("state-wal"))
-    state.unlink()
-    assert "is missing, but its write-ahead log" in refusal(state)
+@pytest.mark.parametrize("log", ["state-wal", "state-journal"])
+def test_a_log_without_its_file_is_not_taken_for_an_empty_state(state: Path, log: str) -> None:
+    state.rename(state.with_name(log))
+    assert f"is missing, but {state.with_name(log)} is there, a part of it" in refusal(state)
+
+
+def test_a_copy_of_a_file_in_use_is_whole_and_nothing_stands_beside_it(tmp_path: Path) -> None:
+    file = open_state(tmp_path / "state")
+    file.commit(ChangeSet(put_backends=(Backend(name="v2"),)), file.desired.revision)
+    assert {it.name for it in tmp_path.iterdir()} == {"state", "state.lock"}
+    shutil.copy(file.path, tmp_path / "copy")
+    assert read_file(tmp_path / "copy") == (file.generation, file.desired)
+    file.close()
+
+
+WRITE = """
+import sys
+from pathlib import Path
+from random import Random
+from controller_service.store.sqlite.state_file import StateFile
+from tests.support.state_changes import random_change
+file, random = StateFile.open(Path(sys.argv[1]), None), Random(3)
+for _ in range(100):
+    file.commit(random_change(random, file.desired), file.desired.revision)
+file.close()
+"""
+
+
+def test_a_file_that_is_being_written_can_be_read_all_the_time(state: Path) -> None:
+    with subprocess.Popen([sys.executable, "-c", WRITE, str(state)], cwd=ROOT) as writer:
+        revisions = [read_file(state)[1].revision]
+        while writer.poll() is None:
+            revisions.append(read_file(state)[1].revision)
+    assert writer.returncode == 0
+    assert revisions == sorted(revisions)
+    assert len(set(revisions)) > 1
+
+
+def journal(records: int, pages: int, counter: int) -> bytes:
+    """Of a change to a file with that many pages, whose first page has this counter."""
+    first = bytes(24) + counter.to_bytes(4) + bytes(4_096 - 28)
+    head = struct.pack(">8s5I", bytes.fromhex("d9d505f920a163d7"), records, 0, pages, 512, 4_096)
+    return head.ljust(512, b"\0") + records * ((1).to_bytes(4) + first + bytes(4))
+
+
+@pytest.mark.parametrize("of", [open_state, read_file])
+@pytest.mark.parametrize("what", ["wal", "journal of a change", "journal without pages"])
+def test_a_log_of_another_file_is_refused_and_the_file_starts_without_it(
+    state: Path, what: str, of: Callable[[Path], object]
+) -> None:
+    """As after a copy over a file whose controller was killed."""
+    before = state.read_bytes()
+    counter, pages = int.from_bytes(before[24:28]), len(before) // 4_096
+    log = state.with_name("state-wal" if what == "wal" else "state-journal")
+    log.write_bytes(journal(1, pages, counter - 2) if what.endswith("change") else journal(0, pages - 1, counter))
+    content = log.read_bytes()
+    assert f"{log} belongs to another state file, which was here before" in refusal(state, of=of)
+    assert (state.read_bytes(), log.read_bytes()) == (before, content)
+    log.unlink()
+    if isinstance(opened := of(state), StateFile):
+        opened.close()
 
 
 @pytest.mark.parametrize("of", [open_state, read_file])

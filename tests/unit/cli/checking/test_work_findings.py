@@ -39,6 +39,15 @@ def test_a_state_that_cannot_be_written_is_wrong() -> None:
     assert text == "127.0.0.1:1 cannot write its state, and refuses changes: /s: the disk is full: make room on it"
 
 
+def test_links_that_an_unwritten_state_keeps_waiting_are_not_blamed_on_addresses() -> None:
+    unlinked = replace(SEEN, unlinked={"r": ("b-1",)})
+    (finding,) = wrong(unlinked, Section.ROUTERS)
+    assert "--advertise" in finding.fix
+    answer = but(CONTROLLER_ANSWER, store_problem="/s: the disk is full: make room on it")
+    (finding,) = wrong(replace(unlinked, answers=(answer,)), Section.ROUTERS)
+    assert finding.fix == "make the controller's state writable first: until then it announces no change to routers"
+
+
 def test_a_ready_replica_of_a_backend_that_there_is_not_is_a_warning() -> None:
     stranger = changed(REPLICA, replica_id="x-1", backend="x")
     seen = with_replicas(REPLICA, stranger)
