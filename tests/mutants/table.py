@@ -576,7 +576,7 @@ _STORE: Final = (
     mutant(
         "a state file: rows are not checked",
         "controller_service/store",
-        "if checksum != checksum_of(kind, name, document):",
+        "if checksum != checksum_of(kind, name, text):",
         "if False:",
         "tests/contract/controller/test_state_refusals.py",
     ),
