@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Final, Literal
 from urllib.request import urlopen
 
+from slotmesh.cli.controller_view import FAILED_STATE, Members
 from slotmesh.cli.operator import Operator
-from slotmesh.cli.snapshot import FAILED_STATE, Members
 from slotmesh.runtime.exits import CannotStart
 from slotmesh.runtime.parent import AnnouncePipe, ParentPipe
 from slotmesh.spec.model import Mesh

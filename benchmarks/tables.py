@@ -29,7 +29,7 @@ from controller_service.core.observed import routers, transitions
 from controller_service.core.observed.state import ObservedRouter, ReplicaState
 from controller_service.core.observed.transitions import Hello, ObservedReport
 from controller_service.core.reconciling.endpoints import TABLE_WITHIN_S
-from controller_service.shell.code.snapshots import CodeSnapshots
+from controller_service.shell.code.snapshot_keeper import CodeSnapshots
 from controller_service.shell.events import EventFeed
 from controller_service.shell.launchers.protocol import Launcher
 from controller_service.shell.leadership import NewerMembers
@@ -39,7 +39,7 @@ from controller_service.shell.members.replica_links import ReplicaLinks
 from controller_service.shell.members.tables import TableBoard, TableFeed
 from controller_service.shell.mesh_state import Concern, Key, MeshState, WorkQueue
 from controller_service.store.protocol import MemoryStore, Store
-from controller_service.store.sqlite.store import SqliteStore
+from controller_service.store.sqlite.store_thread import SqliteStore
 from router_service import convert
 from router_service.core.routing_table import RoutingTable, follow_delta
 from slotmesh.runtime.clock import MonotonicClock

@@ -23,7 +23,7 @@ from controller_service.route_servicer import RouteServicer
 from controller_service.servicer import ControllerServicer, MembershipServicer, OperatorControls
 from controller_service.shell.changes.configurator import Configurator
 from controller_service.shell.changes.controls import ReplicaControl, StateKeeper
-from controller_service.shell.code.snapshots import snapshots_of
+from controller_service.shell.code.snapshot_keeper import snapshots_of
 from controller_service.shell.events import EventArchive
 from controller_service.shell.launchers.launch_directory import LaunchDirectoryInUse
 from controller_service.shell.launchers.protocol import Launcher, OnExit, mint_replica_id
@@ -40,7 +40,7 @@ from controller_service.shell.metrics import observe as observe_controller
 from controller_service.shell.replica_logs import LogBook, echo_output
 from controller_service.store.protocol import Candidacy, MemoryCandidacy, Store
 from controller_service.store.sqlite.connecting import StateRefused
-from controller_service.store.sqlite.store import SqliteCandidacy
+from controller_service.store.sqlite.store_thread import SqliteCandidacy
 from slotmesh.ids import new_id
 from slotmesh.logs import get_logger
 from slotmesh.runtime.clock import Clock, MonotonicClock

@@ -20,7 +20,7 @@ from google.protobuf.message_factory import GetMessageClass
 
 from slotmesh.cli.connection import ConnectionBroke, Peer, is_lost, leader_among, standing_of
 from slotmesh.cli.console import CommandFailed, Looks, say
-from slotmesh.cli.snapshot import ControllerStatus
+from slotmesh.cli.controller_view import ControllerStatus
 from slotmesh.errors import SlotmeshError
 from slotmesh.ids import new_id
 from slotmesh.v1 import controller_service_pb2, route_service_pb2

@@ -18,8 +18,8 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_status import rpc_status
 
 from slotmesh.cli.console import CommandFailed, Looks
+from slotmesh.cli.controller_view import ControllerStatus
 from slotmesh.cli.credentials import dialer
-from slotmesh.cli.snapshot import ControllerStatus
 from slotmesh.errors import Reason
 from slotmesh.security.identity import SERVERS, Role
 from slotmesh.status import from_rpc_error, to_exception

@@ -15,8 +15,8 @@ from typing import Any, Final, TypeAlias, TypeVar
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
+from slotmesh.cli.controller_view import READY_STATE
 from slotmesh.cli.documents import word_of
-from slotmesh.cli.snapshot import READY_STATE
 from slotmesh.convert.specification import seconds
 from slotmesh.histogram import CALL_TIMES, quantile_bound
 from slotmesh.telemetry.names import OTHER_TENANTS

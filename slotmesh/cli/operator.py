@@ -8,8 +8,8 @@ from typing import Any, Final
 
 from slotmesh.cli.changing import ControllerConnection
 from slotmesh.cli.console import CommandFailed
+from slotmesh.cli.controller_view import ControllerStatus, Members, Snapshot
 from slotmesh.cli.parameters import BACKEND, ROUTE
-from slotmesh.cli.snapshot import ControllerStatus, Members, Snapshot
 from slotmesh.convert.specification import (
     backend_from_wire,
     endpoint_from_wire,

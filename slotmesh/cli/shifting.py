@@ -11,10 +11,10 @@ from typing import Annotated, Any, Final
 import typer
 
 from slotmesh.cli.console import NOT_IN_TIME, WRONG_INPUT, CommandFailed, Looks, ProgressBar
+from slotmesh.cli.controller_view import is_under_way, is_waiting
 from slotmesh.cli.documents import local_time, message_document, word_of
 from slotmesh.cli.operator import Operator
 from slotmesh.cli.parameters import duration
-from slotmesh.cli.snapshot import is_under_way, is_waiting
 from slotmesh.names import did_you_mean
 from slotmesh.spec.model import InvalidSpec, SpecViolation, TrafficPolicy
 from slotmesh.spec.rules import show, traffic_violations

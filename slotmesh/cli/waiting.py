@@ -17,11 +17,11 @@ from typing import Annotated, Final, TypeAlias
 import typer
 
 from slotmesh.cli.console import FAILED, NOT_IN_TIME, CommandFailed, Looks, is_interactive, say
+from slotmesh.cli.controller_view import ENDED, Members, Snapshot, is_paused, is_waiting
 from slotmesh.cli.documents import word_of
 from slotmesh.cli.operator import Operator
 from slotmesh.cli.parameters import duration
 from slotmesh.cli.shifting import waiting_line
-from slotmesh.cli.snapshot import ENDED, Members, Snapshot, is_paused, is_waiting
 from slotmesh.cli.versions import shown_version
 from slotmesh.errors import SlotmeshError
 from slotmesh.spec.model import DOCUMENT_SETTINGS, Backend

@@ -9,7 +9,7 @@ import pytest
 
 import slotmesh
 from benchmarks.processes import ProcessMesh, process_mesh
-from slotmesh.cli.snapshot import READY_STATE, STARTING_STATE
+from slotmesh.cli.controller_view import READY_STATE, STARTING_STATE
 from slotmesh.client.mesh import Mesh as Client
 from slotmesh.spec.model import Autoscale, Backend, Endpoint, Mesh, TrafficPolicy
 

@@ -22,8 +22,8 @@ from typing import Final
 import pytest
 
 import slotmesh
+from slotmesh.cli.controller_view import READY_STATE
 from slotmesh.cli.operator import Operator
-from slotmesh.cli.snapshot import READY_STATE
 from slotmesh.cli.waiting import FAILING_S
 from slotmesh.v1 import controller_service_pb2 as pb
 from tests.support.mesh import ROOT

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from slotmesh.cli.controller_view import FAILED_STATE
 from slotmesh.cli.local.child import how
-from slotmesh.cli.snapshot import FAILED_STATE
 from tests.support.controllers import eventually
 from tests.support.mesh import ROOT, MeshRun, mesh_run, started_mesh
 from tests.support.shell import slotmesh

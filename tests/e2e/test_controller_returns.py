@@ -15,8 +15,8 @@ from typing import Final
 import pytest
 
 import slotmesh
+from slotmesh.cli.controller_view import Members
 from slotmesh.cli.operator import Operator
-from slotmesh.cli.snapshot import Members
 from slotmesh.runtime.parent import ParentPipe
 from slotmesh.spec.model import Backend, Endpoint, Mesh, TrafficPolicy
 from tests.support.faults import Service, Surroundings

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 import slotmesh
+from slotmesh.cli.controller_view import FAILED_STATE, READY_STATE
 from slotmesh.cli.operator import Operator
-from slotmesh.cli.snapshot import FAILED_STATE, READY_STATE
 from slotmesh.codec import MSGPACK, decode, encode
 from slotmesh.runtime.channels import open_channel
 from slotmesh.spec.document import parse_mesh

@@ -14,7 +14,7 @@ import pytest
 
 import slotmesh
 from benchmarks.processes import ProcessMesh, process_mesh
-from slotmesh.cli.snapshot import READY_STATE
+from slotmesh.cli.controller_view import READY_STATE
 from slotmesh.client.mesh import Mesh as Client
 from slotmesh.spec.model import Backend, Endpoint, Mesh, TrafficPolicy
 from slotmesh.v1 import controller_service_pb2 as pb

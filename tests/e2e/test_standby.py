@@ -15,7 +15,7 @@ import pytest
 
 import slotmesh
 from controller_service.serving import LEADS_NO_MORE
-from slotmesh.cli.snapshot import ControllerStatus
+from slotmesh.cli.controller_view import ControllerStatus
 from tests.support.shell import slotmesh as command
 from tests.support.standing_by import stolen_lock
 from tests.support.two_controllers import TwoControllers, two_controllers

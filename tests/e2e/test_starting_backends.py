@@ -13,7 +13,7 @@ import pytest
 
 import slotmesh
 from benchmarks.processes import ProcessMesh, process_mesh
-from slotmesh.cli.snapshot import FAILED_STATE
+from slotmesh.cli.controller_view import FAILED_STATE
 from slotmesh.client.mesh import Mesh as Client
 from slotmesh.spec.model import Backend, Endpoint, JsonValue, Mesh, TrafficPolicy
 from tests.support.metrics import Metrics

@@ -27,8 +27,8 @@ from pathlib import Path
 from typing import Final
 
 from slotmesh.cli.console import CommandFailed
+from slotmesh.cli.controller_view import Members
 from slotmesh.cli.operator import Operator
-from slotmesh.cli.snapshot import Members
 from slotmesh.runtime.parent import AnnouncePipe, ParentPipe
 from slotmesh.spec.model import Backend, Endpoint, Mesh, TrafficPolicy
 from slotmesh.units import parse_host_port

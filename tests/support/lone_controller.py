@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Final
 from uuid import uuid4
 
+from slotmesh.cli.controller_view import Members
 from slotmesh.cli.operator import Operator
-from slotmesh.cli.snapshot import Members
 from slotmesh.runtime.parent import AnnouncePipe
 from tests.support.mesh import MARK, ROOT, marked
 from tests.support.wait import wait_until

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Final
 from uuid import uuid4
 
+from slotmesh.cli.controller_view import READY_STATE, Members
 from slotmesh.cli.operator import Operator
-from slotmesh.cli.snapshot import READY_STATE, Members
 from tests.support.wait import wait_until
 
 ROOT: Final = Path(__file__).resolve().parents[2]

@@ -12,8 +12,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+from slotmesh.cli.controller_view import ControllerStatus, Members
 from slotmesh.cli.operator import Operator
-from slotmesh.cli.snapshot import ControllerStatus, Members
 from tests.support.lone_controller import GONE_S, START_S, LoneController
 
 

@@ -12,9 +12,9 @@ import slotmesh.testing
 from slotmesh.cli.commands.status import print_tables, status_document
 from slotmesh.cli.commands.traffic import as_json as traffic_json
 from slotmesh.cli.commands.traffic import print_traffic
+from slotmesh.cli.controller_view import ShadowCount, Snapshot
 from slotmesh.cli.figures import figures_of
 from slotmesh.cli.operator import Operator
-from slotmesh.cli.snapshot import ShadowCount, Snapshot
 from slotmesh.cli.top.screen import document_of
 from slotmesh.spec.model import TrafficPolicy
 from slotmesh.testing import Backend

@@ -54,8 +54,8 @@ from controller_service.shell.changes.requests import (
     require_new,
     revision_conflict,
 )
-from controller_service.shell.code.scanning import CannotSnapshot
-from controller_service.shell.code.snapshots import CodeSnapshots
+from controller_service.shell.code.project_files import CannotSnapshot
+from controller_service.shell.code.snapshot_keeper import CodeSnapshots
 from controller_service.shell.code.writing import CodeChanged
 from controller_service.shell.mesh_state import MeshState
 from controller_service.store.protocol import Conflict, Store, StoreWriteFailed

@@ -4,7 +4,7 @@ Invariants: no user code is imported or executed. A handler whose module is not 
 module is absent only if a new interpreter does not find its outermost package either, which may have been installed
 since this process started, or if it is missing in a package of the project. Other modules, as of packages that change
 their search path, are left to the replicas.
-Owner: `shell.code.snapshots`, in a thread.
+Owner: `shell.code.snapshot_keeper`, in a thread.
 """
 
 from __future__ import annotations

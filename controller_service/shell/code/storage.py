@@ -5,7 +5,7 @@ thousands of files each would wait for the journal of the file system. They are 
 Invariants: a snapshot is complete or not there: it is written beside its place, synced and renamed. It is never
 changed: its files and folders are read-only. The pack stays until the unpacked files are on the disk. Files that two
 snapshots have in common are hard links, made only where the file of the other one is as it was written.
-Owner: `shell.code.snapshots`, in one thread at a time.
+Owner: `shell.code.snapshot_keeper`, in one thread at a time.
 """
 
 from __future__ import annotations

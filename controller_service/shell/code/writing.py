@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from controller_service.shell.code.scanning import read_file
+from controller_service.shell.code.project_files import read_file
 from slotmesh.code_manifest import CodeFile, CodeManifest, content_digest
 
 

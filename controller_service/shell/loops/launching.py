@@ -28,8 +28,8 @@ from controller_service.core.observed.transitions import Transition
 from controller_service.core.partitions import Incarnation
 from controller_service.core.reconciling.backends import NEVER_S
 from controller_service.core.reconciling.rollouts import RolloutStep
-from controller_service.shell.code.scanning import CannotSnapshot
-from controller_service.shell.code.snapshots import CodeSnapshots
+from controller_service.shell.code.project_files import CannotSnapshot
+from controller_service.shell.code.snapshot_keeper import CodeSnapshots
 from controller_service.shell.launchers.protocol import Instance, Launcher, LaunchFailed, LaunchOrder
 from controller_service.shell.members.replica_links import ReplicaLinks
 from controller_service.shell.mesh_state import Concern, Key, MeshState

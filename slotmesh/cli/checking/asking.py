@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import grpc
 
-from slotmesh.cli.checking.seen import AnnouncedAddress, OwnTls, ServerAnswer, Validity
+from slotmesh.cli.checking.findings import AnnouncedAddress, OwnTls, ServerAnswer, Validity
 from slotmesh.cli.credentials import credentials, dialer
 from slotmesh.cli.figures import unix_time
 from slotmesh.client.tls import Tls

@@ -21,7 +21,7 @@ from email.message import Message
 from email.parser import BytesHeaderParser
 from typing import Any, Final
 
-from slotmesh.cli.checking.seen import AnnouncedAddress, IngressFacts, IngressUrl, ServerAnswer, Validity
+from slotmesh.cli.checking.findings import AnnouncedAddress, IngressFacts, IngressUrl, ServerAnswer, Validity
 from slotmesh.cli.credentials import credentials
 from slotmesh.client.tls import Tls
 from slotmesh.runtime.channels import TokenSource

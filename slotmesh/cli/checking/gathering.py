@@ -13,12 +13,12 @@ from typing import Final
 
 from slotmesh.cli.checking.asking import ask_all, own_tls
 from slotmesh.cli.checking.asking_ingresses import ask_ingresses
+from slotmesh.cli.checking.findings import AnnouncedAddress, IngressUrl, SeenMesh
 from slotmesh.cli.checking.losses import ASK_WITHIN_S, lost_members, still_lost
-from slotmesh.cli.checking.seen import AnnouncedAddress, IngressUrl, SeenMesh
 from slotmesh.cli.console import CommandFailed, Looks
+from slotmesh.cli.controller_view import ENDED, Members, Snapshot
 from slotmesh.cli.figures import report_age_s
 from slotmesh.cli.operator import Operator
-from slotmesh.cli.snapshot import ENDED, Members, Snapshot
 from slotmesh.errors import NotLeader, SlotmeshError
 from slotmesh.spec.model import Prospect
 from slotmesh.version import VERSION

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import Final
 
-from slotmesh.cli.checking.seen import MeshFinding, Section, SeenMesh, Severity, ok
+from slotmesh.cli.checking.findings import MeshFinding, Section, SeenMesh, Severity, ok
 from slotmesh.cli.console import some_of
-from slotmesh.cli.snapshot import READY_STATE
+from slotmesh.cli.controller_view import READY_STATE
 from slotmesh.units import is_loopback, parse_host_port
 
 _MOST_NAMED: Final = 5

@@ -13,11 +13,11 @@ from contextlib import aclosing
 from datetime import UTC, datetime
 from typing import Final
 
-from slotmesh.cli.checking.seen import LostMember
+from slotmesh.cli.checking.findings import LostMember
 from slotmesh.cli.console import CommandFailed
+from slotmesh.cli.controller_view import SUSPECT_STATE, Members
 from slotmesh.cli.figures import unix_time
 from slotmesh.cli.operator import Operator
-from slotmesh.cli.snapshot import SUSPECT_STATE, Members
 from slotmesh.errors import SlotmeshError
 from slotmesh.v1 import controller_service_pb2 as pb
 

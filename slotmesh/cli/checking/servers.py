@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from typing import Final
 
-from slotmesh.cli.checking.seen import (
+from slotmesh.cli.checking.findings import (
     IngressFacts,
     MeshFinding,
     Section,

@@ -13,10 +13,10 @@ from typing import Annotated, Any, Final, TextIO
 import typer
 from rich.text import Text
 
-from slotmesh.cli.checking import servers, work
+from slotmesh.cli.checking import member_findings, servers
+from slotmesh.cli.checking.findings import IngressUrl, MeshFinding, Section, SeenMesh, Severity
 from slotmesh.cli.checking.gathering import look_at
 from slotmesh.cli.checking.hosts import without_host as losses_without
-from slotmesh.cli.checking.seen import IngressUrl, MeshFinding, Section, SeenMesh, Severity
 from slotmesh.cli.console import UNWELL, WRONG_INPUT, CommandFailed, Looks, Output, OutputForm, Printable, console_of
 from slotmesh.cli.parameters import CONTROLLER, ControllerAddress, duration, read_address
 from slotmesh.errors import SlotmeshError
@@ -36,13 +36,13 @@ _JUDGES: Final[tuple[Callable[[SeenMesh], Iterator[MeshFinding]], ...]] = (
     servers.versions,
     servers.clocks,
     servers.descriptors,
-    work.routers,
-    work.lost_members,
-    work.backends,
-    work.rollouts,
-    work.endpoints,
+    member_findings.routers,
+    member_findings.lost_members,
+    member_findings.backends,
+    member_findings.rollouts,
+    member_findings.endpoints,
 )
-_OF_CONFIGURATION: Final = frozenset({work.backends, work.rollouts, work.endpoints})
+_OF_CONFIGURATION: Final = frozenset({member_findings.backends, member_findings.rollouts, member_findings.endpoints})
 """They compare what runs with the configuration, which is not in force while the controller is on hold."""
 
 

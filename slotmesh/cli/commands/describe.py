@@ -11,10 +11,10 @@ from rich.text import Text
 
 from slotmesh.cli.commands.traffic import traffic
 from slotmesh.cli.console import AsJson, Output, OutputForm, Printable, TableColumns, console_of, form_of, table_of
+from slotmesh.cli.controller_view import READY_STATE
 from slotmesh.cli.documents import local_time, message_document
 from slotmesh.cli.operator import Operator
 from slotmesh.cli.parameters import BACKEND, CONTROLLER, ENDPOINT, ROUTE, ControllerAddress, name_of, unknown
-from slotmesh.cli.snapshot import READY_STATE
 from slotmesh.cli.view.changes import rollout_document, rollout_lines, subjects_of
 from slotmesh.cli.view.replicas import replica_document, replica_table
 from slotmesh.convert.specification import backend_from_wire

@@ -7,9 +7,9 @@ from typing import Annotated
 import typer
 
 from slotmesh.cli.console import Output, OutputForm, say, write_subjects
+from slotmesh.cli.controller_view import ENDED
 from slotmesh.cli.operator import Operator
 from slotmesh.cli.parameters import CONTROLLER, REPLICA, ControllerAddress, ReplicaIds, unknown
-from slotmesh.cli.snapshot import ENDED
 from slotmesh.cli.waiting import DEFAULT_PATIENCE, Patience, after_change, wait_until_ended
 from slotmesh.errors import ReplicaNotFound
 

@@ -11,11 +11,11 @@ from typing import Annotated, Final
 import typer
 
 from slotmesh.cli.console import FAILED, NOT_IN_TIME, CommandFailed, Looks, ProgressBar, say
+from slotmesh.cli.controller_view import is_over
 from slotmesh.cli.credentials import connects
 from slotmesh.cli.documents import word_of
 from slotmesh.cli.operator import Operator
 from slotmesh.cli.parameters import CONTROLLER, BackendName, ControllerAddress, duration
-from slotmesh.cli.snapshot import is_over
 from slotmesh.cli.versions import MOST_REVISIONS, NO_TIMES, shown_version, version_times
 from slotmesh.cli.view.changes import resume_command, rollout_document, rollout_line
 from slotmesh.errors import SlotmeshError

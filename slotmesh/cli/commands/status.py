@@ -12,8 +12,8 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
+from slotmesh.cli.checking.findings import LostMember
 from slotmesh.cli.checking.losses import lost_members, lost_text, still_lost
-from slotmesh.cli.checking.seen import LostMember
 from slotmesh.cli.console import (
     FAILED,
     AsJson,
@@ -26,12 +26,12 @@ from slotmesh.cli.console import (
     form_of,
     table_of,
 )
+from slotmesh.cli.controller_view import ControllerStatus, Members, Snapshot, is_waiting
 from slotmesh.cli.documents import local_text, message_document, time_of, word_of
 from slotmesh.cli.figures import NO_FIGURES, MeshFigures, figures_of, row_name, shown_rate
 from slotmesh.cli.operator import Operator
 from slotmesh.cli.parameters import BACKEND, CONTROLLER, ENDPOINT, REPLICA, ROUTER, ControllerAddress
 from slotmesh.cli.shifting import waiting_line
-from slotmesh.cli.snapshot import ControllerStatus, Members, Snapshot, is_waiting
 from slotmesh.cli.view.changes import rollout_document, rollout_lines
 from slotmesh.cli.view.replicas import (
     crash_loops_of,

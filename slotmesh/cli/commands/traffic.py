@@ -23,6 +23,7 @@ from slotmesh.cli.console import (
     form_of,
     table_of,
 )
+from slotmesh.cli.controller_view import Snapshot
 from slotmesh.cli.operator import Operator
 from slotmesh.cli.parameters import CONTROLLER, ENDPOINT, ControllerAddress, EndpointName, duration
 from slotmesh.cli.shifting import (
@@ -40,7 +41,6 @@ from slotmesh.cli.shifting import (
     shift_document,
     shift_lines,
 )
-from slotmesh.cli.snapshot import Snapshot
 from slotmesh.cli.view.replicas import readiness, shadow_troubles
 from slotmesh.cli.waiting import KnownRouters, after_change
 from slotmesh.spec.model import InvalidSpec, TrafficPolicy

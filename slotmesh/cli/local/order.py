@@ -8,7 +8,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Final
 
-from slotmesh.cli.snapshot import FAILED_STATE, Members, Snapshot
+from slotmesh.cli.controller_view import FAILED_STATE, Members, Snapshot
 from slotmesh.spec.model import Backend, Endpoint, GrpcServices, JsonValue, Mesh, TrafficPolicy
 from slotmesh.v1 import mesh_pb2
 

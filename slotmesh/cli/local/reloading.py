@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Final
 
 from slotmesh.cli.console import FAILED, WRONG_INPUT, CommandFailed
+from slotmesh.cli.controller_view import ENDED
 from slotmesh.cli.local.child import environment, how
 from slotmesh.cli.operator import Operator
-from slotmesh.cli.snapshot import ENDED
 from slotmesh.cli.view.changes import subjects_of
 from slotmesh.cli.waiting import NO_ENDS, EndedRollouts, ends_of_rollouts
 from slotmesh.errors import ReplicaNotFound, SlotmeshError

@@ -8,9 +8,9 @@ from functools import partial
 from typing import Any, Final, TextIO
 
 from slotmesh.cli.console import OutputForm, Printable, console_of, say, table_of
+from slotmesh.cli.controller_view import is_paused
 from slotmesh.cli.documents import local_time, message_document, word_of
 from slotmesh.cli.parameters import BACKEND, ENDPOINT
-from slotmesh.cli.snapshot import is_paused
 from slotmesh.cli.versions import NO_TIMES, VersionTimes, shown_version
 from slotmesh.spec.model import CODE, Mesh
 from slotmesh.spec.routes import route_subject

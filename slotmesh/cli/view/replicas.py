@@ -16,8 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from slotmesh.cli.console import TableColumns, table_of
-from slotmesh.cli.documents import local_time, message_document, word_of
-from slotmesh.cli.snapshot import (
+from slotmesh.cli.controller_view import (
     FAILED_STATE,
     READY_STATE,
     STARTING_STATE,
@@ -25,6 +24,7 @@ from slotmesh.cli.snapshot import (
     ControllerStatus,
     Members,
 )
+from slotmesh.cli.documents import local_time, message_document, word_of
 from slotmesh.v1 import mesh_pb2
 
 _STYLES: Final = {

@@ -23,7 +23,7 @@ from controller_service.shell.events import EventFeed
 from controller_service.shell.mesh_state import ChangeJournal, Key, MeshState, WorkQueue
 from controller_service.store.protocol import Conflict
 from controller_service.store.sqlite.state_file import StateFile
-from controller_service.store.sqlite.store import SqliteStore
+from controller_service.store.sqlite.store_thread import SqliteStore
 from slotmesh.runtime.clock import MonotonicClock
 from slotmesh.spec.model import Backend, Endpoint, Mesh
 from slotmesh.v1 import controller_service_pb2, mesh_pb2, route_service_pb2

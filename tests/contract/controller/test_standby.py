@@ -20,7 +20,7 @@ from controller_service.serving import LEADS_NO_MORE
 from controller_service.store.protocol import LeadershipLost
 from controller_service.store.sqlite.state_lock import leader_of as leader_at
 from controller_service.store.sqlite.state_lock import lock_path
-from controller_service.store.sqlite.store import SqliteStore
+from controller_service.store.sqlite.store_thread import SqliteStore
 from slotmesh.cli.connection import leader_among
 from slotmesh.cli.console import CommandFailed
 from slotmesh.cli.operator import Operator

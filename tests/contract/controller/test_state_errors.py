@@ -11,7 +11,7 @@ import pytest
 from controller_service.core.desired.state import ChangeSet, Desired
 from controller_service.store.protocol import Conflict, StoreWriteFailed
 from controller_service.store.sqlite.state_file import StateFile, read_file
-from controller_service.store.sqlite.store import SqliteStore
+from controller_service.store.sqlite.store_thread import SqliteStore
 from slotmesh.spec.model import Backend
 from tests.support.wait import wait_until
 

@@ -6,7 +6,7 @@ import pytest
 
 from slotmesh.cli import connection
 from slotmesh.cli.console import CommandFailed
-from slotmesh.cli.snapshot import ControllerStatus
+from slotmesh.cli.controller_view import ControllerStatus
 from slotmesh.v1.info_service_pb2 import ControllerStanding
 
 pytestmark = pytest.mark.asyncio

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from slotmesh.cli.checking.seen import Section, Severity
+from slotmesh.cli.checking.findings import Section, Severity
 from slotmesh.cli.commands.status import print_tables
-from slotmesh.cli.snapshot import READY_STATE, ControllerStatus, Members, Snapshot
+from slotmesh.cli.controller_view import READY_STATE, ControllerStatus, Members, Snapshot
 from slotmesh.cli.view.changes import rollout_document, rollout_line, rollout_lines
 from slotmesh.cli.waiting import still_lacks
 from slotmesh.spec.model import Backend

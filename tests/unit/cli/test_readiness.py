@@ -7,8 +7,8 @@ from datetime import timedelta
 
 import pytest
 
+from slotmesh.cli.controller_view import FAILED_STATE, READY_STATE, STARTING_STATE, Members, Snapshot
 from slotmesh.cli.local.order import Order, first_failure, lacks, mesh_of_handler
-from slotmesh.cli.snapshot import FAILED_STATE, READY_STATE, STARTING_STATE, Members, Snapshot
 from slotmesh.spec.model import Backend, Mesh
 from slotmesh.spec.rules import mesh_violations
 from slotmesh.v1 import mesh_pb2

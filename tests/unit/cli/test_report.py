@@ -9,7 +9,7 @@ from dataclasses import replace
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from slotmesh.cli.commands.status import print_tables, status_document
-from slotmesh.cli.snapshot import FAILED_STATE, READY_STATE, STARTING_STATE, ControllerStatus, Members, Snapshot
+from slotmesh.cli.controller_view import FAILED_STATE, READY_STATE, STARTING_STATE, ControllerStatus, Members, Snapshot
 from slotmesh.spec.model import Backend, Endpoint, TrafficPolicy
 from slotmesh.v1 import mesh_pb2
 from slotmesh.v1.info_service_pb2 import ControllerStanding

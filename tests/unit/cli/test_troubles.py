@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from slotmesh.cli.snapshot import FAILED_STATE, READY_STATE, STARTING_STATE
+from slotmesh.cli.controller_view import FAILED_STATE, READY_STATE, STARTING_STATE
 from slotmesh.cli.view.replicas import CrashLoop, Trouble, crash_loops_of, troubles_of
 from slotmesh.v1 import mesh_pb2
 

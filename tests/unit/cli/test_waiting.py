@@ -6,8 +6,8 @@ from types import SimpleNamespace
 from typing import cast
 
 from slotmesh.cli.console import NOT_IN_TIME
+from slotmesh.cli.controller_view import FAILED_STATE, READY_STATE, STARTING_STATE, Members, Snapshot
 from slotmesh.cli.operator import Operator
-from slotmesh.cli.snapshot import FAILED_STATE, READY_STATE, STARTING_STATE, Members, Snapshot
 from slotmesh.cli.waiting import KnownRouters, _not_ready, still_lacks
 from slotmesh.spec.model import Backend
 from slotmesh.v1 import controller_service_pb2 as pb

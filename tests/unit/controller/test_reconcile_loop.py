@@ -16,7 +16,7 @@ from controller_service.core.observed import routers, transitions
 from controller_service.core.observed.state import ObservedRouter, ReplicaState
 from controller_service.core.observed.transitions import Hello, ObservedReport
 from controller_service.core.routing import AnnouncedTable, Routes
-from controller_service.shell.code.snapshots import CodeSnapshots
+from controller_service.shell.code.snapshot_keeper import CodeSnapshots
 from controller_service.shell.events import EventFeed
 from controller_service.shell.launchers.protocol import Instance, Launcher, LaunchOrder
 from controller_service.shell.leadership import NewerMembers

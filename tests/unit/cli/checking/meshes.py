@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from slotmesh.cli.checking.seen import AnnouncedAddress, MeshFinding, Section, SeenMesh, ServerAnswer, Severity
+from slotmesh.cli.checking.findings import AnnouncedAddress, MeshFinding, Section, SeenMesh, ServerAnswer, Severity
 from slotmesh.cli.commands.check import findings_of
-from slotmesh.cli.snapshot import READY_STATE, ControllerStatus, Members, Snapshot
+from slotmesh.cli.controller_view import READY_STATE, ControllerStatus, Members, Snapshot
 from slotmesh.spec.model import Backend, Endpoint, TrafficPolicy
 from slotmesh.v1 import mesh_pb2
 from slotmesh.v1.info_service_pb2 import ControllerStanding, GetServerInfoResponse

@@ -12,7 +12,7 @@ import pytest
 
 from slotmesh.cli.checking import asking_ingresses
 from slotmesh.cli.checking.asking_ingresses import ask_ingresses
-from slotmesh.cli.checking.seen import IngressUrl, ServerAnswer
+from slotmesh.cli.checking.findings import IngressUrl, ServerAnswer
 
 pytestmark = pytest.mark.asyncio
 

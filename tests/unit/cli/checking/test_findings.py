@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from slotmesh.cli.checking.seen import (
+from slotmesh.cli.checking.findings import (
     AnnouncedAddress,
     IngressFacts,
     LostMember,
@@ -21,7 +21,7 @@ from slotmesh.cli.checking.seen import (
     Validity,
 )
 from slotmesh.cli.commands.check import document_of, findings_of, is_well, not_answering, print_findings
-from slotmesh.cli.snapshot import FAILED_STATE, STARTING_STATE
+from slotmesh.cli.controller_view import FAILED_STATE, STARTING_STATE
 from slotmesh.spec.model import Endpoint, TrafficPolicy
 from slotmesh.spec.routes import Route
 from slotmesh.v1 import controller_service_pb2 as pb

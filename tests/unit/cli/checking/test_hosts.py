@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from slotmesh.cli.checking.findings import IngressFacts, SeenMesh, ServerAnswer, Severity
 from slotmesh.cli.checking.hosts import is_on, without_host
-from slotmesh.cli.checking.seen import IngressFacts, SeenMesh, ServerAnswer, Severity
-from slotmesh.cli.snapshot import READY_STATE, ControllerStatus
+from slotmesh.cli.controller_view import READY_STATE, ControllerStatus
 from slotmesh.spec.routes import Route
 from slotmesh.v1 import mesh_pb2
 from slotmesh.v1.info_service_pb2 import ControllerStanding

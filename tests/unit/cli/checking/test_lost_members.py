@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 from google.protobuf.timestamp_pb2 import Timestamp
 
+from slotmesh.cli.checking.findings import LostMember, Section, Severity
 from slotmesh.cli.checking.losses import HANGS, LOST_WITHIN_S, lost_among, still_lost
-from slotmesh.cli.checking.seen import LostMember, Section, Severity
 from slotmesh.cli.commands.check import runnable
-from slotmesh.cli.snapshot import SUSPECT_STATE
+from slotmesh.cli.controller_view import SUSPECT_STATE
 from slotmesh.v1 import controller_service_pb2 as pb
 from tests.support.messages import changed
 from tests.unit.cli.checking.meshes import NOW, REPLICA, SEEN, SNAPSHOT, wrong

@@ -11,9 +11,9 @@ from typing import Any, Final
 
 import pytest
 
-from slotmesh.cli.checking.seen import Section, SeenMesh, Severity, Validity
+from slotmesh.cli.checking.findings import Section, SeenMesh, Severity, Validity
 from slotmesh.cli.commands.check import findings_of
-from slotmesh.cli.snapshot import Members
+from slotmesh.cli.controller_view import Members
 from slotmesh.spec.model import Backend, Endpoint, TrafficPolicy
 from tests.support.messages import changed
 from tests.unit.cli.checking.meshes import (

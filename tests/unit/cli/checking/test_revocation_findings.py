@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from slotmesh.cli.checking.seen import Section, SeenMesh, Severity
+from slotmesh.cli.checking.findings import Section, SeenMesh, Severity
 from slotmesh.cli.commands.check import findings_of
 from slotmesh.v1.info_service_pb2 import TlsStanding
 from tests.unit.cli.checking.meshes import (

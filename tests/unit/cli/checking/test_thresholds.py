@@ -7,9 +7,9 @@ from typing import Final
 
 import pytest
 
-from slotmesh.cli.checking.seen import Section, SeenMesh, Severity, Validity
+from slotmesh.cli.checking.findings import Section, SeenMesh, Severity, Validity
 from slotmesh.cli.commands.check import findings_of
-from slotmesh.cli.snapshot import STARTING_STATE
+from slotmesh.cli.controller_view import STARTING_STATE
 from tests.support.messages import changed
 from tests.unit.cli.checking.meshes import (
     CONTROLLER_ANSWER,

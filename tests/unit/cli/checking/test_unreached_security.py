@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from slotmesh.cli.checking.seen import Section, SeenMesh, ServerAnswer, Severity
+from slotmesh.cli.checking.findings import Section, SeenMesh, ServerAnswer, Severity
 from slotmesh.cli.commands.check import findings_of
 from tests.unit.cli.checking.meshes import CONTROLLER_ANSWER, REPLICA_ANSWER, ROUTER_ANSWER, SEEN, announced, one
 

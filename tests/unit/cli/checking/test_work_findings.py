@@ -10,9 +10,9 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from replica_service import app as replica_app
 from router_service import app as router_app
+from slotmesh.cli.checking.findings import LostMember, Section, Severity
 from slotmesh.cli.checking.losses import FAILED_PART, is_orderly
-from slotmesh.cli.checking.seen import LostMember, Section, Severity
-from slotmesh.cli.checking.work import TAKEN_BACK_FOR_S
+from slotmesh.cli.checking.member_findings import TAKEN_BACK_FOR_S
 from slotmesh.cli.commands.check import findings_of, runnable
 from slotmesh.spec.model import Autoscale, Backend, Prospect
 from slotmesh.v1 import controller_service_pb2 as pb

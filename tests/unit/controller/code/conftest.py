@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from controller_service.shell.code.snapshots import CodeSnapshots
+from controller_service.shell.code.snapshot_keeper import CodeSnapshots
 from tests.unit.controller.code.project import Project
 
 

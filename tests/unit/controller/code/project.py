@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from controller_service.core.desired.handler_code import HandlerCode
-from controller_service.shell.code.snapshots import CodeSnapshots
+from controller_service.shell.code.snapshot_keeper import CodeSnapshots
 from slotmesh.code_manifest import FILES
 
 HANDLER = "shop.app:Shop"

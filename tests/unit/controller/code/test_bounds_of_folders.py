@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from controller_service.shell.code.scanning import MOST_LEVELS
+from controller_service.shell.code.project_files import MOST_LEVELS
 from tests.unit.controller.code.project import Project
 
 MAX_FILES = 50

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from controller_service.shell.code.scanning import CannotSnapshot
+from controller_service.shell.code.project_files import CannotSnapshot
 from controller_service.shell.code.storage import CodeStorage
 from replica_service.shell.handler.loading import use_code
 from slotmesh.code_manifest import FILES, MANIFEST

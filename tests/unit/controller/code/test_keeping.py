@@ -9,8 +9,8 @@ import pytest
 from controller_service.core.desired.handler_code import template_of
 from controller_service.core.desired.state import ChangeSet, RolloutRecord
 from controller_service.shell.changes.configurator import Configurator
-from controller_service.shell.code.scanning import CannotSnapshot
-from controller_service.shell.code.snapshots import CodeSnapshots
+from controller_service.shell.code.project_files import CannotSnapshot
+from controller_service.shell.code.snapshot_keeper import CodeSnapshots
 from controller_service.shell.events import EventFeed
 from controller_service.shell.mesh_state import Key, MeshState, WorkQueue
 from controller_service.store.protocol import MemoryStore

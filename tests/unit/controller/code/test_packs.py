@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from controller_service.shell.code import storage
-from controller_service.shell.code.scanning import CannotSnapshot
-from controller_service.shell.code.snapshots import CodeSnapshots
+from controller_service.shell.code.project_files import CannotSnapshot
+from controller_service.shell.code.snapshot_keeper import CodeSnapshots
 from controller_service.shell.code.storage import PACK
 from controller_service.shell.code.writing import write_file
 from slotmesh.code_manifest import FILES, MANIFEST

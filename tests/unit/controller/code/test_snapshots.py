@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from controller_service.shell.code import scanning
-from controller_service.shell.code.scanning import CannotSnapshot
-from controller_service.shell.code.snapshots import MOST_NAMED, CodeSnapshots
+from controller_service.shell.code import project_files
+from controller_service.shell.code.project_files import CannotSnapshot
+from controller_service.shell.code.snapshot_keeper import MOST_NAMED, CodeSnapshots
 from controller_service.shell.code.writing import CodeChanged
 from replica_service.shell.handler.loading import _checked, use_code
 from slotmesh.code_manifest import FILES, MANIFEST, content_digest
@@ -143,8 +143,8 @@ def test_a_file_that_changes_all_the_time_is_refused(project: Project, monkeypat
             file.write("x")
         return content_digest(content)
 
-    monkeypatch.setattr(scanning, "content_digest", count)
-    monkeypatch.setattr(scanning, "_PAUSE_S", 0.0)
+    monkeypatch.setattr(project_files, "content_digest", count)
+    monkeypatch.setattr(project_files, "_PAUSE_S", 0.0)
     assert "counter below" in project.code().problem
 
 
@@ -161,7 +161,7 @@ def test_a_file_that_changes_between_the_look_and_the_copy_is_noticed(
     room: int, project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is read again if there was no room for what was in it."""
-    monkeypatch.setattr(scanning, "KEPT_BYTES", room)
+    monkeypatch.setattr(project_files, "KEPT_BYTES", room)
     code = project.code().code
     project.write("helpers.py", "PRICE = 7")
     with pytest.raises(CodeChanged):

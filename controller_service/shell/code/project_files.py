@@ -5,7 +5,7 @@ Invariants: three kinds of files. *Copied*: they are the version. *Linked*: igno
 or `LINKED`, or files that `slotmesh apply` takes; they are not part of the version, and replicas find them where they
 are. *Left out* (`LEFT_OUT`, virtual environments, the controller's own files): replicas do not see them. Symlinks are
 followed. A manifest is of one moment: files that change while they are read are read again.
-Owner: `shell.code.snapshots`, in one thread at a time.
+Owner: `shell.code.snapshot_keeper`, in one thread at a time.
 """
 
 from __future__ import annotations

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from slotmesh.cli.checking.findings import MeshFinding, Section, SeenMesh, Severity, credential_fix, ok
 from slotmesh.cli.checking.losses import HANGS, lost_text
-from slotmesh.cli.checking.seen import MeshFinding, Section, SeenMesh, Severity, credential_fix, ok
 from slotmesh.cli.console import some_of
+from slotmesh.cli.controller_view import FAILED_STATE, READY_STATE, Snapshot, is_paused
 from slotmesh.cli.documents import time_of
 from slotmesh.cli.parameters import REPLICA
-from slotmesh.cli.snapshot import FAILED_STATE, READY_STATE, Snapshot, is_paused
 from slotmesh.cli.view.replicas import LOOPING_AFTER
 from slotmesh.spec.model import Backend, Prospect
 from slotmesh.spec.routes import route_subject

@@ -9,7 +9,7 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Any, Final
 
-from slotmesh.cli.snapshot import Snapshot
+from slotmesh.cli.controller_view import Snapshot
 from slotmesh.security.identity import Role
 from slotmesh.spec.model import Prospect
 from slotmesh.spec.routes import Route

@@ -20,8 +20,8 @@ from typing import Final
 from controller_service.config import MEMORY, ControllerSettings
 from controller_service.core.desired.handler_code import CodeChange, HandlerCode
 from controller_service.shell.code.names import doubt_about
+from controller_service.shell.code.project_files import CannotSnapshot, ProjectScanner
 from controller_service.shell.code.roots import HandlerRoot, absence_of, root_of
-from controller_service.shell.code.scanning import CannotSnapshot, ProjectScanner
 from controller_service.shell.code.storage import CodeStorage
 from controller_service.shell.code.writing import CodeChanged
 from controller_service.shell.launchers.launch_directory import code_directory
