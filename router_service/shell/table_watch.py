@@ -40,7 +40,7 @@ Response = membership_service_pb2.AttachRouterResponse
 AttachRouterCall = grpc.aio.StreamStreamCall[Request, Response]
 
 REPORT_EVERY_S = 1.0
-GOODBYE_S = 1.0
+GOODBYE_S = 5.0
 """How long the last report may take to reach the controller."""
 MAX_END_REASON_CHARS = 300
 MAX_HELLO_TABLE_BYTES = 4 * 1024 * 1024

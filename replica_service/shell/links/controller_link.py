@@ -37,7 +37,7 @@ from slotmesh.v1 import membership_service_pb2 as wire
 from slotmesh.v1 import membership_service_pb2_grpc
 
 REPORT_INTERVAL_S = 1.0
-GOODBYE_S = 2.0
+GOODBYE_S = 5.0
 """How long the last report may take to reach the controller."""
 
 _log = get_logger(__name__)
