@@ -38,7 +38,7 @@ async def test_it_is_shown_waited_for_held_and_undone(tmp_path: Path) -> None:
             await make_ready(mesh, stack, (await mesh.wait_for_launches(launched))[-1])
         said = await rollout(mesh, "status", "v1", "--wait")
         assert said.status == 0
-        assert "complete, 2 of 2 new replicas ready" in said.out
+        assert "complete, 2 of 2 replicas ready" in said.out
         said = await rollout(mesh, "undo", "v1")
         assert said.status == 0
         assert "v1: goes back to app:Old, revision " in said.out

@@ -154,16 +154,17 @@ def rollout_line(rollout: pb.Rollout) -> str:
     """The progress and the problem of a rollout."""
     what = f"{rollout.handler} {rollout.version}".strip()
     line = f"rollout of {rollout.backend} to {what}: {word_of(rollout, 'phase').lower().replace('_', ' ')},"
-    line += f" {rollout.available} of {rollout.wanted} new replicas ready"
+    is_complete = rollout.phase == pb.ROLLOUT_PHASE_COMPLETE
+    line += f" {rollout.available} of {rollout.wanted} {'' if is_complete else 'new '}replicas ready"
     if rollout.outdated:
-        line += f", {rollout.outdated} old left"
+        line += f", {rollout.outdated} earlier end" if is_complete else f", {rollout.outdated} old left"
     if rollout.trouble:
         line += f"; {rollout.trouble}"
     if rollout.taken_back:
         line += f"; the one before was taken back{local_time(rollout, 'taken_back_time', ' at %H:%M:%S')}:"
         line += f" {rollout.taken_back}"
     if is_paused(rollout):
-        held = "paused: the next change" if rollout.phase == pb.ROLLOUT_PHASE_COMPLETE else "it"
+        held = "paused: the next change" if is_complete else "it"
         line += f"; {held} waits for {resume_command(rollout.backend)}"
     return line
 
