@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import inspect
 import os
+import signal
 from collections.abc import Generator
 from typing import Final
 
@@ -34,6 +35,11 @@ settings.load_profile("usual")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--long", default=ALL, metavar="CHOICE", help=f"which tests marked `long` run: {FORMS}")
+
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # A shell ignores it for what it starts in the background, and so would the processes that tests send it to.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_configure(config: pytest.Config) -> None:

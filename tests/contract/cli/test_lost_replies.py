@@ -25,7 +25,7 @@ from slotmesh.spec.document import parse_mesh
 from slotmesh.spec.model import TrafficPolicy
 from slotmesh.v1 import controller_service_pb2 as pb
 from slotmesh.v1 import controller_service_pb2_grpc, info_service_pb2, info_service_pb2_grpc
-from tests.support.controllers import Controlled, running_controller
+from tests.support.controllers import Controlled, eventually, running_controller
 from tests.support.tcp_proxy import TcpProxy, tcp_proxy
 
 pytestmark = pytest.mark.asyncio
@@ -89,7 +89,11 @@ async def test_a_change_whose_reply_is_lost_is_made_once(command: str) -> None:
             reply = await COMMANDS[command](operator)
             assert len(revisions) == 1
             assert str(revisions[0]) in repr(reply), "the reply of the first time"
-            assert (await operator.members()).revision >= revisions[0], "the command goes on"
+
+            async def is_published() -> bool:
+                return (await operator.members()).revision >= revisions[0]
+
+            await eventually(is_published, what="the change in what the command asks for next")
 
 
 async def test_it_is_repeated_where_a_controller_leads_then() -> None:
