@@ -205,7 +205,9 @@ class EarlierTableAssembly:
     """One table, of which some parts have arrived. The first part has all but backends, assignments and endpoints."""
 
     def __init__(self, generation: str, now: float, is_newer: Callable[[HeldTable], bool] = lambda _: False) -> None:
-        """Of a table of this `generation`, the controller's own, the configuration is read if `is_newer`, else nothing.
+        """`generation`: the controller's own. Of a table that `is_newer` only the configuration is read.
+
+        Of another table of this generation nothing is read.
 
         `now`: seconds since 1970.
         """
@@ -228,11 +230,16 @@ class EarlierTableAssembly:
         """Converts the next part, one element a step."""
         if not self.held.generation:
             revision, term_id = max(0, part.revision), part.term_id[:MAX_TERM_ID_CHARS]
-            self.held = HeldTable(generation=part.generation, revision=revision, term_id=term_id)
+            self.held = HeldTable(
+                generation=part.generation,
+                revision=revision,
+                term_id=term_id,
+                has_succeeded=any(it.generation == self._own_generation for it in part.covers),
+            )
             self.router_addresses = frozenset(part.router_addresses)
-            if part.generation == self._own_generation and self._is_newer(self.held):
+            if self._is_newer(self.held):
                 self._mesh = MeshAssembly(revision)
-        if self.held.generation == self._own_generation:
+        if self.held.generation == self._own_generation or self._mesh is not None:
             if self._mesh is not None:
                 yield from self._mesh.add(part)
             return
@@ -252,7 +259,7 @@ class EarlierTableAssembly:
             yield
 
     def finish(self) -> EarlierTable | None:
-        """The table, when its last part was added; None if it is of the controller's own generation."""
+        """The table, when its last part was added; None if it is newer, or of the controller's own generation."""
         if self._roster is None:
             return None
         return EarlierTable(
@@ -263,7 +270,7 @@ class EarlierTableAssembly:
         )
 
     def mesh(self) -> MembersMesh | None:
-        """The configuration in a newer table of the controller's own generation."""
+        """The configuration in a newer table."""
         return None if self._mesh is None else self._mesh.finish()
 
     def _take_head(self, head: membership_service_pb2.RoutingTable) -> Iterator[None]:

@@ -232,6 +232,8 @@ class HeldTable:
     """0: it holds none, or does not report it."""
     term_id: str = ""
     """Of the term in which it was announced; empty: of an older version."""
+    has_succeeded: bool = False
+    """Its generation has taken over from that of the controller that looks at it."""
 
 
 class ReportedRouters:
@@ -263,6 +265,8 @@ def with_term(terms: Sequence[LeaderTerm], term: LeaderTerm) -> tuple[LeaderTerm
 
 def is_newer(held: HeldTable, *, generation: str, revision: int, terms: Sequence[LeaderTerm]) -> bool:
     """Whether a member's table was announced by a newer state than that of this store, which is at `revision`."""
+    if held.has_succeeded:
+        return True
     if held.generation != generation or not held.revision:
         return False
     for number, term in enumerate(terms):

@@ -101,15 +101,18 @@ class NewerMembers:
         return HeldTable(generation=self._store.generation, revision=desired.revision, term_id=desired.term_id)
 
     def is_newer(self, held: HeldTable) -> bool:
-        """Whether a table does not follow from the store."""
+        """Whether a table does not follow from the store, which may have learnt from it."""
         desired = self._store.read()
+        if held.has_succeeded and desired.roster.covered_revision(held.generation) >= 0:
+            return False
         return is_newer(held, generation=self._store.generation, revision=desired.revision, terms=desired.terms)
 
     def look_at(self, subject: str, held: HeldTable, mesh: MembersMesh | None = None) -> None:
         """A member, as `router/r`, has reported what it holds. `mesh`: the configuration of a router's newer table."""
         if not self.is_newer(held):
             return
-        self.found(subject, f"holds revision {held.revision}, which this state file never had")
+        what = "of a later generation" if held.has_succeeded else "which this state file never had"
+        self.found(subject, f"holds revision {held.revision}, {what}")
         if mesh is not None and (self.mesh is None or self.mesh.revision < held.revision):
             self.mesh = mesh
 

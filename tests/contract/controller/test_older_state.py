@@ -129,6 +129,33 @@ async def test_a_copy_that_has_overtaken_the_revisions_of_routers_is_found_out(t
             assert not original.replicas[0].revoked
 
 
+async def test_a_file_from_before_a_later_generation_is_found_out(tmp_path: Path) -> None:
+    """Somebody imported or adopted a state, and puts a backup from before that back."""
+    async with AsyncExitStack() as members:
+        original = await Original.make(members, tmp_path)
+        router = original.router
+        first = router.table.generation
+        async with running_controller(state=tmp_path / "later") as later:
+            await later.apply(NEWER)
+            await router.move(later.channel)
+            router.brings = await router.wait_for(
+                lambda it: it.generation != first and first in {each.generation for each in it.covers} and it.endpoints,
+                "a table that covers the first generation",
+            )
+            assert not await newer_members(later), "the later one is no older copy"
+            await router.cut()
+        before = len(router.tables)
+        async with running_controller(state=original.older) as copy:
+            await router.move(copy.channel)
+            await wait_until(lambda: copy.controller.routers, what="the router is there")
+            (line,) = await newer_members(copy)
+            assert line == f"router/r holds revision {router.brings.revision}, of a later generation"
+            assert copy.controller.replicas.newer.mesh is not None, "what `state adopt --from-members` would take"
+            assert [*copy.controller.replicas.newer.mesh.endpoints] == ["e"]
+            await copy.controller.loop._pass([Key(Concern.TABLE), Key(Concern.ENDPOINT, "e")], LoopSlices())
+            assert len(router.tables) == before, "no table"
+
+
 async def test_it_is_found_out_again_however_often_it_is_started(tmp_path: Path) -> None:
     async with AsyncExitStack() as members:
         original = await Original.make(members, tmp_path)
