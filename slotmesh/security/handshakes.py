@@ -74,8 +74,8 @@ def handshake_problem(details: str, attempt: Attempt) -> str | None:
 def _closed(attempt: Attempt) -> str:
     if not attempt.by_tls:
         return (
-            "the server closed the connection before its first byte, as servers that require TLS do: give "
-            f"certificates {_GIVE}"
+            "the server closed the connection before its first byte. Behind a published port it may still be starting: "
+            f"try again; or it requires TLS: give certificates {_GIVE}"
         )
     if not attempt.identity:
         return (

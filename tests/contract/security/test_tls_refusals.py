@@ -29,7 +29,7 @@ from tests.support.certificates import Authority
 
 pytestmark = pytest.mark.asyncio
 
-GIVE_CERTIFICATES = "as servers that require TLS do: give certificates (--tls-dir"
+GIVE_CERTIFICATES = "it requires TLS: give certificates (--tls-dir"
 TALKS_PLAIN_TEXT = "uses plain text, not TLS: start it with certificates, or leave yours out (--tls-dir"
 GIVE_ONE = "as servers that require a certificate do, and none was given: give one (--tls-dir"
 NO_CONTROLLER = "names no controller of this mesh (controller.mesh.test): check the address"
