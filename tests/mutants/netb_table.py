@@ -303,8 +303,8 @@ _TABLES: Final = (
     mutant(
         "a frame that has two batches is cut",
         "slotmesh/streams",
-        "if len(found) != 1:",
-        "if not found:",
+        "if len(found) != 1:\n            return None\n        levels += found\n",
+        "if not found:\n            return None\n        levels += found[:1]\n",
         "tests/unit/wire/test_spliced_frames.py",
     ),
     mutant(
