@@ -234,7 +234,7 @@ class EarlierTableAssembly:
                 generation=part.generation,
                 revision=revision,
                 term_id=term_id,
-                has_succeeded=any(it.generation == self._own_generation for it in part.covers),
+                is_of_later_generation=any(it.generation == self._own_generation for it in part.covers),
             )
             self.router_addresses = frozenset(part.router_addresses)
             if self._is_newer(self.held):

@@ -232,8 +232,8 @@ class HeldTable:
     """0: it holds none, or does not report it."""
     term_id: str = ""
     """Of the term in which it was announced; empty: of an older version."""
-    has_succeeded: bool = False
-    """Its generation has taken over from that of the controller that looks at it."""
+    is_of_later_generation: bool = False
+    """Its controllers have learnt from tables of the generation of the controller that looks at it."""
 
 
 class ReportedRouters:
@@ -263,10 +263,20 @@ def with_term(terms: Sequence[LeaderTerm], term: LeaderTerm) -> tuple[LeaderTerm
     return (*terms, term)[-TERMS_KEPT:]
 
 
-def is_newer(held: HeldTable, *, generation: str, revision: int, terms: Sequence[LeaderTerm]) -> bool:
-    """Whether a member's table was announced by a newer state than that of this store, which is at `revision`."""
-    if held.has_succeeded:
-        return True
+def is_newer(
+    held: HeldTable,
+    *,
+    generation: str,
+    revision: int,
+    terms: Sequence[LeaderTerm],
+    roster: IncarnationRoster = NO_ROSTER,
+) -> bool:
+    """Whether a member's table was announced by a newer state than that of this store, which is at `revision`.
+
+    A store whose `roster` covers a later generation has learnt from it, and follows it.
+    """
+    if held.is_of_later_generation:
+        return roster.covered_revision(held.generation) < 0
     if held.generation != generation or not held.revision:
         return False
     for number, term in enumerate(terms):

@@ -101,17 +101,21 @@ class NewerMembers:
         return HeldTable(generation=self._store.generation, revision=desired.revision, term_id=desired.term_id)
 
     def is_newer(self, held: HeldTable) -> bool:
-        """Whether a table does not follow from the store, which may have learnt from it."""
+        """Whether a table does not follow from the store."""
         desired = self._store.read()
-        if held.has_succeeded and desired.roster.covered_revision(held.generation) >= 0:
-            return False
-        return is_newer(held, generation=self._store.generation, revision=desired.revision, terms=desired.terms)
+        return is_newer(
+            held,
+            generation=self._store.generation,
+            revision=desired.revision,
+            terms=desired.terms,
+            roster=desired.roster,
+        )
 
     def look_at(self, subject: str, held: HeldTable, mesh: MembersMesh | None = None) -> None:
         """A member, as `router/r`, has reported what it holds. `mesh`: the configuration of a router's newer table."""
         if not self.is_newer(held):
             return
-        what = "of a later generation" if held.has_succeeded else "which this state file never had"
+        what = "of a later generation" if held.is_of_later_generation else "which this state file never had"
         self.found(subject, f"holds revision {held.revision}, {what}")
         if mesh is not None and (self.mesh is None or self.mesh.revision < held.revision):
             self.mesh = mesh

@@ -101,7 +101,7 @@ async def test_a_replica_that_is_killed_while_the_file_is_broken_comes_back(fold
     async with mesh_run("mesh.yaml", "--reload", *PORTS, cwd=folder) as mesh:
         await mesh.wait_ready()
         rewrite(folder / "app.py", "this is no Python")
-        await eventually(lambda: _logs(mesh, "not reloaded, what runs goes on"), what="the mistake is told")
+        await eventually(lambda: _logs(mesh, "not reloaded, what runs goes on"), what="the refusal of the reload")
         old = await mesh.kill_replica()
         await mesh.wait_for_replicas(4, without=old, timeout=60.0)
         assert await answers(mesh, "app") == await answers(mesh, "named") == {"one"}

@@ -71,7 +71,7 @@ async def test_what_changed_is_replaced_and_what_cannot_be_used_is_not(folder: P
         adders = {it.replica_id for it in (await mesh.members()).replicas if it.backend == "adder"}
 
         rewrite(folder / "one.py", ONE.replace("return", "return return"))
-        await eventually(lambda: _logs(mesh, "not reloaded, what runs goes on"), what="the mistake is told")
+        await eventually(lambda: _logs(mesh, "not reloaded, what runs goes on"), what="the refusal of the reload")
         assert "SyntaxError" in mesh.log_text()
         assert (await call(mesh, "greet", "hello")).out == '"one"\n'
 

@@ -168,7 +168,7 @@ async def test_with_reload_a_proto_that_changes_is_served_as_it_is_now(folder: P
             assert await counted() == "UNIMPLEMENTED"
             rewrite(proto, MORE.replace("returns (Receipt);", "returns Receipt;", 1))
             what = "not reloaded, what runs goes on: shop/orders.proto: protoc:"
-            await wait_until(lambda: what in mesh.log_text(), timeout=60, what="the mistake is told")
+            await wait_until(lambda: what in mesh.log_text(), timeout=60, what="the refusal of the reload")
             assert (await mesh.replica_pids()).keys() == before.keys()
             rewrite(proto, MORE)
             await generate(folder)

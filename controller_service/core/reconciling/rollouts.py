@@ -168,7 +168,7 @@ def plan_moves(
     backend: Backend,
     wanted: int,
     now: float,
-    record: RolloutRecord | None = None,
+    record: RolloutRecord | None,
 ) -> RolloutMoves:
     """`wanted`: how many should run; `record`: what the store has.
 

@@ -130,7 +130,7 @@ async def test_a_copy_that_has_overtaken_the_revisions_of_routers_is_found_out(t
 
 
 async def test_a_file_from_before_a_later_generation_is_found_out(tmp_path: Path) -> None:
-    """Somebody imported or adopted a state, and puts a backup from before that back."""
+    """A state is imported or adopted, and later a backup from before that is put back."""
     async with AsyncExitStack() as members:
         original = await Original.make(members, tmp_path)
         router = original.router

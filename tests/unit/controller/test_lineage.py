@@ -5,7 +5,15 @@ from __future__ import annotations
 import pytest
 
 from controller_service.core.desired.state import Desired
-from controller_service.core.roster import TERMS_KEPT, HeldTable, LeaderTerm, is_newer, with_term
+from controller_service.core.roster import (
+    TERMS_KEPT,
+    CoveredTables,
+    HeldTable,
+    IncarnationRoster,
+    LeaderTerm,
+    is_newer,
+    with_term,
+)
 
 TERMS = (LeaderTerm("t1", 5), LeaderTerm("t2", 9), LeaderTerm("t3", 20))
 """The store is at revision 24."""
@@ -29,6 +37,13 @@ def test_no_table_and_tables_of_other_generations_say_nothing() -> None:
     assert not newer(0, "of another copy")
     assert not newer(1_000, "t1", generation="h")
     assert not newer(1_000, "", generation="")
+
+
+def test_a_table_of_a_later_generation_is_newer_until_the_store_has_learnt_from_it() -> None:
+    later = HeldTable(generation="h", revision=3, term_id="t", is_of_later_generation=True)
+    for generations, expected in (("", True), ("i", True), ("h", False), ("ih", False)):
+        roster = IncarnationRoster(covers=tuple(CoveredTables(generation=each, revision=0) for each in generations))
+        assert is_newer(later, generation="g", revision=24, terms=TERMS, roster=roster) is expected
 
 
 def test_without_known_terms_the_revision_decides() -> None:
