@@ -137,7 +137,6 @@ check-arch: $(VENV)/.dev-ready
 check-protos: $(VENV)/.dev-ready
 	$(BIN)/buf lint
 	$(BIN)/buf format --diff --exit-code protos
-	$(BIN)/buf breaking protos --against protos/baseline.binpb
 	$(BIN)/python tools/generate_protos.py --check
 
 # --- change ---------------------------------------------------------------------------------------------------------
@@ -153,12 +152,8 @@ format: $(VENV)/.dev-ready ## Format the code and the protos, fix what can be fi
 	$(BIN)/python tools/generate_state_diagrams.py
 
 .PHONY: protos
-protos: $(VENV)/.dev-ready ## Generate slotmesh/v1 from protos/
+protos: $(VENV)/.dev-ready ## Generate slotmesh/v1 and slotmesh/internal/v1 from protos/
 	$(BIN)/python tools/generate_protos.py
-
-.PHONY: baseline
-baseline: $(VENV)/.dev-ready ## Record the protos as what later versions must stay compatible with
-	$(BIN)/buf build protos -o protos/baseline.binpb --exclude-source-info
 
 .PHONY: clean
 clean: ## Remove .venv, caches and build products

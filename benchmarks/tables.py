@@ -42,10 +42,10 @@ from controller_service.store.protocol import MemoryStore, Store
 from controller_service.store.sqlite.store_thread import SqliteStore
 from router_service import convert
 from router_service.core.routing_table import RoutingTable, follow_delta
+from slotmesh.internal.v1 import membership_service_pb2 as wire
 from slotmesh.runtime.clock import MonotonicClock
 from slotmesh.runtime.tasks import Supervisor
 from slotmesh.spec.model import Backend, Endpoint, TrafficPolicy
-from slotmesh.v1 import membership_service_pb2 as wire
 
 BACKENDS: Final = 100
 REPLICAS: Final = 100

@@ -19,6 +19,7 @@ from controller_service.shell.leadership import LeadershipBoard
 from controller_service.store.protocol import Leader
 from slotmesh.config.members import WILDCARDS
 from slotmesh.errors import Failure, Reason
+from slotmesh.internal.v1 import membership_service_pb2_grpc
 from slotmesh.security.quotas import QuotaKind, RateQuota
 from slotmesh.security.tokens import Tokens
 from slotmesh.server.info_servicer import InfoServicer
@@ -26,13 +27,7 @@ from slotmesh.server.server import GrpcServer
 from slotmesh.status import to_exception
 from slotmesh.transport.current_channel import LEADER_FACT
 from slotmesh.units import parse_host_port
-from slotmesh.v1 import (
-    controller_service_pb2_grpc,
-    info_service_pb2,
-    info_service_pb2_grpc,
-    membership_service_pb2_grpc,
-    route_service_pb2_grpc,
-)
+from slotmesh.v1 import controller_service_pb2_grpc, info_service_pb2, info_service_pb2_grpc, route_service_pb2_grpc
 
 if TYPE_CHECKING:
     # Most of a second at its first import, for those who have certificates.

@@ -63,10 +63,11 @@ from slotmesh.convert.specification import (
     mesh_from_wire,
     traffic_from_wire,
 )
+from slotmesh.internal.v1 import membership_service_pb2_grpc
 from slotmesh.names import sendable_text
 from slotmesh.spec.model import Backend, InvalidSpec, Mesh, SpecViolation
 from slotmesh.status import to_exception
-from slotmesh.v1 import controller_service_pb2, controller_service_pb2_grpc, membership_service_pb2_grpc, mesh_pb2
+from slotmesh.v1 import controller_service_pb2, controller_service_pb2_grpc, mesh_pb2
 from slotmesh.v1 import controller_service_pb2 as pb
 
 

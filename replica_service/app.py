@@ -29,6 +29,7 @@ from replica_service.shell.stopping import EndTimer, Fencing, KernelTimer
 from replica_service.shell.telemetry import ReplicaTraces
 from slotmesh.client.handler_mesh import current_source, of_process
 from slotmesh.ids import new_id
+from slotmesh.internal.v1 import membership_service_pb2, replica_service_pb2_grpc
 from slotmesh.logs import get_logger
 from slotmesh.runtime.backoff import Backoff
 from slotmesh.runtime.channels import Dialer
@@ -47,14 +48,7 @@ from slotmesh.streams.features import OF_DIRECT_STREAMS, OF_ROUTERS_TO_REPLICAS
 from slotmesh.telemetry import names
 from slotmesh.telemetry.setup import metrics_target, setup_metrics
 from slotmesh.telemetry.setup_tracing import setup_tracing
-from slotmesh.v1 import (
-    direct_service_pb2_grpc,
-    info_service_pb2,
-    info_service_pb2_grpc,
-    membership_service_pb2,
-    replica_service_pb2_grpc,
-    slot_service_pb2_grpc,
-)
+from slotmesh.v1 import direct_service_pb2_grpc, info_service_pb2, info_service_pb2_grpc, slot_service_pb2_grpc
 from slotmesh.version import VERSION
 
 _log = get_logger(__name__)

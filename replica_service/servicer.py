@@ -23,6 +23,7 @@ from replica_service.shell.links.router_stream import ExecuteRequest, Response, 
 from slotmesh.convert.call_options import options_failure
 from slotmesh.convert.slot_requests import dispatch_failure, reservation_failure, ttl_of
 from slotmesh.errors import Failure, Reason
+from slotmesh.internal.v1 import replica_service_pb2, replica_service_pb2_grpc
 from slotmesh.logs import get_logger
 from slotmesh.names import endpoint_failure, overlong_endpoint
 from slotmesh.runtime.clock import Clock
@@ -31,14 +32,7 @@ from slotmesh.security.permissions import callable_endpoints, endpoint_refusal, 
 from slotmesh.spec.rules import show
 from slotmesh.status import abort, to_exception
 from slotmesh.transport.duplex import read_request
-from slotmesh.v1 import (
-    call_pb2,
-    direct_service_pb2_grpc,
-    replica_service_pb2,
-    replica_service_pb2_grpc,
-    slot_service_pb2,
-    slot_service_pb2_grpc,
-)
+from slotmesh.v1 import call_pb2, direct_service_pb2_grpc, slot_service_pb2, slot_service_pb2_grpc
 
 Context = grpc.aio.ServicerContext[Any, Any]
 ValueT = TypeVar("ValueT")

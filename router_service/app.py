@@ -38,6 +38,7 @@ from router_service.slot_servicer import RouterSlotServicer, UnarySlotOperations
 from router_service.tap_servicer import TapServicer
 from slotmesh.ids import new_id
 from slotmesh.inference.grpc_inference_service_pb2_grpc import add_GRPCInferenceServiceServicer_to_server
+from slotmesh.internal.v1 import membership_service_pb2
 from slotmesh.runtime.backoff import Backoff
 from slotmesh.runtime.channels import Dialer
 from slotmesh.runtime.clock import MonotonicClock
@@ -58,7 +59,6 @@ from slotmesh.telemetry.setup_tracing import TracingSetup, setup_tracing
 from slotmesh.v1 import (
     info_service_pb2,
     info_service_pb2_grpc,
-    membership_service_pb2,
     router_service_pb2_grpc,
     slot_service_pb2_grpc,
     tap_service_pb2_grpc,

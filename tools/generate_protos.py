@@ -1,4 +1,4 @@
-"""Generates slotmesh/v1 and slotmesh/inference from protos/, or checks that what is committed would be generated.
+"""Generates slotmesh/v1, slotmesh/internal/v1 and slotmesh/inference from protos/, or checks that they are current.
 
 Identical bytes need identical tools, so the versions pinned in constraints.txt are required. Both modes generate into
 an empty temporary folder first: a proto that was removed leaves nothing behind, and a failed run changes nothing.
@@ -22,7 +22,11 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 PROTOS = ROOT / "protos"
-FOLDERS = {"slotmesh/v1": Path("slotmesh/v1"), "inference": Path("slotmesh/inference")}
+FOLDERS = {
+    "slotmesh/v1": Path("slotmesh/v1"),
+    "slotmesh/internal/v1": Path("slotmesh/internal/v1"),
+    "inference": Path("slotmesh/inference"),
+}
 """Folders of protos, and the Python packages generated from them."""
 GENERATORS = ("grpcio-tools", "mypy-protobuf", "protobuf")
 PLUGINS = ("protoc-gen-mypy", "protoc-gen-mypy_grpc")

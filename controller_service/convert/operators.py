@@ -36,7 +36,7 @@ from slotmesh.convert.same_names import message_of
 from slotmesh.convert.specification import duration_to_wire, endpoint_to_wire, seconds
 from slotmesh.spec.model import Backend, InvalidSpec, Prospect, SpecViolation
 from slotmesh.v1 import controller_service_pb2 as pb
-from slotmesh.v1 import membership_service_pb2
+from slotmesh.v1 import mesh_pb2
 
 MAX_REPLICA_BYTES: Final = 2 << 20
 """Of all replicas in a response."""
@@ -97,7 +97,7 @@ def _summary(backend: Backend, desired: Desired, observed: Observed, launches: b
         live_replicas=_count(it.state not in _ENDED and not it.gone for it in replicas),
         failed_replicas=_count(it.state is ReplicaState.FAILED for it in replicas),
         restart_count=sum(it.restarts for it in replicas),
-        prospect=membership_service_pb2.Prospect.ValueType(prospect.value),
+        prospect=mesh_pb2.Prospect.ValueType(prospect.value),
     )
 
 

@@ -35,10 +35,11 @@ from slotmesh.calls.partitions import PARTITIONS
 from slotmesh.convert.same_names import message_of, same_fields
 from slotmesh.convert.specification import backend_to_wire, repeat_for_older_peers
 from slotmesh.histogram import CALL_TIMES
+from slotmesh.internal.v1 import membership_service_pb2
 from slotmesh.spec.model import Backend, InvalidSpec, SpecViolation
 from slotmesh.spec.rules import is_name, show
 from slotmesh.v1 import controller_service_pb2 as pb
-from slotmesh.v1 import membership_service_pb2, mesh_pb2
+from slotmesh.v1 import mesh_pb2
 
 _MAX_ERROR_CHARS: Final = 16_384
 """The end of a traceback is kept: it names the error."""

@@ -39,8 +39,9 @@ from controller_service.core.roster import (
 from slotmesh.calls.partitions import PARTITIONS
 from slotmesh.convert.same_names import message_of, same_fields
 from slotmesh.convert.specification import backend_from_wire, duration_to_wire, endpoint_from_wire, seconds
+from slotmesh.internal.v1 import membership_service_pb2
 from slotmesh.spec.model import Backend, Endpoint
-from slotmesh.v1 import membership_service_pb2, mesh_pb2
+from slotmesh.v1 import mesh_pb2
 
 MAX_TENANTS: Final = 10
 """Of an endpoint at a router that are kept."""

@@ -33,8 +33,9 @@ from slotmesh.convert.specification import (
     tenants_to_wire,
     traffic_to_wire,
 )
+from slotmesh.internal.v1 import membership_service_pb2 as pb
 from slotmesh.spec.model import ROUTED, Backend
-from slotmesh.v1 import membership_service_pb2 as pb
+from slotmesh.v1 import mesh_pb2
 
 
 def table_to_wire(table: AnnouncedTable, parts: Iterable[bytes]) -> pb.RoutingTable:
@@ -93,7 +94,7 @@ def backend_to_wire_route(
     wire = pb.BackendRoute(
         name=backend.settings.name,
         replicas=map(_replica_to_wire, replicas),
-        prospect=pb.Prospect.ValueType(backend.prospect.value),
+        prospect=mesh_pb2.Prospect.ValueType(backend.prospect.value),
     )
     if has_settings:
         wire.MergeFromString(_settings(backend.settings.name, _routed_of(backend.settings)))

@@ -11,9 +11,10 @@ from replica_service.core.session_table import SessionReport
 from slotmesh.calls.id_ranges import Range
 from slotmesh.calls.method_outlines import MAX_DESCRIBED, MethodOutline, MethodTensors
 from slotmesh.convert.batches import ranges_to_wire
+from slotmesh.internal.v1 import replica_service_pb2
 from slotmesh.names import sendable_text
 from slotmesh.streams.limits import MAX_FRAME_RANGES, MAX_METHODS
-from slotmesh.v1 import call_pb2, replica_service_pb2
+from slotmesh.v1 import call_pb2
 
 MAX_END_REASON_CHARS = 300
 MAX_REPORTED_CHARS = 16_384

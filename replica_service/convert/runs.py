@@ -35,10 +35,11 @@ from slotmesh.convert import call_options as stated
 from slotmesh.convert.batches import block_problem, count_of, list_of
 from slotmesh.errors import Failure, Reason
 from slotmesh.handlers import CALL
+from slotmesh.internal.v1 import replica_service_pb2
 from slotmesh.spec.rules import show
 from slotmesh.status import to_exception
 from slotmesh.streams.limits import MAX_ELEMENTS, MAX_PAYLOAD_BYTES
-from slotmesh.v1 import call_pb2, replica_service_pb2
+from slotmesh.v1 import call_pb2
 from slotmesh.version import VERSION
 
 _KNOWN_TYPES = frozenset({*CONTENT_TYPES, *RPC_TYPES})

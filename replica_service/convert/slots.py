@@ -43,10 +43,11 @@ from slotmesh.convert.slot_requests import (
     ttl_of,
 )
 from slotmesh.errors import Failure, Reason
+from slotmesh.internal.v1 import replica_service_pb2
 from slotmesh.runtime.clock import Clock
 from slotmesh.status import to_exception, to_wire
 from slotmesh.streams.limits import MAX_INLINE_BYTES
-from slotmesh.v1 import call_pb2, direct_service_pb2, replica_service_pb2, slot_service_pb2
+from slotmesh.v1 import call_pb2, direct_service_pb2, slot_service_pb2
 from slotmesh.version import VERSION
 
 _NO_SECRET = b""

@@ -31,10 +31,10 @@ from slotmesh.calls.payload_framing import RPC_REQUESTS
 from slotmesh.errors import Executed, Failure
 from slotmesh.handlers.description import CALL
 from slotmesh.ids import STREAM_ID_BYTES, new_id
+from slotmesh.internal.v1 import replica_service_pb2
 from slotmesh.streams.features import CHUNKS, HEARTBEATS
 from slotmesh.streams.limits import MAX_INLINE_BYTES, MAX_METHODS, MAX_PAYLOAD_BYTES
 from slotmesh.transport.pump import WokenPumps
-from slotmesh.v1 import replica_service_pb2
 
 
 class OutcomeReporter:

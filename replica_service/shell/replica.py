@@ -37,6 +37,7 @@ from slotmesh.client.handler_mesh import OwnMesh
 from slotmesh.foreign import described
 from slotmesh.handlers import HandlerDescription, describe
 from slotmesh.handlers.context import asking
+from slotmesh.internal.v1 import membership_service_pb2 as wire
 from slotmesh.logs import get_logger
 from slotmesh.names import sendable_text
 from slotmesh.runtime.channels import PLAIN_TEXT, Dialer
@@ -45,7 +46,6 @@ from slotmesh.runtime.exits import CannotStart
 from slotmesh.runtime.signals import StopRequest
 from slotmesh.runtime.tasks import Supervisor
 from slotmesh.spec.model import Backend
-from slotmesh.v1 import membership_service_pb2 as wire
 
 MakeEngine = Callable[[dict[str, HandlerMethod], int, int, HandlerLoop], Engine]
 """Arguments: methods, `max_ongoing`, `prefetch`, and the loop that `async def` methods run on."""

@@ -26,13 +26,14 @@ from replica_service.shell.outgoing_values import ChunkOwner, OutgoingEnds, Outg
 from slotmesh.calls.id_ranges import Range, joined
 from slotmesh.convert.batches import ranges_to_wire
 from slotmesh.errors import Failure
+from slotmesh.internal.v1 import replica_service_pb2
 from slotmesh.status import to_wire
 from slotmesh.streams.chunks import ChunkTurns, fits_whole
 from slotmesh.streams.features import BLOCKS, CHUNKS, ID_RANGES, OF_REPLICAS, SERVICE_TIMES
 from slotmesh.streams.limits import CHUNK_BYTES, MAX_FRAME_BYTES, MAX_FRAME_CALLS, MAX_INLINE_BYTES
 from slotmesh.streams.spliced_frames import are_large, spliced
 from slotmesh.transport.pump import Pacer
-from slotmesh.v1 import call_pb2, replica_service_pb2
+from slotmesh.v1 import call_pb2
 
 Response = replica_service_pb2.ExecuteResponse
 _CHUNK_DATA: Final = (Response.CHUNK_FIELD_NUMBER, call_pb2.Chunk.DATA_FIELD_NUMBER)

@@ -26,9 +26,9 @@ from replica_service.core.failures import SLOT_UNKNOWN
 from replica_service.core.runs import ReplicaRun, RouterPeer
 from replica_service.core.scheduler import ReplicaScheduler
 from slotmesh.errors import Failure, Reason
+from slotmesh.internal.v1 import replica_service_pb2
 from slotmesh.security.audit import AUDIT
 from slotmesh.security.identity import Identity, current_rpc
-from slotmesh.v1 import replica_service_pb2
 
 
 class ReservationEnd(StrEnum):

@@ -20,12 +20,13 @@ from slotmesh.calls.trace_context import TraceColumns, TraceContext, columns_of
 from slotmesh.convert import batches as batch_payloads
 from slotmesh.convert.batches import block_problem, count_of, ids_from_wire, ids_of_results
 from slotmesh.errors import Executed, Failure, Reason, bad_field
+from slotmesh.internal.v1 import replica_service_pb2
 from slotmesh.oip.model import MAX_DIMENSIONS, MAX_INPUTS
 from slotmesh.status import from_wire
 from slotmesh.streams.chunks import Announced, Payload, fits_whole
 from slotmesh.streams.limits import CHUNK_BYTES, MAX_ELEMENTS, MAX_FRAME_BYTES, MAX_INLINE_BYTES
 from slotmesh.streams.spliced_frames import are_large
-from slotmesh.v1 import call_pb2, replica_service_pb2, router_service_pb2
+from slotmesh.v1 import call_pb2, router_service_pb2
 
 MAX_WAITED_US = 10**15
 """About thirty years: the bound of the age that clients report for resent calls."""

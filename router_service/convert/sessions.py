@@ -21,10 +21,11 @@ from router_service.core.rosters import FoundCalls, RosterVersion, SessionConnec
 from slotmesh.calls.id_ranges import Range
 from slotmesh.convert.batches import ranges_from_wire, ranges_to_wire
 from slotmesh.errors import Executed, Failure, Reason, bad_field
+from slotmesh.internal.v1 import replica_service_pb2
 from slotmesh.names import endpoint_failure
 from slotmesh.streams.features import RESENT_ALL
 from slotmesh.streams.limits import MAX_CALL_ID, MAX_ROSTERS
-from slotmesh.v1 import call_pb2, replica_service_pb2, router_service_pb2
+from slotmesh.v1 import call_pb2, router_service_pb2
 
 MAX_FEATURES: Final = 256
 """Maximum number of feature names in an opening."""

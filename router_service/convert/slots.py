@@ -22,9 +22,10 @@ from router_service.core.features.slot_operations import (
 )
 from slotmesh.convert.slot_requests import dispatch_failure, put_seconds, reservation_failure, seconds_of, ttl_of
 from slotmesh.errors import Failure, Reason
+from slotmesh.internal.v1 import replica_service_pb2
 from slotmesh.status import from_wire
 from slotmesh.streams.chunks import joined
-from slotmesh.v1 import call_pb2, replica_service_pb2, slot_service_pb2
+from slotmesh.v1 import call_pb2, slot_service_pb2
 
 
 def reservation_from_wire(

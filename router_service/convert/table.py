@@ -40,8 +40,9 @@ from slotmesh.convert.specification import (
     tenants_from_wire,
     tenants_to_wire,
 )
+from slotmesh.internal.v1 import membership_service_pb2
 from slotmesh.spec.model import ROUTED, Backend, Prospect
-from slotmesh.v1 import membership_service_pb2, mesh_pb2, router_service_pb2
+from slotmesh.v1 import mesh_pb2, router_service_pb2
 
 NO_OUTLINES: Final[Mapping[str, Sequence[MethodOutline]]] = MappingProxyType({})
 
@@ -206,7 +207,7 @@ def backend_to_wire_route(route: BackendRoute) -> membership_service_pb2.Backend
             for each in route.replicas
         ),
         backend=backend_to_wire(route.settings, ROUTED),
-        prospect=membership_service_pb2.Prospect.ValueType(route.prospect.value),
+        prospect=mesh_pb2.Prospect.ValueType(route.prospect.value),
     )
 
 

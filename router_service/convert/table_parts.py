@@ -34,8 +34,8 @@ from router_service.core.routing_table import (
     RoutingTable,
     TableDelta,
 )
+from slotmesh.internal.v1 import membership_service_pb2 as pb
 from slotmesh.streams.limits import TABLE_PART_BYTES
-from slotmesh.v1 import membership_service_pb2 as pb
 
 
 class TableAssembly:

@@ -22,6 +22,7 @@ from router_service.core.routing_table import DeltaMismatch, RoutingTable, Table
 from router_service.shell.dispatcher import Dispatcher
 from router_service.shell.reports import LinkReport, load_report
 from slotmesh.grpc_internals.call_writer import writer_of
+from slotmesh.internal.v1 import membership_service_pb2, membership_service_pb2_grpc
 from slotmesh.logs import get_logger
 from slotmesh.names import sendable_text
 from slotmesh.runtime.backoff import Backoff, WarningBackoff
@@ -32,7 +33,6 @@ from slotmesh.streams.leadership import ControllerSearch, TermFence
 from slotmesh.transport.current_channel import ControllerChannels
 from slotmesh.transport.duplex import TRANSPORT_ERRORS, read_frame, run_stream
 from slotmesh.transport.pump import StreamPump
-from slotmesh.v1 import membership_service_pb2, membership_service_pb2_grpc
 from slotmesh.version import VERSION
 
 Request = membership_service_pb2.AttachRouterRequest

@@ -11,7 +11,7 @@ import msgspec
 
 import slotmesh
 from simulation.mesh.history import CANCELLED, FINISHED, RAISED
-from slotmesh.v1.replica_service_pb2 import ExecuteRequest
+from slotmesh.internal.v1.replica_service_pb2 import ExecuteRequest
 
 if TYPE_CHECKING:
     from simulation.mesh.node import Node

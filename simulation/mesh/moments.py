@@ -13,13 +13,8 @@ from google.protobuf.message import Message
 
 from simulation.mesh.network import Network
 from simulation.mesh.scenario import Fault, Moment
-from slotmesh.v1 import (
-    controller_service_pb2,
-    membership_service_pb2,
-    replica_service_pb2,
-    router_service_pb2,
-    slot_service_pb2,
-)
+from slotmesh.internal.v1 import membership_service_pb2, replica_service_pb2
+from slotmesh.v1 import controller_service_pb2, router_service_pb2, slot_service_pb2
 
 _FILES = (
     router_service_pb2,

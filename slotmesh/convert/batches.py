@@ -14,8 +14,9 @@ from typing import Final
 
 from slotmesh.calls.id_ranges import Range, ranges_of
 from slotmesh.calls.payload_block import SIZE_BYTES, PayloadBlock, block_of, sizes_from_wire, sizes_to_wire
+from slotmesh.internal.v1 import replica_service_pb2
 from slotmesh.streams.limits import MAX_ELEMENTS
-from slotmesh.v1 import call_pb2, replica_service_pb2, router_service_pb2
+from slotmesh.v1 import call_pb2, router_service_pb2
 
 MIN_BLOCK_CALLS: Final = 16
 """Fewer payloads are not worth a block."""

@@ -14,6 +14,7 @@ from typing import Any, Final, TypeAlias
 from google.protobuf import duration_pb2, struct_pb2
 from google.protobuf.message import Message
 
+from slotmesh.internal.v1 import membership_service_pb2
 from slotmesh.spec.descriptor_sets import services_violations
 from slotmesh.spec.model import (
     SETTINGS,
@@ -31,7 +32,7 @@ from slotmesh.spec.rules import show
 from slotmesh.spec.setting import Setting, SettingKind
 from slotmesh.spec.tenants import LIMITS, OVERRIDES, TenantLimit, TenantLimits, limits_settings
 from slotmesh.units import MAX_DURATION_S
-from slotmesh.v1 import membership_service_pb2, mesh_pb2
+from slotmesh.v1 import mesh_pb2
 
 _EXACT: Final = 2.0**53
 """Above it a double cannot distinguish adjacent integers."""

@@ -20,11 +20,12 @@ import grpc
 from slotmesh.calls.partitions import partition_of
 from slotmesh.convert.batches import ids_from_wire, ids_to_wire
 from slotmesh.errors import Executed, Failure, Reason
+from slotmesh.internal.v1 import replica_service_pb2
 from slotmesh.status import from_wire, to_wire
 from slotmesh.streams.features import CHUNKS, LARGE_BESIDE, ORDERING_KEYS
 from slotmesh.streams.limits import MAX_PAYLOAD_BYTES
 from slotmesh.streams.spliced_frames import whole
-from slotmesh.v1 import call_pb2, replica_service_pb2, router_service_pb2
+from slotmesh.v1 import call_pb2, router_service_pb2
 
 
 class Pipe:

@@ -10,7 +10,6 @@ from google.protobuf import message as _message
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
-from slotmesh.v1 import membership_service_pb2 as _membership_service_pb2
 from slotmesh.v1 import mesh_pb2 as _mesh_pb2
 import builtins as _builtins
 import sys
@@ -2301,7 +2300,7 @@ class BackendSummary(_message.Message):
     """Failed replicas."""
     restart_count: _builtins.int
     """The restarts of the present replicas: the sum of `Replica.restart_count`."""
-    prospect: _membership_service_pb2.Prospect.ValueType
+    prospect: _mesh_pb2.Prospect.ValueType
     """If no replica is ready: whether some are expected, as in the routing table. Unset otherwise, and from older
     controllers.
     """
@@ -2314,7 +2313,7 @@ class BackendSummary(_message.Message):
         live_replicas: _builtins.int = ...,
         failed_replicas: _builtins.int = ...,
         restart_count: _builtins.int = ...,
-        prospect: _membership_service_pb2.Prospect.ValueType = ...,
+        prospect: _mesh_pb2.Prospect.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_wanted_replicas", b"_wanted_replicas", "wanted_replicas", b"wanted_replicas"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...

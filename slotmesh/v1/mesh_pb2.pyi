@@ -142,6 +142,36 @@ REPLICA_STATE_SUSPECT: ReplicaState.ValueType  # 6
 """It has been silent for longer than its lease."""
 Global___ReplicaState: _TypeAlias = ReplicaState  # noqa: Y015
 
+class _Prospect:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _ProspectEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Prospect.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    PROSPECT_UNSPECIFIED: _Prospect.ValueType  # 0
+    """Not stated: treated as if replicas were expected. Routers treat unknown values the same way."""
+    PROSPECT_COMING: _Prospect.ValueType  # 1
+    """Replicas are starting, or will start shortly."""
+    PROSPECT_FAILING: _Prospect.ValueType  # 2
+    """The replicas started last ended before they were ready."""
+    PROSPECT_NONE: _Prospect.ValueType  # 3
+    """No replica should run."""
+
+class Prospect(_Prospect, metaclass=_ProspectEnumTypeWrapper):
+    """Whether replicas of a backend without a ready one are expected. Calls wait if they are. If none is expected, and no
+    other backend of the policy can serve, calls fail immediately.
+    """
+
+PROSPECT_UNSPECIFIED: Prospect.ValueType  # 0
+"""Not stated: treated as if replicas were expected. Routers treat unknown values the same way."""
+PROSPECT_COMING: Prospect.ValueType  # 1
+"""Replicas are starting, or will start shortly."""
+PROSPECT_FAILING: Prospect.ValueType  # 2
+"""The replicas started last ended before they were ready."""
+PROSPECT_NONE: Prospect.ValueType  # 3
+"""No replica should run."""
+Global___Prospect: _TypeAlias = Prospect  # noqa: Y015
+
 @_typing.final
 class Backend(_message.Message):
     """One version of a handler and its settings: a group of identical replicas."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.arch.sources import SERVICES, imports, is_within, shipped_modules
 
 INNER = tuple(f"{service}/{layer}" for service in SERVICES for layer in ("core/", "store/", "store.py", "config.py"))
-WIRE = ("google", "slotmesh.inference", "slotmesh.v1")
+WIRE = ("google", "slotmesh.inference", "slotmesh.internal", "slotmesh.v1")
 
 
 def test_no_inner_layer_imports_the_wire() -> None:

@@ -9,8 +9,8 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
+from slotmesh.internal.v1 import membership_service_pb2 as pb
 from slotmesh.spec.model import TrafficPolicy
-from slotmesh.v1 import membership_service_pb2 as pb
 from tests.support.controllers import Controlled, running_controller
 from tests.support.fakes.members import FakeReplica, FakeRouter
 from tests.support.shell import Said, slotmesh

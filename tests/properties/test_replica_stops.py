@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from replica_service.convert.runs import runs_of
 from replica_service.core.events import PayloadReceived
 from slotmesh.errors import Reason
-from slotmesh.v1 import call_pb2, replica_service_pb2
+from slotmesh.internal.v1 import replica_service_pb2
+from slotmesh.v1 import call_pb2
 from tests.support.examples import examples
 from tests.unit.replica.hosting import Hosting, hosting
 

@@ -26,9 +26,9 @@ from controller_service.shell.members.tables import TableBoard, TableFeed
 from router_service import convert
 from router_service.core.routing_table import DeltaMismatch, RoutingTable, TableDelta, follow_delta
 from slotmesh.calls.partitions import PARTITIONS
+from slotmesh.internal.v1 import membership_service_pb2 as wire
 from slotmesh.spec.model import Backend, Endpoint, GrpcServices, TrafficPolicy
 from slotmesh.spec.tenants import TenantLimits
-from slotmesh.v1 import membership_service_pb2 as wire
 from tests.support.examples import examples
 from tests.support.state_changes import LIMITS, SERVICES
 

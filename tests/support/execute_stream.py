@@ -10,10 +10,11 @@ from typing import Any
 import grpc
 
 from slotmesh.convert.batches import ids_from_wire, ids_of_results, list_of
+from slotmesh.internal.v1 import replica_service_pb2, replica_service_pb2_grpc
 from slotmesh.runtime.channels import open_channel
 from slotmesh.streams.limits import CHUNK_BYTES
 from slotmesh.transport.duplex import read_frame
-from slotmesh.v1 import call_pb2, replica_service_pb2, replica_service_pb2_grpc, slot_service_pb2
+from slotmesh.v1 import call_pb2, slot_service_pb2
 from tests.support.wait import wait_until
 
 Request = replica_service_pb2.ExecuteRequest

@@ -50,11 +50,11 @@ _SERVICES: Final[dict[str, tuple[tuple[set[Role], str], ...]]] = {
         ({_V, _I, _O}, "ListRoutes WatchRoutes"),
         ({_O}, "DeleteRoute"),
     ),
-    "slotmesh.v1.MembershipService": (
+    "slotmesh.internal.v1.MembershipService": (
         ({_REPLICA}, "AttachReplica"),
         ({_ROUTER}, "AttachRouter"),
     ),
-    "slotmesh.v1.ReplicaService": (({_ROUTER}, "Execute"),),
+    "slotmesh.internal.v1.ReplicaService": (({_ROUTER}, "Execute"),),
     "slotmesh.v1.InfoService": ((_EVERYBODY, "GetServerInfo"),),
     "grpc.health.v1.Health": (
         (_EVERYBODY, "Check Watch"),

@@ -53,10 +53,11 @@ from router_service.core.scheduler import RouterScheduler
 from slotmesh.convert.batches import ids_from_wire, ranges_from_wire, ranges_to_wire
 from slotmesh.errors import Executed, Failure, Reason
 from slotmesh.handlers import describe
+from slotmesh.internal.v1 import replica_service_pb2
 from slotmesh.status import from_wire
 from slotmesh.streams.features import HEARTBEATS
 from slotmesh.streams.spliced_frames import whole
-from slotmesh.v1 import call_pb2, replica_service_pb2
+from slotmesh.v1 import call_pb2
 from tests.support.fakes.clock import FakeClock
 from tests.support.hand_executor import HandExecutor, Running
 

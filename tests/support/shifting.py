@@ -9,8 +9,9 @@ from pathlib import Path
 from google.protobuf import duration_pb2
 
 from slotmesh.histogram import CALL_TIMES
+from slotmesh.internal.v1 import membership_service_pb2
 from slotmesh.v1 import controller_service_pb2 as pb
-from slotmesh.v1 import membership_service_pb2, mesh_pb2
+from slotmesh.v1 import mesh_pb2
 from tests.support.controllers import Controlled, eventually, running_controller
 from tests.support.fakes.members import FakeReplica, FakeRouter
 from tests.support.wait import wait_until

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from slotmesh.calls.payload_block import PayloadBlock, block_of
 from slotmesh.convert.batches import MIN_BLOCK_CALLS, block_problem, count_of, list_of, payloads_of, write
+from slotmesh.internal.v1 import replica_service_pb2
 from slotmesh.streams.limits import MAX_ELEMENTS
-from slotmesh.v1 import call_pb2, replica_service_pb2, router_service_pb2
+from slotmesh.v1 import call_pb2, router_service_pb2
 
 BATCHES: list[Any] = [router_service_pb2.CallBatch, replica_service_pb2.RunBatch, call_pb2.ResultBatch]
 

@@ -7,24 +7,34 @@ from pathlib import Path
 
 import pytest
 
-import slotmesh.inference
-import slotmesh.v1
-
-MODULES = sorted(path.stem for path in Path(slotmesh.v1.__path__[0]).glob("*_pb2.py"))
+MODULES = sorted(
+    f"slotmesh.{package}.{path.stem}"
+    for package in ("v1", "internal.v1")
+    for path in Path("slotmesh", *package.split(".")).glob("*_pb2.py")
+)
 
 
 def test_every_proto_is_looked_at() -> None:
-    protos = {path.stem for path in Path("protos/slotmesh/v1").glob("*.proto")}
-    assert {module.removesuffix("_pb2") for module in MODULES} == protos
+    protos = {path.relative_to("protos").with_suffix("") for path in Path("protos/slotmesh").rglob("*.proto")}
+    assert {Path(*module.removesuffix("_pb2").split(".")) for module in MODULES} == protos
 
 
 @pytest.mark.parametrize("module", MODULES)
 def test_all_protos_are_of_one_package_in_each_language(module: str) -> None:
     """protoc-gen-go refuses a proto without one, and Go's tools a package whose path has no domain."""
-    options = import_module(f"slotmesh.v1.{module}").DESCRIPTOR.GetOptions()
-    assert options.go_package == "github.com/slotmesh/slotmesh-go/slotmesh/v1;slotmeshv1"
-    assert (options.java_package, options.java_multiple_files) == ("slotmesh.v1", True)
-    assert options.csharp_namespace == "Slotmesh.V1"
+    file = import_module(module).DESCRIPTOR
+    options, folder = file.GetOptions(), file.name.rpartition("/")[0]
+    go_name = {"slotmesh/v1": "slotmeshv1", "slotmesh/internal/v1": "internalv1"}[folder]
+    assert file.package == folder.replace("/", ".")
+    assert options.go_package == f"github.com/slotmesh/slotmesh-go/{folder};{go_name}"
+    assert (options.java_package, options.java_multiple_files) == (file.package, True)
+    assert options.csharp_namespace == ".".join(part.title() for part in folder.split("/"))
+
+
+@pytest.mark.parametrize("module", [module for module in MODULES if "internal" not in module])
+def test_the_public_contract_uses_nothing_of_the_internal_one(module: str) -> None:
+    imported = [file.name for file in import_module(module).DESCRIPTOR.dependencies]
+    assert not [name for name in imported if "/internal/" in name]
 
 
 def test_the_open_inference_protocol_has_the_package_of_its_specification() -> None:

@@ -17,6 +17,7 @@ from controller_service.convert.replicas import configuration_to_wire
 from controller_service.core.observed.leases import Leases
 from controller_service.core.roster import HeldTable
 from slotmesh.errors import Failure, SlotmeshError
+from slotmesh.internal.v1 import membership_service_pb2 as wire
 from slotmesh.runtime.clock import Clock
 from slotmesh.server.guards import failure_of
 from slotmesh.spec.model import Backend
@@ -24,7 +25,6 @@ from slotmesh.status import to_exception
 from slotmesh.transport.duplex import read_request, run_stream
 from slotmesh.transport.open_streams import stream_of
 from slotmesh.transport.pump import StreamPump
-from slotmesh.v1 import membership_service_pb2 as wire
 
 InT = TypeVar("InT")
 OutT = TypeVar("OutT")

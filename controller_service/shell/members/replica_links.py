@@ -43,12 +43,12 @@ from controller_service.shell.members.member_stream import (
 from controller_service.shell.mesh_state import Concern, Key, MeshState
 from controller_service.store.protocol import Store
 from slotmesh.errors import Failure, Reason
+from slotmesh.internal.v1 import membership_service_pb2 as wire
 from slotmesh.runtime.process_identity import has_ended
 from slotmesh.security.permissions import backend_refusal
 from slotmesh.spec.model import Backend
 from slotmesh.status import to_exception
 from slotmesh.transport.duplex import read_request
-from slotmesh.v1 import membership_service_pb2 as wire
 
 PARTITIONS_AN_ORDER: Final = 8_192
 """Partitions, of whatever number of endpoints, that one frame orders a replica to give up."""

@@ -34,12 +34,12 @@ from controller_service.shell.members.tables import TableBoard, TableFeed, Table
 from controller_service.shell.mesh_state import Concern, Key, MeshState
 from controller_service.store.protocol import Store
 from slotmesh.errors import Failure, Reason
+from slotmesh.internal.v1 import membership_service_pb2 as wire
 from slotmesh.runtime.clock import Clock
 from slotmesh.runtime.loop_slices import LoopSlices
 from slotmesh.status import to_exception
 from slotmesh.streams.features import TABLE_DELTAS, TABLE_PARTS
 from slotmesh.transport.duplex import read_request
-from slotmesh.v1 import membership_service_pb2 as wire
 
 ReadHello: TypeAlias = tuple[wire.AttachRouterRequest, EarlierTableAssembly]
 

@@ -31,8 +31,8 @@ from controller_service.shell.members.replica_links import ReplicaLinks
 from controller_service.shell.mesh_state import Concern, Key, MeshState, WorkQueue
 from controller_service.store.protocol import Store
 from slotmesh.calls.partitions import PARTITIONS
+from slotmesh.internal.v1 import membership_service_pb2 as wire
 from slotmesh.streams.limits import MAX_MESSAGE_BYTES, TABLE_PART_BYTES
-from slotmesh.v1 import membership_service_pb2 as wire
 
 MAX_DELTAS: Final = 64
 """Deltas to the newest table that are kept: one for each table that some router is behind by."""

@@ -20,10 +20,11 @@ from replica_service.shell.handler.methods import BadCall
 from slotmesh.calls.id_ranges import among
 from slotmesh.calls.payload_framing import MAX_REQUEST_BYTES_AHEAD, MAX_REQUESTS_AHEAD
 from slotmesh.errors import Executed, Failure, Reason
+from slotmesh.internal.v1 import replica_service_pb2
 from slotmesh.runtime.tasks import call_here_or_on, set_once
 from slotmesh.status import to_exception
 from slotmesh.streams.limits import MAX_INLINE_BYTES
-from slotmesh.v1 import call_pb2, replica_service_pb2
+from slotmesh.v1 import call_pb2
 
 ACKNOWLEDGED_AT: Final = MAX_REQUESTS_AHEAD // 2
 """Requests taken by a handler before they are acknowledged to the router."""

@@ -24,6 +24,8 @@ from replica_service.shell.stopping import ControllerAbsence, Fencing
 from slotmesh.convert.specification import backend_from_wire, backend_within
 from slotmesh.errors import Failure, Reason
 from slotmesh.grpc_internals.call_writer import writer_of
+from slotmesh.internal.v1 import membership_service_pb2 as wire
+from slotmesh.internal.v1 import membership_service_pb2_grpc
 from slotmesh.logs import get_logger
 from slotmesh.runtime.backoff import Backoff
 from slotmesh.runtime.channels import PLAIN_TEXT, Dialer
@@ -33,8 +35,6 @@ from slotmesh.streams.leadership import ControllerSearch, TermFence
 from slotmesh.transport.current_channel import ControllerChannels
 from slotmesh.transport.duplex import TRANSPORT_ERRORS, read_frame, run_stream
 from slotmesh.transport.pump import StreamPump
-from slotmesh.v1 import membership_service_pb2 as wire
-from slotmesh.v1 import membership_service_pb2_grpc
 
 REPORT_INTERVAL_S = 1.0
 GOODBYE_S = 5.0

@@ -26,13 +26,14 @@ from replica_service.shell.handler.rpc_requests import RouterRequests
 from slotmesh.calls.payload_framing import RPC_REQUESTS
 from slotmesh.convert.batches import ranges_from_wire
 from slotmesh.errors import SlotmeshError
+from slotmesh.internal.v1 import replica_service_pb2
 from slotmesh.runtime.clock import Clock
 from slotmesh.status import to_exception
 from slotmesh.streams.arriving_payloads import AnnouncedPayloads, JoinedAssembly
 from slotmesh.streams.features import HEARTBEATS
 from slotmesh.transport.duplex import Interruption, read_request, run_stream
 from slotmesh.transport.pump import StreamPump
-from slotmesh.v1 import call_pb2, replica_service_pb2
+from slotmesh.v1 import call_pb2
 
 
 class RouterUploads(AnnouncedPayloads[bytes]):

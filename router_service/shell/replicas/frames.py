@@ -26,6 +26,7 @@ from router_service.shell.replicas.channel import OutgoingRequests
 from slotmesh.calls.id_ranges import Range, merged
 from slotmesh.calls.payload_block import nbytes_of
 from slotmesh.convert.batches import ids_from_wire, ranges_to_wire
+from slotmesh.internal.v1 import replica_service_pb2
 from slotmesh.runtime.clock import Clock
 from slotmesh.streams.chunks import ChunkTurns
 from slotmesh.streams.features import BLOCKS
@@ -33,7 +34,7 @@ from slotmesh.streams.limits import MAX_FRAME_BYTES, MAX_FRAME_CALLS, MAX_FRAME_
 from slotmesh.streams.spliced_frames import spliced
 from slotmesh.telemetry.names import DIRECTION_OUT
 from slotmesh.transport.pump import Pacer
-from slotmesh.v1 import call_pb2, replica_service_pb2
+from slotmesh.v1 import call_pb2
 
 ACK_GAP_S = 0.05
 """Between two frames of acknowledgements, at least: each costs as much as a hundred calls."""

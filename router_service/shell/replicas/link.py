@@ -42,6 +42,7 @@ from slotmesh.calls.method_outlines import MethodOutline, fitting
 from slotmesh.convert.batches import ids_from_wire, ids_of_results, payloads_of, ranges_from_wire
 from slotmesh.grpc_internals.call_writer import writer_of
 from slotmesh.ids import STREAM_ID_BYTES, new_id
+from slotmesh.internal.v1 import replica_service_pb2
 from slotmesh.logs import get_logger
 from slotmesh.runtime.channels import Dialer
 from slotmesh.runtime.clock import Clock
@@ -54,7 +55,7 @@ from slotmesh.streams.limits import MAX_METHODS
 from slotmesh.telemetry.names import DIRECTION_IN
 from slotmesh.transport.duplex import run_stream
 from slotmesh.transport.pump import StreamPump
-from slotmesh.v1 import call_pb2, replica_service_pb2
+from slotmesh.v1 import call_pb2
 from slotmesh.version import VERSION
 
 LEFT_PAUSE_S = 1.0

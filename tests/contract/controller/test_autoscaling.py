@@ -12,7 +12,7 @@ from google.protobuf import duration_pb2
 
 from controller_service.core.events import EventKind
 from slotmesh.v1 import controller_service_pb2 as pb
-from slotmesh.v1 import membership_service_pb2, mesh_pb2
+from slotmesh.v1 import mesh_pb2
 from tests.support.controllers import Controlled, as_if_killed, running_controller
 from tests.support.fakes.members import FakeReplica, FakeRouter
 from tests.support.wait import wait_until
@@ -56,7 +56,7 @@ async def test_from_zero_the_first_report_of_a_waiting_call_starts_a_replica() -
     ):
         await mesh.apply(MESH % FROM_ZERO)
         table = await router.wait_for(lambda table: len(table.backends) == 1, "the backend")
-        assert table.backends[0].prospect == membership_service_pb2.PROSPECT_COMING, "calls wait for it"
+        assert table.backends[0].prospect == mesh_pb2.PROSPECT_COMING, "calls wait for it"
         await router.acknowledge(loads=[load()])
         await wait_until(lambda: "v1" in mesh.controller.state.observed.scales, what="a look")
         assert not (await mesh.replicas())

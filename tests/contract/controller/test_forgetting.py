@@ -19,9 +19,10 @@ from controller_service.shell.changes import controls
 from controller_service.store.protocol import MemoryStore, StoreWriteFailed
 from slotmesh.calls.partitions import PARTITIONS
 from slotmesh.errors import Reason
+from slotmesh.internal.v1 import membership_service_pb2
 from slotmesh.status import from_rpc_error
 from slotmesh.v1 import controller_service_pb2 as pb
-from slotmesh.v1 import membership_service_pb2, mesh_pb2
+from slotmesh.v1 import mesh_pb2
 from tests.contract.controller.test_launching import make_ready
 from tests.contract.controller.test_operators import refused
 from tests.support.controllers import Controlled, as_if_killed, running_controller

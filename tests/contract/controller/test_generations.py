@@ -10,10 +10,10 @@ import grpc
 import pytest
 
 from slotmesh.calls.partitions import PARTITIONS
+from slotmesh.internal.v1 import membership_service_pb2 as pb
+from slotmesh.internal.v1.membership_service_pb2_grpc import MembershipServiceStub
 from slotmesh.runtime.process_identity import own_process
 from slotmesh.units import parse_host_port
-from slotmesh.v1 import membership_service_pb2 as pb
-from slotmesh.v1.membership_service_pb2_grpc import MembershipServiceStub
 from tests.support.controllers import Controlled, eventually, running_controller, violations
 from tests.support.fakes.members import FakeReplica, FakeRouter, epochs, owners, replica_routes
 from tests.support.replicas import running_replica

@@ -9,8 +9,9 @@ import pytest
 
 from controller_service.core.observed import replica_groups
 from slotmesh.calls.partitions import PARTITIONS
+from slotmesh.internal.v1 import membership_service_pb2
 from slotmesh.v1 import controller_service_pb2 as pb
-from slotmesh.v1 import membership_service_pb2, mesh_pb2
+from slotmesh.v1 import mesh_pb2
 from tests.support.controllers import Controlled, as_if_killed, eventually, running_controller
 from tests.support.fakes.members import FakeReplica, FakeRouter, epochs, owners, replica_routes
 from tests.support.wait import wait_until

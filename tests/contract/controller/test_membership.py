@@ -9,9 +9,10 @@ import pytest
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from controller_service.shell.metrics import replica_counts
+from slotmesh.internal.v1 import membership_service_pb2
+from slotmesh.internal.v1.membership_service_pb2_grpc import MembershipServiceStub
 from slotmesh.v1 import controller_service_pb2 as pb
-from slotmesh.v1 import membership_service_pb2, mesh_pb2
-from slotmesh.v1.membership_service_pb2_grpc import MembershipServiceStub
+from slotmesh.v1 import mesh_pb2
 from tests.contract.controller.digits_backend import DIGITS, evenly
 from tests.support.controllers import Controlled, eventually, running_controller, violations
 from tests.support.fakes.members import FakeReplica, FakeRouter, owners, replica_routes

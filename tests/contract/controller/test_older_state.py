@@ -18,11 +18,12 @@ from controller_service.shell.changes.controls import StateKeeper
 from controller_service.shell.mesh_state import Concern, Key
 from slotmesh.calls.partitions import PARTITIONS
 from slotmesh.errors import Reason
+from slotmesh.internal.v1 import membership_service_pb2
 from slotmesh.runtime.clock import MonotonicClock
 from slotmesh.runtime.loop_slices import LoopSlices
 from slotmesh.spec.model import Backend
 from slotmesh.v1 import controller_service_pb2 as pb
-from slotmesh.v1 import info_service_pb2, membership_service_pb2, mesh_pb2
+from slotmesh.v1 import info_service_pb2, mesh_pb2
 from slotmesh.v1.info_service_pb2_grpc import InfoServiceStub
 from tests.contract.controller.test_operators import refused
 from tests.support.controllers import Controlled, as_if_killed, running_controller

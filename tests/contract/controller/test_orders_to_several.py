@@ -12,7 +12,7 @@ from typing import Final
 import pytest
 
 from slotmesh.calls.partitions import PARTITIONS
-from slotmesh.v1 import membership_service_pb2 as wire
+from slotmesh.internal.v1 import membership_service_pb2 as wire
 from tests.support.controllers import Controlled, running_controller
 from tests.support.fakes.members import FakeReplica, FakeRouter, owners
 from tests.support.wait import wait_until

@@ -32,8 +32,9 @@ import argparse, asyncio, os, secrets, signal, sys
 import grpc
 from slotmesh.runtime.channels import open_channel
 from slotmesh.runtime.parent import watch_parent
-from slotmesh.v1 import membership_service_pb2 as pb, mesh_pb2
-from slotmesh.v1.membership_service_pb2_grpc import MembershipServiceStub
+from slotmesh.internal.v1 import membership_service_pb2 as pb
+from slotmesh.v1 import mesh_pb2
+from slotmesh.internal.v1.membership_service_pb2_grpc import MembershipServiceStub
 
 async def main():
     flags = argparse.ArgumentParser()

@@ -14,8 +14,8 @@ import pytest
 
 from controller_service.core.events import EventKind, Notice
 from controller_service.shell.events import EventFeed
+from slotmesh.internal.v1 import membership_service_pb2 as wire
 from slotmesh.v1 import controller_service_pb2 as pb
-from slotmesh.v1 import membership_service_pb2 as wire
 from slotmesh.v1 import mesh_pb2
 from tests.support.controllers import Controlled, running_controller
 from tests.support.fakes.members import FakeReplica, FakeRouter

@@ -15,11 +15,11 @@ import slotmesh
 import slotmesh.testing
 from controller_service.convert.replicas import load_of_report
 from slotmesh.histogram import CALL_TIMES
+from slotmesh.internal.v1 import membership_service_pb2 as members_pb
 from slotmesh.runtime.channels import open_channel
 from slotmesh.testing import Backend
 from slotmesh.v1 import controller_service_pb2 as pb
 from slotmesh.v1 import controller_service_pb2_grpc, mesh_pb2
-from slotmesh.v1 import membership_service_pb2 as members_pb
 from tests.support.controllers import eventually, running_controller
 from tests.support.fakes.members import FakeReplica, FakeRouter
 
@@ -222,7 +222,7 @@ async def test_a_backend_without_a_ready_replica_has_the_prospect_that_routers_d
 
         async def prospects() -> dict[str, str]:
             snapshot = await mesh.operator.GetSnapshot(pb.GetSnapshotRequest())
-            return {it.name: members_pb.Prospect.Name(it.prospect) for it in snapshot.backends}
+            return {it.name: mesh_pb2.Prospect.Name(it.prospect) for it in snapshot.backends}
 
         async def are_known() -> bool:
             return await prospects() == {

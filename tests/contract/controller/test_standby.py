@@ -25,16 +25,12 @@ from slotmesh.cli.connection import leader_among
 from slotmesh.cli.console import CommandFailed
 from slotmesh.cli.operator import Operator
 from slotmesh.errors import Executed, Reason
+from slotmesh.internal.v1 import membership_service_pb2
 from slotmesh.runtime.exits import CannotStart
 from slotmesh.server.info_servicer import InfoServicer
 from slotmesh.server.server import GrpcServer
 from slotmesh.status import from_rpc_error
-from slotmesh.v1 import (
-    controller_service_pb2,
-    info_service_pb2,
-    info_service_pb2_grpc,
-    membership_service_pb2,
-)
+from slotmesh.v1 import controller_service_pb2, info_service_pb2, info_service_pb2_grpc
 from tests.support.controllers import eventually
 from tests.support.fakes.members import FakeReplica, FakeRouter, epochs, owners
 from tests.support.metrics import scraped

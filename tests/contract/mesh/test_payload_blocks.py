@@ -8,9 +8,10 @@ import pytest
 import pytest_asyncio
 
 from slotmesh.convert.batches import count_of, list_of, write
+from slotmesh.internal.v1 import replica_service_pb2
 from slotmesh.streams.features import BLOCKS, CHUNKS, ID_RANGES
 from slotmesh.streams.limits import CHUNK_BYTES, MAX_ELEMENTS
-from slotmesh.v1 import call_pb2, replica_service_pb2, router_service_pb2
+from slotmesh.v1 import call_pb2, router_service_pb2
 from tests.support.fakes.replica import Response
 from tests.support.replicas import running_replica
 from tests.support.router_bench import Request, RouterBench, next_frame, outcomes, router_bench

@@ -15,9 +15,10 @@ from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, Trace
 import slotmesh
 import slotmesh.testing
 from slotmesh.client.sync.call_future import ThreadWorkQueue
+from slotmesh.internal.v1 import replica_service_pb2
 from slotmesh.spec.model import TrafficPolicy
 from slotmesh.testing import Backend
-from slotmesh.v1 import call_pb2, replica_service_pb2, router_service_pb2
+from slotmesh.v1 import call_pb2, router_service_pb2
 from tests.support.fakes.replica import echo, hold
 from tests.support.router_bench import Request, RouterBench, calls, next_frame, outcomes, router_bench
 from tests.support.wait import wait_until, within

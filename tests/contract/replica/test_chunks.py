@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
+from slotmesh.internal.v1 import replica_service_pb2
 from slotmesh.streams.limits import CHUNK_BYTES, LARGE_CHUNK_BYTES, MAX_INLINE_BYTES, MAX_PAYLOAD_BYTES
-from slotmesh.v1 import replica_service_pb2
 from tests.support.execute_stream import ExecuteStream
 from tests.support.replicas import RunningReplica, running_replica
 from tests.support.wait import wait_until

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from slotmesh.v1 import replica_service_pb2
+from slotmesh.internal.v1 import replica_service_pb2
 from tests.support.execute_stream import ExecuteStream
 from tests.support.replicas import RunningReplica, running_replica
 from tests.support.wait import wait_until

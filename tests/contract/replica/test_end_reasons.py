@@ -12,9 +12,9 @@ from replica_service.shell import replica as replica_shell
 from router_service.app import serve
 from router_service.config import RouterSettings
 from slotmesh.cli.checking.losses import HANGS, is_at
+from slotmesh.internal.v1 import membership_service_pb2 as wire
 from slotmesh.runtime.exits import CannotStart
 from slotmesh.v1 import controller_service_pb2 as pb
-from slotmesh.v1 import membership_service_pb2 as wire
 from slotmesh.v1 import mesh_pb2
 from tests.contract.replica.test_membership import DRAINING, FAILED, STOPPED, Attachment, at, controller
 from tests.support.controllers import Controlled, eventually, running_controller

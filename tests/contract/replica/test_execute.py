@@ -14,8 +14,9 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_status import rpc_status
 
 from slotmesh.codec import JSON, MSGPACK
+from slotmesh.internal.v1 import replica_service_pb2, replica_service_pb2_grpc
 from slotmesh.runtime.channels import open_channel
-from slotmesh.v1 import call_pb2, replica_service_pb2, replica_service_pb2_grpc
+from slotmesh.v1 import call_pb2
 from slotmesh.version import VERSION
 from tests.support.execute_stream import Request
 from tests.support.replicas import HANDLERS, RunningReplica, running_replica

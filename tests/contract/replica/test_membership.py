@@ -15,13 +15,14 @@ import pytest
 from slotmesh.codec import JSON
 from slotmesh.convert.specification import struct_to_wire
 from slotmesh.errors import Failure, Reason
+from slotmesh.internal.v1 import membership_service_pb2 as wire
+from slotmesh.internal.v1 import membership_service_pb2_grpc
 from slotmesh.runtime.exits import CannotStart
 from slotmesh.runtime.process_identity import own_process
 from slotmesh.server.server import GrpcServer
 from slotmesh.status import to_exception
 from slotmesh.transport.duplex import read_request
-from slotmesh.v1 import membership_service_pb2 as wire
-from slotmesh.v1 import membership_service_pb2_grpc, mesh_pb2
+from slotmesh.v1 import mesh_pb2
 from slotmesh.version import VERSION
 from tests.support.replicas import HANDLERS, RunningReplica, running_replica
 from tests.support.wait import wait_until

@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
+from slotmesh.internal.v1 import replica_service_pb2
 from slotmesh.streams.features import ID_RANGES
-from slotmesh.v1 import replica_service_pb2
 from tests.support.fakes.replica import Response, echo, fail
 from tests.support.replicas import running_replica
 from tests.support.router_bench import RouterBench, calls, ids_of_failed, next_frame, outcomes, router_bench

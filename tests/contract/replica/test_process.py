@@ -16,9 +16,10 @@ from typing import Any
 
 import pytest
 
+from slotmesh.internal.v1 import replica_service_pb2, replica_service_pb2_grpc
 from slotmesh.runtime.channels import open_channel
 from slotmesh.runtime.parent import AnnouncePipe, ParentPipe
-from slotmesh.v1 import call_pb2, replica_service_pb2, replica_service_pb2_grpc
+from slotmesh.v1 import call_pb2
 from tests.support.tiers import long
 from tests.support.wait import wait_until, within
 

@@ -11,7 +11,8 @@ import pytest_asyncio
 from google.protobuf import duration_pb2, timestamp_pb2
 
 from slotmesh.errors import Executed
-from slotmesh.v1 import call_pb2, replica_service_pb2
+from slotmesh.internal.v1 import replica_service_pb2
+from slotmesh.v1 import call_pb2
 from tests.support.fakes.controller import table
 from tests.support.fakes.replica import echo, hold
 from tests.support.router_bench import (

@@ -12,10 +12,10 @@ import pytest
 from slotmesh.calls.partitions import PARTITIONS
 from slotmesh.errors import Failure, Reason
 from slotmesh.grpc_internals import is_off
+from slotmesh.internal.v1 import membership_service_pb2 as pb
+from slotmesh.internal.v1.membership_service_pb2_grpc import MembershipServiceStub
 from slotmesh.runtime import loop_slices
 from slotmesh.status import from_rpc_error
-from slotmesh.v1 import membership_service_pb2 as pb
-from slotmesh.v1.membership_service_pb2_grpc import MembershipServiceStub
 from tests.support.controllers import Controlled, running_controller
 from tests.support.fakes.members import FakeRouter
 from tests.support.wait import wait_until

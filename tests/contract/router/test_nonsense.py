@@ -7,7 +7,8 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
-from slotmesh.v1 import call_pb2, replica_service_pb2
+from slotmesh.internal.v1 import replica_service_pb2
+from slotmesh.v1 import call_pb2
 from tests.support.fakes.replica import Response, echo, hold
 from tests.support.router_bench import RouterBench, calls, outcomes, router_bench
 from tests.support.wait import wait_until

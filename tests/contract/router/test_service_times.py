@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from slotmesh.v1 import replica_service_pb2
+from slotmesh.internal.v1 import replica_service_pb2
 from tests.support.replicas import running_replica
 from tests.support.router_bench import calls, outcomes, router_bench
 

@@ -11,8 +11,9 @@ import pytest_asyncio
 from google.protobuf import duration_pb2
 
 from router_service.shell.replicas import link as replica_link
+from slotmesh.internal.v1 import replica_service_pb2
 from slotmesh.transport.duplex import read_frame
-from slotmesh.v1 import call_pb2, replica_service_pb2, router_service_pb2
+from slotmesh.v1 import call_pb2, router_service_pb2
 from tests.support.fakes.replica import FakeReplica, Response, fail, hold, results
 from tests.support.router_bench import (
     Call,

@@ -8,8 +8,9 @@ import pytest
 import pytest_asyncio
 
 from slotmesh.errors import Executed
+from slotmesh.internal.v1 import replica_service_pb2
 from slotmesh.streams.limits import MAX_INLINE_BYTES
-from slotmesh.v1 import call_pb2, replica_service_pb2, router_service_pb2
+from slotmesh.v1 import call_pb2, router_service_pb2
 from tests.support.fakes.replica import FakeReplica, hold
 from tests.support.router_bench import Request, RouterBench, calls, outcomes, router_bench
 from tests.support.wait import wait_until

@@ -13,8 +13,9 @@ from router_service.core.replicas.frames import MAX_FRAME_SLICES
 from router_service.shell.clients.stream import ClientStream
 from slotmesh.calls.partitions import partition_of
 from slotmesh.errors import Executed
+from slotmesh.internal.v1 import replica_service_pb2
 from slotmesh.transport.duplex import read_frame
-from slotmesh.v1 import call_pb2, replica_service_pb2, router_service_pb2
+from slotmesh.v1 import call_pb2, router_service_pb2
 from tests.support.fakes.controller import table
 from tests.support.fakes.replica import echo, hold, results
 from tests.support.router_bench import (

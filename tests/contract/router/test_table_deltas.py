@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from slotmesh.internal.v1 import membership_service_pb2 as pb
 from slotmesh.streams.features import TABLE_DELTAS
-from slotmesh.v1 import membership_service_pb2 as pb
 from tests.contract.controller.digits_backend import DIGITS
 from tests.support.controllers import running_controller
 from tests.support.fakes.controller import FakeController, table

@@ -9,9 +9,9 @@ from controller_service.core.partitions import Incarnation, ownership_of
 from controller_service.core.routing import AnnouncedTable, ListedEndpoint, Routes
 from controller_service.shell.members.tables import TableBoard, TableTooLarge
 from slotmesh.calls.partitions import PARTITIONS
+from slotmesh.internal.v1 import membership_service_pb2 as pb
 from slotmesh.streams.features import TABLE_PARTS
 from slotmesh.streams.limits import MAX_MESSAGE_BYTES, TABLE_PART_BYTES
-from slotmesh.v1 import membership_service_pb2 as pb
 from tests.contract.router.test_table_deltas import change, in_force
 from tests.support.controllers import running_controller
 from tests.support.fakes.controller import table

@@ -15,10 +15,11 @@ from google.protobuf import duration_pb2, struct_pb2
 
 from slotmesh.codec import JSON
 from slotmesh.errors import Executed, Reason
+from slotmesh.internal.v1 import replica_service_pb2
 from slotmesh.runtime.channels import open_channel
 from slotmesh.status import from_rpc_error
 from slotmesh.streams.limits import MAX_ELEMENTS, MAX_ROUTER_REQUEST_BYTES
-from slotmesh.v1 import call_pb2, replica_service_pb2, router_service_pb2, router_service_pb2_grpc
+from slotmesh.v1 import call_pb2, router_service_pb2, router_service_pb2_grpc
 from tests.support.fakes.controller import table
 from tests.support.fakes.replica import FakeReplica, echo, hold, results
 from tests.support.router_bench import RouterBench, router_bench

@@ -9,7 +9,8 @@ import pytest
 import pytest_asyncio
 
 from router_service.core.limits.unread_results import MAX_QUEUED_BYTES, STUCK_S
-from slotmesh.v1 import call_pb2, replica_service_pb2
+from slotmesh.internal.v1 import replica_service_pb2
+from slotmesh.v1 import call_pb2
 from tests.support.fakes.replica import FakeReplica, hold, results
 from tests.support.router_bench import Call, RouterBench, calls, outcomes, router_bench
 from tests.support.wait import wait_until

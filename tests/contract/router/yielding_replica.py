@@ -6,8 +6,9 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+from slotmesh.internal.v1 import replica_service_pb2
 from slotmesh.streams.limits import CHUNK_BYTES
-from slotmesh.v1 import call_pb2, replica_service_pb2, router_service_pb2
+from slotmesh.v1 import call_pb2, router_service_pb2
 from tests.support.fakes.replica import FakeReplica, Response
 from tests.support.router_bench import Call, next_frame
 from tests.support.wait import wait_until

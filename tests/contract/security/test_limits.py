@@ -13,6 +13,7 @@ import pytest_asyncio
 from google.protobuf import duration_pb2, struct_pb2
 
 from slotmesh.grpc_internals.call_writer import writer_of
+from slotmesh.internal.v1 import membership_service_pb2, membership_service_pb2_grpc
 from slotmesh.names import MAX_ENDPOINT_CHARS
 from slotmesh.runtime.channels import Dialer
 from slotmesh.security.identity import Role
@@ -20,8 +21,6 @@ from slotmesh.v1 import (
     call_pb2,
     controller_service_pb2,
     direct_service_pb2,
-    membership_service_pb2,
-    membership_service_pb2_grpc,
     router_service_pb2,
     slot_service_pb2,
     tap_service_pb2,
@@ -269,7 +268,7 @@ async def test_a_replica_attaches_for_its_own_backend_only(mesh: SecuredMesh) ->
             except grpc.aio.AioRpcError as error:
                 said[kind, name] = error.details()
             hello.replica_id += "r"
-    rpc = "slotmesh.v1.MembershipService/AttachReplica"
+    rpc = "slotmesh.internal.v1.MembershipService/AttachReplica"
     assert said == {
         ("replica", "other"): "configuration",
         ("replica", "echo-v1"): "replica/echo-v1 may not serve as a replica of the backend 'other'",

@@ -16,17 +16,12 @@ from router_service.core.routing_table import DeltaMismatch, RoutingTable, follo
 from slotmesh.calls import id_ranges
 from slotmesh.convert.batches import ranges_from_wire
 from slotmesh.convert.specification import backend_from_wire, backend_within
+from slotmesh.internal.v1 import membership_service_pb2, replica_service_pb2
 from slotmesh.server.unary_requests import shape_of
 from slotmesh.status import from_wire
 from slotmesh.streams.arriving_payloads import BadChunk, JoinedAssembly
 from slotmesh.streams.frame_bounds import SMALL_BYTES, too_much
-from slotmesh.v1 import (
-    call_pb2,
-    direct_service_pb2,
-    membership_service_pb2,
-    replica_service_pb2,
-    router_service_pb2,
-)
+from slotmesh.v1 import call_pb2, direct_service_pb2, router_service_pb2
 from tests.fuzz.messages import Words, message_from
 from tests.fuzz.source import Source
 

@@ -15,12 +15,11 @@ from google.protobuf.descriptor import MethodDescriptor
 
 from slotmesh.calls.slot_tokens import SECRET_BYTES, format_token
 from slotmesh.inference import grpc_inference_service_pb2
+from slotmesh.internal.v1 import membership_service_pb2, replica_service_pb2
 from slotmesh.v1 import (
     controller_service_pb2,
     direct_service_pb2,
     info_service_pb2,
-    membership_service_pb2,
-    replica_service_pb2,
     route_service_pb2,
     router_service_pb2,
     slot_service_pb2,

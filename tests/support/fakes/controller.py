@@ -12,10 +12,11 @@ import grpc
 
 from slotmesh.calls.partitions import PARTITIONS
 from slotmesh.errors import Failure
+from slotmesh.internal.v1 import membership_service_pb2, membership_service_pb2_grpc
 from slotmesh.server.server import GrpcServer
 from slotmesh.status import to_exception
 from slotmesh.transport.duplex import read_request
-from slotmesh.v1 import membership_service_pb2, membership_service_pb2_grpc, mesh_pb2
+from slotmesh.v1 import mesh_pb2
 
 Context = grpc.aio.ServicerContext[Any, Any]
 

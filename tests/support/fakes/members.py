@@ -17,9 +17,9 @@ from google.protobuf import duration_pb2
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from slotmesh.grpc_internals.call_writer import writer_of
-from slotmesh.v1 import membership_service_pb2 as pb
+from slotmesh.internal.v1 import membership_service_pb2 as pb
+from slotmesh.internal.v1.membership_service_pb2_grpc import MembershipServiceStub
 from slotmesh.v1 import mesh_pb2
-from slotmesh.v1.membership_service_pb2_grpc import MembershipServiceStub
 from tests.support.wait import wait_until
 
 

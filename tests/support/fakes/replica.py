@@ -9,9 +9,10 @@ from typing import Any
 
 import grpc
 
+from slotmesh.internal.v1 import replica_service_pb2, replica_service_pb2_grpc
 from slotmesh.server.server import GrpcServer
 from slotmesh.transport.duplex import read_request
-from slotmesh.v1 import call_pb2, replica_service_pb2, replica_service_pb2_grpc
+from slotmesh.v1 import call_pb2
 from tests.support.fakes.slots import ScriptedSlots
 
 Response = replica_service_pb2.ExecuteResponse

@@ -13,8 +13,9 @@ from google.protobuf import duration_pb2
 
 from slotmesh.calls.slot_tokens import SECRET_BYTES, format_token
 from slotmesh.errors import Failure, Reason
+from slotmesh.internal.v1 import replica_service_pb2
 from slotmesh.status import to_wire
-from slotmesh.v1 import call_pb2, replica_service_pb2, slot_service_pb2
+from slotmesh.v1 import call_pb2, slot_service_pb2
 
 Response = replica_service_pb2.ExecuteResponse
 SlotOp = replica_service_pb2.SlotOp

@@ -15,7 +15,7 @@ from controller_service.core.reconciling.endpoints import EndpointOutcome, Endpo
 from controller_service.core.reconciling.routes import build_routes
 from controller_service.core.routing import AnnouncedTable
 from slotmesh.spec.model import Autoscale, Backend, Endpoint, Prospect, TrafficPolicy
-from slotmesh.v1 import membership_service_pb2
+from slotmesh.v1 import mesh_pb2
 from tests.support.announced import as_announced
 from tests.unit.controller.scales import ScaledBackend
 
@@ -142,7 +142,7 @@ def test_tables_say_it(it: Prospect) -> None:
     routes = build_routes(desired(V1), Observed())
     routes = replace(routes, backends=(replace(routes.backends[0], prospect=it),))
     wire = as_announced(AnnouncedTable(generation="g", revision=1, routes=routes))
-    assert membership_service_pb2.Prospect.Name(wire.backends[0].prospect) in {
+    assert mesh_pb2.Prospect.Name(wire.backends[0].prospect) in {
         f"PROSPECT_{it.name}",
         "PROSPECT_UNSPECIFIED" if it is Prospect.UNKNOWN else "",
     }

@@ -10,7 +10,8 @@ import pytest
 
 from replica_service.convert.runs import MAX_NEIGHBOURS, runs_of
 from replica_service.core.runs import ReplicaRun, RouterPeer
-from slotmesh.v1 import call_pb2, replica_service_pb2
+from slotmesh.internal.v1 import replica_service_pb2
+from slotmesh.v1 import call_pb2
 from tests.support.fakes.clock import FakeClock
 from tests.unit.replica.hosting import hosting
 

@@ -18,7 +18,8 @@ from replica_service.core.session_records import Record
 from slotmesh.codec import MSGPACK, encoder
 from slotmesh.handlers import batch, deployment
 from slotmesh.handlers.context import CallContext, asking, context, contexts, current_place
-from slotmesh.v1 import call_pb2, replica_service_pb2
+from slotmesh.internal.v1 import replica_service_pb2
+from slotmesh.v1 import call_pb2
 from tests.unit.replica.hosting import Hosting, hosting
 
 pytestmark = pytest.mark.asyncio

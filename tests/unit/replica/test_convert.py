@@ -16,8 +16,9 @@ from replica_service.core.session_table import SessionReport
 from slotmesh.calls.call_options import NO_METADATA
 from slotmesh.codec import JSON, OCTET_STREAM
 from slotmesh.errors import BadRequest, DuplicateCallId, Executed, Reason
+from slotmesh.internal.v1 import replica_service_pb2
 from slotmesh.streams.limits import MAX_FRAME_RANGES
-from slotmesh.v1 import call_pb2, replica_service_pb2
+from slotmesh.v1 import call_pb2
 
 NOW = 50.0
 

@@ -10,8 +10,8 @@ import pytest
 from replica_service.shell.handler.rpc_requests import RequestsLost, RouterRequests
 from slotmesh.calls.payload_framing import MAX_REQUESTS_AHEAD
 from slotmesh.errors import BadRequest
+from slotmesh.internal.v1 import replica_service_pb2
 from slotmesh.streams.limits import MAX_INLINE_BYTES
-from slotmesh.v1 import replica_service_pb2
 
 pytestmark = pytest.mark.asyncio
 Batch = replica_service_pb2.RequestBatch

@@ -10,7 +10,8 @@ import pytest
 
 from replica_service.shell.links.router_stream import ExecuteRequest, Response, RouterStream
 from slotmesh.handlers import deployment
-from slotmesh.v1 import call_pb2, replica_service_pb2
+from slotmesh.internal.v1 import replica_service_pb2
+from slotmesh.v1 import call_pb2
 from tests.support.wait import wait_until
 from tests.unit.replica.hosting import hosting
 

@@ -8,7 +8,8 @@ import pytest
 
 from replica_service.convert.runs import runs_of
 from replica_service.core.runs import ReplicaRun, RouterPeer
-from slotmesh.v1 import call_pb2, replica_service_pb2
+from slotmesh.internal.v1 import replica_service_pb2
+from slotmesh.v1 import call_pb2
 
 SAMPLED = "00-" + "a" * 32 + "-" + "1" * 16 + "-01"
 OTHER = "00-" + "b" * 32 + "-" + "2" * 16 + "-00"

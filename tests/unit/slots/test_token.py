@@ -13,7 +13,7 @@ from replica_service.core.runs import RouterPeer
 from slotmesh.calls.slot_tokens import MAX_TOKEN_CHARS, SlotToken, format_token, parse_token, redacted
 from slotmesh.config.declaring import InvalidSettings
 from slotmesh.ids import new_id
-from slotmesh.v1 import replica_service_pb2
+from slotmesh.internal.v1 import replica_service_pb2
 from tests.support.fakes.clock import FakeClock
 
 SECRET = bytes(range(16))

@@ -16,11 +16,12 @@ from google.protobuf.descriptor import FieldDescriptor
 from controller_service.store.documents import BACKEND
 from controller_service.store.forms import BadDocument
 from slotmesh.convert.specification import backend_from_wire, backend_to_wire, backend_within, repeat_for_older_peers
+from slotmesh.internal.v1 import membership_service_pb2
 from slotmesh.spec.document import parse_mesh
 from slotmesh.spec.model import ROUTED, SETTINGS, Autoscale, Backend, InvalidSpec
 from slotmesh.spec.rules import backend_violations
 from slotmesh.spec.setting import Setting, SettingKind, choices
-from slotmesh.v1 import membership_service_pb2, mesh_pb2
+from slotmesh.v1 import mesh_pb2
 
 F = FieldDescriptor
 WIRE_TYPES = {

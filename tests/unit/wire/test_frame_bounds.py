@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 from google.protobuf.message import Message
 
+from slotmesh.internal.v1 import membership_service_pb2, replica_service_pb2
 from slotmesh.server.unary_requests import request_shape, shape_of
 from slotmesh.streams.frame_bounds import LARGE_BYTES, MAX_COLUMN_BYTES, STEP_FIELDS, TooMuch, too_much
 from slotmesh.streams.limits import MAX_ELEMENTS
-from slotmesh.v1 import call_pb2, membership_service_pb2, replica_service_pb2, router_service_pb2
+from slotmesh.v1 import call_pb2, router_service_pb2
 
 Request = router_service_pb2.StreamCallsRequest
 CallBatch = router_service_pb2.CallBatch

@@ -13,11 +13,9 @@ from google.protobuf import duration_pb2
 
 from slotmesh.codec import JSON
 from slotmesh.errors import Executed, Reason
+from slotmesh.internal.v1 import replica_service_pb2
 from slotmesh.streams.limits import CHUNK_BYTES, MAX_INLINE_BYTES
-from slotmesh.v1 import (
-    call_pb2,
-    replica_service_pb2,
-)
+from slotmesh.v1 import call_pb2
 from tests.contract.router.slots.slot_caller import (
     SECOND,
     SHORT,

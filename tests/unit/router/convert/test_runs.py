@@ -15,9 +15,10 @@ from router_service.core.calls import RouterCallOptions
 from router_service.core.replicas.frames import KeyColumns, OutgoingBatch
 from router_service.core.rosters import FoundCalls
 from slotmesh.errors import Failure, Reason
+from slotmesh.internal.v1 import replica_service_pb2
 from slotmesh.streams.chunks import PayloadParts
 from slotmesh.streams.limits import CHUNK_BYTES, MAX_FRAME_BYTES
-from slotmesh.v1 import call_pb2, replica_service_pb2, router_service_pb2
+from slotmesh.v1 import call_pb2, router_service_pb2
 
 Batch = router_service_pb2.CallBatch
 

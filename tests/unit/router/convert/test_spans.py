@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from router_service.convert.sessions import Spans, asked_of
-from slotmesh.v1 import call_pb2, replica_service_pb2
+from slotmesh.internal.v1 import replica_service_pb2
+from slotmesh.v1 import call_pb2
 
 SPANS = [(1, 3), (7, 7), (2**53 - 2, 2**53 - 1)]
 

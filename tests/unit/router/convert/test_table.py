@@ -10,9 +10,10 @@ from google.protobuf.duration_pb2 import Duration
 from router_service import convert
 from router_service.core.rosters import KnownDeparture, KnownGeneration, RosterVersion, TableRoster
 from router_service.core.routing_table import RoutingTable
+from slotmesh.internal.v1 import membership_service_pb2
 from slotmesh.spec.model import Backend, BalancerName, Prospect
 from slotmesh.units import MAX_DURATION_S
-from slotmesh.v1 import membership_service_pb2, mesh_pb2
+from slotmesh.v1 import mesh_pb2
 from tests.support.fakes.controller import table
 
 
@@ -81,10 +82,10 @@ def test_settings_of_a_backend_are_taken_over() -> None:
 @pytest.mark.parametrize(
     ("wire", "prospect"),
     [
-        (membership_service_pb2.PROSPECT_UNSPECIFIED, Prospect.UNKNOWN),
-        (membership_service_pb2.PROSPECT_COMING, Prospect.COMING),
-        (membership_service_pb2.PROSPECT_FAILING, Prospect.FAILING),
-        (membership_service_pb2.PROSPECT_NONE, Prospect.NONE),
+        (mesh_pb2.PROSPECT_UNSPECIFIED, Prospect.UNKNOWN),
+        (mesh_pb2.PROSPECT_COMING, Prospect.COMING),
+        (mesh_pb2.PROSPECT_FAILING, Prospect.FAILING),
+        (mesh_pb2.PROSPECT_NONE, Prospect.NONE),
         (99, Prospect.UNKNOWN),
     ],
 )

@@ -3,7 +3,7 @@
 import grpc
 import warnings
 
-from slotmesh.v1 import replica_service_pb2 as slotmesh_dot_v1_dot_replica__service__pb2
+from slotmesh.internal.v1 import replica_service_pb2 as slotmesh_dot_internal_dot_v1_dot_replica__service__pb2
 
 GRPC_GENERATED_VERSION = '1.76.0'
 GRPC_VERSION = grpc.__version__
@@ -18,7 +18,7 @@ except ImportError:
 if _version_not_supported:
     raise RuntimeError(
         f'The grpc package installed is at version {GRPC_VERSION},'
-        + ' but the generated code in slotmesh/v1/replica_service_pb2_grpc.py depends on'
+        + ' but the generated code in slotmesh/internal/v1/replica_service_pb2_grpc.py depends on'
         + f' grpcio>={GRPC_GENERATED_VERSION}.'
         + f' Please upgrade your grpc module to grpcio>={GRPC_GENERATED_VERSION}'
         + f' or downgrade your generated code using grpcio-tools<={GRPC_VERSION}.'
@@ -36,9 +36,9 @@ class ReplicaServiceStub(object):
             channel: A grpc.Channel.
         """
         self.Execute = channel.stream_stream(
-                '/slotmesh.v1.ReplicaService/Execute',
-                request_serializer=slotmesh_dot_v1_dot_replica__service__pb2.ExecuteRequest.SerializeToString,
-                response_deserializer=slotmesh_dot_v1_dot_replica__service__pb2.ExecuteResponse.FromString,
+                '/slotmesh.internal.v1.ReplicaService/Execute',
+                request_serializer=slotmesh_dot_internal_dot_v1_dot_replica__service__pb2.ExecuteRequest.SerializeToString,
+                response_deserializer=slotmesh_dot_internal_dot_v1_dot_replica__service__pb2.ExecuteResponse.FromString,
                 _registered_method=True)
 
 
@@ -60,14 +60,14 @@ def add_ReplicaServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
             'Execute': grpc.stream_stream_rpc_method_handler(
                     servicer.Execute,
-                    request_deserializer=slotmesh_dot_v1_dot_replica__service__pb2.ExecuteRequest.FromString,
-                    response_serializer=slotmesh_dot_v1_dot_replica__service__pb2.ExecuteResponse.SerializeToString,
+                    request_deserializer=slotmesh_dot_internal_dot_v1_dot_replica__service__pb2.ExecuteRequest.FromString,
+                    response_serializer=slotmesh_dot_internal_dot_v1_dot_replica__service__pb2.ExecuteResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
-            'slotmesh.v1.ReplicaService', rpc_method_handlers)
+            'slotmesh.internal.v1.ReplicaService', rpc_method_handlers)
     server.add_generic_rpc_handlers((generic_handler,))
-    server.add_registered_method_handlers('slotmesh.v1.ReplicaService', rpc_method_handlers)
+    server.add_registered_method_handlers('slotmesh.internal.v1.ReplicaService', rpc_method_handlers)
 
 
  # This class is part of an EXPERIMENTAL API.
@@ -89,9 +89,9 @@ class ReplicaService(object):
         return grpc.experimental.stream_stream(
             request_iterator,
             target,
-            '/slotmesh.v1.ReplicaService/Execute',
-            slotmesh_dot_v1_dot_replica__service__pb2.ExecuteRequest.SerializeToString,
-            slotmesh_dot_v1_dot_replica__service__pb2.ExecuteResponse.FromString,
+            '/slotmesh.internal.v1.ReplicaService/Execute',
+            slotmesh_dot_internal_dot_v1_dot_replica__service__pb2.ExecuteRequest.SerializeToString,
+            slotmesh_dot_internal_dot_v1_dot_replica__service__pb2.ExecuteResponse.FromString,
             options,
             channel_credentials,
             insecure,

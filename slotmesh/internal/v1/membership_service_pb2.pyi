@@ -10,7 +10,6 @@ from google.protobuf import message as _message
 from google.protobuf import struct_pb2 as _struct_pb2
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
-from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from slotmesh.v1 import mesh_pb2 as _mesh_pb2
 import builtins as _builtins
 import sys
@@ -27,36 +26,6 @@ else:
     from typing_extensions import deprecated as _deprecated
 
 DESCRIPTOR: _descriptor.FileDescriptor
-
-class _Prospect:
-    ValueType = _typing.NewType("ValueType", _builtins.int)
-    V: _TypeAlias = ValueType  # noqa: Y015
-
-class _ProspectEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Prospect.ValueType], _builtins.type):
-    DESCRIPTOR: _descriptor.EnumDescriptor
-    PROSPECT_UNSPECIFIED: _Prospect.ValueType  # 0
-    """Not stated: treated as if replicas were expected. Routers treat unknown values the same way."""
-    PROSPECT_COMING: _Prospect.ValueType  # 1
-    """Replicas are starting, or will start shortly."""
-    PROSPECT_FAILING: _Prospect.ValueType  # 2
-    """The replicas started last ended before they were ready."""
-    PROSPECT_NONE: _Prospect.ValueType  # 3
-    """No replica should run."""
-
-class Prospect(_Prospect, metaclass=_ProspectEnumTypeWrapper):
-    """Whether replicas of a backend without a ready one are expected. Calls wait if they are. If none is expected, and no
-    other backend of the policy can serve, calls fail immediately.
-    """
-
-PROSPECT_UNSPECIFIED: Prospect.ValueType  # 0
-"""Not stated: treated as if replicas were expected. Routers treat unknown values the same way."""
-PROSPECT_COMING: Prospect.ValueType  # 1
-"""Replicas are starting, or will start shortly."""
-PROSPECT_FAILING: Prospect.ValueType  # 2
-"""The replicas started last ended before they were ready."""
-PROSPECT_NONE: Prospect.ValueType  # 3
-"""No replica should run."""
-Global___Prospect: _TypeAlias = Prospect  # noqa: Y015
 
 @_typing.final
 class AttachReplicaRequest(_message.Message):
@@ -1563,7 +1532,7 @@ class BackendRoute(_message.Message):
     def max_wire_batch_size(self, value: _builtins.int) -> None:
         """As in `backend`, for routers of older versions."""
 
-    prospect: Global___Prospect.ValueType
+    prospect: _mesh_pb2.Prospect.ValueType
     """Whether replicas are expected, while none is ready. Unset if one is, and from older controllers."""
     @_builtins.property
     def replicas(self) -> _containers.RepeatedCompositeFieldContainer[Global___ReplicaRoute]:
@@ -1591,7 +1560,7 @@ class BackendRoute(_message.Message):
         balancer: _mesh_pb2.Balancer.ValueType = ...,
         max_wire_batch_size: _builtins.int = ...,
         backend: _mesh_pb2.Backend | None = ...,
-        prospect: Global___Prospect.ValueType = ...,
+        prospect: _mesh_pb2.Prospect.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["backend", b"backend", "max_queue_time", b"max_queue_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...

@@ -3,7 +3,7 @@
 import grpc
 import warnings
 
-from slotmesh.v1 import membership_service_pb2 as slotmesh_dot_v1_dot_membership__service__pb2
+from slotmesh.internal.v1 import membership_service_pb2 as slotmesh_dot_internal_dot_v1_dot_membership__service__pb2
 
 GRPC_GENERATED_VERSION = '1.76.0'
 GRPC_VERSION = grpc.__version__
@@ -18,7 +18,7 @@ except ImportError:
 if _version_not_supported:
     raise RuntimeError(
         f'The grpc package installed is at version {GRPC_VERSION},'
-        + ' but the generated code in slotmesh/v1/membership_service_pb2_grpc.py depends on'
+        + ' but the generated code in slotmesh/internal/v1/membership_service_pb2_grpc.py depends on'
         + f' grpcio>={GRPC_GENERATED_VERSION}.'
         + f' Please upgrade your grpc module to grpcio>={GRPC_GENERATED_VERSION}'
         + f' or downgrade your generated code using grpcio-tools<={GRPC_VERSION}.'
@@ -41,14 +41,14 @@ class MembershipServiceStub(object):
             channel: A grpc.Channel.
         """
         self.AttachReplica = channel.stream_stream(
-                '/slotmesh.v1.MembershipService/AttachReplica',
-                request_serializer=slotmesh_dot_v1_dot_membership__service__pb2.AttachReplicaRequest.SerializeToString,
-                response_deserializer=slotmesh_dot_v1_dot_membership__service__pb2.AttachReplicaResponse.FromString,
+                '/slotmesh.internal.v1.MembershipService/AttachReplica',
+                request_serializer=slotmesh_dot_internal_dot_v1_dot_membership__service__pb2.AttachReplicaRequest.SerializeToString,
+                response_deserializer=slotmesh_dot_internal_dot_v1_dot_membership__service__pb2.AttachReplicaResponse.FromString,
                 _registered_method=True)
         self.AttachRouter = channel.stream_stream(
-                '/slotmesh.v1.MembershipService/AttachRouter',
-                request_serializer=slotmesh_dot_v1_dot_membership__service__pb2.AttachRouterRequest.SerializeToString,
-                response_deserializer=slotmesh_dot_v1_dot_membership__service__pb2.AttachRouterResponse.FromString,
+                '/slotmesh.internal.v1.MembershipService/AttachRouter',
+                request_serializer=slotmesh_dot_internal_dot_v1_dot_membership__service__pb2.AttachRouterRequest.SerializeToString,
+                response_deserializer=slotmesh_dot_internal_dot_v1_dot_membership__service__pb2.AttachRouterResponse.FromString,
                 _registered_method=True)
 
 
@@ -84,19 +84,19 @@ def add_MembershipServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
             'AttachReplica': grpc.stream_stream_rpc_method_handler(
                     servicer.AttachReplica,
-                    request_deserializer=slotmesh_dot_v1_dot_membership__service__pb2.AttachReplicaRequest.FromString,
-                    response_serializer=slotmesh_dot_v1_dot_membership__service__pb2.AttachReplicaResponse.SerializeToString,
+                    request_deserializer=slotmesh_dot_internal_dot_v1_dot_membership__service__pb2.AttachReplicaRequest.FromString,
+                    response_serializer=slotmesh_dot_internal_dot_v1_dot_membership__service__pb2.AttachReplicaResponse.SerializeToString,
             ),
             'AttachRouter': grpc.stream_stream_rpc_method_handler(
                     servicer.AttachRouter,
-                    request_deserializer=slotmesh_dot_v1_dot_membership__service__pb2.AttachRouterRequest.FromString,
-                    response_serializer=slotmesh_dot_v1_dot_membership__service__pb2.AttachRouterResponse.SerializeToString,
+                    request_deserializer=slotmesh_dot_internal_dot_v1_dot_membership__service__pb2.AttachRouterRequest.FromString,
+                    response_serializer=slotmesh_dot_internal_dot_v1_dot_membership__service__pb2.AttachRouterResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
-            'slotmesh.v1.MembershipService', rpc_method_handlers)
+            'slotmesh.internal.v1.MembershipService', rpc_method_handlers)
     server.add_generic_rpc_handlers((generic_handler,))
-    server.add_registered_method_handlers('slotmesh.v1.MembershipService', rpc_method_handlers)
+    server.add_registered_method_handlers('slotmesh.internal.v1.MembershipService', rpc_method_handlers)
 
 
  # This class is part of an EXPERIMENTAL API.
@@ -123,9 +123,9 @@ class MembershipService(object):
         return grpc.experimental.stream_stream(
             request_iterator,
             target,
-            '/slotmesh.v1.MembershipService/AttachReplica',
-            slotmesh_dot_v1_dot_membership__service__pb2.AttachReplicaRequest.SerializeToString,
-            slotmesh_dot_v1_dot_membership__service__pb2.AttachReplicaResponse.FromString,
+            '/slotmesh.internal.v1.MembershipService/AttachReplica',
+            slotmesh_dot_internal_dot_v1_dot_membership__service__pb2.AttachReplicaRequest.SerializeToString,
+            slotmesh_dot_internal_dot_v1_dot_membership__service__pb2.AttachReplicaResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -150,9 +150,9 @@ class MembershipService(object):
         return grpc.experimental.stream_stream(
             request_iterator,
             target,
-            '/slotmesh.v1.MembershipService/AttachRouter',
-            slotmesh_dot_v1_dot_membership__service__pb2.AttachRouterRequest.SerializeToString,
-            slotmesh_dot_v1_dot_membership__service__pb2.AttachRouterResponse.FromString,
+            '/slotmesh.internal.v1.MembershipService/AttachRouter',
+            slotmesh_dot_internal_dot_v1_dot_membership__service__pb2.AttachRouterRequest.SerializeToString,
+            slotmesh_dot_internal_dot_v1_dot_membership__service__pb2.AttachRouterResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -5,7 +5,7 @@ How replicas and routers attach to a mesh: identities, reports, and the state th
 
 from collections import abc as _abc
 from grpc import aio as _aio
-from slotmesh.v1 import membership_service_pb2 as _membership_service_pb2
+from slotmesh.internal.v1 import membership_service_pb2 as _membership_service_pb2
 import abc as _abc_1
 
 

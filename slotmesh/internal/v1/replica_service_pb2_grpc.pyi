@@ -5,7 +5,7 @@ How routers send calls to replicas."""
 
 from collections import abc as _abc
 from grpc import aio as _aio
-from slotmesh.v1 import replica_service_pb2 as _replica_service_pb2
+from slotmesh.internal.v1 import replica_service_pb2 as _replica_service_pb2
 import abc as _abc_1
 
 

@@ -1,0 +1,1 @@
+"""Parts of the mesh's own wire contract, between its servers: no promise to clients."""
