@@ -7,19 +7,16 @@ from __future__ import annotations
 
 import asyncio
 from itertools import permutations
-from pathlib import Path
 from typing import Final
 
 import pytest
 
 from ingress_service.core.http1.heads import parse_head
 from ingress_service.core.http1.states import ANSWER_STEPS, READ_STEPS, AnswerState, ReadState
-from slotmesh.calls.state_table import diagram
 from tests.fuzz.http_requests import CHUNKED, GET, HTTP_BYTES, POST, HttpBytes, chunked, request
 from tests.support.examples import examples
 from tests.support.http_bytes import RecordedConnection, check_answers, plain, seen_by_h11
 
-DOCUMENT: Final = Path(__file__).parent.parent.parent / "docs" / "http.md"
 SAMPLE: Final = HTTP_BYTES if examples(100) >= 100 else HTTP_BYTES[::15]
 GROUPS: Final = [SAMPLE[first::8] for first in range(8)]
 
@@ -200,12 +197,6 @@ async def test_bytes_are_ahead_of_answers_by_a_bound() -> None:
     await connection.until_ran(1)
     assert len(connection.ran[0].body) == 70_000, "the bound is for what waits"
     await connection.end()
-
-
-def test_the_diagrams_of_the_document_are_those_of_the_tables() -> None:
-    document = DOCUMENT.read_text("utf-8")
-    for steps in (READ_STEPS, ANSWER_STEPS):
-        assert f"```mermaid\n{diagram(steps)}\n```" in document, f"docs/http.md has to show:\n{diagram(steps)}"
 
 
 def test_each_state_of_the_tables_can_be_reached_and_left() -> None:

@@ -1,7 +1,6 @@
 """The states of one connection, as two tables: what is read of the client, and what is answered. Pure.
 
-Each event of a side is a row; an event that a state does not list cannot happen there, and is a defect. The diagrams in
-docs/http.md are written from these tables.
+Each event of a side is a row; an event that a state does not list cannot happen there, and is a defect.
 """
 
 from __future__ import annotations
