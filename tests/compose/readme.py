@@ -13,7 +13,7 @@ from tests.compose.project import ComposeProject
 from tests.compose.scenario import HTTP, SETTLED_S, settled
 from tests.support.console import Command, commands_of
 from tests.support.controllers import eventually
-from tests.support.grpc_tools import TOOLS, Terminal
+from tests.support.grpc_tools import Terminal
 from tests.support.mesh import ROOT
 from tests.support.snippets import snippets_of
 
@@ -22,14 +22,12 @@ COMPOSE: Final = "docker compose up -d"
 
 async def run(project: ComposeProject) -> None:
     """Raises AssertionError where something else is printed."""
-    terminal, has_grpcurl, ran = Terminal({}), (TOOLS / "grpcurl").exists(), 0
+    terminal, ran = Terminal({}), 0
     for command in _commands():
         if command.text.startswith(COMPOSE):
             await project.up(**_scales(command))
             await settled(routers=project.scales["router"], replicas=project.scales["replica"])
             await eventually(_is_ready, what="the ingress is ready", timeout=SETTLED_S)
-        elif command.text.startswith("grpcurl") and not has_grpcurl:
-            sys.stdout.write("compose-test: NOT RUN: the grpcurl lines of README.md: make grpc-tools (it needs go)\n")
         else:
             output = await terminal.run(command)
             assert command.explains(output), f"{command.text}\nprints\n{output}\nand not\n{command.shown}"

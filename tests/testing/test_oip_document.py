@@ -67,9 +67,10 @@ async def printed(*command: str | Path) -> tuple[int | None, str]:
 async def test_lines_for_tritons_clients_run(classifier: MeshRun) -> None:
     if not PYTHON.exists():
         pytest.skip("TRITON'S CLIENT IS NOT HERE: make triton-client")
-    programs = [each.text for each in SNIPPETS if each.language == "triton"]
-    assert ["grpc" in each for each in programs] == [True, False]
-    for program in programs:
+    (by_grpc,) = (each.text for each in SNIPPETS if each.language == "triton")
+    by_http = by_grpc.replace("tritonclient.grpc", "tritonclient.http").replace("localhost:7071", "localhost:8080")
+    assert "grpc" not in by_http
+    for program in (by_grpc, by_http):
         status, output = await printed(PYTHON, "-c", addressed(program, classifier))
         assert status == 0, output
 

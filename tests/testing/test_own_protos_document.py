@@ -18,7 +18,7 @@ COMMAND: Final = "slotmesh run examples.own_proto.app:Greeter --proto examples/o
 
 
 def test_there_is_nothing_that_nobody_tries() -> None:
-    assert {each.language for each in SNIPPETS} == {"python", "yaml", "console", ""}
+    assert {each.language for each in SNIPPETS} == {"python", "yaml", "console"}
 
 
 @pytest.mark.asyncio
