@@ -24,7 +24,7 @@ from benchmarks import findings
 from benchmarks.findings import Finding
 from benchmarks.progress import show
 from controller_service.core.desired.state import ChangeSet, Desired
-from controller_service.core.events import Notice
+from controller_service.core.event_log import Notice
 from controller_service.core.observed import routers, transitions
 from controller_service.core.observed.state import ObservedRouter, ReplicaState
 from controller_service.core.observed.transitions import Hello, ObservedReport

@@ -16,9 +16,9 @@ def main() -> None:
     if settings.import_state is not None:
         raise SystemExit(import_into(settings.state, settings.import_state))
     set_grpc_environment()
-    from controller_service import serving  # noqa: PLC0415 - it loads gRPC
+    from controller_service import process_life  # noqa: PLC0415 - it loads gRPC
 
-    run(lambda: serving.serve(settings), log_format=settings.log_format, log_level=settings.log_level)
+    run(lambda: process_life.serve(settings), log_format=settings.log_format, log_level=settings.log_level)
 
 
 if __name__ == "__main__":

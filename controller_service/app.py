@@ -14,18 +14,18 @@ from pathlib import Path
 from typing import Final, TypeAlias
 
 from controller_service.config import MEMORY, ControllerSettings, policy_names
+from controller_service.controller_server import Front
 from controller_service.convert.operators import KnownLoads
 from controller_service.core.desired.state import Desired
 from controller_service.core.observed.replica_groups import restored
 from controller_service.core.roster import HEARD_WITHIN_S
-from controller_service.front import Front
 from controller_service.route_servicer import RouteServicer
 from controller_service.servicer import ControllerServicer, MembershipServicer, OperatorControls
 from controller_service.shell.changes.configurator import Configurator
 from controller_service.shell.changes.controls import ReplicaControl, StateKeeper
 from controller_service.shell.code.snapshot_keeper import snapshots_of
 from controller_service.shell.events import EventArchive
-from controller_service.shell.launchers.launch_directory import LaunchDirectoryInUse
+from controller_service.shell.launchers.launched_processes import LaunchDirectoryInUse
 from controller_service.shell.launchers.protocol import Launcher, OnExit, mint_replica_id
 from controller_service.shell.leadership import LeadershipBoard, NewerMembers
 from controller_service.shell.loops.autoscaler import Autoscaler, load_policies

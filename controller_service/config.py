@@ -6,7 +6,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Final, Literal, NamedTuple, Self
 
-from controller_service.core.events import EventBounds
+from controller_service.core.event_log import EventBounds
 from slotmesh.config import Duration, Size
 from slotmesh.config.declaring import Field, field_validator, model_validator
 from slotmesh.config.members import TokenPortSettings

@@ -22,7 +22,7 @@ from controller_service.shell.changes.requests import answers_once
 from controller_service.shell.leadership import NewerMembers
 from controller_service.store.protocol import Store
 from slotmesh.convert.specification import route_to_wire
-from slotmesh.security.permissions import known_endpoints
+from slotmesh.security.rpc_roles import known_endpoints
 from slotmesh.spec.routes import Route
 from slotmesh.v1 import mesh_pb2, route_service_pb2_grpc
 from slotmesh.v1 import route_service_pb2 as pb

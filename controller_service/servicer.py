@@ -40,7 +40,7 @@ from controller_service.convert.operators import (
 from controller_service.convert.replicas import page_of_replicas, replica_to_wire
 from controller_service.convert.routers import router_to_wire
 from controller_service.core.desired.planning import ChangeTerms
-from controller_service.core.events import UNKNOWN
+from controller_service.core.event_log import UNKNOWN
 from controller_service.core.observed.replica_groups import outdated_among
 from controller_service.core.observed.state import wanted_replicas
 from controller_service.core.reconciling.rollouts import show_progress

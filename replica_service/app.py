@@ -41,8 +41,8 @@ from slotmesh.runtime.process_identity import own_process
 from slotmesh.runtime.signals import stop_signals
 from slotmesh.runtime.tasks import Supervisor
 from slotmesh.security.identity import Role
-from slotmesh.server.edge import observe_edge
 from slotmesh.server.info_servicer import InfoServicer
+from slotmesh.server.rpc_gate import observe_edge
 from slotmesh.server.server import GrpcServer, Server
 from slotmesh.streams.features import OF_DIRECT_STREAMS, OF_ROUTERS_TO_REPLICAS
 from slotmesh.telemetry import names

@@ -28,7 +28,7 @@ from slotmesh.logs import get_logger
 from slotmesh.names import endpoint_failure, overlong_endpoint
 from slotmesh.runtime.clock import Clock
 from slotmesh.security.identity import caller_name, of_caller
-from slotmesh.security.permissions import callable_endpoints, endpoint_refusal, slot_refusal
+from slotmesh.security.rpc_roles import callable_endpoints, endpoint_refusal, slot_refusal
 from slotmesh.spec.rules import show
 from slotmesh.status import abort, to_exception
 from slotmesh.transport.duplex import read_request

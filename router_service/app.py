@@ -47,8 +47,8 @@ from slotmesh.runtime.signals import stop_signals
 from slotmesh.runtime.tasks import Supervisor
 from slotmesh.security.identity import Role
 from slotmesh.security.tokens import Tokens
-from slotmesh.server.edge import observe_edge
 from slotmesh.server.info_servicer import InfoServicer
+from slotmesh.server.rpc_gate import observe_edge
 from slotmesh.server.server import GrpcServer
 from slotmesh.streams.features import OF_ROUTERS_TO_CLIENTS
 from slotmesh.streams.limits import MAX_ROUTER_REQUEST_BYTES

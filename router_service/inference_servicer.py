@@ -27,7 +27,7 @@ from slotmesh.errors import Failure, bad_field
 from slotmesh.inference import grpc_inference_service_pb2 as wire_pb2
 from slotmesh.inference.grpc_inference_service_pb2_grpc import GRPCInferenceServiceServicer
 from slotmesh.oip.model import EXTENSIONS, SERVER_NAME
-from slotmesh.security.permissions import known_endpoints
+from slotmesh.security.rpc_roles import known_endpoints
 from slotmesh.status import abort
 from slotmesh.transport.duplex import read_request
 from slotmesh.transport.open_streams import stream_of

@@ -25,10 +25,10 @@ from router_service.core.failures import NO_TABLE
 from router_service.shell.clients.own_rpcs import NOT_FRAMED, OwnServices, PassedCall
 from router_service.shell.clients.unary import HandedMetadata, UnaryCalls
 from router_service.shell.dispatcher import Dispatcher
-from slotmesh.calls.payload_framing import INITIAL, MESSAGE, BadFrames, frames_in, message_alone
+from slotmesh.calls.result_envelopes import INITIAL, MESSAGE, BadFrames, frames_in, message_alone
 from slotmesh.calls.trace_context import TraceContext
 from slotmesh.errors import Failure, Reason, bad_field
-from slotmesh.security.permissions import endpoint_refusal, known_endpoints, service_refusal
+from slotmesh.security.rpc_roles import endpoint_refusal, known_endpoints, service_refusal
 from slotmesh.server.reflection import Descriptors
 from slotmesh.spec.descriptor_sets import OwnRpc
 from slotmesh.spec.rules import show

@@ -31,7 +31,7 @@ from slotmesh.names import endpoint_failure, overlong_endpoint
 from slotmesh.runtime.loop_slices import StepQueue
 from slotmesh.security.audit import AUDIT
 from slotmesh.security.identity import caller, current_rpc, of_caller, quota_name
-from slotmesh.security.permissions import endpoint_refusal, known_endpoints
+from slotmesh.security.rpc_roles import endpoint_refusal, known_endpoints
 from slotmesh.spec.rules import show
 from slotmesh.status import abort
 from slotmesh.streams import features

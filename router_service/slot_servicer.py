@@ -29,7 +29,7 @@ from slotmesh.convert.slot_requests import token_of, ttl_of
 from slotmesh.errors import Failure
 from slotmesh.names import endpoint_failure, overlong_endpoint
 from slotmesh.security.identity import caller_name, of_caller
-from slotmesh.security.permissions import callable_endpoints, endpoint_refusal, slot_refusal
+from slotmesh.security.rpc_roles import callable_endpoints, endpoint_refusal, slot_refusal
 from slotmesh.status import abort
 from slotmesh.streams.chunks import joined
 from slotmesh.streams.limits import MAX_INLINE_BYTES

@@ -25,7 +25,7 @@ from router_service.core import failures
 from router_service.core.features.taps import CallTap, TapClosed, TapOpened
 from router_service.shell.dispatcher import Dispatcher
 from slotmesh.errors import Failure, Reason
-from slotmesh.security.permissions import payloads_refusal
+from slotmesh.security.rpc_roles import payloads_refusal
 from slotmesh.status import abort
 from slotmesh.v1 import tap_service_pb2, tap_service_pb2_grpc
 

@@ -93,7 +93,7 @@ class Failure:
     metadata: Mapping[str, str] = field(default_factory=dict)
     trailers: bytes = b""
     """Of an rpc of a user's own proto: the trailing metadata that its handler has set
-    (`slotmesh.calls.payload_framing`).
+    (`slotmesh.calls.result_envelopes`).
     """
 
 

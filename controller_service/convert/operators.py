@@ -17,7 +17,7 @@ from controller_service.convert.replicas import replica_load_to_wire, replica_to
 from controller_service.convert.routers import backend_load_to_wire, endpoint_load_to_wire, router_to_wire
 from controller_service.core.desired.shifts import Guard, GuardFigure, ShiftRecord
 from controller_service.core.desired.state import Desired
-from controller_service.core.events import EventKind, Notice
+from controller_service.core.event_log import EventKind, Notice
 from controller_service.core.loads import CallEnds, RecentReports, RouterLoad, SampledLoad
 from controller_service.core.observed.replica_groups import outdated_among
 from controller_service.core.observed.state import (

@@ -31,7 +31,7 @@ from controller_service.core.observed.state import ObservedReplica, ReplicaState
 from controller_service.core.observed.transitions import Hello, ObservedReport
 from controller_service.core.reconciling.rollouts import EndedCalls
 from controller_service.core.roster import HeldTable
-from slotmesh.calls.partitions import PARTITIONS
+from slotmesh.calls.key_hash import PARTITIONS
 from slotmesh.convert.same_names import message_of, same_fields
 from slotmesh.convert.specification import backend_to_wire, repeat_for_older_peers
 from slotmesh.histogram import CALL_TIMES

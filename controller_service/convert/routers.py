@@ -27,7 +27,7 @@ from controller_service.convert.checks import (
 from controller_service.core.loads import NO_ENDS, BackendLoad, CallEnds, EndpointLoad, RouterLoad
 from controller_service.core.observed.adoption import MembersMesh
 from controller_service.core.observed.state import ObservedRouter
-from controller_service.core.partitions import NO_OWNER, Incarnation, PartitionOwnership
+from controller_service.core.partition_owners import NO_OWNER, Incarnation, PartitionOwnership
 from controller_service.core.roster import (
     CoveredTables,
     DepartedIncarnation,
@@ -36,7 +36,7 @@ from controller_service.core.roster import (
     IncarnationRoster,
     ListedIncarnation,
 )
-from slotmesh.calls.partitions import PARTITIONS
+from slotmesh.calls.key_hash import PARTITIONS
 from slotmesh.convert.same_names import message_of, same_fields
 from slotmesh.convert.specification import backend_from_wire, duration_to_wire, endpoint_from_wire, seconds
 from slotmesh.internal.v1 import membership_service_pb2

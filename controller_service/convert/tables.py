@@ -15,7 +15,7 @@ from itertools import chain
 from operator import attrgetter
 from typing import Any, Final, TypeAlias
 
-from controller_service.core.partitions import NO_OWNER, Incarnation, PartitionOwnership
+from controller_service.core.partition_owners import NO_OWNER, Incarnation, PartitionOwnership
 from controller_service.core.roster import DepartedIncarnation, ListedIncarnation
 from controller_service.core.routing import (
     AnnouncedDelta,

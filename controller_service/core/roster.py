@@ -22,7 +22,7 @@ from operator import attrgetter
 from types import MappingProxyType
 from typing import Final
 
-from controller_service.core.partitions import Incarnation, PartitionOwnership
+from controller_service.core.partition_owners import Incarnation, PartitionOwnership
 
 MAX_DEPARTED: Final = 512
 """Departures that are listed, the newest."""

@@ -12,9 +12,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from controller_service.core.partitions import NO_OWNER, Incarnation, PartitionOwnership
+from controller_service.core.partition_owners import NO_OWNER, Incarnation, PartitionOwnership
 from controller_service.core.roster import NO_ROSTER, DepartedIncarnation, IncarnationRoster, ListedIncarnation
-from slotmesh.calls.partitions import PARTITIONS
+from slotmesh.calls.key_hash import PARTITIONS
 from slotmesh.spec.model import Backend, GrpcServices, Prospect, TrafficPolicy
 from slotmesh.spec.tenants import TenantLimits
 

@@ -19,7 +19,7 @@ from contextlib import AbstractContextManager, contextmanager
 from types import TracebackType
 from typing import Final, Self
 
-from controller_service.core.events import (
+from controller_service.core.event_log import (
     FIRST_BY_CLOCK,
     UNKNOWN,
     EventBounds,

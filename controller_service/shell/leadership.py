@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection
 from contextlib import aclosing, suppress
 from typing import Final
 
-from controller_service.core.events import EventKind, Notice
+from controller_service.core.event_log import EventKind, Notice
 from controller_service.core.observed.adoption import MembersMesh
 from controller_service.core.roster import HeldTable, ReportedRouters, is_newer
 from controller_service.shell.mesh_state import MeshState

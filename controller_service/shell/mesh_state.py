@@ -18,11 +18,11 @@ from typing import Final, Generic, TypeVar
 from controller_service.core.desired.revisions import ChangeOrigin, RevisionRecord
 from controller_service.core.desired.shifts import notices_of_shifts
 from controller_service.core.desired.state import Desired
-from controller_service.core.events import EventKind, Notice
+from controller_service.core.event_log import EventKind, Notice
 from controller_service.core.observed.launches import exited
 from controller_service.core.observed.state import Observed
 from controller_service.core.observed.transitions import Transition, ended
-from controller_service.core.partitions import Incarnation
+from controller_service.core.partition_owners import Incarnation
 from controller_service.shell.events import EventFeed
 from controller_service.shell.launchers.protocol import Exit
 from slotmesh.logs import get_logger

@@ -9,7 +9,7 @@ from typing import Final
 from opentelemetry.metrics import Meter
 
 from controller_service.core.desired.handler_code import template_of
-from controller_service.core.events import EventKind
+from controller_service.core.event_log import EventKind
 from controller_service.core.observed.state import Observed, ReplicaState, wanted_replicas
 from controller_service.core.observed.transitions import LOOPING_AFTER
 from controller_service.shell.events import EventFeed

@@ -22,7 +22,7 @@ from typing import Any, Final, NamedTuple
 from controller_service.core.desired.revisions import ChangeOrigin, Resource, ResourceChange, RevisionRecord
 from controller_service.core.desired.shifts import Guard, ShiftRecord
 from controller_service.core.desired.state import AnsweredRequest, Desired, RolloutRecord
-from controller_service.core.partitions import NO_OWNER, Incarnation, PartitionOwnership
+from controller_service.core.partition_owners import NO_OWNER, Incarnation, PartitionOwnership
 from controller_service.core.roster import IncarnationRoster, LeaderTerm, ListedIncarnation
 from controller_service.store.forms import (
     FORMS,
@@ -36,7 +36,7 @@ from controller_service.store.forms import (
     plain,
     within,
 )
-from slotmesh.calls.partitions import PARTITIONS
+from slotmesh.calls.key_hash import PARTITIONS
 from slotmesh.spec.model import SETTINGS, Backend, Endpoint, GrpcServices, TrafficPolicy, plain_json
 from slotmesh.spec.routes import Route, route_path
 from slotmesh.spec.setting import Setting, SettingKind

@@ -14,7 +14,7 @@ from enum import Enum
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar, get_args, get_origin, get_type_hints
 
-from controller_service.core.partitions import Incarnation
+from controller_service.core.partition_owners import Incarnation
 
 Document: TypeAlias = "dict[str, Any]"
 """A JSON object."""

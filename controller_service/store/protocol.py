@@ -23,7 +23,7 @@ from typing import Final, Protocol, TypeAlias
 
 from controller_service.core.desired.revisions import UNKNOWN_ORIGIN, ChangeOrigin
 from controller_service.core.desired.state import ChangeSet, Desired
-from controller_service.core.events import EventBounds, FeedEvent
+from controller_service.core.event_log import EventBounds, FeedEvent
 from controller_service.core.roster import LeaderTerm
 
 OnCommitted: TypeAlias = Callable[[Desired, Desired, ChangeOrigin], None]

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from controller_service.core.desired.state import Desired
-from controller_service.core.partitions import PartitionOwnership
+from controller_service.core.partition_owners import PartitionOwnership
 from controller_service.store.documents import MEMBER, OWNERSHIP, REVISION, ROSTER, SECTIONS, RowKind
 from controller_service.store.forms import BadDocument
 from controller_service.store.sqlite.connecting import StateRefused

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final
 
-from slotmesh.calls.payload_framing import BODILESS, head_problem
+from slotmesh.calls.result_envelopes import BODILESS, head_problem
 from slotmesh.errors import Executed, Reason, SlotmeshError
 from slotmesh.http_status import http_status, title_of
 from slotmesh.oip.http import error_to_json

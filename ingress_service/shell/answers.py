@@ -18,7 +18,7 @@ from ingress_service.core.requests import HEADER
 from ingress_service.shell.calls import head_of
 from ingress_service.shell.request_log import FailedRequests
 from ingress_service.shell.request_spans import RequestTrace
-from slotmesh.calls.payload_framing import BODILESS
+from slotmesh.calls.result_envelopes import BODILESS
 from slotmesh.client.calls.values import ValueStream
 from slotmesh.errors import SlotmeshError
 from slotmesh.oip.http import JSON_TYPE

@@ -17,7 +17,7 @@ from ingress_service.core.call_options import PLAIN, RequestTerms
 from ingress_service.core.problems import PLAIN as PLAIN_HEAD
 from ingress_service.core.problems import ResponseHead, refusal, response_head
 from ingress_service.shell.callers import OpenedStream
-from slotmesh.calls.payload_framing import MIN_MARK_BYTES, split_head
+from slotmesh.calls.result_envelopes import MIN_MARK_BYTES, split_head
 from slotmesh.calls.trace_context import MAX_HTTP_BYTES
 from slotmesh.client.calls.call_spec import EXECUTED_PAYLOADS, PAYLOADS, CallSpec, TracedPayload
 from slotmesh.client.calls.options import ViewOptions

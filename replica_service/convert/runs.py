@@ -27,8 +27,8 @@ from replica_service.core.runs import ReplicaRun, RouterPeer, RunRecord
 from replica_service.core.session_records import Record
 from slotmesh.calls.call_options import Reader
 from slotmesh.calls.id_ranges import Range
-from slotmesh.calls.partitions import PARTITIONS
-from slotmesh.calls.payload_framing import RPC_TYPES
+from slotmesh.calls.key_hash import PARTITIONS
+from slotmesh.calls.result_envelopes import RPC_TYPES
 from slotmesh.calls.trace_context import TraceColumns, TraceContext, Traces
 from slotmesh.codec import CONTENT_TYPES, OCTET_STREAM
 from slotmesh.convert import call_options as stated

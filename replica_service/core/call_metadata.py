@@ -15,7 +15,7 @@ from math import inf
 from typing import Any, NamedTuple
 
 from slotmesh.calls.call_options import StatedOptions
-from slotmesh.calls.payload_framing import with_head
+from slotmesh.calls.result_envelopes import with_head
 from slotmesh.calls.trace_context import TraceContext, Traces, is_sampled
 from slotmesh.errors import Failure
 from slotmesh.streams.limits import MAX_BYTES_AHEAD, MAX_VALUES_AHEAD

@@ -22,7 +22,7 @@ from collections.abc import Mapping
 from math import inf
 from typing import NamedTuple
 
-from replica_service.core.batching import Batcher
+from replica_service.core.batch_gathering import Batcher
 from replica_service.core.runs import ReplicaRun, StartTurn
 from replica_service.core.work import StartBatch
 from slotmesh.histogram import CALL_TIMES, Histogram

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping
 from math import inf
 from typing import Any
 
-from replica_service.core.batching import Batcher, Weigh
+from replica_service.core.batch_gathering import Batcher, Weigh
 from replica_service.core.call_times import ReplicaCallTimes, ServiceTimes
 from replica_service.core.ending import (
     batch_ended,
@@ -81,7 +81,7 @@ from replica_service.core.withdrawals import (
     sessions_moved,
 )
 from replica_service.core.work import Part
-from slotmesh.handlers.batching import BatchControl
+from slotmesh.handlers.batch_settings import BatchControl
 
 DEFAULT_KEYED_WINDOW = 8192
 """Keyed calls without outcome that one router may have here."""

@@ -11,14 +11,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from math import inf
 
-from replica_service.core.batching import Batcher, Weigh
+from replica_service.core.batch_gathering import Batcher, Weigh
 from replica_service.core.call_times import ReplicaCallTimes, ServiceTimes
 from replica_service.core.lanes import Lanes
-from replica_service.core.partitions import KeyHoldings, ServedEpochs
 from replica_service.core.permits import Permits, Vacancies
 from replica_service.core.runs import ReplicaRun, RouterPeer
+from replica_service.core.served_partitions import KeyHoldings, ServedEpochs
 from replica_service.core.slot_table import ReservedSlotCalls
-from slotmesh.handlers.batching import BatchControl
+from slotmesh.handlers.batch_settings import BatchControl
 
 
 class AwaitedPayloads:

@@ -27,7 +27,7 @@ from replica_service.shell.router_outbox import Outbox
 from replica_service.shell.sessions import Sessions
 from replica_service.shell.telemetry import ReplicaCounters
 from slotmesh.calls.method_outlines import fitting
-from slotmesh.calls.payload_framing import RPC_REQUESTS
+from slotmesh.calls.result_envelopes import RPC_REQUESTS
 from slotmesh.errors import Executed, Failure
 from slotmesh.handlers.description import CALL
 from slotmesh.ids import STREAM_ID_BYTES, new_id

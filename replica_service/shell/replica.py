@@ -34,7 +34,6 @@ from replica_service.shell.handler.loop_watch import BlockReports, LoopWatch
 from replica_service.shell.handler.methods import HandlerMethod
 from replica_service.shell.stopping import Drain
 from slotmesh.client.handler_mesh import OwnMesh
-from slotmesh.foreign import described
 from slotmesh.handlers import HandlerDescription, describe
 from slotmesh.handlers.context import asking
 from slotmesh.internal.v1 import membership_service_pb2 as wire
@@ -46,6 +45,7 @@ from slotmesh.runtime.exits import CannotStart
 from slotmesh.runtime.signals import StopRequest
 from slotmesh.runtime.tasks import Supervisor
 from slotmesh.spec.model import Backend
+from slotmesh.user_code import described
 
 MakeEngine = Callable[[dict[str, HandlerMethod], int, int, HandlerLoop], Engine]
 """Arguments: methods, `max_ongoing`, `prefetch`, and the loop that `async def` methods run on."""

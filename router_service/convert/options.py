@@ -14,8 +14,8 @@ from typing import Final, NamedTuple
 
 from router_service.core.calls import RouterCallOptions
 from slotmesh.calls.call_options import Reader
-from slotmesh.calls.partitions import partition_of
-from slotmesh.calls.payload_framing import RPC, RPC_REQUESTS, BadFrames, MetadataPairs, metadata_from_bytes
+from slotmesh.calls.key_hash import partition_of
+from slotmesh.calls.result_envelopes import RPC, RPC_REQUESTS, BadFrames, MetadataPairs, metadata_from_bytes
 from slotmesh.codec import OCTET_STREAM
 from slotmesh.convert import call_options as stated
 from slotmesh.convert.call_options import MAX_METADATA_ENTRIES, bad_option, key_problem, options_failure

@@ -29,8 +29,8 @@ from router_service.core.routing_table import (
     TableDelta,
     TrafficDelta,
 )
+from slotmesh.calls.key_hash import PARTITIONS
 from slotmesh.calls.method_outlines import MethodOutline
-from slotmesh.calls.partitions import PARTITIONS
 from slotmesh.convert.specification import (
     backend_from_wire,
     backend_to_wire,

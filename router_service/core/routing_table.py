@@ -18,7 +18,7 @@ from operator import attrgetter
 from typing import Final, TypeVar
 
 from router_service.core.rosters import NO_ROSTER, KnownDeparture, ReplicaKey, RosterVersion, TableRoster
-from slotmesh.calls.partitions import PARTITIONS
+from slotmesh.calls.key_hash import PARTITIONS
 from slotmesh.spec.model import Backend, GrpcServices, Prospect
 from slotmesh.spec.tenants import TenantLimits
 

@@ -320,7 +320,7 @@ _REPLICA: Final = (
         ORDER,
         "keys_move",
         (
-            "replica_service.core.partitions:ServedEpochs.admit",
+            "replica_service.core.served_partitions:ServedEpochs.admit",
             "if epoch < floor:\n        return False",
             "if epoch < floor:\n        return True",
         ),
@@ -440,7 +440,7 @@ _CONTROLLER: Final = (
         ORDER,
         "owners_change keys_move",
         (
-            "controller_service.core.partitions:_handed_over",
+            "controller_service.core.partition_owners:_handed_over",
             "if of[number] not in dead and (owners[of[number]], number, current.epochs[number]) in emptied",
             "if of[number] not in dead",
         ),
@@ -479,7 +479,7 @@ _CONTROLLER: Final = (
         "a controller that does not remember does not take over who owns what",
         ORDER,
         "owner_unheard",
-        ("controller_service.core.partitions:inherit", "if not changed:", "if True:"),
+        ("controller_service.core.partition_owners:inherit", "if not changed:", "if True:"),
     ),
     _defect(
         "given_before_brought",

@@ -29,7 +29,7 @@ from simulation.mesh.cython import cygrpc
 from simulation.mesh.loop import NodeLoop, close_generator
 from simulation.mesh.network import Network
 from simulation.mesh.server import SimServer
-from slotmesh.calls.partitions import PARTITIONS, partition_of
+from slotmesh.calls.key_hash import PARTITIONS, partition_of
 from slotmesh.calls.state_table import StateName
 from slotmesh.client.stream import abandoned_calls as recall
 from slotmesh.server import reflection

@@ -129,7 +129,7 @@ class StatedOptions:
     metadata: Mapping[str, str] = option(NO_METADATA, OptionKind.METADATA, read_by=Reader.REPLICA)
     """Handed to the handler."""
     http: bytes = option(b"", OptionKind.MARK, read_by=Reader.REPLICA)
-    """Calls came by HTTP, and results that end with this have more before it (`slotmesh.calls.payload_framing`)."""
+    """Calls came by HTTP, and results that end with this have more before it (`slotmesh.calls.result_envelopes`)."""
 
 
 OPTIONS: Final = options_of(StatedOptions)

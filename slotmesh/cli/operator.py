@@ -6,8 +6,8 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
-from slotmesh.cli.changing import ControllerConnection
 from slotmesh.cli.console import CommandFailed
+from slotmesh.cli.controller_connection import ControllerConnection
 from slotmesh.cli.controller_view import ControllerStatus, Members, Snapshot
 from slotmesh.cli.parameters import BACKEND, ROUTE
 from slotmesh.convert.specification import (

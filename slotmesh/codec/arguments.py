@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from slotmesh.calls.payload_framing import RPC
+from slotmesh.calls.result_envelopes import RPC
 from slotmesh.codec.arrays import is_array
 from slotmesh.codec.content_types import (
     JSON,

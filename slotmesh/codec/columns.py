@@ -25,7 +25,7 @@ from slotmesh.codec.tensor_arguments import rows_in
 from slotmesh.codec.tensors import map_head, name_head
 from slotmesh.codec.types.array_types import array_type
 from slotmesh.errors import Failure
-from slotmesh.foreign import each
+from slotmesh.user_code import each
 
 if TYPE_CHECKING:
     from slotmesh.codec.arrays import Array

@@ -32,7 +32,7 @@ from slotmesh.codec.arrays import (
 )
 from slotmesh.codec.byte_strings import STRINGS_EXTENSION, lists_in_strings, string_lists, strings_of
 from slotmesh.codec.types.hooks import of_msgpack, to_builtins
-from slotmesh.foreign import each
+from slotmesh.user_code import each
 
 DecodedT = TypeVar("DecodedT")
 

@@ -12,9 +12,9 @@ from google.protobuf.message import DecodeError as ProtobufDecodeError
 from google.protobuf.message import EncodeError as ProtobufEncodeError
 from google.protobuf.message import Message
 
-from slotmesh.calls.payload_framing import INITIAL, MESSAGE, TRAILERS, framed
+from slotmesh.calls.result_envelopes import INITIAL, MESSAGE, TRAILERS, framed
 from slotmesh.codec.content_types import DecodeError, EncodeError
-from slotmesh.foreign import described, forget_call
+from slotmesh.user_code import described, forget_call
 
 
 class RpcReply(NamedTuple):

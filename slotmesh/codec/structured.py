@@ -19,7 +19,7 @@ from slotmesh.codec.decoding_bounds import json_decoder
 from slotmesh.codec.msgpack import decode_again, msgpack_decoder
 from slotmesh.codec.types.annotations import way_out
 from slotmesh.codec.types.signature import Parameter, Signature
-from slotmesh.foreign import described, forget_call, text_of
+from slotmesh.user_code import described, forget_call, text_of
 
 Arguments = tuple[tuple[Any, ...], Mapping[str, Any]]
 """To be passed as `method(*arguments[0], **arguments[1])`."""

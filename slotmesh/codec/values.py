@@ -14,7 +14,7 @@ from google.protobuf.message import DecodeError as ProtobufDecodeError
 from google.protobuf.message import EncodeError as ProtobufEncodeError
 from google.protobuf.message import Message
 
-from slotmesh.calls.payload_framing import RPC_TYPES
+from slotmesh.calls.result_envelopes import RPC_TYPES
 from slotmesh.codec.arrays import EXT_32, BrokenArray, is_array, travels_as_list, used_numpy
 from slotmesh.codec.content_types import (
     JSON,
@@ -43,7 +43,7 @@ from slotmesh.codec.tensors import OUTPUT, TENSOR_DTYPES, map_head, name_head, t
 from slotmesh.codec.types.annotations import checked, way_out
 from slotmesh.codec.types.hooks import to_json
 from slotmesh.errors import Executed, Reason
-from slotmesh.foreign import described, each, forget_call, text_of
+from slotmesh.user_code import described, each, forget_call, text_of
 
 _BYTES: Final = {bytes}
 

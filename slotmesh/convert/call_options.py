@@ -16,7 +16,7 @@ from google.protobuf import duration_pb2, timestamp_pb2
 from google.protobuf.message import Message
 
 from slotmesh.calls.call_options import NO_METADATA, OPTIONS, OptionKind, Reader, StatedOptions
-from slotmesh.calls.payload_framing import MAX_MARK_BYTES, MIN_MARK_BYTES
+from slotmesh.calls.result_envelopes import MAX_MARK_BYTES, MIN_MARK_BYTES
 from slotmesh.codec import CONTENT_TYPES
 from slotmesh.errors import Failure, Reason
 from slotmesh.spec.rules import show

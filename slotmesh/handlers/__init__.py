@@ -10,22 +10,22 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from slotmesh.handlers.batching import BatchControl, BatchState, RunningBatch
+    from slotmesh.handlers.batch_settings import BatchControl, BatchState, RunningBatch
     from slotmesh.handlers.decorators import batch, batch_control, deployment, whole_batches
     from slotmesh.handlers.description import CALL, HandlerDescription, MethodDescription, describe
     from slotmesh.handlers.kinds import MethodKind
     from slotmesh.spec.handler_settings import BatchSettings, DeploymentSettings
 
 _LATER = {
-    "BatchControl": "slotmesh.handlers.batching",
+    "BatchControl": "slotmesh.handlers.batch_settings",
     "BatchSettings": "slotmesh.spec.handler_settings",
-    "BatchState": "slotmesh.handlers.batching",
+    "BatchState": "slotmesh.handlers.batch_settings",
     "CALL": "slotmesh.handlers.description",
     "DeploymentSettings": "slotmesh.spec.handler_settings",
     "HandlerDescription": "slotmesh.handlers.description",
     "MethodDescription": "slotmesh.handlers.description",
     "MethodKind": "slotmesh.handlers.kinds",
-    "RunningBatch": "slotmesh.handlers.batching",
+    "RunningBatch": "slotmesh.handlers.batch_settings",
     "batch": "slotmesh.handlers.decorators",
     "batch_control": "slotmesh.handlers.decorators",
     "deployment": "slotmesh.handlers.decorators",

@@ -19,8 +19,8 @@ from math import inf
 from types import MappingProxyType
 from typing import Final, Protocol
 
-from slotmesh.calls.partitions import partition_of
-from slotmesh.calls.payload_framing import head_problem
+from slotmesh.calls.key_hash import partition_of
+from slotmesh.calls.result_envelopes import head_problem
 from slotmesh.calls.trace_context import REQUEST_ID
 
 HeaderPairs = tuple[tuple[str, str], ...]

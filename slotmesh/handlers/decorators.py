@@ -15,7 +15,7 @@ from functools import partial, wraps
 from types import MethodType
 from typing import Any, Final, TypeVar, overload
 
-from slotmesh.handlers.batching import Batchable, BatchControl, BatchFunction, FirstT, P, ReturnedT
+from slotmesh.handlers.batch_settings import Batchable, BatchControl, BatchFunction, FirstT, P, ReturnedT
 from slotmesh.handlers.item_batches import Gatherings
 from slotmesh.handlers.kinds import MethodKind, kind_of, runnable
 from slotmesh.names import did_you_mean

@@ -17,9 +17,9 @@ from math import isfinite
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
-from slotmesh.foreign import described, is_exception
-from slotmesh.handlers.batching import BatchControl, BatchState, RunningBatch
+from slotmesh.handlers.batch_settings import BatchControl, BatchState, RunningBatch
 from slotmesh.handlers.context import BatchPlace, CallContext, asking, current_place
+from slotmesh.user_code import described, is_exception
 
 BatchMethod = Callable[..., Coroutine[Any, Any, Sequence[Any]]]
 """Takes lists."""

@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NoReturn
 
-from slotmesh.calls.payload_framing import MAX_METADATA_BYTES, MetadataPairs, metadata_to_bytes
+from slotmesh.calls.result_envelopes import MAX_METADATA_BYTES, MetadataPairs, metadata_to_bytes
 from slotmesh.errors import Executed, HandlerError
 from slotmesh.handlers.context import CallContext, Place
 from slotmesh.status import STATUS_NUMBERS, name_of

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import Final
 
-from slotmesh.foreign import described, type_name
+from slotmesh.user_code import described, type_name
 
 FORGOTTEN_AFTER_S: Final = 120.0
 """A failure that has not occurred for this long is reported as a new one: twice the longest interval."""

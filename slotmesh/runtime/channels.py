@@ -15,13 +15,13 @@ from typing import Any, Final, Protocol, Self
 
 import grpc
 
-from slotmesh.foreign import type_name
 from slotmesh.grpc_internals.completion_wakes import keep_wakes_few
 from slotmesh.security.handshakes import Attempt, handshake_problem
 from slotmesh.security.identity import Role, server_name
 from slotmesh.status import unauthenticated
 from slotmesh.streams.limits import DEFAULT_LIMITS, MAX_MESSAGE_BYTES, MAX_PENDING, EdgeLimits
 from slotmesh.units import join_host_port, parse_host_port
+from slotmesh.user_code import type_name
 
 Token = str | Callable[[], str]
 """A token, or a function that returns it. The function is called in the caller's thread for each rpc, and must not

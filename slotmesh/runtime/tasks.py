@@ -18,9 +18,9 @@ from contextvars import Context
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
-from slotmesh.foreign import described
 from slotmesh.logs import get_logger
 from slotmesh.runtime.backoff import Backoff
+from slotmesh.user_code import described
 
 AGAIN_AFTER_S: Final = 0.1
 """The ceiling of the first delay before a restart; it doubles with each consecutive end. Delays are random below it."""

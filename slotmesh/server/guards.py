@@ -27,8 +27,8 @@ from slotmesh.grpc_internals.aborts import released
 from slotmesh.grpc_internals.accepting import MANY
 from slotmesh.logs import get_logger
 from slotmesh.runtime.loop_slices import StepQueue
-from slotmesh.security.permissions import rule_of
-from slotmesh.server.edge import Edge, admitted
+from slotmesh.security.rpc_roles import rule_of
+from slotmesh.server.rpc_gate import Edge, admitted
 from slotmesh.server.unary_requests import RequestBounds, RequestReader, bounds_of, shape_of
 from slotmesh.status import abort, to_exception
 from slotmesh.streams.frame_bounds import SMALL_BYTES

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 import grpc
 
-from slotmesh.calls.payload_framing import MESH_SERVICES
+from slotmesh.calls.result_envelopes import MESH_SERVICES
 from slotmesh.config import SettingsError
 from slotmesh.config.listening import start_problem
 from slotmesh.grpc_internals import channelz
@@ -23,13 +23,13 @@ from slotmesh.logs import get_logger
 from slotmesh.runtime.channels import server_options
 from slotmesh.runtime.exits import CannotStart
 from slotmesh.runtime.loop_slices import StepQueue
-from slotmesh.security.authorizer import Authorizer, TokenVerifier
+from slotmesh.security.authentication import Authorizer, TokenVerifier
 from slotmesh.security.identity import Role
-from slotmesh.security.permissions import Rule
+from slotmesh.security.rpc_roles import Rule
 from slotmesh.server import health, reflection
-from slotmesh.server.edge import Edge, admitted
 from slotmesh.server.guards import GuardedRegistration, guard
 from slotmesh.server.reflection import MoreServices
+from slotmesh.server.rpc_gate import Edge, admitted
 from slotmesh.streams.limits import DEFAULT_LIMITS, EdgeLimits
 from slotmesh.telemetry.process_times import RpcTimes
 from slotmesh.units import join_host_port

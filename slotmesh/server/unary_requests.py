@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from google.protobuf.descriptor import FieldDescriptor
 
-from slotmesh.calls.payload_framing import MESH_SERVICES
+from slotmesh.calls.result_envelopes import MESH_SERVICES
 from slotmesh.errors import Executed, Failure, Reason
 from slotmesh.runtime.loop_slices import StepQueue
 from slotmesh.spec.model import MAX_DESCRIPTOR_BYTES

@@ -22,7 +22,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool
 from google.protobuf.descriptor import FileDescriptor
 from google.protobuf.message import DecodeError, Message
 
-from slotmesh.calls.payload_framing import MESH_SERVICES
+from slotmesh.calls.result_envelopes import MESH_SERVICES
 from slotmesh.spec.model import MAX_DESCRIPTOR_BYTES, MAX_SERVICES, NO_SERVICES, GrpcServices, SpecViolation
 from slotmesh.spec.rules import show
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from slotmesh.errors import Failure, Reason
 from slotmesh.security.audit import AUDIT
-from slotmesh.security.authorizer import TokenVerifier
+from slotmesh.security.authentication import TokenVerifier
 from slotmesh.security.identity import Identity, Role, identity_of
 from slotmesh.security.tokens.rules import BadToken
 from slotmesh.telemetry.http_server import PEER_ENDS_AT, PEER_IS_REVOKED, PEER_URIS

@@ -36,7 +36,7 @@ from slotmesh.units import join_host_port
 
 if TYPE_CHECKING:
     # Takes most of a second to import; only for processes with certificates.
-    from slotmesh.security.authorizer import TokenVerifier
+    from slotmesh.security.authentication import TokenVerifier
     from slotmesh.security.tls import TlsSource
 
 _METER = "slotmesh"

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
 from slotmesh.handlers import describe
-from slotmesh.handlers.batching import BatchControl
+from slotmesh.handlers.batch_settings import BatchControl
 from slotmesh.handlers.decorators import batch_control
 from slotmesh.spec import model
 from slotmesh.spec.handler_settings import BatchSettings

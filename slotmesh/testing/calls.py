@@ -8,7 +8,7 @@ from math import inf
 from types import MappingProxyType
 from typing import Any, TypedDict, Unpack
 
-from slotmesh.calls.partitions import partition_of
+from slotmesh.calls.key_hash import partition_of
 from slotmesh.client.handler_mesh import current_source
 from slotmesh.client.mesh import Mesh
 from slotmesh.client.sync.mesh import SyncMesh

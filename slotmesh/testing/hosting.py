@@ -23,7 +23,7 @@ from slotmesh.client.routers import DescribedEndpoints, Routers
 from slotmesh.client.slots.client import SlotClient
 from slotmesh.client.stream.call_stream import CallStream
 from slotmesh.runtime.exits import CannotStart
-from slotmesh.server.edge import Edge
+from slotmesh.server.rpc_gate import Edge
 from slotmesh.spec import model
 from slotmesh.telemetry.process_times import RpcTimes
 from slotmesh.testing.backends import Backend, Handler, as_backend

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import grpc
 
-from slotmesh.calls.partitions import partition_of
+from slotmesh.calls.key_hash import partition_of
 from slotmesh.convert.batches import ids_from_wire, ids_to_wire
 from slotmesh.errors import Executed, Failure, Reason
 from slotmesh.internal.v1 import replica_service_pb2

@@ -9,7 +9,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool
 from google.protobuf.descriptor import MethodDescriptor
 
 from slotmesh.security.identity import Role
-from slotmesh.security.permissions import declared_roles, rule_of
+from slotmesh.security.rpc_roles import declared_roles, rule_of
 from slotmesh.v1 import roles_pb2
 from tests.arch.sources import ROOT
 from tests.support.declared_rpcs import declared_rpcs

@@ -14,7 +14,7 @@ import pytest
 import pytest_asyncio
 import yaml
 
-from controller_service.core.events import EventKind, Notice
+from controller_service.core.event_log import EventKind, Notice
 from tests.support.controllers import Controlled, running_controller
 from tests.support.mesh import ROOT
 from tests.support.shell import Said, slotmesh

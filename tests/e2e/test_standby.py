@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import slotmesh
-from controller_service.serving import LEADS_NO_MORE
+from controller_service.process_life import LEADS_NO_MORE
 from slotmesh.cli.controller_view import ControllerStatus
 from tests.support.shell import slotmesh as command
 from tests.support.standing_by import stolen_lock

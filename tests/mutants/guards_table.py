@@ -6,7 +6,7 @@ from typing import Final
 
 from tests.mutants.mutant import mutant
 
-FOREIGN: Final = "tests/unit/codec/test_foreign_types.py tests/unit/test_foreign.py"
+FOREIGN: Final = "tests/unit/codec/test_foreign_types.py tests/unit/test_user_code.py"
 
 GUARDS: Final = (
     mutant(

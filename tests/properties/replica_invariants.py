@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import inf
 
-from replica_service.core.batching import Batcher
+from replica_service.core.batch_gathering import Batcher
 from replica_service.core.call_states import CallState, LaneState
 from replica_service.core.permits import CAPACITY_GAP_S
 from replica_service.core.runs import ReplicaLane, ReplicaRun

@@ -35,7 +35,7 @@ from router_service.core.rosters import ReplicaKey, RosterVersion, TableRoster
 from router_service.core.routing_table import BackendRoute, EndpointRoute, PartitionOwners, ReplicaRoute, RoutingTable
 from router_service.core.runs import Caller
 from router_service.core.scheduler import RouterScheduler
-from slotmesh.calls.partitions import PARTITIONS, partition_of
+from slotmesh.calls.key_hash import PARTITIONS, partition_of
 from slotmesh.calls.payload_block import block_of
 from slotmesh.spec import model
 from slotmesh.spec.model import BalancerName, Prospect

@@ -18,11 +18,11 @@ from controller_service.core.observed import routers, transitions
 from controller_service.core.observed.adoption import adopt, has_rivals
 from controller_service.core.observed.state import Observed, ObservedRouter, ReplicaState
 from controller_service.core.observed.transitions import Hello, NamesakeLives, ObservedReport, Transition
-from controller_service.core.partitions import NO_OWNER, Incarnation, ownership_of
+from controller_service.core.partition_owners import NO_OWNER, Incarnation, ownership_of
 from controller_service.core.reconciling.endpoints import TABLE_WITHIN_S, EndpointOutcomes
 from controller_service.core.reconciling.routes import RouteBuilder, all_members, build_routes
 from controller_service.core.roster import EarlierTable, IncarnationRoster, ListedIncarnation
-from slotmesh.calls.partitions import PARTITIONS
+from slotmesh.calls.key_hash import PARTITIONS
 from slotmesh.spec.model import Backend, Endpoint, TrafficPolicy
 from tests.support.examples import examples
 from tests.support.group_facts import require_facts, require_same_routes

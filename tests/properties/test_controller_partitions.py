@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from controller_service.core.partitions import (
+from controller_service.core.partition_owners import (
     NO_OWNER,
     Incarnation,
     OwnerCandidate,
@@ -18,7 +18,7 @@ from controller_service.core.partitions import (
     hand_over,
     shares,
 )
-from slotmesh.calls.partitions import PARTITIONS
+from slotmesh.calls.key_hash import PARTITIONS
 from tests.support.examples import examples
 
 BACKENDS = ("v1", "v2", "v3")

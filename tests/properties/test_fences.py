@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from controller_service.core.observed.leases import DRIFT, Leases, fenced
 from controller_service.core.observed.state import Observed, ReplicaState
 from controller_service.core.observed.transitions import Hello, ObservedReport, attached, ended, fell_silent, reported
-from controller_service.core.partitions import Incarnation
+from controller_service.core.partition_owners import Incarnation
 from replica_service.core.lifecycle import Fence, FenceSettings
 from replica_service.shell.stopping import KernelTimer
 from tests.support.examples import examples

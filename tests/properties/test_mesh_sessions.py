@@ -20,7 +20,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from replica_service.core.failures import TAKEN_BACK
 from router_service.core.lifecycle import cancellation
-from slotmesh.calls.partitions import partition_of
+from slotmesh.calls.key_hash import partition_of
 from tests.properties.mesh_invariants import all_calls_end, answers_belong_to_calls_that_are_here
 from tests.properties.mesh_model import (
     CALL_SHARE,

@@ -26,7 +26,7 @@ from router_service.core.events import (
 )
 from router_service.core.limits.capacity import MethodTime, ReportedCapacity
 from router_service.core.routing_table import RoutingTable
-from slotmesh.calls.partitions import partition_of
+from slotmesh.calls.key_hash import partition_of
 from slotmesh.errors import Executed, Failure, Reason
 from slotmesh.spec.model import BalancerName, Prospect
 from tests.properties.router_invariants import ALWAYS, nothing_is_left

@@ -18,14 +18,14 @@ from controller_service.core.desired.state import ChangeSet, Desired
 from controller_service.core.observed import routers, transitions
 from controller_service.core.observed.state import Observed, ObservedRouter, ReplicaState
 from controller_service.core.observed.transitions import Hello, ObservedReport
-from controller_service.core.partitions import Incarnation, ownership_of
+from controller_service.core.partition_owners import Incarnation, ownership_of
 from controller_service.core.reconciling.routes import RosterListing, RouteBuilder
 from controller_service.core.roster import CoveredTables
 from controller_service.core.routing import AnnouncedTable
 from controller_service.shell.members.tables import TableBoard, TableFeed
 from router_service import convert
 from router_service.core.routing_table import DeltaMismatch, RoutingTable, TableDelta, follow_delta
-from slotmesh.calls.partitions import PARTITIONS
+from slotmesh.calls.key_hash import PARTITIONS
 from slotmesh.internal.v1 import membership_service_pb2 as wire
 from slotmesh.spec.model import Backend, Endpoint, GrpcServices, TrafficPolicy
 from slotmesh.spec.tenants import TenantLimits

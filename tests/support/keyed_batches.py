@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from router_service.core.calls import KeyedBatch, RouterCallOptions
-from slotmesh.calls.partitions import partition_of
+from slotmesh.calls.key_hash import partition_of
 from slotmesh.streams.chunks import Payload
 
 

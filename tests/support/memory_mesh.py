@@ -14,7 +14,7 @@ from typing import Final
 from router_service.core.events import TableReceived
 from router_service.core.rosters import KnownDeparture, ReplicaKey, RosterVersion, TableRoster
 from router_service.core.routing_table import BackendRoute, EndpointRoute, PartitionOwners, ReplicaRoute, RoutingTable
-from slotmesh.calls.partitions import PARTITIONS, partition_of
+from slotmesh.calls.key_hash import PARTITIONS, partition_of
 from slotmesh.spec.model import Backend
 from tests.support.fakes.clock import FakeClock
 from tests.support.memory_nodes import ENDPOINT, MAX_ONGOING, ReplicaNode, RouterNode, Wire

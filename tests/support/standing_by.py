@@ -13,7 +13,7 @@ from typing import Any, Self
 import grpc
 
 from controller_service.config import ControllerSettings
-from controller_service.serving import ControllerLife
+from controller_service.process_life import ControllerLife
 from controller_service.store.sqlite.state_lock import lock_path
 from slotmesh.convert.specification import mesh_to_wire
 from slotmesh.runtime.channels import PLAIN_TEXT, Dialer

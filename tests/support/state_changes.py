@@ -10,7 +10,7 @@ from google.protobuf import descriptor_pb2
 from controller_service.core.desired.revisions import ChangeOrigin
 from controller_service.core.desired.shifts import Guard, GuardFigure, ShiftPhase, ShiftRecord
 from controller_service.core.desired.state import ChangeSet, Desired, RolloutRecord
-from controller_service.core.partitions import NO_OWNER, Incarnation, PartitionOwnership
+from controller_service.core.partition_owners import NO_OWNER, Incarnation, PartitionOwnership
 from controller_service.core.roster import (
     CoveredTables,
     DepartedIncarnation,
@@ -18,7 +18,7 @@ from controller_service.core.roster import (
     ListedIncarnation,
 )
 from examples.own_proto import greeter_pb2
-from slotmesh.calls.partitions import PARTITIONS
+from slotmesh.calls.key_hash import PARTITIONS
 from slotmesh.spec.descriptor_sets import Files, read_services
 from slotmesh.spec.model import Backend, BalancerName, Endpoint, GrpcServices, JsonValue, TrafficPolicy
 from slotmesh.spec.routes import Route

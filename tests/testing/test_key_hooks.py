@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import slotmesh
-from slotmesh.calls.partitions import partition_of
+from slotmesh.calls.key_hash import partition_of
 from slotmesh.testing import Backend, call_context, make_context
 from slotmesh.testing import handler as hosted
 from slotmesh.testing import mesh as running_mesh

@@ -16,7 +16,7 @@ from enum import Enum
 from types import MappingProxyType
 from typing import Final
 
-from controller_service.core.events import EventKind, Notice
+from controller_service.core.event_log import EventKind, Notice
 from slotmesh.spec.model import Endpoint, TrafficPolicy
 from slotmesh.units import format_duration
 

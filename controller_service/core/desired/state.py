@@ -30,7 +30,7 @@ from controller_service.core.desired.revisions import (
     subject_of,
 )
 from controller_service.core.desired.shifts import ShiftRecord, overtaken
-from controller_service.core.partitions import PartitionOwnership
+from controller_service.core.partition_owners import PartitionOwnership
 from controller_service.core.roster import NO_ROSTER, IncarnationRoster, LeaderTerm, with_term
 from slotmesh.spec.model import SETTINGS, Backend, Endpoint
 from slotmesh.spec.routes import Route, route_subject

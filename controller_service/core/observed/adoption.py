@@ -22,7 +22,7 @@ from controller_service.core.desired.revisions import ChangeOrigin
 from controller_service.core.desired.state import ChangeSet, Desired
 from controller_service.core.observed.replica_groups import unattached, with_all_unattached
 from controller_service.core.observed.state import Observed, ObservedReplica, ReplicaState
-from controller_service.core.partitions import Incarnation, PartitionOwnership, inherit
+from controller_service.core.partition_owners import Incarnation, PartitionOwnership, inherit
 from controller_service.core.roster import NO_ROSTER, EarlierTable, IncarnationRoster, ListedIncarnation
 from slotmesh.spec.model import ROUTED, Backend, Endpoint
 

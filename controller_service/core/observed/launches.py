@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from controller_service.core.events import EventKind
+from controller_service.core.event_log import EventKind
 from controller_service.core.observed.state import Observed, ObservedReplica, ReplicaState
 from controller_service.core.observed.transitions import (
     Transition,

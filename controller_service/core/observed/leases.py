@@ -13,7 +13,7 @@ from math import ceil
 from typing import Final
 
 from controller_service.core.observed.state import Observed, ObservedReplica
-from controller_service.core.partitions import Incarnation
+from controller_service.core.partition_owners import Incarnation
 from controller_service.core.roster import DepartedIncarnation
 
 

@@ -16,7 +16,7 @@ from types import MappingProxyType
 from typing import Final
 from zlib import crc32
 
-from controller_service.core.partitions import Incarnation
+from controller_service.core.partition_owners import Incarnation
 
 EXITS_KEPT: Final = 256
 """Of all backends, the newest ones."""

@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 
-from controller_service.core.events import EventKind, Notice
+from controller_service.core.event_log import EventKind, Notice
 from controller_service.core.loads import BackendLoad
 from controller_service.core.observed.state import Observed, ObservedRouter
 from controller_service.core.observed.transitions import Transition
-from controller_service.core.partitions import NO_HANDOVERS, Handovers, Incarnation, PartitionOwnership
+from controller_service.core.partition_owners import NO_HANDOVERS, Handovers, Incarnation, PartitionOwnership
 from controller_service.core.roster import EarlierTable
 
 

@@ -21,7 +21,7 @@ from controller_service.core.observed.replicas import (
     ReplicaState,
     UnreplacedExits,
 )
-from controller_service.core.partitions import Handovers, Incarnation
+from controller_service.core.partition_owners import Handovers, Incarnation
 from controller_service.core.roster import EarlierTable
 from slotmesh.autoscaling import ScaleFigures
 from slotmesh.spec.model import Backend

@@ -16,11 +16,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Final
 
-from controller_service.core.events import EventKind, Notice
+from controller_service.core.event_log import EventKind, Notice
 from controller_service.core.observed import adoption
 from controller_service.core.observed.replicas import STARTS_KEPT, UnreplacedExit, take_place, with_exit
 from controller_service.core.observed.state import Observed, ObservedReplica, ReplicaState, Restarts
-from controller_service.core.partitions import Incarnation
+from controller_service.core.partition_owners import Incarnation
 
 QUICK_DEATH_S: Final = 10.0
 """A replica that dies sooner than this after it got ready makes the next start wait."""

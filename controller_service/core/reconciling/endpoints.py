@@ -23,7 +23,7 @@ from controller_service.core.desired.shifts import SAME
 from controller_service.core.desired.state import Desired
 from controller_service.core.observed.replica_groups import RETURN_WITHIN_S
 from controller_service.core.observed.state import Observed, ObservedReplica, ReplicaState, wanted_replicas
-from controller_service.core.partitions import (
+from controller_service.core.partition_owners import (
     NO_HANDOVERS,
     Handovers,
     Incarnation,

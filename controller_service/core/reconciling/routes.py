@@ -17,7 +17,7 @@ from weakref import WeakValueDictionary
 
 from controller_service.core.desired.state import Desired
 from controller_service.core.observed.state import Observed, ObservedReplica, ReplicaState
-from controller_service.core.partitions import Incarnation, PartitionOwnership
+from controller_service.core.partition_owners import Incarnation, PartitionOwnership
 from controller_service.core.reconciling.endpoints import find_prospect
 from controller_service.core.roster import IncarnationRoster, ListedIncarnation
 from controller_service.core.routing import ListedBackend, ListedEndpoint, Routes

@@ -20,7 +20,7 @@ from controller_service.core.desired.state import NO_ANSWERS, Desired, with_answ
 from controller_service.core.observed import transitions
 from controller_service.core.observed.adoption import NotAdoptable, next_generation, with_members_mesh
 from controller_service.core.observed.leases import ended_of, find_forgettable
-from controller_service.core.partitions import Incarnation
+from controller_service.core.partition_owners import Incarnation
 from controller_service.shell.changes.requests import answer_now, changed_too_often, not_stored, require_new
 from controller_service.shell.leadership import NewerMembers
 from controller_service.shell.members.replica_links import ReplicaLinks

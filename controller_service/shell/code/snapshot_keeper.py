@@ -24,7 +24,7 @@ from controller_service.shell.code.project_files import CannotSnapshot, ProjectS
 from controller_service.shell.code.roots import HandlerRoot, absence_of, root_of
 from controller_service.shell.code.storage import CodeStorage
 from controller_service.shell.code.writing import CodeChanged
-from controller_service.shell.launchers.launch_directory import code_directory
+from controller_service.shell.launchers.launched_processes import code_directory
 from slotmesh.code_manifest import CodeManifest, content_digest
 from slotmesh.logs import get_logger
 from slotmesh.spec.model import CODE, DISTRIBUTION

@@ -22,7 +22,7 @@ from datetime import timedelta
 from typing import Final, TypeAlias
 
 from controller_service.core.roster import HeldTable
-from controller_service.shell.launchers.launch_directory import (
+from controller_service.shell.launchers.launched_processes import (
     LOG_SUFFIX,
     ChildProcess,
     FoundProcess,

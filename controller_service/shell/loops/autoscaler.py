@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from controller_service.core.events import EventKind, Notice
+from controller_service.core.event_log import EventKind, Notice
 from controller_service.core.loads import BackendLoad
 from controller_service.core.observed.state import BackendScale, running_replicas
 from controller_service.core.observed.transitions import Transition
@@ -30,10 +30,10 @@ from controller_service.core.reconciling.autoscaling import PolicyAnswer, choose
 from controller_service.shell.mesh_state import Concern, Key, MeshState
 from controller_service.store.protocol import Store
 from slotmesh.autoscaling import ScaleFigures, ScalePolicy
-from slotmesh.foreign import described, type_name
 from slotmesh.logs import get_logger
 from slotmesh.runtime.exits import CannotStart
 from slotmesh.spec.model import MAX_REPLICAS, Autoscale, Backend
+from slotmesh.user_code import described, type_name
 
 
 def load_policies(names: tuple[str, ...]) -> Mapping[str, ScalePolicy]:

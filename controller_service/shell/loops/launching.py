@@ -20,12 +20,12 @@ from typing import Final
 from controller_service.core.desired.handler_code import fixed_of, needed_code, template_of
 from controller_service.core.desired.revisions import BY_CONTROLLER, ChangeOrigin, taken_back_note
 from controller_service.core.desired.state import ChangeSet, Desired, RolloutRecord, restored
-from controller_service.core.events import EventKind, Notice
+from controller_service.core.event_log import EventKind, Notice
 from controller_service.core.observed import launches, transitions
 from controller_service.core.observed.leases import fenced
 from controller_service.core.observed.state import Observed, Restarts
 from controller_service.core.observed.transitions import Transition
-from controller_service.core.partitions import Incarnation
+from controller_service.core.partition_owners import Incarnation
 from controller_service.core.reconciling.backends import NEVER_S
 from controller_service.core.reconciling.rollouts import RolloutStep
 from controller_service.shell.code.project_files import CannotSnapshot

@@ -16,11 +16,11 @@ from dataclasses import replace
 from typing import Final
 
 from controller_service.core.desired.state import ChangeSet, Desired
-from controller_service.core.events import EventKind, Notice, notices_of_moves
+from controller_service.core.event_log import EventKind, Notice, notices_of_moves
 from controller_service.core.observed import routers
 from controller_service.core.observed.state import Observed
 from controller_service.core.observed.transitions import Transition
-from controller_service.core.partitions import PartitionOwnership
+from controller_service.core.partition_owners import PartitionOwnership
 from controller_service.core.reconciling.backends import (
     Action,
     BackendOutcome,

@@ -31,7 +31,7 @@ from controller_service.core.loads import RecentReports, SampledLoad
 from controller_service.core.observed import routers as handovers
 from controller_service.core.observed import transitions
 from controller_service.core.observed.transitions import AttachRefused, Hello, NamesakeLives
-from controller_service.core.partitions import Incarnation, PartitionOwnership
+from controller_service.core.partition_owners import Incarnation, PartitionOwnership
 from controller_service.core.reconciling.rollouts import EndedCalls
 from controller_service.shell.leadership import NewerMembers
 from controller_service.shell.members.member_stream import (
@@ -45,7 +45,7 @@ from controller_service.store.protocol import Store
 from slotmesh.errors import Failure, Reason
 from slotmesh.internal.v1 import membership_service_pb2 as wire
 from slotmesh.runtime.process_identity import has_ended
-from slotmesh.security.permissions import backend_refusal
+from slotmesh.security.rpc_roles import backend_refusal
 from slotmesh.spec.model import Backend
 from slotmesh.status import to_exception
 from slotmesh.transport.duplex import read_request

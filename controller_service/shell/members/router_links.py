@@ -26,7 +26,7 @@ from controller_service.convert.routers import (
 from controller_service.core.loads import BackendLoad, RecentReports, RouterLoad
 from controller_service.core.observed import routers
 from controller_service.core.observed.state import ObservedRouter
-from controller_service.core.partitions import Incarnation
+from controller_service.core.partition_owners import Incarnation
 from controller_service.core.roster import HeldTable
 from controller_service.shell.leadership import LeadershipBoard, NewerMembers
 from controller_service.shell.members.member_stream import LeaseWatch, MemberStream

@@ -21,16 +21,16 @@ from controller_service.convert.tables import (
     table_to_wire,
 )
 from controller_service.core.desired.state import ChangeSet, Desired
-from controller_service.core.events import EventKind, Notice
+from controller_service.core.event_log import EventKind, Notice
 from controller_service.core.observed.adoption import Adoption, adopt, has_rivals, replaced
 from controller_service.core.observed.transitions import Transition
-from controller_service.core.partitions import PartitionOwnership
+from controller_service.core.partition_owners import PartitionOwnership
 from controller_service.core.roster import EarlierTable
 from controller_service.core.routing import AnnouncedTable, ListedBackend, ListedEndpoint, find_delta
 from controller_service.shell.members.replica_links import ReplicaLinks
 from controller_service.shell.mesh_state import Concern, Key, MeshState, WorkQueue
 from controller_service.store.protocol import Store
-from slotmesh.calls.partitions import PARTITIONS
+from slotmesh.calls.key_hash import PARTITIONS
 from slotmesh.internal.v1 import membership_service_pb2 as wire
 from slotmesh.streams.limits import MAX_MESSAGE_BYTES, TABLE_PART_BYTES
 

@@ -21,7 +21,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from controller_service.core.events import EventBounds, EventKind, FeedEvent, Notice
+from controller_service.core.event_log import EventBounds, EventKind, FeedEvent, Notice
 from controller_service.store.protocol import EventStore, EventsUnwritten
 from controller_service.store.sqlite.connecting import code_of, connect, create_private, reason_of, shut_from_others
 from slotmesh.logs import get_logger

@@ -20,7 +20,7 @@ from functools import partial
 from math import isfinite
 from typing import Any, Final
 
-from replica_service.core.batching import Weigh
+from replica_service.core.batch_gathering import Weigh
 from replica_service.core.call_metadata import Weighed
 from replica_service.core.runs import ReplicaRun
 from replica_service.core.work import Part, StartBatch, StartCalls, may_begin, too_late
@@ -30,7 +30,7 @@ from replica_service.shell.handler.methods import HandlerMethod
 from slotmesh.codec import Columns, DecodeError, Flaw, is_rows
 from slotmesh.codec.tensors import count_of, split_rows
 from slotmesh.errors import Executed, Failure, Reason
-from slotmesh.foreign import is_exception, shown, type_name
+from slotmesh.user_code import is_exception, shown, type_name
 
 SizeFunction = Callable[..., Any]
 FailureOf = Callable[[BaseException, str], Failure]

@@ -30,8 +30,8 @@ from replica_service.shell.executors.protocol import OutcomeSink
 from replica_service.shell.handler.failures import HandlerErrors, too_large, unlistable, unsendable
 from slotmesh.codec import EncodedList, carries_lists, encoder
 from slotmesh.errors import Failure
-from slotmesh.foreign import is_exception
 from slotmesh.handlers.context import Place
+from slotmesh.user_code import is_exception
 
 
 class Recipient:

@@ -31,7 +31,7 @@ from replica_service.shell.handler.rpc_calls import (
     plain_values,
 )
 from replica_service.shell.handler.rpc_requests import RequestStream
-from slotmesh.calls.payload_framing import RPC_REQUESTS
+from slotmesh.calls.result_envelopes import RPC_REQUESTS
 from slotmesh.codec import DecodeError, RpcDecoder, parser_of, serializer_of
 from slotmesh.codec.types.signature import read_signature
 from slotmesh.errors import Executed, Failure, Reason

@@ -15,7 +15,6 @@ from contextvars import copy_context
 from replica_service.shell.handler.methods import FailedCall
 from slotmesh.codec import EncodeError
 from slotmesh.errors import Executed, Failure, HandlerError, Reason
-from slotmesh.foreign import described, forget_call, text_of, type_name
 from slotmesh.handlers import CALL
 from slotmesh.handlers.rpc_context import RpcRaised
 from slotmesh.ids import new_id
@@ -24,6 +23,7 @@ from slotmesh.names import sendable_text
 from slotmesh.status import STATUS_NUMBERS
 from slotmesh.streams.limits import MAX_MESSAGE_CHARS
 from slotmesh.telemetry.names import LOG_REF
+from slotmesh.user_code import described, forget_call, text_of, type_name
 
 MAX_TRACEBACKS_PER_S = 5
 

@@ -18,10 +18,10 @@ from collections.abc import Awaitable, Callable
 from contextvars import copy_context
 from typing import TypeVar
 
-from slotmesh.foreign import shown
 from slotmesh.logs import get_logger, without_text
 from slotmesh.runtime.main import log_loop_errors
 from slotmesh.runtime.tasks import call_on, set_once
+from slotmesh.user_code import shown
 
 ResultT = TypeVar("ResultT")
 

@@ -28,11 +28,11 @@ from typing import Any, Final
 from slotmesh import version
 from slotmesh.client import handler_mesh
 from slotmesh.code_manifest import FILES, MANIFEST, BadManifest, CodeManifest, added_files, content_digest, manifest_of
-from slotmesh.foreign import described
 from slotmesh.handlers import context as context_module
 from slotmesh.handlers import describe
 from slotmesh.runtime.exits import CannotStart
 from slotmesh.spec.model import DISTRIBUTION
+from slotmesh.user_code import described
 
 _PATHS: dict[str, str] = {}
 """The prefix of the snapshot's paths, and the prefix of the same paths in the project."""

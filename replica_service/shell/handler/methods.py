@@ -20,7 +20,7 @@ from functools import cached_property
 from types import FrameType
 from typing import Any, Final
 
-from replica_service.core.batching import Batcher
+from replica_service.core.batch_gathering import Batcher
 from replica_service.core.work import StartBatch
 from slotmesh.calls.method_outlines import MethodOutline, MethodTensors
 from slotmesh.codec import OCTET_STREAM, ArgumentsDecoder, ColumnsDecoder, DecodeError, Signature

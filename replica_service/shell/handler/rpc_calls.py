@@ -18,7 +18,7 @@ from google.protobuf import message_factory
 from google.protobuf.descriptor import FileDescriptor, MethodDescriptor
 from google.protobuf.message import Message
 
-from slotmesh.calls.payload_framing import MESH_SERVICES, MESSAGE, framed
+from slotmesh.calls.result_envelopes import MESH_SERVICES, MESSAGE, framed
 from slotmesh.codec import RpcReply
 from slotmesh.handlers.context import current_place
 from slotmesh.handlers.rpc_context import RpcContext

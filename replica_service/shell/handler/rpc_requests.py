@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from replica_service.shell.handler.methods import BadCall
 from slotmesh.calls.id_ranges import among
-from slotmesh.calls.payload_framing import MAX_REQUEST_BYTES_AHEAD, MAX_REQUESTS_AHEAD
+from slotmesh.calls.result_envelopes import MAX_REQUEST_BYTES_AHEAD, MAX_REQUESTS_AHEAD
 from slotmesh.errors import Executed, Failure, Reason
 from slotmesh.internal.v1 import replica_service_pb2
 from slotmesh.runtime.tasks import call_here_or_on, set_once

@@ -40,7 +40,7 @@ from slotmesh.ids import STREAM_ID_BYTES, new_id
 from slotmesh.names import overlong_endpoint
 from slotmesh.runtime.clock import Clock
 from slotmesh.security.identity import caller_name
-from slotmesh.security.permissions import callable_endpoints, slot_refusal
+from slotmesh.security.rpc_roles import callable_endpoints, slot_refusal
 from slotmesh.status import to_exception
 from slotmesh.streams.features import OF_DIRECT_STREAMS
 from slotmesh.transport.duplex import LAST_WRITE_S, Interruption, read_request

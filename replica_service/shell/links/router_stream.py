@@ -23,7 +23,7 @@ from replica_service.core.events import PayloadFailed, PayloadReceived, StampEch
 from replica_service.core.runs import ReplicaRun, RouterPeer
 from replica_service.shell.engine import Engine
 from replica_service.shell.handler.rpc_requests import RouterRequests
-from slotmesh.calls.payload_framing import RPC_REQUESTS
+from slotmesh.calls.result_envelopes import RPC_REQUESTS
 from slotmesh.convert.batches import ranges_from_wire
 from slotmesh.errors import SlotmeshError
 from slotmesh.internal.v1 import replica_service_pb2

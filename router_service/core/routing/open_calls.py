@@ -23,7 +23,7 @@ from router_service.core.routing.topology import Topology
 from router_service.core.routing.waiting_causes import why
 from router_service.core.run_states import Earlier, RunState
 from router_service.core.runs import ABANDONED, ANSWERED, Caller, RouterRun, Sent
-from slotmesh.calls.partitions import partition_of
+from slotmesh.calls.key_hash import partition_of
 from slotmesh.calls.payload_block import nbytes_of
 
 MAX_RUNS: Final = 1_000_000

@@ -30,7 +30,7 @@ from slotmesh.inference import grpc_inference_service_pb2 as wire_pb2
 from slotmesh.names import endpoint_failure
 from slotmesh.oip.calls import DEFAULT_METHOD, ParameterMeaning, answer_of, has_many_results, meaning_of, payload_of
 from slotmesh.oip.model import InferenceAnswer, InferenceRequest, InvalidRequest
-from slotmesh.security.permissions import endpoint_refusal
+from slotmesh.security.rpc_roles import endpoint_refusal
 from slotmesh.spec.tenants import tenant_problem
 from slotmesh.status import code_of, name_of
 from slotmesh.streams.chunks import joined

@@ -25,7 +25,7 @@ from router_service.core.commands import (
 from router_service.core.routing_table import RoutingTable
 from router_service.shell.clients.taken_values import Taking
 from router_service.shell.dispatcher import Dispatcher
-from slotmesh.calls.payload_framing import (
+from slotmesh.calls.result_envelopes import (
     INITIAL,
     MAX_REQUEST_BYTES_AHEAD,
     MAX_REQUESTS_AHEAD,

@@ -27,7 +27,7 @@ from router_service.shell.clients.outbox import ResultOutbox
 from router_service.shell.dispatcher import Dispatcher
 from slotmesh.convert.batches import count_of, ranges_from_wire
 from slotmesh.errors import Executed, Failure, Reason
-from slotmesh.security.permissions import known_endpoints
+from slotmesh.security.rpc_roles import known_endpoints
 from slotmesh.status import to_wire
 from slotmesh.streams.features import CHUNKS
 from slotmesh.streams.limits import MAX_CALL_ID, MAX_INLINE_BYTES, MAX_PAYLOAD_BYTES

@@ -31,7 +31,7 @@ from slotmesh.calls.fair_shares import DynamicThreshold
 from slotmesh.calls.trace_context import REQUEST_ID, TraceContext, is_request_id, is_traceparent, is_tracestate
 from slotmesh.errors import Failure, Reason
 from slotmesh.security.identity import quota_name
-from slotmesh.security.permissions import known_endpoints
+from slotmesh.security.rpc_roles import known_endpoints
 from slotmesh.spec.rules import show
 from slotmesh.streams.chunks import joined
 from slotmesh.streams.limits import MAX_INLINE_BYTES, MAX_PAYLOAD_BYTES

@@ -14,7 +14,7 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from router_service.core.replicas.replica import RoutedReplica
-from slotmesh.calls.payload_framing import MAX_REQUEST_FRAME_BYTES, MAX_REQUESTS_AHEAD
+from slotmesh.calls.result_envelopes import MAX_REQUEST_FRAME_BYTES, MAX_REQUESTS_AHEAD
 from slotmesh.internal.v1 import replica_service_pb2, replica_service_pb2_grpc
 from slotmesh.logs import get_logger
 from slotmesh.runtime.channels import Dialer

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from slotmesh.cli.changing import ControllerConnection
 from slotmesh.cli.commands.scale import ATTEMPTS, set_num_replicas
+from slotmesh.cli.controller_connection import ControllerConnection
 from slotmesh.cli.operator import Operator
 from slotmesh.errors import Reason, SlotmeshError
 from slotmesh.v1 import controller_service_pb2 as pb

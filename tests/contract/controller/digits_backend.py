@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from slotmesh.calls.partitions import PARTITIONS
+from slotmesh.calls.key_hash import PARTITIONS
 
 DIGITS = """
 backends:

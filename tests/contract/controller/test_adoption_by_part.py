@@ -9,7 +9,7 @@ from typing import Final
 
 import pytest
 
-from controller_service.shell.launchers.launch_directory import FoundProcess, LaunchDirectory, LaunchRecord
+from controller_service.shell.launchers.launched_processes import FoundProcess, LaunchDirectory, LaunchRecord
 from slotmesh.runtime.process_identity import process_of
 from tests.contract.controller.test_launched_processes import is_running, left_behind
 from tests.contract.controller.test_launchers import process_launcher

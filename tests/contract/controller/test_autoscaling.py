@@ -10,7 +10,7 @@ import grpc
 import pytest
 from google.protobuf import duration_pb2
 
-from controller_service.core.events import EventKind
+from controller_service.core.event_log import EventKind
 from slotmesh.v1 import controller_service_pb2 as pb
 from slotmesh.v1 import mesh_pb2
 from tests.support.controllers import Controlled, as_if_killed, running_controller

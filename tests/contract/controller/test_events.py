@@ -7,7 +7,7 @@ import asyncio
 import grpc
 import pytest
 
-from controller_service.core.events import EventKind, Notice
+from controller_service.core.event_log import EventKind, Notice
 from slotmesh.v1 import controller_service_pb2 as pb
 from tests.support.controllers import Controlled, running_controller, violations
 from tests.support.fakes.members import FakeReplica

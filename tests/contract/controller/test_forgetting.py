@@ -14,10 +14,10 @@ import pytest
 
 from controller_service.core.desired.state import Desired
 from controller_service.core.observed.transitions import fell_silent
-from controller_service.core.partitions import Incarnation
+from controller_service.core.partition_owners import Incarnation
 from controller_service.shell.changes import controls
 from controller_service.store.protocol import MemoryStore, StoreWriteFailed
-from slotmesh.calls.partitions import PARTITIONS
+from slotmesh.calls.key_hash import PARTITIONS
 from slotmesh.errors import Reason
 from slotmesh.internal.v1 import membership_service_pb2
 from slotmesh.status import from_rpc_error

@@ -9,7 +9,7 @@ from typing import Any
 import grpc
 import pytest
 
-from slotmesh.calls.partitions import PARTITIONS
+from slotmesh.calls.key_hash import PARTITIONS
 from slotmesh.internal.v1 import membership_service_pb2 as pb
 from slotmesh.internal.v1.membership_service_pb2_grpc import MembershipServiceStub
 from slotmesh.runtime.process_identity import own_process

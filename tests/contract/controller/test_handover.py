@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from controller_service.shell.members.replica_links import PARTITIONS_AN_ORDER
-from slotmesh.calls.partitions import PARTITIONS
+from slotmesh.calls.key_hash import PARTITIONS
 from slotmesh.v1 import controller_service_pb2 as pb
 from slotmesh.v1 import mesh_pb2
 from tests.support.controllers import Controlled, running_controller

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from controller_service.core.events import (
+from controller_service.core.event_log import (
     FIRST_BY_CLOCK,
     UNKNOWN,
     EventBounds,

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from controller_service.shell.launchers.launch_directory import (
+from controller_service.shell.launchers.launched_processes import (
     ENDED_KEPT,
     ENDED_UNSEEN,
     ChildProcess,

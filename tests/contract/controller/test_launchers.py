@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from controller_service.shell.launchers.launch_directory import LaunchDirectory
+from controller_service.shell.launchers.launched_processes import LaunchDirectory
 from controller_service.shell.launchers.process import CommandOf, ProcessLauncher, replica_command
 from controller_service.shell.launchers.protocol import Exit, Launcher, LaunchFailed, LaunchOrder
 from controller_service.shell.replica_logs import LogBook
@@ -244,7 +244,7 @@ def test_replicas_are_told_who_they_are_and_whom_to_attach_to() -> None:
 TIED = """
 import asyncio, os, sys
 from pathlib import Path
-from controller_service.shell.launchers.launch_directory import LaunchDirectory
+from controller_service.shell.launchers.launched_processes import LaunchDirectory
 from controller_service.shell.launchers.process import ProcessLauncher
 from controller_service.shell.launchers.protocol import LaunchOrder
 from controller_service.shell.replica_logs import LogBook

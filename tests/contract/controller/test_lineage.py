@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from controller_service.core.observed import replica_groups
-from slotmesh.calls.partitions import PARTITIONS
+from slotmesh.calls.key_hash import PARTITIONS
 from slotmesh.internal.v1 import membership_service_pb2
 from slotmesh.v1 import controller_service_pb2 as pb
 from slotmesh.v1 import mesh_pb2

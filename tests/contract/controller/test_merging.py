@@ -8,7 +8,7 @@ from typing import Any
 import grpc
 import pytest
 
-from controller_service.serving import apply_spec
+from controller_service.process_life import apply_spec
 from slotmesh.convert.specification import mesh_to_wire
 from slotmesh.errors import Executed, Reason
 from slotmesh.spec.document import parse_mesh

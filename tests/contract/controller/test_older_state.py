@@ -16,7 +16,7 @@ from controller_service.core.desired.revisions import ChangeOrigin
 from controller_service.core.desired.state import ChangeSet
 from controller_service.shell.changes.controls import StateKeeper
 from controller_service.shell.mesh_state import Concern, Key
-from slotmesh.calls.partitions import PARTITIONS
+from slotmesh.calls.key_hash import PARTITIONS
 from slotmesh.errors import Reason
 from slotmesh.internal.v1 import membership_service_pb2
 from slotmesh.runtime.clock import MonotonicClock

@@ -6,7 +6,7 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from slotmesh.calls.partitions import PARTITIONS
+from slotmesh.calls.key_hash import PARTITIONS
 from slotmesh.units import parse_host_port
 from tests.support.controllers import running_controller
 from tests.support.fakes.members import FakeRouter, epochs, owners

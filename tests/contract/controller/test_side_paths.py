@@ -12,7 +12,7 @@ from typing import Any, Final
 import grpc
 import pytest
 
-from controller_service.core.events import EventKind, Notice
+from controller_service.core.event_log import EventKind, Notice
 from controller_service.shell.events import EventFeed
 from slotmesh.internal.v1 import membership_service_pb2 as wire
 from slotmesh.v1 import controller_service_pb2 as pb

@@ -16,7 +16,7 @@ from google.protobuf import message_factory
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from controller_service.core.desired.state import ChangeSet, Desired
-from controller_service.serving import LEADS_NO_MORE
+from controller_service.process_life import LEADS_NO_MORE
 from controller_service.store.protocol import LeadershipLost
 from controller_service.store.sqlite.state_lock import leader_of as leader_at
 from controller_service.store.sqlite.state_lock import lock_path

@@ -11,10 +11,10 @@ import pytest_asyncio
 
 from controller_service.core.desired.revisions import ChangeOrigin
 from controller_service.core.desired.state import ChangeSet, Desired
-from controller_service.core.partitions import Incarnation, PartitionOwnership
+from controller_service.core.partition_owners import Incarnation, PartitionOwnership
 from controller_service.store.protocol import Conflict, MemoryStore, Store
 from controller_service.store.sqlite.store_thread import SqliteStore
-from slotmesh.calls.partitions import PARTITIONS
+from slotmesh.calls.key_hash import PARTITIONS
 from slotmesh.spec.model import Backend, Endpoint, TrafficPolicy
 from tests.support.wait import wait_until
 

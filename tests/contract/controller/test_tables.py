@@ -5,7 +5,7 @@ from __future__ import annotations
 import grpc
 import pytest
 
-from slotmesh.calls.partitions import PARTITIONS
+from slotmesh.calls.key_hash import PARTITIONS
 from slotmesh.v1 import controller_service_pb2 as pb
 from slotmesh.v1 import mesh_pb2
 from tests.contract.controller.digits_backend import DIGITS, evenly

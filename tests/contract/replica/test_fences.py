@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from replica_service.config import ReplicaSettings
-from slotmesh.calls.partitions import PARTITIONS
+from slotmesh.calls.key_hash import PARTITIONS
 from tests.contract.controller.test_forgetting import MESH, lose, ready
 from tests.contract.controller.test_older_state import Original
 from tests.contract.replica.test_membership import DRAINING, READY, STOPPED, FakeController, at, controller

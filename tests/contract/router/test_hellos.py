@@ -9,7 +9,7 @@ from typing import Any
 import grpc
 import pytest
 
-from slotmesh.calls.partitions import PARTITIONS
+from slotmesh.calls.key_hash import PARTITIONS
 from slotmesh.errors import Failure, Reason
 from slotmesh.grpc_internals import is_off
 from slotmesh.internal.v1 import membership_service_pb2 as pb

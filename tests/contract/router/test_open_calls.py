@@ -13,7 +13,7 @@ import pytest
 import slotmesh
 from router_service.app import serve
 from router_service.config import RouterSettings
-from slotmesh.calls.partitions import partition_of
+from slotmesh.calls.key_hash import partition_of
 from slotmesh.errors import Reason
 from slotmesh.runtime.channels import open_channel
 from slotmesh.status import from_rpc_error

@@ -11,7 +11,7 @@ import pytest_asyncio
 
 from router_service.core.replicas.frames import MAX_FRAME_SLICES
 from router_service.shell.clients.stream import ClientStream
-from slotmesh.calls.partitions import partition_of
+from slotmesh.calls.key_hash import partition_of
 from slotmesh.errors import Executed
 from slotmesh.internal.v1 import replica_service_pb2
 from slotmesh.transport.duplex import read_frame

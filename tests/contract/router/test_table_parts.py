@@ -5,10 +5,10 @@ from __future__ import annotations
 import grpc
 import pytest
 
-from controller_service.core.partitions import Incarnation, ownership_of
+from controller_service.core.partition_owners import Incarnation, ownership_of
 from controller_service.core.routing import AnnouncedTable, ListedEndpoint, Routes
 from controller_service.shell.members.tables import TableBoard, TableTooLarge
-from slotmesh.calls.partitions import PARTITIONS
+from slotmesh.calls.key_hash import PARTITIONS
 from slotmesh.internal.v1 import membership_service_pb2 as pb
 from slotmesh.streams.features import TABLE_PARTS
 from slotmesh.streams.limits import MAX_MESSAGE_BYTES, TABLE_PART_BYTES

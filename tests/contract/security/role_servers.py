@@ -17,7 +17,7 @@ from grpc_status import rpc_status
 
 from slotmesh.errors import Failure, Reason
 from slotmesh.grpc_internals.call_writer import writer_of
-from slotmesh.security.authorizer import Authorizer
+from slotmesh.security.authentication import Authorizer
 from slotmesh.security.identity import Identity, caller
 from slotmesh.security.tls import TlsSource
 from slotmesh.security.tokens.rules import BadToken, TokenProblem

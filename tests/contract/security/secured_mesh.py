@@ -21,7 +21,7 @@ from slotmesh.inference import grpc_inference_service_pb2 as inference_pb2
 from slotmesh.inference.grpc_inference_service_pb2_grpc import GRPCInferenceServiceStub
 from slotmesh.runtime.channels import Dialer
 from slotmesh.security.identity import Identity, Role
-from slotmesh.server.edge import Edge
+from slotmesh.server.rpc_gate import Edge
 from slotmesh.server.server import GrpcServer
 from slotmesh.spec.document import parse_mesh
 from slotmesh.v1 import controller_service_pb2 as pb

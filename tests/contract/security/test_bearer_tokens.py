@@ -71,7 +71,7 @@ async def at_token_port(authority: Authority, tokens: Tokens) -> AsyncIterator[g
 async def test_a_token_stands_behind_the_word_bearer_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("slotmesh.security.authorizer.AUDIT", AuditLog())
+    monkeypatch.setattr("slotmesh.security.authentication.AUDIT", AuditLog())
     path = tmp_path / "tokens.json"
     token = created(path)
     async with at_token_port(Authority(tmp_path), Tokens(path)) as channel:
@@ -125,7 +125,7 @@ async def test_who_is_revoked_is_refused_in_seconds_on_open_streams_too(tmp_path
 async def test_a_refusal_names_the_role_and_nothing_of_the_token(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("slotmesh.security.authorizer.AUDIT", AuditLog())
+    monkeypatch.setattr("slotmesh.security.authentication.AUDIT", AuditLog())
     path = tmp_path / "tokens.json"
     gone, viewer = created(path), created(path, "viewer/wall")
     revoked(path, gone)

@@ -11,7 +11,7 @@ from typing import Any
 import grpc
 import pytest
 
-from slotmesh.security.authorizer import Authorizer
+from slotmesh.security.authentication import Authorizer
 from slotmesh.security.identity import Identity, Role
 from slotmesh.server.server import GrpcServer
 from slotmesh.v1 import controller_service_pb2 as pb

@@ -15,7 +15,7 @@ import grpc
 import pytest
 
 from slotmesh.runtime.channels import Dialer
-from slotmesh.security.authorizer import Authorizer
+from slotmesh.security.authentication import Authorizer
 from slotmesh.security.identity import Identity, Role, server_name
 from slotmesh.security.tls import TlsSource
 from tests.contract.security.role_servers import DENIED, RPCS, KnownTokens, error_info, serving, status_of, statuses

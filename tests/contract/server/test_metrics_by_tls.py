@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from controller_service.config import ControllerSettings
-from controller_service.front import Front
+from controller_service.controller_server import Front
 from controller_service.store.protocol import Leader
 from slotmesh.security.identity import Credential, Identity, Role
 from slotmesh.security.secret_files import LOOK_S

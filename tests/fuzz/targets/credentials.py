@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.utils import CryptographyDeprecationWarning
 from cryptography.x509.oid import NameOID
 
-from slotmesh.security.authorizer import PeerCertificates
+from slotmesh.security.authentication import PeerCertificates
 from slotmesh.security.identity import Identity, Role, identity_of, trust_domain_of, uri_of
 from slotmesh.security.tls.certificates import BadTls, public_key_of, read_certificates
 from slotmesh.security.tls.revocations import TrustedAuthorities, read_revocations

@@ -7,7 +7,7 @@ from contextlib import contextmanager, suppress
 from typing import Final
 
 from router_service.convert.options import ENDPOINT, ORDERING_KEY, SHARD_KEY, SLO, own_rpc_options, stated_options
-from slotmesh.calls.payload_framing import BadFrames, frames_in, message_alone, metadata_from_bytes
+from slotmesh.calls.result_envelopes import BadFrames, frames_in, message_alone, metadata_from_bytes
 from slotmesh.errors import Failure
 from slotmesh.server.reflection import Descriptors
 from slotmesh.spec.descriptor_sets import BadDescriptors, OwnRpc, files_of, read_services, rpcs_of

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 import grpc
 
-from slotmesh.calls.partitions import PARTITIONS
+from slotmesh.calls.key_hash import PARTITIONS
 from slotmesh.errors import Failure
 from slotmesh.internal.v1 import membership_service_pb2, membership_service_pb2_grpc
 from slotmesh.server.server import GrpcServer

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from slotmesh.cli.changing import RPCS, UNSTORED
 from slotmesh.cli.console import Looks
+from slotmesh.cli.controller_connection import RPCS, UNSTORED
 from slotmesh.v1 import controller_service_pb2, route_service_pb2
 
 

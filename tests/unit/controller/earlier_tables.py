@@ -9,7 +9,7 @@ from controller_service.core.observed import transitions
 from controller_service.core.observed.adoption import Adoption, adopt
 from controller_service.core.observed.state import Observed, ObservedRouter, ReplicaState
 from controller_service.core.observed.transitions import Hello, ObservedReport
-from controller_service.core.partitions import NO_OWNER, Incarnation, ownership_of
+from controller_service.core.partition_owners import NO_OWNER, Incarnation, ownership_of
 from controller_service.core.reconciling.routes import all_members, build_routes
 from controller_service.core.roster import (
     CoveredTables,
@@ -18,7 +18,7 @@ from controller_service.core.roster import (
     IncarnationRoster,
     ListedIncarnation,
 )
-from slotmesh.calls.partitions import PARTITIONS
+from slotmesh.calls.key_hash import PARTITIONS
 from slotmesh.spec.model import Backend, Endpoint, TrafficPolicy
 
 E = Endpoint(name="e", traffic=TrafficPolicy(weights={"v1": 1.0}))

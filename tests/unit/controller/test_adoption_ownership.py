@@ -8,7 +8,7 @@ from controller_service.core.desired.state import ChangeSet, Desired
 from controller_service.core.observed import routers, transitions
 from controller_service.core.observed.state import Observed, ObservedRouter, ReplicaState
 from controller_service.core.observed.transitions import ObservedReport, Transition
-from controller_service.core.partitions import Incarnation
+from controller_service.core.partition_owners import Incarnation
 from controller_service.core.reconciling.backends import ForgetReplica, reconcile_backend
 from controller_service.core.reconciling.endpoints import (
     FENCED_WITHIN_S,
@@ -17,7 +17,7 @@ from controller_service.core.reconciling.endpoints import (
     EndpointOutcomes,
 )
 from controller_service.core.roster import CoveredTables
-from slotmesh.calls.partitions import PARTITIONS
+from slotmesh.calls.key_hash import PARTITIONS
 from tests.unit.controller.earlier_tables import (
     NOW,
     TOLD,

@@ -14,10 +14,10 @@ import pytest
 from controller_service.core.desired.revisions import UNKNOWN_ORIGIN, RevisionRecord, recorded
 from controller_service.core.desired.shifts import Guard, GuardFigure
 from controller_service.core.desired.state import ChangeSet, Desired
-from controller_service.core.events import EventBounds, EventKind, FeedEvent, KeptEvents, Notice
+from controller_service.core.event_log import EventBounds, EventKind, FeedEvent, KeptEvents, Notice
 from controller_service.core.observed.replicas import UnreplacedExit, with_exit
 from controller_service.core.observed.state import ObservedReplica, ReplicaState
-from controller_service.core.partitions import Incarnation
+from controller_service.core.partition_owners import Incarnation
 from controller_service.core.reconciling.shift_planning import RequestedShift, plan_shift
 from controller_service.core.roster import IncarnationRoster, ListedIncarnation
 from controller_service.shell.changes import requests

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from controller_service.core.partitions import Incarnation
+from controller_service.core.partition_owners import Incarnation
 from controller_service.store.forms import BadDocument, RecordForm
 
 

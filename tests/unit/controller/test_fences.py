@@ -8,7 +8,7 @@ import pytest
 
 from controller_service.core.observed.leases import DRIFT, MARGIN_S, fenced
 from controller_service.core.observed.state import Observed, ObservedReplica, ReplicaState
-from controller_service.core.partitions import Incarnation
+from controller_service.core.partition_owners import Incarnation
 from controller_service.core.roster import ListedIncarnation
 from controller_service.shell.events import EventFeed
 from controller_service.shell.loops.launching import ProcessWatch

@@ -10,7 +10,7 @@ from controller_service.core.desired.state import Desired
 from controller_service.core.observed.leases import Forgettable, find_forgettable
 from controller_service.core.observed.replica_groups import restored
 from controller_service.core.observed.state import Observed, ObservedReplica, ObservedRouter, ReplicaState
-from controller_service.core.partitions import Incarnation
+from controller_service.core.partition_owners import Incarnation
 from controller_service.core.roster import DepartedIncarnation, IncarnationRoster, ListedIncarnation
 
 SILENT = ObservedReplica(

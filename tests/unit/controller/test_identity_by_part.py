@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import pytest
 
-from controller_service.core.events import UNKNOWN, EventKind, Notice
+from controller_service.core.event_log import UNKNOWN, EventKind, Notice
 from controller_service.core.loads import BackendLoad, CallEnds, EndpointLoad, RouterLoad
 from controller_service.core.observed import routers, transitions
 from controller_service.core.observed.adoption import ended
@@ -19,7 +19,7 @@ from controller_service.core.observed.leases import find_forgettable
 from controller_service.core.observed.replica_groups import with_all_unattached
 from controller_service.core.observed.state import Observed, ObservedReplica, ObservedRouter, ReplicaState
 from controller_service.core.observed.transitions import Hello, NamesakeLives, ObservedReport
-from controller_service.core.partitions import Incarnation
+from controller_service.core.partition_owners import Incarnation
 from controller_service.core.reconciling.shift_steps import StepFigures
 from controller_service.core.roster import (
     CoveredTables,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from controller_service.core.events import UNKNOWN, EventBounds, EventKind, FeedEvent, KeptEvents, Notice
+from controller_service.core.event_log import UNKNOWN, EventBounds, EventKind, FeedEvent, KeptEvents, Notice
 
 
 def event(feed: str, number: int, message: str = "") -> FeedEvent:

@@ -18,7 +18,7 @@ from controller_service.core.observed.leases import Leases
 from controller_service.core.observed.replica_groups import is_counted
 from controller_service.core.observed.state import Observed, ObservedReplica, ObservedRouter, ReplicaState, Restarts
 from controller_service.core.observed.transitions import after_death
-from controller_service.core.partitions import Incarnation
+from controller_service.core.partition_owners import Incarnation
 from controller_service.core.reconciling.backends import ForgetReplica, find_endings, reconcile_backend
 from controller_service.core.reconciling.rollouts import EndedCalls, find_failure, is_available
 from controller_service.core.reconciling.shift_steps import CallFlow, StepFigures

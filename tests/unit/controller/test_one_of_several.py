@@ -9,8 +9,8 @@ import pytest
 from controller_service.core.desired.state import ChangeSet, Desired
 from controller_service.core.observed.adoption import next_generation
 from controller_service.core.observed.replicas import UnreplacedExit, take_place
-from controller_service.core.partitions import Incarnation, PartitionOwnership
-from slotmesh.calls.partitions import PARTITIONS
+from controller_service.core.partition_owners import Incarnation, PartitionOwnership
+from slotmesh.calls.key_hash import PARTITIONS
 from slotmesh.errors import Failure, Reason
 from slotmesh.security.audit import AuditLog
 from slotmesh.spec.model import Endpoint

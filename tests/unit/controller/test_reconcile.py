@@ -11,7 +11,7 @@ from controller_service.core.desired.state import ChangeSet, Desired
 from controller_service.core.observed import launches, routers, transitions
 from controller_service.core.observed.state import Observed, ReplicaState
 from controller_service.core.observed.transitions import Hello, ObservedReport
-from controller_service.core.partitions import NO_OWNER, Incarnation
+from controller_service.core.partition_owners import NO_OWNER, Incarnation
 from controller_service.core.reconciling.backends import (
     FORGET_AFTER_S,
     LINGER_S,
@@ -33,7 +33,7 @@ from controller_service.core.reconciling.endpoints import (
 )
 from controller_service.core.reconciling.routes import build_routes
 from controller_service.core.routing import AnnouncedTable
-from slotmesh.calls.partitions import PARTITIONS
+from slotmesh.calls.key_hash import PARTITIONS
 from slotmesh.spec.model import Backend, Endpoint, TrafficPolicy
 from tests.support.announced import as_announced
 

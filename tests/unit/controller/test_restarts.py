@@ -9,7 +9,7 @@ import pytest
 
 from controller_service.core.desired.handler_code import template_of
 from controller_service.core.desired.state import ChangeSet, Desired
-from controller_service.core.events import EventKind
+from controller_service.core.event_log import EventKind
 from controller_service.core.observed import launches, transitions
 from controller_service.core.observed.state import TEMPLATES_KEPT, Observed, ReplicaState, Restarts
 from controller_service.core.observed.transitions import (

@@ -13,7 +13,7 @@ import pytest
 from controller_service.core.desired.planning import ALWAYS, ChangeTerms
 from controller_service.core.desired.shifts import Guard, GuardFigure, ShiftPhase, ShiftRecord, notices_of_shifts
 from controller_service.core.desired.state import ChangeSet, Desired
-from controller_service.core.events import EventKind
+from controller_service.core.event_log import EventKind
 from controller_service.core.loads import NO_ENDS, BackendLoad, CallEnds
 from controller_service.core.observed import routers, transitions
 from controller_service.core.observed.state import ObservedRouter, ReplicaState

@@ -13,7 +13,7 @@ from controller_service.core.desired.state import ChangeSet, Desired
 from controller_service.core.observed import transitions
 from controller_service.core.observed.replica_groups import RETURN_WITHIN_S, missed_within_s, restored
 from controller_service.core.observed.state import Observed, ReplicaState
-from controller_service.core.partitions import Incarnation, OwnerCandidate, assign
+from controller_service.core.partition_owners import Incarnation, OwnerCandidate, assign
 from controller_service.core.reconciling.backends import DrainReplica, StartReplicas, reconcile_backend
 from controller_service.core.reconciling.routes import all_members, build_routes
 from controller_service.core.roster import IncarnationRoster, ListedIncarnation

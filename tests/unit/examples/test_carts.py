@@ -9,7 +9,7 @@ import pytest
 
 from examples.carts.app import Carts
 from examples.carts.store import Cart, CartStore, ConflictError
-from slotmesh.calls.partitions import partition_of
+from slotmesh.calls.key_hash import partition_of
 from slotmesh.handlers.context import OwnedKeys
 from slotmesh.testing import call_context
 

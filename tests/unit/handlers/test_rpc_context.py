@@ -7,7 +7,7 @@ from typing import Any
 import grpc
 import pytest
 
-from slotmesh.calls.payload_framing import metadata_from_bytes
+from slotmesh.calls.result_envelopes import metadata_from_bytes
 from slotmesh.errors import Executed, HandlerError
 from slotmesh.handlers.context import CallContext, CallPlace
 from slotmesh.handlers.rpc_context import RpcContext, RpcRaised

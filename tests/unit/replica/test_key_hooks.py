@@ -12,7 +12,7 @@ import pytest
 from replica_service.core.events import CallKeyHook, KeysGained, KeysLost
 from replica_service.shell.handler.handler_loop import SharedLoop
 from replica_service.shell.handler.hooks import Hooks, KeyHooks
-from slotmesh.calls.partitions import partition_of
+from slotmesh.calls.key_hash import partition_of
 from slotmesh.handlers.context import OwnedKeys
 from tests.support.wait import wait_until
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replica_service.core.partitions import ServedEpochs
+from replica_service.core.served_partitions import ServedEpochs
 
 PARTITIONS = st.integers(0, 3)
 EPOCHS = st.integers(1, 9)

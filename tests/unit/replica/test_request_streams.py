@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from replica_service.shell.handler.rpc_requests import RequestsLost, RouterRequests
-from slotmesh.calls.payload_framing import MAX_REQUESTS_AHEAD
+from slotmesh.calls.result_envelopes import MAX_REQUESTS_AHEAD
 from slotmesh.errors import BadRequest
 from slotmesh.internal.v1 import replica_service_pb2
 from slotmesh.streams.limits import MAX_INLINE_BYTES

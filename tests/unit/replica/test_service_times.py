@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from replica_service.core.batching import Batcher
+from replica_service.core.batch_gathering import Batcher
 from replica_service.core.call_times import FRAME_S, LEAST_S, ServiceTimes
-from slotmesh.handlers.batching import BatchControl
+from slotmesh.handlers.batch_settings import BatchControl
 from slotmesh.spec.handler_settings import BatchSettings
 from slotmesh.streams.pacing import QUICK_S
 

@@ -14,8 +14,8 @@ from typing import Any, Final
 import pytest
 
 from slotmesh.codec import JSON, MSGPACK, encode_arguments
-from slotmesh.foreign import forget_call
 from slotmesh.handlers import batch, deployment
+from slotmesh.user_code import forget_call
 from tests.support.tiers import long
 from tests.unit.replica.hosting import hosting
 from tests.unit.replica.ways_to_run import LANE, OWN_LOOP, OWN_LOOP_LANE, UNKEYED, WAYS, Way

@@ -10,7 +10,7 @@ from router_service.core.calls import RouterCallOptions
 from router_service.core.rosters import SessionConnection
 from router_service.core.runs import Caller
 from slotmesh.calls.id_ranges import Range
-from slotmesh.calls.partitions import partition_of
+from slotmesh.calls.key_hash import partition_of
 
 SESSION = "5e55" * 8
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from router_service.core.rosters import KnownDeparture, RosterVersion, TableRoster
 from router_service.core.routing_table import BackendRoute, EndpointRoute, PartitionOwners, ReplicaRoute, RoutingTable
-from slotmesh.calls.partitions import PARTITIONS, partition_of
+from slotmesh.calls.key_hash import PARTITIONS, partition_of
 from slotmesh.spec.model import Backend, Prospect
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import grpc
 
 from slotmesh.runtime.loop_slices import StepQueue
-from slotmesh.server.edge import Edge
 from slotmesh.server.reflection import Descriptors
+from slotmesh.server.rpc_gate import Edge
 from slotmesh.server.server import OwnRpcHandlers
 from slotmesh.telemetry.process_times import RpcTimes
 

@@ -18,8 +18,8 @@ from cryptography.x509 import load_pem_x509_certificates
 from slotmesh.calls.fair_shares import FairBound
 from slotmesh.runtime.channels import NoToken, TokenSource
 from slotmesh.security.identity import Identity, Role, identity_of
-from slotmesh.security.permissions import has_expired
 from slotmesh.security.quotas import Quota, QuotaKind, RateQuota
+from slotmesh.security.rpc_roles import has_expired
 from slotmesh.security.secret_files import FileGuard, UnusableFile, read_guarded
 from slotmesh.security.tls import BadTls
 from slotmesh.security.tls.revocations import TrustedAuthorities, blocks_of

@@ -16,7 +16,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from slotmesh.security.authorizer import PeerCertificates
+from slotmesh.security.authentication import PeerCertificates
 from slotmesh.security.identity import Identity, Role, identity_of
 from slotmesh.security.tls.revocations import NOTHING_REVOKED, Revocations, TrustedAuthorities, read_revocations
 from slotmesh.security.tokens.jwt_tokens import IssuerKey

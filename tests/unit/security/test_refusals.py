@@ -6,7 +6,7 @@ import pytest
 
 from slotmesh.errors import Reason
 from slotmesh.security.identity import ANYBODY, Identity, Role
-from slotmesh.security.permissions import Rule, decide, refused_backend, refused_endpoint
+from slotmesh.security.rpc_roles import Rule, decide, refused_backend, refused_endpoint
 
 CALL = Rule("mesh/Call", (Role.INVOKER, Role.REPLICA))
 SEE = Rule("mesh/Show", (Role.VIEWER,))

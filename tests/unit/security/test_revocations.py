@@ -17,7 +17,7 @@ from cryptography.x509 import load_pem_x509_certificates
 from cryptography.x509.name import _ASN1Type
 from cryptography.x509.oid import NameOID
 
-from slotmesh.security.authorizer import PeerCertificate
+from slotmesh.security.authentication import PeerCertificate
 from slotmesh.security.identity import Identity
 from slotmesh.security.secret_files import LOOK_S
 from slotmesh.security.tls import BadTls, TlsSource

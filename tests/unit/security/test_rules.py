@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from slotmesh.security.identity import Role, identity_of, uri_of
-from slotmesh.security.permissions import rule_of
+from slotmesh.security.rpc_roles import rule_of
 from slotmesh.security.tokens.rules import KINDS, kind_of, roles_of
 from tests.support.declared_rpcs import declared_rpcs
 from tests.support.expected_roles import EXPECTED, OPEN

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slotmesh.calls.payload_framing import (
+from slotmesh.calls.result_envelopes import (
     INITIAL,
     MESSAGE,
     TRAILERS,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from slotmesh.calls.partitions import PARTITIONS, partition_of
+from slotmesh.calls.key_hash import PARTITIONS, partition_of
 from slotmesh.streams import features, limits
 from slotmesh.streams.arriving_payloads import BadChunk, JoinedAssembly, PartsAssembly
 from slotmesh.streams.chunks import cut

@@ -14,7 +14,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from router_service import convert
 from router_service.convert import options as convert_options
 from router_service.core.calls import RouterCallOptions
-from slotmesh.calls.partitions import partition_of
+from slotmesh.calls.key_hash import partition_of
 from slotmesh.codec import OCTET_STREAM
 from slotmesh.errors import Executed, Failure, Reason
 from slotmesh.units import MAX_DURATION_S

@@ -10,7 +10,7 @@ import pytest
 from router_service.core.calls import Batch, KeyedBatch, RouterCallOptions
 from router_service.core.events import CallsSubmitted
 from router_service.core.replicas.frames import OutgoingBatch
-from slotmesh.calls.partitions import partition_of
+from slotmesh.calls.key_hash import partition_of
 from slotmesh.calls.trace_context import TraceContext
 from slotmesh.streams.chunks import joined
 from tests.support.keyed_batches import keyed_batch

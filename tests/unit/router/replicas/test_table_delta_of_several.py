@@ -20,7 +20,7 @@ from router_service.core.routing_table import (
     TrafficDelta,
     follow_delta,
 )
-from slotmesh.calls.partitions import PARTITIONS
+from slotmesh.calls.key_hash import PARTITIONS
 from slotmesh.spec.model import Backend, Prospect
 
 NAMES = ("r1", "r2", "r3", "r4", "r5")

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from router_service.shell.replicas.channel import OutgoingRequests
-from slotmesh.calls.payload_framing import MAX_REQUEST_FRAME_BYTES
+from slotmesh.calls.result_envelopes import MAX_REQUEST_FRAME_BYTES
 
 
 def read(outgoing: OutgoingRequests) -> tuple[dict[int, list[bytes]], set[int], int]:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 from slotmesh.errors import Executed, Failure
 from slotmesh.security.audit import AUDIT
 from slotmesh.security.identity import CALLER, RPC, Credential, Identity, identity_of
-from slotmesh.security.permissions import Rule, decide, has_expired, unknown_caller
+from slotmesh.security.rpc_roles import Rule, decide, has_expired, unknown_caller
 from slotmesh.security.tokens.rules import BadToken, TokenProblem
 
 if TYPE_CHECKING:

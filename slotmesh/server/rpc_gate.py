@@ -22,10 +22,10 @@ from opentelemetry.metrics import Meter
 
 from slotmesh.errors import Failure
 from slotmesh.security.audit import AUDIT
-from slotmesh.security.authorizer import Admission, Authorizer
+from slotmesh.security.authentication import Admission, Authorizer
 from slotmesh.security.identity import Role, quota_name
-from slotmesh.security.permissions import Rule
 from slotmesh.security.quotas import Quota, QuotaKind, RateQuota
+from slotmesh.security.rpc_roles import Rule
 from slotmesh.status import abort
 from slotmesh.streams.limits import DEFAULT_LIMITS, EdgeLimits
 from slotmesh.telemetry import names

@@ -24,7 +24,7 @@ from replica_service.core.failures import too_heavy
 from replica_service.core.runs import ReplicaLane, ReplicaRun
 from replica_service.core.work import Part, StartBatch, is_passed, is_stopped, note_failure
 from slotmesh.errors import Failure
-from slotmesh.handlers.batching import BatchControl
+from slotmesh.handlers.batch_settings import BatchControl
 
 _UPLOADING: Final = CallState.UPLOADING
 Weigh = Callable[[ReplicaRun, int], Weighed]

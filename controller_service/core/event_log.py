@@ -14,7 +14,7 @@ from enum import Enum
 from itertools import takewhile
 from typing import Final, NamedTuple
 
-from controller_service.core.partitions import PartitionOwnership, count_moves
+from controller_service.core.partition_owners import PartitionOwnership, count_moves
 
 
 class EventKind(Enum):

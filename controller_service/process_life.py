@@ -22,12 +22,12 @@ from controller_service.app import (
     taken_up,
 )
 from controller_service.config import MEMORY, ControllerSettings, policy_names
+from controller_service.controller_server import Front
 from controller_service.core.desired.planning import ChangeTerms
 from controller_service.core.desired.revisions import ChangeOrigin
-from controller_service.core.events import EventKind
-from controller_service.front import Front
+from controller_service.core.event_log import EventKind
 from controller_service.shell.changes.configurator import Configurator
-from controller_service.shell.launchers.launch_directory import LaunchDirectory, default_directory
+from controller_service.shell.launchers.launched_processes import LaunchDirectory, default_directory
 from controller_service.shell.launchers.process import ProcessLauncher, replica_command
 from controller_service.shell.launchers.protocol import Launcher, OnExit, mint_replica_id
 from controller_service.shell.loops.autoscaler import load_policies
@@ -44,7 +44,7 @@ from slotmesh.runtime.process_identity import own_process
 from slotmesh.runtime.signals import stop_signals
 from slotmesh.security.identity import Role
 from slotmesh.security.tokens import Tokens
-from slotmesh.server.edge import observe_edge
+from slotmesh.server.rpc_gate import observe_edge
 from slotmesh.spec.model import InvalidSpec
 from slotmesh.telemetry.security_metrics import observe_tokens
 from slotmesh.telemetry.setup import MetricsServer, metrics_target, setup_metrics

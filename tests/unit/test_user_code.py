@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from slotmesh.foreign import NO_TEXT, StoppedEarly, described, each, is_exception, shown, text_of, type_name
+from slotmesh.user_code import NO_TEXT, StoppedEarly, described, each, is_exception, shown, text_of, type_name
 from tests.support.foreign_code import KINDS, Unreadable, raised_by
 
 

@@ -25,7 +25,7 @@ from dataclasses import dataclass, replace
 from heapq import heapify, heapreplace
 from typing import Final, NamedTuple
 
-from slotmesh.calls.partitions import PARTITIONS
+from slotmesh.calls.key_hash import PARTITIONS
 
 NO_OWNER: Final = -1
 """Index of a partition without an owner."""
