@@ -27,8 +27,10 @@ from slotmesh.internal.v1 import replica_service_pb2, replica_service_pb2_grpc
 from slotmesh.logs import get_logger
 from slotmesh.names import endpoint_failure, overlong_endpoint
 from slotmesh.runtime.clock import Clock
+from slotmesh.runtime.loop_slices import StepQueue
 from slotmesh.security.identity import caller_name, of_caller
 from slotmesh.security.rpc_roles import callable_endpoints, endpoint_refusal, slot_refusal
+from slotmesh.server.call_values import payload_of, put_output
 from slotmesh.spec.rules import show
 from slotmesh.status import abort, to_exception
 from slotmesh.transport.duplex import read_request
@@ -44,6 +46,8 @@ class ReplicaSlotServicer(slot_service_pb2_grpc.SlotServiceServicer):
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
+        self._turns = StepQueue()
+        """JSON arguments and results are converted in steps."""
         self._slots: DirectSlots | None = None
         self._issuer = Issuer(clock)
 
@@ -91,7 +95,7 @@ class ReplicaSlotServicer(slot_service_pb2_grpc.SlotServiceServicer):
         response = slot_service_pb2.DispatchResponse(backend=self._issuer.backend, replica_id=self._issuer.replica_id)
 
         async def write(payload: bytes, content_type: str) -> None:
-            response.payload, response.content_type = payload, content_type
+            _check(await put_output(response, request, payload, content_type, self._turns))
 
         await self._dispatch(request, context, write, streaming=False)
         return response
@@ -104,9 +108,8 @@ class ReplicaSlotServicer(slot_service_pb2_grpc.SlotServiceServicer):
 
         async def write(payload: bytes, content_type: str) -> None:
             nonlocal backend, replica_id
-            response = slot_service_pb2.DispatchStreamingResponse(
-                payload=payload, content_type=content_type, backend=backend, replica_id=replica_id
-            )
+            response = slot_service_pb2.DispatchStreamingResponse(backend=backend, replica_id=replica_id)
+            _check(await put_output(response, request, payload, content_type, self._turns))
             backend = replica_id = ""
             await context.write(response)
 
@@ -124,12 +127,13 @@ class ReplicaSlotServicer(slot_service_pb2_grpc.SlotServiceServicer):
         if failure := overlong_endpoint(request.endpoint) or slot_refusal(request.endpoint):
             await abort(context, failure)
         secret = _value_of(self._issuer.secret_of(request.token, caller_name(), callable_endpoints()))
-        if failure := dispatch_failure(request, streaming=streaming) or options_failure(request.options):
-            await abort(context, failure)
+        _check(dispatch_failure(request.options, streaming=streaming))
+        payload = _value_of(await payload_of(request, self._turns))
+        _check(options_failure(request.options))
         wait_s = _wait_s(request.options, context)
         request.options.streaming = streaming
         options = _value_of(slot_call_options(request.options))
-        failure = await slots.dispatch(secret, request.endpoint, options, request.payload, wait_s, write)
+        failure = await slots.dispatch(secret, request.endpoint, options, payload, wait_s, write)
         if failure is not None:
             await abort(context, failure)
 
@@ -159,6 +163,12 @@ def _wait_s(options: call_pb2.CallOptions, context: Context) -> float | None:
     timeouts = [options.timeout.ToNanoseconds() / 1e9] if options.HasField("timeout") else []
     left_s: float | None = context.time_remaining()  # type: ignore[assignment, unused-ignore]  # None: no deadline
     return min(timeouts if left_s is None else [*timeouts, left_s], default=None)
+
+
+def _check(failure: Failure | None) -> None:
+    """Raises the exception of a failure."""
+    if failure is not None:
+        raise to_exception(failure)
 
 
 def _value_of(value: ValueT | Failure) -> ValueT:

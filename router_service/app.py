@@ -163,7 +163,7 @@ async def _say_last_words(dispatcher: Dispatcher, watch: TableWatch | None) -> N
 
 def _add_other_ways(server: GrpcServer, dispatcher: Dispatcher, unary: UnaryCalls, handed: HandedMetadata) -> None:
     """Slots, inferences, and rpcs of users' own protos."""
-    slots = RouterSlotServicer(UnarySlotOperations(dispatcher, unary), handed)
+    slots = RouterSlotServicer(UnarySlotOperations(dispatcher, unary), handed, server.turns)
     server.add(slot_service_pb2_grpc.add_SlotServiceServicer_to_server, slots)
     inference = InferenceServicer(dispatcher, unary, handed, lambda: server.serving)
     server.add(add_GRPCInferenceServiceServicer_to_server, inference)

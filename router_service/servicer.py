@@ -23,7 +23,7 @@ from router_service.shell.clients.connected_streams import Alternates, Brake, Co
 from router_service.shell.clients.stream import ClientStream
 from router_service.shell.clients.unary import HandedMetadata, UnaryCalls
 from router_service.shell.dispatcher import Dispatcher
-from slotmesh.codec import JSON
+from slotmesh.calls.trace_context import TraceContext
 from slotmesh.convert.specification import duration_to_wire
 from slotmesh.errors import Failure, Reason, bad_field
 from slotmesh.logs import get_logger
@@ -32,7 +32,7 @@ from slotmesh.runtime.loop_slices import StepQueue
 from slotmesh.security.audit import AUDIT
 from slotmesh.security.identity import caller, current_rpc, of_caller, quota_name
 from slotmesh.security.rpc_roles import endpoint_refusal, known_endpoints
-from slotmesh.spec.rules import show
+from slotmesh.server.call_values import payload_of, put_output
 from slotmesh.status import abort
 from slotmesh.streams import features
 from slotmesh.streams.chunks import joined
@@ -109,70 +109,45 @@ class RouterServicer(router_service_pb2_grpc.RouterServiceServicer):
 
     async def Call(self, request: router_service_pb2.CallRequest, context: Context) -> router_service_pb2.CallResponse:
         """One call."""
-        outcome = await self._call(context, request.endpoint, request.options, request.payload)
+        endpoint = request.endpoint
+        if request.options.streaming:
+            await abort(context, bad_field("options.streaming", "this rpc brings one result: use CallStreaming"))
+        options, payload, trace = await self._checked(request, context)
+        outcome = await self._unary.call(context.peer(), endpoint, options, payload, trace, context.time_remaining)
+        if isinstance(outcome, DeliverResults) and (size := len(outcome.payloads[0])) > MAX_INLINE_BYTES:
+            outcome = convert.result_too_large(size)
         if isinstance(outcome, Failure):
-            await abort(context, self._dispatcher.noted(outcome, request.endpoint))
+            await abort(context, self._dispatcher.noted(outcome, endpoint))
         if isinstance(outcome, DeliverDone):
             return router_service_pb2.CallResponse()
-        return router_service_pb2.CallResponse(
-            payload=joined(outcome.payloads[0]),
-            content_type=outcome.content_type,
-            backend=outcome.replica.backend.name,
-            replica_id=outcome.replica.replica_id,
-        )
-
-    async def CallJson(
-        self, request: router_service_pb2.CallJsonRequest, context: Context
-    ) -> router_service_pb2.CallJsonResponse:
-        """One call with JSON values."""
-        options = request.options
-        if options.content_type not in ("", JSON):
-            await abort(
-                context,
-                bad_field("options.content_type", f"must be empty or {JSON}, got {show(options.content_type)!r}"),
-            )
-        options.content_type = JSON
-        payload = await self._turns.take(convert.json_arguments(request.arguments))
-        if isinstance(payload, Failure):
-            await abort(context, payload)
-        outcome = await self._call(context, request.endpoint, options, payload)
-        if isinstance(outcome, Failure):
-            await abort(context, self._dispatcher.noted(outcome, request.endpoint))
-        if isinstance(outcome, DeliverDone):
-            return router_service_pb2.CallJsonResponse()
-        result = await self._turns.take(convert.json_result(joined(outcome.payloads[0])))
-        if isinstance(result, Failure):
-            await abort(context, self._dispatcher.noted(result, request.endpoint))
-        return router_service_pb2.CallJsonResponse(
-            result=result,
-            backend=outcome.replica.backend.name,
-            replica_id=outcome.replica.replica_id,
-        )
+        replica = outcome.replica
+        response = router_service_pb2.CallResponse(backend=replica.backend.name, replica_id=replica.replica_id)
+        failure = await put_output(response, request, joined(outcome.payloads[0]), outcome.content_type, self._turns)
+        if failure is not None:
+            await abort(context, self._dispatcher.noted(failure, endpoint))
+        return response
 
     async def CallStreaming(  # type: ignore[override]  # it writes to the context instead of yielding
         self, request: router_service_pb2.CallStreamingRequest, context: Context
     ) -> None:
         """One call, and each value that its handler yields."""
+        endpoint = request.endpoint
         if request.options.no_reply:
             await abort(context, bad_field("options.no_reply", "means that no value is wanted; this rpc is for values"))
         request.options.streaming = True
-        trace = self._handed.take(context, request.options)
-        options = self._checked(request.endpoint, request.options, request.payload)
-        if isinstance(options, Failure):
-            await abort(context, options)
-        await self._dispatcher.first_table.wait_a_while()
+        options, payload, trace = await self._checked(request, context)
 
         async def write(payload: bytes, content_type: str, backend: str, replica_id: str) -> None:
-            response = router_service_pb2.CallStreamingResponse(
-                payload=payload, content_type=content_type, backend=backend, replica_id=replica_id
-            )
+            response = router_service_pb2.CallStreamingResponse(backend=backend, replica_id=replica_id)
+            if failure := await put_output(response, request, payload, content_type, self._turns):
+                await abort(context, self._dispatcher.noted(failure, endpoint))
             await context.write(response)
 
         failure = await self._unary.stream(
-            context.peer(), request.endpoint, options, request.payload, write, trace, context.time_remaining
+            context.peer(), endpoint, options, payload, write, trace, context.time_remaining
         )
         if failure is not None:
-            await abort(context, self._dispatcher.noted(failure, request.endpoint))
+            await abort(context, self._dispatcher.noted(failure, endpoint))
 
     async def DescribeEndpoints(self, request: Any, context: Context) -> router_service_pb2.DescribeEndpointsResponse:
         """Endpoints and their methods."""
@@ -255,28 +230,20 @@ class RouterServicer(router_service_pb2_grpc.RouterServiceServicer):
     def _release(self) -> None:
         self.unread.release()
 
-    async def _call(
-        self, context: Context, endpoint: str, wire: call_pb2.CallOptions, payload: bytes
-    ) -> DeliverResults | DeliverDone | Failure:
-        if wire.streaming:
-            return bad_field("options.streaming", "this rpc brings one result: use CallStreaming, or StreamCalls")
+    async def _checked(
+        self, request: router_service_pb2.CallRequest | router_service_pb2.CallStreamingRequest, context: Context
+    ) -> tuple[RouterCallOptions, bytes, TraceContext | None]:
+        """Options, payload and trace of a call, once there is a routing table. Ends the rpc of an invalid request."""
+        endpoint, wire = request.endpoint, request.options
+        payload = endpoint_failure(endpoint) or endpoint_refusal(endpoint) or await payload_of(request, self._turns)
         trace = self._handed.take(context, wire)
-        options = self._checked(endpoint, wire, payload)
+        if isinstance(payload, Failure):
+            return await abort(context, self._dispatcher.noted(payload, endpoint))
+        options = convert.options_from_wire(wire)
         if isinstance(options, Failure):
-            return options
+            return await abort(context, self._dispatcher.noted(options, endpoint))
         await self._dispatcher.first_table.wait_a_while()
-        outcome = await self._unary.call(context.peer(), endpoint, options, payload, trace, context.time_remaining)
-        if isinstance(outcome, DeliverResults) and (size := len(outcome.payloads[0])) > MAX_INLINE_BYTES:
-            return convert.result_too_large(size)
-        return outcome
-
-    def _checked(self, endpoint: str, wire: call_pb2.CallOptions, payload: bytes) -> RouterCallOptions | Failure:
-        """The options of a unary call, or the failure for invalid ones."""
-        if failure := endpoint_failure(endpoint) or endpoint_refusal(endpoint):
-            return failure
-        if len(payload) > MAX_INLINE_BYTES:
-            return convert.too_large(len(payload))
-        return convert.options_from_wire(wire)
+        return options, payload, trace
 
     def _leaving(self) -> Failure | None:
         """The failure of streams and calls that arrive after the go_away; None before it."""

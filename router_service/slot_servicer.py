@@ -28,8 +28,10 @@ from slotmesh.calls.slot_tokens import parse_token
 from slotmesh.convert.slot_requests import token_of, ttl_of
 from slotmesh.errors import Failure
 from slotmesh.names import endpoint_failure, overlong_endpoint
+from slotmesh.runtime.loop_slices import StepQueue
 from slotmesh.security.identity import caller_name, of_caller
 from slotmesh.security.rpc_roles import callable_endpoints, endpoint_refusal, slot_refusal
+from slotmesh.server.call_values import payload_of, put_output
 from slotmesh.status import abort
 from slotmesh.streams.chunks import joined
 from slotmesh.streams.limits import MAX_INLINE_BYTES
@@ -145,9 +147,12 @@ NOTHING_HANDED = HandedMetadata()
 class RouterSlotServicer(slot_service_pb2_grpc.SlotServiceServicer):
     """Operations on slots of any replica, whichever router has reserved them."""
 
-    def __init__(self, slots: UnarySlotOperations, handed: HandedMetadata = NOTHING_HANDED) -> None:
-        """`handed`: which metadata of rpcs handlers get."""
+    def __init__(
+        self, slots: UnarySlotOperations, handed: HandedMetadata = NOTHING_HANDED, turns: StepQueue | None = None
+    ) -> None:
+        """`handed`: which metadata of rpcs handlers get. JSON arguments and results are converted in `turns`."""
         self._slots = slots
+        self._turns = turns or StepQueue()
         self._handed = handed
 
     async def ReserveSlot(
@@ -197,50 +202,56 @@ class RouterSlotServicer(slot_service_pb2_grpc.SlotServiceServicer):
         self, request: slot_service_pb2.DispatchRequest, context: Context
     ) -> slot_service_pb2.DispatchResponse:
         """Runs a call in a reserved slot."""
-        key = overlong_endpoint(request.endpoint) or slot_refusal(request.endpoint) or _giver_of(request.token)
-        if isinstance(key, Failure):
-            await abort(context, key)
-        self._handed.take(context, request.options)
-        options = convert.dispatch_from_wire(request, streaming=False)
-        if isinstance(options, Failure):
-            await abort(context, options)
-        into = _into(request)
-        outcome = await self._slots.dispatch(context.peer(), key, options, request.payload, into)
+        key, options, payload = await self._dispatched(request, context, streaming=False)
+        outcome = await self._slots.dispatch(context.peer(), key, options, payload, _into(request))
         if isinstance(outcome, DeliverResults) and (size := len(outcome.payloads[0])) > MAX_INLINE_BYTES:
             outcome = convert.result_too_large(size)
         if isinstance(outcome, Failure):
             await abort(context, outcome)
         if isinstance(outcome, DeliverDone):
             return slot_service_pb2.DispatchResponse()
-        return slot_service_pb2.DispatchResponse(
-            payload=joined(outcome.payloads[0]),
-            content_type=outcome.content_type,
-            backend=outcome.replica.backend.name,
-            replica_id=outcome.replica.replica_id,
-        )
+        replica = outcome.replica
+        response = slot_service_pb2.DispatchResponse(backend=replica.backend.name, replica_id=replica.replica_id)
+        failure = await put_output(response, request, joined(outcome.payloads[0]), outcome.content_type, self._turns)
+        if failure is not None:
+            await abort(context, failure)
+        return response
 
     async def DispatchStreaming(  # type: ignore[override]  # it writes to the context instead of yielding
         self, request: slot_service_pb2.DispatchStreamingRequest, context: Context
     ) -> None:
         """Runs a call in a reserved slot, and passes on each value that its handler yields."""
+        key, options, payload = await self._dispatched(request, context, streaming=True)
+
+        async def write(payload: bytes, content_type: str, backend: str, replica_id: str) -> None:
+            response = slot_service_pb2.DispatchStreamingResponse(backend=backend, replica_id=replica_id)
+            if failure := await put_output(response, request, payload, content_type, self._turns):
+                await abort(context, failure)
+            await context.write(response)
+
+        failure = await self._slots.stream(context.peer(), key, options, payload, _into(request), write)
+        if failure is not None:
+            await abort(context, failure)
+
+    async def _dispatched(
+        self,
+        request: slot_service_pb2.DispatchRequest | slot_service_pb2.DispatchStreamingRequest,
+        context: Context,
+        *,
+        streaming: bool,
+    ) -> tuple[ReplicaKey, RouterCallOptions, bytes]:
+        """The replica of the slot, and the options and payload of the call. Ends the rpc if the request is invalid."""
         key = overlong_endpoint(request.endpoint) or slot_refusal(request.endpoint) or _giver_of(request.token)
         if isinstance(key, Failure):
             await abort(context, key)
         self._handed.take(context, request.options)
-        options = convert.dispatch_from_wire(request, streaming=True)
+        payload = await payload_of(request, self._turns)
+        if isinstance(payload, Failure):
+            await abort(context, payload)
+        options = convert.dispatch_from_wire(request.options, streaming=streaming)
         if isinstance(options, Failure):
             await abort(context, options)
-
-        async def write(payload: bytes, content_type: str, backend: str, replica_id: str) -> None:
-            response = slot_service_pb2.DispatchStreamingResponse(
-                payload=payload, content_type=content_type, backend=backend, replica_id=replica_id
-            )
-            await context.write(response)
-
-        into = _into(request)
-        failure = await self._slots.stream(context.peer(), key, options, request.payload, into, write)
-        if failure is not None:
-            await abort(context, failure)
+        return key, options, payload
 
 
 def _into(request: slot_service_pb2.DispatchRequest | slot_service_pb2.DispatchStreamingRequest) -> Dispatch:

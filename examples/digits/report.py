@@ -65,7 +65,7 @@ def how_to_call(mesh: ExampleMesh, image: Image, label: int) -> list[str]:
         f"    slotmesh status --address {controller}",
         "",
         "Any gRPC client:",
-        f"    grpcurl -plaintext -d '{request}' {router} slotmesh.v1.RouterService/CallJson",
+        f"    grpcurl -plaintext -d '{request}' {router} slotmesh.v1.RouterService/Call",
         "",
         "Ctrl-C ends it.",
     ]

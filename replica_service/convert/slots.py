@@ -46,7 +46,6 @@ from slotmesh.errors import Failure, Reason
 from slotmesh.internal.v1 import replica_service_pb2
 from slotmesh.runtime.clock import Clock
 from slotmesh.status import to_exception, to_wire
-from slotmesh.streams.limits import MAX_INLINE_BYTES
 from slotmesh.v1 import call_pb2, direct_service_pb2, slot_service_pb2
 from slotmesh.version import VERSION
 
@@ -227,7 +226,11 @@ def _dispatch_op(
     wire: slot_service_pb2.DispatchRequest, link: RouterPeer, op_id: int, secret: bytes | Failure, now: float
 ) -> DispatchReceived | Fail:
     deadline = _deadline(wire.options, now)  # first: `slot_call_options` clears the timeout
-    options = dispatch_failure(wire, streaming=True) or slot_call_options(wire.options)
+    options = (
+        dispatch_failure(wire.options, streaming=True)
+        or oversized(len(wire.payload))
+        or slot_call_options(wire.options)
+    )
     if isinstance(options, Failure):
         return Fail(ReplicaRun(link, op_id, [b""], NO_OPTIONS, wire.endpoint, now), 0, 1, options)
     run = ReplicaRun(link, op_id, [wire.payload], options, wire.endpoint, now, deadline)
@@ -279,7 +282,7 @@ def slot_call_of(wire: direct_service_pb2.SlotCall, link: RouterPeer, now: float
     if isinstance(options, Failure):
         return ReplicaRun(link, call_id, [b""], NO_OPTIONS, "", now), options
     run = ReplicaRun(link, call_id, [payload], options, "", now, deadline)
-    return run, oversized(len(payload)) if len(payload) > MAX_INLINE_BYTES else None
+    return run, oversized(len(payload))
 
 
 def slot_failure(call_id: int, failure: Failure) -> direct_service_pb2.AttachResponse:
@@ -309,7 +312,7 @@ def _options(raw: bytes) -> ReplicaCallOptions | Failure:
     wire = call_pb2.CallOptions.FromString(raw)
     if wire.streaming:
         return bad_request("options.streaming", "a direct stream carries one result per call: call through a router")
-    failure = dispatch_failure(slot_service_pb2.DispatchRequest(options=wire), streaming=False)
+    failure = dispatch_failure(wire, streaming=False)
     return failure or options_failure(wire) or options_from_wire(raw)
 
 

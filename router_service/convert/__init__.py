@@ -3,7 +3,6 @@
 Invariants: protobuf messages do not pass this edge inwards; equal options are converted once and then looked up.
 """
 
-from router_service.convert.json_calls import json_arguments, json_result
 from router_service.convert.options import OptionsByKey, options_from_wire, partitions_of, with_relative_slo
 from router_service.convert.runs import (
     add_batch,
@@ -61,8 +60,6 @@ __all__ = [
     "first_roster_of",
     "found_of",
     "ids_of",
-    "json_arguments",
-    "json_result",
     "one_frame_bytes",
     "options_from_wire",
     "partitions_of",

@@ -46,15 +46,13 @@ def reservation_from_wire(
     return options, Reserve(ttl_s=ttl_s, replica_id=wire.replica_id, excluded=excluded, identity=identity)
 
 
-def dispatch_from_wire(
-    wire: slot_service_pb2.DispatchRequest | slot_service_pb2.DispatchStreamingRequest, *, streaming: bool
-) -> RouterCallOptions | Failure:
+def dispatch_from_wire(wire: call_pb2.CallOptions, *, streaming: bool) -> RouterCallOptions | Failure:
     """The options of a call into a slot, or a failure. `streaming`: the rpc takes several results."""
     if failure := dispatch_failure(wire, streaming=streaming):
         return failure
     if streaming:
-        wire.options.streaming = True
-    return options_from_wire(wire.options)
+        wire.streaming = True
+    return options_from_wire(wire)
 
 
 def slot_to_wire(slot: LeasedSlot) -> slot_service_pb2.Slot:

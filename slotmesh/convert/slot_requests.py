@@ -13,7 +13,7 @@ from slotmesh.calls.slot_tokens import DEFAULT_LEASE_S, MAX_LEASE_S, SlotToken, 
 from slotmesh.errors import Failure, Reason, bad_field
 from slotmesh.spec.rules import show
 from slotmesh.streams.limits import MAX_INLINE_BYTES
-from slotmesh.v1 import direct_service_pb2, slot_service_pb2
+from slotmesh.v1 import call_pb2, direct_service_pb2, slot_service_pb2
 
 if TYPE_CHECKING:
     from google.protobuf.duration_pb2 import Duration
@@ -57,14 +57,11 @@ def reservation_failure(wire: slot_service_pb2.ReserveSlotRequest) -> Failure | 
     return None
 
 
-def dispatch_failure(
-    wire: slot_service_pb2.DispatchRequest | slot_service_pb2.DispatchStreamingRequest, *, streaming: bool
-) -> Failure | None:
-    """The failure of an invalid call into a slot; its token and the options of any call are checked elsewhere.
+def dispatch_failure(options: call_pb2.CallOptions, *, streaming: bool) -> Failure | None:
+    """The failure of options that calls into slots do not have; the rules of the options of any call are elsewhere.
 
     `streaming`: the rpc returns several results.
     """
-    options = wire.options
     if options.streaming and not streaming:
         return bad_field("options.streaming", "this rpc returns one result: use DispatchStreaming")
     if options.ordering_key:
@@ -73,11 +70,13 @@ def dispatch_failure(
         return bad_field("options.stop_generation", "must be 0: it is for calls with an ordering key")
     if options.no_reply:
         return bad_field("options.no_reply", "must be false: the reply reports that the slot is free again")
-    return oversized(size) if (size := len(wire.payload)) > MAX_INLINE_BYTES else None
+    return None
 
 
-def oversized(size: int) -> Failure:
-    """The failure of a call whose payload does not fit into its message."""
+def oversized(size: int) -> Failure | None:
+    """The failure of a payload of this size that does not fit into its message."""
+    if size <= MAX_INLINE_BYTES:
+        return None
     return Failure(
         reason=Reason.PAYLOAD_TOO_LARGE,
         message=f"the payload has {size} bytes; at most {MAX_INLINE_BYTES} bytes are allowed here",

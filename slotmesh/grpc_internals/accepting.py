@@ -174,7 +174,6 @@ _Taken: TypeAlias = tuple[str, Handler, Any]
 MANY: Final = frozenset(
     {
         "slotmesh.v1.RouterService/Call",
-        "slotmesh.v1.RouterService/CallJson",
         "slotmesh.v1.RouterService/StreamCalls",
         "slotmesh.v1.SlotService/ReserveSlot",
         "slotmesh.v1.SlotService/Dispatch",

@@ -100,17 +100,16 @@ class RequestBounds(NamedTuple):
 _PLAIN: Final = RequestBounds()
 _OPEN: Final = RequestBounds(OPEN_BYTES)
 _PAYLOAD: Final = RequestBounds(PAYLOAD_BYTES, Reason.PAYLOAD_TOO_LARGE)
-_JSON: Final = _PAYLOAD._replace(way_out="; Call takes JSON as bytes, with any number of values")
+_CALL: Final = _PAYLOAD._replace(way_out="; `payload` takes JSON text, with any number of values")
 _MESH: Final = RequestBounds(None)
 """Only for operators. A backend may have 100,000 values in its `user_config`, and a mesh any number of backends."""
 _ENDPOINT: Final = RequestBounds(PLAIN_BYTES + MAX_DESCRIPTOR_BYTES)
 """Allows for the descriptors of users' own protos."""
 _BOUNDS: Final = {
-    "slotmesh.v1.RouterService/Call": _PAYLOAD,
-    "slotmesh.v1.RouterService/CallJson": _JSON,
-    "slotmesh.v1.RouterService/CallStreaming": _PAYLOAD,
-    "slotmesh.v1.SlotService/Dispatch": _PAYLOAD,
-    "slotmesh.v1.SlotService/DispatchStreaming": _PAYLOAD,
+    "slotmesh.v1.RouterService/Call": _CALL,
+    "slotmesh.v1.RouterService/CallStreaming": _CALL,
+    "slotmesh.v1.SlotService/Dispatch": _CALL,
+    "slotmesh.v1.SlotService/DispatchStreaming": _CALL,
     "inference.GRPCInferenceService/ModelInfer": _PAYLOAD,
     "slotmesh.v1.ControllerService/ApplyMesh": _MESH,
     "slotmesh.v1.ControllerService/ApplyEndpoint": _ENDPOINT,

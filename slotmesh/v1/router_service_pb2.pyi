@@ -151,6 +151,7 @@ class CallRequest(_message.Message):
     ENDPOINT_FIELD_NUMBER: _builtins.int
     OPTIONS_FIELD_NUMBER: _builtins.int
     PAYLOAD_FIELD_NUMBER: _builtins.int
+    ARGUMENTS_FIELD_NUMBER: _builtins.int
     endpoint: _builtins.str
     """The endpoint to call. Required."""
     payload: _builtins.bytes
@@ -159,18 +160,27 @@ class CallRequest(_message.Message):
     def options(self) -> _call_pb2.CallOptions:
         """How to call it."""
 
+    @_builtins.property
+    def arguments(self) -> _struct_pb2.Value:
+        """A list of positional arguments or a struct of named ones. Requires `options.content_type` to be empty or
+        `application/json`. Integers beyond 2^53 lose digits, as JSON numbers do. At most 50,000 values.
+        """
+
     def __init__(
         self,
         *,
         endpoint: _builtins.str = ...,
         options: _call_pb2.CallOptions | None = ...,
         payload: _builtins.bytes = ...,
+        arguments: _struct_pb2.Value | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["options", b"options"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["arguments", b"arguments", "input", b"input", "options", b"options", "payload", b"payload"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["endpoint", b"endpoint", "options", b"options", "payload", b"payload"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["arguments", b"arguments", "endpoint", b"endpoint", "input", b"input", "options", b"options", "payload", b"payload"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType_input: _TypeAlias = _typing.Literal["payload", "arguments"]  # noqa: Y015
+    _WhichOneofArgType_input: _TypeAlias = _typing.Literal["input", b"input"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_input) -> _WhichOneofReturnType_input | None: ...
 
 Global___CallRequest: _TypeAlias = CallRequest  # noqa: Y015
 
@@ -181,100 +191,40 @@ class CallResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     PAYLOAD_FIELD_NUMBER: _builtins.int
+    RESULT_FIELD_NUMBER: _builtins.int
     CONTENT_TYPE_FIELD_NUMBER: _builtins.int
     BACKEND_FIELD_NUMBER: _builtins.int
     REPLICA_ID_FIELD_NUMBER: _builtins.int
     payload: _builtins.bytes
     """The result, encoded by `content_type`."""
     content_type: _builtins.str
-    """How the payload is encoded: the content type of the call."""
+    """How `payload` is encoded: the content type of the call. Empty with `result`."""
     backend: _builtins.str
     """The backend that executed the call. Empty if unknown: with `options.no_reply`."""
     replica_id: _builtins.str
     """The replica that executed the call. Empty if `backend` is."""
+    @_builtins.property
+    def result(self) -> _struct_pb2.Value:
+        """The result as JSON. At most 50,000 values."""
+
     def __init__(
         self,
         *,
         payload: _builtins.bytes = ...,
+        result: _struct_pb2.Value | None = ...,
         content_type: _builtins.str = ...,
         backend: _builtins.str = ...,
         replica_id: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["output", b"output", "payload", b"payload", "result", b"result"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["backend", b"backend", "content_type", b"content_type", "payload", b"payload", "replica_id", b"replica_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["backend", b"backend", "content_type", b"content_type", "output", b"output", "payload", b"payload", "replica_id", b"replica_id", "result", b"result"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType_output: _TypeAlias = _typing.Literal["payload", "result"]  # noqa: Y015
+    _WhichOneofArgType_output: _TypeAlias = _typing.Literal["output", b"output"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_output) -> _WhichOneofReturnType_output | None: ...
 
 Global___CallResponse: _TypeAlias = CallResponse  # noqa: Y015
-
-@_typing.final
-class CallJsonRequest(_message.Message):
-    """Arguments of `RouterService.CallJson`."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    ENDPOINT_FIELD_NUMBER: _builtins.int
-    OPTIONS_FIELD_NUMBER: _builtins.int
-    ARGUMENTS_FIELD_NUMBER: _builtins.int
-    endpoint: _builtins.str
-    """The endpoint to call. Required."""
-    @_builtins.property
-    def options(self) -> _call_pb2.CallOptions:
-        """How to call it. `content_type` must be empty or `application/json`."""
-
-    @_builtins.property
-    def arguments(self) -> _struct_pb2.Value:
-        """A list of positional arguments or a struct of named ones. Unset means no arguments. Integers beyond 2^53 lose
-        digits, as JSON numbers do. At most 50,000 values.
-        """
-
-    def __init__(
-        self,
-        *,
-        endpoint: _builtins.str = ...,
-        options: _call_pb2.CallOptions | None = ...,
-        arguments: _struct_pb2.Value | None = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["arguments", b"arguments", "options", b"options"]  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["arguments", b"arguments", "endpoint", b"endpoint", "options", b"options"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___CallJsonRequest: _TypeAlias = CallJsonRequest  # noqa: Y015
-
-@_typing.final
-class CallJsonResponse(_message.Message):
-    """Result of `RouterService.CallJson`."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    RESULT_FIELD_NUMBER: _builtins.int
-    BACKEND_FIELD_NUMBER: _builtins.int
-    REPLICA_ID_FIELD_NUMBER: _builtins.int
-    backend: _builtins.str
-    """The backend that executed the call."""
-    replica_id: _builtins.str
-    """The replica that executed the call."""
-    @_builtins.property
-    def result(self) -> _struct_pb2.Value:
-        """What the handler returned. At most 50,000 values."""
-
-    def __init__(
-        self,
-        *,
-        result: _struct_pb2.Value | None = ...,
-        backend: _builtins.str = ...,
-        replica_id: _builtins.str = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["result", b"result"]  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["backend", b"backend", "replica_id", b"replica_id", "result", b"result"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___CallJsonResponse: _TypeAlias = CallJsonResponse  # noqa: Y015
 
 @_typing.final
 class CallStreamingRequest(_message.Message):
@@ -285,6 +235,7 @@ class CallStreamingRequest(_message.Message):
     ENDPOINT_FIELD_NUMBER: _builtins.int
     OPTIONS_FIELD_NUMBER: _builtins.int
     PAYLOAD_FIELD_NUMBER: _builtins.int
+    ARGUMENTS_FIELD_NUMBER: _builtins.int
     endpoint: _builtins.str
     """The endpoint to call. Required."""
     payload: _builtins.bytes
@@ -293,18 +244,27 @@ class CallStreamingRequest(_message.Message):
     def options(self) -> _call_pb2.CallOptions:
         """How to call it."""
 
+    @_builtins.property
+    def arguments(self) -> _struct_pb2.Value:
+        """A list of positional arguments or a struct of named ones. Requires `options.content_type` to be empty or
+        `application/json`. Integers beyond 2^53 lose digits, as JSON numbers do. At most 50,000 values.
+        """
+
     def __init__(
         self,
         *,
         endpoint: _builtins.str = ...,
         options: _call_pb2.CallOptions | None = ...,
         payload: _builtins.bytes = ...,
+        arguments: _struct_pb2.Value | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["options", b"options"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["arguments", b"arguments", "input", b"input", "options", b"options", "payload", b"payload"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["endpoint", b"endpoint", "options", b"options", "payload", b"payload"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["arguments", b"arguments", "endpoint", b"endpoint", "input", b"input", "options", b"options", "payload", b"payload"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType_input: _TypeAlias = _typing.Literal["payload", "arguments"]  # noqa: Y015
+    _WhichOneofArgType_input: _TypeAlias = _typing.Literal["input", b"input"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_input) -> _WhichOneofReturnType_input | None: ...
 
 Global___CallStreamingRequest: _TypeAlias = CallStreamingRequest  # noqa: Y015
 
@@ -315,30 +275,38 @@ class CallStreamingResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     PAYLOAD_FIELD_NUMBER: _builtins.int
+    RESULT_FIELD_NUMBER: _builtins.int
     CONTENT_TYPE_FIELD_NUMBER: _builtins.int
     BACKEND_FIELD_NUMBER: _builtins.int
     REPLICA_ID_FIELD_NUMBER: _builtins.int
     payload: _builtins.bytes
     """The value, encoded by `content_type`."""
     content_type: _builtins.str
-    """How the payload is encoded: the content type of the call."""
+    """How `payload` is encoded: the content type of the call. Empty with `result`."""
     backend: _builtins.str
     """The backend that executes the call. Set in the first value only."""
     replica_id: _builtins.str
     """The replica that executes the call. Set in the first value only."""
+    @_builtins.property
+    def result(self) -> _struct_pb2.Value:
+        """The value as JSON. At most 50,000 values."""
+
     def __init__(
         self,
         *,
         payload: _builtins.bytes = ...,
+        result: _struct_pb2.Value | None = ...,
         content_type: _builtins.str = ...,
         backend: _builtins.str = ...,
         replica_id: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["output", b"output", "payload", b"payload", "result", b"result"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["backend", b"backend", "content_type", b"content_type", "payload", b"payload", "replica_id", b"replica_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["backend", b"backend", "content_type", b"content_type", "output", b"output", "payload", b"payload", "replica_id", b"replica_id", "result", b"result"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType_output: _TypeAlias = _typing.Literal["payload", "result"]  # noqa: Y015
+    _WhichOneofArgType_output: _TypeAlias = _typing.Literal["output", b"output"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_output) -> _WhichOneofReturnType_output | None: ...
 
 Global___CallStreamingResponse: _TypeAlias = CallStreamingResponse  # noqa: Y015
 

@@ -40,11 +40,6 @@ class RouterServiceStub(object):
                 request_serializer=slotmesh_dot_v1_dot_router__service__pb2.CallRequest.SerializeToString,
                 response_deserializer=slotmesh_dot_v1_dot_router__service__pb2.CallResponse.FromString,
                 _registered_method=True)
-        self.CallJson = channel.unary_unary(
-                '/slotmesh.v1.RouterService/CallJson',
-                request_serializer=slotmesh_dot_v1_dot_router__service__pb2.CallJsonRequest.SerializeToString,
-                response_deserializer=slotmesh_dot_v1_dot_router__service__pb2.CallJsonResponse.FromString,
-                _registered_method=True)
         self.CallStreaming = channel.unary_stream(
                 '/slotmesh.v1.RouterService/CallStreaming',
                 request_serializer=slotmesh_dot_v1_dot_router__service__pb2.CallStreamingRequest.SerializeToString,
@@ -67,25 +62,19 @@ class RouterServiceServicer(object):
     """
 
     def Call(self, request, context):
-        """One call. Errors: the whole table of failures, with ErrorInfo (domain `slotmesh`, the reason, metadata `executed`)
-        in the status details.
-        """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
-    def CallJson(self, request, context):
-        """One call whose arguments and result are JSON values: for people with grpcurl and for gateways. Numbers that are
-        integral and up to 2^53 arrive as integers, all others as floats. At most 50,000 values either way, including
-        nested ones: more arguments are BAD_REQUEST, a larger result is PAYLOAD_TOO_LARGE, executed yes. `Call` accepts
-        JSON as bytes, with any number of values.
+        """One call. Its result has the form of its arguments: `payload` in, `payload` out; JSON `arguments` in, JSON `result`
+        out. JSON values are for people with grpcurl and for gateways: numbers that are integral and up to 2^53 arrive as
+        integers, all others as floats. At most 50,000 values either way, including nested ones: more arguments are
+        BAD_REQUEST, a larger result is PAYLOAD_TOO_LARGE, executed yes. `payload` carries JSON text with any number of
+        values. Errors: the whole table of failures, with ErrorInfo (domain `slotmesh`, the reason, metadata `executed`) in
+        the status details.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CallStreaming(self, request, context):
-        """One call of a handler that yields: a response for each value.
+        """One call of a handler that yields: a response for each value, in the form of the request's `input`. Errors: as Call.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -118,11 +107,6 @@ def add_RouterServiceServicer_to_server(servicer, server):
                     servicer.Call,
                     request_deserializer=slotmesh_dot_v1_dot_router__service__pb2.CallRequest.FromString,
                     response_serializer=slotmesh_dot_v1_dot_router__service__pb2.CallResponse.SerializeToString,
-            ),
-            'CallJson': grpc.unary_unary_rpc_method_handler(
-                    servicer.CallJson,
-                    request_deserializer=slotmesh_dot_v1_dot_router__service__pb2.CallJsonRequest.FromString,
-                    response_serializer=slotmesh_dot_v1_dot_router__service__pb2.CallJsonResponse.SerializeToString,
             ),
             'CallStreaming': grpc.unary_stream_rpc_method_handler(
                     servicer.CallStreaming,
@@ -168,33 +152,6 @@ class RouterService(object):
             '/slotmesh.v1.RouterService/Call',
             slotmesh_dot_v1_dot_router__service__pb2.CallRequest.SerializeToString,
             slotmesh_dot_v1_dot_router__service__pb2.CallResponse.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def CallJson(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/slotmesh.v1.RouterService/CallJson',
-            slotmesh_dot_v1_dot_router__service__pb2.CallJsonRequest.SerializeToString,
-            slotmesh_dot_v1_dot_router__service__pb2.CallJsonResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -17,17 +17,15 @@ class RouterServiceStub:
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     Call: _aio.UnaryUnaryMultiCallable[_router_service_pb2.CallRequest, _router_service_pb2.CallResponse]
-    """One call. Errors: the whole table of failures, with ErrorInfo (domain `slotmesh`, the reason, metadata `executed`)
-    in the status details.
-    """
-    CallJson: _aio.UnaryUnaryMultiCallable[_router_service_pb2.CallJsonRequest, _router_service_pb2.CallJsonResponse]
-    """One call whose arguments and result are JSON values: for people with grpcurl and for gateways. Numbers that are
-    integral and up to 2^53 arrive as integers, all others as floats. At most 50,000 values either way, including
-    nested ones: more arguments are BAD_REQUEST, a larger result is PAYLOAD_TOO_LARGE, executed yes. `Call` accepts
-    JSON as bytes, with any number of values.
+    """One call. Its result has the form of its arguments: `payload` in, `payload` out; JSON `arguments` in, JSON `result`
+    out. JSON values are for people with grpcurl and for gateways: numbers that are integral and up to 2^53 arrive as
+    integers, all others as floats. At most 50,000 values either way, including nested ones: more arguments are
+    BAD_REQUEST, a larger result is PAYLOAD_TOO_LARGE, executed yes. `payload` carries JSON text with any number of
+    values. Errors: the whole table of failures, with ErrorInfo (domain `slotmesh`, the reason, metadata `executed`) in
+    the status details.
     """
     CallStreaming: _aio.UnaryStreamMultiCallable[_router_service_pb2.CallStreamingRequest, _router_service_pb2.CallStreamingResponse]
-    """One call of a handler that yields: a response for each value."""
+    """One call of a handler that yields: a response for each value, in the form of the request's `input`. Errors: as Call."""
     StreamCalls: _aio.StreamStreamMultiCallable[_router_service_pb2.StreamCallsRequest, _router_service_pb2.StreamCallsResponse]
     """Ordered, batched calls with correlated results: the main path.
 
@@ -49,20 +47,12 @@ class RouterServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _router_service_pb2.CallRequest,
         context: _aio.ServicerContext[_router_service_pb2.CallRequest, _abc.Awaitable[_router_service_pb2.CallResponse]],
     ) -> _abc.Awaitable[_router_service_pb2.CallResponse]:
-        """One call. Errors: the whole table of failures, with ErrorInfo (domain `slotmesh`, the reason, metadata `executed`)
-        in the status details.
-        """
-
-    @_abc_1.abstractmethod
-    def CallJson(
-        self,
-        request: _router_service_pb2.CallJsonRequest,
-        context: _aio.ServicerContext[_router_service_pb2.CallJsonRequest, _abc.Awaitable[_router_service_pb2.CallJsonResponse]],
-    ) -> _abc.Awaitable[_router_service_pb2.CallJsonResponse]:
-        """One call whose arguments and result are JSON values: for people with grpcurl and for gateways. Numbers that are
-        integral and up to 2^53 arrive as integers, all others as floats. At most 50,000 values either way, including
-        nested ones: more arguments are BAD_REQUEST, a larger result is PAYLOAD_TOO_LARGE, executed yes. `Call` accepts
-        JSON as bytes, with any number of values.
+        """One call. Its result has the form of its arguments: `payload` in, `payload` out; JSON `arguments` in, JSON `result`
+        out. JSON values are for people with grpcurl and for gateways: numbers that are integral and up to 2^53 arrive as
+        integers, all others as floats. At most 50,000 values either way, including nested ones: more arguments are
+        BAD_REQUEST, a larger result is PAYLOAD_TOO_LARGE, executed yes. `payload` carries JSON text with any number of
+        values. Errors: the whole table of failures, with ErrorInfo (domain `slotmesh`, the reason, metadata `executed`) in
+        the status details.
         """
 
     @_abc_1.abstractmethod
@@ -71,7 +61,7 @@ class RouterServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _router_service_pb2.CallStreamingRequest,
         context: _aio.ServicerContext[_router_service_pb2.CallStreamingRequest, _abc.AsyncIterator[_router_service_pb2.CallStreamingResponse]],
     ) -> _abc.AsyncIterator[_router_service_pb2.CallStreamingResponse]:
-        """One call of a handler that yields: a response for each value."""
+        """One call of a handler that yields: a response for each value, in the form of the request's `input`. Errors: as Call."""
 
     @_abc_1.abstractmethod
     def StreamCalls(

@@ -7,6 +7,7 @@ from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf import message as _message
+from google.protobuf import struct_pb2 as _struct_pb2
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
 from slotmesh.v1 import call_pb2 as _call_pb2
@@ -254,6 +255,7 @@ class DispatchRequest(_message.Message):
     TOKEN_FIELD_NUMBER: _builtins.int
     OPTIONS_FIELD_NUMBER: _builtins.int
     PAYLOAD_FIELD_NUMBER: _builtins.int
+    ARGUMENTS_FIELD_NUMBER: _builtins.int
     ENDPOINT_FIELD_NUMBER: _builtins.int
     token: _builtins.str
     """The slot's token. Required."""
@@ -267,19 +269,26 @@ class DispatchRequest(_message.Message):
     def options(self) -> _call_pb2.CallOptions:
         """How to call."""
 
+    @_builtins.property
+    def arguments(self) -> _struct_pb2.Value:
+        """A list of positional arguments or a struct of named ones. At most 50,000 values."""
+
     def __init__(
         self,
         *,
         token: _builtins.str = ...,
         options: _call_pb2.CallOptions | None = ...,
         payload: _builtins.bytes = ...,
+        arguments: _struct_pb2.Value | None = ...,
         endpoint: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["options", b"options"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["arguments", b"arguments", "input", b"input", "options", b"options", "payload", b"payload"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["endpoint", b"endpoint", "options", b"options", "payload", b"payload", "token", b"token"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["arguments", b"arguments", "endpoint", b"endpoint", "input", b"input", "options", b"options", "payload", b"payload", "token", b"token"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType_input: _TypeAlias = _typing.Literal["payload", "arguments"]  # noqa: Y015
+    _WhichOneofArgType_input: _TypeAlias = _typing.Literal["input", b"input"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_input) -> _WhichOneofReturnType_input | None: ...
 
 Global___DispatchRequest: _TypeAlias = DispatchRequest  # noqa: Y015
 
@@ -290,30 +299,38 @@ class DispatchResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     PAYLOAD_FIELD_NUMBER: _builtins.int
+    RESULT_FIELD_NUMBER: _builtins.int
     CONTENT_TYPE_FIELD_NUMBER: _builtins.int
     BACKEND_FIELD_NUMBER: _builtins.int
     REPLICA_ID_FIELD_NUMBER: _builtins.int
     payload: _builtins.bytes
     """The result, encoded by `content_type`."""
     content_type: _builtins.str
-    """How the payload is encoded: the content type of the call."""
+    """How `payload` is encoded: the content type of the call. Empty with `result`."""
     backend: _builtins.str
     """The backend that executed the call."""
     replica_id: _builtins.str
     """The replica that executed the call."""
+    @_builtins.property
+    def result(self) -> _struct_pb2.Value:
+        """The result as JSON. At most 50,000 values."""
+
     def __init__(
         self,
         *,
         payload: _builtins.bytes = ...,
+        result: _struct_pb2.Value | None = ...,
         content_type: _builtins.str = ...,
         backend: _builtins.str = ...,
         replica_id: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["output", b"output", "payload", b"payload", "result", b"result"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["backend", b"backend", "content_type", b"content_type", "payload", b"payload", "replica_id", b"replica_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["backend", b"backend", "content_type", b"content_type", "output", b"output", "payload", b"payload", "replica_id", b"replica_id", "result", b"result"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType_output: _TypeAlias = _typing.Literal["payload", "result"]  # noqa: Y015
+    _WhichOneofArgType_output: _TypeAlias = _typing.Literal["output", b"output"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_output) -> _WhichOneofReturnType_output | None: ...
 
 Global___DispatchResponse: _TypeAlias = DispatchResponse  # noqa: Y015
 
@@ -326,6 +343,7 @@ class DispatchStreamingRequest(_message.Message):
     TOKEN_FIELD_NUMBER: _builtins.int
     OPTIONS_FIELD_NUMBER: _builtins.int
     PAYLOAD_FIELD_NUMBER: _builtins.int
+    ARGUMENTS_FIELD_NUMBER: _builtins.int
     ENDPOINT_FIELD_NUMBER: _builtins.int
     token: _builtins.str
     """The slot's token. Required."""
@@ -339,19 +357,26 @@ class DispatchStreamingRequest(_message.Message):
     def options(self) -> _call_pb2.CallOptions:
         """How to call."""
 
+    @_builtins.property
+    def arguments(self) -> _struct_pb2.Value:
+        """A list of positional arguments or a struct of named ones. At most 50,000 values."""
+
     def __init__(
         self,
         *,
         token: _builtins.str = ...,
         options: _call_pb2.CallOptions | None = ...,
         payload: _builtins.bytes = ...,
+        arguments: _struct_pb2.Value | None = ...,
         endpoint: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["options", b"options"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["arguments", b"arguments", "input", b"input", "options", b"options", "payload", b"payload"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["endpoint", b"endpoint", "options", b"options", "payload", b"payload", "token", b"token"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["arguments", b"arguments", "endpoint", b"endpoint", "input", b"input", "options", b"options", "payload", b"payload", "token", b"token"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType_input: _TypeAlias = _typing.Literal["payload", "arguments"]  # noqa: Y015
+    _WhichOneofArgType_input: _TypeAlias = _typing.Literal["input", b"input"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_input) -> _WhichOneofReturnType_input | None: ...
 
 Global___DispatchStreamingRequest: _TypeAlias = DispatchStreamingRequest  # noqa: Y015
 
@@ -362,29 +387,37 @@ class DispatchStreamingResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     PAYLOAD_FIELD_NUMBER: _builtins.int
+    RESULT_FIELD_NUMBER: _builtins.int
     CONTENT_TYPE_FIELD_NUMBER: _builtins.int
     BACKEND_FIELD_NUMBER: _builtins.int
     REPLICA_ID_FIELD_NUMBER: _builtins.int
     payload: _builtins.bytes
     """The value, encoded by `content_type`."""
     content_type: _builtins.str
-    """How the payload is encoded: the content type of the call."""
+    """How `payload` is encoded: the content type of the call. Empty with `result`."""
     backend: _builtins.str
     """The backend that executes the call. Set in the first value only."""
     replica_id: _builtins.str
     """The replica that executes the call. Set in the first value only."""
+    @_builtins.property
+    def result(self) -> _struct_pb2.Value:
+        """The value as JSON. At most 50,000 values."""
+
     def __init__(
         self,
         *,
         payload: _builtins.bytes = ...,
+        result: _struct_pb2.Value | None = ...,
         content_type: _builtins.str = ...,
         backend: _builtins.str = ...,
         replica_id: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["output", b"output", "payload", b"payload", "result", b"result"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["backend", b"backend", "content_type", b"content_type", "payload", b"payload", "replica_id", b"replica_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["backend", b"backend", "content_type", b"content_type", "output", b"output", "payload", b"payload", "replica_id", b"replica_id", "result", b"result"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType_output: _TypeAlias = _typing.Literal["payload", "result"]  # noqa: Y015
+    _WhichOneofArgType_output: _TypeAlias = _typing.Literal["output", b"output"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_output) -> _WhichOneofReturnType_output | None: ...
 
 Global___DispatchStreamingResponse: _TypeAlias = DispatchStreamingResponse  # noqa: Y015

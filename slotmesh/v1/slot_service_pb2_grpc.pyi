@@ -34,8 +34,8 @@ class SlotServiceStub:
     server is a replica, and the token belongs to another.
     """
     Dispatch: _aio.UnaryUnaryMultiCallable[_slot_service_pb2.DispatchRequest, _slot_service_pb2.DispatchResponse]
-    """Executes a call in a reserved slot and releases the slot when the call ends. Never refused because of the replica's
-    load. Errors: those of RenewSlot, and those of a call; QUEUE_FULL if this server has too many pending rpcs.
+    """Executes a call in a reserved slot and releases the slot when the call ends. Arguments and result are bytes or JSON,
+    as those of `RouterService.Call`. Never refused because of the replica's load. Errors: those of RenewSlot, and those of a call; QUEUE_FULL if this server has too many pending rpcs.
     """
     DispatchStreaming: _aio.UnaryStreamMultiCallable[_slot_service_pb2.DispatchStreamingRequest, _slot_service_pb2.DispatchStreamingResponse]
     """As Dispatch, for a handler that yields."""
@@ -84,8 +84,8 @@ class SlotServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _slot_service_pb2.DispatchRequest,
         context: _aio.ServicerContext[_slot_service_pb2.DispatchRequest, _abc.Awaitable[_slot_service_pb2.DispatchResponse]],
     ) -> _abc.Awaitable[_slot_service_pb2.DispatchResponse]:
-        """Executes a call in a reserved slot and releases the slot when the call ends. Never refused because of the replica's
-        load. Errors: those of RenewSlot, and those of a call; QUEUE_FULL if this server has too many pending rpcs.
+        """Executes a call in a reserved slot and releases the slot when the call ends. Arguments and result are bytes or JSON,
+        as those of `RouterService.Call`. Never refused because of the replica's load. Errors: those of RenewSlot, and those of a call; QUEUE_FULL if this server has too many pending rpcs.
         """
 
     @_abc_1.abstractmethod

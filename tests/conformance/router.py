@@ -127,6 +127,5 @@ class ScriptedRouter(router_service_pb2_grpc.RouterServiceServicer):
     async def Call(self, request: Any, context: Any) -> Any:
         await context.abort(grpc.StatusCode.UNIMPLEMENTED, "the cases speak of streams")
 
-    CallJson = Call
     DescribeEndpoints = Call
     CallStreaming = Call  # type: ignore[assignment]  # it only fails

@@ -39,7 +39,7 @@ ENDINGS = {
     "unfitting": ("tests.e2e.secretive_lives:Slow", ""),
 }
 """Backends that never get ready: handler, and stage."""
-RPCS = ("RouterService/Call", "RouterService/CallJson", "SlotService/Dispatch", "SlotService/RenewSlot")
+RPCS = ("RouterService/Call", "SlotService/Dispatch", "SlotService/RenewSlot")
 STREAMS = ("RouterService/StreamCalls", "TapService/TapCalls")
 
 

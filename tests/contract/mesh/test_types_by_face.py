@@ -1,4 +1,4 @@
-"""Types and decorators by face: the same handler called by the SDK, over HTTP, and by `CallJson`."""
+"""Types and decorators by face: the same handler called by the SDK, over HTTP, and with JSON values by `Call`."""
 
 from __future__ import annotations
 
@@ -75,12 +75,12 @@ class Faces:
             raise slotmesh.BadArguments(answer.body.decode())
         return answer.json
 
-    async def call_json(self, method: str, arguments: Any) -> Any:
-        request = router_service_pb2.CallJsonRequest(
+    async def json_values(self, method: str, arguments: Any) -> Any:
+        request = router_service_pb2.CallRequest(
             endpoint="types", arguments=json_format.ParseDict(arguments, struct_pb2.Value())
         )
         request.options.method = method
-        response = await self._stub.CallJson(request)
+        response = await self._stub.Call(request)
         return json_format.MessageToDict(response.result)
 
     @property
@@ -89,7 +89,7 @@ class Faces:
             "msgpack": functools.partial(self.sdk, MSGPACK),
             "json": functools.partial(self.sdk, JSON),
             "http": self.http,
-            "CallJson": self.call_json,
+            "JSON values": self.json_values,
         }
 
 

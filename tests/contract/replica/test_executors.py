@@ -57,9 +57,9 @@ async def test_unary_rpcs_say_it(words: slotmesh.testing.RunningMesh) -> None:
         options = call_pb2.CallOptions(method="echo")
         said = await stub.Call(router_service_pb2.CallRequest(endpoint="words", options=options, payload=b"x"))
         assert (said.backend, said.replica_id) == ("words-v1", replica_id)
-        call = router_service_pb2.CallJsonRequest(endpoint="words", options=options)
+        call = router_service_pb2.CallRequest(endpoint="words", options=options)
         call.arguments.list_value.values.add(string_value="eA==")
-        in_json = await stub.CallJson(call)
+        in_json = await stub.Call(call)
         assert (in_json.backend, in_json.replica_id) == ("words-v1", replica_id)
 
 

@@ -62,7 +62,7 @@ async def test_handlers_get_what_the_list_names(told: str, handed: dict[str, str
     async with router(told) as (address, replica), open_channel(address) as channel:
         stub = router_service_pb2_grpc.RouterServiceStub(channel)
         await stub.Call(request(), metadata=SAID)
-        await stub.CallJson(router_service_pb2.CallJsonRequest(endpoint="echo"), metadata=SAID)
+        await stub.Call(router_service_pb2.CallRequest(endpoint="echo"), metadata=SAID)
         slots = slot_service_pb2_grpc.SlotServiceStub(channel)
         slot = (await slots.ReserveSlot(slot_service_pb2.ReserveSlotRequest(endpoint="echo"), metadata=SAID)).slot
         await slots.Dispatch(slot_service_pb2.DispatchRequest(token=slot.token), metadata=SAID)

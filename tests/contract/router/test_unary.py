@@ -117,17 +117,17 @@ async def test_json_values_in_and_out(mesh: RouterBench) -> None:
         replica.answer = answer
     arguments = struct_pb2.Value()
     arguments.list_value.extend([1, 2.0, 2.5, "x", True, None])
-    response = await mesh.stub.CallJson(router_service_pb2.CallJsonRequest(endpoint="echo", arguments=arguments))
+    response = await mesh.stub.Call(router_service_pb2.CallRequest(endpoint="echo", arguments=arguments))
     assert seen == [b'[1,2,2.5,"x",true,null]']
     assert response.result.struct_value["sum"] == 3
     assert response.result.struct_value["half"] == 1.5
     named = struct_pb2.Value()
     named.struct_value.update({"a": 1})
-    await mesh.stub.CallJson(router_service_pb2.CallJsonRequest(endpoint="echo", arguments=named))
-    await mesh.stub.CallJson(router_service_pb2.CallJsonRequest(endpoint="echo"))
+    await mesh.stub.Call(router_service_pb2.CallRequest(endpoint="echo", arguments=named))
+    await mesh.stub.Call(router_service_pb2.CallRequest(endpoint="echo"))
     assert seen[1:] == [b'{"a":1}', b"[]"]
     scalar = struct_pb2.Value(number_value=3)
-    wrong = mesh.stub.CallJson(router_service_pb2.CallJsonRequest(endpoint="echo", arguments=scalar))
+    wrong = mesh.stub.Call(router_service_pb2.CallRequest(endpoint="echo", arguments=scalar))
     failure = await failure_of(wrong)
     assert failure.reason is Reason.BAD_ARGUMENTS
     assert "arguments" in failure.message
@@ -147,9 +147,9 @@ async def test_a_result_that_no_json_value_can_hold_is_refused_in_constant_words
 ) -> None:
     for replica in mesh.replicas:
         replica.answer = lambda run: results(run, [payload])
-    failure = await failure_of(mesh.stub.CallJson(router_service_pb2.CallJsonRequest(endpoint="echo")))
+    failure = await failure_of(mesh.stub.Call(router_service_pb2.CallRequest(endpoint="echo")))
     assert (failure.reason, failure.executed) == (reason, Executed.YES)
-    assert "use Call" in failure.message
+    assert "as `payload`" in failure.message
     assert "secret" not in failure.message + caplog.text
     assert not [record for record in caplog.records if record.exc_info]
 
@@ -158,7 +158,7 @@ async def test_a_result_that_no_json_value_can_hold_is_refused_in_constant_words
 async def test_a_content_type_is_repeated_in_part(mesh: RouterBench) -> None:
     options = Options(content_type="t" * 2_000)
     for call in (
-        mesh.stub.CallJson(router_service_pb2.CallJsonRequest(endpoint="echo", options=options)),
+        mesh.stub.Call(router_service_pb2.CallRequest(endpoint="echo", options=options)),
         mesh.stub.Call(request(content_type="t" * 2_000)),
     ):
         failure = await failure_of(call)

@@ -50,13 +50,13 @@ async def ways_to_call(mesh: SecuredMesh, endpoint: str, token: str) -> dict[str
     slots = (await mesh.at_replica()).slots
     reserve = slot_service_pb2.ReserveSlotRequest(endpoint=endpoint, ttl=SHORT)
     said = struct_pb2.Value(list_value=struct_pb2.ListValue(values=[struct_pb2.Value(string_value="x")]))
-    json = router_service_pb2.CallJsonRequest(
+    json = router_service_pb2.CallRequest(
         endpoint=endpoint, options=call_pb2.CallOptions(method="greet"), arguments=said
     )
     values = call_pb2.CallOptions(method="stream", content_type="application/json")
     return {
         "Call": stubs.calls.Call(router_service_pb2.CallRequest(endpoint=endpoint, options=ECHO, payload=b"x"), **who),
-        "CallJson": stubs.calls.CallJson(json, **who),
+        "Call with JSON values": stubs.calls.Call(json, **who),
         "CallStreaming": stubs.calls.CallStreaming(
             router_service_pb2.CallStreamingRequest(endpoint=endpoint, options=values, payload=b"[1]"), **who
         ),
@@ -110,7 +110,7 @@ async def test_an_invoker_with_limits_hears_of_its_endpoints_only(mesh: SecuredM
         assert [each.name for each in told.endpoints] == known
     theirs = router_service_pb2.DescribeEndpointsRequest(endpoint="theirs")
     assert not (await calls.DescribeEndpoints(theirs, metadata=by_token("alice"))).endpoints
-    absent = router_service_pb2.CallRequest(endpoint="absent", options=ECHO)
+    absent = router_service_pb2.CallRequest(endpoint="absent", options=ECHO, payload=b"x")
     code, _, message = await refused(calls.Call(absent, metadata=by_token("alice")))
     assert (code, "theirs" in message) == ("NOT_FOUND", False)
     assert "theirs" in (await refused(calls.Call(absent, metadata=by_token("eve"))))[2]

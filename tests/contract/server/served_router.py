@@ -32,9 +32,6 @@ class Router(router_service_pb2_grpc.RouterServiceServicer):
     async def Call(self, request: Any, context: Context) -> Any:
         return await self.unary(request, context)
 
-    async def CallJson(self, request: Any, context: Context) -> Any:
-        raise AssertionError("not part of these tests")
-
     async def DescribeEndpoints(self, request: Any, context: Context) -> Any:
         raise AssertionError("not part of these tests")
 

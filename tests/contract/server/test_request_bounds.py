@@ -33,7 +33,6 @@ def send(channel: grpc.aio.Channel, rpc: str, raw: bytes) -> Any:
         ("grpc.health.v1.Health/List", PLAIN_BYTES, Reason.BAD_REQUEST),
         (f"{SERVICE}/DescribeEndpoints", PLAIN_BYTES, Reason.BAD_REQUEST),
         (f"{SERVICE}/Call", PAYLOAD_BYTES, Reason.PAYLOAD_TOO_LARGE),
-        (f"{SERVICE}/CallJson", PAYLOAD_BYTES, Reason.PAYLOAD_TOO_LARGE),
         (f"{SERVICE}/CallStreaming", PAYLOAD_BYTES, Reason.PAYLOAD_TOO_LARGE),
     ],
 )
@@ -48,8 +47,8 @@ async def test_more_bytes_than_the_rpc_needs_are_not_parsed(
     assert (code, "malformed" in said.message) == (StatusCode.INVALID_ARGUMENT, True)
 
 
-def json_of(value: struct_pb2.Value) -> router_service_pb2.CallJsonRequest:
-    return router_service_pb2.CallJsonRequest(endpoint="e", arguments=value)
+def json_of(value: struct_pb2.Value) -> router_service_pb2.CallRequest:
+    return router_service_pb2.CallRequest(endpoint="e", arguments=value)
 
 
 def listed(values: list[struct_pb2.Value]) -> struct_pb2.Value:
@@ -65,10 +64,10 @@ def listed(values: list[struct_pb2.Value]) -> struct_pb2.Value:
     ],
 )
 async def test_json_arguments_are_counted_at_any_depth(setting: Setting, request_: Any, field: str) -> None:
-    code, said = await failure(send(setting[2], f"{SERVICE}/CallJson", request_.SerializeToString()))
+    code, said = await failure(send(setting[2], f"{SERVICE}/Call", request_.SerializeToString()))
     assert (code, said.reason, said.executed) == (StatusCode.INVALID_ARGUMENT, Reason.BAD_REQUEST, Executed.NO)
     assert said.metadata["field"].startswith(f"{field}.list_value.values")
-    assert f"one request has at most {MAX_ELEMENTS} elements in all; Call takes JSON as bytes" in said.message
+    assert f"one request has at most {MAX_ELEMENTS} elements in all; `payload` takes JSON text" in said.message
 
 
 @pytest.mark.asyncio

@@ -214,9 +214,6 @@ class FakeRouter(FakeServer, router_service_pb2_grpc.RouterServiceServicer):
             await abort(context, outcome)
         return router_service_pb2.CallResponse(payload=outcome, content_type=request.options.content_type)
 
-    async def CallJson(self, request: object, context: Context) -> router_service_pb2.CallJsonResponse:
-        await abort(context, Failure(reason=Reason.NOT_IMPLEMENTED, message="a fake"))
-
     async def DescribeEndpoints(
         self, request: object, context: Context
     ) -> router_service_pb2.DescribeEndpointsResponse:

@@ -35,7 +35,7 @@ class Registered:
 class Usual:
     """Is not called."""
 
-    Call = CallJson = CallStreaming = DescribeEndpoints = None
+    Call = CallStreaming = DescribeEndpoints = None
 
     async def StreamCalls(self, *_: object) -> None: ...
 

@@ -19,7 +19,6 @@ from slotmesh.streams.limits import MAX_ELEMENTS, MAX_INLINE_BYTES, MAX_OPTIONS_
 from slotmesh.v1 import call_pb2, controller_service_pb2, router_service_pb2, slot_service_pb2
 
 CallRequest = router_service_pb2.CallRequest
-CallJsonRequest = router_service_pb2.CallJsonRequest
 
 
 def counted(raw: bytes, message: Any) -> tuple[int, TooMuch | None]:
@@ -48,27 +47,27 @@ class CountedSteps(StepQueue):
 def parsing(parsed: list[bytes]) -> Any:
     def parse(raw: bytes) -> Any:
         parsed.append(raw)
-        return CallJsonRequest.FromString(raw)
+        return CallRequest.FromString(raw)
 
     return parse
 
 
-def with_values(number: int) -> CallJsonRequest:
+def with_values(number: int) -> CallRequest:
     values = [struct_pb2.Value(bool_value=True)] * number
-    return CallJsonRequest(endpoint="e", arguments=struct_pb2.Value(list_value=struct_pb2.ListValue(values=values)))
+    return CallRequest(endpoint="e", arguments=struct_pb2.Value(list_value=struct_pb2.ListValue(values=values)))
 
 
 @pytest.mark.asyncio
 async def test_a_large_request_is_counted_in_turns_and_then_parsed() -> None:
     parsed: list[bytes] = []
     turns = CountedSteps()
-    bounds = bounds_of("slotmesh.v1.RouterService/CallJson")
-    reader = RequestReader(CallJsonRequest.DESCRIPTOR, parsing(parsed), bounds, turns)
+    bounds = bounds_of("slotmesh.v1.RouterService/Call")
+    reader = RequestReader(CallRequest.DESCRIPTOR, parsing(parsed), bounds, turns)
     most = with_values(MAX_ELEMENTS)
     assert await reader.read(most.SerializeToString()) == most
     assert turns.turns == 2 * MAX_ELEMENTS // STEP_FIELDS
     assert len(parsed) == 1
-    with pytest.raises(BadRequest, match="at most 50000 elements in all; Call takes JSON"):
+    with pytest.raises(BadRequest, match="at most 50000 elements in all; `payload` takes JSON"):
         await reader.read(with_values(MAX_ELEMENTS + 1).SerializeToString())
     assert len(parsed) == 1
 
@@ -77,7 +76,7 @@ async def test_a_large_request_is_counted_in_turns_and_then_parsed() -> None:
 async def test_a_small_one_is_parsed_at_once() -> None:
     parsed: list[bytes] = []
     turns = CountedSteps()
-    reader = RequestReader(CallJsonRequest.DESCRIPTOR, parsing(parsed), bounds_of("any"), turns)
+    reader = RequestReader(CallRequest.DESCRIPTOR, parsing(parsed), bounds_of("any"), turns)
     small = with_values(1_000)
     assert small.ByteSize() <= SMALL_BYTES
     assert await reader.read(small.SerializeToString()) == small
@@ -85,7 +84,7 @@ async def test_a_small_one_is_parsed_at_once() -> None:
 
 
 def test_fields_of_an_object_count_as_its_values_do() -> None:
-    request = CallJsonRequest()
+    request = CallRequest()
     for number in range(MAX_ELEMENTS):
         request.arguments.struct_value.fields[str(number)].number_value = 1
     assert counted(request.SerializeToString(), request)[1] is None

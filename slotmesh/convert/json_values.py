@@ -1,11 +1,11 @@
-"""Arguments and results of CallJson: JSON as `google.protobuf.Value`, and back.
+"""Arguments and results of calls as JSON values: `google.protobuf.Value` from payloads, and back.
 
 Purpose: a `Value` is built and taken apart element by element, so both directions go in steps. `values_in` counts the
 values of a JSON text before it is decoded, in steps of `STEP_BYTES`, each with passes about as fast as a copy; it stops
 at the bound, and the count is meaningless for text that is not JSON, which its decoder rejects.
 Invariants: no call has more than `MAX_ELEMENTS` values in either direction; arguments are counted before they get here
 (`slotmesh.server.unary_requests`). Failures contain nothing of a result.
-Owner: pure functions of the router's edge.
+Owner: pure functions, for the servers of unary and streaming rpcs (`slotmesh.server.call_values`).
 """
 
 from __future__ import annotations
@@ -62,28 +62,28 @@ _OUTER_LEVELS: Final = 2
 _LIST_LEVELS: Final = 2
 _STRUCT_LEVELS: Final = 3
 
+_AS_BYTES: Final = "send the arguments as `payload`, and the result arrives as bytes"
 NO_JSON_RESULT: Final = Failure(
     reason=Reason.INTERNAL,
-    message="the result is not JSON that a google.protobuf.Value can hold: use Call, which brings it as bytes",
+    message=f"the result is not JSON that a google.protobuf.Value can hold: {_AS_BYTES}",
     executed=Executed.YES,
 )
 TOO_MANY_VALUES: Final = Failure(
     reason=Reason.PAYLOAD_TOO_LARGE,
-    message=f"the result has more than {MAX_ELEMENTS} values, which is what CallJson brings at most: use Call, which "
-    "brings it as bytes",
+    message=f"the result has more than {MAX_ELEMENTS} values, the limit of `result`: {_AS_BYTES}",
     executed=Executed.YES,
     metadata={"limit": str(MAX_ELEMENTS)},
 )
 TOO_DEEP_RESULT: Final = Failure(
     reason=Reason.PAYLOAD_TOO_LARGE,
     message=f"the result is nested too deep for protobuf, which takes {MAX_LEVELS} messages in one another, two of them"
-    " an array and three an object: use Call, which brings it as bytes",
+    f" an array and three an object: {_AS_BYTES}",
     executed=Executed.YES,
 )
 
 
 def json_arguments(value: struct_pb2.Value) -> Steps[bytes | Failure]:
-    """The payload of a CallJson: an array of positional arguments or a map of named ones."""
+    """The payload of JSON arguments: an array of positional ones or a map of named ones."""
     kind = value.WhichOneof("kind")
     if kind is None:
         return b"[]"
@@ -96,11 +96,10 @@ def json_arguments(value: struct_pb2.Value) -> Steps[bytes | Failure]:
     return msgspec.json.encode((yield from _Reading().value(value)))
 
 
-def json_result(payload: bytes) -> Steps[struct_pb2.Value | Failure]:
-    """The result of a CallJson."""
+def put_json_result(payload: bytes, result: struct_pb2.Value) -> Steps[Failure | None]:
+    """Sets `result` to the value of the payload. Returns the failure if it does not fit."""
     if (yield from values_in(payload, MAX_ELEMENTS)) > MAX_ELEMENTS:
         return TOO_MANY_VALUES
-    result = struct_pb2.Value()
     try:
         yield from _Writing().value(result, msgspec.json.decode(payload), _OUTER_LEVELS)
     except _TooDeepError:
@@ -108,7 +107,7 @@ def json_result(payload: bytes) -> Steps[struct_pb2.Value | Failure]:
     except (msgspec.MsgspecError, ValueError, OverflowError, RecursionError):
         # Their texts have parts of the result.
         return NO_JSON_RESULT
-    return result
+    return None
 
 
 class _TooDeepError(Exception):

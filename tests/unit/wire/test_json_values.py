@@ -1,4 +1,4 @@
-"""Arguments and results of CallJson: the same values either way, in steps, and bounded."""
+"""JSON arguments and results of calls: the same values either way, in steps, and bounded."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from google.protobuf import json_format, struct_pb2
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from router_service.convert import json_calls
-from router_service.convert.json_calls import (
+from slotmesh.convert import json_values
+from slotmesh.convert.json_values import (
     MAX_LEVELS,
     NO_JSON_RESULT,
     STEP_BYTES,
@@ -21,10 +21,10 @@ from router_service.convert.json_calls import (
     TOO_DEEP_RESULT,
     TOO_MANY_VALUES,
     json_arguments,
-    json_result,
+    put_json_result,
     values_in,
 )
-from slotmesh.errors import Executed
+from slotmesh.errors import Executed, Failure
 from slotmesh.streams.limits import MAX_ELEMENTS
 from slotmesh.v1 import router_service_pb2
 from tests.support.examples import examples
@@ -50,6 +50,13 @@ def done(steps: Generator[None, None, T]) -> tuple[T, int]:
             return end.value, taken
 
 
+def result_of(payload: bytes) -> Generator[None, None, struct_pb2.Value | Failure]:
+    """The value, or why it does not fit."""
+    result = struct_pb2.Value()
+    failure = yield from put_json_result(payload, result)
+    return result if failure is None else failure
+
+
 def number_of(value: Any) -> int:
     if isinstance(value, dict):
         return 1 + sum(map(number_of, value.values()))
@@ -61,7 +68,7 @@ def number_of(value: Any) -> int:
 def test_values_are_counted_wherever_the_text_is_cut(value: Any, step: int, indent: int | None) -> None:
     text = json.dumps(value, indent=indent).encode()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(json_calls, "STEP_BYTES", step)
+        patch.setattr(json_values, "STEP_BYTES", step)
         assert done(values_in(text, 10_000))[0] == number_of(value)
 
 
@@ -69,7 +76,7 @@ def test_values_are_counted_wherever_the_text_is_cut(value: Any, step: int, inde
 @given(VALUES)
 def test_results_are_what_protobuf_makes_of_them_and_arguments_the_way_back(value: Any) -> None:
     text = json.dumps(value).encode()
-    result, _ = done(json_result(text))
+    result, _ = done(result_of(text))
     assert result == json_format.Parse(text, struct_pb2.Value())
     if isinstance(value, (list, dict)):
         assert isinstance(result, struct_pb2.Value)
@@ -80,7 +87,7 @@ def test_results_are_what_protobuf_makes_of_them_and_arguments_the_way_back(valu
 
 def test_the_most_values_are_converted_in_steps_either_way() -> None:
     values = [1] * (MAX_ELEMENTS - 1)  # the list is one, too
-    result, taken = done(json_result(msgspec.json.encode(values)))
+    result, taken = done(result_of(msgspec.json.encode(values)))
     assert isinstance(result, struct_pb2.Value)
     assert len(result.list_value.values) == len(values)
     assert taken >= MAX_ELEMENTS // STEP_VALUES - 1
@@ -91,18 +98,18 @@ def test_the_most_values_are_converted_in_steps_either_way() -> None:
 
 def test_more_values_are_refused_unseen_and_counted_no_further() -> None:
     text = msgspec.json.encode([0] * MAX_ELEMENTS)
-    assert done(json_result(text))[0] is TOO_MANY_VALUES
+    assert done(result_of(text))[0] is TOO_MANY_VALUES
     no_json = b"[" + b"0," * (16 * STEP_BYTES)
-    told, taken = done(json_result(no_json))
+    told, taken = done(result_of(no_json))
     assert told is TOO_MANY_VALUES
     assert taken < 16
     assert TOO_MANY_VALUES.executed is Executed.YES
-    assert "use Call" in TOO_MANY_VALUES.message
+    assert "as `payload`" in TOO_MANY_VALUES.message
 
 
 def test_a_long_text_is_one_value_and_counted_in_steps() -> None:
     long = ',["' * (STEP_BYTES // 2)
-    result, taken = done(json_result(msgspec.json.encode(long)))
+    result, taken = done(result_of(msgspec.json.encode(long)))
     assert result == struct_pb2.Value(string_value=long)
     assert taken == len(msgspec.json.encode(long)) // STEP_BYTES
 
@@ -115,19 +122,19 @@ def test_a_long_text_is_one_value_and_counted_in_steps() -> None:
     ],
 )
 def test_what_is_no_json_fails_in_constant_words(text: bytes) -> None:
-    assert done(json_result(text))[0] is NO_JSON_RESULT
+    assert done(result_of(text))[0] is NO_JSON_RESULT
 
 
 def test_the_last_of_two_values_of_a_key_is_the_value() -> None:
-    assert done(json_result(b'{"a":1,"a":2}'))[0] == json_format.ParseDict({"a": 2}, struct_pb2.Value())
+    assert done(result_of(b'{"a":1,"a":2}'))[0] == json_format.ParseDict({"a": 2}, struct_pb2.Value())
 
 
 @pytest.mark.parametrize(("opens", "closes", "levels"), [(b"[", b"]", 2), (b'{"a":', b"}", 3)])
 def test_the_deepest_result_can_be_read_and_a_deeper_one_is_refused(opens: bytes, closes: bytes, levels: int) -> None:
     deepest = (MAX_LEVELS - 2) // levels
-    result, _ = done(json_result(opens * deepest + b"1" + closes * deepest))
+    result, _ = done(result_of(opens * deepest + b"1" + closes * deepest))
     assert isinstance(result, struct_pb2.Value)
-    response = router_service_pb2.CallJsonResponse(result=result)
-    assert router_service_pb2.CallJsonResponse.FromString(response.SerializeToString()) == response
+    response = router_service_pb2.CallResponse(result=result)
+    assert router_service_pb2.CallResponse.FromString(response.SerializeToString()) == response
     deeper = opens * (deepest + 1) + b"1" + closes * (deepest + 1)
-    assert done(json_result(deeper))[0] is TOO_DEEP_RESULT
+    assert done(result_of(deeper))[0] is TOO_DEEP_RESULT

@@ -1,0 +1,57 @@
+"""Arguments and results of the rpcs for single calls: payload bytes, or JSON values.
+
+Purpose: the requests of `Call`, `CallStreaming`, `Dispatch` and `DispatchStreaming` have the same `input`, and their
+responses the same `output`, in the form of the input. A call itself has a payload always.
+Invariants: a payload that is too large is refused before the call is made. JSON values are converted in steps, between
+those of other calls. A request without `input` has no arguments, in JSON.
+Owner: the servicers of routers and replicas.
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+from slotmesh.codec import JSON
+from slotmesh.convert.json_values import json_arguments, put_json_result
+from slotmesh.convert.slot_requests import oversized
+from slotmesh.errors import Failure, bad_field
+from slotmesh.runtime.loop_slices import StepQueue
+from slotmesh.spec.rules import show
+from slotmesh.v1 import router_service_pb2, slot_service_pb2
+
+CallInput: TypeAlias = (
+    router_service_pb2.CallRequest
+    | router_service_pb2.CallStreamingRequest
+    | slot_service_pb2.DispatchRequest
+    | slot_service_pb2.DispatchStreamingRequest
+)
+CallOutput: TypeAlias = (
+    router_service_pb2.CallResponse
+    | router_service_pb2.CallStreamingResponse
+    | slot_service_pb2.DispatchResponse
+    | slot_service_pb2.DispatchStreamingResponse
+)
+
+
+async def payload_of(request: CallInput, turns: StepQueue) -> bytes | Failure:
+    """The payload of the call. Of JSON arguments it is JSON text, and `options.content_type` is set to that."""
+    if request.HasField("payload"):
+        payload = request.payload
+        return oversized(len(payload)) or payload
+    options = request.options
+    if options.content_type not in ("", JSON):
+        what = f"must be empty or {JSON} unless `payload` is set, got {show(options.content_type)!r}"
+        return bad_field("options.content_type", what)
+    options.content_type = JSON
+    encoded = await turns.take(json_arguments(request.arguments))
+    return encoded if isinstance(encoded, Failure) else oversized(len(encoded)) or encoded
+
+
+async def put_output(
+    response: CallOutput, request: CallInput, payload: bytes, content_type: str, turns: StepQueue
+) -> Failure | None:
+    """Sets the output of a response. Returns the failure of a payload that does not fit into a JSON value."""
+    if request.HasField("payload"):
+        response.payload, response.content_type = payload, content_type
+        return None
+    return await turns.take(put_json_result(payload, response.result))
