@@ -27,7 +27,8 @@ from router_service.core.calls import (
 )
 from router_service.core.limits.admission import Account
 from router_service.core.limits.capacity import UNKNOWN_NS, KnownReplica
-from router_service.core.limits.quotas import CallerShare, TenantAccount
+from router_service.core.limits.quotas import CallerShare
+from router_service.core.limits.tenant_limits import TenantAccount
 from router_service.core.rosters import RosterVersion, SessionConnection
 from router_service.core.run_states import NEW, NO_EARLIER, RECOVERED, Earlier, RunState
 from slotmesh.calls.payload_block import PayloadBlock, nbytes_of

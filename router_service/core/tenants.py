@@ -16,7 +16,7 @@ from heapq import nlargest
 from itertools import islice
 from typing import Final, NamedTuple
 
-from router_service.core.limits.quotas import Refused, TenantAccount, TenantFigures
+from router_service.core.limits.tenant_limits import Refused, TenantAccount, TenantFigures
 from router_service.core.runs import RouterRun
 from slotmesh.errors import Failure, Reason
 from slotmesh.spec.rules import show

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from router_service.core.counters import ReservationAnswer, ShadowOutcome
-from router_service.core.limits.quotas import TenantFigures
+from router_service.core.limits.tenant_limits import TenantFigures
 from router_service.core.limits.unread_results import Unread
 from router_service.core.routing.topology import Topology
 from router_service.core.scheduler import RouterScheduler

@@ -200,7 +200,7 @@ _CLIENT: Final = (
         "a client that moves does not say which rosters it has acknowledged",
         ONCE,
         "older_table router_leaves",
-        ("slotmesh.client.stream.session:Rosters.at_opening", "return list(self._known.values())", "return []"),
+        ("slotmesh.client.stream.resends:Rosters.at_opening", "return list(self._known.values())", "return []"),
     ),
     _defect(
         "acknowledges_where_it_left",
@@ -226,7 +226,7 @@ _CLIENT: Final = (
         ONCE,
         "moves_twice",
         (
-            "slotmesh.client.stream.session:EndpointSession.identify",
+            "slotmesh.client.stream.resends:EndpointSession.identify",
             "self._epoch += 1",
             "self._epoch += self._epoch < 2",
         ),
@@ -244,7 +244,7 @@ _CLIENT: Final = (
         STOPS,
         "stop_lanes_apart",
         (
-            "slotmesh.client.stream.session:Resends.take",
+            "slotmesh.client.stream.resends:Resends.take",
             "if part.spec.stop_generation and part.is_after_failure(place):",
             "if False:",
         ),

@@ -13,7 +13,7 @@ from router_service.core.commands import CallDelivery
 from router_service.core.events import CallsCancelled, CallsResent, CallsSubmitted, RosterAcknowledged, SessionConnected
 from router_service.core.rosters import RosterVersion, SessionConnection
 from router_service.core.runs import Caller
-from slotmesh.client.stream.session import Rosters
+from slotmesh.client.stream.resends import Rosters
 from slotmesh.errors import Executed, Failure, Reason
 from tests.support.keyed_batches import keyed_batch
 from tests.support.memory_nodes import ENDPOINT, RouterNode, wire_options

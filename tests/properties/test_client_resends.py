@@ -16,7 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from slotmesh.client.calls.outbox import CallOutbox, LargeCalls
 from slotmesh.client.calls.queues import CallQueue
 from slotmesh.client.stream.pending_calls import PendingCalls
-from slotmesh.client.stream.session import Resends
+from slotmesh.client.stream.resends import Resends
 from tests.support.examples import examples
 from tests.unit.client.parts import Sink, make_call, make_spec
 

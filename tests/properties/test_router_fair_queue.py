@@ -6,7 +6,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from router_service.core.limits.quotas import TenantAccount, TenantFigures
+from router_service.core.limits.tenant_limits import TenantAccount, TenantFigures
 from router_service.core.queueing.backend_queues import FEW_CALLS, TURN_CALLS, FairQueue
 from router_service.core.runs import RouterRun
 from tests.support.examples import examples

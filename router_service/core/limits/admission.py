@@ -15,8 +15,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from router_service.core.calls import CallPayload, Flow
-from router_service.core.limits.quotas import TenantAccount
-from router_service.core.limits.rates import DrainRate, ServiceTime
+from router_service.core.limits.estimates import DrainRate, ServiceTime
+from router_service.core.limits.tenant_limits import TenantAccount
 from slotmesh.calls.fair_shares import DynamicThreshold
 from slotmesh.calls.payload_block import nbytes_of
 from slotmesh.errors import Failure, Reason

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable
 
 from router_service.core.calls import Flow
-from router_service.core.limits.quotas import TenantAccount
+from router_service.core.limits.tenant_limits import TenantAccount
 from router_service.core.queueing.run_queues import SloQueue
 from router_service.core.runs import RouterRun
 

@@ -12,7 +12,7 @@ from router_service.core.balancers import Balancer, RoutingHooks, new_balancer
 from router_service.core.counters import BackendCounts
 from router_service.core.limits.admission import Account
 from router_service.core.limits.capacity import KnownReplica, joins
-from router_service.core.limits.rates import RecentCount
+from router_service.core.limits.estimates import RecentCount
 from router_service.core.queueing.backend_queues import DueQueue, FairQueue
 from router_service.core.queueing.run_queues import ConstrainedReservations
 from router_service.core.rosters import ReplicaKey

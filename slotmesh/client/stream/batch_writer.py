@@ -25,7 +25,7 @@ from slotmesh.v1 import call_pb2, router_service_pb2
 if TYPE_CHECKING:
     from slotmesh.client.calls.call_spec import CallSpec
     from slotmesh.client.calls.sent_parts import SentPart
-    from slotmesh.client.stream.session import ResentCalls
+    from slotmesh.client.stream.resends import ResentCalls
 
 Request = router_service_pb2.StreamCallsRequest
 _CHUNK_DATA: Final = (Request.CHUNK_FIELD_NUMBER, call_pb2.Chunk.DATA_FIELD_NUMBER)

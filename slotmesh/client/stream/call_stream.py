@@ -23,7 +23,7 @@ from slotmesh.client.calls.queues import CallQueue, LaneGroups, LaneStop, StopGe
 from slotmesh.client.calls.sent_parts import SentPart, fail, refuse
 from slotmesh.client.calls.waiting_runs import WaitingRun
 from slotmesh.client.routers import Routers
-from slotmesh.client.stream.connection import Connection
+from slotmesh.client.stream.reconnecting import Connection
 from slotmesh.errors import Failure, Reason
 from slotmesh.runtime.channels import Dialer
 from slotmesh.v1 import router_service_pb2_grpc

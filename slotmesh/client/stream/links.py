@@ -21,7 +21,7 @@ from slotmesh.client.stream.batch_writer import BatchWriter
 from slotmesh.client.stream.incoming_results import IncomingResults, OnUnstarted
 from slotmesh.client.stream.outgoing_frames import OutgoingFrames, Response, StreamCall
 from slotmesh.client.stream.pending_calls import PendingCalls
-from slotmesh.client.stream.session import Rosters
+from slotmesh.client.stream.resends import Rosters
 from slotmesh.errors import Failure
 from slotmesh.runtime.backoff import Backoff
 from slotmesh.streams.spliced_frames import CutFrame

@@ -24,7 +24,7 @@ from slotmesh.client.stream.batch_writer import BatchWriter
 from slotmesh.client.stream.heartbeats import Pulse
 from slotmesh.client.stream.incoming_results import ArrivingValues
 from slotmesh.client.stream.pending_calls import PendingCalls
-from slotmesh.client.stream.session import Resends, Rosters
+from slotmesh.client.stream.resends import Resends, Rosters
 from slotmesh.grpc_internals.call_writer import writer_of
 from slotmesh.streams.limits import START_WINDOW_BYTES, START_WINDOW_CALLS
 from slotmesh.streams.pacing import FULL_CALLS, most_calls

@@ -7,7 +7,7 @@ from slotmesh.client.calls.outbox import COLUMN_CALLS, TURN_CALLS, CallOutbox
 from slotmesh.client.calls.queues import CallQueue, LaneGroups
 from slotmesh.client.stream.batch_writer import BatchWriter
 from slotmesh.client.stream.pending_calls import PendingCalls
-from slotmesh.client.stream.session import Resends
+from slotmesh.client.stream.resends import Resends
 from slotmesh.v1 import router_service_pb2
 from tests.unit.client.parts import Sink, make_call, make_spec
 

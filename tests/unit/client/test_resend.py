@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from slotmesh.client.calls.outbox import FRAME_CALLS
 from slotmesh.client.stream.pending_calls import PendingCalls
-from slotmesh.client.stream.session import Resends
+from slotmesh.client.stream.resends import Resends
 from slotmesh.streams.limits import MAX_FRAME_BYTES
 from tests.unit.client.parts import make_part
 

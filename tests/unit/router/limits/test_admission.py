@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from router_service.core.limits.admission import FIRST_RETRY_DELAY_S, FLOOR_BYTES, FLOOR_CALLS, Account
-from router_service.core.limits.quotas import TenantAccount, TenantFigures
+from router_service.core.limits.tenant_limits import TenantAccount, TenantFigures
 from router_service.core.runs import Caller, RouterRun
 from slotmesh.errors import Executed, Reason
 from tests.unit.router.parts import caller, run

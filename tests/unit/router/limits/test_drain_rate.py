@@ -7,7 +7,7 @@ import pytest
 from router_service.core.callers import Window
 from router_service.core.calls import RouterCallOptions
 from router_service.core.limits.admission import FIRST_RETRY_DELAY_S, Account
-from router_service.core.limits.rates import DrainRate
+from router_service.core.limits.estimates import DrainRate
 from router_service.core.runs import Caller, RouterRun
 
 BOUND = 1000

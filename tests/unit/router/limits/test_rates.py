@@ -6,7 +6,7 @@ from math import exp
 
 import pytest
 
-from router_service.core.limits.rates import RecentCount
+from router_service.core.limits.estimates import RecentCount
 
 
 def test_what_happened_a_window_ago_weighs_one_over_e() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from router_service.core.limits.rates import ServiceTime
+from router_service.core.limits.estimates import ServiceTime
 from slotmesh.errors import Executed, Reason
 from tests.unit.router.world import World
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from router_service.core.callers import Window
-from router_service.core.limits.quotas import CallQuotas, TenantAccount, TenantFigures
+from router_service.core.limits.quotas import CallQuotas
+from router_service.core.limits.tenant_limits import TenantAccount, TenantFigures
 from router_service.core.queueing.backend_queues import FEW_CALLS, TURN_CALLS, FairQueue
 from router_service.core.runs import Caller, RouterRun
 from router_service.core.tenants import TenantSettings

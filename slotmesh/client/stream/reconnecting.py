@@ -29,7 +29,7 @@ from slotmesh.client.stream.incoming_results import OnUnstarted
 from slotmesh.client.stream.links import LingeringLinks, NextRouter, RouterLink
 from slotmesh.client.stream.outgoing_frames import Request, Response, StreamCall
 from slotmesh.client.stream.pending_calls import PendingCalls, Settled
-from slotmesh.client.stream.session import EndpointSession, refuse_oversize
+from slotmesh.client.stream.resends import EndpointSession, refuse_oversize
 from slotmesh.errors import Executed, Failure, Reason
 from slotmesh.grpc_internals.call_writer import writer_of
 from slotmesh.status import from_rpc_error
