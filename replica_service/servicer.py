@@ -30,7 +30,7 @@ from slotmesh.runtime.clock import Clock
 from slotmesh.runtime.loop_slices import StepQueue
 from slotmesh.security.identity import caller_name, of_caller
 from slotmesh.security.rpc_roles import callable_endpoints, endpoint_refusal, slot_refusal
-from slotmesh.server.call_values import payload_of, put_output
+from slotmesh.server.call_values import failed, payload_of, put_output
 from slotmesh.spec.rules import show
 from slotmesh.status import abort, to_exception
 from slotmesh.transport.duplex import read_request
@@ -135,7 +135,7 @@ class ReplicaSlotServicer(slot_service_pb2_grpc.SlotServiceServicer):
         options = _value_of(slot_call_options(request.options))
         failure = await slots.dispatch(secret, request.endpoint, options, payload, wait_s, write)
         if failure is not None:
-            await abort(context, failure)
+            await abort(context, failed(failure, request))
 
     def _ready(self) -> DirectSlots:
         """Raises BackendUnavailable before the handler is constructed."""

@@ -12,6 +12,7 @@ import grpc
 
 from router_service.convert.inference import (
     answer_to_wire,
+    at_field_of,
     config_to_wire,
     index_to_wire,
     metadata_to_wire,
@@ -108,7 +109,7 @@ class InferenceServicer(GRPCInferenceServiceServicer):
         await self._dispatcher.first_table.wait_a_while()
         outcome = await self._inferred(request, context)
         if isinstance(outcome, Failure):
-            await abort(context, self._calls.noted(outcome, request.model_name))
+            await abort(context, at_field_of(request, self._calls.noted(outcome, request.model_name)))
         return outcome
 
     async def ModelStreamInfer(  # type: ignore[override]  # it writes to the context instead of yielding

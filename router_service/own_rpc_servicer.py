@@ -27,7 +27,7 @@ from router_service.shell.clients.unary import HandedMetadata, UnaryCalls
 from router_service.shell.dispatcher import Dispatcher
 from slotmesh.calls.result_envelopes import INITIAL, MESSAGE, BadFrames, frames_in, message_alone
 from slotmesh.calls.trace_context import TraceContext
-from slotmesh.errors import Failure, Reason, bad_field
+from slotmesh.errors import Failure, Reason, bad_metadata
 from slotmesh.security.rpc_roles import endpoint_refusal, known_endpoints, service_refusal
 from slotmesh.server.reflection import Descriptors
 from slotmesh.spec.descriptor_sets import OwnRpc
@@ -134,7 +134,7 @@ class OwnRpcServicer:
             return
         request: Any = await read_request(context)
         if request is None:
-            await self._fail(context, bad_field("request", "this rpc takes one, and none came"), call.endpoint)
+            await self._fail(context, _NO_REQUEST, call.endpoint)
         if len(request) > MAX_INLINE_BYTES:
             await self._fail(context, convert.too_large(len(request)), call.endpoint)
         await self._run(context, call, request, streams=False)
@@ -201,7 +201,7 @@ class OwnRpcServicer:
             return next(iter(having.items()))
         if having:
             message = f"several endpoints have {show(path)}: name one of {', '.join(sorted(having))}"
-            return bad_field("slotmesh-endpoint", message)
+            return bad_metadata("slotmesh-endpoint", message)
         if known is not None and not self._may_know(path, known):
             return service_refusal(path.partition("/")[0])
         return NO_TABLE if not self._dispatcher.scheduler.table.revision else _unknown(path)
@@ -219,6 +219,9 @@ class OwnRpcServicer:
         if failure.reason is Reason.METHOD_NOT_FOUND:
             failure = replace(failure, code=code_pb2.UNIMPLEMENTED)  # as gRPC has it
         await abort_own_rpc(context, self._dispatcher.noted(failure, endpoint), metadata_of(failure.trailers))
+
+
+_NO_REQUEST: Final = Failure(reason=Reason.BAD_REQUEST, message="this rpc takes one request, and got none")
 
 
 def _unknown(path: str, where: str = "") -> Failure:

@@ -32,7 +32,7 @@ from slotmesh.runtime.loop_slices import StepQueue
 from slotmesh.security.audit import AUDIT
 from slotmesh.security.identity import caller, current_rpc, of_caller, quota_name
 from slotmesh.security.rpc_roles import endpoint_refusal, known_endpoints
-from slotmesh.server.call_values import payload_of, put_output
+from slotmesh.server.call_values import failed, payload_of, put_output
 from slotmesh.status import abort
 from slotmesh.streams import features
 from slotmesh.streams.chunks import joined
@@ -117,7 +117,7 @@ class RouterServicer(router_service_pb2_grpc.RouterServiceServicer):
         if isinstance(outcome, DeliverResults) and (size := len(outcome.payloads[0])) > MAX_INLINE_BYTES:
             outcome = convert.result_too_large(size)
         if isinstance(outcome, Failure):
-            await abort(context, self._dispatcher.noted(outcome, endpoint))
+            await abort(context, failed(self._dispatcher.noted(outcome, endpoint), request))
         if isinstance(outcome, DeliverDone):
             return router_service_pb2.CallResponse()
         replica = outcome.replica
@@ -147,7 +147,7 @@ class RouterServicer(router_service_pb2_grpc.RouterServiceServicer):
             context.peer(), endpoint, options, payload, write, trace, context.time_remaining
         )
         if failure is not None:
-            await abort(context, self._dispatcher.noted(failure, endpoint))
+            await abort(context, failed(self._dispatcher.noted(failure, endpoint), request))
 
     async def DescribeEndpoints(self, request: Any, context: Context) -> router_service_pb2.DescribeEndpointsResponse:
         """Endpoints and their methods."""

@@ -31,7 +31,7 @@ from slotmesh.names import endpoint_failure, overlong_endpoint
 from slotmesh.runtime.loop_slices import StepQueue
 from slotmesh.security.identity import caller_name, of_caller
 from slotmesh.security.rpc_roles import callable_endpoints, endpoint_refusal, slot_refusal
-from slotmesh.server.call_values import payload_of, put_output
+from slotmesh.server.call_values import failed, payload_of, put_output
 from slotmesh.status import abort
 from slotmesh.streams.chunks import joined
 from slotmesh.streams.limits import MAX_INLINE_BYTES
@@ -207,7 +207,7 @@ class RouterSlotServicer(slot_service_pb2_grpc.SlotServiceServicer):
         if isinstance(outcome, DeliverResults) and (size := len(outcome.payloads[0])) > MAX_INLINE_BYTES:
             outcome = convert.result_too_large(size)
         if isinstance(outcome, Failure):
-            await abort(context, outcome)
+            await abort(context, failed(outcome, request))
         if isinstance(outcome, DeliverDone):
             return slot_service_pb2.DispatchResponse()
         replica = outcome.replica
@@ -231,7 +231,7 @@ class RouterSlotServicer(slot_service_pb2_grpc.SlotServiceServicer):
 
         failure = await self._slots.stream(context.peer(), key, options, payload, _into(request), write)
         if failure is not None:
-            await abort(context, failure)
+            await abort(context, failed(failure, request))
 
     async def _dispatched(
         self,

@@ -8,7 +8,7 @@ The gRPC status of a reason is in `slotmesh.status`, and nowhere else.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum, StrEnum
 from types import MappingProxyType
 from typing import Final
@@ -100,6 +100,17 @@ class Failure:
 def bad_field(field: str, what: str) -> Failure:
     """The failure of a request with an invalid field."""
     return Failure(reason=Reason.BAD_REQUEST, message=f"{field}: {what}", metadata={"field": field})
+
+
+def bad_metadata(key: str, what: str) -> Failure:
+    """The failure of a request with invalid metadata: no field of its message is at fault."""
+    return Failure(reason=Reason.BAD_REQUEST, message=f"{key}: {what}", metadata={"metadata_key": key})
+
+
+def at_field(failure: Failure, field: str) -> Failure:
+    """The failure, of a request in which this is the field at fault; empty: none is."""
+    metadata = {name: fact for name, fact in failure.metadata.items() if name != "field"}
+    return replace(failure, metadata={**metadata, "field": field} if field else metadata)
 
 
 class SlotmeshError(Exception):

@@ -15,11 +15,11 @@ from google.protobuf import any_pb2, duration_pb2
 from google.rpc import error_details_pb2, status_pb2
 from grpc_status import rpc_status
 
-from slotmesh.errors import ERROR_OF, Executed, Failure, Reason, SlotmeshError
+from slotmesh.errors import ERROR_OF, Executed, Failure, Reason, SlotmeshError, at_field
 from slotmesh.v1 import call_pb2
 
-DOMAIN = "slotmesh"
-"""Domain of every ErrorInfo."""
+DOMAIN = "slotmesh.dev"
+"""Domain of every ErrorInfo: reasons are unique within it."""
 
 MAX_TRAILER_BYTES = 7_680
 """Of a refusal's trailing metadata, as HTTP/2 counts it. Clients with gRPC's default options reject more than 8 KiB at
@@ -227,7 +227,8 @@ async def abort_own_rpc(
     """
     has_details = any(key == _DETAILS for key, _ in trailers)
     theirs = sum(32 + len(key) + len(value) * 4 // 3 for key, value in trailers)
-    status: Any = rpc_status.to_status(to_status(failure, room=MAX_TRAILER_BYTES - theirs))
+    # Fields are those of our requests.
+    status: Any = rpc_status.to_status(to_status(at_field(failure, ""), room=MAX_TRAILER_BYTES - theirs))
     ours = () if has_details else tuple(status.trailing_metadata)
     await context.abort(status.code, status.details, (*trailers, *ours))
     raise AssertionError("abort returned")

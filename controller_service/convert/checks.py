@@ -13,8 +13,10 @@ from urllib.parse import quote
 
 import grpc
 from google.protobuf import timestamp_pb2
+from google.protobuf.message import Message
 
-from slotmesh.errors import Failure, Reason
+from slotmesh.convert.request_paths import request_path
+from slotmesh.errors import Failure, Reason, at_field
 from slotmesh.names import did_you_mean
 from slotmesh.spec.model import InvalidSpec, SpecViolation
 from slotmesh.spec.rules import show
@@ -73,7 +75,7 @@ def refuse_frame(kind: str | None, *, known: dict[str, str]) -> NoReturn:
     if kind is not None and kind in known:
         refuse(kind, known[kind])
     text = f"frame {kind or 'without a known kind'} is not implemented by slotmesh {VERSION}"
-    raise to_exception(Failure(reason=Reason.NOT_IMPLEMENTED, message=text, metadata={"field": kind or "frame"}))
+    raise to_exception(at_field(Failure(reason=Reason.NOT_IMPLEMENTED, message=text), kind or ""))
 
 
 def refuse(field: str, message: str) -> NoReturn:
@@ -82,7 +84,7 @@ def refuse(field: str, message: str) -> NoReturn:
 
 Context = grpc.aio.ServicerContext[Any, Any]
 ServicerT = TypeVar("ServicerT")
-RequestT = TypeVar("RequestT")
+RequestT = TypeVar("RequestT", bound=Message)
 ResponseT = TypeVar("ResponseT")
 
 _MOST_NAMED: Final = 20
@@ -94,7 +96,10 @@ _LAST_LINE_BYTES: Final = 64
 def names_all_violations(
     rpc: Callable[[ServicerT, RequestT, Context], Awaitable[ResponseT]],
 ) -> Callable[[ServicerT, RequestT, Context], Awaitable[ResponseT]]:
-    """An rpc whose InvalidSpec becomes INVALID_ARGUMENT with a field violation for each violation."""
+    """An rpc whose InvalidSpec becomes INVALID_ARGUMENT with a field violation for each violation.
+
+    The message has the places as a document has them; the details have the fields of the request.
+    """
 
     @functools.wraps(rpc)
     async def checking(self: ServicerT, request: RequestT, context: Context) -> ResponseT:
@@ -106,7 +111,8 @@ def names_all_violations(
             if omitted := len(invalid.violations) - len(shown):
                 lines.append(f"and {omitted} more violations")
             failure = Failure(reason=Reason.BAD_REQUEST, message="\n".join(lines))
-            await abort(context, failure, [(violation.path, violation.message) for violation in shown])
+            fields = [(request_path(request, violation.path), violation.message) for violation in shown]
+            await abort(context, failure, [(field, text) for field, text in fields if field])
 
     return checking
 

@@ -182,8 +182,9 @@ def decision_to_wire(decision: ScaleDecision | None, wall_s: Callable[[float], f
 def requested_shift_from_wire(request: pb.ShiftTrafficRequest) -> RequestedShift:
     """Raises InvalidSpec where a guard is of no figure that this version knows."""
     known = {figure.value: figure for figure in GuardFigure}
-    if unknown := [it.figure for it in request.guards if it.figure not in known]:
-        raise InvalidSpec([SpecViolation("guards.figure", f"{unknown[0]} is no figure that this version knows")])
+    if unknown := [(at, it.figure) for at, it in enumerate(request.guards) if it.figure not in known]:
+        (at, figure), *_ = unknown
+        raise InvalidSpec([SpecViolation(f"guards[{at}].figure", f"{figure} is no figure that this version knows")])
     return RequestedShift(
         endpoint=request.endpoint,
         weights=dict(request.weights),

@@ -93,7 +93,6 @@ OPENED_AGAIN = bad_request("open", "the stream is open already")
 UNKNOWN_FRAME = Failure(
     reason=Reason.NOT_IMPLEMENTED,
     message=f"unknown frame: slotmesh {VERSION} does not take this frame",
-    metadata={"field": "frame"},
 )
 
 RejectedRun = tuple[ReplicaRun, Failure]

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from math import prod
-from typing import Any
+from typing import Any, Final
 
 from router_service.core.routing.catalog import ModelFigures, ModelState
 from slotmesh.calls.method_outlines import BYTES, FIXED, TYPED_BYTES, UNKNOWN_DIMENSION, MethodTensors, TensorType
 from slotmesh.codec.arrays import BrokenArray
 from slotmesh.codec.byte_strings import cut_strings, joined_strings
-from slotmesh.errors import Failure
+from slotmesh.convert.request_paths import request_path
+from slotmesh.errors import Failure, at_field
 from slotmesh.inference import grpc_inference_service_pb2 as wire_pb2
 from slotmesh.oip.calls import unreadable
 from slotmesh.oip.model import (
@@ -182,6 +183,24 @@ def request_of(wire: wire_pb2.ModelInferRequest) -> InferenceRequest:
         outputs=_wanted(wire) if wire.outputs else (),
         is_typed=bool(wire.inputs) and not wire.raw_input_contents,
     )
+
+
+_FIELDS: Final = {
+    "endpoint": "model_name",
+    "options.method": "parameters.method",
+    "options.metadata": "parameters",
+    "options.ordering_key": "parameters.sequence_id",
+    "options.timeout": "parameters.timeout",
+    "options.relative_slo": "parameters.priority",
+    "payload": "inputs",
+}
+"""Where a request has what its call has."""
+
+
+def at_field_of(wire: wire_pb2.ModelInferRequest, failure: Failure) -> Failure:
+    """The failure of the request's call, or of the request, with the field of the request."""
+    field = failure.metadata.get("field", "")
+    return at_field(failure, request_path(wire, _FIELDS.get(field, field)))
 
 
 def _tensors(wire: wire_pb2.ModelInferRequest) -> list[Tensor]:

@@ -19,7 +19,7 @@ from slotmesh.calls.result_envelopes import RPC, RPC_REQUESTS, BadFrames, Metada
 from slotmesh.codec import OCTET_STREAM
 from slotmesh.convert import call_options as stated
 from slotmesh.convert.call_options import MAX_METADATA_ENTRIES, bad_option, key_problem, options_failure
-from slotmesh.errors import Failure, Reason, bad_field
+from slotmesh.errors import Failure, Reason, bad_metadata
 from slotmesh.spec.descriptor_sets import OwnRpc
 from slotmesh.spec.tenants import tenant_problem
 from slotmesh.streams.limits import MAX_OPTIONS_BYTES
@@ -165,11 +165,11 @@ def stated_options(metadata: Iterable[tuple[str, str | bytes]]) -> RpcMetadata |
         if not key.startswith(PREFIX):
             continue
         if key not in _KNOWN:
-            return bad_field(key[:80], f"there is no such option: there are {', '.join(_KNOWN)}")
+            return bad_metadata(key[:80], f"there is no such option: there are {', '.join(_KNOWN)}")
         if key in found:
-            return bad_field(key, "is given twice")
+            return bad_metadata(key, "is given twice")
         if not isinstance(value, str):
-            return bad_field(key, "must be text")
+            return bad_metadata(key, "must be text")
         found[key] = value
     if not found:
         return NOTHING
@@ -181,12 +181,12 @@ def stated_options(metadata: Iterable[tuple[str, str | bytes]]) -> RpcMetadata |
     )
     for key, problem_of in ((ORDERING_KEY, key_problem), (SHARD_KEY, key_problem), (TENANT, tenant_problem)):
         if problem := problem_of(found.get(key, "")):
-            return bad_field(key, problem)
+            return bad_metadata(key, problem)
     if SLO in found:
         try:
             slo = parse_duration(found[SLO])
         except ValueError as error:
-            return bad_field(SLO, str(error))
+            return bad_metadata(SLO, str(error))
         wire.relative_slo.FromTimedelta(slo)
     return RpcMetadata(endpoint, wire)
 

@@ -14,7 +14,7 @@ from typing import TypeAlias
 from slotmesh.codec import JSON
 from slotmesh.convert.json_values import json_arguments, put_json_result
 from slotmesh.convert.slot_requests import oversized
-from slotmesh.errors import Failure, bad_field
+from slotmesh.errors import Failure, at_field, bad_field
 from slotmesh.runtime.loop_slices import StepQueue
 from slotmesh.spec.rules import show
 from slotmesh.v1 import router_service_pb2, slot_service_pb2
@@ -45,6 +45,12 @@ async def payload_of(request: CallInput, turns: StepQueue) -> bytes | Failure:
     options.content_type = JSON
     encoded = await turns.take(json_arguments(request.arguments))
     return encoded if isinstance(encoded, Failure) else oversized(len(encoded)) or encoded
+
+
+def failed(failure: Failure, request: CallInput) -> Failure:
+    """The failure of the call, with the field of this request: the payload of JSON arguments is no field of it."""
+    is_json = failure.metadata.get("field") == "payload" and not request.HasField("payload")
+    return at_field(failure, "arguments") if is_json else failure
 
 
 async def put_output(

@@ -36,6 +36,7 @@ _NAMED_DEPTH: Final = 4
 """Deeper fields are reported under the name of the enclosing one: values may be nested a hundred times."""
 
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+_WHOLE: Final = "frame"
 _HIGH: Final = bytes(range(128, 256))
 
 
@@ -67,9 +68,14 @@ class Shape(NamedTuple):
 class TooMuch(NamedTuple):
     """The bound that a frame exceeds."""
 
-    field: str
-    """The field, as `calls.batches`."""
+    place: str
+    """Where, as `calls.batches[].payloads`."""
     problem: str
+
+    @property
+    def field(self) -> str:
+        """The field of the message: the first repeated one on the way there. Empty: the message as a whole."""
+        return "" if self.place == _WHOLE else self.place.partition("[]")[0]
 
 
 def too_much(raw: bytes, shape: Shape) -> Generator[None, None, TooMuch | None]:
@@ -137,12 +143,12 @@ class _Count:
             elif kind == _FIXED32:
                 at += 4
             else:
-                return TooMuch(path.rstrip(".") or "frame", "holds a group, which no frame does")
+                return TooMuch(_ended(path), "holds a group, which no frame does")
         self.elements, self.fields = elements, fields
         return None
 
     def _inside(self, raw: bytes, at: int, end: int, field: Field, path: str) -> Generator[None, None, TooMuch | None]:
-        name = f"{path}{field.name}" if self.depth < _NAMED_DEPTH else path.rstrip(".")
+        name = f"{path}{field.name}" if self.depth < _NAMED_DEPTH else _ended(path)
         if field.most_bytes:
             size = self.bounded[name] = self.bounded.get(name, 0) + end - at
             if size > field.most_bytes:
@@ -151,7 +157,8 @@ class _Count:
             if self.depth == MAX_DEPTH:
                 return None
             self.depth += 1
-            found = yield from self.walk(raw, at, end, field.fields, f"{name}.")
+            inside = f"{name}[]." if field.is_repeated else f"{name}."
+            found = yield from self.walk(raw, at, end, field.fields, inside)
             self.depth -= 1
             return found
         self.column_bytes += end - at
@@ -162,7 +169,12 @@ class _Count:
 
     def _too_many(self, path: str, field: Field | None) -> TooMuch:
         name = "" if field is None or self.depth > _NAMED_DEPTH else field.name
-        return TooMuch(f"{path}{name}".rstrip(".") or "frame", self.advice)
+        return TooMuch(_ended(f"{path}{name}"), self.advice)
+
+
+def _ended(path: str) -> str:
+    """The path without what would follow."""
+    return path.removesuffix(".").removesuffix("[]") or _WHOLE
 
 
 def _varint(raw: bytes, at: int) -> tuple[int, int]:

@@ -62,9 +62,9 @@ class LargeFrame:
         self._raw = b""  # the error below references this object, and must not keep the bytes alive
         failure = Failure(
             reason=Reason.BAD_REQUEST,
-            message=f"{found.field}: {found.problem}",
+            message=f"{found.place}: {found.problem}",
             executed=self._executed,
-            metadata={"field": found.field},
+            metadata={"field": found.field} if found.field else {},
         )
         raise to_exception(failure)
 

@@ -21,7 +21,7 @@ class RouterServiceStub:
     out. JSON values are for people with grpcurl and for gateways: numbers that are integral and up to 2^53 arrive as
     integers, all others as floats. At most 50,000 values either way, including nested ones: more arguments are
     BAD_REQUEST, a larger result is PAYLOAD_TOO_LARGE, executed yes. `payload` carries JSON text with any number of
-    values. Errors: the whole table of failures, with ErrorInfo (domain `slotmesh`, the reason, metadata `executed`) in
+    values. Errors: the whole table of failures, with ErrorInfo (domain `slotmesh.dev`, the reason, metadata `executed`) in
     the status details.
     """
     CallStreaming: _aio.UnaryStreamMultiCallable[_router_service_pb2.CallStreamingRequest, _router_service_pb2.CallStreamingResponse]
@@ -51,7 +51,7 @@ class RouterServiceServicer(metaclass=_abc_1.ABCMeta):
         out. JSON values are for people with grpcurl and for gateways: numbers that are integral and up to 2^53 arrive as
         integers, all others as floats. At most 50,000 values either way, including nested ones: more arguments are
         BAD_REQUEST, a larger result is PAYLOAD_TOO_LARGE, executed yes. `payload` carries JSON text with any number of
-        values. Errors: the whole table of failures, with ErrorInfo (domain `slotmesh`, the reason, metadata `executed`) in
+        values. Errors: the whole table of failures, with ErrorInfo (domain `slotmesh.dev`, the reason, metadata `executed`) in
         the status details.
         """
 

@@ -132,7 +132,7 @@ def test_an_unknown_reason_keeps_its_status() -> None:
     )
     assert (received.reason, status.name_of(status.code_of(received))) == (Reason.INTERNAL, "RESOURCE_EXHAUSTED")
     rich = status.to_status(failure(Reason.QUEUE_FULL))
-    info = error_details_pb2.ErrorInfo(reason="FROM_THE_FUTURE", domain="slotmesh", metadata={"executed": "no"})
+    info = error_details_pb2.ErrorInfo(reason="FROM_THE_FUTURE", domain="slotmesh.dev", metadata={"executed": "no"})
     rich.details[0].Pack(info)
     over_rpc = status.from_rpc_error(rpc_error(rich))
     assert (over_rpc.reason, over_rpc.executed, over_rpc.code) == (Reason.INTERNAL, Executed.NO, 8)
@@ -180,7 +180,7 @@ def test_details_are_those_that_tools_know() -> None:
     )
     (info,) = details(rich, error_details_pb2.ErrorInfo)
     assert isinstance(info, error_details_pb2.ErrorInfo)
-    assert (info.reason, info.domain, info.metadata["executed"]) == ("BAD_REQUEST", "slotmesh", "no")
+    assert (info.reason, info.domain, info.metadata["executed"]) == ("BAD_REQUEST", "slotmesh.dev", "no")
     (bad,) = details(rich, error_details_pb2.BadRequest)
     assert isinstance(bad, error_details_pb2.BadRequest)
     assert [each.field for each in bad.field_violations] == ["options.method"]

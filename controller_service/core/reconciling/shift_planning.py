@@ -170,18 +170,19 @@ def _weight_violations(requested: RequestedShift, desired: Desired) -> Iterator[
 
 def _guards(guards: Collection[Guard], shadows: Collection[str]) -> Iterator[SpecViolation]:
     seen: set[tuple[GuardFigure, str]] = set()
-    for guard in guards:
-        path = f"guards.{guard.figure.name.lower()}"
+    for at, guard in enumerate(guards):
+        path, is_rate = f"guards[{at}]", guard.figure is GuardFigure.ERROR_RATE
+        limit = f"{path}.max_error_rate" if is_rate else f"{path}.max_time"
         if (guard.figure, guard.shadow) in seen:
-            yield SpecViolation(path, "is given twice")
+            yield SpecViolation(path, f"{guard.figure.name.lower()} is given twice")
         seen.add((guard.figure, guard.shadow))
         if guard.shadow and guard.shadow not in shadows:
             known = f"there are {', '.join(sorted(shadows))}" if shadows else "there is none"
-            yield SpecViolation(path, f"{show(guard.shadow)} is no shadow of the endpoint; {known}")
-        if guard.figure is GuardFigure.ERROR_RATE and not 0.0 <= guard.limit < 1.0:
-            yield SpecViolation(path, f"must be 0 or more and below 1, is {guard.limit:g}")
+            yield SpecViolation(f"{path}.shadow", f"{show(guard.shadow)} is no shadow of the endpoint; {known}")
+        if is_rate and not 0.0 <= guard.limit < 1.0:
+            yield SpecViolation(limit, f"must be 0 or more and below 1, is {guard.limit:g}")
         if guard.figure is GuardFigure.P99 and not CALL_TIMES[0] <= guard.limit <= CALL_TIMES[-1]:
-            yield SpecViolation(path, f"must be 1ms … 30s, is {guard.limit:g} s")
+            yield SpecViolation(limit, f"must be 1ms … 30s, is {guard.limit:g} s")
 
 
 _NO_TRAFFIC: Final = TrafficPolicy(weights={})

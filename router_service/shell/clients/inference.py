@@ -25,7 +25,7 @@ from router_service.shell.clients.unary import HandedMetadata, UnaryCalls
 from router_service.shell.dispatcher import Dispatcher
 from slotmesh.calls.trace_context import TraceContext
 from slotmesh.codec import TENSORS
-from slotmesh.errors import Failure, bad_field
+from slotmesh.errors import Failure, bad_metadata
 from slotmesh.inference import grpc_inference_service_pb2 as wire_pb2
 from slotmesh.names import endpoint_failure
 from slotmesh.oip.calls import DEFAULT_METHOD, ParameterMeaning, answer_of, has_many_results, meaning_of, payload_of
@@ -177,9 +177,9 @@ def _take_tenant(context: Context, wire: call_pb2.CallOptions) -> Failure | None
         return None
     (tenant, *more) = given
     if more or not isinstance(tenant, str):
-        return bad_field(TENANT, "is given twice" if more else "must be text")
+        return bad_metadata(TENANT, "is given twice" if more else "must be text")
     if problem := tenant_problem(tenant):
-        return bad_field(TENANT, problem)
+        return bad_metadata(TENANT, problem)
     wire.tenant = tenant
     return None
 

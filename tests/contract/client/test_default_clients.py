@@ -43,7 +43,7 @@ def _failure(text: str) -> Failure:
         reason=Reason.HANDLER_ERROR,
         message=long,
         executed=Executed.YES,
-        metadata={"field": "options.method", "method": long, "tenant": long, "log_ref": "0123456789abcdef"},
+        metadata={"field": "endpoint", "method": long, "tenant": long, "log_ref": "0123456789abcdef"},
     )
 
 

@@ -173,7 +173,7 @@ async def test_shares_that_are_not_said_stay() -> None:
         nothing = await set_traffic(pb.SetTrafficRequest(endpoint="digits"))
         assert nothing.change == pb.CHANGE_UNCHANGED
         error = await refused(set_traffic(pb.SetTrafficRequest(endpoint="idle", traffic=shadows)))
-        assert list(violations(error)) == ["endpoints.idle.traffic"]
+        assert list(violations(error)) == ["traffic.weights"]
 
 
 @pytest.mark.asyncio
@@ -188,8 +188,9 @@ async def test_an_endpoint_without_a_policy_keeps_the_one_it_has() -> None:
         # It would name a backend that goes.
         backends = [mesh_pb2.Backend(name="v1", handler="app:One")]
         pruning = pb.ApplyMeshRequest(mesh=mesh_pb2.Mesh(backends=backends, endpoints=[bare]), prune=True)
-        (told,) = violations(await refused(mesh.operator.ApplyMesh(pruning)))
-        assert told == "endpoints.digits.shadows.v2"
+        error = await refused(mesh.operator.ApplyMesh(pruning))
+        assert [*violations(error)] == ["mesh.endpoints[0].traffic.shadows"]
+        assert (error.details() or "").startswith("endpoints.digits.shadows.v2: ")
         cleared = pb.ApplyEndpointRequest(endpoint=bare, clear_traffic=True)
         assert (await mesh.operator.ApplyEndpoint(cleared)).change == pb.CHANGE_UPDATED
         assert not (await mesh.operator.GetEndpoint(pb.GetEndpointRequest(name="digits"))).endpoint.HasField("traffic")

@@ -195,7 +195,7 @@ async def test_a_wrong_hello_is_refused_with_the_field(frame: Any, code: str, fi
         ),
         (emptied([4096], [1]), "INVALID_ARGUMENT", "emptied.endpoints[0].partitions"),
         (emptied([1, 2], [1]), "INVALID_ARGUMENT", "emptied.endpoints[0].owner_epochs"),
-        (membership_service_pb2.AttachReplicaRequest(), "UNIMPLEMENTED", "frame"),
+        (membership_service_pb2.AttachReplicaRequest(), "UNIMPLEMENTED", ""),
     ],
 )
 async def test_a_wrong_report_ends_the_stream_with_the_field(frame: Any, code: str, field: str) -> None:
@@ -204,7 +204,7 @@ async def test_a_wrong_report_ends_the_stream_with_the_field(frame: Any, code: s
         await wait_until(lambda: a.is_ended, what="the refusal")
         assert isinstance(a.ended, grpc.aio.AioRpcError)
         assert a.ended.code().name == code
-        assert list(violations(a.ended)) == [field]
+        assert list(violations(a.ended)) == [field] * bool(field)
 
 
 @pytest.mark.asyncio

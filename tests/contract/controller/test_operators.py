@@ -137,21 +137,23 @@ async def test_a_wrong_mesh_is_refused_with_every_mistake_and_changes_nothing() 
         assert (code, reason) == ("INVALID_ARGUMENT", Reason.BAD_REQUEST)
         told = violations(error)
         assert set(told) == {
-            "backends.v1.num_replicas",
-            "backends.v1.max_ongoing",
-            "backends.v1.balancer",
-            "backends.v2",
-            "backends.v2.handler",
-            "backends.v2.max_queue_time",
-            "backends.not ok",
-            "backends.v3.user_config.n",
-            "endpoints.digits.traffic",
-            "endpoints.other.traffic.v9",
-            "endpoints.third.traffic.v1",
+            "mesh.backends[0].num_replicas",
+            "mesh.backends[0].max_ongoing",
+            "mesh.backends[0].balancer",
+            "mesh.backends[1]",
+            "mesh.backends[1].handler",
+            "mesh.backends[1].max_queue_time",
+            "mesh.backends[3]",
+            'mesh.backends[4].user_config.fields["n"]',
+            "mesh.endpoints[0].traffic.weights",
+            'mesh.endpoints[1].traffic.weights["v9"]',
+            'mesh.endpoints[2].traffic.weights["v1"]',
         }
-        assert told["endpoints.digits.traffic"] == "weights sum to 0.9, must be 1"
-        for field, text in told.items():
-            assert f"{field}: {text}" in (error.details() or "")
+        assert told["mesh.endpoints[0].traffic.weights"] == "weights sum to 0.9, must be 1"
+        for text in told.values():
+            assert text in (error.details() or "")
+        for place in ("backends.v1.num_replicas", "backends.not ok", "endpoints.other.traffic.v9"):
+            assert f"{place}: " in (error.details() or ""), "people read the places of a document"
         assert not (await mesh.operator.ListBackends(pb.ListBackendsRequest())).backends
 
 
@@ -194,7 +196,7 @@ async def test_a_controller_that_launches_needs_handlers() -> None:
         _, _, error = await refused(
             mesh.operator.ApplyBackend(pb.ApplyBackendRequest(backend=mesh_pb2.Backend(name="v1")))
         )
-        assert list(violations(error)) == ["backends.v1.handler"]
+        assert list(violations(error)) == ["backend.handler"]
 
 
 @pytest.mark.asyncio

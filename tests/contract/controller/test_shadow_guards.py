@@ -80,8 +80,8 @@ async def test_a_step_waits_for_copies_and_calls_that_fail_are_no_copies() -> No
 async def test_a_guard_of_no_shadow_of_the_endpoint_is_refused() -> None:
     async with shifting_controller() as (mesh, _):
         of_none = pb.ShiftGuard(figure=pb.SHIFT_FIGURE_ERROR_RATE, max_error_rate=0.1, shadow="v2")
-        for guards in ((of_none,), (OF_SHADOW, OF_SHADOW)):
+        for guards, field in (((of_none,), "guards[0].shadow"), ((OF_SHADOW, OF_SHADOW), "guards[1]")):
             with pytest.raises(grpc.aio.AioRpcError) as refused:
                 await mesh.operator.ShiftTraffic(shift_request(*guards))
-            assert violations(refused.value).keys() == {"guards.error_rate"}
+            assert violations(refused.value).keys() == {field}
         assert not (await mesh.operator.ListShifts(pb.ListShiftsRequest())).shifts

@@ -236,11 +236,11 @@ async def test_every_mistake_is_named_and_nothing_changed() -> None:
                 mesh, *guards, step=0.001, every=duration_pb2.Duration(nanos=1), min_calls=-1, v2=0.7, no=math.nan
             )
         assert violations(refused.value).keys() == {
-            *("guards.error_rate", "guards.p99", "step", "every", "min_calls", "weights.no"),
+            *("guards[0].max_error_rate", "guards[1].max_time", "step", "every", "min_calls", 'weights["no"]'),
         }
         for request, field in [
-            (shift_request(pb.ShiftGuard()), "guards.figure"),
-            (shift_request(ERRORS, ERRORS), "guards.error_rate"),
+            (shift_request(pb.ShiftGuard()), "guards[0].figure"),
+            (shift_request(ERRORS, ERRORS), "guards[1]"),
             (shift_request(v2=0.7, v3=0.7), "weights"),
             (shift_request(v1=1.0), "weights"),
             (shift_request(v1=0.5), "weights"),

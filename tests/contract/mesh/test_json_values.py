@@ -138,6 +138,8 @@ async def test_what_json_values_cannot_hold_is_refused(rpcs: Rpcs, rpc: str) -> 
         Executed.NO,
         "arguments",
     )
+    unfit = await rpcs.refused(rpc, method, arguments=wire({"no": 1}))
+    assert (unfit.reason, unfit.metadata["field"]) == (Reason.BAD_ARGUMENTS, "arguments")
     for payload in ({"payload": bytes(MAX_INLINE_BYTES + 1)}, {"arguments": wire(["x" * MAX_INLINE_BYTES])}):
         large = await rpcs.refused(rpc, method, **payload)
         assert (large.reason, large.executed) == (Reason.PAYLOAD_TOO_LARGE, Executed.NO)

@@ -18,6 +18,7 @@ from examples.own_proto.greeter_pb2 import GreetRequest, GreetResponse
 from examples.own_proto.greeter_pb2_grpc import GreeterServicer
 from slotmesh.spec.descriptor_sets import Files, read_services, services_of_files
 from slotmesh.spec.model import Endpoint
+from slotmesh.status import DOMAIN
 from slotmesh.testing import Backend
 from tests.contract.own_protos.greeters import (
     SERVICE,
@@ -96,7 +97,7 @@ async def test_a_status_of_the_handler_comes_behind_its_responses_with_its_metad
         assert (error.code(), error.details()) == (grpc.StatusCode.DATA_LOSS, "no more languages")
         assert ("left", "all") in tuple(error.trailing_metadata())
         info = info_of(error)
-        assert (info.reason, info.domain, info.metadata["executed"]) == ("HANDLER_ERROR", "slotmesh", "yes")
+        assert (info.reason, info.domain, info.metadata["executed"]) == ("HANDLER_ERROR", DOMAIN, "yes")
 
 
 async def test_a_status_ends_a_stream_of_requests_before_its_end() -> None:

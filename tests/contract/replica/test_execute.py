@@ -16,6 +16,7 @@ from grpc_status import rpc_status
 from slotmesh.codec import JSON, MSGPACK
 from slotmesh.internal.v1 import replica_service_pb2, replica_service_pb2_grpc
 from slotmesh.runtime.channels import open_channel
+from slotmesh.status import DOMAIN
 from slotmesh.v1 import call_pb2
 from slotmesh.version import VERSION
 from tests.support.execute_stream import Request
@@ -280,7 +281,7 @@ def assert_ended(stream: Any, code: grpc.StatusCode, reason: str) -> None:
     assert status is not None
     info = error_details_pb2.ErrorInfo()
     assert status.details[0].Unpack(info)
-    assert (info.reason, info.domain, info.metadata["executed"]) == (reason, "slotmesh", "no")
+    assert (info.reason, info.domain, info.metadata["executed"]) == (reason, DOMAIN, "no")
 
 
 async def test_nothing_is_left_running() -> None:

@@ -90,7 +90,7 @@ def test_the_counting_ends_at_the_bound() -> None:
 def test_elements_that_nobody_knows_count_as_well() -> None:
     told = found(Request(), b"\x78\x01" * (MAX_ELEMENTS + 1))
     assert told is not None
-    assert told.field == "frame"
+    assert (told.place, told.field) == ("frame", "")
 
 
 def test_a_frame_of_as_many_elements_as_it_may_have_passes() -> None:
@@ -116,14 +116,14 @@ def test_batches_of_a_large_frame_are_looked_into() -> None:
     many = [b"x" * 40] * MAX_ELEMENTS
     told = found(of_calls(CallBatch(payloads=many)))
     assert told is not None
-    assert told.field == "calls.batches.payloads"
+    assert (told.place, told.field) == ("calls.batches[].payloads", "calls.batches")
     assert found(of_calls(CallBatch(payloads=[b"x" * LARGE_BYTES] * 4, call_ids=[1, 2, 3, 4]))) is None
 
 
 def test_columns_of_a_large_frame_have_a_size() -> None:
     told = found(of_calls(CallBatch(call_ids=[2**50] * (MAX_COLUMN_BYTES // 4))))
     assert told is not None
-    assert told.field == "calls.batches.call_ids"
+    assert (told.place, told.field) == ("calls.batches[].call_ids", "calls.batches")
 
 
 @pytest.mark.parametrize(

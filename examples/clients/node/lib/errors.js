@@ -101,7 +101,7 @@ export function refusal({ code, details, metadata }) {
   for (const detail of RichStatus.decode(rich).details) {
     if (!detail.typeUrl.endsWith('/google.rpc.ErrorInfo')) continue;
     const { domain, reason, metadata: facts } = ErrorInfo.decode(detail.value);
-    if (domain !== 'slotmesh' || reason === 'DRAINING' || reason === 'ROUTER_LOST') continue;
+    if (domain !== 'slotmesh.dev' || reason === 'DRAINING' || reason === 'ROUTER_LOST') continue;
     return { code, reason, message: details, executed: facts.executed ?? 'unknown', metadata: facts };
   }
   return undefined;
