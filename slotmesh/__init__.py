@@ -73,6 +73,7 @@ if TYPE_CHECKING:
     from slotmesh.client.calls.values import ValueStream
     from slotmesh.client.endpoint import Endpoint, Lane
     from slotmesh.client.handler_mesh import mesh, mesh_sync
+    from slotmesh.client.interface import ClientT, Interface, method
     from slotmesh.client.mesh import Mesh, connect
     from slotmesh.client.method import Method
     from slotmesh.client.slots import (
@@ -109,9 +110,11 @@ _LATER = {
     "HttpContext": "slotmesh.handlers.context",
     "OwnedKeys": "slotmesh.handlers.context",
     "RpcContext": "slotmesh.handlers.rpc_context",
+    "ClientT": "slotmesh.client.interface",
     "DirectLanes": "slotmesh.client.slots",
     "DirectMethod": "slotmesh.client.slots",
     "Endpoint": "slotmesh.client.endpoint",
+    "Interface": "slotmesh.client.interface",
     "Lane": "slotmesh.client.endpoint",
     "Mesh": "slotmesh.client.mesh",
     "Method": "slotmesh.client.method",
@@ -143,6 +146,7 @@ _LATER = {
     "deployment": "slotmesh.handlers",
     "mesh": "slotmesh.client.handler_mesh",
     "mesh_sync": "slotmesh.client.handler_mesh",
+    "method": "slotmesh.client.interface",
 }
 
 __version__ = VERSION
@@ -162,6 +166,7 @@ __all__ = [
     "CallCancelled",
     "CallContext",
     "ClientBufferFull",
+    "ClientT",
     "DeadlineExceeded",
     "DeadlineInQueue",
     "DeadlineRunning",
@@ -174,6 +179,7 @@ __all__ = [
     "Executed",
     "HandlerError",
     "HttpContext",
+    "Interface",
     "InternalError",
     "InvalidArgument",
     "Lane",
@@ -244,6 +250,7 @@ __all__ = [
     "deployment",
     "mesh",
     "mesh_sync",
+    "method",
 ]
 
 

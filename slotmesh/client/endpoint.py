@@ -14,7 +14,8 @@ from typing import Any, Final, Unpack
 
 from slotmesh.calls.call_options import OptionChanges
 from slotmesh.calls.slot_tokens import DEFAULT_LEASE_S
-from slotmesh.client.calls.call_spec import CallSpec, NamedMethods
+from slotmesh.client.calls.call_spec import CallSpec, MethodSignature
+from slotmesh.client.calls.named_methods import NamedMethods
 from slotmesh.client.calls.options import AfterFailure, ViewOptions, check_method_name, check_ordering_key
 from slotmesh.client.calls.queues import CallQueue
 from slotmesh.client.method import Method, method_of
@@ -38,9 +39,10 @@ class MethodSpace(NamedMethods[Method[Any]]):
         self._options = options
         self._described = described
 
-    def _new_method(self, name: str) -> Method[Any]:
+    def _new_method(self, name: str, signature: MethodSignature) -> Method[Any]:
         check_method_name(name)
-        return method_of(self._stream, CallSpec(self._stream.endpoint, name, self._options, self._new_queue()))
+        spec = CallSpec(self._stream.endpoint, name, self._options, self._new_queue(), signature)
+        return method_of(self._stream, spec)
 
     def __dir__(self) -> list[str]:
         """The attributes of this class, and the handler's methods, once `Mesh.endpoints` has read them."""

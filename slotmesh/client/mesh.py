@@ -8,11 +8,12 @@ Owner: the application; used on one event loop.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
-from typing import Any, Final, NoReturn, Unpack
+from typing import Any, Final, NoReturn, TypeVar, Unpack, overload
 
 from slotmesh.client.calls.buffer import MAX_BUFFERED_BYTES, MAX_BUFFERED_CALLS, ClientBuffer
+from slotmesh.client.calls.named_methods import check_interface
 from slotmesh.client.calls.options import ViewOptions, check_text, checked_seconds
 from slotmesh.client.endpoint import Endpoint
 from slotmesh.client.routers import DescribedEndpoints, Routers, parse_addresses
@@ -21,6 +22,8 @@ from slotmesh.client.slots.reservations import AllArguments, ReservationOfAll, t
 from slotmesh.client.stream.call_stream import CallStream
 from slotmesh.client.tls import Tls, dialer_of
 from slotmesh.runtime.channels import PLAIN_TEXT, Dialer, Token
+
+InterfaceT = TypeVar("InterfaceT")
 
 _WITHOUT_ASYNCIO: Final = "without asyncio use slotmesh.connect_sync, whose calls block"
 
@@ -131,13 +134,25 @@ class Mesh:
         self._described = DescribedEndpoints(self._routers)
         self._closed = False
 
-    def endpoint(self, name: str) -> Endpoint:
+    @overload
+    def endpoint(self, name: str) -> Endpoint: ...
+    @overload
+    def endpoint(self, name: str, interface: Callable[[Endpoint], InterfaceT]) -> InterfaceT: ...
+    def endpoint(self, name: str, interface: Callable[[Endpoint], Any] | None = None) -> Any:
         """The endpoint of that name. It need not exist yet: calls fail with ENDPOINT_NOT_FOUND until it does.
+
+        Args:
+            name: the name of the endpoint.
+            interface: a `slotmesh.Interface`, which declares its methods with their types. None: methods have any.
 
         Raises:
             RuntimeError: the mesh is closed, or no event loop runs here.
+            TypeError: the interface is something else.
             ValueError: the name is empty, or no str.
         """
+        if interface is not None:
+            check_interface(interface)
+            return interface(self.endpoint(name))
         check_text("the name of an endpoint", name)
         endpoint = self._endpoints.get(name)
         if endpoint is None:

@@ -1,27 +1,37 @@
-"""A handler's method, as callers use it, and the span of a call that is traced: the first one of its trace in the mesh.
+"""A handler's method, as callers use it.
 
-Invariants: a call is made when the method is called, not when it is awaited: a lane's calls are in the order of the
-statements. If the process has set up no tracer, or the enclosing span is not sampled, no span is made, and calls carry
-the same trace as without one. The text of an error may come from a handler, and is in no span.
+Invariant: a call is made when the method is called, not when it is awaited: a lane's calls are in the order of the
+statements.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
-from typing import Any, Final, Generic, TypeVar, Unpack, cast
+from typing import Any, Final, Generic, Literal, Unpack, cast, overload
 
 import grpc
-from opentelemetry import trace
-from opentelemetry.trace import Span, SpanKind
 
 from slotmesh.calls.call_options import OptionChanges
-from slotmesh.calls.trace_context import is_sampled
 from slotmesh.client.calls.buffer import BufferShare
+from slotmesh.client.calls.call_spans import in_span, spanned
 from slotmesh.client.calls.call_spec import CallSpec, payload_of, rpc_timeout_s, time_left_s, trace_metadata
 from slotmesh.client.calls.maps import Gather, Piece, pieces_of
+from slotmesh.client.calls.method_types import (
+    A,
+    Awaited1,
+    Awaited2,
+    Awaited3,
+    B,
+    C,
+    ListFuture,
+    OtherT,
+    P,
+    ResultT,
+    T,
+    ValueT,
+)
 from slotmesh.client.calls.queues import CallQueue
 from slotmesh.client.calls.values import CallValues, RpcValues, ValueStream
 from slotmesh.client.routers import is_cancelled_here, refusal_of
@@ -29,8 +39,6 @@ from slotmesh.client.stream.call_stream import CLOSED, CallSink, CallStream
 from slotmesh.codec import EncodeError
 from slotmesh.errors import Executed, Failure, Reason, SlotmeshError
 from slotmesh.status import to_exception
-from slotmesh.telemetry import names
-from slotmesh.telemetry.tracing import call_name, context_of, failed_by
 from slotmesh.v1 import router_service_pb2
 
 _MAX_TIMEOUTS: Final = 256
@@ -38,12 +46,12 @@ _MAX_TIMEOUTS: Final = 256
 
 _CUT_OFF: Final = Failure(reason=Reason.CANCELLED, message="the mesh was closed before the call had ended")
 
-ResultT = TypeVar("ResultT")
-OtherT = TypeVar("OtherT")
 
+class Method(Generic[ResultT, P, ValueT]):
+    """Calls one method of an endpoint's handler. Get it as an attribute: `digits.classify`.
 
-class Method(Generic[ResultT]):
-    """Calls one method of an endpoint's handler. Get it as an attribute: `digits.classify`."""
+    For type checkers it has the type of results, the parameters, and the type of one value of a handler that yields.
+    """
 
     __slots__ = ("__weakref__", "_spec", "_stream", "_submit")
 
@@ -54,7 +62,7 @@ class Method(Generic[ResultT]):
         if spec.stop_generation and spec.queue.stop is not None:
             spec.queue.stop.methods.add(self)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> asyncio.Future[ResultT]:
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> asyncio.Future[ResultT]:
         """Makes a call; await the result at any time. The call leaves with its neighbours in one frame.
 
         Arguments are positional, or named. Cancelling the future cancels the call: if it waits at the router, it never
@@ -70,7 +78,7 @@ class Method(Generic[ResultT]):
         except EncodeError as error:
             raise self._named(error) from None
 
-    async def send(self, *args: Any, **kwargs: Any) -> asyncio.Future[ResultT]:
+    async def send(self, *args: P.args, **kwargs: P.kwargs) -> asyncio.Future[ResultT]:
         """Makes a call once the client has room for it, and does not wait for its result.
 
         `future = await method.send(…)` is for calls that are made faster than the mesh takes them: a plain call fails
@@ -82,7 +90,37 @@ class Method(Generic[ResultT]):
         """
         return await self._stream.send(self._spec, self.encode(args, kwargs))
 
-    def map(self, *columns: Iterable[Any], return_exceptions: bool = False) -> asyncio.Future[list[ResultT]]:
+    @overload
+    def map(self: Awaited1[A, T], a: Iterable[A], /, *, return_exceptions: Literal[False] = False) -> ListFuture[T]: ...
+    @overload
+    def map(self: Awaited1[A, T], a: Iterable[A], /, *, return_exceptions: bool) -> ListFuture[T | Exception]: ...
+    @overload
+    def map(
+        self: Awaited2[A, B, T], a: Iterable[A], b: Iterable[B], /, *, return_exceptions: Literal[False] = False
+    ) -> ListFuture[T]: ...
+    @overload
+    def map(
+        self: Awaited2[A, B, T], a: Iterable[A], b: Iterable[B], /, *, return_exceptions: bool
+    ) -> ListFuture[T | Exception]: ...
+    @overload
+    def map(
+        self: Awaited3[A, B, C, T],
+        a: Iterable[A],
+        b: Iterable[B],
+        c: Iterable[C],
+        /,
+        *,
+        return_exceptions: Literal[False] = False,
+    ) -> ListFuture[T]: ...
+    @overload
+    def map(
+        self, a: Iterable[Any], b: Iterable[Any], c: Iterable[Any], /, *more: Iterable[Any], return_exceptions: bool
+    ) -> ListFuture[Any]: ...
+    @overload
+    def map(
+        self, a: Iterable[Any], b: Iterable[Any], c: Iterable[Any], d: Iterable[Any], /, *more: Iterable[Any]
+    ) -> ListFuture[Any]: ...
+    def map(self, *columns: Iterable[Any], return_exceptions: bool = False) -> ListFuture[Any]:
         """Makes a call for each item; the results come as one list, in the order of the items.
 
         Takes an iterable for each positional argument, all of the same length, as the builtin `map` does. All calls end
@@ -99,7 +137,7 @@ class Method(Generic[ResultT]):
         """
         return self._stream.submit_map(self._spec, self.pieces(columns), keeps_failures=return_exceptions)
 
-    async def unary(self, *args: Any, **kwargs: Any) -> ResultT:
+    async def unary(self, *args: P.args, **kwargs: P.kwargs) -> ResultT:
         """Makes a call by a unary rpc of its own: many times the cost, and no order among calls.
 
         Raises:
@@ -122,7 +160,7 @@ class Method(Generic[ResultT]):
         result: Any = spec.result_of(response.payload) if spec.options.reply else None
         return cast("ResultT", result)
 
-    def stream(self, *args: Any, **kwargs: Any) -> ValueStream[ResultT]:
+    def stream(self, *args: P.args, **kwargs: P.kwargs) -> ValueStream[ValueT]:
         """Makes a call of a handler that yields: `async for value in method.stream(…)`.
 
         The call is made here, in line with the others, not when the loop begins. Each value is a result of the type set
@@ -141,7 +179,7 @@ class Method(Generic[ResultT]):
             raise self._named(error) from None
         return ValueStream(spec, values)
 
-    def unary_stream(self, *args: Any, **kwargs: Any) -> ValueStream[ResultT]:
+    def unary_stream(self, *args: P.args, **kwargs: P.kwargs) -> ValueStream[ValueT]:
         """As `stream`, by an rpc of its own: no order among calls, and the transport holds the handler back.
 
         Raises:
@@ -160,7 +198,7 @@ class Method(Generic[ResultT]):
             raise rpc.error(rpc.failure_of(error)) from None
         return ValueStream(spec, RpcValues(call, rpc))
 
-    def options(self, **changes: Unpack[OptionChanges]) -> Method[ResultT]:
+    def options(self, **changes: Unpack[OptionChanges]) -> Method[ResultT, P, ValueT]:
         """The same method, with some options changed; options as those of `Endpoint.options`.
 
         Raises:
@@ -173,7 +211,7 @@ class Method(Generic[ResultT]):
         queue = spec.queue if options.ordering_key else CallQueue()
         return method_of(self._stream, spec.but(options=options, queue=queue))
 
-    def returning(self, result_type: type[OtherT]) -> Method[OtherT]:
+    def returning(self, result_type: type[OtherT]) -> Method[OtherT, P, OtherT]:
         """The same method, with results of this type: a Struct, a dataclass, any annotation; a protobuf message class.
 
         A result that is not of the type raises DecodeError (a ValueError) from the future.
@@ -183,7 +221,7 @@ class Method(Generic[ResultT]):
         """
         return method_of(self._stream, self._spec.but(wanted=result_type))
 
-    def in_call(self) -> Method[ResultT]:
+    def in_call(self) -> Method[ResultT, P, ValueT]:
         """The method for calls that are made now: with the options that they inherit from the executed call."""
         return self
 
@@ -257,102 +295,39 @@ class _OwnRpc:
         return to_exception(failure, endpoint=self._spec.endpoint, method=self._spec.method)
 
 
-_TRACER: Final = trace.get_tracer("slotmesh")
-
-
-def spanned(spec: CallSpec, call: Callable[[], asyncio.Future[ResultT]]) -> asyncio.Future[ResultT]:
-    """Makes a call, or a map of calls, in a span that ends with its future."""
-    span = _started(spec)
-    if span is None:
-        return call()
-    with trace.use_span(span, record_exception=False, set_status_on_exception=False):
-        try:
-            future = call()
-        except BaseException as error:
-            _fail(span, error)
-            span.end()
-            raise
-
-    def ended(future: asyncio.Future[ResultT]) -> None:
-        # Not `exception()`, which would mark the error as retrieved by the caller.
-        error = asyncio.CancelledError() if future.cancelled() else getattr(future, "_exception", None)
-        if error is not None:
-            _fail(span, error)
-        span.end()
-
-    future.add_done_callback(ended)
-    return future
-
-
-@contextmanager
-def in_span(spec: CallSpec) -> Iterator[None]:
-    """The span of a call that is made, and awaited, in the block."""
-    span = _started(spec)
-    if span is None:
-        yield
-        return
-    try:
-        with trace.use_span(span, record_exception=False, set_status_on_exception=False):
-            yield
-    except BaseException as error:
-        _fail(span, error)
-        raise
-    finally:
-        span.end()
-
-
-def _started(spec: CallSpec) -> Span | None:
-    parent = spec.trace_of()
-    if parent is not None and not is_sampled(parent):
-        return None
-    attributes = {names.ENDPOINT: spec.endpoint, names.METHOD: spec.method}
-    name = f"call {call_name(spec.endpoint, spec.method)}"
-    span = _TRACER.start_span(name, context_of(parent), SpanKind.CLIENT, attributes)
-    return span if span.is_recording() else None
-
-
-def _fail(span: Span, error: BaseException) -> None:
-    if isinstance(error, SlotmeshError):
-        failed_by(span, error.reason.value, error.executed, error.metadata)
-    elif isinstance(error, asyncio.CancelledError):
-        failed_by(span, "CANCELLED")
-    else:
-        failed_by(span, type(error).__name__)
-
-
-class TracedMethod(Method[ResultT]):
+class TracedMethod(Method[ResultT, P, ValueT]):
     """The method of a view with the option `traced`."""
 
     __slots__ = ()
 
-    def __call__(self, *args: Any, **kwargs: Any) -> asyncio.Future[ResultT]:
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> asyncio.Future[ResultT]:
         make = super().__call__
         return spanned(self._spec, lambda: make(*args, **kwargs))
 
-    async def send(self, *args: Any, **kwargs: Any) -> asyncio.Future[ResultT]:
+    async def send(self, *args: P.args, **kwargs: P.kwargs) -> asyncio.Future[ResultT]:
         with in_span(self._spec):
             return await super().send(*args, **kwargs)
 
-    def map(self, *columns: Iterable[Any], return_exceptions: bool = False) -> asyncio.Future[list[ResultT]]:
-        make = super().map
+    def map(self, *columns: Iterable[Any], return_exceptions: bool = False) -> ListFuture[Any]:
+        make: Any = super().map
         return spanned(self._spec, lambda: make(*columns, return_exceptions=return_exceptions))
 
-    async def unary(self, *args: Any, **kwargs: Any) -> ResultT:
+    async def unary(self, *args: P.args, **kwargs: P.kwargs) -> ResultT:
         with in_span(self._spec):
             return await super().unary(*args, **kwargs)
 
 
-class InheritingMethod(Method[ResultT]):
+class InheritingMethod(Method[ResultT, P, ValueT]):
     """The method of a view with the option `inherits`."""
 
     __slots__ = ("_by_timeout",)
 
     def __init__(self, stream: CallStream, spec: CallSpec) -> None:
         super().__init__(stream, spec)
-        self._by_timeout: dict[float | None, Method[ResultT]] = {}
+        self._by_timeout: dict[float | None, Method[ResultT, P, ValueT]] = {}
         """The same method, by the timeout of its calls. Remaining times are rounded, so they are few."""
 
-    def in_call(self) -> Method[ResultT]:
+    def in_call(self) -> Method[ResultT, P, ValueT]:
         spec, timeout_s = self._spec, time_left_s()
         stated_s = spec.options.timeout_s
         if timeout_s is None or (stated_s is not None and stated_s < timeout_s):
@@ -365,22 +340,22 @@ class InheritingMethod(Method[ResultT]):
             method = self._by_timeout[timeout_s] = TracedMethod(self._stream, derived)
         return method
 
-    def __call__(self, *args: Any, **kwargs: Any) -> asyncio.Future[ResultT]:
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> asyncio.Future[ResultT]:
         return self.in_call()(*args, **kwargs)
 
-    async def send(self, *args: Any, **kwargs: Any) -> asyncio.Future[ResultT]:
+    async def send(self, *args: P.args, **kwargs: P.kwargs) -> asyncio.Future[ResultT]:
         return await self.in_call().send(*args, **kwargs)
 
-    def map(self, *columns: Iterable[Any], return_exceptions: bool = False) -> asyncio.Future[list[ResultT]]:
+    def map(self, *columns: Iterable[Any], return_exceptions: bool = False) -> ListFuture[Any]:
         return self.in_call().map(*columns, return_exceptions=return_exceptions)
 
-    async def unary(self, *args: Any, **kwargs: Any) -> ResultT:
+    async def unary(self, *args: P.args, **kwargs: P.kwargs) -> ResultT:
         return await self.in_call().unary(*args, **kwargs)
 
-    def stream(self, *args: Any, **kwargs: Any) -> ValueStream[ResultT]:
+    def stream(self, *args: P.args, **kwargs: P.kwargs) -> ValueStream[ValueT]:
         return self.in_call().stream(*args, **kwargs)
 
-    def unary_stream(self, *args: Any, **kwargs: Any) -> ValueStream[ResultT]:
+    def unary_stream(self, *args: P.args, **kwargs: P.kwargs) -> ValueStream[ValueT]:
         return self.in_call().unary_stream(*args, **kwargs)
 
     def renew(self) -> None:
@@ -388,7 +363,7 @@ class InheritingMethod(Method[ResultT]):
         self._by_timeout.clear()
 
 
-def method_of(stream: CallStream, spec: CallSpec) -> Method[Any]:
+def method_of(stream: CallStream, spec: CallSpec) -> Method[ResultT, P, ValueT]:
     """The method whose calls are made by this spec."""
     if spec.options.inherits:
         return InheritingMethod(stream, spec)

@@ -13,13 +13,11 @@ written, however often it is sent: so no other structure needs a place for it, a
 
 from __future__ import annotations
 
-import asyncio
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from math import floor, frexp, ldexp
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, TypeVar
 
 from opentelemetry import trace
 
@@ -166,6 +164,28 @@ PayloadT = TypeVar("PayloadT")
 ResultT = TypeVar("ResultT")
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class MethodSignature:
+    """The types of a method's results, and the names of its parameters."""
+
+    result: Any = Any
+    """Type of the result of a call."""
+    value: Any = Any
+    """Type of one value of a call whose values are taken one by one."""
+    names: tuple[str, ...] = ()
+    """Parameters that may be positional or named, in order. Empty if they are not known."""
+
+    def bound(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
+        """Arguments all positional or all named, as calls carry them; unchanged where that is not possible."""
+        named = self.names[: len(args)]
+        if not args or not kwargs or len(named) < len(args) or not kwargs.keys().isdisjoint(named):
+            return args, kwargs
+        return (), {**dict(zip(named, args, strict=True)), **kwargs}
+
+
+UNTYPED: Final = MethodSignature()
+
+
 class CallSpec:
     """All that calls of one method of one view share."""
 
@@ -181,6 +201,7 @@ class CallSpec:
         "options",
         "ordering_key",
         "queue",
+        "signature",
         "stop_generation",
         "streaming",
         "tenant",
@@ -192,8 +213,9 @@ class CallSpec:
     )
 
     def __init__(
-        self, endpoint: str, method: str, options: ViewOptions, queue: CallQueue[Any], wanted: Any = Any
+        self, endpoint: str, method: str, options: ViewOptions, queue: CallQueue[Any], wanted: Any = UNTYPED
     ) -> None:
+        """`wanted`: the type of the results, or a `MethodSignature`."""
         self.endpoint = endpoint
         self.method = method
         self.options = options
@@ -204,7 +226,8 @@ class CallSpec:
         self.streaming = options.streaming
         """Whether a call's sink is a `CallValues`, in place of a future."""
         self._streamed: CallSpec | None = None
-        self.wanted = wanted
+        self.signature = wanted if isinstance(wanted, MethodSignature) else MethodSignature(wanted, wanted)
+        self.wanted = wanted = self.signature.value if options.streaming else self.signature.result
         """Type of the results."""
         self.content_type = options.content_type
         self.stop_generation = queue.stop.generation if queue.stop is not None and options.stops else 0
@@ -259,8 +282,8 @@ class CallSpec:
         Raises:
             TypeError: the content type cannot carry results of the requested type.
         """
-        wanted = self.wanted if wanted is _SAME else wanted
-        return CallSpec(self.endpoint, self.method, options or self.options, queue or self.queue, wanted)
+        signature = self.signature if wanted is _SAME else replace(self.signature, result=wanted, value=wanted)
+        return CallSpec(self.endpoint, self.method, options or self.options, queue or self.queue, signature)
 
     def encode_each(self, columns: tuple[Iterable[Any], ...]) -> list[bytes]:
         """The payloads of a call for each row of `columns`."""
@@ -282,6 +305,8 @@ class CallSpec:
             raise TypeError(f"{self.endpoint}.{self.method} cannot return {self.wanted!r}: {error}") from None
 
     def _encode(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bytes:
+        if kwargs:
+            args, kwargs = self.signature.bound(args, kwargs)
         return encode_arguments(self.content_type, args, kwargs)
 
     @staticmethod
@@ -320,37 +345,6 @@ def too_large(actual: int, limit: int, *, was_sent: bool = False) -> Failure:
         executed=Executed.UNKNOWN if was_sent else Executed.NO,
         metadata={"limit": str(limit), "actual": str(actual)},
     )
-
-
-MethodT = TypeVar("MethodT", bound=Callable[..., Any])
-
-
-class NamedMethods(ABC, Generic[MethodT]):
-    """Methods by name: every attribute that is not defined here is a method of the handler."""
-
-    def __init__(self) -> None:
-        self._methods: dict[str, MethodT] = {}
-
-    def method(self, name: str) -> MethodT:
-        """The handler's method of that name: for names that are attributes of this class, and for computed ones."""
-        method = self._methods.get(name)
-        return self._methods.setdefault(name, self._new_method(name)) if method is None else method
-
-    @abstractmethod
-    def _new_method(self, name: str) -> MethodT:
-        """The method of that name, for the first time. Raises ValueError if no method can have it."""
-
-    def __call__(self, *args: Any, **kwargs: Any) -> asyncio.Future[Any]:
-        """Calls the handler itself: a function, or an object with `__call__`."""
-        future: asyncio.Future[Any] = self.method("__call__")(*args, **kwargs)
-        return future
-
-    def __getattr__(self, name: str) -> MethodT:
-        if name.startswith("_"):  # never a handler's method; Python looks up many of these
-            raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
-        method = self.method(name)
-        self.__dict__[name] = method  # later look-ups do not get here
-        return method
 
 
 # -- calls by an rpc of their own: payload and timeout -----------------------------------------------------------------

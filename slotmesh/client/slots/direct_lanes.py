@@ -15,10 +15,12 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import timedelta
 from math import inf
-from typing import Any, Generic, NamedTuple, TypeVar, Unpack
+from typing import Any, Generic, NamedTuple, Unpack
 
 from slotmesh.calls.slot_tokens import DEFAULT_LEASE_S
-from slotmesh.client.calls.call_spec import CallSpec, NamedMethods, payload_of
+from slotmesh.client.calls.call_spec import CallSpec, MethodSignature, payload_of
+from slotmesh.client.calls.method_types import OtherT, P, ResultT
+from slotmesh.client.calls.named_methods import NamedMethods
 from slotmesh.client.calls.options import BadOption, ViewOptions, check_known, check_method_name, checked_seconds
 from slotmesh.client.calls.queues import CallQueue
 from slotmesh.client.slots.client import SlotClient
@@ -241,10 +243,6 @@ def _finish(command: Finish) -> None:
         future.set_exception(error)
 
 
-ResultT = TypeVar("ResultT")
-OtherT = TypeVar("OtherT")
-
-
 class DirectOptions(DispatchOptions, total=False):
     """Options in which a call over direct lanes may differ from the view that they were made by."""
 
@@ -265,7 +263,7 @@ class DirectFuture(asyncio.Future[Any]):
         return cancelled
 
 
-class DirectMethod(Generic[ResultT]):
+class DirectMethod(Generic[ResultT, P]):
     """Calls one method over direct lanes. Get it as an attribute: `lanes.classify`."""
 
     __slots__ = ("_holder", "_spec")
@@ -274,7 +272,7 @@ class DirectMethod(Generic[ResultT]):
         self._holder = holder
         self._spec = spec
 
-    def __call__(self, *args: Any, **kwargs: Any) -> asyncio.Future[ResultT]:
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> asyncio.Future[ResultT]:
         """Makes a call; await the result at any time. It runs in the first slot that is free.
 
         Cancelling the future cancels the call at its replica.
@@ -287,7 +285,7 @@ class DirectMethod(Generic[ResultT]):
         """
         return self.begin(payload_of(self._spec, args, kwargs))
 
-    def options(self, **changes: Unpack[DirectOptions]) -> DirectMethod[ResultT]:
+    def options(self, **changes: Unpack[DirectOptions]) -> DirectMethod[ResultT, P]:
         """The same method, with other options: `content_type`, `timeout`, `metadata`, `idempotent`.
 
         Raises:
@@ -297,7 +295,7 @@ class DirectMethod(Generic[ResultT]):
         check_known(changes, DirectOptions, "a call over direct lanes has no option")
         return DirectMethod(self._holder, self._spec.but(options=self._spec.options.changed(**changes)))
 
-    def returning(self, result_type: type[OtherT]) -> DirectMethod[OtherT]:
+    def returning(self, result_type: type[OtherT]) -> DirectMethod[OtherT, P]:
         """The same method, with results of this type, as `Method.returning`.
 
         Raises:
@@ -344,9 +342,9 @@ class DirectLanes(NamedMethods[DirectMethod[Any]]):
         """Slots that are held, or being reserved, now."""
         return len(self._holder.plan.places)
 
-    def _new_method(self, name: str) -> DirectMethod[Any]:
+    def _new_method(self, name: str, signature: MethodSignature) -> DirectMethod[Any]:
         check_method_name(name)
-        return DirectMethod(self._holder, CallSpec(self._endpoint, name, self._view, CallQueue()))
+        return DirectMethod(self._holder, CallSpec(self._endpoint, name, self._view, CallQueue(), signature))
 
     async def aclose(self) -> None:
         """Gives all slots back. Calls that wait are not sent, calls that run are cancelled."""

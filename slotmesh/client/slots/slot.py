@@ -11,11 +11,13 @@ import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import Any, Generic, TypedDict, TypeVar, Unpack
+from typing import Any, Generic, TypedDict, Unpack
 
 import grpc
 
-from slotmesh.client.calls.call_spec import CallSpec, NamedMethods, payload_of, rpc_timeout_s
+from slotmesh.client.calls.call_spec import UNTYPED, CallSpec, MethodSignature, payload_of, rpc_timeout_s
+from slotmesh.client.calls.method_types import OtherT, P, ResultT, ValueT
+from slotmesh.client.calls.named_methods import NamedMethods
 from slotmesh.client.calls.options import ViewOptions, check_known, check_method_name
 from slotmesh.client.calls.queues import CallQueue
 from slotmesh.client.calls.values import RpcValues, ValuesCall, ValueStream
@@ -24,9 +26,6 @@ from slotmesh.client.slots.lease import SlotLease
 from slotmesh.errors import Failure, Reason, SlotmeshError
 from slotmesh.status import from_rpc_error
 from slotmesh.v1 import slot_service_pb2
-
-ResultT = TypeVar("ResultT")
-OtherT = TypeVar("OtherT")
 
 
 class DispatchOptions(TypedDict, total=False):
@@ -59,7 +58,7 @@ def in_slot(view: ViewOptions, *, is_idempotent: bool = False) -> ViewOptions:
     )
 
 
-class SlotMethod(Generic[ResultT]):
+class SlotMethod(Generic[ResultT, P, ValueT]):
     """Calls one method of the handler in a slot. Get it as an attribute: `slot.generate`."""
 
     __slots__ = ("_lease", "_spec")
@@ -68,7 +67,7 @@ class SlotMethod(Generic[ResultT]):
         self._lease = lease
         self._spec = spec
 
-    def __call__(self, *args: Any, **kwargs: Any) -> asyncio.Future[ResultT]:
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> asyncio.Future[ResultT]:
         """Makes the call that the slot was reserved for; await the result at any time. It is never refused for load.
 
         Cancelling the future cancels the call at its replica.
@@ -82,14 +81,14 @@ class SlotMethod(Generic[ResultT]):
         """
         return self.begin(self.encode(args, kwargs))
 
-    def stream(self, *args: Any, **kwargs: Any) -> ValueStream[ResultT]:
+    def stream(self, *args: P.args, **kwargs: P.kwargs) -> ValueStream[ValueT]:
         """Calls a handler that yields: `async for value in slot.generate.stream(prompt)`.
 
         Leaving the loop early cancels the call. Raises as a call does, the iterator in place of the future.
         """
         return self.begin_stream(self.encode(args, kwargs))
 
-    def options(self, **changes: Unpack[DispatchOptions]) -> SlotMethod[ResultT]:
+    def options(self, **changes: Unpack[DispatchOptions]) -> SlotMethod[ResultT, P, ValueT]:
         """The same method, with other options: `content_type`, `timeout`, `metadata`, as those of `Endpoint.options`.
 
         Raises:
@@ -99,7 +98,7 @@ class SlotMethod(Generic[ResultT]):
         check_known(changes, DispatchOptions, "a call in a slot has no option")
         return SlotMethod(self._lease, self._spec.but(options=self._spec.options.changed(**changes)))
 
-    def returning(self, result_type: type[OtherT]) -> SlotMethod[OtherT]:
+    def returning(self, result_type: type[OtherT]) -> SlotMethod[OtherT, P, OtherT]:
         """The same method, with results of this type, as `Method.returning`.
 
         Raises:
@@ -122,7 +121,7 @@ class SlotMethod(Generic[ResultT]):
         task.add_done_callback(self._on_done)
         return task
 
-    def begin_stream(self, payload: bytes) -> ValueStream[ResultT]:
+    def begin_stream(self, payload: bytes) -> ValueStream[ValueT]:
         """Makes a call whose values arrive one by one."""
         lease, spec = self._lease, self._spec.streamed()
         lease.use()
@@ -212,14 +211,15 @@ class SlotSpecs:
     def __init__(self, endpoint: str, view: ViewOptions) -> None:
         self.endpoint = endpoint
         self._view = view
-        self._specs: dict[str, CallSpec] = {}
+        self._specs: dict[tuple[str, MethodSignature], CallSpec] = {}
 
-    def of(self, method: str) -> CallSpec:
+    def of(self, method: str, signature: MethodSignature = UNTYPED) -> CallSpec:
         """The specification of calls of this method."""
-        spec = self._specs.get(method)
+        spec = self._specs.get((method, signature))
         if spec is None:
             check_method_name(method)
-            spec = self._specs[method] = CallSpec(self.endpoint, method, in_slot(self._view), CallQueue())
+            spec = CallSpec(self.endpoint, method, in_slot(self._view), CallQueue(), signature)
+            self._specs[method, signature] = spec
         return spec
 
 
@@ -260,8 +260,8 @@ class Slot(NamedMethods[SlotMethod[Any]]):
         """The replica's running calls and reservations when the slot was granted, this one included."""
         return self._lease.wire.ongoing
 
-    def _new_method(self, name: str) -> SlotMethod[Any]:
-        return SlotMethod(self._lease, self._specs.of(name))
+    def _new_method(self, name: str, signature: MethodSignature) -> SlotMethod[Any]:
+        return SlotMethod(self._lease, self._specs.of(name, signature))
 
     async def release(self) -> ReplicaLoad:
         """Gives the slot back before its block ends, and returns the load of its replica.

@@ -9,18 +9,19 @@ Owner: the application; used by any of its threads.
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from functools import partial
-from typing import Any, Unpack
+from typing import Any, Unpack, overload
 
 from slotmesh.calls.call_options import OptionChanges
 from slotmesh.calls.slot_tokens import DEFAULT_LEASE_S
 from slotmesh.client.calls.buffer import MAX_BUFFERED_BYTES, MAX_BUFFERED_CALLS
+from slotmesh.client.calls.named_methods import check_interface
 from slotmesh.client.calls.options import AfterFailure, check_text
 from slotmesh.client.endpoint import Endpoint, Lane, MethodSpace
-from slotmesh.client.mesh import SHARED, FollowingMesh, Mesh, buffer_of, mesh_at
+from slotmesh.client.mesh import SHARED, FollowingMesh, InterfaceT, Mesh, buffer_of, mesh_at
 from slotmesh.client.slots.reservations import AllArguments, ReserveArguments
 from slotmesh.client.sync.call_future import CallFuture
 from slotmesh.client.sync.client_thread import ClientThread
@@ -187,13 +188,23 @@ class SyncMesh:
         self._thread = ClientThread(mesh)
         self._endpoints: dict[str, SyncEndpoint] = {}
 
-    def endpoint(self, name: str) -> SyncEndpoint:
+    @overload
+    def endpoint(self, name: str) -> SyncEndpoint: ...
+    @overload
+    def endpoint(self, name: str, interface: Callable[[SyncEndpoint], InterfaceT]) -> InterfaceT: ...
+    def endpoint(self, name: str, interface: Callable[[SyncEndpoint], Any] | None = None) -> Any:
         """The endpoint of that name. It need not exist yet: calls fail with ENDPOINT_NOT_FOUND until it does.
+
+        Arguments are those of `slotmesh.Mesh.endpoint`.
 
         Raises:
             RuntimeError: the mesh is closed, or was used before this process was forked.
+            TypeError: the interface is something else.
             ValueError: the name is empty, or no str.
         """
+        if interface is not None:
+            check_interface(interface)
+            return interface(self.endpoint(name))
         check_text("the name of an endpoint", name)
         endpoint = self._endpoints.get(name)
         if endpoint is None:

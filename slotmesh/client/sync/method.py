@@ -13,31 +13,30 @@ from contextvars import copy_context
 from functools import partial
 from math import inf
 from time import monotonic
-from typing import Any, ClassVar, Final, Generic, TypeVar, Unpack
+from typing import Any, ClassVar, Final, Generic, Literal, Unpack, overload
 
 from slotmesh.calls.call_options import OptionChanges
-from slotmesh.client.calls.call_spec import NamedMethods
+from slotmesh.client.calls.call_spec import MethodSignature
+from slotmesh.client.calls.method_types import A, B, C, OtherT, P, ResultT, T, ValueT
+from slotmesh.client.calls.named_methods import MethodT, NamedMethods
 from slotmesh.client.calls.values import ValueStream
 from slotmesh.client.method import InheritingMethod, Method
 from slotmesh.client.sync.call_future import CallFuture
 from slotmesh.client.sync.client_thread import ClientThread, ThreadMap
 
-ResultT = TypeVar("ResultT")
-OtherT = TypeVar("OtherT")
 
-
-class SyncMethod(Generic[ResultT]):
+class SyncMethod(Generic[ResultT, P, ValueT]):
     """Calls one method of an endpoint's handler. Get it as an attribute: `digits.classify`."""
 
     __slots__ = ("_inherits", "_method", "_share", "_thread")
 
-    def __init__(self, thread: ClientThread, method: Method[ResultT]) -> None:
+    def __init__(self, thread: ClientThread, method: Method[ResultT, P, ValueT]) -> None:
         self._thread = thread
         self._method = method
         self._inherits = isinstance(method, InheritingMethod)
         self._share = method.share
 
-    def __call__(self, *args: Any, **kwargs: Any) -> ResultT:
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> ResultT:
         """Makes a call and waits for its result. Ctrl-C while it waits cancels the call.
 
         Arguments are positional, or named. `options(timeout=…)` limits the time that it may take.
@@ -58,7 +57,7 @@ class SyncMethod(Generic[ResultT]):
             future.cancel()
             raise
 
-    def send(self, *args: Any, **kwargs: Any) -> Future[ResultT]:
+    def send(self, *args: P.args, **kwargs: P.kwargs) -> Future[ResultT]:
         """Makes a call once the client has room for it, and does not wait for its result.
 
         Raises:
@@ -71,7 +70,7 @@ class SyncMethod(Generic[ResultT]):
         self._thread.work.check_may_wait()
         return self._make(method, CallFuture(self._thread.work), payload, waits=True)
 
-    def future(self, *args: Any, **kwargs: Any) -> Future[ResultT]:
+    def future(self, *args: P.args, **kwargs: P.kwargs) -> Future[ResultT]:
         """Makes a call and does not wait. It leaves with its neighbours in one frame.
 
         If as many calls wait in the client as `slotmesh.connect_sync` allows, it fails with CLIENT_BUFFER_FULL; `send`
@@ -86,9 +85,73 @@ class SyncMethod(Generic[ResultT]):
         method = self._in_call()
         return self._make(method, CallFuture(self._thread.work), method.encode(args, kwargs), waits=False)
 
+    @overload
     def map(
-        self, *columns: Iterable[Any], return_exceptions: bool = False, timeout: float | None = None
-    ) -> list[ResultT]:
+        self: Callable[[A], T],
+        a: Iterable[A],
+        /,
+        *,
+        return_exceptions: Literal[False] = False,
+        timeout: float | None = None,
+    ) -> list[T]: ...
+    @overload
+    def map(
+        self: Callable[[A], T], a: Iterable[A], /, *, return_exceptions: bool, timeout: float | None = None
+    ) -> list[T | Exception]: ...
+    @overload
+    def map(
+        self: Callable[[A, B], T],
+        a: Iterable[A],
+        b: Iterable[B],
+        /,
+        *,
+        return_exceptions: Literal[False] = False,
+        timeout: float | None = None,
+    ) -> list[T]: ...
+    @overload
+    def map(
+        self: Callable[[A, B], T],
+        a: Iterable[A],
+        b: Iterable[B],
+        /,
+        *,
+        return_exceptions: bool,
+        timeout: float | None = None,
+    ) -> list[T | Exception]: ...
+    @overload
+    def map(
+        self: Callable[[A, B, C], T],
+        a: Iterable[A],
+        b: Iterable[B],
+        c: Iterable[C],
+        /,
+        *,
+        return_exceptions: Literal[False] = False,
+        timeout: float | None = None,
+    ) -> list[T]: ...
+    @overload
+    def map(
+        self,
+        a: Iterable[Any],
+        b: Iterable[Any],
+        c: Iterable[Any],
+        /,
+        *more: Iterable[Any],
+        return_exceptions: bool,
+        timeout: float | None = None,
+    ) -> list[Any]: ...
+    @overload
+    def map(
+        self,
+        a: Iterable[Any],
+        b: Iterable[Any],
+        c: Iterable[Any],
+        d: Iterable[Any],
+        /,
+        *more: Iterable[Any],
+        timeout: float | None = None,
+    ) -> list[Any]: ...
+    def map(self, *columns: Iterable[Any], return_exceptions: bool = False, timeout: float | None = None) -> list[Any]:
         """Makes a call for each item, and waits; the results come as one list, in the order of the items.
 
         Takes an iterable for each positional argument, all of the same length, as the builtin `map` does. All calls end
@@ -111,13 +174,13 @@ class SyncMethod(Generic[ResultT]):
         calls = ThreadMap(self._thread, method, keeps_failures=return_exceptions)
         try:
             calls.make(method.pieces(columns), until)
-            results: list[ResultT] = calls.future.result(None if timeout is None else max(until - monotonic(), 0.0))
+            results: list[Any] = calls.future.result(None if timeout is None else max(until - monotonic(), 0.0))
         except BaseException:
             calls.future.cancel()
             raise
         return results
 
-    def unary(self, *args: Any, **kwargs: Any) -> ResultT:
+    def unary(self, *args: P.args, **kwargs: P.kwargs) -> ResultT:
         """Makes a call by a unary rpc of its own, and waits: many times the cost, and no order among calls.
 
         Raises:
@@ -127,7 +190,7 @@ class SyncMethod(Generic[ResultT]):
         """
         return self._thread.run(partial(self._method.unary, *args, **kwargs), copy_context())
 
-    def stream(self, *args: Any, **kwargs: Any) -> SyncValueStream[ResultT]:
+    def stream(self, *args: P.args, **kwargs: P.kwargs) -> SyncValueStream[ValueT]:
         """Makes a call of a handler that yields: `for value in method.stream(…)`.
 
         The call is made here, in line with the others, not when the loop begins. Each value is a result of the type set
@@ -141,7 +204,7 @@ class SyncMethod(Generic[ResultT]):
         """
         return self._values(self._method.stream, args, kwargs)
 
-    def unary_stream(self, *args: Any, **kwargs: Any) -> SyncValueStream[ResultT]:
+    def unary_stream(self, *args: P.args, **kwargs: P.kwargs) -> SyncValueStream[ValueT]:
         """As `stream`, by an rpc of its own: no order among calls, and the transport holds the handler back.
 
         Raises:
@@ -152,7 +215,7 @@ class SyncMethod(Generic[ResultT]):
         """
         return self._values(self._method.unary_stream, args, kwargs)
 
-    def options(self, **changes: Unpack[OptionChanges]) -> SyncMethod[ResultT]:
+    def options(self, **changes: Unpack[OptionChanges]) -> SyncMethod[ResultT, P, ValueT]:
         """The same method, with some options changed; options as those of `Endpoint.options`.
 
         Raises:
@@ -162,7 +225,7 @@ class SyncMethod(Generic[ResultT]):
         with self._thread.lock:
             return SyncMethod(self._thread, self._method.options(**changes))
 
-    def returning(self, result_type: type[OtherT]) -> SyncMethod[OtherT]:
+    def returning(self, result_type: type[OtherT]) -> SyncMethod[OtherT, P, OtherT]:
         """The same method, with results of this type: a Struct, a dataclass, any annotation; a protobuf message class.
 
         A result that is not of the type raises DecodeError (a ValueError).
@@ -173,7 +236,7 @@ class SyncMethod(Generic[ResultT]):
         with self._thread.lock:
             return SyncMethod(self._thread, self._method.returning(result_type))
 
-    def _in_call(self) -> Method[ResultT]:
+    def _in_call(self) -> Method[ResultT, P, ValueT]:
         """The method with what calls inherit here: that is known in the thread that makes them."""
         if not self._inherits:
             return self._method
@@ -181,14 +244,14 @@ class SyncMethod(Generic[ResultT]):
             return self._method.in_call()
 
     def _values(
-        self, make: Callable[..., ValueStream[ResultT]], args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> SyncValueStream[ResultT]:
+        self, make: Callable[..., ValueStream[ValueT]], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> SyncValueStream[ValueT]:
         """Makes a call in the client's thread, as if that were this one."""
         values = self._thread.call(partial(copy_context().run, make, *args, **kwargs))
         return SyncValueStream(self._thread, values)
 
     def _make(
-        self, method: Method[ResultT], future: CallFuture[ResultT], payload: bytes, *, waits: bool
+        self, method: Method[ResultT, P, ValueT], future: CallFuture[ResultT], payload: bytes, *, waits: bool
     ) -> CallFuture[ResultT]:
         """Hands the call over, once it has its place in the client, or fails it. `waits`: for the place.
 
@@ -213,9 +276,6 @@ class SyncMethod(Generic[ResultT]):
         return repr(self._method)
 
 
-MethodT = TypeVar("MethodT", bound=Callable[..., Any])
-
-
 class SyncNamedMethods(NamedMethods[MethodT]):
     """As `NamedMethods`, for threads, which share them."""
 
@@ -228,9 +288,9 @@ class SyncNamedMethods(NamedMethods[MethodT]):
         self._thread = thread
         self._awaited = awaited
 
-    def _new_method(self, name: str) -> MethodT:
+    def _new_method(self, name: str, signature: MethodSignature) -> MethodT:
         with self._thread.lock:
-            method: MethodT = self._for_threads(self._thread, self._awaited.method(name))
+            method: MethodT = self._for_threads(self._thread, self._awaited.method(name, signature))
             return method
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from concurrent.futures import Future
 from functools import partial
-from typing import Any, Generic, TypeVar, Unpack
+from typing import Any, Generic, Unpack
 
+from slotmesh.client.calls.method_types import OtherT, P, ResultT, ValueT
 from slotmesh.client.slots.direct_lanes import DirectLanes, DirectMethod, DirectOptions
 from slotmesh.client.slots.reservations import Reservation, ReservationOfAll
 from slotmesh.client.slots.slot import DispatchOptions, ReplicaLoad, Slot, SlotMethod
@@ -18,20 +19,17 @@ from slotmesh.client.sync.call_future import CallFuture
 from slotmesh.client.sync.client_thread import ClientThread
 from slotmesh.client.sync.method import SyncNamedMethods, SyncValueStream
 
-ResultT = TypeVar("ResultT")
-OtherT = TypeVar("OtherT")
 
-
-class _InSlots(Generic[ResultT]):
+class _InSlots(Generic[ResultT, P]):
     """Calls one method in slots, for threads."""
 
     __slots__ = ("_method", "_thread")
 
-    def __init__(self, thread: ClientThread, method: SlotMethod[ResultT] | DirectMethod[ResultT]) -> None:
+    def __init__(self, thread: ClientThread, method: SlotMethod[ResultT, P, Any] | DirectMethod[ResultT, P]) -> None:
         self._thread = thread
         self._method = method
 
-    def future(self, *args: Any, **kwargs: Any) -> Future[ResultT]:
+    def future(self, *args: P.args, **kwargs: P.kwargs) -> Future[ResultT]:
         """Makes the call and does not wait. `cancel()` of the future cancels it at its replica.
 
         Raises as a call does, SlotmeshError from the future.
@@ -52,13 +50,13 @@ class _InSlots(Generic[ResultT]):
         return repr(self._method)
 
 
-class SyncSlotMethod(_InSlots[ResultT]):
+class SyncSlotMethod(_InSlots[ResultT, P], Generic[ResultT, P, ValueT]):
     """Calls one method of the handler in a slot. Get it as an attribute: `slot.generate`."""
 
     __slots__ = ()
-    _method: SlotMethod[ResultT]
+    _method: SlotMethod[ResultT, P, ValueT]
 
-    def __call__(self, *args: Any, **kwargs: Any) -> ResultT:
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> ResultT:
         """Makes the call that the slot was reserved for, and waits for its result. Ctrl-C cancels the call.
 
         Raises:
@@ -71,7 +69,7 @@ class SyncSlotMethod(_InSlots[ResultT]):
         """
         return self._outcome(args, kwargs)
 
-    def stream(self, *args: Any, **kwargs: Any) -> SyncValueStream[ResultT]:
+    def stream(self, *args: P.args, **kwargs: P.kwargs) -> SyncValueStream[ValueT]:
         """Calls a handler that yields: `for value in slot.generate.stream(prompt)`.
 
         Leaving the loop early cancels the call. Raises as a call does; SlotmeshError from the iterator, too.
@@ -79,22 +77,22 @@ class SyncSlotMethod(_InSlots[ResultT]):
         payload = self._method.encode(args, kwargs)
         return SyncValueStream(self._thread, self._thread.call(partial(self._method.begin_stream, payload)))
 
-    def options(self, **changes: Unpack[DispatchOptions]) -> SyncSlotMethod[ResultT]:
+    def options(self, **changes: Unpack[DispatchOptions]) -> SyncSlotMethod[ResultT, P, ValueT]:
         """The same method, with other options: as `slotmesh.SlotMethod.options`. Raises as that."""
         return SyncSlotMethod(self._thread, self._method.options(**changes))
 
-    def returning(self, result_type: type[OtherT]) -> SyncSlotMethod[OtherT]:
+    def returning(self, result_type: type[OtherT]) -> SyncSlotMethod[OtherT, P, OtherT]:
         """The same method, with results of this type. Raises TypeError if the content type cannot carry it."""
         return SyncSlotMethod(self._thread, self._method.returning(result_type))
 
 
-class SyncDirectMethod(_InSlots[ResultT]):
+class SyncDirectMethod(_InSlots[ResultT, P]):
     """Calls one method over direct lanes. Get it as an attribute: `lanes.classify`."""
 
     __slots__ = ()
-    _method: DirectMethod[ResultT]
+    _method: DirectMethod[ResultT, P]
 
-    def __call__(self, *args: Any, **kwargs: Any) -> ResultT:
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> ResultT:
         """Makes a call, and waits for its result. Ctrl-C cancels the call.
 
         Raises:
@@ -105,11 +103,11 @@ class SyncDirectMethod(_InSlots[ResultT]):
         """
         return self._outcome(args, kwargs)
 
-    def options(self, **changes: Unpack[DirectOptions]) -> SyncDirectMethod[ResultT]:
+    def options(self, **changes: Unpack[DirectOptions]) -> SyncDirectMethod[ResultT, P]:
         """The same method, with other options: as `slotmesh.DirectMethod.options`. Raises as that."""
         return SyncDirectMethod(self._thread, self._method.options(**changes))
 
-    def returning(self, result_type: type[OtherT]) -> SyncDirectMethod[OtherT]:
+    def returning(self, result_type: type[OtherT]) -> SyncDirectMethod[OtherT, P]:
         """The same method, with results of this type. Raises TypeError if the content type cannot carry it."""
         return SyncDirectMethod(self._thread, self._method.returning(result_type))
 
