@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conformance.case import BadCase, load_case, load_cases
+from slotmesh.conformance.case import BadCase, load_case, load_cases
 
 
 def test_every_level_has_cases() -> None:
@@ -16,8 +16,9 @@ def test_every_level_has_cases() -> None:
 def test_a_level_includes_those_below_it() -> None:
     basic = next(case for case in load_cases() if case.level == "basic" and not case.needs)
     resumable = next(case for case in load_cases() if case.level == "resumable")
-    assert basic.fits("windowed", ())
-    assert not resumable.fits("windowed", ("sessions",))
+    assert not basic.mismatch("windowed", ())
+    assert resumable.mismatch("windowed", ("sessions",)) == "level resumable"
+    assert resumable.mismatch("resumable", ()) == "feature sessions"
 
 
 @pytest.mark.parametrize(

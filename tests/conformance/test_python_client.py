@@ -8,20 +8,20 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
-from tests.conformance.case import Case, cases_of
-from tests.conformance.client import ClientProcess, client_process
-from tests.conformance.player import play
-from tests.conformance.python_adapter import FEATURES
+from slotmesh.conformance.adapter import AdapterProcess, adapter_process
+from slotmesh.conformance.case import Case, cases_of
+from slotmesh.conformance.python_client import FEATURES
+from tests.conformance.kept import require_kept
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def client() -> AsyncIterator[ClientProcess]:
-    async with client_process([sys.executable, "-m", "tests.conformance.python_adapter"]) as client:
-        yield client
+async def adapter() -> AsyncIterator[AdapterProcess]:
+    async with adapter_process([sys.executable, "-m", "slotmesh.conformance.python_client"]) as adapter:
+        yield adapter
 
 
 @pytest.mark.parametrize("case", cases_of("resumable", *FEATURES), ids=lambda case: case.name)
-async def test_the_python_client_keeps(case: Case, client: ClientProcess) -> None:
-    await play(case, client)
+async def test_the_python_client_keeps(case: Case, adapter: AdapterProcess) -> None:
+    await require_kept(case, adapter)

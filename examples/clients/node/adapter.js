@@ -1,5 +1,5 @@
 // This client under the conformance suite: commands by stdin, reports by stdout, a JSON object a line.
-// tests/conformance/README.md describes the lines.
+// slotmesh/conformance/README.md describes the lines.
 
 import { createInterface } from 'node:readline';
 

@@ -1,7 +1,7 @@
 """Frames as the cases write them, made into messages.
 
-Purpose: proto JSON with names in place of what only the run knows: `a` stands for the id of call `a` wherever an id is
-expected, `B` for the address of router `B`; payloads are text. A batch with `times` is that often what it says.
+Purpose: proto JSON in which names stand for values that are known only when the case is played: `a` for the id of call
+`a`, `B` for the address of router `B`. Payloads are text. A batch with `times: 256` is repeated.
 """
 
 from __future__ import annotations

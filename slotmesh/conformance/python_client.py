@@ -1,6 +1,6 @@
-"""The Python SDK as a client under test. Started as `python -m tests.conformance.python_adapter`.
+"""The adapter of slotmesh's own client: `python -m slotmesh.conformance.python_client`.
 
-Owner: `tests.conformance.client`, which talks to it by stdin and stdout.
+Owner: `slotmesh.conformance.adapter`, which writes to its stdin and reads its stdout.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Command = dict[str, Any]
 FEATURES = ["sessions", "no_reply", "streaming", "chunks", "ordering_keys", "stop", "tenants"]
 
 
-class Adapter:
+class PythonClient:
     """One client at a time."""
 
     def __init__(self) -> None:
@@ -31,8 +31,8 @@ class Adapter:
         self._paused: dict[str, asyncio.Event] = {}
         """Loops that wait for `go_on`."""
 
-    async def obey(self, command: Command) -> None:
-        """Does what the line says."""
+    async def perform(self, command: Command) -> None:
+        """Performs one command."""
         match command["do"]:
             case "connect":
                 timeout = command.get("connect_timeout_s", 10.0)
@@ -82,47 +82,47 @@ class Adapter:
     def _watch(self, name: str, future: asyncio.Future[Any], *, many: bool) -> None:
         self._pending[name] = future
 
-        def report(done: asyncio.Future[Any]) -> None:
-            failed = not done.cancelled() and done.exception()  # asked for in any case: asyncio warns otherwise
+        def on_end(done: asyncio.Future[Any]) -> None:
+            failed = not done.cancelled() and done.exception()  # retrieved in any case: asyncio warns otherwise
             if self._pending.pop(name, None) is not done:
-                return  # nobody asks any more
+                return  # a later case has begun
             if done.cancelled():
-                say({"id": name, "cancelled": True})
+                report_line({"id": name, "cancelled": True})
             elif many and not failed:
-                say({"id": name, "results": [outcome(each) for each in done.result()]})
+                report_line({"id": name, "results": [outcome(each) for each in done.result()]})
             else:
-                say({"id": name, **outcome(failed or done.result())})
+                report_line({"id": name, **outcome(failed or done.result())})
 
-        future.add_done_callback(report)
+        future.add_done_callback(on_end)
 
     def _iterate(self, name: str, values: slotmesh.ValueStream[bytes], take: int | None) -> None:
-        """Takes values in a loop; with `take` so many, and the others when told to go on."""
+        """Takes values in a loop; with `take` that number, and the others after `go_on`."""
         taken: list[str] = []
 
         async def loop() -> None:
             if take == 0:
-                await self._told_to_go_on(name)
+                await self._wait_for_go_on(name)
             async for value in values:
                 taken.append(value.decode())
                 if len(taken) == take:
-                    await self._told_to_go_on(name)
+                    await self._wait_for_go_on(name)
 
-        def report(done: asyncio.Task[None]) -> None:
+        def on_end(done: asyncio.Task[None]) -> None:
             failed = None if done.cancelled() else done.exception()
             if self._pending.pop(name, None) is not done:
                 return
             if done.cancelled():
-                say({"id": name, "cancelled": True})
+                report_line({"id": name, "cancelled": True})
             else:
-                say({"id": name, "values": taken, **(outcome(failed) if failed else {})})
+                report_line({"id": name, "values": taken, **(outcome(failed) if failed else {})})
 
         task = asyncio.create_task(loop())
         self._pending[name] = task
-        task.add_done_callback(report)
+        task.add_done_callback(on_end)
 
-    async def _told_to_go_on(self, name: str) -> None:
-        told = self._paused[name] = asyncio.Event()
-        await told.wait()
+    async def _wait_for_go_on(self, name: str) -> None:
+        going_on = self._paused[name] = asyncio.Event()
+        await going_on.wait()
 
     def _spawn(self, work: Any) -> None:
         task = asyncio.ensure_future(work)
@@ -134,7 +134,7 @@ class Adapter:
             mesh, self._mesh = self._mesh, None
             await mesh.aclose()
         await asyncio.sleep(0)  # reports are callbacks of futures that are done
-        say({"closed": True})
+        report_line({"closed": True})
 
     async def _reset(self) -> None:
         loops = [each for each in self._pending.values() if isinstance(each, asyncio.Task)]
@@ -146,7 +146,7 @@ class Adapter:
             await mesh.aclose(0)
         self._views.clear()
         self._lanes.clear()
-        say({"reset": True})
+        report_line({"reset": True})
 
 
 def connect(addresses: list[str], timeout: float) -> slotmesh.Mesh:
@@ -171,21 +171,23 @@ def outcome(value: Any) -> dict[str, Any]:
     return {"done": True} if value is None else {"result": value.decode()}
 
 
-def say(report: dict[str, Any]) -> None:
+def report_line(report: dict[str, Any]) -> None:
     """One line."""
     sys.stdout.write(json.dumps(report) + "\n")
     sys.stdout.flush()
 
 
 async def main() -> None:
-    """Obeys until stdin ends."""
-    say({"ready": {"client": f"slotmesh-python {slotmesh.__version__}", "level": "resumable", "features": FEATURES}})
+    """Performs commands until stdin ends."""
+    report_line(
+        {"ready": {"client": f"slotmesh-python {slotmesh.__version__}", "level": "resumable", "features": FEATURES}}
+    )
     reader = asyncio.StreamReader(limit=16 * 1024**2)
     loop = asyncio.get_running_loop()
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
-    adapter = Adapter()
+    client = PythonClient()
     while line := await reader.readline():
-        await adapter.obey(json.loads(line))
+        await client.perform(json.loads(line))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""Rosters: what a client of a session acknowledges, and what it says of that later.
+"""Rosters: which a client of a session acknowledges, and states when it resumes.
 
-Owner: the rules of one stream; what the streams of a client have in common is in `Known`.
+Owner: the rules of one stream; `AcknowledgedRosters` is shared by all streams of a client.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ def version_of(wire: router_service_pb2.RosterVersion) -> Version:
 
 
 @dataclass(slots=True)
-class Known:
-    """What a client has acknowledged on all of its streams."""
+class AcknowledgedRosters:
+    """The rosters that a client has acknowledged on all of its streams."""
 
     revisions: dict[str, int] = field(default_factory=dict)
     """The highest of each generation, since nothing was unanswered at an opening; the newest generation at the end."""
@@ -32,7 +32,7 @@ class Known:
 class RosterRules:
     """One stream of a session."""
 
-    def __init__(self, known: Known, breach: Callable[[str], None]) -> None:
+    def __init__(self, known: AcknowledgedRosters, breach: Callable[[str, str], None]) -> None:
         self._known = known
         self._breach = breach
         self._named: set[Version] = set()
@@ -43,11 +43,11 @@ class RosterRules:
         """The client opens the stream."""
         if not frame.unanswered:
             self._known.revisions.clear()
-        told = dict(map(version_of, frame.rosters))
-        if len(told) != len(frame.rosters):
-            self._breach(f"open.rosters has a generation twice: {list(map(version_of, frame.rosters))}")
-        if told != self._known.revisions:
-            self._breach(f"open.rosters is {told}, and {self._known.revisions} were acknowledged")
+        listed = dict(map(version_of, frame.rosters))
+        if len(listed) != len(frame.rosters):
+            self._breach("R9", f"open.rosters has a generation twice: {list(map(version_of, frame.rosters))}")
+        if listed != self._known.revisions:
+            self._breach("R9", f"open.rosters is {listed}, and {self._known.revisions} were acknowledged")
 
     def named(self, wire: router_service_pb2.RosterVersion) -> None:
         """The router names a roster."""
@@ -58,9 +58,9 @@ class RosterRules:
         """The client acknowledges a roster."""
         generation, revision = version = version_of(wire)
         if version not in self._named:
-            self._breach(f"roster {version} is acknowledged, and was not named on this stream")
+            self._breach("R2", f"roster {version} is acknowledged, and was not named on this stream")
         if not is_newest_stream:
-            self._breach(f"roster {version} is acknowledged on a stream that the session has left")
+            self._breach("R2", f"roster {version} is acknowledged on a stream that the session has left")
         known = self._known.revisions.pop(generation, revision)
         self._known.revisions[generation] = max(known, revision)
         self._known.newest = generation, max(known, revision)
@@ -70,10 +70,10 @@ class RosterRules:
     def calls(self, names: Iterable[str], batch: router_service_pb2.CallBatch) -> None:
         """Calls arrive."""
         if self._is_due:
-            self._breach("calls came before the roster of `opened` was acknowledged")
-        told = version_of(batch.first_roster) if batch.HasField("first_roster") else None
+            self._breach("R2", "calls arrived before the roster of `opened` was acknowledged")
+        stated = version_of(batch.first_roster) if batch.HasField("first_roster") else None
         for name in names:
             if not batch.resend:
                 self._known.first[name] = self._known.newest
-            elif told != self._known.first.get(name):
-                self._breach(f"first_roster of {name!r} is {told}, and was {self._known.first.get(name)}")
+            elif stated != self._known.first.get(name):
+                self._breach("R10", f"first_roster of {name!r} is {stated}, and was {self._known.first.get(name)}")

@@ -1,7 +1,7 @@
-"""The scripted router: real gRPC, and nothing that a case did not tell it to do.
+"""The scripted router: real gRPC, which sends only what a case contains, and echoes heartbeats.
 
-Purpose: takes streams, notes what clients send, writes what it is told. By itself it only echoes heartbeats.
-Invariants: frames of a stream leave in the order in which they were said. A router that was killed leaves no stream.
+Purpose: takes streams, notes what the client sends, writes the frames of the case.
+Invariants: frames of a stream leave in the order in which they were queued. A router that was killed leaves no stream.
 Owner: the player of one case.
 """
 
@@ -12,35 +12,40 @@ from typing import Any
 
 import grpc
 
-from slotmesh.errors import Failure
+from slotmesh.conformance.frames import ids_answered, ids_of_values
+from slotmesh.conformance.record import ClientRecord
+from slotmesh.conformance.relay import Relay
+from slotmesh.conformance.rules import StreamRules
+from slotmesh.errors import Failure, Reason
 from slotmesh.runtime.channels import server_options
 from slotmesh.status import abort
 from slotmesh.transport.duplex import read_request
 from slotmesh.v1 import call_pb2, router_service_pb2, router_service_pb2_grpc
-from tests.conformance.frames import ids_answered, ids_of_values
-from tests.conformance.rules import StreamRules
-from tests.conformance.session import Session
 
 Request = router_service_pb2.StreamCallsRequest
 Response = router_service_pb2.StreamCallsResponse
+_STREAMS_ONLY = Failure(reason=Reason.NOT_IMPLEMENTED, message="the cases are about StreamCalls")
+
 Context = grpc.aio.ServicerContext[Request, Response]
 
 
 class ScriptedStream:
     """One stream of the client under test."""
 
-    def __init__(self, session: Session) -> None:
-        self.rules = StreamRules(session)
+    def __init__(self, record: ClientRecord, where: str) -> None:
+        """`where` names router and stream."""
+        self.rules = StreamRules(record)
+        self._record = record
+        self._where = where
         self.opening: router_service_pb2.OpenStream | None = None
         self.half_closed = False
-        self.gone = False
         self.heartbeats = 0
         self.silent = False
         """While true, nothing is written, not even the echo of a heartbeat."""
         self._end: Failure | None = None
-        self._said: asyncio.Queue[Response | None] = asyncio.Queue()
+        self._queued: asyncio.Queue[Response | None] = asyncio.Queue()
 
-    def say(self, frame: Response) -> None:
+    def write(self, frame: Response) -> None:
         """Queues a frame."""
         rules = self.rules
         if frame.WhichOneof("frame") == "results":
@@ -58,28 +63,30 @@ class ScriptedStream:
         for window in (frame.opened.window, frame.window):
             if window.calls:
                 rules.window(window.calls, window.bytes)
-        self._said.put_nowait(frame)
+        self._record.show(f"client < {self._where}", frame)
+        self._queued.put_nowait(frame)
 
     def end(self, failure: Failure | None) -> None:
-        """Ends the stream after all that was said: in order, or with a failure as routers tell it."""
+        """Ends the stream after all queued frames: with OK, or with a failure as routers do."""
         self._end = failure
-        self._said.put_nowait(None)
+        self._record.show(f"client < {self._where}", f"the stream ends, {failure.reason if failure else 'OK'}")
+        self._queued.put_nowait(None)
 
     async def serve(self, context: Context) -> None:
-        """Reads and writes until told to end."""
+        """Reads and writes until `end`."""
         reader = asyncio.create_task(self._read(context))
         try:
-            while (frame := await self._said.get()) is not None:
+            while (frame := await self._queued.get()) is not None:
                 await context.write(frame)
         finally:
             reader.cancel()
             await asyncio.gather(reader, return_exceptions=True)
-            self.gone = True
         if self._end is not None:
             await abort(context, self._end)
 
     async def _read(self, context: Context) -> None:
         while (request := await read_request(context)) is not None:
+            self._record.show(f"client > {self._where}", request)
             self.rules.request(request)
             kind = request.WhichOneof("frame")
             if kind == "open" and self.opening is None:
@@ -88,44 +95,58 @@ class ScriptedStream:
                 self.heartbeats += 1
                 if not self.silent:
                     stamp = request.heartbeat.stamp
-                    self._said.put_nowait(Response(heartbeat=call_pb2.Heartbeat(echoed_stamp=stamp)))
+                    self._queued.put_nowait(Response(heartbeat=call_pb2.Heartbeat(echoed_stamp=stamp)))
+        self._record.show(f"client > {self._where}", "half-close")
         self.half_closed = True
 
 
 class ScriptedRouter(router_service_pb2_grpc.RouterServiceServicer):
     """Listens at one address, which it keeps when it is killed and started again."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, name: str, record: ClientRecord) -> None:
         self.streams: list[ScriptedStream] = []
-        """All that were ever opened here, in order."""
-        self.address = ""
-        self._session = session
+        """All that were opened here, in order."""
+        self._name = name
+        self._record = record
+        self._relay = Relay()
         self._server: grpc.aio.Server | None = None
 
     async def start(self) -> None:
         """Listens."""
         server = grpc.aio.server(options=server_options())
         router_service_pb2_grpc.add_RouterServiceServicer_to_server(self, server)
-        port = server.add_insecure_port(self.address or "127.0.0.1:0")
-        self.address = f"127.0.0.1:{port}"
+        port = server.add_insecure_port("127.0.0.1:0")
         await server.start()
         self._server = server
+        await self._relay.start(port)
+
+    @property
+    def address(self) -> str:
+        """Where clients connect."""
+        return f"127.0.0.1:{self._relay.port}"
+
+    def vanish(self) -> None:
+        """Its host is not reachable from now on: connections stay open, and nothing arrives."""
+        self._record.show(f"router {self._name}", "vanishes")
+        self._relay.vanish()
 
     async def kill(self) -> None:
-        """Is gone at once: its streams break, and nobody listens."""
+        """Ends immediately: its streams break, and connections are refused."""
         server, self._server = self._server, None
         if server is not None:
+            self._record.show(f"router {self._name}", "ends")
+            await self._relay.stop()
             await server.stop(None)
 
     async def StreamCalls(  # type: ignore[override]  # it writes to the context instead of yielding
         self, request_iterator: object, context: Context
     ) -> None:
-        stream = ScriptedStream(self._session)
+        stream = ScriptedStream(self._record, f"{self._name}{len(self.streams) + 1}")
         self.streams.append(stream)
         await stream.serve(context)
 
     async def Call(self, request: Any, context: Any) -> Any:
-        await context.abort(grpc.StatusCode.UNIMPLEMENTED, "the cases speak of streams")
+        await abort(context, _STREAMS_ONLY)
 
     DescribeEndpoints = Call
     CallStreaming = Call  # type: ignore[assignment]  # it only fails

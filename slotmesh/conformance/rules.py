@@ -1,8 +1,8 @@
-"""What a client must and must not do, whatever the case.
+"""The rules of docs/protocol.md that hold in each case.
 
-Purpose: watches the frames of all streams of one client and writes down every breach. Pure.
-Invariants: a breach is noted once, in words that name the rule. A rule never accuses a client of what it could not know
-yet: a smaller window binds only after `caught_up`.
+Purpose: watches the frames of all streams of one client and notes each breach. Pure.
+Invariants: a breach is noted once, with the id of its rule. Frames that the client may not have read yet bind it only
+after `caught_up`.
 Owner: the player of one case.
 """
 
@@ -14,10 +14,10 @@ from collections.abc import Iterable, Sequence
 from copy import deepcopy
 from typing import Any
 
+from slotmesh.conformance.record import PADDING, ClientRecord, SentCall, name_of
+from slotmesh.conformance.rosters import RosterRules
 from slotmesh.streams.arriving_payloads import BadChunk, JoinedAssembly
 from slotmesh.v1 import call_pb2, router_service_pb2
-from tests.conformance.rosters import RosterRules
-from tests.conformance.session import PADDING, SentCall, Session, name_of
 
 MAX_CALL_ID = 2**53 - 1
 START_CALLS = 1_024
@@ -31,8 +31,8 @@ _SESSION_ID = re.compile(r"[0-9a-f]{32}")
 class StreamRules:
     """One stream, as the router sees it."""
 
-    def __init__(self, session: Session) -> None:
-        self._session = session
+    def __init__(self, record: ClientRecord) -> None:
+        self._record = record
         self._opened = False
         self._session_id = ""
         self._defaults = call_pb2.CallOptions()
@@ -53,13 +53,13 @@ class StreamRules:
         self._chunks: dict[int, tuple[SentCall, JoinedAssembly]] = {}
         """Payloads that were announced and are not complete."""
         self.complete: set[str] = set()
-        """Names of calls of which all chunks came."""
+        """Names of calls of which all chunks have arrived."""
         self._leaving = False
         """GoAway was written, and the client has shown that it read it."""
-        self._told_to_leave = False
+        self._go_away_written = False
         self.calls: dict[str, SentCall] = {}
         """What arrived on this stream, by name."""
-        self.rosters = RosterRules(session.rosters, self._breach)
+        self.rosters = RosterRules(record.rosters, self._breach)
         self._epoch = 0
         self.frames_sent = 0
         """Result frames written to it."""
@@ -71,7 +71,7 @@ class StreamRules:
         """Any frame of the client."""
         kind = frame.WhichOneof("frame")
         if not self._opened and kind != "open":
-            self._breach(f"the first frame is open, got {kind}")
+            self._breach("B1", f"the first frame is open, got {kind}")
         match kind:
             case "open":
                 self._open(frame.open)
@@ -87,78 +87,78 @@ class StreamRules:
             case "chunk":
                 self._chunk(frame.chunk)
             case "roster":
-                self.rosters.roster(frame.roster, is_newest_stream=self._epoch == self._session.epoch)
+                self.rosters.roster(frame.roster, is_newest_stream=self._epoch == self._record.epoch)
             case "heartbeat":
                 pass  # allowed on every stream
             case _:
-                self._breach(f"no router knows the frame {kind}")
+                self._breach("B1", f"no router knows the frame {kind}")
 
     def _open(self, frame: router_service_pb2.OpenStream) -> None:
-        session = self._session
+        record = self._record
         if self._opened:
-            self._breach("open comes once")
+            self._breach("B1", "open comes once")
         self._opened = True
         self._defaults = frame.default_options
         self._session_id = frame.session_id
         self._features.update(frame.features)
         if not frame.endpoint:
-            self._breach("open.endpoint is required")
+            self._breach("B1", "open.endpoint is required")
         if not frame.session_id:
             if frame.epoch or frame.unanswered or frame.rosters:
-                self._breach("open.epoch, open.unanswered and open.rosters need a session")
+                self._breach("R1", "open.epoch, open.unanswered and open.rosters need a session")
             return
         if not _SESSION_ID.fullmatch(frame.session_id):
-            self._breach(f"a session id is 32 hexadecimal digits, got {frame.session_id!r}")
-        if frame.session_id != session.session_id:
-            session.session_id, session.epoch = frame.session_id, 0
-            session.unanswered.clear()  # of a session that no router resumed
-        if frame.epoch != session.epoch + 1:
-            self._breach(f"the epoch after {session.epoch} is {session.epoch + 1}, got {frame.epoch}")
-        session.epoch = self._epoch = frame.epoch
+            self._breach("R1", f"a session id is 32 hexadecimal digits, got {frame.session_id!r}")
+        if frame.session_id != record.session_id:
+            record.session_id, record.epoch = frame.session_id, 0
+            record.unanswered.clear()  # of a session that no router resumed
+        if frame.epoch != record.epoch + 1:
+            self._breach("R1", f"the epoch after {record.epoch} is {record.epoch + 1}, got {frame.epoch}")
+        record.epoch = self._epoch = frame.epoch
         self.rosters.opened(frame)
         if frame.epoch == 1 and frame.unanswered:
-            self._breach("at epoch 1 nothing was sent before")
+            self._breach("R1", "at epoch 1 nothing was sent before")
         self._check_unanswered(frame.unanswered)
 
     def _check_unanswered(self, ranges: Iterable[call_pb2.IdRange]) -> None:
-        told = {number for each in ranges for number in range(each.first, each.last + 1)}
-        ids = {call.call_id: name for name, call in self._session.sent.items()}
-        streaming = {call.call_id for call in self._session.sent.values() if call.options.streaming}
-        delivered = self._session.delivered
-        due = {call.call_id for name, call in self._session.unanswered.items() if name not in delivered} - streaming
-        for number in sorted(told):
+        listed = {number for each in ranges for number in range(each.first, each.last + 1)}
+        ids = {call.call_id: name for name, call in self._record.sent.items()}
+        streaming = {call.call_id for call in self._record.sent.values() if call.options.streaming}
+        delivered = self._record.delivered
+        due = {call.call_id for name, call in self._record.unanswered.items() if name not in delivered} - streaming
+        for number in sorted(listed):
             if number not in ids:
-                self._breach(f"open.unanswered has id {number}, which was never sent")
+                self._breach("R8", f"open.unanswered has id {number}, which was never sent")
             if number in streaming:
-                self._breach(f"open.unanswered has {ids[number]!r}, whose values do not outlive their connection")
-        if missing := sorted(due - told):
-            self._breach(f"open.unanswered lacks {[ids[number] for number in missing]}")
-        self._to_resend = told
+                self._breach("V6", f"open.unanswered has {ids[number]!r}, whose values do not outlive their connection")
+        if missing := sorted(due - listed):
+            self._breach("R8", f"open.unanswered lacks {[ids[number] for number in missing]}")
+        self._to_resend = listed
 
     def _batch(self, batch: router_service_pb2.CallBatch) -> None:
         options = batch.options if batch.HasField("options") else self._defaults
         if not batch.payloads:
-            self._breach("a batch has at least one payload")
+            self._breach("B4", "a batch has at least one payload")
         if batch.call_ids and len(batch.call_ids) != len(batch.payloads):
-            self._breach(f"{len(batch.call_ids)} call_ids for {len(batch.payloads)} payloads")
+            self._breach("B4", f"{len(batch.call_ids)} call_ids for {len(batch.payloads)} payloads")
         if batch.resend and not self._session_id:
-            self._breach("resend needs a session")
+            self._breach("R10", "resend needs a session")
         if batch.resend and not batch.HasField("age"):
-            self._breach("a batch with resend has an age")
+            self._breach("R10", "a batch with resend has an age")
         if self._leaving:
-            self._breach("calls came after GoAway")
+            self._breach("B15", "calls arrived after GoAway")
         first = batch.first_call_id
         ids: Sequence[int] = list(batch.call_ids) or range(first, first + len(batch.payloads))
-        sizes = self._column("chunked_sizes", list(batch.chunked_sizes), batch, "chunks") or [0] * len(ids)
-        keys = self._column("ordering_keys", list(batch.ordering_keys), batch, "ordering_keys")
+        sizes = self._column("C4", "chunked_sizes", list(batch.chunked_sizes), batch, "chunks") or [0] * len(ids)
+        keys = self._column("K1", "ordering_keys", list(batch.ordering_keys), batch, "ordering_keys")
         names: list[str] = []
         for at, (call_id, payload, size) in enumerate(zip(ids, batch.payloads, sizes, strict=False)):
             name = name_of(payload)
             if size:
                 if payload:
-                    self._breach(f"the payload of call {call_id} is announced, and here")
-                name = self._session.announced_name(call_id, size, resend=batch.resend)
-                payload = name.encode().ljust(size, PADDING.encode())  # noqa: PLW2901 - what has to come
+                    self._breach("C1", f"the payload of call {call_id} is announced, and here")
+                name = self._record.announced_name(call_id, size, resend=batch.resend)
+                payload = name.encode().ljust(size, PADDING.encode())  # noqa: PLW2901 - what the chunks must have
             own = call_pb2.CallOptions()
             own.CopyFrom(options)
             if keys:
@@ -171,11 +171,13 @@ class StreamRules:
         self.rosters.calls(names, batch)
         self._check_window(len(batch.payloads))
 
-    def _column(self, name: str, column: list[Any], batch: router_service_pb2.CallBatch, feature: str) -> list[Any]:
+    def _column(
+        self, rule: str, name: str, column: list[Any], batch: router_service_pb2.CallBatch, feature: str
+    ) -> list[Any]:
         if column and feature not in self._offered:
-            self._breach(f"{name} needs a router that has named {feature}")
+            self._breach(rule, f"{name} needs a router that names the feature {feature}")
         if column and len(column) != len(batch.payloads):
-            self._breach(f"{len(column)} {name} for {len(batch.payloads)} payloads")
+            self._breach(rule, f"{len(column)} {name} for {len(batch.payloads)} payloads")
             return []
         return column
 
@@ -183,62 +185,62 @@ class StreamRules:
         number = chunk.call_id
         if number not in self._chunks:
             if number > self._last_id or number in self._cancelled:
-                self._breach(f"a chunk of call {number}, which was not announced, or was taken back")
+                self._breach("C1", f"a chunk of call {number}, which was not announced, or was cancelled")
             return
         call, assembly = self._chunks[number]
         try:
             if assembly.add(chunk.offset, chunk.total, chunk.data):
                 del self._chunks[number]
                 if assembly.payload() != call.payload:
-                    self._breach(f"the chunks of call {call.name!r} are not its payload")
+                    self._breach("C1", f"the chunks of call {call.name!r} are not its payload")
                 self.complete.add(call.name)
         except BadChunk as error:
-            self._breach(f"a chunk of call {call.name!r}: {error}")
+            self._breach("C1", f"a chunk of call {call.name!r}: {error}")
 
     def _call(self, call: SentCall) -> None:
-        session = self._session
+        record = self._record
         if not 1 <= call.call_id <= MAX_CALL_ID:
-            self._breach(f"ids are 1 … 2^53 - 1, got {call.call_id}")
-        if call.call_id <= self._last_id:
-            self._breach(f"ids strictly increase: {call.call_id} came after {self._last_id}")
+            self._breach("B4", f"ids are 1 … 2^53 - 1, got {call.call_id}")
+        elif call.call_id <= self._last_id:
+            self._breach("B4", f"ids strictly increase: {call.call_id} follows {self._last_id}")
         self._last_id = max(self._last_id, call.call_id)
-        if call.name not in session.made:
-            self._breach(f"nobody made a call {call.name!r}")
-        before = session.sent.get(call.name)
+        if call.name not in record.made:
+            self._breach("B5", f"the application made no call {call.name!r}")
+        before = record.sent.get(call.name)
         if call.resend:
             self._resent(call, before)
         else:
             if before is not None:
-                self._breach(f"call {call.name!r} was sent again, and not marked as resend")
-            if session.session_id and any(call.call_id <= each.call_id for each in session.sent.values()):
-                self._breach(f"id {call.call_id} of a new call is not above those of earlier connections")
+                self._breach("B17", f"call {call.name!r} was sent again, and not marked as resend")
+            if record.session_id and any(call.call_id <= each.call_id for each in record.sent.values()):
+                self._breach("R10", f"id {call.call_id} of a new call is not above those of earlier connections")
             self._new_calls = True
         self._check_order(call)
-        session.sent[call.name] = call
-        session.unanswered[call.name] = call
+        record.sent[call.name] = call
+        record.unanswered[call.name] = call
         self._unanswered[call.call_id] = call
         self.calls[call.name] = call
 
     def _resent(self, call: SentCall, before: SentCall | None) -> None:
         if self._new_calls:
-            self._breach(f"call {call.name!r} is sent again after new calls; what is re-sent goes first")
+            self._breach("R10", f"call {call.name!r} is sent again after new calls; resent calls go first")
         if before is None:
-            self._breach(f"call {call.name!r} is marked as resend and was never sent")
+            self._breach("R10", f"call {call.name!r} is marked as resend and was never sent")
         elif (before.call_id, before.payload) != (call.call_id, call.payload):
-            self._breach(f"call {call.name!r} is sent again with another id or payload")
+            self._breach("R10", f"call {call.name!r} is sent again with another id or payload")
         elif not _same_options(before.options, call.options):
-            self._breach(f"call {call.name!r} is sent again with other options")
+            self._breach("R10", f"call {call.name!r} is sent again with other options")
         if call.call_id not in self._to_resend:
-            self._breach(f"call {call.name!r} is sent again and was not in open.unanswered")
+            self._breach("R10", f"call {call.name!r} is sent again and was not in open.unanswered")
 
     def _check_order(self, call: SentCall) -> None:
-        place, key = self._session.made.get(call.name, (0, ""))
+        place, key = self._record.made.get(call.name, (0, ""))
         if key and call.options.ordering_key != key:
-            self._breach(f"call {call.name!r} lost its ordering key {key!r}")
+            self._breach("B7", f"call {call.name!r} lost its ordering key {key!r}")
         if not key:
             return
         if place < self._newest_of_key.get(key, -1):
-            self._breach(f"call {call.name!r} was overtaken by a later one of its key {key!r}")
+            self._breach("B7", f"call {call.name!r} was sent after a later one of its key {key!r}")
         self._newest_of_key[key] = max(place, self._newest_of_key.get(key, -1))
 
     def _check_window(self, calls_of_batch: int) -> None:
@@ -247,37 +249,38 @@ class StreamRules:
         alone = calls == calls_of_batch == 1
         if not alone and (calls > most_calls or size > most_bytes):
             self._breach(
+                "W1" if calls > most_calls else "W2",
                 f"{calls} calls and {size} bytes are unanswered, "
-                f"the window is {most_calls} calls and {most_bytes} bytes"
+                f"the window is {most_calls} calls and {most_bytes} bytes",
             )
 
     def _cancel(self, ranges: Iterable[call_pb2.IdRange]) -> None:
         for each in ranges:
             if not 1 <= each.first <= each.last:
-                self._breach(f"a range of ids goes up from 1, got {each.first} … {each.last}")
+                self._breach("B14", f"a range of ids goes up from 1, got {each.first} … {each.last}")
             for number in range(each.first, min(each.last, self._last_id) + 1):
                 self._cancelled.add(number)
                 self._chunks.pop(number, None)
             if each.last > self._last_id:
-                self._breach(f"id {each.last} is taken back before it was sent")
+                self._breach("B14", f"id {each.last} is cancelled before it was sent")
 
     def _ack(self, through_frame: int) -> None:
         if not self._session_id:
-            self._breach("acks are for streams with a session")
+            self._breach("R6", "acks are for streams with a session")
         if through_frame > self.frames_sent:
-            self._breach(f"frame {through_frame} is acknowledged, {self.frames_sent} were sent")
+            self._breach("R6", f"frame {through_frame} is acknowledged, {self.frames_sent} were sent")
         if through_frame <= self.acked:
-            self._breach(f"acks go up: {through_frame} came after {self.acked}")
+            self._breach("R6", f"acks go up: {through_frame} follows {self.acked}")
         self.acked = max(through_frame, self.acked)
 
     def _take(self, frame: call_pb2.TakeItems) -> None:
         if "take_items" not in self._features:
-            self._breach("take needs the feature take_items in open")
+            self._breach("V5", "take needs the feature take_items in open")
         if len(frame.call_ids) != len(frame.counts):
-            self._breach(f"{len(frame.call_ids)} calls have {len(frame.counts)} counts of values taken")
+            self._breach("V5", f"{len(frame.call_ids)} calls have {len(frame.counts)} counts of taken values")
         for call_id, count in zip(frame.call_ids, frame.counts, strict=False):
             if not 1 <= count <= self._values[call_id]:
-                self._breach(f"{count} values of call {call_id} are taken, {self._values[call_id]} can be")
+                self._breach("V5", f"{count} values of call {call_id} are taken, {self._values[call_id]} were written")
             self._values[call_id] -= count
             self._taken[call_id] += count
 
@@ -285,7 +288,7 @@ class StreamRules:
 
     @property
     def cancelled(self) -> set[str]:
-        """Names of the calls that were taken back."""
+        """Names of the calls that were cancelled."""
         return {call.name for call in self.calls.values() if call.call_id in self._cancelled}
 
     @property
@@ -294,7 +297,7 @@ class StreamRules:
         return {call.name for call in self.calls.values() if self._taken[call.call_id]}
 
     def offer(self, features: Iterable[str]) -> None:
-        """The router names what it knows."""
+        """The router names its features."""
         self._offered.update(features)
 
     def values(self, ids: Iterable[int]) -> None:
@@ -307,12 +310,12 @@ class StreamRules:
             call = self._unanswered.pop(number, None)
             self._chunks.pop(number, None)
             if call is not None:
-                self._session.delivered.add(call.name)
+                self._record.delivered.add(call.name)
 
-    def heard(self, names: Iterable[str]) -> None:
-        """The client reported outcomes: it cannot say now that these are unanswered."""
+    def reported(self, names: Iterable[str]) -> None:
+        """The client reported outcomes: it must not list these calls as unanswered any more."""
         for name in names:
-            self._session.unanswered.pop(name, None)
+            self._record.unanswered.pop(name, None)
 
     def window(self, calls: int, nbytes: int) -> None:
         """A window is written. A larger one counts at once, a smaller one once the client has it for sure."""
@@ -322,16 +325,16 @@ class StreamRules:
 
     def go_away(self) -> None:
         """GoAway is written."""
-        self._told_to_leave = True
+        self._go_away_written = True
 
     def caught_up(self) -> None:
         """The client has shown that it read everything that was written."""
-        self._leaving = self._told_to_leave
+        self._leaving = self._go_away_written
         if self._next_window is not None:
             self._window, self._next_window = self._next_window, None
 
-    def _breach(self, what: str) -> None:
-        self._session.breach(what)
+    def _breach(self, rule: str, what: str) -> None:
+        self._record.breach(rule, what)
 
 
 def _same_options(first: call_pb2.CallOptions, again: call_pb2.CallOptions) -> bool:

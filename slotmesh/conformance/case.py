@@ -1,7 +1,7 @@
 """A case: what is done to a client, and what it must do, as data.
 
 Purpose: reads and checks the YAML files below `cases/`. The folder of a file is its level.
-Invariant: a case that is read has only steps that the player knows.
+Invariant: a case that was read has only steps that the player knows.
 """
 
 from __future__ import annotations
@@ -18,31 +18,13 @@ LEVELS: Final = ("basic", "windowed", "resumable")
 
 STEPS: Final = frozenset(
     {
-        "absent",
-        "accept",
-        "acked",
-        "calls",
-        "chunked",
-        "cancelled",
-        "client",
-        "closed",
-        "end",
-        "half_close",
-        "heartbeats",
-        "kill",
-        "open",
-        "report",
-        "roster_acked",
-        "send",
-        "silence",
-        "start",
-        "taken",
-        "untaken",
-        "unreported",
+        *("absent", "accept", "acked", "calls", "cancelled", "chunked", "client", "closed", "end", "half_close"),
+        *("heartbeats", "kill", "open", "report", "roster_acked", "send", "silence", "start", "taken", "untaken"),
+        *("unreported", "vanish"),
     }
 )
 
-_FIELDS: Final = frozenset({"about", "needs", "without", "routers", "steps"})
+_FIELDS: Final = frozenset({"about", "rules", "needs", "routers", "steps"})
 _FOLDER: Final = Path(__file__).parent / "cases"
 
 
@@ -58,19 +40,21 @@ class Case:
     """`level/behaviour`."""
     level: str
     about: str
-    """The rule, for a person."""
+    """The behaviour, for a person."""
+    rules: tuple[str, ...]
+    """Ids of the rules in docs/protocol.md that it checks; rules that hold in each case are not among them."""
     needs: frozenset[str]
-    """Features without which the case says nothing about a client."""
-    without: frozenset[str]
-    """Features with which it says nothing: a client that resumes does not lose what this case takes away."""
+    """Features of a client without which the case does not apply to it."""
     routers: tuple[str, ...]
     steps: tuple[tuple[str, Any], ...]
     """Kind and argument."""
 
-    def fits(self, level: str, features: Collection[str]) -> bool:
-        """Whether the case speaks of clients of this level with these features."""
-        low_enough = LEVELS.index(self.level) <= LEVELS.index(level)
-        return low_enough and self.needs <= set(features) and not self.without & set(features)
+    def mismatch(self, level: str, features: Collection[str]) -> str:
+        """Why the case does not apply to clients of this level with these features; empty if it does."""
+        if LEVELS.index(self.level) > LEVELS.index(level):
+            return f"level {self.level}"
+        missing = sorted(self.needs - set(features))
+        return f"feature {', '.join(missing)}" if missing else ""
 
 
 def load_cases() -> list[Case]:
@@ -79,28 +63,28 @@ def load_cases() -> list[Case]:
 
 
 def cases_of(level: str, *features: str) -> list[Case]:
-    """The cases that speak of clients of this level with these features."""
-    return [case for case in load_cases() if case.fits(level, features)]
+    """The cases that apply to clients of this level with these features."""
+    return [case for case in load_cases() if not case.mismatch(level, features)]
 
 
 def load_case(path: Path) -> Case:
     """Reads one file.
 
     Raises:
-        BadCase: it is not a case; says where and why.
+        BadCase: it is not a case; the message states where and why.
     """
     name = f"{path.parent.name}/{path.stem}"
     document = yaml.safe_load(path.read_text("utf-8"))
     if not isinstance(document, Mapping) or not isinstance(document.get("about"), str):
-        raise BadCase(f"{name}: a case is a map with `about` and `steps`")
+        raise BadCase(f"{name}: a case is a map with `about`, `rules` and `steps`")
     if unknown := document.keys() - _FIELDS:
         raise BadCase(f"{name}: unknown fields {sorted(unknown)}")
     return Case(
         name=name,
         level=path.parent.name,
         about=document["about"].strip(),
+        rules=tuple(document.get("rules", ())),
         needs=frozenset(document.get("needs", ())),
-        without=frozenset(document.get("without", ())),
         routers=tuple(document.get("routers", ("A",))),
         steps=tuple(_step(name, number, step) for number, step in enumerate(document["steps"], 1)),
     )

@@ -1,0 +1,139 @@
+"""The adapter of the client under test: a process that takes commands and reports outcomes, a JSON object a line.
+
+Purpose: starts it, writes commands, keeps its reports. README.md beside this file describes the lines.
+Invariants: one report for each call; any other line is an error of the adapter. The process does not outlive the block.
+Owner: the program that plays cases; one process plays many, one after another.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from asyncio.subprocess import PIPE, Process
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from typing import Any, Final
+
+from slotmesh.conformance.case import LEVELS
+from slotmesh.conformance.waiting import AdapterError, NotKept, until
+
+START_TIMEOUT_S: Final = 20.0
+"""How long an adapter may take until it is ready, and to reset."""
+MAX_LINE_BYTES: Final = 16 * 1024**2
+
+
+@dataclass(frozen=True, slots=True)
+class ClientUnderTest:
+    """What an adapter states about its client."""
+
+    name: str
+    level: str
+    features: frozenset[str]
+
+
+class AdapterProcess:
+    """A running adapter."""
+
+    def __init__(self, process: Process) -> None:
+        self._process = process
+        self.client: ClientUnderTest | None = None
+        self.reports: dict[str, dict[str, Any]] = {}
+        """By id of the command."""
+        self.closed = False
+        self._resets = 0
+        self.errors: list[str] = []
+        """Lines that are no reports, and reports of one call that are repeated."""
+
+    async def command(self, command: Mapping[str, Any]) -> None:
+        """Writes one command."""
+        stdin = self._process.stdin
+        if stdin is None:
+            raise AdapterError("the adapter has no stdin")
+        try:
+            stdin.write(json.dumps(command).encode() + b"\n")
+            await stdin.drain()
+        except (BrokenPipeError, ConnectionResetError):
+            raise AdapterError(self._end) from None
+
+    async def reset(self) -> None:
+        """Lets the adapter drop its client: the next case begins. Reports that arrived before are kept."""
+        wanted = self._resets + 1
+        await self.command({"do": "reset"})
+        try:
+            await until(lambda: self._resets >= wanted or self.ended, "", timeout_s=START_TIMEOUT_S)
+        except NotKept:
+            raise AdapterError(f"the adapter does not answer `reset` within {START_TIMEOUT_S:g} s") from None
+        if self.ended:
+            raise AdapterError(self._end)
+
+    def forget(self) -> None:
+        """Begins a new case."""
+        self.reports.clear()
+        self.errors.clear()
+        self.closed = False
+
+    @property
+    def ended(self) -> bool:
+        """Whether the process has ended."""
+        return self._process.returncode is not None
+
+    @property
+    def _end(self) -> str:
+        return f"the adapter has ended with status {self._process.returncode}"
+
+    async def read(self) -> None:
+        """Reads reports until the process ends."""
+        stdout = self._process.stdout
+        while stdout is not None and (line := await stdout.readline()):
+            try:
+                report = json.loads(line)
+            except ValueError:
+                self.errors.append(f"stdout is for reports, got {line[:200]!r}")
+            else:
+                self._take(report)
+
+    def _take(self, report: Any) -> None:
+        match report:
+            case {"ready": {"client": str(name), "level": str(level), "features": list(features)}} if level in LEVELS:
+                self.client = ClientUnderTest(name, level, frozenset(features))
+            case {"closed": True}:
+                self.closed = True
+            case {"reset": True}:
+                self._resets += 1
+            case {"id": str(name)} if name not in self.reports:
+                self.reports[name] = report
+            case {"id": str(name)}:
+                self.errors.append(f"{name!r} was reported twice: {self.reports[name]}, then {report}")
+            case _:
+                self.errors.append(f"not a report: {report}")
+
+
+@asynccontextmanager
+async def adapter_process(command: Sequence[str]) -> AsyncIterator[AdapterProcess]:
+    """An adapter that is ready. Leaving the block ends it. Its stderr is that of this process.
+
+    Raises:
+        AdapterError: it cannot be started, or is not ready in time.
+    """
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *command, env={"GRPC_VERBOSITY": "ERROR", **os.environ}, stdin=PIPE, stdout=PIPE, limit=MAX_LINE_BYTES
+        )
+    except (OSError, IndexError) as error:
+        raise AdapterError(f"the adapter {' '.join(command)!r} cannot be started: {error}") from None
+    adapter = AdapterProcess(process)
+    reading = asyncio.create_task(adapter.read())
+    try:
+        with suppress(NotKept):
+            await until(lambda: adapter.client or adapter.ended, "", timeout_s=START_TIMEOUT_S)
+        if adapter.client is None:
+            end = f"ended with status {process.returncode}" if adapter.ended else f"took {START_TIMEOUT_S:g} s"
+            raise AdapterError("; ".join([f"{' '.join(command)!r} {end} and did not write `ready`", *adapter.errors]))
+        yield adapter
+    finally:
+        with suppress(ProcessLookupError):
+            process.kill()
+        await process.wait()
+        await reading
