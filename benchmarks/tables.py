@@ -14,7 +14,7 @@ import statistics
 import tempfile
 import time
 import tracemalloc
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -72,7 +72,7 @@ class TableDrive:
         self._queue = WorkQueue[Key]()
         self._state = _QuietState(MonotonicClock(), self._queue, EventFeed("benchmark"))
         self.board = TableBoard()
-        self._feed = TableFeed(self.board, takes_deltas=True)
+        self._feed = TableFeed(self.board)
         links = ReplicaLinks(self._state, store, NewerMembers(store, self._state), lease_s=3_600.0)
         snapshots = CodeSnapshots(Path, max_bytes=1, max_files=1)
         launching = Launching(self._state, links, Launcher(), str, snapshots)
@@ -83,8 +83,8 @@ class TableDrive:
         self.board.listen(self._posted.set)
         self.table = RoutingTable()
         self.router_s: list[float] = []
-        """Processor time that the router needed for each frame."""
-        self.frame_bytes: list[int] = []
+        """Processor time that the router needed for each delta."""
+        self.delta_bytes: list[int] = []
 
     def begin(self) -> float:
         """All replicas attach, one after another; returns the seconds of processor time."""
@@ -107,7 +107,7 @@ class TableDrive:
                     await self._posted.wait()
             except TimeoutError:
                 is_quiet = True
-            self._take(self._frame())
+            self._take(frames_of(self._feed))
 
     async def cost(self, change: Callable[[], None]) -> float:
         """Seconds of the controller's processor time from a change to the bytes that a router gets."""
@@ -115,10 +115,10 @@ class TableDrive:
         started = time.process_time()
         change()
         await self._posted.wait()
-        frame = self._frame()
+        frames = frames_of(self._feed)
         elapsed_s = time.process_time() - started
-        self._take(frame)
-        self.frame_bytes.append(len(frame))
+        self._take(frames)
+        self.delta_bytes.append(sum(map(len, frames)))
         return elapsed_s
 
     def join(self, backend: int, number: int) -> None:
@@ -140,18 +140,35 @@ class TableDrive:
         if (replica := self._state.observed.replica(f"backend-{backend}-{number:06x}")) is not None:
             self._state.replica_ended(replica.owner, "the benchmark ends it")
 
-    def _frame(self) -> bytes:
-        frame = self._feed.next_frame()
-        return frame.SerializeToString() if frame is not None else b""
-
-    def _take(self, frame: bytes) -> None:
+    def _take(self, frames: Sequence[bytes]) -> None:
         started = time.process_time()
-        said = wire.AttachRouterResponse.FromString(frame)
-        if said.HasField("delta"):
-            self.table = follow_delta(self.table, convert.delta_from_wire(said.delta, self.table))
+        self.table, is_delta = followed(self.table, frames)
+        if is_delta:
             self.router_s.append(time.process_time() - started)
-        elif said.HasField("table"):
-            self.table = convert.table_from_wire(said.table, self.table)
+
+
+def frames_of(feed: TableFeed) -> list[bytes]:
+    """What is to be sent now."""
+    frames: list[bytes] = []
+    while (frame := feed.next_frame()) is not None:
+        frames.append(frame.SerializeToString())
+    return frames
+
+
+def followed(table: RoutingTable, frames: Sequence[bytes]) -> tuple[RoutingTable, bool]:
+    """The router's table after these frames, and whether they are a delta."""
+    parts = [wire.AttachRouterResponse.FromString(each).table_part for each in frames]
+    if not parts:
+        return table, False
+    if parts[0].HasField("delta"):
+        delta = convert.DeltaAssembly(parts[0].delta, table)
+        for part in parts:
+            delta.add(part.delta)
+        return follow_delta(table, delta.finish()), True
+    whole = convert.TableAssembly(parts[0].table, table)
+    for part in parts:
+        whole.add(part.table)
+    return whole.finish(), False
 
 
 async def measure(*, rounds: int) -> list[Finding]:
@@ -189,7 +206,7 @@ async def _changes(drive: TableDrive, place: str, rounds: int) -> list[Finding]:
             findings.figure(
                 "tables_attach", f"{BACKENDS * REPLICAS:,} replicas attach", attached_s, findings.milliseconds
             ),
-            findings.figure("tables_delta", "a delta, largest", max(drive.frame_bytes), findings.kilobytes),
+            findings.figure("tables_delta", "a delta, largest", max(drive.delta_bytes), findings.kilobytes),
             findings.figure(
                 "tables_router", "the table that follows, at the router", max(drive.router_s), findings.milliseconds
             ),
@@ -198,11 +215,11 @@ async def _changes(drive: TableDrive, place: str, rounds: int) -> list[Finding]:
 
 
 def _memory(drive: TableDrive) -> list[Finding]:
-    whole = drive.board.whole().SerializeToString()
+    whole = frames_of(TableFeed(drive.board))
     gc.collect()
     tracemalloc.start()
     try:
-        table = convert.table_from_wire(wire.AttachRouterResponse.FromString(whole).table)
+        table, _ = followed(RoutingTable(), whole)
         gc.collect()
         table_bytes, _ = tracemalloc.get_traced_memory()
     finally:
@@ -210,7 +227,7 @@ def _memory(drive: TableDrive) -> list[Finding]:
     if table != drive.table:
         raise AssertionError("the table after deltas is another one than the whole")
     return [
-        findings.figure("tables_whole", "the whole table on the wire", len(whole), findings.kilobytes),
+        findings.figure("tables_whole", "the whole table on the wire", sum(map(len, whole)), findings.kilobytes),
         findings.at_most("tables_memory", "the router's table", table_bytes, MOST_TABLE_BYTES, findings.megabytes),
     ]
 

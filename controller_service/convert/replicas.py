@@ -33,7 +33,7 @@ from controller_service.core.reconciling.rollouts import EndedCalls
 from controller_service.core.roster import HeldTable
 from slotmesh.calls.key_hash import PARTITIONS
 from slotmesh.convert.same_names import message_of, same_fields
-from slotmesh.convert.specification import backend_to_wire, repeat_for_older_peers
+from slotmesh.convert.specification import backend_to_wire
 from slotmesh.histogram import CALL_TIMES
 from slotmesh.internal.v1 import membership_service_pb2
 from slotmesh.spec.model import Backend, InvalidSpec, SpecViolation
@@ -123,7 +123,6 @@ def configuration_to_wire(
         router_addresses=router_addresses,
         controller_addresses=controller_addresses,
     )
-    repeat_for_older_peers(configuration)
     return membership_service_pb2.AttachReplicaResponse(configuration=configuration)
 
 

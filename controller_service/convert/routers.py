@@ -141,10 +141,8 @@ def router_from_wire(frame: membership_service_pb2.AttachRouterRequest, *, start
     )
 
 
-def linked_from_wire(report: membership_service_pb2.RouterReport) -> frozenset[Incarnation] | None:
-    """The incarnations that the router has a link to; None if it names ids only."""
-    if report.linked_replica_ids and not report.linked:
-        return None
+def linked_from_wire(report: membership_service_pb2.RouterReport) -> frozenset[Incarnation]:
+    """The incarnations to which the router has a link."""
     return frozenset(Incarnation(it.replica_id, it.incarnation) for it in report.linked)
 
 
@@ -186,8 +184,7 @@ class MeshAssembly:
     def add(self, part: membership_service_pb2.RoutingTable) -> Iterator[None]:
         """Converts the next part, one element a step."""
         for backend in part.backends:
-            if backend.HasField("backend"):  # controllers of older versions do not say
-                self._backends[backend.name], _ = backend_from_wire(backend.backend)
+            self._backends[backend.name], _ = backend_from_wire(backend.backend)
             yield
         for route in part.endpoints:
             endpoint = mesh_pb2.Endpoint(name=route.name)
@@ -247,13 +244,13 @@ class EarlierTableAssembly:
         if self._roster is None:
             yield from self._take_head(part)
         for backend in part.backends:
-            path = f"hello.table.backends[{self._backends}]"
+            path = f"table_part.table.backends[{self._backends}]"
             self._backends += 1
             for member in _members(path, backend):
                 self._members.append(member)
                 yield
         for assignment in part.assignments:
-            self._shared.append(_ownership(f"hello.table.assignments[{len(self._shared)}]", assignment))
+            self._shared.append(_ownership(f"table_part.table.assignments[{len(self._shared)}]", assignment))
             yield
         for endpoint in part.endpoints:
             self._take_endpoint(endpoint)
@@ -275,10 +272,10 @@ class EarlierTableAssembly:
         return None if self._mesh is None else self._mesh.finish()
 
     def _take_head(self, head: membership_service_pb2.RoutingTable) -> Iterator[None]:
-        require_generation("hello.table.generation", head.generation)
+        require_generation("table_part.table.generation", head.generation)
         covers, departed = list[CoveredTables](), list[DepartedIncarnation]()
         for at, it in enumerate(head.covers):
-            require_generation(f"hello.table.covers[{at}].generation", it.generation)
+            require_generation(f"table_part.table.covers[{at}].generation", it.generation)
             covers.append(
                 CoveredTables(generation=it.generation, revision=it.revision, departed_since=it.departed_since)
             )
@@ -298,24 +295,12 @@ class EarlierTableAssembly:
         )
 
     def _take_endpoint(self, endpoint: membership_service_pb2.EndpointRoute) -> None:
-        path = f"hello.table.endpoints[{self._endpoints}]"
+        path = f"table_part.table.endpoints[{self._endpoints}]"
         self._endpoints += 1
         if not 0 <= endpoint.assignment <= len(self._shared):
             refuse(f"{path}.assignment", f"is none of the {len(self._shared)} assignments, is {endpoint.assignment}")
-        # Endpoints that refer to the same owners share one object.
-        self._ownership[endpoint.name] = (
-            self._shared[endpoint.assignment - 1] if endpoint.assignment else _ownership(path, endpoint)
-        )
-
-
-def earlier_table_from_wire(
-    table: membership_service_pb2.RoutingTable, *, generation: str, now: float
-) -> EarlierTable | None:
-    """A table in one frame; None if it is of this generation. `now`: seconds since 1970."""
-    assembly = EarlierTableAssembly(generation, now)
-    for _ in assembly.add(table):
-        pass
-    return assembly.finish()
+        if endpoint.assignment:  # endpoints that refer to the same owners share one object
+            self._ownership[endpoint.name] = self._shared[endpoint.assignment - 1]
 
 
 def _members(path: str, backend: membership_service_pb2.BackendRoute) -> Iterator[ListedIncarnation]:
@@ -333,20 +318,18 @@ def _members(path: str, backend: membership_service_pb2.BackendRoute) -> Iterato
         )
 
 
-def _ownership(
-    path: str, route: membership_service_pb2.EndpointRoute | membership_service_pb2.PartitionAssignment
-) -> PartitionOwnership:
-    owner_of, epochs = tuple(route.partition_owners), tuple(route.base_epoch + epoch for epoch in route.owner_epochs)
-    if len(owner_of) not in {0, PARTITIONS}:
-        refuse(f"{path}.partition_owners", f"must be none or {PARTITIONS}, are {len(owner_of)}")
+def _ownership(path: str, wire: membership_service_pb2.PartitionAssignment) -> PartitionOwnership:
+    owner_of, epochs = tuple(wire.partition_owners), tuple(wire.base_epoch + epoch for epoch in wire.owner_epochs)
+    if len(owner_of) != PARTITIONS:
+        refuse(f"{path}.partition_owners", f"must be {PARTITIONS}, are {len(owner_of)}")
     if len(epochs) != len(owner_of):
         refuse(f"{path}.owner_epochs", f"{len(epochs)} epochs of {len(owner_of)} partitions")
-    if not all(NO_OWNER <= index < len(route.owners) for index in owner_of):
-        refuse(f"{path}.partition_owners", f"must be {NO_OWNER} … {len(route.owners) - 1}, indexes into `owners`")
+    if not all(NO_OWNER <= index < len(wire.owners) for index in owner_of):
+        refuse(f"{path}.partition_owners", f"must be {NO_OWNER} … {len(wire.owners) - 1}, indexes into `owners`")
     if not all(0 <= epoch < MAX_EPOCH for epoch in epochs):
         refuse(f"{path}.owner_epochs", "must be epochs: 0 or larger, and far from the end of 64 bits")
     return PartitionOwnership(
-        owners=tuple(Incarnation(it.replica_id, it.incarnation) for it in route.owners),
-        partition_owners=owner_of or (NO_OWNER,) * PARTITIONS,
-        epochs=epochs or (0,) * PARTITIONS,
+        owners=tuple(Incarnation(it.replica_id, it.incarnation) for it in wire.owners),
+        partition_owners=owner_of,
+        epochs=epochs,
     )

@@ -1,8 +1,7 @@
-"""Routing tables, and the differences between two of them, as routers get them: in one frame or in parts.
+"""Routing tables, and the differences between two of them, as routers get them: in parts.
 
-Endpoints and backends are written one by one, as bytes that can be kept: mostly nothing of them has changed.
-Invariants: the parts merged in order equal the table, or the delta, in one frame; owners of partitions that endpoints
-share are written once; a part is made when it is asked for, so that no table holds the event loop.
+Invariants: owners of partitions that endpoints share are written once, before the endpoints; a part is made when it is
+requested, so that no table blocks the event loop.
 """
 
 from __future__ import annotations
@@ -26,23 +25,10 @@ from controller_service.core.routing import (
     ListedEndpoint,
 )
 from slotmesh.convert.same_names import message_of
-from slotmesh.convert.specification import (
-    backend_to_wire,
-    repeat_for_older_peers,
-    services_to_wire,
-    tenants_to_wire,
-    traffic_to_wire,
-)
+from slotmesh.convert.specification import backend_to_wire, services_to_wire, tenants_to_wire, traffic_to_wire
 from slotmesh.internal.v1 import membership_service_pb2 as pb
 from slotmesh.spec.model import ROUTED, Backend
 from slotmesh.v1 import mesh_pb2
-
-
-def table_to_wire(table: AnnouncedTable, parts: Iterable[bytes]) -> pb.RoutingTable:
-    """`parts` are its endpoints and backends, by `endpoint_to_bytes` and `backend_to_bytes`."""
-    wire = head_of_table(table)
-    wire.MergeFromString(b"".join(parts))
-    return wire
 
 
 def head_of_table(table: AnnouncedTable) -> pb.RoutingTable:
@@ -60,30 +46,15 @@ def head_of_table(table: AnnouncedTable) -> pb.RoutingTable:
     )
 
 
-def endpoint_to_bytes(endpoint: ListedEndpoint) -> bytes:
-    """A table with this endpoint alone, to be merged into one."""
-    return pb.RoutingTable(endpoints=[endpoint_to_wire(endpoint)]).SerializeToString()
-
-
-def backend_to_bytes(backend: ListedBackend) -> bytes:
-    """A table with this backend alone, to be merged into one."""
-    wire = backend_to_wire_route(backend, backend.replicas, has_settings=True)
-    return pb.RoutingTable(backends=[wire]).SerializeToString()
-
-
-def endpoint_to_wire(endpoint: ListedEndpoint, *, assignment: int = 0) -> pb.EndpointRoute:
-    """`assignment`: the number under which the owners of its partitions were written before; 0: they are part of it."""
-    wire = pb.EndpointRoute(name=endpoint.name)
+def endpoint_to_wire(endpoint: ListedEndpoint, assignment: int) -> pb.EndpointRoute:
+    """`assignment`: the number of the owners of its partitions, which were written before; 0: there are none."""
+    wire = pb.EndpointRoute(name=endpoint.name, assignment=assignment)
     if endpoint.traffic is not None:
         wire.traffic.CopyFrom(traffic_to_wire(endpoint.traffic))
     if endpoint.grpc_services is not None:
         wire.grpc_services.CopyFrom(services_to_wire(endpoint.grpc_services))
     if endpoint.tenants is not None:
         wire.tenants.CopyFrom(tenants_to_wire(endpoint.tenants))
-    if assignment:
-        wire.assignment = assignment
-    elif endpoint.ownership is not None:
-        write_owners(endpoint.ownership, wire)
     return wire
 
 
@@ -114,16 +85,15 @@ def departures_to_wire(
         yield message_of(pb.DepartedReplica, it, replica_id=owner.replica_id, incarnation=owner.incarnation)
 
 
-def write_owners(
-    ownership: PartitionOwnership,
-    wire: pb.EndpointRoute | pb.PartitionAssignment,
-) -> None:
+def assignment_to_wire(ownership: PartitionOwnership) -> pb.PartitionAssignment:
     """The owners and the epochs of all partitions."""
     base = min(ownership.epochs, default=0)
-    wire.owners.extend(owners_to_wire(ownership.owners))
-    wire.partition_owners.extend(ownership.partition_owners)
-    wire.owner_epochs.extend([epoch - base for epoch in ownership.epochs])
-    wire.base_epoch = base
+    return pb.PartitionAssignment(
+        owners=owners_to_wire(ownership.owners),
+        partition_owners=ownership.partition_owners,
+        owner_epochs=[epoch - base for epoch in ownership.epochs],
+        base_epoch=base,
+    )
 
 
 def _replica_to_wire(replica: ListedIncarnation) -> pb.ReplicaRoute:
@@ -139,17 +109,7 @@ _routed_of: Final = attrgetter(*_ROUTED)
 def _settings(name: str, routed: tuple[Any, ...]) -> bytes:
     """The settings of a BackendRoute, to be merged into it: mostly nothing of them has changed."""
     backend = Backend(name=name, **dict(zip(_ROUTED, routed, strict=True)))
-    wire = pb.BackendRoute(backend=backend_to_wire(backend, ROUTED))
-    repeat_for_older_peers(wire)
-    return wire.SerializeToString()
-
-
-def delta_to_wire(delta: AnnouncedDelta) -> pb.RoutingTableDelta:
-    """In one message."""
-    wire = head_of_delta(delta)
-    wire.endpoints.extend(map(endpoint_change_to_wire, delta.endpoints))
-    wire.backends.extend(map(backend_change_to_wire, delta.backends))
-    return wire
+    return pb.BackendRoute(backend=backend_to_wire(backend, ROUTED)).SerializeToString()
 
 
 def head_of_delta(delta: AnnouncedDelta) -> pb.RoutingTableDelta:
@@ -180,12 +140,12 @@ def backend_change_to_wire(change: BackendChange) -> pb.BackendRouteDelta:
     )
 
 
-def endpoint_change_to_wire(change: EndpointChange, *, assignment: int = 0) -> pb.EndpointRouteDelta:
+def endpoint_change_to_wire(change: EndpointChange, assignment: int = 0) -> pb.EndpointRouteDelta:
     """`assignment`: as of `endpoint_to_wire`, where the endpoint is sent as a whole."""
     listed = change.listed
     wire = pb.EndpointRouteDelta(name=listed.name)
     if change.is_whole:
-        wire.whole.CopyFrom(endpoint_to_wire(listed, assignment=assignment))
+        wire.whole.CopyFrom(endpoint_to_wire(listed, assignment))
         return wire
     if change.has_other_traffic:
         wire.traffic.SetInParent()
@@ -244,7 +204,7 @@ def _endpoints(endpoints: Iterable[ListedEndpoint]) -> Iterator[Piece]:
     numbers: dict[int, int] = {}
     for endpoint in endpoints:
         yield from _new_owners(endpoint.ownership, numbers)
-        yield _ENDPOINTS, endpoint_to_wire(endpoint, assignment=numbers.get(id(endpoint.ownership), 0))
+        yield _ENDPOINTS, endpoint_to_wire(endpoint, numbers.get(id(endpoint.ownership), 0))
 
 
 def _changes(changes: Sequence[EndpointChange]) -> Iterator[Piece]:
@@ -256,7 +216,7 @@ def _changes(changes: Sequence[EndpointChange]) -> Iterator[Piece]:
         if change.is_whole or (change.moved and sharing[id(ownership)] > 1):
             yield from _new_owners(ownership, numbers)
             number = numbers.get(id(ownership), 0)
-            yield _ENDPOINTS, endpoint_change_to_wire(replace(change, is_whole=True), assignment=number)
+            yield _ENDPOINTS, endpoint_change_to_wire(replace(change, is_whole=True), number)
         else:
             yield _ENDPOINTS, endpoint_change_to_wire(change)
 
@@ -265,9 +225,7 @@ def _new_owners(ownership: PartitionOwnership | None, numbers: dict[int, int]) -
     """`numbers` are those of the owners that were written, by object; they are alive as long as the table is."""
     if ownership is not None and id(ownership) not in numbers:
         numbers[id(ownership)] = len(numbers) + 1
-        assignment = pb.PartitionAssignment()
-        write_owners(ownership, assignment)
-        yield _ASSIGNMENTS, assignment
+        yield _ASSIGNMENTS, assignment_to_wire(ownership)
 
 
 def _cut(part: pb.TablePart, pieces: Iterator[Piece], part_bytes: int) -> Iterator[pb.AttachRouterResponse]:

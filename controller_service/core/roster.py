@@ -9,8 +9,8 @@ generation only if that generation is the newest of `covers`, or one table has t
 it counts as of now, so that no call passes for later than a departure because two generations were ordered wrongly.
 Lineage: a state file that was put back, or copied, counts revisions again that there have been. Each start of a leader
 begins a term with an id of its own, which the store keeps with the term's first revision, and which tables carry. A
-table of another generation proves nothing; one without a term's id, of older members and controllers, is newer only if
-its revision is: unknown is not no. A table stays newer, since terms of the past have ended.
+table of another generation proves nothing; one of a term that a store does not remember any more is newer only if its
+revision is: unknown is not no. A table stays newer, since terms of the past have ended.
 Owner: the store, by `Desired`; the reconcile loop plans it.
 """
 
@@ -231,7 +231,7 @@ class HeldTable:
     revision: int
     """0: it holds none, or does not report it."""
     term_id: str = ""
-    """Of the term in which it was announced; empty: of an older version."""
+    """Of the term in which it was announced; empty without a table."""
     is_of_later_generation: bool = False
     """Its controllers have learnt from tables of the generation of the controller that looks at it."""
 
@@ -283,7 +283,7 @@ def is_newer(
         if held.term_id == term.term_id:
             is_last = number + 1 == len(terms)
             return held.revision > (revision if is_last else terms[number + 1].first_revision - 1)
-    if held.term_id and terms and held.revision >= terms[0].first_revision:
+    if terms and held.revision >= terms[0].first_revision:
         return True  # a term that this store never had
     return held.revision > revision
 

@@ -95,7 +95,6 @@ class Fencing:
         self._timer = timer
         self._drain = drain
         self._look_at: asyncio.TimerHandle | None = None
-        self._is_acknowledged = False
         self._is_over = False
 
     @property
@@ -126,7 +125,6 @@ class Fencing:
         if self._timer.is_overridden:
             self._close("code of the handler handles SIGALRM, by which the fence ends the process")
             return
-        self._is_acknowledged = True
         if self._fence.acknowledged(stamp / 1e9, self._now()):
             self._timer.set(self._fence.ends_at)
 
@@ -144,8 +142,7 @@ class Fencing:
     def _is_still_open(self) -> bool:
         if not self._is_over and self._fence.is_closed(self._now()):
             after = format_duration(timedelta(seconds=self._fence.settings.after_s))
-            older = "" if self._is_acknowledged else "; controllers of older versions acknowledge none"
-            self._close(f"the controller has acknowledged no report for {after} (--fence-after){older}")
+            self._close(f"the controller has acknowledged no report for {after} (--fence-after)")
         return not self._is_over
 
     def _close(self, why: str) -> None:

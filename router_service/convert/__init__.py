@@ -36,13 +36,10 @@ from router_service.convert.slots import (
     slot_answers_of,
     slot_to_wire,
 )
-from router_service.convert.table import described, table_to_wire
+from router_service.convert.table import described
 from router_service.convert.table_parts import (
     DeltaAssembly,
     TableAssembly,
-    delta_from_wire,
-    one_frame_bytes,
-    table_from_wire,
     table_to_parts,
 )
 
@@ -53,14 +50,12 @@ __all__ = [
     "add_batch",
     "add_op",
     "capacity_from_wire",
-    "delta_from_wire",
     "described",
     "dispatch_from_wire",
     "failures_of",
     "first_roster_of",
     "found_of",
     "ids_of",
-    "one_frame_bytes",
     "options_from_wire",
     "partitions_of",
     "payloads_of",
@@ -74,9 +69,7 @@ __all__ = [
     "session_of",
     "slot_answers_of",
     "slot_to_wire",
-    "table_from_wire",
     "table_to_parts",
-    "table_to_wire",
     "taken_of",
     "takes_to_wire",
     "tensors_of",

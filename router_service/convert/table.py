@@ -34,7 +34,6 @@ from slotmesh.calls.method_outlines import MethodOutline
 from slotmesh.convert.specification import (
     backend_from_wire,
     backend_to_wire,
-    backend_within,
     services_from_wire,
     services_to_wire,
     tenants_from_wire,
@@ -59,10 +58,6 @@ def described(
     return response
 
 
-NO_TABLE: Final = RoutingTable()
-"""Before the first one."""
-
-
 def roster_from_wire(wire: membership_service_pb2.RoutingTable) -> TableRoster:
     """The roster of a table, or of its first part."""
     return TableRoster(
@@ -71,14 +66,6 @@ def roster_from_wire(wire: membership_service_pb2.RoutingTable) -> TableRoster:
         wire.departed_since,
         tuple(KnownGeneration(each.generation, each.revision, each.departed_since) for each in wire.covers),
     )
-
-
-def table_to_wire(table: RoutingTable) -> membership_service_pb2.RoutingTable:
-    """The table that a router reports to its controller, in one frame."""
-    wire = head_to_wire(table)
-    wire.endpoints.extend(map(endpoint_to_wire, table.endpoints.values()))
-    wire.backends.extend(map(backend_to_wire_route, table.backends.values()))
-    return wire
 
 
 def head_to_wire(table: RoutingTable) -> membership_service_pb2.RoutingTable:
@@ -113,30 +100,25 @@ def departures_from_wire(wire: Iterable[membership_service_pb2.DepartedReplica])
 
 
 def owners_from_wire(
-    wire: membership_service_pb2.EndpointRoute | membership_service_pb2.PartitionAssignment,
-    known: Mapping[ReplicaKey, ReplicaKey],
+    wire: membership_service_pb2.PartitionAssignment, known: Mapping[ReplicaKey, ReplicaKey]
 ) -> PartitionOwners:
     """`known` has keys of replicas: equal ones are shared. Raises ValueError."""
-    if not wire.partition_owners and not wire.owner_epochs:
-        return NO_OWNERS
     keys = [known.get(key, key) for key in ((owner.replica_id, owner.incarnation) for owner in wire.owners)]
     base = wire.base_epoch
     return PartitionOwners(keys, wire.partition_owners, [base + epoch for epoch in wire.owner_epochs])
 
 
 def endpoint_from_wire(
-    wire: membership_service_pb2.EndpointRoute,
-    known: Mapping[ReplicaKey, ReplicaKey],
-    assignments: Sequence[PartitionOwners] = (),
+    wire: membership_service_pb2.EndpointRoute, assignments: Sequence[PartitionOwners]
 ) -> EndpointRoute:
-    """`known` as above; `assignments` are the owners to which the endpoint may refer. Raises ValueError."""
+    """`assignments` are the owners to which the endpoint may refer. Raises ValueError."""
     if not 0 <= wire.assignment <= len(assignments):
         raise ValueError(f"assignment {wire.assignment} of endpoint {wire.name} is none of the {len(assignments)}")
     return EndpointRoute(
         name=wire.name,
         weights=dict(wire.traffic.weights) if wire.HasField("traffic") else None,
         shadows=dict(wire.traffic.shadows),
-        owners=assignments[wire.assignment - 1] if wire.assignment else owners_from_wire(wire, known),
+        owners=assignments[wire.assignment - 1] if wire.assignment else NO_OWNERS,
         grpc_services=services_from_wire(wire.grpc_services) if wire.HasField("grpc_services") else None,
         tenants=tenants_from_wire(wire.tenants) if wire.HasField("tenants") else None,
     )
@@ -159,7 +141,7 @@ def prospect_from_wire(wire: membership_service_pb2.BackendRoute) -> Prospect:
 
 def settings_from_wire(wire: membership_service_pb2.BackendRoute) -> tuple[Backend, int | None]:
     """The settings, and the number of a balancer of a newer protocol, which is replaced by the default one."""
-    return _settings(wire.name, backend_within(wire).SerializeToString())
+    return _settings(wire.name, wire.backend.SerializeToString())
 
 
 def backend_from_wire_route(wire: membership_service_pb2.BackendRoute) -> BackendRoute:
@@ -172,16 +154,9 @@ def backend_from_wire_route(wire: membership_service_pb2.BackendRoute) -> Backen
     )
 
 
-def endpoint_to_wire(route: EndpointRoute, assignment: int = 0) -> membership_service_pb2.EndpointRoute:
-    """`assignment`: the number under which its owners were already written; 0: they are part of it."""
+def endpoint_to_wire(route: EndpointRoute, assignment: int) -> membership_service_pb2.EndpointRoute:
+    """`assignment`: the number under which its owners were already written; 0: there are none."""
     wire = membership_service_pb2.EndpointRoute(name=route.name, assignment=assignment)
-    if not assignment:
-        owners = route.owners
-        wire.base_epoch = base = min(owners.epochs(), default=0)
-        for replica_id, incarnation in owners.keys:
-            wire.owners.add(replica_id=replica_id, incarnation=incarnation)
-        wire.partition_owners.extend(owners.indexes())
-        wire.owner_epochs.extend([epoch - base for epoch in owners.epochs()])
     if route.grpc_services is not None:
         wire.grpc_services.CopyFrom(services_to_wire(route.grpc_services))
     if route.tenants is not None:
@@ -257,7 +232,7 @@ def endpoint_delta_from_wire(
     traffic = TrafficDelta(weights=weights, shadows=dict(policy.shadows))
     return EndpointDelta(
         name=wire.name,
-        whole=endpoint_from_wire(wire.whole, known, assignments) if wire.HasField("whole") else None,
+        whole=endpoint_from_wire(wire.whole, assignments) if wire.HasField("whole") else None,
         traffic=traffic if wire.HasField("traffic") else None,
         services=_services(wire.grpc_services) if wire.HasField("grpc_services") else None,
         moved=_moved(wire.partitions, known) if wire.HasField("partitions") else None,

@@ -1,17 +1,16 @@
 """Routing tables and deltas assembled from the parts in which they arrive, and tables cut into parts.
 
 Purpose: each part is converted when it arrives, so that no table blocks the event loop; the last one yields the table.
-Invariants: the result equals that of the same table in one frame; a table is available as a whole or not at all; owners
-of partitions that endpoints share are one object, also with those of the previous table.
+Invariants: a table is available as a whole or not at all; owners of partitions that endpoints share are one object,
+also with those of the previous table.
 Owner: the table watch, one assembly for each sequence of parts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from router_service.convert.table import (
-    NO_TABLE,
     backend_delta_from_wire,
     backend_from_wire_route,
     delta_of,
@@ -62,7 +61,7 @@ class TableAssembly:
             owners = owners_from_wire(assignment, self._keys)
             self._assignments.append(self._known.setdefault(owners, owners))
         for each in part.endpoints:
-            route = endpoint_from_wire(each, self._keys, self._assignments)
+            route = endpoint_from_wire(each, self._assignments)
             self._endpoints[route.name] = route.sharing(self._before.endpoints.get(route.name))
 
     def finish(self) -> RoutingTable:
@@ -110,25 +109,8 @@ class DeltaAssembly:
         return delta_of(self._head, self._endpoints, self._backends)
 
 
-def table_from_wire(wire: pb.RoutingTable, before: RoutingTable = NO_TABLE) -> RoutingTable:
-    """The controller's table, from one frame. Unchanged parts are the same objects as in the previous table.
-
-    Raises ValueError if owners of partitions are invalid.
-    """
-    assembly = TableAssembly(wire, before)
-    assembly.add(wire)
-    return assembly.finish()
-
-
-def delta_from_wire(wire: pb.RoutingTableDelta, before: RoutingTable) -> TableDelta:
-    """`before` is the current table: equal keys of replicas are shared with it. Raises DeltaMismatch."""
-    assembly = DeltaAssembly(wire, before)
-    assembly.add(wire)
-    return assembly.finish()
-
-
 def table_to_parts(table: RoutingTable) -> Iterator[pb.TablePart]:
-    """The table that a router reports to its controller, in parts, if it is too large for one frame."""
+    """The table that a router reports to its controller."""
     part = pb.TablePart(table=head_to_wire(table), is_first=True)
     size, numbers = 0, dict[int, int]()
     for backend in table.backends.values():
@@ -160,16 +142,3 @@ def assignment_to_wire(owners: PartitionOwners) -> pb.PartitionAssignment:
         owner_epochs=[epoch - base for epoch in owners.epochs()],
         base_epoch=base,
     )
-
-
-def one_frame_bytes(table: RoutingTable) -> int:
-    """Approximate bytes of the endpoints of a table in one frame, without serializing them."""
-    sizes: Mapping[int, int] = {
-        id(it): assignment_to_wire(it).ByteSize()
-        for it in {id(e.owners): e.owners for e in table.endpoints.values()}.values()
-    }
-    return sum(sizes[id(each.owners)] + _OTHERS_BYTES for each in table.endpoints.values())
-
-
-_OTHERS_BYTES = 200
-"""Approximate bytes of an endpoint without its owners."""

@@ -28,7 +28,6 @@ from slotmesh.names import sendable_text
 from slotmesh.runtime.backoff import Backoff, WarningBackoff
 from slotmesh.runtime.channels import Dialer
 from slotmesh.status import from_rpc_error
-from slotmesh.streams.features import OF_ROUTERS_TO_CONTROLLERS
 from slotmesh.streams.leadership import ControllerSearch, TermFence
 from slotmesh.transport.current_channel import ControllerChannels
 from slotmesh.transport.duplex import TRANSPORT_ERRORS, read_frame, run_stream
@@ -43,8 +42,6 @@ REPORT_EVERY_S = 1.0
 GOODBYE_S = 5.0
 """How long the last report may take to reach the controller."""
 MAX_END_REASON_CHARS = 300
-MAX_HELLO_TABLE_BYTES = 4 * 1024 * 1024
-"""A larger table is sent in parts, before the hello: writing it as one message would delay calls."""
 LOAD_REST_S = 0.1
 """Minimum interval of reports triggered by load, so that callers that call and cancel do not cause a storm of them."""
 
@@ -179,21 +176,11 @@ class TableWatch:
     async def _read(self, call: AttachRouterCall) -> str:
         generation = ""
         while (response := await read_frame(call)) is not None:
-            kind = response.WhichOneof("frame")
-            if kind == "table":
-                generation = response.table.generation
-            elif kind == "table_part" and response.table_part.table.generation:
-                generation = response.table_part.table.generation
+            generation = response.table_part.table.generation or generation
             if generation and not self._terms.obeys(generation, response.term):
                 return f"it leads under term {response.term}, and a newer one is known"
             self._search.announced(response.controller_addresses)
-            match kind:
-                case "table":
-                    self._backoff.reset()
-                    self._warnings.reset()
-                    self._take(convert.table_from_wire(response.table, self._dispatcher.scheduler.table))
-                case "delta":
-                    self._take_delta(lambda before: convert.delta_from_wire(response.delta, before))
+            match response.WhichOneof("frame"):
                 case "table_part":
                     self._backoff.reset()
                     self._warnings.reset()
@@ -278,16 +265,10 @@ class TableWatch:
         self.report_soon()
 
     def _first_frames(self) -> Iterator[Request]:
-        """The hello, with the table in force, or behind its parts: a controller without state learns from it."""
-        hello = membership_service_pb2.RouterHello()
-        hello.CopyFrom(self._hello)
-        hello.known_features.extend(OF_ROUTERS_TO_CONTROLLERS)
+        """The parts of the current table, and the hello: a controller without state learns from the table."""
         if (table := self._dispatcher.scheduler.table).revision:
-            if convert.one_frame_bytes(table) <= MAX_HELLO_TABLE_BYTES:
-                hello.table.CopyFrom(convert.table_to_wire(table))
-            else:
-                yield from (Request(table_part=part) for part in convert.table_to_parts(table))
-        yield Request(hello=hello)
+            yield from (Request(table_part=part) for part in convert.table_to_parts(table))
+        yield Request(hello=self._hello)
 
     def _warn_of_balancers(self, table: RoutingTable) -> None:
         """Logs once for each backend that its balancer is not the configured one."""
@@ -316,13 +297,11 @@ class TableWatch:
             return None
         self._report_due = False
         scheduler = self._dispatcher.scheduler
-        linked = self._links.linked_replicas()
         return Request(
             report=membership_service_pb2.RouterReport(
                 generation=scheduler.table.generation,
                 revision=scheduler.table.revision,
-                linked_replica_ids=[replica_id for replica_id, _ in linked],
-                linked=_owners(linked),
+                linked=_owners(self._links.linked_replicas()),
                 ended=_owners(self._links.ended_replicas()),
                 end_reason=self._end_reason,
                 **load_report(scheduler, self._dispatcher.clock),

@@ -92,18 +92,19 @@ class Moments:
         frame = _frame_of(message)
         if frame in _QUIET:
             return ""
-        text = " ".join(str(getattr(message, frame) if frame else message).split())
+        inner = message.WhichOneof("frame") if frame else ""
+        text = " ".join(str(getattr(message, inner) if inner else message).split())
         if frame == "table":
             text = _table(message)
         return f"{name} {frame}: {text[:_MAX_WORDS]}{'…' if len(text) > _MAX_WORDS else ''}"
 
 
 def _table(message: Any) -> str:
-    table = message.table
+    table = message.table_part.table
     who = [
         f"{it.replica_id}/{it.incarnation[:6]}{'-' if it.draining else ''}" for b in table.backends for it in b.replicas
     ]
-    owners = [f"{it.replica_id}/{it.incarnation[:6]}" for e in table.endpoints for it in e.owners]
+    owners = [f"{it.replica_id}/{it.incarnation[:6]}" for each in table.assignments for it in each.owners]
     departed = [f"{it.replica_id}/{it.incarnation[:6]}" for it in table.departed]
     return f"{table.generation[:6]}:{table.revision} replicas {who} owners {owners} departed {departed}"
 
@@ -119,5 +120,7 @@ def _parsed(source: str, rpc: str, raw: bytes) -> Message | None:
     return message
 
 
-def _frame_of(message: Message) -> str:
-    return (message.WhichOneof("frame") or "") if "frame" in message.DESCRIPTOR.oneofs_by_name else ""
+def _frame_of(message: Any) -> str:
+    """The kind of a frame. Parts of tables and of deltas are named after what they are part of."""
+    frame = (message.WhichOneof("frame") or "") if "frame" in message.DESCRIPTOR.oneofs_by_name else ""
+    return (message.table_part.WhichOneof("of") or "") if frame == "table_part" else frame

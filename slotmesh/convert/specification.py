@@ -8,13 +8,12 @@ double: integral ones up to 2^53 become `int`. The rules of the specification ar
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Container, Mapping
-from typing import Any, Final, TypeAlias
+from collections.abc import Callable, Mapping
+from typing import Any, Final
 
 from google.protobuf import duration_pb2, struct_pb2
 from google.protobuf.message import Message
 
-from slotmesh.internal.v1 import membership_service_pb2
 from slotmesh.spec.descriptor_sets import services_violations
 from slotmesh.spec.model import (
     SETTINGS,
@@ -232,39 +231,6 @@ _READ: Final[dict[SettingKind, Callable[[Setting, Any], Any]]] = {
     SettingKind.CHOICE: _choice,
     SettingKind.JSON: lambda _, value: struct_from_wire(value),
 }
-
-
-# -- messages with a backend, whose settings older versions have in fields of their own --------------------------------
-
-
-WithBackend: TypeAlias = membership_service_pb2.BackendRoute | membership_service_pb2.ReplicaConfiguration
-_DEPRECATED: Final = {
-    message.DESCRIPTOR.full_name: {each.name for each in message.DESCRIPTOR.fields if each.GetOptions().deprecated}
-    for message in (membership_service_pb2.BackendRoute, membership_service_pb2.ReplicaConfiguration)
-}
-
-
-def repeat_for_older_peers(message: WithBackend) -> None:
-    """Copies the settings in the message's `backend` to its deprecated fields, which peers of older versions read."""
-    _copy(message.backend, message, _DEPRECATED[message.DESCRIPTOR.full_name])
-
-
-def backend_within(message: WithBackend) -> mesh_pb2.Backend:
-    """The backend of a message; from the deprecated fields if an older peer sent it."""
-    if message.HasField("backend"):
-        return message.backend
-    backend = mesh_pb2.Backend()
-    _copy(message, backend, _DEPRECATED[message.DESCRIPTOR.full_name])
-    return backend
-
-
-def _copy(source: Message, target: Message, names: Container[str]) -> None:
-    for field, value in source.ListFields():
-        if (name := field.name) in names:
-            if isinstance(value, Message):
-                getattr(target, name).CopyFrom(value)
-            else:
-                setattr(target, name, value)
 
 
 def seconds(wire: duration_pb2.Duration) -> float:

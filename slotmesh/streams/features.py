@@ -1,7 +1,7 @@
 """Optional behaviours of streams, by the names that both ends exchange when a stream opens.
 
 Each end announces the features that it supports, and a behaviour is used if the end that has to support it has
-announced it. The protos specify what a name means, at `OpenStream`, `StreamOpened`, `OpenExecute` and `RouterHello`;
+announced it. The protos specify what a name means, at `OpenStream`, `StreamOpened` and `OpenExecute`;
 unknown names are ignored.
 """
 
@@ -42,14 +42,6 @@ REQUEST_ITEMS: Final = "request_items"
 
 SERVICE_TIMES: Final = "service_times"
 """A router chooses by service times how many calls travel together."""
-
-# -- between router and controller ------------------------------------------------------------------------------------
-
-TABLE_DELTAS: Final = "table_deltas"
-"""A router takes what has changed of a routing table in place of the whole."""
-
-TABLE_PARTS: Final = "table_parts"
-"""A router takes routing tables, and what has changed of them, in parts, which share owners of partitions."""
 
 # -- between client and replica ----------------------------------------------------------------------------------------
 
@@ -96,9 +88,6 @@ OF_DIRECT_STREAMS: Final = (DIRECT_CALLS,)
 
 OF_ROUTERS_TO_REPLICAS: Final = (HEARTBEATS, CHUNKS, LARGE_CHUNKS, SERVICE_TIMES, ID_RANGES, BLOCKS, REQUEST_ITEMS)
 """What a router names to its replicas."""
-
-OF_ROUTERS_TO_CONTROLLERS: Final = (TABLE_DELTAS, TABLE_PARTS)
-"""What a router names to its controller."""
 
 OF_REPLICAS: Final = (BLOCKS, REQUEST_ITEMS, LARGE_CHUNKS)
 """What a replica names to its routers."""

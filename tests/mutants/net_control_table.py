@@ -47,8 +47,8 @@ _SEVERAL: Final = (
     mutant(
         "a replica to which the second router has a link is forgotten",
         CONTROLLER,
-        "    for router in observed.routers.values():\n        if router.may_link(replica.owner):",
-        "    for router in [*observed.routers.values()][:1]:\n        if router.may_link(replica.owner):",
+        "    for router in observed.routers.values():\n        if replica.owner in router.linked:",
+        "    for router in [*observed.routers.values()][:1]:\n        if replica.owner in router.linked:",
         "tests/unit/controller/test_forgetting.py",
     ),
     mutant(

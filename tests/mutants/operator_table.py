@@ -16,7 +16,7 @@ OPERATOR: Final = (
     mutant(
         "a replica to which a router has a link is forgotten",
         _CONTROLLER,
-        "        if router.may_link(replica.owner):",
+        "        if replica.owner in router.linked:",
         "        if False:",
         _FORGETTING,
     ),

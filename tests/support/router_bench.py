@@ -17,6 +17,7 @@ from slotmesh.transport.duplex import read_frame
 from slotmesh.v1 import call_pb2, router_service_pb2, router_service_pb2_grpc
 from tests.support.fakes.controller import FakeController, fake_controller, table
 from tests.support.fakes.replica import FakeReplica, fake_replica
+from tests.support.tables import linked_ids
 from tests.support.wait import wait_until
 
 Request = router_service_pb2.StreamCallsRequest
@@ -87,10 +88,7 @@ class RouterBench:
         await wait_until(
             lambda: (
                 all(
-                    any(
-                        report.revision == self.revision and list(report.linked_replica_ids) == self.links
-                        for report in reports
-                    )
+                    any(report.revision == self.revision and linked_ids(report) == self.links for report in reports)
                     for reports in self.controller.reports_of.values()
                 )
                 and self.controller.reports_of
@@ -117,9 +115,7 @@ class RouterBench:
         async with serve(settings) as server:
             await wait_until(lambda: settings.router_id in self.controller.reports_of)
             reports = self.controller.reports_of[settings.router_id]
-            await wait_until(
-                lambda: reports and list(reports[-1].linked_replica_ids) == self.links, what="the router is linked"
-            )
+            await wait_until(lambda: reports and linked_ids(reports[-1]) == self.links, what="the router is linked")
             yield server.address
             del self.controller.reports_of[settings.router_id]
 

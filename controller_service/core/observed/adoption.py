@@ -125,10 +125,10 @@ def adopt(
     if any(it.revision > roster.covered_revision(it.generation) for it in others):
         observed = _without_departed(observed, earlier, now)
         linked = {
-            replica_id
+            it.replica_id
             for router in observed.routers.values()
             if router.generation not in {"", generation}
-            for replica_id in router.linked_replica_ids
+            for it in router.linked
         }
         observed, more, ended = _with_named(roster, observed, earlier, linked, now)
         taken += more
@@ -177,7 +177,7 @@ def replaced(observed: Observed, *, lease_s: float, now: float) -> list[Incarnat
         and (successor := observed.replica(owner.replica_id)) is not None
         and successor.incarnation
         and successor.named_by is None
-        and not any(router.may_link(owner) for router in routers)
+        and not any(owner in router.linked for router in routers)
     ]
 
 

@@ -176,7 +176,7 @@ def _connection_of(observed: Observed, replica: ObservedReplica) -> str:
     if replica.suspect_since is None:
         return "it reports to this controller: drain it, or stop its process"
     for router in observed.routers.values():
-        if router.may_link(replica.owner):
+        if replica.owner in router.linked:
             return f"router {router.router_id} has a link to it: stop its process"
     return ""
 

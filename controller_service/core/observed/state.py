@@ -112,26 +112,26 @@ class ObservedRouter:
     generation: str = ""
     revision: int = 0
     """The table in force there."""
-    linked_replica_ids: tuple[str, ...] = ()
-    linked: frozenset[Incarnation] | None = frozenset()
-    """The incarnations of these; None if not reported."""
+    linked: frozenset[Incarnation] = frozenset()
+    """The incarnations to which it has reported a working link."""
     loads: tuple[BackendLoad, ...] = ()
     reported_at: float | None = None
     """When it reported last, seconds (monotonic); None: not since it attached."""
     version: str = ""
     """Of slotmesh."""
     run_id: str = ""
-    """Drawn anew at each start of the router: what it counts begins with it. Empty: an older version."""
+    """Drawn anew at each start of the router: what it counts begins with it."""
     end_reason: str = ""
     """Why it ends, as it has reported; empty while it does not."""
     pid: int = 0
-    """On its machine; 0: an older version."""
+    """On its machine; 0: not reported."""
     process_began_s: float | None = None
     """When its process started, by the clock of its machine, seconds since 1970; for display, None if not reported."""
 
-    def may_link(self, owner: Incarnation) -> bool:
-        """Whether it has reported a link to this incarnation, or to one that it does not name under the same id."""
-        return owner.replica_id in self.linked_replica_ids if self.linked is None else owner in self.linked
+    @property
+    def linked_replica_ids(self) -> list[str]:
+        """Sorted."""
+        return sorted(it.replica_id for it in self.linked)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -208,7 +208,7 @@ class Observed:
 
     def is_linked(self, replica_id: str) -> bool:
         """Whether a router has reported a working link to a replica of this id."""
-        return any(replica_id in router.linked_replica_ids for router in self.routers.values())
+        return any(it.replica_id == replica_id for router in self.routers.values() for it in router.linked)
 
     def fenced_through(self, owner: Incarnation) -> int:
         """Up to which epoch an incarnation starts nothing any more; 0 where that is not known."""

@@ -106,7 +106,7 @@ def changed_too_often(times: int) -> Failure:
 
 
 MAX_BACKEND_BYTES: Final = 4 * 1024 * 1024
-"""Of one backend with its `user_config`. Replicas get it twice in one frame, for older and for newer versions."""
+"""Of one backend with its `user_config`."""
 MAX_CONFIGURATION_BYTES: Final = 16 * 1024 * 1024
 """Of all backends, endpoints and routes: half of a frame, in which lists, snapshots and routes are answered."""
 MAX_BACKENDS: Final = 10_000

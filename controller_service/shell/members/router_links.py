@@ -30,7 +30,7 @@ from controller_service.core.partition_owners import Incarnation
 from controller_service.core.roster import HeldTable
 from controller_service.shell.leadership import LeadershipBoard, NewerMembers
 from controller_service.shell.members.member_stream import LeaseWatch, MemberStream
-from controller_service.shell.members.tables import TableBoard, TableFeed, TableTooLarge
+from controller_service.shell.members.tables import TableBoard, TableFeed
 from controller_service.shell.mesh_state import Concern, Key, MeshState
 from controller_service.store.protocol import Store
 from slotmesh.errors import Failure, Reason
@@ -38,7 +38,6 @@ from slotmesh.internal.v1 import membership_service_pb2 as wire
 from slotmesh.runtime.clock import Clock
 from slotmesh.runtime.loop_slices import LoopSlices
 from slotmesh.status import to_exception
-from slotmesh.streams.features import TABLE_DELTAS, TABLE_PARTS
 from slotmesh.transport.duplex import read_request
 
 ReadHello: TypeAlias = tuple[wire.AttachRouterRequest, EarlierTableAssembly]
@@ -99,7 +98,7 @@ class RouterHellos:
         is_open = False  # whether the last part of a table is still to come
         while (frame := await read_request(context)) is not None and frame.WhichOneof("frame") == "table_part":
             part: wire.TablePart = frame.table_part
-            self._count(account, "table_part", part.ByteSize())
+            self._count(account, part.ByteSize())
             if part.is_first:
                 table = EarlierTableAssembly(self._generation, now, self._is_newer)
             elif not is_open:
@@ -111,14 +110,10 @@ class RouterHellos:
         if is_open:
             text = "hello: arrived before the last part of the table (table_part.is_last)"
             raise _refusal(Reason.BAD_REQUEST, "table_part.is_last", text)
-        if frame.WhichOneof("frame") == "hello" and frame.hello.HasField("table"):
-            self._count(account, "hello.table", frame.hello.table.ByteSize())
-            table = EarlierTableAssembly(self._generation, now, self._is_newer)
-            await _convert(table, frame.hello.table)
         return frame, table
 
-    def _count(self, account: _Account, field: str, size: int) -> None:
-        bounds = self._bounds
+    def _count(self, account: _Account, size: int) -> None:
+        bounds, field = self._bounds, "table_part"
         account.parts += 1
         if account.parts > bounds.table_parts:
             text = f"{field}: the table has more than {bounds.table_parts} parts (max_router_table_parts)"
@@ -205,8 +200,7 @@ class RouterLinks:
         if read is None:
             return
         first, table = read
-        known = first.hello.known_features
-        feed = TableFeed(self._board, takes_deltas=TABLE_DELTAS in known, takes_parts=TABLE_PARTS in known)
+        feed = TableFeed(self._board)
         sent: tuple[str, ...] = ()
         has_sent_hold = False
 
@@ -217,12 +211,7 @@ class RouterLinks:
                     return None
                 has_sent_hold = True
                 return wire.AttachRouterResponse(is_on_hold=True)
-            try:
-                frame = feed.next_frame()
-            except TableTooLarge as refusal:
-                stream.end(Failure(reason=Reason.PAYLOAD_TOO_LARGE, message=str(refusal)))
-                return None
-            if frame is not None:
+            if (frame := feed.next_frame()) is not None:
                 frame.term = self._store.term
             elif self._leadership.controllers not in {sent, ()}:
                 sent = self._leadership.controllers
@@ -293,7 +282,6 @@ class RouterLinks:
                 router_id,
                 generation=report.generation,
                 revision=report.revision,
-                linked_replica_ids=tuple(report.linked_replica_ids),
                 linked=linked_from_wire(report),
                 loads=load.backends,
                 end_reason=end_reason_from_wire(report.end_reason),

@@ -1,56 +1,32 @@
 """Routing tables: the newest one for the streams of routers, and what is learnt from tables that routers send.
 
 Invariants: the revision never goes back; each table, and each delta between two of them, becomes messages once, however
-many routers there are, and none before a router needs it: parts one by one, as streams ask for them. For routers that
-take one frame only, of a whole table those endpoints and backends are written again that have changed.
+many routers there are, and none before a router needs it: part by part, as streams request them.
 Owner: the reconcile loop posts, router streams read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import Final, TypeVar
+from typing import Final
 
-from controller_service.convert.tables import (
-    backend_to_bytes,
-    delta_parts,
-    delta_to_wire,
-    endpoint_to_bytes,
-    table_parts,
-    table_to_wire,
-)
+from controller_service.convert.tables import delta_parts, table_parts
 from controller_service.core.desired.state import ChangeSet, Desired
 from controller_service.core.event_log import EventKind, Notice
 from controller_service.core.observed.adoption import Adoption, adopt, has_rivals, replaced
 from controller_service.core.observed.transitions import Transition
 from controller_service.core.partition_owners import PartitionOwnership
 from controller_service.core.roster import EarlierTable
-from controller_service.core.routing import AnnouncedTable, ListedBackend, ListedEndpoint, find_delta
+from controller_service.core.routing import AnnouncedTable, find_delta
 from controller_service.shell.members.replica_links import ReplicaLinks
 from controller_service.shell.mesh_state import Concern, Key, MeshState, WorkQueue
 from controller_service.store.protocol import Store
-from slotmesh.calls.key_hash import PARTITIONS
 from slotmesh.internal.v1 import membership_service_pb2 as wire
-from slotmesh.streams.limits import MAX_MESSAGE_BYTES, TABLE_PART_BYTES
+from slotmesh.streams.limits import TABLE_PART_BYTES
 
 MAX_DELTAS: Final = 64
 """Deltas to the newest table that are kept: one for each table that some router is behind by."""
-
-TERM_BYTES: Final = 64
-"""Room for what is added to a frame when it is sent."""
-
-PartT = TypeVar("PartT", ListedEndpoint, ListedBackend)
-
-
-class TableTooLarge(Exception):
-    """A table that a router takes in one frame only, and that fits none."""
-
-    def __init__(self, size: int) -> None:
-        super().__init__(
-            f"the routing table has {size} bytes in one frame, and a frame has {MAX_MESSAGE_BYTES} at most: update the"
-            " router, which takes it in parts then"
-        )
 
 
 class TableFrames:
@@ -77,11 +53,8 @@ class TableBoard:
         self._part_bytes = part_bytes
         self.table: AnnouncedTable | None = None
         self._listeners: dict[Callable[[], None], None] = {}
-        self._frames: dict[tuple[int, bool], TableFrames] = {}
-        """What leads to `table`, by the revision that it is based on, 0 for the whole of it, and whether in parts."""
-        self._endpoints: dict[str, tuple[ListedEndpoint, bytes]] = {}
-        """Endpoints of the newest whole table in one frame, as they were written."""
-        self._backends: dict[str, tuple[ListedBackend, bytes]] = {}
+        self._frames: dict[int | None, TableFrames] = {}
+        """What leads to `table`, by the revision that it is based on, None for the whole of it."""
 
     def post(self, table: AnnouncedTable) -> None:
         """Announces a table. Its revision must be newer."""
@@ -92,81 +65,30 @@ class TableBoard:
         for listener in self._listeners:
             listener()
 
-    def frames(self, base: AnnouncedTable | None, *, in_parts: bool) -> TableFrames:
+    def frames(self, base: AnnouncedTable | None) -> TableFrames:
         """What leads from an earlier table, which was posted here, to the newest one; None: that one as a whole."""
         if self.table is None:
             raise ValueError("no table was posted yet")
-        key = (0 if base is None else base.revision, in_parts)
+        key = None if base is None else base.revision
         known = self._frames.get(key)
         if known is None:
             delta = None if base is None else find_delta(base, self.table)
-            if base is not None and delta is None:
-                known = self.frames(None, in_parts=in_parts)
-            elif in_parts:
-                known = TableFrames(
-                    table_parts(self.table, self._part_bytes) if delta is None else delta_parts(delta, self._part_bytes)
-                )
-            elif delta is not None:
-                known = TableFrames([_fitting(wire.AttachRouterResponse(delta=delta_to_wire(delta)))])
+            if delta is not None:
+                known = TableFrames(delta_parts(delta, self._part_bytes))
+            elif base is not None:
+                known = self.frames(None)
             else:
-                _require_one_frame(self.table)
-                known = TableFrames([self._whole(self.table)])
+                known = TableFrames(table_parts(self.table, self._part_bytes))
             if len(self._frames) >= MAX_DELTAS:
                 del self._frames[next(iter(self._frames))]
             self._frames[key] = known
         return known
-
-    def whole(self) -> wire.AttachRouterResponse:
-        """The newest table in one frame. Raises TableTooLarge."""
-        frame = self.frames(None, in_parts=False).get(0)
-        if frame is None:
-            raise ValueError("a table has a frame")
-        return frame
 
     def listen(self, listener: Callable[[], None]) -> None:
         self._listeners[listener] = None
 
     def ignore(self, listener: Callable[[], None]) -> None:
         self._listeners.pop(listener, None)
-
-    def _whole(self, table: AnnouncedTable) -> wire.AttachRouterResponse:
-        """In one frame."""
-        routes = table.routes
-        self._endpoints = _written(((it.name, it) for it in routes.endpoints), self._endpoints, endpoint_to_bytes)
-        self._backends = _written(((it.settings.name, it) for it in routes.backends), self._backends, backend_to_bytes)
-        frame = wire.AttachRouterResponse(table=table_to_wire(table, self._parts()))
-        return _fitting(frame)
-
-    def _parts(self) -> Iterator[bytes]:
-        for _, endpoint in self._endpoints.values():
-            yield endpoint
-        for _, backend in self._backends.values():
-            yield backend
-
-
-def _fitting(frame: wire.AttachRouterResponse) -> wire.AttachRouterResponse:
-    """Raises TableTooLarge."""
-    if (size := frame.ByteSize() + TERM_BYTES) > MAX_MESSAGE_BYTES:
-        raise TableTooLarge(size)
-    return frame
-
-
-def _require_one_frame(table: AnnouncedTable) -> None:
-    """Before it is written: what takes seconds, and does not fit in the end, is not begun. Raises TableTooLarge."""
-    owned = sum(endpoint.ownership is not None for endpoint in table.routes.endpoints)
-    if (size := 2 * PARTITIONS * owned) > MAX_MESSAGE_BYTES:
-        raise TableTooLarge(size)
-
-
-def _written(
-    parts: Iterable[tuple[str, PartT]], before: dict[str, tuple[PartT, bytes]], write: Callable[[PartT], bytes]
-) -> dict[str, tuple[PartT, bytes]]:
-    """Each part and its bytes: those from before, where it is the same object."""
-    written: dict[str, tuple[PartT, bytes]] = {}
-    for name, part in parts:
-        known = before.get(name)
-        written[name] = known if known is not None and known[0] is part else (part, write(part))
-    return written
 
 
 class TableFeed:
@@ -177,10 +99,8 @@ class TableFeed:
     table, or of one delta, follow each other: the next one begins behind the last part.
     """
 
-    def __init__(self, board: TableBoard, *, takes_deltas: bool, takes_parts: bool = False) -> None:
+    def __init__(self, board: TableBoard) -> None:
         self._board = board
-        self._takes_deltas = takes_deltas
-        self._takes_parts = takes_parts
         self._sent: AnnouncedTable | None = None
         self._is_asked = False
         self._frames: TableFrames | None = None
@@ -202,9 +122,9 @@ class TableFeed:
         table = self._board.table
         if table is None or (table is self._sent and not self._is_asked):
             return None
-        base = self._sent if self._takes_deltas and not self._is_asked else None
+        base = None if self._is_asked else self._sent
         self._sent, self._is_asked = table, False
-        self._frames, self._number = self._board.frames(base, in_parts=self._takes_parts), 1
+        self._frames, self._number = self._board.frames(base), 1
         return self._frames.get(0)
 
 

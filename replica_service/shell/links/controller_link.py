@@ -21,7 +21,7 @@ import grpc
 from replica_service.core.lifecycle import State
 from replica_service.shell.replica import HostedReplica
 from replica_service.shell.stopping import ControllerAbsence, Fencing
-from slotmesh.convert.specification import backend_from_wire, backend_within
+from slotmesh.convert.specification import backend_from_wire
 from slotmesh.errors import Failure, Reason
 from slotmesh.grpc_internals.call_writer import writer_of
 from slotmesh.internal.v1 import membership_service_pb2 as wire
@@ -197,7 +197,7 @@ class ControllerLink:
                 _log.info("attached", controller=self._search.current)
                 self._log_whether_known(frame.configuration)
                 self._member.follow_routers(frame.configuration.router_addresses)
-                backend, _ = backend_from_wire(backend_within(frame.configuration))
+                backend, _ = backend_from_wire(frame.configuration.backend)
                 self._member.configure(backend)
             case "drain":
                 self._member.drain(f"ordered by the controller: {frame.drain.message}")

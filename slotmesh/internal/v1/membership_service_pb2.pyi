@@ -7,7 +7,6 @@ from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf import message as _message
-from google.protobuf import struct_pb2 as _struct_pb2
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
 from slotmesh.v1 import mesh_pb2 as _mesh_pb2
@@ -19,11 +18,6 @@ if sys.version_info >= (3, 11):
     from typing import TypeAlias as _TypeAlias, Never as _Never
 else:
     from typing_extensions import TypeAlias as _TypeAlias, Never as _Never
-
-if sys.version_info >= (3, 13):
-    from warnings import deprecated as _deprecated
-else:
-    from typing_extensions import deprecated as _deprecated
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
@@ -108,7 +102,7 @@ class ReplicaHello(_message.Message):
     on the same machine detects by it that the process has ended. Empty if the operating system does not provide these.
     """
     revision: _builtins.int
-    """The revision of the newest configuration that it has received, in `generation`. 0: none, or the replica is older."""
+    """The revision of the newest configuration that it has received, in `generation`. 0: none."""
     term_id: _builtins.str
     """As `term_id` of that configuration."""
     @_builtins.property
@@ -121,7 +115,7 @@ class ReplicaHello(_message.Message):
 
     @_builtins.property
     def start_time(self) -> _timestamp_pb2.Timestamp:
-        """When its process started, by the clock of its machine, for display. Unset from older replicas."""
+        """When its process started, by the clock of its machine, for display."""
 
     def __init__(
         self,
@@ -195,11 +189,11 @@ class ReplicaReport(_message.Message):
     """
     end_reason: _builtins.str
     """Why it ends, for people: `SIGTERM`, or `no controller for 5m (--orphan-timeout)`. At most 300 characters, without
-    content of calls. Empty while it does not end, and from older replicas.
+    content of calls. Empty while it does not end.
     """
     @_builtins.property
     def load(self) -> _mesh_pb2.ReplicaLoad:
-        """Its present load. Unset from older replicas."""
+        """Its present load."""
 
     def __init__(
         self,
@@ -239,7 +233,7 @@ class AttachReplicaResponse(_message.Message):
     ON_HOLD_FIELD_NUMBER: _builtins.int
     TERM_FIELD_NUMBER: _builtins.int
     term: _builtins.int
-    """The term of the leading controller, in the generation of its configurations. 0 from older controllers."""
+    """The term of the leading controller, in the generation of its configurations. 0 with `on_hold`."""
     @_builtins.property
     def configuration(self) -> Global___ReplicaConfiguration:
         """The configuration; the first frame, and sent again whenever it changes."""
@@ -254,15 +248,11 @@ class AttachReplicaResponse(_message.Message):
 
     @_builtins.property
     def acknowledged(self) -> Global___ReportAcknowledged:
-        """A report with a timestamp was read. Not sent by older controllers, nor by one whose state file has turned out to
-        be an older copy.
-        """
+        """A report with a timestamp was read. Not sent by a controller whose state file has turned out to be an older copy."""
 
     @_builtins.property
     def on_hold(self) -> Global___ControllerOnHold:
-        """The controller is alive and sends no configuration now. The replica keeps its present one. Ignored by older
-        replicas.
-        """
+        """The controller is alive and sends no configuration now. The replica keeps its present one."""
 
     def __init__(
         self,
@@ -314,13 +304,6 @@ class ReplicaConfiguration(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
-    MAX_ONGOING_FIELD_NUMBER: _builtins.int
-    PREFETCH_FIELD_NUMBER: _builtins.int
-    USER_CONFIG_FIELD_NUMBER: _builtins.int
-    GRACEFUL_TIMEOUT_FIELD_NUMBER: _builtins.int
-    HEALTH_CHECK_PERIOD_FIELD_NUMBER: _builtins.int
-    HEALTH_CHECK_TIMEOUT_FIELD_NUMBER: _builtins.int
-    OWN_LOOP_FIELD_NUMBER: _builtins.int
     GENERATION_FIELD_NUMBER: _builtins.int
     BACKEND_FIELD_NUMBER: _builtins.int
     IS_BACKEND_UNKNOWN_FIELD_NUMBER: _builtins.int
@@ -328,36 +311,6 @@ class ReplicaConfiguration(_message.Message):
     CONTROLLER_ADDRESSES_FIELD_NUMBER: _builtins.int
     REVISION_FIELD_NUMBER: _builtins.int
     TERM_ID_FIELD_NUMBER: _builtins.int
-    @_builtins.property
-    @_deprecated("""This field has been marked as deprecated using proto field options.""")
-    def max_ongoing(self) -> _builtins.int:
-        """As in `backend`, for replicas of older versions."""
-
-    @max_ongoing.setter
-    @_deprecated("""This field has been marked as deprecated using proto field options.""")
-    def max_ongoing(self, value: _builtins.int) -> None:
-        """As in `backend`, for replicas of older versions."""
-
-    @_builtins.property
-    @_deprecated("""This field has been marked as deprecated using proto field options.""")
-    def prefetch(self) -> _builtins.int:
-        """As in `backend`, for replicas of older versions."""
-
-    @prefetch.setter
-    @_deprecated("""This field has been marked as deprecated using proto field options.""")
-    def prefetch(self, value: _builtins.int) -> None:
-        """As in `backend`, for replicas of older versions."""
-
-    @_builtins.property
-    @_deprecated("""This field has been marked as deprecated using proto field options.""")
-    def own_loop(self) -> _builtins.bool:
-        """As in `backend`, for replicas of older versions."""
-
-    @own_loop.setter
-    @_deprecated("""This field has been marked as deprecated using proto field options.""")
-    def own_loop(self, value: _builtins.bool) -> None:
-        """As in `backend`, for replicas of older versions."""
-
     generation: _builtins.str
     """The generation of the controller's store, for the replica's later hellos."""
     is_backend_unknown: _builtins.bool
@@ -365,40 +318,19 @@ class ReplicaConfiguration(_message.Message):
     configuration, which follows when the backend is applied.
     """
     revision: _builtins.int
-    """The revision of the store, for the replica's later hellos. 0 from older versions."""
+    """The revision of the store, for the replica's later hellos."""
     term_id: _builtins.str
     """As `term_id` of a routing table."""
     @_builtins.property
-    @_deprecated("""This field has been marked as deprecated using proto field options.""")
-    def user_config(self) -> _struct_pb2.Struct:
-        """As in `backend`, for replicas of older versions."""
-
-    @_builtins.property
-    @_deprecated("""This field has been marked as deprecated using proto field options.""")
-    def graceful_timeout(self) -> _duration_pb2.Duration:
-        """As in `backend`, for replicas of older versions."""
-
-    @_builtins.property
-    @_deprecated("""This field has been marked as deprecated using proto field options.""")
-    def health_check_period(self) -> _duration_pb2.Duration:
-        """As in `backend`, for replicas of older versions."""
-
-    @_builtins.property
-    @_deprecated("""This field has been marked as deprecated using proto field options.""")
-    def health_check_timeout(self) -> _duration_pb2.Duration:
-        """As in `backend`, for replicas of older versions."""
-
-    @_builtins.property
     def backend(self) -> _mesh_pb2.Backend:
         """The complete backend of the replica. `user_config` is passed to the handler's constructor, and after a change to
-        its `reconfigure`. `own_loop` is read only at the start. Unset from older controllers, which set the deprecated
-        fields.
+        its `reconfigure`. `own_loop` is read only at the start.
         """
 
     @_builtins.property
     def router_addresses(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Addresses of the mesh's routers, `HOST:PORT`, for calls by the handler (`slotmesh.mesh()`). Sent again when they
-        change. Empty: unknown, as no router is attached or the controller is older.
+        change. Empty: no router is attached.
         """
 
     @_builtins.property
@@ -410,13 +342,6 @@ class ReplicaConfiguration(_message.Message):
     def __init__(
         self,
         *,
-        max_ongoing: _builtins.int | None = ...,
-        prefetch: _builtins.int | None = ...,
-        user_config: _struct_pb2.Struct | None = ...,
-        graceful_timeout: _duration_pb2.Duration | None = ...,
-        health_check_period: _duration_pb2.Duration | None = ...,
-        health_check_timeout: _duration_pb2.Duration | None = ...,
-        own_loop: _builtins.bool | None = ...,
         generation: _builtins.str = ...,
         backend: _mesh_pb2.Backend | None = ...,
         is_backend_unknown: _builtins.bool = ...,
@@ -425,22 +350,11 @@ class ReplicaConfiguration(_message.Message):
         revision: _builtins.int = ...,
         term_id: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_max_ongoing", b"_max_ongoing", "_own_loop", b"_own_loop", "_prefetch", b"_prefetch", "backend", b"backend", "graceful_timeout", b"graceful_timeout", "health_check_period", b"health_check_period", "health_check_timeout", b"health_check_timeout", "max_ongoing", b"max_ongoing", "own_loop", b"own_loop", "prefetch", b"prefetch", "user_config", b"user_config"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["backend", b"backend"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_max_ongoing", b"_max_ongoing", "_own_loop", b"_own_loop", "_prefetch", b"_prefetch", "backend", b"backend", "controller_addresses", b"controller_addresses", "generation", b"generation", "graceful_timeout", b"graceful_timeout", "health_check_period", b"health_check_period", "health_check_timeout", b"health_check_timeout", "is_backend_unknown", b"is_backend_unknown", "max_ongoing", b"max_ongoing", "own_loop", b"own_loop", "prefetch", b"prefetch", "revision", b"revision", "router_addresses", b"router_addresses", "term_id", b"term_id", "user_config", b"user_config"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["backend", b"backend", "controller_addresses", b"controller_addresses", "generation", b"generation", "is_backend_unknown", b"is_backend_unknown", "revision", b"revision", "router_addresses", b"router_addresses", "term_id", b"term_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType__max_ongoing: _TypeAlias = _typing.Literal["max_ongoing"]  # noqa: Y015
-    _WhichOneofArgType__max_ongoing: _TypeAlias = _typing.Literal["_max_ongoing", b"_max_ongoing"]  # noqa: Y015
-    _WhichOneofReturnType__own_loop: _TypeAlias = _typing.Literal["own_loop"]  # noqa: Y015
-    _WhichOneofArgType__own_loop: _TypeAlias = _typing.Literal["_own_loop", b"_own_loop"]  # noqa: Y015
-    _WhichOneofReturnType__prefetch: _TypeAlias = _typing.Literal["prefetch"]  # noqa: Y015
-    _WhichOneofArgType__prefetch: _TypeAlias = _typing.Literal["_prefetch", b"_prefetch"]  # noqa: Y015
-    @_typing.overload
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__max_ongoing) -> _WhichOneofReturnType__max_ongoing | None: ...
-    @_typing.overload
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__own_loop) -> _WhichOneofReturnType__own_loop | None: ...
-    @_typing.overload
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__prefetch) -> _WhichOneofReturnType__prefetch | None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ReplicaConfiguration: _TypeAlias = ReplicaConfiguration  # noqa: Y015
 
@@ -598,7 +512,7 @@ class AttachRouterRequest(_message.Message):
     TABLE_PART_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def hello(self) -> Global___RouterHello:
-        """Identifies the router; the first frame, except for parts of its table."""
+        """Identifies the router; the first frame after the parts of its table."""
 
     @_builtins.property
     def report(self) -> Global___RouterReport:
@@ -610,8 +524,8 @@ class AttachRouterRequest(_message.Message):
 
     @_builtins.property
     def table_part(self) -> Global___TablePart:
-        """A part of the router's table, before `hello`, if the table is too large for that; `hello.table` is unset then.
-        Refused by older controllers.
+        """A part of the router's routing table, if it has one; all parts precede `hello`. A controller without stored state
+        recovers replicas and owners from it.
         """
 
     def __init__(
@@ -668,9 +582,8 @@ class RouterHello(_message.Message):
     ADDRESS_FIELD_NUMBER: _builtins.int
     VERSION_FIELD_NUMBER: _builtins.int
     METRICS_ADDRESS_FIELD_NUMBER: _builtins.int
-    TABLE_FIELD_NUMBER: _builtins.int
     INCARNATION_FIELD_NUMBER: _builtins.int
-    KNOWN_FEATURES_FIELD_NUMBER: _builtins.int
+    FEATURES_FIELD_NUMBER: _builtins.int
     TOKEN_ADDRESS_FIELD_NUMBER: _builtins.int
     PID_FIELD_NUMBER: _builtins.int
     START_TIME_FIELD_NUMBER: _builtins.int
@@ -683,25 +596,18 @@ class RouterHello(_message.Message):
     metrics_address: _builtins.str
     """Address of its Prometheus endpoint, `HOST:PORT`. Empty if there is none."""
     incarnation: _builtins.str
-    """Random for each start of the router, 32 hexadecimal digits: its counters restart with it. Empty from older routers."""
+    """Random for each start of the router, 32 hexadecimal digits: its counters restart with it."""
     token_address: _builtins.str
     """Its address for clients with a bearer token and no certificate, `HOST:PORT`. Empty if there is none."""
     pid: _builtins.int
-    """Process id on its machine. 0 from older routers."""
+    """Process id on its machine."""
     @_builtins.property
-    def table(self) -> Global___RoutingTable:
-        """The router's routing table, if it has one: a controller without stored state recovers replicas and owners from it."""
-
-    @_builtins.property
-    def known_features(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Optional features of the router, by name; unknown names are ignored. `table_deltas`: it accepts RoutingTableDelta.
-        Without it the controller sends whole tables. `table_parts`: it accepts TablePart. Without it a table or delta is
-        sent in one frame; if that would be too large, the stream ends with INVALID_ARGUMENT.
-        """
+    def features(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Names of the router's optional features. There are none today; a controller ignores unknown names."""
 
     @_builtins.property
     def start_time(self) -> _timestamp_pb2.Timestamp:
-        """When its process started, by the clock of its machine, for display. Unset from older routers."""
+        """When its process started, by the clock of its machine, for display."""
 
     def __init__(
         self,
@@ -710,16 +616,15 @@ class RouterHello(_message.Message):
         address: _builtins.str = ...,
         version: _builtins.str = ...,
         metrics_address: _builtins.str = ...,
-        table: Global___RoutingTable | None = ...,
         incarnation: _builtins.str = ...,
-        known_features: _abc.Iterable[_builtins.str] | None = ...,
+        features: _abc.Iterable[_builtins.str] | None = ...,
         token_address: _builtins.str = ...,
         pid: _builtins.int = ...,
         start_time: _timestamp_pb2.Timestamp | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["start_time", b"start_time", "table", b"table"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["start_time", b"start_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "incarnation", b"incarnation", "known_features", b"known_features", "metrics_address", b"metrics_address", "pid", b"pid", "router_id", b"router_id", "start_time", b"start_time", "table", b"table", "token_address", b"token_address", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "features", b"features", "incarnation", b"incarnation", "metrics_address", b"metrics_address", "pid", b"pid", "router_id", b"router_id", "start_time", b"start_time", "token_address", b"token_address", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -733,7 +638,6 @@ class RouterReport(_message.Message):
 
     GENERATION_FIELD_NUMBER: _builtins.int
     REVISION_FIELD_NUMBER: _builtins.int
-    LINKED_REPLICA_IDS_FIELD_NUMBER: _builtins.int
     LOADS_FIELD_NUMBER: _builtins.int
     ENDED_FIELD_NUMBER: _builtins.int
     LINKED_FIELD_NUMBER: _builtins.int
@@ -748,10 +652,6 @@ class RouterReport(_message.Message):
     in order; then it half-closes the stream.
     """
     @_builtins.property
-    def linked_replica_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Ids of the replicas with a working link."""
-
-    @_builtins.property
     def loads(self) -> _containers.RepeatedCompositeFieldContainer[_mesh_pb2.BackendLoad]:
         """Load of each backend."""
 
@@ -763,9 +663,7 @@ class RouterReport(_message.Message):
 
     @_builtins.property
     def linked(self) -> _containers.RepeatedCompositeFieldContainer[Global___PartitionOwner]:
-        """The replicas of `linked_replica_ids`, with their incarnations: a link to one incarnation implies nothing about
-        another one with the same id. If it is empty and the ids are not: not reported.
-        """
+        """The replicas with a working link. A link to one incarnation implies nothing about another one with the same id."""
 
     @_builtins.property
     def endpoint_loads(self) -> _containers.RepeatedCompositeFieldContainer[_mesh_pb2.EndpointLoad]:
@@ -776,7 +674,6 @@ class RouterReport(_message.Message):
         *,
         generation: _builtins.str = ...,
         revision: _builtins.int = ...,
-        linked_replica_ids: _abc.Iterable[_builtins.str] | None = ...,
         loads: _abc.Iterable[_mesh_pb2.BackendLoad] | None = ...,
         ended: _abc.Iterable[Global___PartitionOwner] | None = ...,
         linked: _abc.Iterable[Global___PartitionOwner] | None = ...,
@@ -785,7 +682,7 @@ class RouterReport(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["end_reason", b"end_reason", "ended", b"ended", "endpoint_loads", b"endpoint_loads", "generation", b"generation", "linked", b"linked", "linked_replica_ids", b"linked_replica_ids", "loads", b"loads", "revision", b"revision"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["end_reason", b"end_reason", "ended", b"ended", "endpoint_loads", b"endpoint_loads", "generation", b"generation", "linked", b"linked", "loads", b"loads", "revision", b"revision"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -797,29 +694,19 @@ class AttachRouterResponse(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
-    TABLE_FIELD_NUMBER: _builtins.int
-    DELTA_FIELD_NUMBER: _builtins.int
     TABLE_PART_FIELD_NUMBER: _builtins.int
     TERM_FIELD_NUMBER: _builtins.int
     CONTROLLER_ADDRESSES_FIELD_NUMBER: _builtins.int
     IS_ON_HOLD_FIELD_NUMBER: _builtins.int
     term: _builtins.int
-    """The term of the leading controller, in the generation of its tables. 0 from older controllers."""
+    """The term of the leading controller, in the generation of its tables. 0 with `is_on_hold`."""
     is_on_hold: _builtins.bool
     """The controller sends no table, as its state file is older than the state of members: an operator has to decide. In a
-    separate frame, without a table and a term. Unset from older controllers.
+    separate frame, without a table and a term.
     """
     @_builtins.property
-    def table(self) -> Global___RoutingTable:
-        """The whole routing table: the first frame with a table on each stream."""
-
-    @_builtins.property
-    def delta(self) -> Global___RoutingTableDelta:
-        """The changes since the previous table of this stream."""
-
-    @_builtins.property
     def table_part(self) -> Global___TablePart:
-        """A part of either, for routers that accept parts."""
+        """A part of a routing table, or of a delta. The first table on each stream is a whole one."""
 
     @_builtins.property
     def controller_addresses(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
@@ -830,18 +717,16 @@ class AttachRouterResponse(_message.Message):
     def __init__(
         self,
         *,
-        table: Global___RoutingTable | None = ...,
-        delta: Global___RoutingTableDelta | None = ...,
         table_part: Global___TablePart | None = ...,
         term: _builtins.int = ...,
         controller_addresses: _abc.Iterable[_builtins.str] | None = ...,
         is_on_hold: _builtins.bool = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["delta", b"delta", "frame", b"frame", "table", b"table", "table_part", b"table_part"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "table_part", b"table_part"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["controller_addresses", b"controller_addresses", "delta", b"delta", "frame", b"frame", "is_on_hold", b"is_on_hold", "table", b"table", "table_part", b"table_part", "term", b"term"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["controller_addresses", b"controller_addresses", "frame", b"frame", "is_on_hold", b"is_on_hold", "table_part", b"table_part", "term", b"term"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["table", "delta", "table_part"]  # noqa: Y015
+    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["table_part"]  # noqa: Y015
     _WhichOneofArgType_frame: _TypeAlias = _typing.Literal["frame", b"frame"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_frame) -> _WhichOneofReturnType_frame | None: ...
 
@@ -945,8 +830,7 @@ class RoutingTable(_message.Message):
     """`departed` may lack departures at this revision of this generation, and at older ones."""
     term_id: _builtins.str
     """Identity of the term in which it was announced, random for each term: 32 hexadecimal digits. A controller detects
-    by it that its store is an older copy of the one behind the table. A delta does not change it. Empty from older
-    versions.
+    by it that its store is an older copy of the one behind the table. A delta does not change it.
     """
     @_builtins.property
     def endpoints(self) -> _containers.RepeatedCompositeFieldContainer[Global___EndpointRoute]:
@@ -974,7 +858,7 @@ class RoutingTable(_message.Message):
 
     @_builtins.property
     def assignments(self) -> _containers.RepeatedCompositeFieldContainer[Global___PartitionAssignment]:
-        """Owners of partitions that endpoints refer to by `assignment`. Empty if the table is sent in one frame."""
+        """Owners of partitions, to which endpoints refer by `assignment`."""
 
     def __init__(
         self,
@@ -1064,7 +948,7 @@ class RoutingTableDelta(_message.Message):
 
     @_builtins.property
     def assignments(self) -> _containers.RepeatedCompositeFieldContainer[Global___PartitionAssignment]:
-        """Owners of partitions that whole endpoints refer to by `assignment`. Empty if the delta is sent in one frame."""
+        """Owners of partitions, to which whole endpoints refer by `assignment`."""
 
     def __init__(
         self,
@@ -1137,7 +1021,7 @@ Global___TablePart: _TypeAlias = TablePart  # noqa: Y015
 
 @_typing.final
 class PartitionAssignment(_message.Message):
-    """The partition owners shared by all endpoints with the same owners."""
+    """The owners of partitions of all endpoints with the same owners."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1146,18 +1030,20 @@ class PartitionAssignment(_message.Message):
     OWNER_EPOCHS_FIELD_NUMBER: _builtins.int
     BASE_EPOCH_FIELD_NUMBER: _builtins.int
     base_epoch: _builtins.int
-    """As in EndpointRoute."""
+    """Added to each of `owner_epochs`."""
     @_builtins.property
     def owners(self) -> _containers.RepeatedCompositeFieldContainer[Global___PartitionOwner]:
-        """As in EndpointRoute."""
+        """Replicas that own partitions."""
 
     @_builtins.property
     def partition_owners(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """As in EndpointRoute."""
+        """The owner of each of the 4,096 partitions: an index into `owners`, or -1 for none."""
 
     @_builtins.property
     def owner_epochs(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """As in EndpointRoute."""
+        """The epoch of each partition's owner, minus `base_epoch`: small numbers, as epochs begin large. As long as
+        `partition_owners`.
+        """
 
     def __init__(
         self,
@@ -1385,44 +1271,22 @@ class EndpointRoute(_message.Message):
 
     NAME_FIELD_NUMBER: _builtins.int
     TRAFFIC_FIELD_NUMBER: _builtins.int
-    OWNERS_FIELD_NUMBER: _builtins.int
-    PARTITION_OWNERS_FIELD_NUMBER: _builtins.int
-    OWNER_EPOCHS_FIELD_NUMBER: _builtins.int
-    BASE_EPOCH_FIELD_NUMBER: _builtins.int
     GRPC_SERVICES_FIELD_NUMBER: _builtins.int
     TENANTS_FIELD_NUMBER: _builtins.int
     ASSIGNMENT_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """The endpoint's name."""
-    base_epoch: _builtins.int
-    """Added to each of `owner_epochs`."""
     assignment: _builtins.int
-    """The number of one of the `assignments` of the table or delta, from 1, counted over all parts up to this one. It has
-    the owners of this endpoint's partitions; the fields for these are empty here. 0: these fields have them.
+    """The number of one of the `assignments` of the table or delta, from 1, counted over all parts up to this one: the
+    owners of this endpoint's partitions. 0: no partition has an owner.
     """
     @_builtins.property
     def traffic(self) -> _mesh_pb2.TrafficPolicy:
         """Its traffic policy. Unset: calls queue."""
 
     @_builtins.property
-    def owners(self) -> _containers.RepeatedCompositeFieldContainer[Global___PartitionOwner]:
-        """Replicas that own partitions of this endpoint."""
-
-    @_builtins.property
-    def partition_owners(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """The owner of each of the 4,096 partitions: an index into `owners`, or -1 for none. Empty: no partition has an
-        owner.
-        """
-
-    @_builtins.property
-    def owner_epochs(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """The epoch of each partition's owner, minus `base_epoch`: small numbers, as epochs begin large. As long as
-        `partition_owners`.
-        """
-
-    @_builtins.property
     def grpc_services(self) -> _mesh_pb2.GrpcServices:
-        """Services of the user's own protos. Unset: none. Older routers do not serve them."""
+        """Services of the user's own protos. Unset: none."""
 
     @_builtins.property
     def tenants(self) -> _mesh_pb2.TenantLimits:
@@ -1433,17 +1297,13 @@ class EndpointRoute(_message.Message):
         *,
         name: _builtins.str = ...,
         traffic: _mesh_pb2.TrafficPolicy | None = ...,
-        owners: _abc.Iterable[Global___PartitionOwner] | None = ...,
-        partition_owners: _abc.Iterable[_builtins.int] | None = ...,
-        owner_epochs: _abc.Iterable[_builtins.int] | None = ...,
-        base_epoch: _builtins.int = ...,
         grpc_services: _mesh_pb2.GrpcServices | None = ...,
         tenants: _mesh_pb2.TenantLimits | None = ...,
         assignment: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["grpc_services", b"grpc_services", "tenants", b"tenants", "traffic", b"traffic"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["assignment", b"assignment", "base_epoch", b"base_epoch", "grpc_services", b"grpc_services", "name", b"name", "owner_epochs", b"owner_epochs", "owners", b"owners", "partition_owners", b"partition_owners", "tenants", b"tenants", "traffic", b"traffic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["assignment", b"assignment", "grpc_services", b"grpc_services", "name", b"name", "tenants", b"tenants", "traffic", b"traffic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1483,88 +1343,31 @@ class BackendRoute(_message.Message):
 
     NAME_FIELD_NUMBER: _builtins.int
     REPLICAS_FIELD_NUMBER: _builtins.int
-    MAX_QUEUED_CALLS_FIELD_NUMBER: _builtins.int
-    MAX_QUEUED_BYTES_FIELD_NUMBER: _builtins.int
-    MAX_QUEUE_TIME_FIELD_NUMBER: _builtins.int
-    BALANCER_FIELD_NUMBER: _builtins.int
-    MAX_WIRE_BATCH_SIZE_FIELD_NUMBER: _builtins.int
     BACKEND_FIELD_NUMBER: _builtins.int
     PROSPECT_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """The backend's name."""
-    @_builtins.property
-    @_deprecated("""This field has been marked as deprecated using proto field options.""")
-    def max_queued_calls(self) -> _builtins.int:
-        """As in `backend`, for routers of older versions."""
-
-    @max_queued_calls.setter
-    @_deprecated("""This field has been marked as deprecated using proto field options.""")
-    def max_queued_calls(self, value: _builtins.int) -> None:
-        """As in `backend`, for routers of older versions."""
-
-    @_builtins.property
-    @_deprecated("""This field has been marked as deprecated using proto field options.""")
-    def max_queued_bytes(self) -> _builtins.int:
-        """As in `backend`, for routers of older versions."""
-
-    @max_queued_bytes.setter
-    @_deprecated("""This field has been marked as deprecated using proto field options.""")
-    def max_queued_bytes(self, value: _builtins.int) -> None:
-        """As in `backend`, for routers of older versions."""
-
-    @_builtins.property
-    @_deprecated("""This field has been marked as deprecated using proto field options.""")
-    def balancer(self) -> _mesh_pb2.Balancer.ValueType:
-        """As in `backend`, for routers of older versions."""
-
-    @balancer.setter
-    @_deprecated("""This field has been marked as deprecated using proto field options.""")
-    def balancer(self, value: _mesh_pb2.Balancer.ValueType) -> None:
-        """As in `backend`, for routers of older versions."""
-
-    @_builtins.property
-    @_deprecated("""This field has been marked as deprecated using proto field options.""")
-    def max_wire_batch_size(self) -> _builtins.int:
-        """As in `backend`, for routers of older versions."""
-
-    @max_wire_batch_size.setter
-    @_deprecated("""This field has been marked as deprecated using proto field options.""")
-    def max_wire_batch_size(self, value: _builtins.int) -> None:
-        """As in `backend`, for routers of older versions."""
-
     prospect: _mesh_pb2.Prospect.ValueType
-    """Whether replicas are expected, while none is ready. Unset if one is, and from older controllers."""
+    """Whether replicas are expected, while none is ready. Unset if one is."""
     @_builtins.property
     def replicas(self) -> _containers.RepeatedCompositeFieldContainer[Global___ReplicaRoute]:
         """Its ready and draining replicas."""
 
     @_builtins.property
-    @_deprecated("""This field has been marked as deprecated using proto field options.""")
-    def max_queue_time(self) -> _duration_pb2.Duration:
-        """As in `backend`, for routers of older versions."""
-
-    @_builtins.property
     def backend(self) -> _mesh_pb2.Backend:
-        """The backend, with only those settings that routers read. Unset from older controllers, which set the deprecated
-        fields; 0 means the default.
-        """
+        """The backend, with only those settings that routers read."""
 
     def __init__(
         self,
         *,
         name: _builtins.str = ...,
         replicas: _abc.Iterable[Global___ReplicaRoute] | None = ...,
-        max_queued_calls: _builtins.int = ...,
-        max_queued_bytes: _builtins.int = ...,
-        max_queue_time: _duration_pb2.Duration | None = ...,
-        balancer: _mesh_pb2.Balancer.ValueType = ...,
-        max_wire_batch_size: _builtins.int = ...,
         backend: _mesh_pb2.Backend | None = ...,
         prospect: _mesh_pb2.Prospect.ValueType = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["backend", b"backend", "max_queue_time", b"max_queue_time"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["backend", b"backend"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["backend", b"backend", "balancer", b"balancer", "max_queue_time", b"max_queue_time", "max_queued_bytes", b"max_queued_bytes", "max_queued_calls", b"max_queued_calls", "max_wire_batch_size", b"max_wire_batch_size", "name", b"name", "prospect", b"prospect", "replicas", b"replicas"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["backend", b"backend", "name", b"name", "prospect", b"prospect", "replicas", b"replicas"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

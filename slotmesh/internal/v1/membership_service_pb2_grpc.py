@@ -71,9 +71,8 @@ class MembershipServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def AttachRouter(self, request_iterator, context):
-        """A router attaches, and receives the whole routing table immediately, and each change of it: as a delta if both
-        sides support deltas, else as a whole table. It acknowledges each version, and keeps the last table while no
-        controller is connected.
+        """A router attaches, and receives the whole routing table immediately, and then a delta for each change of it. It
+        acknowledges each version, and keeps the last table while no controller is connected.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

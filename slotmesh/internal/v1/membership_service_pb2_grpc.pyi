@@ -28,9 +28,8 @@ class MembershipServiceStub:
     lease (3 s, unless configured otherwise) becomes suspect.
     """
     AttachRouter: _aio.StreamStreamMultiCallable[_membership_service_pb2.AttachRouterRequest, _membership_service_pb2.AttachRouterResponse]
-    """A router attaches, and receives the whole routing table immediately, and each change of it: as a delta if both
-    sides support deltas, else as a whole table. It acknowledges each version, and keeps the last table while no
-    controller is connected.
+    """A router attaches, and receives the whole routing table immediately, and then a delta for each change of it. It
+    acknowledges each version, and keeps the last table while no controller is connected.
     """
 
 class MembershipServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -59,9 +58,8 @@ class MembershipServiceServicer(metaclass=_abc_1.ABCMeta):
         request_iterator: _abc.AsyncIterator[_membership_service_pb2.AttachRouterRequest],
         context: _aio.ServicerContext[_abc.AsyncIterator[_membership_service_pb2.AttachRouterRequest], _abc.AsyncIterator[_membership_service_pb2.AttachRouterResponse]],
     ) -> _abc.AsyncIterator[_membership_service_pb2.AttachRouterResponse]:
-        """A router attaches, and receives the whole routing table immediately, and each change of it: as a delta if both
-        sides support deltas, else as a whole table. It acknowledges each version, and keeps the last table while no
-        controller is connected.
+        """A router attaches, and receives the whole routing table immediately, and then a delta for each change of it. It
+        acknowledges each version, and keeps the last table while no controller is connected.
         """
 
 def add_MembershipServiceServicer_to_server(servicer: MembershipServiceServicer, server: _aio.Server) -> None: ...

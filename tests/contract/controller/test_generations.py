@@ -17,6 +17,7 @@ from slotmesh.units import parse_host_port
 from tests.support.controllers import Controlled, eventually, running_controller, violations
 from tests.support.fakes.members import FakeReplica, FakeRouter, epochs, owners, replica_routes
 from tests.support.replicas import running_replica
+from tests.support.tables import one_part, owners_of
 from tests.support.tcp_proxy import tcp_proxy
 from tests.support.wait import wait_until
 
@@ -40,6 +41,11 @@ def brought(*replicas: FakeReplica, epoch: int = 7, **fields: Any) -> pb.Routing
         endpoints=[
             pb.EndpointRoute(
                 name="digits",
+                assignment=1,
+            )
+        ],
+        assignments=[
+            pb.PartitionAssignment(
                 owners=[pb.PartitionOwner(replica_id=it.replica_id, incarnation=it.incarnation) for it in replicas],
                 partition_owners=[number % len(replicas) for number in range(PARTITIONS)],
                 owner_epochs=[0] * PARTITIONS,
@@ -195,7 +201,7 @@ async def test_a_successor_of_one_whose_process_has_ended_need_not_wait() -> Non
         async with new:
             await new.report("READY")
             table = await router.wait_for(
-                lambda table: [it.incarnation for it in table.endpoints[0].owners] == [new.incarnation], "the new one"
+                lambda table: [it.incarnation for it in owners_of(table).owners] == [new.incarnation], "the new one"
             )
             assert [it.incarnation for it in table.departed] == [old.incarnation]
 
@@ -227,19 +233,22 @@ async def test_an_older_life_that_a_router_still_reaches_keeps_its_partitions() 
 @pytest.mark.parametrize(
     ("spoil", "field"),
     [
-        (lambda table: table.endpoints[0].partition_owners.pop(), "hello.table.endpoints[0].partition_owners"),
-        (lambda table: table.endpoints[0].owner_epochs.pop(), "hello.table.endpoints[0].owner_epochs"),
-        (lambda table: table.endpoints[0].owners.pop(), "hello.table.endpoints[0].partition_owners"),
-        (lambda table: setattr(table.endpoints[0], "base_epoch", 2**62), "hello.table.endpoints[0].owner_epochs"),
-        (lambda table: setattr(table, "generation", ""), "hello.table.generation"),
-        (lambda table: table.covers.add(revision=1), "hello.table.covers[0].generation"),
+        (lambda table: table.assignments[0].partition_owners.pop(), "table_part.table.assignments[0].partition_owners"),
+        (lambda table: table.assignments[0].owner_epochs.pop(), "table_part.table.assignments[0].owner_epochs"),
+        (lambda table: table.assignments[0].owners.pop(), "table_part.table.assignments[0].partition_owners"),
+        (
+            lambda table: setattr(table.assignments[0], "base_epoch", 2**62),
+            "table_part.table.assignments[0].owner_epochs",
+        ),
+        (lambda table: setattr(table, "generation", ""), "table_part.table.generation"),
+        (lambda table: table.covers.add(revision=1), "table_part.table.covers[0].generation"),
         (
             lambda table: setattr(table.backends[0].replicas[0], "replica_id", "a b"),
-            "hello.table.backends[0].replicas[0].replica_id",
+            "table_part.table.backends[0].replicas[0].replica_id",
         ),
         (
             lambda table: setattr(table.backends[0].replicas[0], "address", "nowhere"),
-            "hello.table.backends[0].replicas[0].address",
+            "table_part.table.backends[0].replicas[0].address",
         ),
     ],
 )
@@ -248,8 +257,7 @@ async def test_a_table_that_makes_no_sense_is_refused_with_its_field(spoil: Any,
         table = brought(FakeReplica(mesh.channel, "v1", "a"))
         spoil(table)
         call = MembershipServiceStub(mesh.channel).AttachRouter()
-        hello = pb.RouterHello(router_id="r", address="127.0.0.1:1", table=table)
-        await call.write(pb.AttachRouterRequest(hello=hello))
+        await call.write(pb.AttachRouterRequest(table_part=one_part(table)))
         with pytest.raises(grpc.aio.AioRpcError) as error:
             await call.read()
         assert list(violations(error.value)) == [field]

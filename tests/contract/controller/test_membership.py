@@ -41,17 +41,16 @@ async def test_a_replica_is_told_its_configuration_first_and_when_it_changes() -
         async with FakeReplica(mesh.channel, "v1", "a") as a:
             await wait_until(lambda: a.configurations, what="a configuration")
             first = a.configurations[0]
-            for said in (first.backend, first):  # the second as replicas of older versions read it
-                assert said.max_ongoing == 7
-                assert not said.HasField("prefetch")
-                assert dict(said.user_config) == {"model": "centroid", "k": 3.0}
-                assert said.graceful_timeout.seconds == 2
+            assert first.backend.max_ongoing == 7
+            assert not first.backend.HasField("prefetch")
+            assert dict(first.backend.user_config) == {"model": "centroid", "k": 3.0}
+            assert first.backend.graceful_timeout.seconds == 2
             assert first.backend.name == "v1"
             assert not first.is_backend_unknown
 
             await mesh.apply((DIGITS % 1).replace("max_ongoing: 7", "max_ongoing: 9"))
             await wait_until(lambda: len(a.configurations) == 2, what="the new configuration")
-            assert a.configurations[1].max_ongoing == 9
+            assert a.configurations[1].backend.max_ongoing == 9
 
 
 @pytest.mark.asyncio
@@ -93,7 +92,7 @@ async def test_a_replica_may_attach_before_its_backend_is_known() -> None:
         assert not a.configurations[1].is_backend_unknown
         async with FakeRouter(mesh.channel, "r") as router:
             await router.wait_for(lambda table: owners(table, "digits") == evenly("a"), "a's partitions")
-        assert a.configurations[-1].max_ongoing == 7
+        assert a.configurations[-1].backend.max_ongoing == 7
 
 
 @pytest.mark.asyncio

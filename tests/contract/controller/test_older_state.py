@@ -174,13 +174,6 @@ async def by_router(original: Original, copy: Controlled) -> None:
     await original.router.move(copy.channel)
 
 
-async def by_router_of_an_older_version(original: Original, copy: Controlled) -> None:
-    assert original.router.brings is not None
-    original.router.brings.ClearField("term_id")
-    original.router.brings.revision += 10
-    await original.router.move(copy.channel)
-
-
 async def by_second_replica(original: Original, copy: Controlled) -> None:
     replica = original.replicas[1]
     last = replica.configurations[-1]
@@ -189,7 +182,7 @@ async def by_second_replica(original: Original, copy: Controlled) -> None:
     await replica.move(copy.channel)
 
 
-@pytest.mark.parametrize("attach", [by_router, by_router_of_an_older_version, by_second_replica])
+@pytest.mark.parametrize("attach", [by_router, by_second_replica])
 async def test_any_kind_of_member_tells_it(
     tmp_path: Path, attach: Callable[[Original, Controlled], Awaitable[None]]
 ) -> None:

@@ -11,6 +11,7 @@ from slotmesh.units import parse_host_port
 from tests.support.controllers import running_controller
 from tests.support.fakes.members import FakeRouter, epochs, owners
 from tests.support.replicas import running_replica
+from tests.support.tables import owners_of
 from tests.support.wait import wait_until
 
 MESH = """
@@ -35,7 +36,7 @@ async def test_a_call_that_outlives_its_controller_keeps_its_partition_until_it_
         async with FakeRouter(mesh.channel, "r") as router:
             await mesh.apply(MESH)
             table = await router.wait_for(lambda table: len(owners(table, "e")) == 2, "both own")
-        route = table.endpoints[0]
+        route = owners_of(table)
         owner = running[route.owners[route.partition_owners[NUMBER]].replica_id]
         epoch = epochs(table, "e")[NUMBER]
         stream = await replicas.enter_async_context(owner.router())

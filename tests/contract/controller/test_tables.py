@@ -11,6 +11,7 @@ from slotmesh.v1 import mesh_pb2
 from tests.contract.controller.digits_backend import DIGITS, evenly
 from tests.support.controllers import eventually, running_controller
 from tests.support.fakes.members import FakeReplica, FakeRouter, epochs, owners, replica_routes
+from tests.support.tables import owners_of
 from tests.support.wait import wait_until
 
 
@@ -38,8 +39,8 @@ async def test_the_first_assignment_waits_for_all_replicas_and_is_even() -> None
             await c.report("READY")
             table = await router.wait_for(lambda table: "" not in (owners(table, "digits") or {"": 1}), "owners")
             assert sorted(owners(table, "digits").values()) == [1365, 1365, 1366]
-            route = table.endpoints[0]
-            assert [owner.incarnation for owner in route.owners] == [a.incarnation, b.incarnation, c.incarnation]
+            lives = [owner.incarnation for owner in owners_of(table).owners]
+            assert lives == [a.incarnation, b.incarnation, c.incarnation]
             assert len(set(epochs(table, "digits"))) == 1
             assert epochs(table, "digits")[0] > 0
 
@@ -77,7 +78,7 @@ async def test_partitions_move_only_when_their_owner_is_known_to_be_gone() -> No
             await a.report("STOPPED")
             after = await router.wait_for(lambda table: owners(table, "digits") == evenly("b"), "b owns all")
             assert "a" not in replica_routes(after, "v1")
-            old = before.endpoints[0]
+            old = owners_of(before)
             pairs = zip(epochs(before, "digits"), epochs(after, "digits"), strict=True)
             for number, (was, now) in enumerate(pairs):
                 moved = old.owners[old.partition_owners[number]].replica_id == "a"
@@ -112,14 +113,14 @@ async def test_a_new_incarnation_replaces_the_older_one_once_nobody_hears_of_tha
             await eventually(is_suspect, what="a is suspect")
             await new.attach()
             assert await refusal(new) == "INVALID_ARGUMENT"
-            assert router.table.endpoints[0].owners[0].incarnation == old.incarnation
+            assert owners_of(router.table).owners[0].incarnation == old.incarnation
 
             await router.acknowledge()
             await wait_until(lambda: not mesh.controller.state.observed.is_linked("a"), what="the report")
             await new.attach()
             await new.report("READY")
             table = await router.wait_for(
-                lambda table: [it.incarnation for it in table.endpoints[0].owners] == [new.incarnation],
+                lambda table: [it.incarnation for it in owners_of(table).owners] == [new.incarnation],
                 "its partitions",
             )
             assert [it.incarnation for it in table.departed] == [old.incarnation]

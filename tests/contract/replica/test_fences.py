@@ -97,19 +97,6 @@ async def test_a_replica_without_acknowledgements_drains_says_why_and_ends(caplo
     assert "the controller has acknowledged no report for 30s (--fence-after)" in line
 
 
-async def test_a_controller_that_acknowledges_nothing_is_named_as_older(caplog: pytest.LogCaptureFixture) -> None:
-    clock = FakeClock()
-    async with controller({}) as (fake, server), at(server, clock=clock, until_ready=False, **FENCE) as replica:
-        fake.acknowledges = False
-        timer = fenced(replica)
-        await fake.attached()
-        await wait_until(lambda: timer.ends, what="ready")
-        clock.advance(30.0)
-        async with asyncio.timeout(20):
-            assert await replica.task == 0
-    assert "controllers of older versions acknowledge none" in caplog.text
-
-
 async def test_a_handler_that_takes_the_signal_of_the_fence_ends_its_replica(caplog: pytest.LogCaptureFixture) -> None:
     async with controller({}) as (fake, server), at(server, until_ready=False, **FENCE) as replica:
         timer = fenced(replica)

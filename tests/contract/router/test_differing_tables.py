@@ -23,6 +23,7 @@ from slotmesh.errors import Executed, Reason
 from tests.support.fakes.controller import FakeController, fake_controller, table
 from tests.support.gated_handler import Gated
 from tests.support.replicas import RunningReplica, running_replica
+from tests.support.tables import linked_ids
 from tests.support.tcp_proxy import TcpProxy, tcp_proxy
 from tests.support.tiers import long
 from tests.support.wait import wait_until
@@ -62,19 +63,18 @@ class Divided:
         wire.generation = generation
         for route in wire.backends[0].replicas:
             route.incarnation = self.replicas[int(route.replica_id[1:])].app.identity.incarnation
-        for each in wire.endpoints[0].owners:
+        for each in wire.assignments[0].owners:
             each.incarnation = self.replicas[int(each.replica_id[1:])].app.identity.incarnation
         if owner is not None:
-            at = [each.replica_id for each in wire.endpoints[0].owners].index(f"r{owner}")
-            wire.endpoints[0].partition_owners[:] = [at] * len(wire.endpoints[0].partition_owners)
+            at = [each.replica_id for each in wire.assignments[0].owners].index(f"r{owner}")
+            wire.assignments[0].partition_owners[:] = [at] * len(wire.assignments[0].partition_owners)
         for replica_id, revision in self.departed:
             wire.departed.add(replica_id=replica_id, incarnation="gone", generation="g", revision=revision)
         side.controller.push(wire)
         linked = sorted(named)
         await wait_until(
             lambda: any(
-                (report.revision, report.generation, list(report.linked_replica_ids))
-                == (side.revision, generation, linked)
+                (report.revision, report.generation, linked_ids(report)) == (side.revision, generation, linked)
                 for report in side.controller.reports
             ),
             what=f"router {number} has roster {roster}",

@@ -39,9 +39,7 @@ async def router(call_metadata: str) -> AsyncIterator[tuple[str, FakeReplica]]:
         async with serve(settings) as server:
             controller.push(table(1, {"r0": replica.address}))
             await wait_until(
-                lambda: any(
-                    report.linked_replica_ids for reports in controller.reports_of.values() for report in reports
-                ),
+                lambda: any(report.linked for reports in controller.reports_of.values() for report in reports),
                 what="the link",
             )
             yield server.address, replica

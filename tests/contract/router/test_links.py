@@ -11,6 +11,7 @@ import pytest_asyncio
 from slotmesh.errors import Executed
 from tests.support.fakes.replica import hold
 from tests.support.router_bench import RouterBench, calls, outcomes, router_bench
+from tests.support.tables import linked_ids
 from tests.support.wait import wait_until
 
 
@@ -22,9 +23,7 @@ async def mesh() -> AsyncIterator[RouterBench]:
 
 async def told_links(mesh: RouterBench, *names: str) -> None:
     """Returns when the newest report names these links."""
-    await wait_until(
-        lambda: list(mesh.controller.reports[-1].linked_replica_ids) == list(names), what=f"links are {names}"
-    )
+    await wait_until(lambda: linked_ids(mesh.controller.reports[-1]) == list(names), what=f"links are {names}")
 
 
 @pytest.mark.asyncio

@@ -335,7 +335,7 @@ async def test_results_that_nobody_reads_are_dropped_and_fetched_again(mesh: Rou
     await taken(await mesh.open())  # the router has read what the replica said, or will before it reads on
     if is_lost:
         replica.break_link()
-        await wait_until(lambda: not mesh.controller.reports[-1].linked_replica_ids)
+        await wait_until(lambda: not mesh.controller.reports[-1].linked)
     await call.done_writing()
     done, failed = await outcomes(call, count)
     recovered = sum(len(run.payloads) for run in replica.runs if run.recover)

@@ -5,59 +5,52 @@ from __future__ import annotations
 import pytest
 
 from slotmesh.internal.v1 import membership_service_pb2 as pb
-from slotmesh.streams.features import TABLE_DELTAS
 from tests.contract.controller.digits_backend import DIGITS
 from tests.support.controllers import running_controller
 from tests.support.fakes.controller import FakeController, table
 from tests.support.fakes.members import FakeReplica, FakeRouter, replica_routes
 from tests.support.router_bench import RouterBench, router_bench
+from tests.support.tables import owners_of
 from tests.support.wait import wait_until
-
-
-def new_router(mesh_channel: object, router_id: str = "r") -> FakeRouter:
-    router = FakeRouter(mesh_channel, router_id)  # type: ignore[arg-type]  # a channel of the running controller
-    router.known_features = [TABLE_DELTAS]
-    return router
 
 
 @pytest.mark.asyncio
 async def test_a_router_gets_the_whole_table_at_first_and_then_what_has_changed() -> None:
     async with running_controller() as mesh:
         await mesh.apply(DIGITS % 1)
-        async with FakeReplica(mesh.channel, "v1", "a") as a, FakeRouter(mesh.channel, "old") as old:
+        async with FakeReplica(mesh.channel, "v1", "a") as a:
             await a.report("READY")
-            await old.wait_for(lambda it: replica_routes(it, "v1"), "a in the table")
-            async with new_router(mesh.channel) as router:
+            async with FakeRouter(mesh.channel, "r") as router:
                 first = await router.wait_for(lambda it: replica_routes(it, "v1"), "the whole table")
                 await a.report("READY", max_ongoing=9)
                 await wait_until(lambda: router.deltas and router.deltas[-1].backends, what="the change")
-                whole = await old.wait_for(lambda it: replica_routes(it, "v1")["a"].max_ongoing == 9, "the same")
+                assert replica_routes(router.table, "v1")["a"].max_ongoing == 9
                 revisions = [first.revision, *(it.revision for it in router.deltas)]
                 assert [it.base_revision for it in router.deltas] == revisions[:-1], "each leads on from the last"
                 (change,) = next(it.backends for it in router.deltas if it.backends)
                 assert [it.max_ongoing for it in change.route.replicas] == [9]
                 assert not change.route.HasField("backend"), "the settings are as they were"
-                assert len(router.tables) == 1
-                assert not old.deltas
-                assert whole.generation == router.deltas[-1].generation
+                assert len(router.wholes) == 1
+                assert router.wholes[0].generation == router.deltas[-1].generation
 
 
 @pytest.mark.asyncio
 async def test_a_router_that_asks_or_attaches_again_gets_the_whole_table() -> None:
     async with running_controller() as mesh:
         await mesh.apply(DIGITS % 1)
-        async with new_router(mesh.channel) as router:
+        async with FakeRouter(mesh.channel, "r") as router:
             await router.wait_for(lambda it: it.endpoints, "the whole table")
             await router.send(pb.AttachRouterRequest(table_request=pb.TableRequest()))
-            await wait_until(lambda: len(router.tables) == 2, what="the whole table again")
+            await wait_until(lambda: len(router.wholes) == 2, what="the whole table again")
             applied = await mesh.apply(DIGITS % 1 + "  later: \n")
             await wait_until(
                 lambda: router.deltas and router.deltas[-1].revision >= applied.revision, what="a delta after that"
             )
-            assert router.table.revision in [it.base_revision for it in router.deltas], "it goes on from there"
+            assert router.wholes[-1].revision in [it.base_revision for it in router.deltas], "it goes on from there"
             await router.cut()
             await router.attach()
-            await router.wait_for(lambda it: it.revision >= applied.revision, "the whole table on the next stream")
+            await wait_until(lambda: len(router.wholes) == 3, what="the whole table on the next stream")
+            assert router.wholes[-1].revision >= applied.revision
 
 
 def change(base: int, revision: int, **fields: object) -> pb.RoutingTableDelta:
@@ -85,11 +78,12 @@ def added(mesh: RouterBench, name: str) -> pb.BackendRouteDelta:
 async def test_a_router_takes_deltas_and_asks_for_the_whole_in_place_of_one_that_does_not_apply() -> None:
     async with router_bench() as mesh:
         controller = mesh.controller
-        assert TABLE_DELTAS in controller.hellos[0].known_features
         newest = controller.reports[-1].revision
         controller.push_delta(change(newest, newest + 3, backends=[added(mesh, "more")]))
         await in_force(controller, newest + 3)
-        await wait_until(lambda: "more" in controller.reports[-1].linked_replica_ids, what="the link to it")
+        await wait_until(
+            lambda: "more" in {it.replica_id for it in controller.reports[-1].linked}, what="the link to it"
+        )
 
         # The first part applies, the second does not: nothing is taken.
         wrong = change(newest + 3, newest + 4, backends=[added(mesh, "less")], removed_endpoints=["nobody"])
@@ -98,7 +92,7 @@ async def test_a_router_takes_deltas_and_asks_for_the_whole_in_place_of_one_that
         assert controller.requests[0].revision == newest + 3
         controller.push_delta(change(newest + 4, newest + 5))
         await wait_until(lambda: len(controller.requests) == 2, what="another request: the base is not there")
-        assert "less" not in controller.reports[-1].linked_replica_ids
+        assert "less" not in {it.replica_id for it in controller.reports[-1].linked}
         assert controller.reports[-1].revision == newest + 3
 
         addresses = {f"r{at}": each.address for at, each in enumerate(mesh.replicas)}
@@ -117,10 +111,10 @@ async def test_a_delta_applies_to_what_its_own_stream_has_brought_alone() -> Non
         hellos = len(controller.hellos)
         controller.forget()
         await wait_until(lambda: len(controller.hellos) > hellos, what="the router attaches again")
-        brought = controller.hellos[-1].table
+        brought = controller.brought[-1]
         assert brought.revision == newest
         assert {it.replica_id for each in brought.backends for it in each.replicas} == {"r0", "r1"}
-        assert {it.replica_id for it in brought.endpoints[0].owners} == {"r0", "r1"}
+        assert {it.replica_id for it in owners_of(brought).owners} == {"r0", "r1"}
 
         # Of the same revision, but it may be that of a store that was put back.
         controller.push_delta(change(newest, newest + 1))

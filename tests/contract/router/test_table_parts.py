@@ -7,16 +7,16 @@ import pytest
 
 from controller_service.core.partition_owners import Incarnation, ownership_of
 from controller_service.core.routing import AnnouncedTable, ListedEndpoint, Routes
-from controller_service.shell.members.tables import TableBoard, TableTooLarge
+from controller_service.shell.members.tables import TableBoard, TableFeed
 from slotmesh.calls.key_hash import PARTITIONS
 from slotmesh.internal.v1 import membership_service_pb2 as pb
-from slotmesh.streams.features import TABLE_PARTS
-from slotmesh.streams.limits import MAX_MESSAGE_BYTES, TABLE_PART_BYTES
+from slotmesh.streams.limits import TABLE_PART_BYTES
 from tests.contract.router.test_table_deltas import change, in_force
 from tests.support.controllers import running_controller
 from tests.support.fakes.controller import table
 from tests.support.fakes.members import FakeRouter
 from tests.support.router_bench import RouterBench, router_bench
+from tests.support.tables import all_parts, owners_of
 from tests.support.wait import wait_until
 
 
@@ -24,21 +24,16 @@ def parts_of(mesh: RouterBench, revision: int) -> list[pb.TablePart]:
     """A table in a part for each backend, assignment and endpoint."""
     whole = table(revision, {f"r{at}": each.address for at, each in enumerate(mesh.replicas)})
     (route,) = whole.endpoints
-    assignment = pb.PartitionAssignment(
-        owners=route.owners,
-        partition_owners=route.partition_owners,
-        owner_epochs=route.owner_epochs,
-        base_epoch=route.base_epoch,
-    )
     first = pb.RoutingTable()
     first.CopyFrom(whole)
     del first.endpoints[:]
     del first.backends[:]
+    del first.assignments[:]
     endpoints = [pb.EndpointRoute(name=name, traffic=route.traffic, assignment=1) for name in (route.name, "more")]
     parts = [
         pb.TablePart(table=first, is_first=True),
         pb.TablePart(table=pb.RoutingTable(backends=whole.backends)),
-        pb.TablePart(table=pb.RoutingTable(assignments=[assignment])),
+        pb.TablePart(table=pb.RoutingTable(assignments=whole.assignments)),
         *(pb.TablePart(table=pb.RoutingTable(endpoints=[each])) for each in endpoints),
     ]
     parts[-1].is_last = True
@@ -50,24 +45,22 @@ def parts_of(mesh: RouterBench, revision: int) -> list[pb.TablePart]:
 async def test_a_table_that_is_interrupted_at_any_part_changes_nothing(arrived: int) -> None:
     async with router_bench() as mesh:
         controller = mesh.controller
-        assert TABLE_PARTS in controller.hellos[0].known_features
         newest, hellos = controller.reports[-1].revision, len(controller.hellos)
         parts = parts_of(mesh, newest + 1)
         controller.push_parts(*parts[:arrived])
         controller.forget()
         await wait_until(lambda: len(controller.hellos) > hellos, what="the router attaches again")
-        assert controller.hellos[-1].table.revision == newest
-        assert [it.name for it in controller.hellos[-1].table.endpoints] == ["echo"]
+        assert controller.brought[-1].revision == newest
+        assert [it.name for it in controller.brought[-1].endpoints] == ["echo"]
         # On the next stream they are taken, from the first one on.
         controller.push_parts(*parts)
         await in_force(controller, newest + 1)
         controller.forget()
         await wait_until(lambda: len(controller.hellos) > hellos + 1, what="the router attaches once more")
-        brought = controller.hellos[-1].table
+        brought = controller.brought[-1]
         assert [it.name for it in brought.endpoints] == ["echo", "more"]
-        assert [list(it.partition_owners) for it in brought.endpoints] == 2 * [
-            list(parts[2].table.assignments[0].partition_owners)
-        ]
+        indexes = [list(owners_of(brought, name).partition_owners) for name in ("echo", "more")]
+        assert indexes == 2 * [list(parts[2].table.assignments[0].partition_owners)]
 
 
 @pytest.mark.asyncio
@@ -105,20 +98,26 @@ def announced(endpoints: int) -> AnnouncedTable:
     return AnnouncedTable(generation="g", revision=1, routes=Routes(endpoints=listed))
 
 
-def test_what_endpoints_share_is_sent_once_in_small_parts_and_what_fits_no_frame_is_refused_with_both_sizes() -> None:
+def test_what_endpoints_share_is_sent_once_in_small_parts() -> None:
     board = TableBoard()
     board.post(announced(7_000))
-    frames = board.frames(None, in_parts=True)
-    sizes, number = list[int](), 0
-    while (frame := frames.get(number)) is not None:
-        sizes.append(frame.ByteSize())
-        number += 1
+    sizes = [part.ByteSize() for part in all_parts(board.frames(None))]
     assert max(sizes) < 2 * TABLE_PART_BYTES
     assert sum(sizes) < 200_000
-    with pytest.raises(TableTooLarge) as refused:
-        board.frames(None, in_parts=False)
-    assert f"{2 * PARTITIONS * 7_000} bytes" in str(refused.value)
-    assert f"{MAX_MESSAGE_BYTES} at most" in str(refused.value)
+
+
+def test_a_new_router_gets_the_whole_table_beside_one_that_gets_the_change_since_revision_0() -> None:
+    """The first table of an empty store has revision 0."""
+    board = TableBoard()
+    first, second = TableFeed(board), TableFeed(board)
+    for revision in (0, 1):
+        board.post(AnnouncedTable(generation="g", revision=revision, routes=Routes()))
+        frame = first.next_frame()
+        assert frame is not None
+    assert frame.table_part.HasField("delta")
+    frame = second.next_frame()
+    assert frame is not None
+    assert frame.table_part.HasField("table")
 
 
 @pytest.mark.asyncio
@@ -160,4 +159,4 @@ async def test_a_brought_table_that_makes_no_sense_is_refused_by_its_field() -> 
         async with router:
             await wait_until(lambda: router.is_ended, what="the refusal")
             assert isinstance(router.ended, grpc.aio.AioRpcError)
-            assert "hello.table.endpoints[0].assignment" in str(router.ended.details())
+            assert "table_part.table.endpoints[0].assignment" in str(router.ended.details())

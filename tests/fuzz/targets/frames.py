@@ -15,7 +15,7 @@ from router_service import convert
 from router_service.core.routing_table import DeltaMismatch, RoutingTable, follow_delta
 from slotmesh.calls import id_ranges
 from slotmesh.convert.batches import ranges_from_wire
-from slotmesh.convert.specification import backend_from_wire, backend_within
+from slotmesh.convert.specification import backend_from_wire
 from slotmesh.internal.v1 import membership_service_pb2, replica_service_pb2
 from slotmesh.server.unary_requests import shape_of
 from slotmesh.status import from_wire
@@ -24,6 +24,7 @@ from slotmesh.streams.frame_bounds import SMALL_BYTES, too_much
 from slotmesh.v1 import call_pb2, direct_service_pb2, router_service_pb2
 from tests.fuzz.messages import Words, message_from
 from tests.fuzz.source import Source
+from tests.support.tables import delta_from_wire, table_from_wire
 
 WORDS: Final[Words] = {"": ("e", "b", "r-1", "r-2", "i-1", "g")}
 STREAMED: Final[tuple[Any, ...]] = (
@@ -82,11 +83,12 @@ def tables() -> Iterator[Callable[[bytes], object]]:
         for _ in range(1 + source.below(3)):
             frame: Any = message_from(kinds, source, WORDS)
             with suppress(ValueError, DeltaMismatch):
-                if frame.HasField("delta"):
-                    table = follow_delta(table, convert.delta_from_wire(frame.delta, table))
+                part = frame.table_part
+                if part.HasField("delta"):
+                    table = follow_delta(table, delta_from_wire(part.delta, table))
                 else:
-                    table = convert.table_from_wire(frame.table, table)
-        convert.table_to_wire(table)
+                    table = table_from_wire(part.table, table)
+        list(convert.table_to_parts(table))
 
     yield run
 
@@ -105,7 +107,7 @@ def configurations() -> Iterator[Callable[[bytes], object]]:
                 frame = kind.FromString(source.rest())
             except DecodeError:
                 return
-        backend_from_wire(backend_within(frame.configuration))  # type: ignore[attr-defined]
+        backend_from_wire(frame.configuration.backend)  # type: ignore[attr-defined]
 
     yield run
 

@@ -17,6 +17,7 @@ from slotmesh.server.server import GrpcServer
 from slotmesh.status import to_exception
 from slotmesh.transport.duplex import read_request
 from slotmesh.v1 import mesh_pb2
+from tests.support.tables import one_delta, one_part
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -51,6 +52,11 @@ def table(
             membership_service_pb2.EndpointRoute(
                 name="echo",
                 traffic=mesh_pb2.TrafficPolicy(weights=weights, shadows=shadows),
+                assignment=1,
+            )
+        ],
+        assignments=[
+            membership_service_pb2.PartitionAssignment(
                 owners=owners,
                 partition_owners=[number % len(owners) if owners else -1 for number in range(PARTITIONS)],
                 owner_epochs=[epoch] * PARTITIONS,
@@ -80,13 +86,15 @@ class FakeController(membership_service_pb2_grpc.MembershipServiceServicer):
 
     def __init__(self) -> None:
         self.address = ""
-        self.term = 0
-        """Under which it says what it says; 0: as controllers of older versions, which do not say."""
+        self.term = 1
+        """Under which it leads."""
         self.controllers: list[str] = []
         """Where it says that controllers are."""
         self.refusal: Failure | None = None
         """What it refuses routers with."""
         self.hellos: list[membership_service_pb2.RouterHello] = []
+        self.brought: list[membership_service_pb2.RoutingTable] = []
+        """The table that each of `hellos` followed."""
         self.reports: list[membership_service_pb2.RouterReport] = []
         """Of all routers."""
         self.requests: list[membership_service_pb2.TableRequest] = []
@@ -101,14 +109,13 @@ class FakeController(membership_service_pb2_grpc.MembershipServiceServicer):
 
     def push(self, wire: membership_service_pb2.RoutingTable) -> None:
         """The routers get this table next."""
-        self._newest = membership_service_pb2.AttachRouterResponse(table=wire)
+        self._newest = membership_service_pb2.AttachRouterResponse(table_part=one_part(wire))
         for frames in self._attached:
             frames.put_nowait(self._newest)
 
     def push_delta(self, wire: membership_service_pb2.RoutingTableDelta) -> None:
         """The routers that are attached get this delta next."""
-        for frames in self._attached:
-            frames.put_nowait(membership_service_pb2.AttachRouterResponse(delta=wire))
+        self.push_parts(one_delta(wire))
 
     def push_parts(self, *parts: membership_service_pb2.TablePart) -> None:
         """The routers that are attached get these parts next."""
@@ -149,9 +156,13 @@ class FakeController(membership_service_pb2_grpc.MembershipServiceServicer):
 
     async def _read(self, context: Context) -> None:
         reports: list[membership_service_pb2.RouterReport] = []
+        table = membership_service_pb2.RoutingTable()
         while (request := await read_request(context)) is not None:
-            if request.WhichOneof("frame") == "hello":
+            if request.WhichOneof("frame") == "table_part":
+                table.MergeFrom(request.table_part.table)
+            elif request.WhichOneof("frame") == "hello":
                 self.hellos.append(request.hello)
+                self.brought.append(table)
                 self.reports_of[request.hello.router_id] = reports
             elif request.WhichOneof("frame") == "table_request":
                 self.requests.append(request.table_request)

@@ -16,10 +16,12 @@ import grpc
 from google.protobuf import duration_pb2
 from google.protobuf.timestamp_pb2 import Timestamp
 
+from router_service.core.routing_table import RoutingTable, follow_delta
 from slotmesh.grpc_internals.call_writer import writer_of
 from slotmesh.internal.v1 import membership_service_pb2 as pb
 from slotmesh.internal.v1.membership_service_pb2_grpc import MembershipServiceStub
 from slotmesh.v1 import mesh_pb2
+from tests.support.tables import delta_from_wire, merged, one_part, owners_of, reported, table_from_wire
 from tests.support.wait import wait_until
 
 
@@ -228,15 +230,21 @@ class FakeRouter(_Member):
         self.router_id = router_id
         self.address = address
         self.tables: list[pb.RoutingTable] = []
-        self.known_features: list[str] = []
+        """Those that were sent, and those that follow from deltas."""
+        self.wholes: list[pb.RoutingTable] = []
+        """Those that were sent."""
+        self._table = RoutingTable()
+        """The newest, as a router reads it."""
         self.deltas: list[pb.RoutingTableDelta] = []
-        """Sent where `known_features` names them. They do not change `table`."""
+        """The changes that were sent."""
+        self._parts: list[pb.TablePart] = []
+        """What has arrived of a table or a delta."""
         self.brings: pb.RoutingTable | None = None
-        """The table in force that it tells of when it attaches."""
+        """Its current table when it attaches."""
         self.brings_parts: list[pb.TablePart] = []
-        """The same, in parts before its hello."""
+        """The same, in several parts."""
         self.incarnation = secrets.token_hex(16)
-        """Of its process; empty: of an older version."""
+        """Of its process."""
         self.terms: set[int] = set()
         """Under which it was told anything."""
         self.controllers: list[str] = []
@@ -258,10 +266,11 @@ class FakeRouter(_Member):
     ) -> None:
         """Reports the newest table as the one in force, unless another one is given."""
         table = table or self.table
+        life_of = {it.replica_id: it.incarnation for route in table.backends for it in route.replicas}
         report = pb.RouterReport(
             generation=table.generation,
             revision=table.revision,
-            linked_replica_ids=linked,
+            linked=[pb.PartitionOwner(replica_id=it, incarnation=life_of.get(it, "")) for it in linked],
             loads=loads,
             ended=[pb.PartitionOwner(replica_id=it.replica_id, incarnation=it.incarnation) for it in ended],
         )
@@ -279,12 +288,12 @@ class FakeRouter(_Member):
 
     async def attach(self) -> None:
         """Opens the stream, sends the parts of its table, and says hello."""
-        self.is_ended, self.ended = False, None
+        self.is_ended, self.ended, self._parts = False, None, []
         self._call = self._open()
         self._write = writer_of(self._call)
         self._reading = asyncio.create_task(self._read())
         with suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):  # refused meanwhile: `ended` says why
-            for part in self.brings_parts:
+            for part in [*self.brings_parts, *([one_part(self.brings)] if self.brings is not None else [])]:
                 await self._write(pb.AttachRouterRequest(table_part=part))
             await self._write(self._hello())
 
@@ -294,9 +303,7 @@ class FakeRouter(_Member):
                 router_id=self.router_id,
                 address=self.address,
                 version="0.1.0",
-                table=self.brings,
                 incarnation=self.incarnation,
-                known_features=self.known_features,
                 pid=self.pid,
                 start_time=self.start_time,
             )
@@ -311,27 +318,31 @@ class FakeRouter(_Member):
         elif frame.is_on_hold:
             self.holds += 1
             assert frame.WhichOneof("frame") is None
-        elif frame.WhichOneof("frame") == "delta":
-            self.deltas.append(frame.delta)
         else:
-            assert frame.WhichOneof("frame") == "table"
-            self.tables.append(frame.table)
+            assert frame.WhichOneof("frame") == "table_part"
+            self._parts.append(frame.table_part)
+            if frame.table_part.is_last:
+                whole, self._parts = merged(self._parts), []
+                if isinstance(whole, pb.RoutingTableDelta):
+                    self.deltas.append(whole)
+                    self._table = follow_delta(self._table, delta_from_wire(whole, self._table))
+                    self.tables.append(reported(self._table))
+                else:
+                    self.wholes.append(whole)
+                    self._table = table_from_wire(whole)
+                    self.tables.append(whole)
 
 
 def owners(table: pb.RoutingTable, endpoint: str) -> dict[str, int]:
     """Partitions of each replica, by id; unowned ones under the empty id. None of an endpoint that is not there."""
-    return Counter(
-        route.owners[index].replica_id if index >= 0 else ""
-        for route in table.endpoints
-        if route.name == endpoint
-        for index in route.partition_owners
-    )
+    assignment = owners_of(table, endpoint)
+    return Counter(assignment.owners[index].replica_id if index >= 0 else "" for index in assignment.partition_owners)
 
 
 def epochs(table: pb.RoutingTable, endpoint: str) -> list[int]:
     """The epoch of each partition."""
-    route = next(it for it in table.endpoints if it.name == endpoint)
-    return [route.base_epoch + epoch for epoch in route.owner_epochs]
+    assignment = owners_of(table, endpoint)
+    return [assignment.base_epoch + epoch for epoch in assignment.owner_epochs]
 
 
 def replica_routes(table: pb.RoutingTable, backend: str) -> dict[str, pb.ReplicaRoute]:

@@ -83,7 +83,11 @@ def attached(
 
 def with_router(observed: Observed, *linked: str, generation: str = "f") -> Observed:
     router = ObservedRouter(
-        router_id="r", address="h:2", started_at=0.0, generation=generation, linked_replica_ids=linked
+        router_id="r",
+        address="h:2",
+        started_at=0.0,
+        generation=generation,
+        linked=frozenset(it.owner for it in map(observed.replica, linked) if it is not None),
     )
     return observed.with_router(router)
 

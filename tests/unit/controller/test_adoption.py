@@ -17,10 +17,10 @@ from controller_service.core.roster import CoveredTables, DepartedIncarnation, I
 from tests.unit.controller.earlier_tables import NOW, TOLD, attached, life, listed, owner_of, table, take, with_router
 
 
-def with_links(observed: Observed, *ids: str, **facts: Any) -> Observed:
-    """A router that has reported them long ago."""
+def with_links(observed: Observed, *linked: Incarnation, **facts: Any) -> Observed:
+    """A router that has reported these links long ago."""
     facts = {"router_id": "r", "generation": "g", "started_at": 0.0, **facts}
-    return observed.with_router(ObservedRouter(address="h:2", linked_replica_ids=ids, **facts))
+    return observed.with_router(ObservedRouter(address="h:2", linked=frozenset(linked), **facts))
 
 
 # -- the roster ------------------------------------------------------------------------------------------------------
@@ -144,18 +144,17 @@ def test_one_that_a_router_has_a_link_to_lives_on_beside_its_namesake() -> None:
 def test_it_has_ended_once_nobody_has_had_a_link_to_it_for_a_lease() -> None:
     observed = with_router(attached(Observed(), life("a", "2")), "a")
     _, observed, _ = take(TOLD, observed, table([life("a", "1")]))
-    silent = with_links(observed, "a", linked=frozenset({life("a", "2")}))
+    silent = with_links(observed, life("a", "2"))
     assert replaced(silent, lease_s=3.0, now=NOW + 2.9) == []
     assert replaced(silent, lease_s=3.0, now=NOW + 3.0) == [life("a", "1")]
     ended = transitions.ended(silent, life("a", "1"), "replaced", now=NOW + 3.0).observed
     assert replaced(ended, lease_s=3.0, now=NOW + 9.0) == []
 
 
-@pytest.mark.parametrize("linked", [None, frozenset({life("a", "1")})], ids=["does not say", "has a link"])
-def test_it_may_live_for_as_long_as_a_router_may_have_a_link_to_it(linked: frozenset[Incarnation] | None) -> None:
+def test_it_may_live_for_as_long_as_a_router_has_a_link_to_it() -> None:
     observed = with_router(attached(Observed(), life("a", "2")), "a")
     _, observed, _ = take(TOLD, observed, table([life("a", "1")]))
-    assert replaced(with_links(observed, "a", linked=linked), lease_s=3.0, now=NOW + 99.0) == []
+    assert replaced(with_links(observed, life("a", "1")), lease_s=3.0, now=NOW + 99.0) == []
 
 
 @pytest.mark.parametrize("router", [{"generation": ""}, {"started_at": NOW + 97.0}], ids=["no report", "new"])
@@ -163,7 +162,7 @@ def test_a_router_gets_the_time_to_find_its_links(router: dict[str, Any]) -> Non
     observed = with_router(attached(Observed(), life("a", "2")), "a")
     _, observed, _ = take(TOLD, observed, table([life("a", "1")]))
     late = with_links(observed, router_id="late", **router)
-    observed = with_links(late, "a", linked=frozenset({life("a", "2")}))
+    observed = with_links(late, life("a", "2"))
     assert replaced(observed, lease_s=3.0, now=NOW + 99.0) == []
     assert replaced(observed.without_router("late"), lease_s=3.0, now=NOW + 99.0) == [life("a", "1")]
 

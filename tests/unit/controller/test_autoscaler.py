@@ -41,7 +41,7 @@ def fail(figures: ScaleFigures) -> int:
 
 
 def report(observed: Observed, router_id: str, now: float, *loads: BackendLoad) -> Observed:
-    known: dict[str, Any] = {"generation": "g", "revision": 1, "linked_replica_ids": (), "linked": frozenset()}
+    known: dict[str, Any] = {"generation": "g", "revision": 1, "linked": frozenset()}
     return routers.reported(observed, router_id, **known, loads=loads, now=now).observed
 
 

@@ -24,9 +24,7 @@ def newer(revision: int, term_id: str, *, generation: str = "g", terms: tuple[Le
     return is_newer(held, generation="g", revision=24, terms=terms)
 
 
-@pytest.mark.parametrize(
-    ("term_id", "last"), [("t1", 8), ("t2", 19), ("t3", 24), ("", 24), ("of another copy", 4), ("older", 4)]
-)
+@pytest.mark.parametrize(("term_id", "last"), [("t1", 8), ("t2", 19), ("t3", 24), ("of another copy", 4), ("older", 4)])
 def test_a_table_is_newer_than_what_its_term_has_left_here(term_id: str, last: int) -> None:
     assert not newer(last, term_id)
     assert newer(last + 1, term_id)

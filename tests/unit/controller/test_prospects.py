@@ -16,7 +16,7 @@ from controller_service.core.reconciling.routes import build_routes
 from controller_service.core.routing import AnnouncedTable
 from slotmesh.spec.model import Autoscale, Backend, Endpoint, Prospect, TrafficPolicy
 from slotmesh.v1 import mesh_pb2
-from tests.support.announced import as_announced
+from tests.support.tables import as_announced
 from tests.unit.controller.scales import ScaledBackend
 
 V1 = Backend(name="v1", handler="app:One", num_replicas=2)

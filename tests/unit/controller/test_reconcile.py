@@ -35,7 +35,7 @@ from controller_service.core.reconciling.routes import build_routes
 from controller_service.core.routing import AnnouncedTable
 from slotmesh.calls.key_hash import PARTITIONS
 from slotmesh.spec.model import Backend, Endpoint, TrafficPolicy
-from tests.support.announced import as_announced
+from tests.support.tables import as_announced
 
 E = Endpoint(name="e", traffic=TrafficPolicy(weights={"v1": 1.0}))
 

@@ -9,7 +9,7 @@ from controller_service.core.observed.state import Observed, ObservedRouter
 
 
 def reported(observed: Observed, reason: str) -> Observed:
-    report = {"generation": "g", "revision": 1, "linked_replica_ids": (), "linked": frozenset()}
+    report = {"generation": "g", "revision": 1, "linked": frozenset()}
     return routers.reported(observed, "r", **report, end_reason=reason, now=1.0).observed  # type: ignore[arg-type]
 
 

@@ -103,7 +103,6 @@ class Bench:
                 name,
                 generation="g",
                 revision=1,
-                linked_replica_ids=(),
                 linked=frozenset(),
                 loads=(load, *of_shadows),
                 now=self.clock.now(),

@@ -11,7 +11,7 @@ from controller_service.core.observed.transitions import Hello, ObservedReport
 from controller_service.core.reconciling.routes import build_routes
 from controller_service.core.routing import AnnouncedTable
 from slotmesh.spec.model import Backend, Endpoint, TrafficPolicy
-from tests.support.announced import as_announced
+from tests.support.tables import as_announced
 from tests.unit.controller.earlier_tables import TOLD, life, table, take
 
 E = Endpoint(name="e", traffic=TrafficPolicy(weights={"v1": 1.0}))

@@ -15,8 +15,7 @@ from google.protobuf.descriptor import FieldDescriptor
 
 from controller_service.store.documents import BACKEND
 from controller_service.store.forms import BadDocument
-from slotmesh.convert.specification import backend_from_wire, backend_to_wire, backend_within, repeat_for_older_peers
-from slotmesh.internal.v1 import membership_service_pb2
+from slotmesh.convert.specification import backend_from_wire, backend_to_wire
 from slotmesh.spec.document import parse_mesh
 from slotmesh.spec.model import ROUTED, SETTINGS, Autoscale, Backend, InvalidSpec
 from slotmesh.spec.rules import backend_violations
@@ -232,23 +231,3 @@ def test_routers_get_what_they_read_and_nothing_else(setting: Setting) -> None:
         wire = backend_to_wire(routed, ROUTED)
         assert backend_from_wire(wire) == (routed, [])
         assert {each.name for each, _ in wire.ListFields()} <= {"name", *ROUTED}
-
-
-@pytest.mark.parametrize(
-    "message",
-    [membership_service_pb2.BackendRoute, membership_service_pb2.ReplicaConfiguration],
-    ids=lambda it: it.__name__,
-)
-@each_setting
-def test_peers_of_older_versions_find_a_setting_where_it_was(setting: Setting, message: Any) -> None:
-    older = message.DESCRIPTOR.fields_by_name.get(setting.name)
-    for value, _ in samples(setting):
-        backend = backend_to_wire(with_value(setting, value))
-        newer = message(backend=backend)
-        repeat_for_older_peers(newer)
-        assert backend_within(newer) == backend
-        assert older is None or older.GetOptions().deprecated, "it stands in `backend`"
-        newer.ClearField("backend")  # as an older peer writes it
-        found, mistakes = backend_from_wire(backend_within(newer))
-        assert not mistakes
-        assert getattr(found, setting.attribute) == (setting.default if older is None else value)

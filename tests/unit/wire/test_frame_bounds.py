@@ -57,9 +57,11 @@ def of_calls(*batches: CallBatch) -> Request:
         ),
         (
             membership_service_pb2.AttachRouterRequest(
-                report=membership_service_pb2.RouterReport(linked_replica_ids=["r"] * (MAX_ELEMENTS + 1))
+                report=membership_service_pb2.RouterReport(
+                    linked=[membership_service_pb2.PartitionOwner()] * (MAX_ELEMENTS + 1)
+                )
             ),
-            "report.linked_replica_ids",
+            "report.linked",
         ),
     ],
 )

@@ -57,7 +57,6 @@ def test_a_bound_of_streams_is_what_older_peers_keep_to(name: str, value: int) -
             "OF_ROUTERS_TO_REPLICAS",
             {"heartbeats", "chunks", "large_chunks", "service_times", "id_ranges", "blocks", "request_items"},
         ),
-        ("OF_ROUTERS_TO_CONTROLLERS", {"table_deltas", "table_parts"}),
         ("OF_REPLICAS", {"blocks", "request_items", "large_chunks"}),
     ],
 )

@@ -72,7 +72,7 @@ class TestLeaving:
         slot = await client.slot()
         replica.set_serving(False)
         replica.break_link()
-        await wait_until(lambda: not mesh.controller.reports[-1].linked_replica_ids, what="the link is lost")
+        await wait_until(lambda: not mesh.controller.reports[-1].linked, what="the link is lost")
         waiting = [client.dispatch(slot), client.renew(slot), client.release(slot)]
         await failure_of(client.reserve(endpoint="nowhere"))  # a round trip later they have come
         for each in waiting:

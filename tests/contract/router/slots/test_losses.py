@@ -119,7 +119,7 @@ class TestLosses:
         slots = [await client.slot() for _ in range(3)]
         replica.set_serving(False)
         replica.break_link()
-        await wait_until(lambda: not mesh.controller.reports[-1].linked_replica_ids, what="the link is lost")
+        await wait_until(lambda: not mesh.controller.reports[-1].linked, what="the link is lost")
         waiting = [client.dispatch(slots[0], b"late"), client.renew(slots[1], SECOND), client.release(slots[2])]
         # A round trip later the three have come.
         await failure_of(client.reserve(endpoint="nowhere"))
@@ -156,7 +156,7 @@ class TestLosses:
         slot = await client.slot()
         replica.set_serving(False)
         replica.break_link()
-        await wait_until(lambda: not mesh.controller.reports[-1].linked_replica_ids, what="the link is lost")
+        await wait_until(lambda: not mesh.controller.reports[-1].linked, what="the link is lost")
         async with asyncio.timeout(60):
             await assert_unproven(client, slot.token, Reason.BACKEND_UNAVAILABLE)
         assert replica.slots.kinds == ["reserve"]
