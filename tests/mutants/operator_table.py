@@ -51,7 +51,7 @@ OPERATOR: Final = (
     mutant(
         "a term that the store never had counts by its revision alone",
         _CONTROLLER,
-        "    if held.term_id and terms and held.revision >= terms[0].first_revision:",
+        "    if terms and held.revision >= terms[0].first_revision:",
         "    if False:",
         _LINEAGE,
     ),
