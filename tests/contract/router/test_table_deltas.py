@@ -21,13 +21,12 @@ async def test_a_router_gets_the_whole_table_at_first_and_then_what_has_changed(
         async with FakeReplica(mesh.channel, "v1", "a") as a:
             await a.report("READY")
             async with FakeRouter(mesh.channel, "r") as router:
-                first = await router.wait_for(lambda it: replica_routes(it, "v1"), "the whole table")
+                await router.wait_for(lambda it: replica_routes(it, "v1"), "the whole table")
                 await a.report("READY", max_ongoing=9)
-                await wait_until(lambda: router.deltas and router.deltas[-1].backends, what="the change")
-                assert replica_routes(router.table, "v1")["a"].max_ongoing == 9
-                revisions = [first.revision, *(it.revision for it in router.deltas)]
+                await router.wait_for(lambda it: replica_routes(it, "v1")["a"].max_ongoing == 9, "the change")
+                revisions = [router.wholes[0].revision, *(it.revision for it in router.deltas)]
                 assert [it.base_revision for it in router.deltas] == revisions[:-1], "each leads on from the last"
-                (change,) = next(it.backends for it in router.deltas if it.backends)
+                (change,) = [it.backends for it in router.deltas if it.backends][-1]
                 assert [it.max_ongoing for it in change.route.replicas] == [9]
                 assert not change.route.HasField("backend"), "the settings are as they were"
                 assert len(router.wholes) == 1
