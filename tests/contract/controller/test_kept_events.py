@@ -23,6 +23,7 @@ from controller_service.core.event_log import (
     Notice,
 )
 from controller_service.shell import events as event_archive
+from controller_service.shell.events import EventArchive
 from controller_service.store.protocol import EventsUnwritten
 from controller_service.store.sqlite.events import EventFile, events_path
 from slotmesh.v1 import controller_service_pb2 as pb
@@ -125,6 +126,14 @@ async def test_events_that_cannot_be_stored_stop_nothing_and_are_stored_later(
 ) -> None:
     monkeypatch.setattr(event_archive, "RETRY_S", 0.01)
     monkeypatch.setattr(event_archive, "LONGEST_RETRY_S", 0.02)
+    attempts: list[str] = []
+    failed = EventArchive._failed
+
+    def count(archive: EventArchive, error: EventsUnwritten, what: str) -> None:
+        attempts.append(what)
+        failed(archive, error, what)
+
+    monkeypatch.setattr(EventArchive, "_failed", count)
     state = tmp_path / "state"
     in_the_way = events_path(state)
     in_the_way.mkdir()
@@ -133,6 +142,8 @@ async def test_events_that_cannot_be_stored_stop_nothing_and_are_stored_later(
         tell(mesh, "1")
         assert messages(await events(mesh.operator))[-1] == "1"
         assert mesh.controller.leadership.standing.problem == "", "the state itself can be written"
+        before = len(attempts)
+        await wait_until(lambda: len(attempts) >= before + 2, what="an attempt that no event has caused")
         in_the_way.rmdir()
         await wait_until(in_the_way.is_file, what="the file of events")
     async with running_controller(state=state) as mesh:
