@@ -2,7 +2,7 @@
 
 Purpose: the failure vocabulary of the whole mesh. Pure: the cores decide in these terms.
 Invariants: a `Failure` always states whether the call was executed; each `Reason` has exactly one exception class.
-The gRPC status of a reason is in `slotmesh.status`, and nowhere else.
+`slotmesh.status` converts them to and from gRPC statuses.
 """
 
 from __future__ import annotations
@@ -121,6 +121,8 @@ class SlotmeshError(Exception):
 
     reason: Reason = Reason.INTERNAL
     """The stable name of the condition. Decide by it, or by the class."""
+    usual_status: str = "INTERNAL"
+    """Name of the reason's gRPC status; `status` has that of this error, which a handler may have chosen."""
 
     def __init__(
         self,
@@ -168,31 +170,45 @@ def items_failed(places: tuple[int, ...], count: int) -> str:
 
 
 class NotFound(SlotmeshError):
-    """What was named does not exist."""
+    """The named resource does not exist."""
+
+    usual_status = "NOT_FOUND"
 
 
 class InvalidArgument(SlotmeshError):
-    """The caller's input is wrong; the same input will fail again."""
+    """The request is invalid; the same request fails again."""
+
+    usual_status = "INVALID_ARGUMENT"
 
 
 class ResourceExhausted(SlotmeshError):
-    """No room now; `retry_delay_s`: when to try again."""
+    """A limit is reached; `retry_delay_s`: when to try again."""
+
+    usual_status = "RESOURCE_EXHAUSTED"
 
 
 class Unavailable(SlotmeshError):
-    """Something that should be there is not, for the moment."""
+    """A part of the mesh cannot be reached at present."""
+
+    usual_status = "UNAVAILABLE"
 
 
 class DeadlineExceeded(SlotmeshError):
-    """The time was over."""
+    """A timeout passed."""
+
+    usual_status = "DEADLINE_EXCEEDED"
 
 
 class SlotError(SlotmeshError):
-    """A reserved slot that cannot be used."""
+    """The reserved slot cannot be used."""
+
+    usual_status = "FAILED_PRECONDITION"
 
 
 class Aborted(SlotmeshError):
-    """Overtaken by something newer."""
+    """The request conflicts with a newer state."""
+
+    usual_status = "ABORTED"
 
 
 class EndpointNotFound(NotFound):
@@ -220,25 +236,25 @@ class ReplicaNotFound(NotFound):
 
 
 class RouteNotFound(NotFound):
-    """No route of HTTP has this path."""
+    """No HTTP route has this path."""
 
     reason = Reason.ROUTE_NOT_FOUND
 
 
 class BadRequest(InvalidArgument):
-    """A field has a value it must not have; the message names it."""
+    """The request is invalid; the message names the field."""
 
     reason = Reason.BAD_REQUEST
 
 
 class BadArguments(InvalidArgument):
-    """The payload does not decode to what the handler takes; the message names the path."""
+    """The payload does not decode to the parameters of the method; the message has the path."""
 
     reason = Reason.BAD_ARGUMENTS
 
 
 class PayloadTooLarge(InvalidArgument):
-    """The payload is over the limit; the message names both sizes."""
+    """The payload or the result is too large; the message has both sizes."""
 
     reason = Reason.PAYLOAD_TOO_LARGE
 
@@ -250,27 +266,31 @@ class DuplicateCallId(InvalidArgument):
 
 
 class Unauthenticated(SlotmeshError):
-    """The server asks who its callers are: there was no credential, or one that does not hold, or no longer."""
+    """The credential of the caller is missing, invalid or expired."""
 
     reason = Reason.UNAUTHENTICATED
+    usual_status = "UNAUTHENTICATED"
 
 
 class PermissionDenied(SlotmeshError):
-    """The caller is known, and may not do this; `metadata["role"]` names the roles of which one would do."""
+    """The caller lacks the role; `metadata["role"]` has the roles of which one is needed."""
 
     reason = Reason.PERMISSION_DENIED
+    usual_status = "PERMISSION_DENIED"
 
 
 class BackendInUse(SlotmeshError):
     """A traffic policy names the backend; change the policy first."""
 
     reason = Reason.BACKEND_IN_USE
+    usual_status = "FAILED_PRECONDITION"
 
 
 class ReplicaConnected(SlotmeshError):
-    """The replica reports, or a router has a link to it: it has not ended. Drain it, or stop its process."""
+    """The replica has not ended: it reports, or a router has a link to it."""
 
     reason = Reason.REPLICA_CONNECTED
+    usual_status = "FAILED_PRECONDITION"
 
 
 class QueueFull(ResourceExhausted):
@@ -280,28 +300,25 @@ class QueueFull(ResourceExhausted):
 
 
 class WindowExceeded(ResourceExhausted):
-    """More calls or bytes unanswered than the stream's window allows."""
+    """The stream has more unanswered calls or bytes than its window allows."""
 
     reason = Reason.WINDOW_EXCEEDED
 
 
 class ClientBufferFull(ResourceExhausted):
-    """More calls wait in the client than it may have, or more bytes of payloads; the call was not sent."""
+    """Too many calls or bytes wait in the client; the call was not sent."""
 
     reason = Reason.CLIENT_BUFFER_FULL
 
 
 class QuotaExceeded(ResourceExhausted):
-    """The caller has as much of something as one caller may have; `metadata["quota"]` names it."""
+    """The caller has reached a quota; `metadata["quota"]` has its name."""
 
     reason = Reason.QUOTA_EXCEEDED
 
 
 class TenantLimited(ResourceExhausted):
-    """The call's tenant has as many calls, or makes as many a second, as the endpoint allows one tenant.
-
-    `metadata` has `tenant` and `limit`, the name of the limit.
-    """
+    """The call's tenant has reached a limit of the endpoint; `metadata` has `tenant` and the name of the `limit`."""
 
     reason = Reason.TENANT_LIMIT
 
@@ -313,75 +330,76 @@ class NoSlot(ResourceExhausted):
 
 
 class BackendUnavailable(Unavailable):
-    """No healthy replica, or no route to one."""
+    """No replica can serve the call, and none is expected."""
 
     reason = Reason.BACKEND_UNAVAILABLE
 
 
 class StoreUnavailable(Unavailable):
-    """The controller cannot store the change now; what is stored stays in force."""
+    """The controller cannot store the change; the stored state stays in force."""
 
     reason = Reason.STORE_UNAVAILABLE
 
 
 class NotLeader(Unavailable):
-    """The controller stands by for another one, which leads; `metadata["leader"]` is its address, if that is known."""
+    """Another controller leads; `metadata["leader"]` has its address, if it is known."""
 
     reason = Reason.NOT_LEADER
 
 
 class Draining(Unavailable):
-    """The peer takes no new work."""
+    """The server stops and accepts no new work."""
 
     reason = Reason.DRAINING
 
 
 class StreamSilent(Unavailable):
-    """The stream had no call and was silent for too long: its server has ended it. Nothing of it was executed."""
+    """The stream had no calls and was silent for too long; its server has ended it."""
 
     reason = Reason.STREAM_SILENT
 
 
 class StaleTable(Unavailable):
-    """The router's table of owners is older than the one that the replica knows."""
+    """The router's table is older than what the call or its slot needs."""
 
     reason = Reason.STALE_TABLE
 
 
 class ReplicaLost(Unavailable):
-    """The replica died, or its link broke, and the call may have run."""
+    """The replica died or its link broke; the call may have run."""
 
     reason = Reason.REPLICA_LOST
 
 
 class RouterLost(Unavailable):
-    """The router died, or the connection to it broke, and the call may have run."""
+    """The router died or cannot be reached; a call that was sent may have run."""
 
     reason = Reason.ROUTER_LOST
 
 
 class QueueTimeout(DeadlineExceeded):
-    """Waited in the queue for longer than the backend's `max_queue_time`."""
+    """The call waited for `max_queue_time` of its backend."""
 
     reason = Reason.QUEUE_TIMEOUT
 
 
 class DeadlineInQueue(DeadlineExceeded):
-    """The call's deadline passed before it started."""
+    """The deadline of the call passed before it started."""
 
     reason = Reason.DEADLINE_IN_QUEUE
 
 
 class DeadlineRunning(DeadlineExceeded):
-    """The call's deadline passed while it ran."""
+    """The deadline of the call passed after it was sent to a replica."""
 
     reason = Reason.DEADLINE_RUNNING
 
 
 class CallCancelled(SlotmeshError):
-    """The call was taken back."""
+    """The caller cancelled the call."""
 
     reason = Reason.CANCELLED
+    usual_status = "CANCELLED"
 
 
 class SlotUnknown(SlotError):
@@ -391,73 +409,75 @@ class SlotUnknown(SlotError):
 
 
 class SlotExpired(SlotError):
-    """The slot's lease ran out."""
+    """The lease of the slot has ended."""
 
     reason = Reason.SLOT_EXPIRED
 
 
 class SlotUsed(SlotError):
-    """A call was dispatched into the slot already."""
+    """A call was dispatched into the slot before."""
 
     reason = Reason.SLOT_USED
 
 
 class ReplicaGone(SlotError):
-    """The replica that held the slot has ended."""
+    """The replica of the slot has ended."""
 
     reason = Reason.REPLICA_GONE
 
 
 class RevisionConflict(Aborted):
-    """The configuration has changed since the revision that the change expected; read it again, and decide anew."""
+    """The configuration has changed since the expected revision; read it again and decide anew."""
 
     reason = Reason.REVISION_CONFLICT
 
 
 class ApplyConflict(Aborted):
-    """An applied file has changed what another change has changed, too; look at it, then force it or adopt it."""
+    """An applied file and another change have both changed a field."""
 
     reason = Reason.APPLY_CONFLICT
 
 
 class SessionFenced(Aborted):
-    """The session went on over a newer connection."""
+    """The session has a newer connection."""
 
     reason = Reason.SESSION_FENCED
 
 
 class ResultEvicted(Aborted):
-    """The call ended, but its result is no longer kept."""
+    """The call was executed, and its outcome is no longer kept."""
 
     reason = Reason.RESULT_EVICTED
 
 
 class PredecessorFailed(Aborted):
-    """A call before it in its lane failed, and the lane stops at failures."""
+    """An earlier call of its lane failed, and the lane stops at failures."""
 
     reason = Reason.PREDECESSOR_FAILED
 
 
 class HandlerError(SlotmeshError):
-    """The handler raised; the message has the type and the text, the replica's log the traceback."""
+    """The handler raised an exception; the log of the replica has the traceback."""
 
     reason = Reason.HANDLER_ERROR
+    usual_status = "UNKNOWN"
 
 
 class BatchSizeMismatch(SlotmeshError):
-    """A batch handler returned a list of another length."""
+    """A batch method returned another number of results."""
 
     reason = Reason.BATCH_SIZE_MISMATCH
 
 
 class NotImplementedByPeer(SlotmeshError):
-    """The peer does not have this behaviour yet."""
+    """The server does not have this rpc, frame or extension."""
 
     reason = Reason.NOT_IMPLEMENTED
+    usual_status = "UNIMPLEMENTED"
 
 
 class InternalError(SlotmeshError):
-    """A defect of the mesh; the log of the component has the details."""
+    """A defect of the mesh; the log of the server has the traceback."""
 
     reason = Reason.INTERNAL
 

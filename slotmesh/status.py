@@ -1,4 +1,4 @@
-"""The one table between reasons, gRPC statuses and exceptions, and the conversions that read it.
+"""Reasons, gRPC statuses and exceptions, converted to each other.
 
 Purpose: domain `Failure` <-> `slotmesh.v1.Failure` in frames <-> `google.rpc.Status` details on rpcs <-> exceptions.
 Invariants: no other module names a `grpc.StatusCode`; every failure on the wire states whether the call was executed.
@@ -40,52 +40,7 @@ _PLAIN_TRAILER_BYTES = sum(
 _Code = grpc.StatusCode
 
 STATUS_OF: Mapping[Reason, grpc.StatusCode] = MappingProxyType(
-    {
-        Reason.ENDPOINT_NOT_FOUND: _Code.NOT_FOUND,
-        Reason.BACKEND_NOT_FOUND: _Code.NOT_FOUND,
-        Reason.METHOD_NOT_FOUND: _Code.NOT_FOUND,
-        Reason.REPLICA_NOT_FOUND: _Code.NOT_FOUND,
-        Reason.ROUTE_NOT_FOUND: _Code.NOT_FOUND,
-        Reason.BAD_REQUEST: _Code.INVALID_ARGUMENT,
-        Reason.BAD_ARGUMENTS: _Code.INVALID_ARGUMENT,
-        Reason.PAYLOAD_TOO_LARGE: _Code.INVALID_ARGUMENT,
-        Reason.DUPLICATE_CALL_ID: _Code.INVALID_ARGUMENT,
-        Reason.UNAUTHENTICATED: _Code.UNAUTHENTICATED,
-        Reason.PERMISSION_DENIED: _Code.PERMISSION_DENIED,
-        Reason.BACKEND_IN_USE: _Code.FAILED_PRECONDITION,
-        Reason.REPLICA_CONNECTED: _Code.FAILED_PRECONDITION,
-        Reason.REVISION_CONFLICT: _Code.ABORTED,
-        Reason.APPLY_CONFLICT: _Code.ABORTED,
-        Reason.QUEUE_FULL: _Code.RESOURCE_EXHAUSTED,
-        Reason.WINDOW_EXCEEDED: _Code.RESOURCE_EXHAUSTED,
-        Reason.CLIENT_BUFFER_FULL: _Code.RESOURCE_EXHAUSTED,
-        Reason.NO_SLOT: _Code.RESOURCE_EXHAUSTED,
-        Reason.QUOTA_EXCEEDED: _Code.RESOURCE_EXHAUSTED,
-        Reason.TENANT_LIMIT: _Code.RESOURCE_EXHAUSTED,
-        Reason.BACKEND_UNAVAILABLE: _Code.UNAVAILABLE,
-        Reason.STORE_UNAVAILABLE: _Code.UNAVAILABLE,
-        Reason.NOT_LEADER: _Code.UNAVAILABLE,
-        Reason.DRAINING: _Code.UNAVAILABLE,
-        Reason.STREAM_SILENT: _Code.UNAVAILABLE,
-        Reason.STALE_TABLE: _Code.UNAVAILABLE,
-        Reason.REPLICA_LOST: _Code.UNAVAILABLE,
-        Reason.ROUTER_LOST: _Code.UNAVAILABLE,
-        Reason.QUEUE_TIMEOUT: _Code.DEADLINE_EXCEEDED,
-        Reason.DEADLINE_IN_QUEUE: _Code.DEADLINE_EXCEEDED,
-        Reason.DEADLINE_RUNNING: _Code.DEADLINE_EXCEEDED,
-        Reason.CANCELLED: _Code.CANCELLED,
-        Reason.SLOT_UNKNOWN: _Code.FAILED_PRECONDITION,
-        Reason.SLOT_EXPIRED: _Code.FAILED_PRECONDITION,
-        Reason.SLOT_USED: _Code.FAILED_PRECONDITION,
-        Reason.REPLICA_GONE: _Code.FAILED_PRECONDITION,
-        Reason.SESSION_FENCED: _Code.ABORTED,
-        Reason.RESULT_EVICTED: _Code.ABORTED,
-        Reason.PREDECESSOR_FAILED: _Code.ABORTED,
-        Reason.HANDLER_ERROR: _Code.UNKNOWN,
-        Reason.BATCH_SIZE_MISMATCH: _Code.INTERNAL,
-        Reason.NOT_IMPLEMENTED: _Code.UNIMPLEMENTED,
-        Reason.INTERNAL: _Code.INTERNAL,
-    }
+    {reason: _Code.__members__[error.usual_status] for reason, error in ERROR_OF.items()}
 )
 """gRPC status of each reason. A handler's own choice (`Failure.code`) goes before it."""
 

@@ -24,11 +24,14 @@ COMMANDS: Final[Mapping[str, str]] = MappingProxyType(
             *("run", "call", "status", "top", "calls", "tap", "bench", "describe", "logs", "events", "traffic"),
             *("apply", "get", "scale", "drain", "forget", "delete", "history", "rollback"),
             *("rollout", "state", "certs", "token"),
-            *("check", "health"),
+            *("check", "health", "explain"),
         )
     }
 )
 """The module of each command, in the order of the help. It has a function of this name, or a `Typer` with commands."""
+
+_LOCAL: Final = frozenset({"explain"})
+"""Commands that connect to nothing: they have no flags for certificates and tokens."""
 
 _EPILOG: Final = (
     "Exit status: 0 done · 1 it failed, stderr says why · 2 wrong usage or input, nothing was sent"
@@ -52,7 +55,7 @@ def command_line(names: Iterable[str]) -> typer.Typer:
         if isinstance(command, typer.Typer):
             app.add_typer(command)
         else:
-            app.command()(connects(command))
+            app.command()(command if name in _LOCAL else connects(command))
     app.callback(epilog=_EPILOG)(slotmesh)
     return app
 
@@ -75,5 +78,5 @@ def slotmesh(
     `slotmesh check`, change it with `slotmesh apply`, `slotmesh scale`, `slotmesh drain`, `slotmesh forget` and
     `slotmesh delete`, divide its calls with `slotmesh traffic`, see and undo changes with `slotmesh history` and
     `slotmesh rollback`, follow new versions with `slotmesh rollout`; `slotmesh token` makes tokens for who may call
-    it. What one of them prints as a name, as `backend/NAME`, the others take.
+    it, and `slotmesh explain` explains failures. What one of them prints as a name, as `backend/NAME`, the others take.
     """
