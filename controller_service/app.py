@@ -114,7 +114,10 @@ class Controller:
             of_routers=self.routers.loads,
             ended_calls=self.replicas.ended_calls,
         )
-        control, keeper = ReplicaControl(store, state, self.replicas), StateKeeper(store, self.newer, clock)
+        control, keeper = (
+            ReplicaControl(self.configurator, store, state, self.replicas),
+            StateKeeper(store, self.newer, clock),
+        )
         parts = (self.configurator, store, state, self.board, archive.feed, self._logs)
         controls = OperatorControls(self._shifter, control, keeper)
         operators = ControllerServicer(*parts, loads=loads, controls=controls, launches=launches)

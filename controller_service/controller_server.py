@@ -167,7 +167,6 @@ class Front:
         if (leads := self._leadership) is not None:
             info.incarnation = leads.generation
             info.controller.leads = True
-            info.controller.knows_request_ids = True
             info.controller.term = leads.standing.term
             info.controller.leads_since_time.FromMicroseconds(round(leads.since_s * 1e6))
             info.controller.leader_address = leads.address

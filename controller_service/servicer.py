@@ -323,17 +323,13 @@ class ControllerServicer(controller_service_pb2_grpc.ControllerServiceServicer):
     async def UndoRollout(self, request: pb.UndoRolloutRequest, terms: ChangeTerms) -> PlannedChange:
         return await self._configurator.undo_rollout(request.backend, terms)
 
-    async def DrainReplica(self, request: pb.DrainReplicaRequest, context: Context) -> pb.DrainReplicaResponse:
-        self._control.drain(request.replica_id, origin_of(context))
-        self._control.carried_out(reply := pb.DrainReplicaResponse())
-        return reply
+    @_changes(pb.DrainReplicaResponse)
+    async def DrainReplica(self, request: pb.DrainReplicaRequest, terms: ChangeTerms) -> PlannedChange:
+        return await self._control.drain(request.replica_id, terms)
 
-    async def ForgetReplica(self, request: pb.ForgetReplicaRequest, context: Context) -> pb.ForgetReplicaResponse:
-        ended = await self._control.forget(request.replica_id, request.incarnation, origin_of(context))
-        incarnations = [owner.incarnation for owner in ended]
-        reply = pb.ForgetReplicaResponse(incarnations=incarnations, revision=self._store.read().revision)
-        self._control.carried_out(reply)
-        return reply
+    @_changes(pb.ForgetReplicaResponse)
+    async def ForgetReplica(self, request: pb.ForgetReplicaRequest, terms: ChangeTerms) -> PlannedChange:
+        return await self._control.forget(request.replica_id, request.incarnation, terms)
 
     async def AdoptState(self, request: pb.AdoptStateRequest, context: Context) -> pb.AdoptStateResponse:
         generation, revision, changed = await self._keeper.adopt(origin_of(context), from_members=from_members(request))

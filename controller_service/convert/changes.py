@@ -59,13 +59,22 @@ ChangeRequest = (
     | pb.PauseRolloutRequest
     | pb.ResumeRolloutRequest
     | pb.UndoRolloutRequest
+    | pb.DrainReplicaRequest
+    | pb.ForgetReplicaRequest
     | route_service_pb2.DeleteRouteRequest
 )
 
 
 def terms_from_wire(request: ChangeRequest, origin: ChangeOrigin) -> ChangeTerms:
     """The terms in every request that changes the configuration."""
-    if isinstance(request, pb.PauseRolloutRequest | pb.ResumeRolloutRequest | pb.UndoRolloutRequest):
+    if isinstance(
+        request,
+        pb.PauseRolloutRequest
+        | pb.ResumeRolloutRequest
+        | pb.UndoRolloutRequest
+        | pb.DrainReplicaRequest
+        | pb.ForgetReplicaRequest,
+    ):
         return ChangeTerms(origin=origin)  # these have none
     return ChangeTerms(
         origin=origin,
@@ -101,6 +110,7 @@ def reply_of(kind: type[ReplyT], revision: int, plan: Plan) -> ReplyT:
         "change": change_of(plan),
         "rolled_back_to": revision if plan.restores is None else plan.restores,
         "steps": plan.change.put_shifts[0].steps if plan.change.put_shifts else 0,
+        "incarnations": [it.owner.incarnation for it in plan.change.put_orders],
     }
     return message_of(
         kind, plan, **{name: facts[name] for name in facts.keys() & kind.DESCRIPTOR.fields_by_name.keys()}

@@ -17,7 +17,7 @@ from typing import Final, Generic, TypeVar
 
 from controller_service.core.desired.revisions import ChangeOrigin, RevisionRecord
 from controller_service.core.desired.shifts import notices_of_shifts
-from controller_service.core.desired.state import Desired
+from controller_service.core.desired.state import Desired, new_orders
 from controller_service.core.event_log import EventKind, Notice
 from controller_service.core.observed.launches import exited
 from controller_service.core.observed.state import Observed
@@ -173,8 +173,8 @@ class ChangeJournal:
 
     Each follows from a commit, not from the request that asked for it: a caller may be cancelled while the store
     writes, and a write whose end was not seen may turn out to be stored later. All that a commit changed of the
-    configuration, of shifts and of paused rollouts is reported once, in the order of the revisions, a large change in
-    slices between which the event loop runs.
+    configuration, of shifts, of paused rollouts and of replicas is reported once, in the order of the revisions, a
+    large change in slices between which the event loop runs.
     """
 
     def __init__(self, state: MeshState) -> None:
@@ -223,6 +223,9 @@ class ChangeJournal:
             if f"backend/{name}" in reported:
                 continue  # a rollback of the backend ends the pause of its rollout
             _audit(origin, f"rollout/{name}", after.configured_at, after.configured_at)
+            yield
+        for order in new_orders(before, after):
+            _audit(origin, f"replica/{order.owner.replica_id}", after.configured_at, after.configured_at)
             yield
 
     def _report_record(self, record: RevisionRecord) -> Iterator[None]:

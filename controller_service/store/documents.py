@@ -21,7 +21,7 @@ from typing import Any, Final, NamedTuple
 
 from controller_service.core.desired.revisions import ChangeOrigin, Resource, ResourceChange, RevisionRecord
 from controller_service.core.desired.shifts import Guard, ShiftRecord
-from controller_service.core.desired.state import AnsweredRequest, Desired, RolloutRecord
+from controller_service.core.desired.state import AnsweredRequest, Desired, ReplicaOrder, RolloutRecord
 from controller_service.core.partition_owners import NO_OWNER, Incarnation, PartitionOwnership
 from controller_service.core.roster import IncarnationRoster, LeaderTerm, ListedIncarnation
 from controller_service.store.forms import (
@@ -252,6 +252,8 @@ SHIFT: Final = _stored(
     "endpoint",
 )
 ANSWER: Final = _stored("answered request", RecordForm(AnsweredRequest, outside=("key",)), "key")
+_ORDER: Final = RecordForm(ReplicaOrder)
+ORDER: Final = Stored(_ORDER.write, lambda name, document: within(f"order for replica {name}", _ORDER.read, document))
 TERM: Final = _stored("term", RecordForm(LeaderTerm, outside=("term_id",)), "term_id")
 
 # -- the roster, and the whole state ----------------------------------------------------------------------------------
@@ -277,6 +279,7 @@ class RowKind(StrEnum):
     APPLIED = "applied"
     TERM = "term"
     ANSWER = "answer"
+    ORDER = "order"
 
 
 class StoredSection(NamedTuple):
@@ -320,6 +323,7 @@ SECTIONS: Final[Mapping[RowKind, StoredSection]] = {
     RowKind.ROLLOUT: StoredSection("rollouts", ROLLOUT),
     RowKind.SHIFT: StoredSection("shifts", SHIFT),
     RowKind.ANSWER: StoredSection("answers", ANSWER, order=attrgetter("time_s")),
+    RowKind.ORDER: StoredSection("orders", ORDER, order=attrgetter("time_s")),
     RowKind.TERM: StoredSection("terms", TERM, "term_id", attrgetter("first_revision", "term_id")),
     RowKind.OWNERSHIP: StoredSection("ownership", OWNERSHIP, are_nameless=True),
 }

@@ -3,10 +3,7 @@
 Purpose: each changing request carries a random id. If the connection breaks before the reply, the request is sent once
 more with the same id, to the controller that leads then. While a command waits for the effects of its change, its
 queries move to the new leader, too (`hold_on`).
-Invariants: a request is repeated only if both the controller that got it first and the one that gets the repetition
-know request ids: an older controller would apply it twice. Changes that no store holds are repeated only to the same
-leader, since another one does not know the id. Refusals are never repeated. One channel is open, and a second one only
-while the connection is replaced.
+Invariants: refusals are never repeated. One channel is open, and a second one only while the connection is replaced.
 """
 
 from __future__ import annotations
@@ -24,6 +21,7 @@ from slotmesh.cli.controller_view import ControllerStatus
 from slotmesh.errors import SlotmeshError
 from slotmesh.ids import new_id
 from slotmesh.v1 import controller_service_pb2, route_service_pb2
+from slotmesh.v1.controller_service_pb2 import AdoptStateRequest
 from slotmesh.v1.info_service_pb2 import ControllerStanding
 
 STORED_ON_HOLD: Final = (
@@ -44,8 +42,6 @@ RPCS: Final = {
     for rpc in service.methods
 }
 """The rpcs of controllers by the type of the request. Those whose requests have a `request_id` change state."""
-UNSTORED: Final = frozenset({"DrainReplica", "ForgetReplica"})
-"""Changing rpcs whose ids are not stored: only the leader that executed the request knows its id."""
 
 
 class ControllerConnection:
@@ -97,16 +93,18 @@ class ControllerConnection:
 
     async def _change(self, request: Any, **terms: Any) -> Any:
         request.request_id = new_id()
-        rpc, first = RPCS[request.DESCRIPTOR.full_name].name, await self.known_standing()
+        first = await self.known_standing()
         try:
             response = await self.call(request, **terms)
-            if first.is_on_hold and rpc != "AdoptState" and not getattr(request, "dry_run", False):
+            if (
+                first.is_on_hold
+                and not isinstance(request, AdoptStateRequest)
+                and not getattr(request, "dry_run", False)
+            ):
                 say(STORED_ON_HOLD, err=True)
             return response
         except grpc.RpcError as error:
-            if not (first.role.knows_request_ids and is_lost(error) and await self.reconnect()):
-                raise
-            if not _may_repeat(rpc, first, await self.known_standing()):
+            if not (is_lost(error) and await self.reconnect()):
                 raise
         return await self.call(request, **terms)
 
@@ -163,11 +161,3 @@ class ControllerConnection:
             before, self._opened = self._opened, opening.pop_all()
         self.channel, self.peer, self._known = channel, peer, None
         await before.aclose()
-
-
-def _may_repeat(rpc: str, first: ControllerStatus, now: ControllerStatus) -> bool:
-    """Whether a request that `first` may have carried out takes effect once if the present leader gets it again."""
-    if not (first.role.knows_request_ids and now.role.knows_request_ids):
-        return False
-    is_same = bool(now.generation) and (now.generation, now.role.term) == (first.generation, first.role.term)
-    return is_same or rpc not in UNSTORED

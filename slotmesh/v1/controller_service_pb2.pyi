@@ -2539,9 +2539,6 @@ class ForgetReplicaResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     INCARNATIONS_FIELD_NUMBER: _builtins.int
-    REVISION_FIELD_NUMBER: _builtins.int
-    revision: _builtins.int
-    """The revision of the store that contains this."""
     @_builtins.property
     def incarnations(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """The incarnations that count as ended now. Empty if they already did."""
@@ -2550,11 +2547,10 @@ class ForgetReplicaResponse(_message.Message):
         self,
         *,
         incarnations: _abc.Iterable[_builtins.str] | None = ...,
-        revision: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["incarnations", b"incarnations", "revision", b"revision"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["incarnations", b"incarnations"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -40,10 +40,9 @@ class ControllerServiceStub(object):
     without spaces, unique per request. A request that is repeated with the same id after a lost reply takes effect once,
     and gets the first reply, possibly without its lists if they are long. The id is stored together with the change, and
     is known to another or a restarted controller. Ids of different identities are independent. The newest 1,000 ids of
-    all identities are kept for 24 hours, with at most 1 MiB of replies. Ids of DrainReplica and ForgetReplica are not
-    stored: only the controller that executed the request knows them, so do not repeat these requests to another one. A
-    known id with a different request is refused with BAD_REQUEST. The id of a request that was refused, or changed
-    nothing, is not kept: if repeated, the request is executed.
+    all identities are kept for 24 hours, with at most 1 MiB of replies. A known id with a different request is refused
+    with BAD_REQUEST. The id of a request that was refused, or of a dry run, is not kept: if repeated, the request is
+    executed.
     """
 
     def __init__(self, channel):
@@ -209,10 +208,9 @@ class ControllerServiceServicer(object):
     without spaces, unique per request. A request that is repeated with the same id after a lost reply takes effect once,
     and gets the first reply, possibly without its lists if they are long. The id is stored together with the change, and
     is known to another or a restarted controller. Ids of different identities are independent. The newest 1,000 ids of
-    all identities are kept for 24 hours, with at most 1 MiB of replies. Ids of DrainReplica and ForgetReplica are not
-    stored: only the controller that executed the request knows them, so do not repeat these requests to another one. A
-    known id with a different request is refused with BAD_REQUEST. The id of a request that was refused, or changed
-    nothing, is not kept: if repeated, the request is executed.
+    all identities are kept for 24 hours, with at most 1 MiB of replies. A known id with a different request is refused
+    with BAD_REQUEST. The id of a request that was refused, or of a dry run, is not kept: if repeated, the request is
+    executed.
     """
 
     def ApplyMesh(self, request, context):
@@ -598,10 +596,9 @@ class ControllerService(object):
     without spaces, unique per request. A request that is repeated with the same id after a lost reply takes effect once,
     and gets the first reply, possibly without its lists if they are long. The id is stored together with the change, and
     is known to another or a restarted controller. Ids of different identities are independent. The newest 1,000 ids of
-    all identities are kept for 24 hours, with at most 1 MiB of replies. Ids of DrainReplica and ForgetReplica are not
-    stored: only the controller that executed the request knows them, so do not repeat these requests to another one. A
-    known id with a different request is refused with BAD_REQUEST. The id of a request that was refused, or changed
-    nothing, is not kept: if repeated, the request is executed.
+    all identities are kept for 24 hours, with at most 1 MiB of replies. A known id with a different request is refused
+    with BAD_REQUEST. The id of a request that was refused, or of a dry run, is not kept: if repeated, the request is
+    executed.
     """
 
     @staticmethod

@@ -78,7 +78,6 @@ class ControllerStanding(_message.Message):
     STORE_PROBLEM_FIELD_NUMBER: _builtins.int
     NEWER_MEMBERS_FIELD_NUMBER: _builtins.int
     LEADS_SINCE_TIME_FIELD_NUMBER: _builtins.int
-    KNOWS_REQUEST_IDS_FIELD_NUMBER: _builtins.int
     leads: _builtins.bool
     """It leads. Otherwise it stands by, or is about to start or end leading, and refuses all rpcs of operators and
     members with NOT_LEADER.
@@ -90,10 +89,6 @@ class ControllerStanding(_message.Message):
     store_problem: _builtins.str
     """From a leader: why its state cannot be written now, and the way out: changes are refused, the stored state stays in
     effect. Empty if it can be written, and from older controllers.
-    """
-    knows_request_ids: _builtins.bool
-    """It supports `request_id` of ControllerService: requests may be repeated after a lost reply. False from older
-    controllers.
     """
     @_builtins.property
     def standby_addresses(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
@@ -120,11 +115,10 @@ class ControllerStanding(_message.Message):
         store_problem: _builtins.str = ...,
         newer_members: _abc.Iterable[_builtins.str] | None = ...,
         leads_since_time: _timestamp_pb2.Timestamp | None = ...,
-        knows_request_ids: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["leads_since_time", b"leads_since_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["knows_request_ids", b"knows_request_ids", "leader_address", b"leader_address", "leads", b"leads", "leads_since_time", b"leads_since_time", "newer_members", b"newer_members", "standby_addresses", b"standby_addresses", "store_problem", b"store_problem", "term", b"term"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["leader_address", b"leader_address", "leads", b"leads", "leads_since_time", b"leads_since_time", "newer_members", b"newer_members", "standby_addresses", b"standby_addresses", "store_problem", b"store_problem", "term", b"term"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -145,11 +145,38 @@ DEPLOY: Final = (
         _REPEATED,
     ),
     mutant(
-        "a repeated order drains the next process of that name",
+        "the next controller does not carry out an order for a replica that attaches to it",
         _CONTROLLER,
-        "        require_new(self._answers, self._state.clock.time_of_day())\n"
-        "        self._require_no_hold()\n        replica =",
-        "        self._require_no_hold()\n        replica =",
+        "        if order is not None:\n            self._state.apply_to_replica(",
+        "        if False:\n            self._state.apply_to_replica(",
+        _REPEATED,
+    ),
+    mutant(
+        "the next controller does not carry out an order for a replica that it knows",
+        _CONTROLLER,
+        "        self._carry_out(store.read().orders.values())\n",
+        "",
+        _REPEATED,
+    ),
+    mutant(
+        "a replica that was forgotten before a table named it attaches to the next controller",
+        _CONTROLLER,
+        "desired.roster.has_departed(owner) or (order is not None and order.is_end)",
+        "desired.roster.has_departed(owner)",
+        _REPEATED,
+    ),
+    mutant(
+        "an order for a process drains the next one of its name",
+        _CONTROLLER,
+        'if known is None or order.owner.incarnation not in {"", known.incarnation}:',
+        "if known is None:",
+        _REPEATED,
+    ),
+    mutant(
+        "a repeated request that has changed nothing is carried out",
+        _CONTROLLER,
+        "if terms.dry_run or (plan.changes_nothing and signed.answer is None):",
+        "if terms.dry_run or plan.changes_nothing:",
         _REPEATED,
     ),
     mutant(
@@ -176,15 +203,8 @@ DEPLOY: Final = (
     mutant(
         "a command whose reply is lost does not ask again",
         _CLI,
-        "            if not (first.role.knows_request_ids and is_lost(error) and await self.reconnect()):",
+        "            if not (is_lost(error) and await self.reconnect()):",
         "            if True:",
-        _LOST,
-    ),
-    mutant(
-        "a command repeats a change at an older controller, which makes it twice",
-        _CLI,
-        "    if not (first.role.knows_request_ids and now.role.knows_request_ids):",
-        "    if not now.role.leads:",
         _LOST,
     ),
     mutant(

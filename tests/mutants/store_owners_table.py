@@ -43,20 +43,6 @@ STORE_OWNERS: Final = (
         "tests/contract/controller/test_older_state.py",
     ),
     mutant(
-        "an order about a replica is repeated to another controller",
-        "slotmesh/cli",
-        "    return is_same or rpc not in UNSTORED",
-        "    return True",
-        _LOST,
-    ),
-    mutant(
-        "an order about a replica is not repeated to the same controller",
-        "slotmesh/cli",
-        "    return is_same or rpc not in UNSTORED",
-        "    return rpc not in UNSTORED",
-        _LOST,
-    ),
-    mutant(
         "each look for a leader keeps its channel",
         "slotmesh/cli",
         "        await before.aclose()",

@@ -5,8 +5,7 @@ epochs of an endpoint never go back, not even when it is deleted and created aga
 backend or an endpoint is in the history; a shift that is under way ends with a change of its endpoint's weights.
 Answered requests: a request that is repeated after a lost reply takes effect once; its caller names it by an id. The
 newest are kept: at most `MAX_ANSWERS`, at most `MAX_REPLIES_BYTES` of replies, each for `KEPT_S`. An answer is stored
-together with its change. A request that changed nothing is not kept: when it is repeated, it takes effect then. Answers
-of requests that change no store are kept by `shell.changes.controls`.
+together with its change. A request that was refused is not kept: when it is repeated, it is tried again.
 Owner: the store. Servicers change backends and endpoints, the reconcile loop the rest; each by a `ChangeSet`
 that is applied to the revision it was planned for, or not at all.
 """
@@ -30,7 +29,7 @@ from controller_service.core.desired.revisions import (
     subject_of,
 )
 from controller_service.core.desired.shifts import ShiftRecord, overtaken
-from controller_service.core.partition_owners import PartitionOwnership
+from controller_service.core.partition_owners import Incarnation, PartitionOwnership
 from controller_service.core.roster import NO_ROSTER, IncarnationRoster, LeaderTerm, with_term
 from slotmesh.spec.model import SETTINGS, Backend, Endpoint
 from slotmesh.spec.routes import Route, route_subject
@@ -43,7 +42,7 @@ KEPT_S: Final = 86_400.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnsweredRequest:
-    """A request that has changed something."""
+    """A request that was carried out, whether or not it changed anything."""
 
     key: str
     """The caller's identity and the id that it has chosen: two callers may choose the same id."""
@@ -81,6 +80,52 @@ def find_answer(known: AnsweredRequests, key: str, now_s: float) -> AnsweredRequ
 
 def _is_over(answer: AnsweredRequest, now_s: float) -> bool:
     return now_s - answer.time_s > KEPT_S
+
+
+MAX_ORDERS: Final = 1_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaOrder:
+    """What an operator ordered of one incarnation of a replica.
+
+    It is stored before it is carried out, and carried out again by each later controller: it is never taken back.
+    """
+
+    owner: Incarnation
+    """The incarnation is empty if the process was launched, and had not attached yet."""
+    is_end: bool
+    """The incarnation counts as ended. Otherwise it drains."""
+    who: str
+    time_s: float
+    """When it was ordered, seconds since 1970."""
+
+    @property
+    def key(self) -> str:
+        """Its name in the store: an incarnation has one order, the newest."""
+        return "/".join(self.owner)
+
+
+ReplicaOrders: TypeAlias = Mapping[str, ReplicaOrder]
+"""By key, oldest first; the newest `MAX_ORDERS`. Older ones were carried out long ago."""
+
+
+def order_of(orders: ReplicaOrders, owner: Incarnation) -> ReplicaOrder | None:
+    """The order for an incarnation; also one for its process, from before it attached."""
+    return orders.get("/".join(owner)) or orders.get(f"{owner.replica_id}/")
+
+
+def new_orders(before: Desired, after: Desired) -> list[ReplicaOrder]:
+    """Orders that were stored between two revisions."""
+    if before.orders is after.orders:
+        return []
+    return [it for key, it in after.orders.items() if before.orders.get(key) is not it]
+
+
+def _with_orders(known: ReplicaOrders, new: Collection[ReplicaOrder]) -> ReplicaOrders:
+    put = {it.key: it for it in new}
+    kept = [it for it in known.values() if it.key not in put]
+    return MappingProxyType({it.key: it for it in [*kept, *new][-MAX_ORDERS:]})
 
 
 RESTART_SETTINGS: Final = tuple(each.attribute for each in SETTINGS.values() if each.change is not Change.TAKEN_OVER)
@@ -135,6 +180,7 @@ class ChangeSet:
     """By endpoint."""
     put_rollouts: tuple[RolloutRecord, ...] = ()
     put_shifts: tuple[ShiftRecord, ...] = ()
+    put_orders: tuple[ReplicaOrder, ...] = ()
     put_roster: IncarnationRoster | None = None
     """None: as it is."""
     epoch_floor: int = 0
@@ -175,7 +221,8 @@ class Desired:
     applied: Mapping[str, Resource] = field(default_factory=lambda: MappingProxyType({}))
     """By subject, as `backend/digits-v1`: the resource in the file that was applied last, if it was in it."""
     answers: AnsweredRequests = field(default_factory=lambda: NO_ANSWERS)
-    """Requests that have changed something, and may be repeated."""
+    """Requests that were carried out, and may be repeated."""
+    orders: ReplicaOrders = field(default_factory=lambda: MappingProxyType({}))
 
     @property
     def resources(self) -> dict[str, Resource]:
@@ -240,6 +287,7 @@ class Desired:
             epoch_floor=max([self.epoch_floor, change.epoch_floor, *(max(it.epochs) for it in deleted.values())]),
             roster=self.roster if change.put_roster is None else change.put_roster,
             answers=self.answers if change.answer is None else with_answer(self.answers, change.answer),
+            orders=_with_orders(self.orders, change.put_orders) if change.put_orders else self.orders,
             applied=_changed(
                 self.applied,
                 {subject_of(it): it for it in change.put_applied},

@@ -42,7 +42,7 @@ class NotAdoptable(Exception):
 
 
 def next_generation(desired: Desired, *, epoch_floor: int) -> Desired:
-    """The state with its configuration, its history and the requests that it has answered, and nothing else."""
+    """The state with its configuration and history, orders about replicas, and the requests that it has answered."""
     epochs = [max(it.epochs, default=0) for it in desired.ownership.values()]
     return Desired(
         revision=desired.revision,
@@ -53,6 +53,7 @@ def next_generation(desired: Desired, *, epoch_floor: int) -> Desired:
         applied=desired.applied,
         history=desired.history,
         answers=desired.answers,
+        orders=desired.orders,
         epoch_floor=max(epoch_floor, desired.epoch_floor, *epochs),
         roster=NO_ROSTER,
     )

@@ -14,7 +14,6 @@ from typing import Final
 
 from controller_service.core.observed.state import Observed, ObservedReplica
 from controller_service.core.partition_owners import Incarnation
-from controller_service.core.roster import DepartedIncarnation
 
 
 @dataclass(slots=True)
@@ -122,7 +121,7 @@ class Forgettable:
     """
 
     is_known: bool
-    """The controller has a record of the replica, or the roster lists it as departed."""
+    """The controller has a record of the replica, or it counts as ended."""
     owners: tuple[Incarnation, ...] = ()
     """The incarnations that count as ended from now on."""
     refusal: str = ""
@@ -131,14 +130,17 @@ class Forgettable:
 
 def find_forgettable(
     observed: Observed,
-    departed: Iterable[DepartedIncarnation],
+    ended: Iterable[Incarnation],
     replica_id: str,
     incarnation: str,
     *,
     now: float,
     lease_s: float,
 ) -> Forgettable:
-    """`incarnation`: the only one that is meant; empty means all under the id. `now` is monotonic, in seconds."""
+    """What a request to forget `replica_id` comes to at `now`, monotonic, in seconds.
+
+    `incarnation`: the only one that is meant; empty means all under the id. `ended`: those that count as ended already.
+    """
 
     def reason_of(replica: ObservedReplica) -> str:
         return _connection_of(observed, replica) or _unknown_of(observed, replica, now, lease_s)
@@ -149,24 +151,11 @@ def find_forgettable(
     newest = observed.replica(replica_id)
     records = [*observed.unresolved.values(), *([] if newest is None else [newest])]
     meant = [it for it in records if is_meant(it.owner)]
-    has_ended = any(is_meant(it.owner) for it in departed) or (newest is not None and incarnation in newest.retired)
+    has_ended = any(map(is_meant, ended)) or (newest is not None and incarnation in newest.retired)
     alive = [it for it in meant if not it.gone]
     silent = [it for it in alive if not reason_of(it)]
     refusal = "" if silent else next(map(reason_of, alive), "")
     return Forgettable(bool(meant) or has_ended, tuple(it.owner for it in silent), refusal)
-
-
-def ended_of(
-    observed: Observed, listed: Iterable[Incarnation], replica_id: str, incarnation: str
-) -> frozenset[Incarnation]:
-    """Those that count as ended already, of the incarnations that the store lists. `incarnation`: as above."""
-    return frozenset(
-        owner
-        for owner in listed
-        if owner.replica_id == replica_id
-        and incarnation in ("", owner.incarnation)
-        and ((known := observed.incarnation(owner)) is None or known.gone)
-    )
 
 
 def _connection_of(observed: Observed, replica: ObservedReplica) -> str:

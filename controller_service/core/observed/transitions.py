@@ -16,6 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Final
 
+from controller_service.core.desired.state import ReplicaOrder
 from controller_service.core.event_log import EventKind, Notice
 from controller_service.core.observed import adoption
 from controller_service.core.observed.replicas import STARTS_KEPT, UnreplacedExit, take_place, with_exit
@@ -376,6 +377,16 @@ def drain_requested(observed: Observed, replica_id: str, message: str) -> Transi
     state = ReplicaState.DRAINING if known.state is ReplicaState.READY else known.state
     record = replace(known, is_drain_requested=True, state=state, order=message if known.launched else "")
     return Transition(observed.with_replica(record), (replica_notice(EventKind.REPLICA_DRAINING, record, message),))
+
+
+def ordered(observed: Observed, order: ReplicaOrder, *, now: float) -> Transition:
+    """An operator's order is carried out, if the incarnation is known."""
+    if order.is_end:
+        return ended(observed, order.owner, f"an operator declared that it has ended: {order.who}", now=now)
+    known = observed.replica(order.owner.replica_id)
+    if known is None or order.owner.incarnation not in {"", known.incarnation}:
+        return Transition(observed)
+    return drain_requested(observed, known.replica_id, f"an operator asked for it: {order.who}")
 
 
 def _last_line(text: str) -> str:

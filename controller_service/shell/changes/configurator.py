@@ -343,12 +343,11 @@ class Configurator:
                 desired = self._store.read()  # owners of partitions, and the like, have changed meanwhile
             if not terms.dry_run:
                 await self._keep_code(desired, plan, code)
-            if plan.changes_nothing or terms.dry_run:
+            signed = self._signed(desired, plan, terms)
+            if terms.dry_run or (plan.changes_nothing and signed.answer is None):
                 return PlannedChange(desired.configured_at, plan)
             try:
-                committed = await self._store.commit(
-                    self._signed(desired, plan, terms), expected_revision=desired.revision
-                )
+                committed = await self._store.commit(signed, expected_revision=desired.revision)
             except Conflict:
                 continue
             except StoreWriteFailed as failed:

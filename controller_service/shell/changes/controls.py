@@ -1,26 +1,26 @@
 """Orders of operators: to drain or forget a replica, and `AdoptState` if members know a newer state than the store.
 
-Invariants: a replica that is connected is never declared ended; an order has its audit line from the moment at which it
-is in force, also if its caller was cancelled; a replica is reported as forgotten once the store does not list it any
-more.
+Invariants: a replica that is connected is never declared ended; an order about a replica is stored, with the reply to
+its request, before it is carried out.
 Owner: the event loop; the servicer calls it.
 """
 
 from __future__ import annotations
 
 import asyncio
-from contextlib import aclosing
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final
 
-from google.protobuf.message import Message
-
+from controller_service.core.desired.planning import ChangeTerms, Plan
 from controller_service.core.desired.revisions import ChangeOrigin
-from controller_service.core.desired.state import NO_ANSWERS, Desired, with_answer
-from controller_service.core.observed import transitions
+from controller_service.core.desired.state import ChangeSet, Desired, ReplicaOrder, new_orders, with_answer
 from controller_service.core.observed.adoption import NotAdoptable, next_generation, with_members_mesh
-from controller_service.core.observed.leases import ended_of, find_forgettable
+from controller_service.core.observed.leases import find_forgettable
+from controller_service.core.observed.transitions import ordered
 from controller_service.core.partition_owners import Incarnation
+from controller_service.core.roster import DepartedIncarnation
+from controller_service.shell.changes.configurator import Configurator, PlannedChange
 from controller_service.shell.changes.requests import answer_now, changed_too_often, not_stored, require_new
 from controller_service.shell.leadership import NewerMembers
 from controller_service.shell.members.replica_links import ReplicaLinks
@@ -106,66 +106,60 @@ def _refusal(text: str) -> Failure:
     return Failure(reason=Reason.BAD_REQUEST, message=f"source: {text}", metadata={"field": "source"})
 
 
-STORED_WITHIN_S: Final = 10.0
-"""The longest wait for the store to have it that a replica is forgotten."""
-OPERATORS_WORD: Final = "an operator declared that it has ended"
-
-
 class ReplicaControl:
-    """Orders that concern one replica."""
+    """Orders that concern one replica: stored, then carried out; again by each later controller of the store."""
 
-    def __init__(self, store: Store, state: MeshState, links: ReplicaLinks) -> None:
-        self._store = store
+    def __init__(self, configurator: Configurator, store: Store, state: MeshState, links: ReplicaLinks) -> None:
+        self._configurator = configurator
         self._state = state
         self._links = links
-        self._answers = NO_ANSWERS
-        """Orders that were carried out and may be repeated: they are in no store, as what they change is not."""
+        store.listen(lambda before, after, _: self._carry_out(new_orders(before, after)))
+        self._carry_out(store.read().orders.values())
 
-    def drain(self, replica_id: str, origin: ChangeOrigin) -> None:
+    async def drain(self, replica_id: str, terms: ChangeTerms) -> PlannedChange:
         """Has a replica drain. Raises ReplicaNotFound, and BadRequest while nothing is reconciled."""
-        require_new(self._answers, self._state.clock.time_of_day())
-        self._require_no_hold()
-        replica = self._state.observed.replica(replica_id)
-        if replica is None or replica.gone:
-            raise to_exception(_not_found(replica_id))
-        self._state.apply_to_replica(
-            replica_id,
-            lambda observed, _: transitions.drain_requested(
-                observed, replica_id, f"an operator asked for it: {origin.who}"
-            ),
-        )
-        self._audit(replica_id, origin)
 
-    async def forget(self, replica_id: str, incarnation: str, origin: ChangeOrigin) -> list[Incarnation]:
-        """Takes it that silent incarnations of a replica have ended. Returns them once that is stored.
+        def plan(_: Desired) -> Plan:
+            self._require_no_hold()
+            replica = self._state.observed.replica(replica_id)
+            if replica is None or replica.gone:
+                raise to_exception(_not_found(replica_id))
+            return self._plan([] if replica.is_drain_requested else [replica.owner], terms, is_end=False)
 
-        Raises ReplicaNotFound, ReplicaConnected, StoreUnavailable, and BadRequest while nothing is reconciled.
+        return await self._configurator.change(plan, terms)
+
+    async def forget(self, replica_id: str, incarnation: str, terms: ChangeTerms) -> PlannedChange:
+        """Declares that silent incarnations of a replica have ended.
+
+        Raises ReplicaNotFound, ReplicaConnected, and BadRequest while nothing is reconciled.
         """
-        require_new(self._answers, self._state.clock.time_of_day())
-        self._require_no_hold()
-        roster = self._store.read().roster
-        observed, now, lease_s = self._state.observed, self._state.clock.now(), self._links.lease_s
-        found = find_forgettable(observed, roster.departed, replica_id, incarnation, now=now, lease_s=lease_s)
-        # What an earlier request has declared ended, and is not stored yet.
-        ended = ended_of(observed, roster.owners(), replica_id, incarnation)
-        if not found.is_known and not ended:
-            raise to_exception(_not_found(replica_id))
-        if found.refusal:
-            text = f"replica_id: {replica_id} is not forgotten: {found.refusal}"
-            raise to_exception(Failure(reason=Reason.REPLICA_CONNECTED, message=text))
-        for owner in found.owners:
-            self._links.dismiss(owner)
-            self._state.replica_ended(owner, f"{OPERATORS_WORD}: {origin.who}")
-        if found.owners:
-            self._audit(replica_id, origin)
-        await self._stored({*found.owners, *ended})
-        require_new(self._answers, self._state.clock.time_of_day())  # the same request may have come twice meanwhile
-        return [*found.owners]
 
-    def carried_out(self, reply: Message) -> None:
-        """The order that is being served was carried out: when it is repeated, that is the reply."""
-        if (answer := answer_now(lambda _: reply, self._state.clock.time_of_day())) is not None:
-            self._answers = with_answer(self._answers, answer)
+        def plan(desired: Desired) -> Plan:
+            self._require_no_hold()
+            observed, now, lease_s = self._state.observed, self._state.clock.now(), self._links.lease_s
+            ended = [it.owner for it in (*desired.roster.departed, *desired.orders.values()) if _is_ended(it)]
+            found = find_forgettable(observed, ended, replica_id, incarnation, now=now, lease_s=lease_s)
+            if not found.is_known:
+                raise to_exception(_not_found(replica_id))
+            if found.refusal:
+                text = f"replica_id: {replica_id} is not forgotten: {found.refusal}"
+                raise to_exception(Failure(reason=Reason.REPLICA_CONNECTED, message=text))
+            return self._plan(found.owners, terms, is_end=True)
+
+        return await self._configurator.change(plan, terms)
+
+    def _plan(self, owners: Iterable[Incarnation], terms: ChangeTerms, *, is_end: bool) -> Plan:
+        who, time_s = terms.origin.who, self._state.clock.time_of_day()
+        orders = (ReplicaOrder(owner=it, is_end=is_end, who=who, time_s=time_s) for it in owners)
+        return Plan(change=ChangeSet(put_orders=tuple(orders)))
+
+    def _carry_out(self, orders: Iterable[ReplicaOrder]) -> None:
+        for order in orders:
+            if order.is_end:
+                self._links.dismiss(order.owner)
+            self._state.apply_to_replica(
+                order.owner.replica_id, lambda observed, now, order=order: ordered(observed, order, now=now)
+            )
 
     def _require_no_hold(self) -> None:
         if self._links.newer:
@@ -175,21 +169,9 @@ class ReplicaControl:
             )
             raise to_exception(Failure(reason=Reason.BAD_REQUEST, message=text))
 
-    async def _stored(self, owners: set[Incarnation]) -> None:
-        """Waits until the roster of the store lists none of these. Raises StoreUnavailable."""
-        try:
-            async with asyncio.timeout(STORED_WITHIN_S):
-                async with aclosing(self._store.watch(after_revision=-1)) as revisions:
-                    async for desired in revisions:
-                        if not owners.intersection(desired.roster.owners()):
-                            return
-        except TimeoutError:
-            text = "the replica counts as ended, but that is not stored yet: repeat the request"
-            raise to_exception(Failure(reason=Reason.STORE_UNAVAILABLE, message=text, retry_delay_s=1.0)) from None
 
-    def _audit(self, replica_id: str, origin: ChangeOrigin) -> None:
-        revision = self._store.read().configured_at
-        AUDIT.changed(origin.who, f"replica/{replica_id}", revision, revision)
+def _is_ended(it: DepartedIncarnation | ReplicaOrder) -> bool:
+    return isinstance(it, DepartedIncarnation) or it.is_end
 
 
 def _not_found(replica_id: str) -> Failure:

@@ -27,6 +27,7 @@ from controller_service.convert.replicas import (
     report_from_wire,
     revoke_to_wire,
 )
+from controller_service.core.desired.state import order_of
 from controller_service.core.loads import RecentReports, SampledLoad
 from controller_service.core.observed import routers as handovers
 from controller_service.core.observed import transitions
@@ -291,7 +292,10 @@ class ReplicaLinks:
         if known is not None and known.incarnation != hello.incarnation and has_ended(known.process):
             self._state.replica_ended(known.owner, "its process has ended")
         owner = Incarnation(hello.replica_id, hello.incarnation)
-        has_departed = self._state.observed.incarnation(owner) is None and self._store.read().roster.has_departed(owner)
+        desired = self._store.read()
+        order = order_of(desired.orders, owner)
+        has_ended_before = desired.roster.has_departed(owner) or (order is not None and order.is_end)
+        has_departed = has_ended_before and self._state.observed.incarnation(owner) is None
         is_heard = self._leases.is_heard(hello.replica_id)
         try:
             self._state.apply_to_replica(
@@ -306,6 +310,8 @@ class ReplicaLinks:
         except NamesakeLives as refusal:
             failure = Failure(reason=Reason.BAD_REQUEST, message=str(refusal), metadata={"field": "hello.replica_id"})
             raise to_exception(failure) from refusal
+        if order is not None:
+            self._state.apply_to_replica(hello.replica_id, lambda it, now: transitions.ordered(it, order, now=now))
 
     def _configure(self, link: AttachedReplica, backend: Backend, *, is_known: bool = True) -> None:
         if not self.newer.decides:

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import pytest
 
@@ -114,28 +114,16 @@ async def test_a_refusal_is_not_repeated() -> None:
             await operator.send(pb.UndoRolloutRequest(backend="no"))
 
 
-class OlderController(controller_service_pb2_grpc.ControllerServiceServicer):
-    """It carries each request out, whatever its id, and the connection breaks before each reply."""
+class SilentController(controller_service_pb2_grpc.ControllerServiceServicer):
+    """The connection breaks before each reply."""
 
     def __init__(self) -> None:
-        self.carried_out = 0
+        self.requests = list[pb.RollbackRequest]()
         self.leads = True
-        self.generations = ("g", "g")
-        """Before a request was carried out, and from then on."""
-        self.terms = (1, 1)
         self.proxy: TcpProxy | None = None
 
     async def Rollback(self, request: pb.RollbackRequest, context: Any) -> pb.RollbackResponse:
-        return await self._lose_reply()
-
-    async def DrainReplica(self, request: pb.DrainReplicaRequest, context: Any) -> pb.DrainReplicaResponse:
-        return await self._lose_reply()
-
-    async def ForgetReplica(self, request: pb.ForgetReplicaRequest, context: Any) -> pb.ForgetReplicaResponse:
-        return await self._lose_reply()
-
-    async def _lose_reply(self) -> NoReturn:
-        self.carried_out += 1
+        self.requests.append(request)
         assert self.proxy is not None
         self.proxy.cut()
         self.proxy.heal()
@@ -144,66 +132,30 @@ class OlderController(controller_service_pb2_grpc.ControllerServiceServicer):
 
 
 @asynccontextmanager
-async def older_controller(older: OlderController, *, first: bool, then: bool) -> AsyncIterator[str]:
-    """Whether it knows ids `first`, and `then`, when it has got a request."""
-
+async def silent_controller(silent: SilentController) -> AsyncIterator[str]:
     def amend(info: info_service_pb2.GetServerInfoResponse) -> None:
-        info.controller.leads = older.leads
-        info.incarnation = older.generations[bool(older.carried_out)]
-        info.controller.term = older.terms[bool(older.carried_out)]
-        info.controller.knows_request_ids = then if older.carried_out else first
+        info.controller.leads = silent.leads
 
-    server = GrpcServer("older")
+    server = GrpcServer("silent")
     info = InfoServicer(info_service_pb2.SERVER_KIND_CONTROLLER, amend=amend)
     server.add(info_service_pb2_grpc.add_InfoServiceServicer_to_server, info)
-    server.add(controller_service_pb2_grpc.add_ControllerServiceServicer_to_server, older)
+    server.add(controller_service_pb2_grpc.add_ControllerServiceServicer_to_server, silent)
     await server.start()
     try:
-        async with tcp_proxy(server.address) as older.proxy:
-            yield older.proxy.address
+        async with tcp_proxy(server.address) as silent.proxy:
+            yield silent.proxy.address
     finally:
         await server.stop()
 
 
-@pytest.mark.parametrize(
-    ("first", "then", "times"), [(False, False, 1), (False, True, 1), (True, False, 1), (True, True, 2)]
-)
-async def test_a_request_is_repeated_once_and_only_among_controllers_that_know_ids(
-    first: bool, then: bool, times: int
-) -> None:
-    older = OlderController()  # type: ignore[abstract]  # it has three rpcs
-    async with older_controller(older, first=first, then=then) as address, Operator.at(address) as operator:
+async def test_a_request_is_repeated_once_with_the_same_id() -> None:
+    silent = SilentController()  # type: ignore[abstract]  # it has one rpc
+    async with silent_controller(silent) as address, Operator.at(address) as operator:
         with pytest.raises(CommandFailed, match=r"the connection to the controller at .* broke"):
             await operator.send(pb.RollbackRequest())
-        assert older.carried_out == times
-
-
-ABOUT_REPLICAS: dict[str, Callable[[Operator], Awaitable[Any]]] = {
-    "drain": lambda operator: operator.send(pb.DrainReplicaRequest(replica_id="a")),
-    "forget": lambda operator: operator.send(pb.ForgetReplicaRequest(replica_id="a")),
-}
-"""Orders whose ids only the controller knows that carried them out."""
-
-
-@pytest.mark.parametrize("command", ABOUT_REPLICAS)
-@pytest.mark.parametrize(
-    ("generations", "terms", "times"),
-    [
-        (("g", "g"), (1, 1), 2),
-        (("g", "h"), (1, 1), 1),
-        (("g", "g"), (1, 2), 1),
-        (("", ""), (1, 1), 1),
-    ],
-)
-async def test_an_order_about_a_replica_is_repeated_to_the_same_leader_only(
-    command: str, generations: tuple[str, str], terms: tuple[int, int], times: int
-) -> None:
-    older = OlderController()  # type: ignore[abstract]  # it has three rpcs
-    older.generations, older.terms = generations, terms
-    async with older_controller(older, first=True, then=True) as address, Operator.at(address) as operator:
-        with pytest.raises(CommandFailed, match=r"the connection to the controller at .* broke"):
-            await ABOUT_REPLICAS[command](operator)
-        assert older.carried_out == times
+    first, second = silent.requests
+    assert first.request_id
+    assert first == second
 
 
 async def test_one_channel_is_open_however_often_a_leader_is_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -224,9 +176,9 @@ async def test_one_channel_is_open_however_often_a_leader_is_looked_for(monkeypa
                 counts["open"] -= 1
 
     monkeypatch.setattr(Peer, "connect", counted)
-    older = OlderController()  # type: ignore[abstract]  # it has three rpcs
-    older.leads = False
-    async with older_controller(older, first=True, then=True) as address, Operator.at(address) as operator:
+    silent = SilentController()  # type: ignore[abstract]  # it has one rpc
+    silent.leads = False
+    async with silent_controller(silent) as address, Operator.at(address) as operator:
         with pytest.raises(CommandFailed):
             await operator.send(pb.RollbackRequest())
         assert counts["all"] > 3

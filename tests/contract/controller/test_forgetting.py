@@ -15,7 +15,6 @@ import pytest
 from controller_service.core.desired.state import Desired
 from controller_service.core.observed.transitions import fell_silent
 from controller_service.core.partition_owners import Incarnation
-from controller_service.shell.changes import controls
 from controller_service.store.protocol import MemoryStore, StoreWriteFailed
 from slotmesh.calls.key_hash import PARTITIONS
 from slotmesh.errors import Reason
@@ -47,8 +46,9 @@ async def ready(mesh: Controlled, members: AsyncExitStack, replica_id: str) -> F
 
 async def lose(mesh: Controlled, replica: FakeReplica) -> None:
     """The replica's connection breaks, and its lease runs out."""
-    await replica.cut()
     replica_id = replica.replica_id
+    await wait_until(lambda: mesh.controller.state.observed.replica(replica_id), what="that it is attached")
+    await replica.cut()
     mesh.controller.state.apply_to_replica(replica_id, lambda it, now: fell_silent(it, replica_id, now=now))
     shown = (await mesh.replicas())[replica_id]
     assert shown.state == mesh_pb2.REPLICA_STATE_SUSPECT
@@ -241,10 +241,7 @@ async def test_a_controller_that_has_just_started_forgets_nothing_that_may_still
             assert replica.ended is None
 
 
-async def test_it_counts_as_forgotten_once_the_store_has_it_however_often_it_is_asked_for(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(controls, "STORED_WITHIN_S", 0.1)
+async def test_an_order_that_cannot_be_stored_is_not_carried_out(monkeypatch: pytest.MonkeyPatch) -> None:
     async with AsyncExitStack() as members:
         mesh = await members.enter_async_context(running_controller())
         await mesh.apply(MESH)
@@ -258,12 +255,15 @@ async def test_it_counts_as_forgotten_once_the_store_has_it_however_often_it_is_
                 raise StoreWriteFailed("the disk is full", is_unwritten=True)
 
             full.setattr(MemoryStore, "commit", refuse)
-            for incarnation in ("", "", replica.incarnation):
-                code, reason, _ = await refused(forget(mesh, "a", incarnation))
+            for order in (forget(mesh, "a"), mesh.operator.DrainReplica(pb.DrainReplicaRequest(replica_id="a"))):
+                code, reason, _ = await refused(order)
                 assert (code, reason) == ("UNAVAILABLE", Reason.STORE_UNAVAILABLE)
-        monkeypatch.setattr(controls, "STORED_WITHIN_S", 30.0)
-        assert not (await forget(mesh, "a")).incarnations
-        assert not store.read().roster.members
+        known = mesh.controller.state.observed.replica("a")
+        assert known is not None
+        assert not known.gone
+        assert not known.is_drain_requested
+        assert [*(await forget(mesh, "a")).incarnations] == [replica.incarnation]
+        await wait_until(lambda: not store.read().roster.members, what="the store does not list it")
 
 
 @pytest.mark.parametrize("incarnation", ["", "0" * 32])

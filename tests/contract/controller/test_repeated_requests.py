@@ -17,11 +17,11 @@ from slotmesh.errors import Reason
 from slotmesh.spec.document import parse_mesh
 from slotmesh.status import from_rpc_error
 from slotmesh.v1 import controller_service_pb2 as pb
-from slotmesh.v1 import info_service_pb2, mesh_pb2, roles_pb2, route_service_pb2
-from slotmesh.v1.info_service_pb2_grpc import InfoServiceStub
+from slotmesh.v1 import mesh_pb2, roles_pb2, route_service_pb2
 from slotmesh.v1.route_service_pb2_grpc import RouteServiceStub
 from tests.contract.controller.test_audit import MESH, NEW, SHIFT, WEIGHTS, rolled_out
 from tests.contract.controller.test_changes import refused
+from tests.contract.controller.test_forgetting import lose
 from tests.contract.controller.test_older_state import Original
 from tests.support.controllers import Controlled, as_if_killed, running_controller, violations
 from tests.support.fakes.members import FakeReplica
@@ -68,6 +68,8 @@ CASES = {
         route_service_pb2.DeleteRouteRequest(path="/v1/digits"),
         [pb.ApplyMeshRequest(mesh=mesh_to_wire(parse_mesh(MESH % "app:Old")))],
     ),
+    "DrainReplica": Case(pb.DrainReplicaRequest(replica_id="a")),
+    "ForgetReplica": Case(pb.ForgetReplicaRequest(replica_id="silent")),
 }
 """In this order."""
 FIRST: dict[str, Message] = {
@@ -75,8 +77,8 @@ FIRST: dict[str, Message] = {
     "ResumeRollout": pb.PauseRolloutRequest(backend="v1"),
 }
 """What has to be there."""
-OF_REPLICAS = {"DrainReplica", "ForgetReplica", "AdoptState"}
-"""They have tests of their own."""
+OF_THE_STATE = {"AdoptState"}
+"""It ends its controller, and has a test of its own."""
 SERVICES = (
     pb.DESCRIPTOR.services_by_name["ControllerService"],
     route_service_pb2.DESCRIPTOR.services_by_name["RouteService"],
@@ -99,7 +101,7 @@ def state_of(mesh: Controlled) -> Any:
     """What operators change: of rollouts, which go on meanwhile, whether they are paused."""
     desired = mesh.controller.store.read()
     paused = {name for name, record in desired.rollouts.items() if record.is_paused}
-    return desired.configured_at, paused, desired.shifts, desired.backends, desired.endpoints, desired.routes
+    return desired.configured_at, paused, desired.shifts, desired.backends, desired.endpoints, desired.orders
 
 
 async def test_every_rpc_that_changes_something_takes_an_id() -> None:
@@ -109,7 +111,7 @@ async def test_every_rpc_that_changes_something_takes_an_id() -> None:
         for rpc in service.methods
         if roles_pb2.ROLE_OPERATOR in rpc.GetOptions().Extensions[roles_pb2.allowed] and rpc.name != "ReadLogs"
     }
-    assert changing.keys() == CASES.keys() | OF_REPLICAS
+    assert changing.keys() == CASES.keys() | OF_THE_STATE
     assert {name for name, fields in changing.items() if "request_id" not in fields} == set()
     assert {fields["request_id"].number for fields in changing.values()} == {15}
 
@@ -118,7 +120,11 @@ async def test_a_repeated_request_does_nothing_and_has_the_reply_of_the_first_al
     tmp_path: Path,
 ) -> None:
     replies: dict[str, Message] = {}
-    async with rolled_out(tmp_path / "state") as mesh:
+    async with rolled_out(tmp_path / "state") as mesh, AsyncExitStack() as stack:
+        for replica_id in ("a", "silent"):
+            replica = await stack.enter_async_context(FakeReplica(mesh.channel, "v2", replica_id))
+            await replica.report("READY")
+        await lose(mesh, replica)
         for rpc, case in CASES.items():
             if rpc in FIRST:
                 await send(mesh, FIRST[rpc])
@@ -135,7 +141,7 @@ async def test_a_repeated_request_does_nothing_and_has_the_reply_of_the_first_al
         before = state_of(mesh)
         for rpc, case in CASES.items():
             assert await send(mesh, case.request, f"id-of-{rpc}") == replies[rpc], rpc
-        assert state_of(mesh)[:1] == before[:1]
+        assert state_of(mesh) == before
         again = await send(mesh, CASES["DeleteBackend"].request, "another-id")
         assert again != replies["DeleteBackend"], "another id is another request"
 
@@ -178,18 +184,22 @@ async def test_an_id_that_is_none_is_refused(request_id: str) -> None:
         await send(mesh, pb.ApplyMeshRequest(), "x" * 128)
 
 
-async def test_what_was_refused_or_changed_nothing_is_carried_out_when_it_is_repeated() -> None:
+async def test_what_was_refused_is_carried_out_when_it_is_repeated_and_what_changed_nothing_is_not() -> None:
     async with running_controller() as mesh:
         await mesh.apply('backends: {v1: {handler: "app:One", num_replicas: 1}}')
         gone = pb.DeleteBackendRequest(name="v2")
         assert from_rpc_error(await refused(send(mesh, gone, "a"))).reason is Reason.BACKEND_NOT_FOUND
         unchanged = pb.ApplyBackendRequest(backend=mesh_pb2.Backend(name="v1", handler="app:One", num_replicas=1))
+        before = state_of(mesh)
         assert getattr(await send(mesh, unchanged, "b"), "change", None) == pb.CHANGE_UNCHANGED
+        assert state_of(mesh) == before
         dry = pb.DeleteBackendRequest(name="v1", dry_run=True)
         await send(mesh, dry, "c")
         await mesh.apply('backends: {v1: {handler: "app:New"}, v2: {handler: "app:Two"}}')
         assert getattr(await send(mesh, gone, "a"), "change", None) == pb.CHANGE_DELETED
-        assert getattr(await send(mesh, unchanged, "b"), "change", None) == pb.CHANGE_UPDATED
+        assert getattr(await send(mesh, unchanged, "b"), "change", None) == pb.CHANGE_UNCHANGED
+        assert mesh.controller.store.read().backends["v1"].handler == "app:New", "what others did meanwhile stays"
+        assert getattr(await send(mesh, unchanged, "another"), "change", None) == pb.CHANGE_UPDATED
         assert getattr(await send(mesh, pb.DeleteBackendRequest(name="v1"), "c"), "change", None) == pb.CHANGE_DELETED
 
 
@@ -224,6 +234,34 @@ async def test_a_repeated_order_to_drain_does_not_drain_the_next_process_of_that
             await wait_until(lambda: replica.drains, what="the order to drain")
 
 
+async def test_an_order_to_drain_that_a_replica_never_got_is_carried_out_by_the_next_controller(tmp_path: Path) -> None:
+    async with AsyncExitStack() as stack:
+        mesh = await stack.enter_async_context(running_controller(state=tmp_path / "state"))
+        await mesh.apply('backends: {v1: {handler: "app:One"}}')
+        names = ("drained", "forgotten", "other")
+        replicas = {it: await stack.enter_async_context(FakeReplica(mesh.channel, "v1", it)) for it in names}
+        for replica in replicas.values():
+            await lose(mesh, replica)  # none was ever ready: no table has named it
+        listed = await stack.enter_async_context(FakeReplica(mesh.channel, "v1", "listed"))
+        await listed.report("READY")
+        await wait_until(lambda: mesh.controller.store.read().roster.members, what="that the store lists it")
+        await lose(mesh, listed)
+        for replica_id in ("drained", "listed"):
+            await send(mesh, pb.DrainReplicaRequest(replica_id=replica_id))
+        await send(mesh, pb.ForgetReplicaRequest(replica_id="forgotten"))
+        after = await stack.enter_async_context(running_controller(state=as_if_killed(tmp_path / "state")))
+        known = after.controller.state.observed.replica("listed")
+        assert known is not None
+        assert known.is_drain_requested, "before it attaches"
+        for replica in replicas.values():
+            await replica.move(after.channel)
+        await wait_until(lambda: replicas["drained"].drains, what="the order to drain")
+        await wait_until(lambda: replicas["forgotten"].ended, what="that it is refused")
+        await replicas["other"].report("READY")
+        assert not replicas["other"].drains
+        assert not replicas["other"].ended
+
+
 async def test_a_repeated_order_to_forget_has_the_reply_of_the_first() -> None:
     async with running_controller(lease_s=1.0) as mesh:
         await mesh.apply('backends: {v1: {handler: "app:One"}}')
@@ -235,7 +273,7 @@ async def test_a_repeated_order_to_forget_has_the_reply_of_the_first() -> None:
             request = pb.ForgetReplicaRequest(replica_id="a")
             first, meanwhile = await asyncio.gather(*(send(mesh, request, "forget") for _ in range(2)))
             assert getattr(first, "incarnations", None) == [replica.incarnation]
-            assert meanwhile == first, "it came twice before it was carried out"
+            assert meanwhile == first, "it came twice before it was stored"
             assert await send(mesh, request, "forget") == first
             assert await send(mesh, request, "another") != first, "nothing is left to be forgotten"
 
@@ -260,9 +298,3 @@ async def test_the_next_controller_knows_that_a_state_was_adopted(tmp_path: Path
             assert await send(after, request, "adopt") == first
             assert await send(after, earlier, "earlier") == before
             assert from_rpc_error(await refused(send(after, request, "other"))).reason is Reason.BAD_REQUEST
-
-
-async def test_a_controller_says_that_it_knows_ids() -> None:
-    async with running_controller() as mesh:
-        info = await InfoServiceStub(mesh.channel).GetServerInfo(info_service_pb2.GetServerInfoRequest())
-        assert info.controller.knows_request_ids

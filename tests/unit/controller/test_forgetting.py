@@ -11,7 +11,7 @@ from controller_service.core.observed.leases import Forgettable, find_forgettabl
 from controller_service.core.observed.replica_groups import restored
 from controller_service.core.observed.state import Observed, ObservedReplica, ObservedRouter, ReplicaState
 from controller_service.core.partition_owners import Incarnation
-from controller_service.core.roster import DepartedIncarnation, IncarnationRoster, ListedIncarnation
+from controller_service.core.roster import IncarnationRoster, ListedIncarnation
 
 SILENT = ObservedReplica(
     replica_id="a", backend="v1", incarnation="2", state=ReplicaState.READY, started_at=0.0, suspect_since=1.0
@@ -23,8 +23,7 @@ NEW, OLD = Incarnation("a", "2"), Incarnation("a", "1")
 
 
 def find(observed: Observed, incarnation: str = "", *departed: Incarnation, now: float = 90.0) -> Forgettable:
-    listed = [DepartedIncarnation(owner=it, generation="g", revision=1, left_at=0.0) for it in departed]
-    return find_forgettable(observed, listed, "a", incarnation, now=now, lease_s=LEASE_S)
+    return find_forgettable(observed, departed, "a", incarnation, now=now, lease_s=LEASE_S)
 
 
 def test_what_is_silent_may_be_forgotten() -> None:
