@@ -60,8 +60,8 @@ HOLD: Final = (
     mutant(
         "a drain is accepted during a hold",
         _CONTROLLER,
-        "            raise to_exception(Failure(reason=Reason.BAD_REQUEST, message=text))\n\n    async def _stored",
-        "            pass\n\n    async def _stored",
+        "            raise to_exception(Failure(reason=Reason.BAD_REQUEST, message=text))\n\n\ndef _not_found",
+        "            pass\n\n\ndef _not_found",
         _HOLD,
     ),
     mutant(

@@ -231,7 +231,7 @@ _SIDE_PATHS: Final = (
     mutant(
         "a change that changes nothing takes a revision",
         CONTROLLER,
-        "if plan.changes_nothing or terms.dry_run:",
+        "if terms.dry_run or (plan.changes_nothing and signed.answer is None):",
         "if terms.dry_run:",
         "tests/contract/controller/test_side_paths.py",
     ),

@@ -57,18 +57,11 @@ STORE_OWNERS: Final = (
         _LOST,
     ),
     mutant(
-        "what is not stored counts as forgotten when the request is repeated",
+        "an order about a replica is carried out before it is stored",
         CONTROLLER,
-        "        await self._stored({*found.owners, *ended})",
-        "        await self._stored({*found.owners})",
+        "        return Plan(change=ChangeSet(put_orders=tuple(orders)))",
+        "        self._carry_out(orders := tuple(orders))\n        return Plan(change=ChangeSet(put_orders=orders))",
         "tests/contract/controller/test_forgetting.py",
-    ),
-    mutant(
-        "of one request that comes twice at a time the second one gets another reply",
-        CONTROLLER,
-        "        require_new(self._answers, self._state.clock.time_of_day())  # the same",
-        "        # the same",
-        "tests/contract/controller/test_repeated_requests.py",
     ),
     mutant(
         "snapshots go before members had the time to attach",

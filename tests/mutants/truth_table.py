@@ -83,7 +83,7 @@ TRUTH: Final = (
     mutant(
         "a drain names no operator",
         _CONTROLLER,
-        'f"an operator asked for it: {origin.who}"',
+        'f"an operator asked for it: {order.who}"',
         '"an operator asked for it"',
         _WORDS,
     ),

@@ -19,7 +19,6 @@ from controller_service.core.observed.adoption import NotAdoptable, next_generat
 from controller_service.core.observed.leases import find_forgettable
 from controller_service.core.observed.transitions import ordered
 from controller_service.core.partition_owners import Incarnation
-from controller_service.core.roster import DepartedIncarnation
 from controller_service.shell.changes.configurator import Configurator, PlannedChange
 from controller_service.shell.changes.requests import answer_now, changed_too_often, not_stored, require_new
 from controller_service.shell.leadership import NewerMembers
@@ -137,7 +136,8 @@ class ReplicaControl:
         def plan(desired: Desired) -> Plan:
             self._require_no_hold()
             observed, now, lease_s = self._state.observed, self._state.clock.now(), self._links.lease_s
-            ended = [it.owner for it in (*desired.roster.departed, *desired.orders.values()) if _is_ended(it)]
+            ended = [it.owner for it in desired.orders.values() if it.is_end]
+            ended += [it.owner for it in desired.roster.departed]
             found = find_forgettable(observed, ended, replica_id, incarnation, now=now, lease_s=lease_s)
             if not found.is_known:
                 raise to_exception(_not_found(replica_id))
@@ -157,9 +157,8 @@ class ReplicaControl:
         for order in orders:
             if order.is_end:
                 self._links.dismiss(order.owner)
-            self._state.apply_to_replica(
-                order.owner.replica_id, lambda observed, now, order=order: ordered(observed, order, now=now)
-            )
+            replica_id = order.owner.replica_id
+            self._state.apply_to_replica(replica_id, lambda it, now: ordered(it, order, now=now))  # noqa: B023 - now
 
     def _require_no_hold(self) -> None:
         if self._links.newer:
@@ -168,10 +167,6 @@ class ReplicaControl:
                 " or forgotten; end the hold first (`slotmesh status` shows how)"
             )
             raise to_exception(Failure(reason=Reason.BAD_REQUEST, message=text))
-
-
-def _is_ended(it: DepartedIncarnation | ReplicaOrder) -> bool:
-    return isinstance(it, DepartedIncarnation) or it.is_end
 
 
 def _not_found(replica_id: str) -> Failure:
