@@ -152,4 +152,44 @@ _COMMANDS: Final = (
     ),
 )
 
-EDGES: Final = (*_HTTPS, *_STATE, *_COMMANDS)
+_FIELD_PATHS: Final = "tests/contract/mesh/test_field_paths.py"
+
+_FIELDS: Final = (
+    mutant(
+        "BadRequest names the place of a document",
+        "controller_service/convert",
+        "fields = [(request_path(request, violation.path), violation.message) for violation in shown]",
+        "fields = [(violation.path, violation.message) for violation in shown]",
+        _FIELD_PATHS,
+    ),
+    mutant(
+        "BadRequest names the first backend",
+        "slotmesh/convert",
+        'f"{prefix}[{named[name]}]"',
+        'f"{prefix}[0]"',
+        "tests/unit/spec/test_request_paths.py",
+    ),
+    mutant(
+        "BadRequest of an inference names the fields of the call",
+        "router_service/convert",
+        "return at_field(failure, request_path(wire, _FIELDS.get(field, field)))",
+        "return failure",
+        _FIELD_PATHS,
+    ),
+    mutant(
+        "the bounds of a request name a field inside of a repeated one",
+        "slotmesh/streams",
+        'return "" if self.place == _WHOLE else self.place.partition("[]")[0]',
+        'return self.place.replace("[]", "")',
+        "tests/contract/server/test_request_bounds.py",
+    ),
+    mutant(
+        "BadRequest names the payload where arguments were sent",
+        "slotmesh/server",
+        'return at_field(failure, "arguments") if is_json else failure',
+        "return failure",
+        "tests/contract/mesh/test_json_values.py",
+    ),
+)
+
+EDGES: Final = (*_HTTPS, *_STATE, *_COMMANDS, *_FIELDS)
