@@ -4,6 +4,9 @@ Identical bytes need identical tools, so the versions pinned in constraints.txt 
 an empty temporary folder first: a proto that was removed leaves nothing behind, and a failed run changes nothing.
 `__init__.py` of these packages is written by hand and never touched.
 
+Generated Python code lacks the comments of its proto. They are in a `.comments` file beside it: a
+`google.protobuf.SourceCodeInfo` of the elements that have comments, which server reflection adds.
+
 The package of a proto is its folder, for buf and on the wire. `inference`, which others have named, would be a Python
 package of the same name at the top level: its protos are generated from a copy below `slotmesh/`, so that the imports
 in what is generated are those of `slotmesh.inference`.
@@ -20,6 +23,8 @@ import sysconfig
 import tempfile
 from pathlib import Path
 
+from google.protobuf.descriptor_pb2 import FileDescriptorSet, SourceCodeInfo
+
 ROOT = Path(__file__).resolve().parent.parent
 PROTOS = ROOT / "protos"
 FOLDERS = {
@@ -28,6 +33,7 @@ FOLDERS = {
     "inference": Path("slotmesh/inference"),
 }
 """Folders of protos, and the Python packages generated from them."""
+KINDS = ("*.py", "*.pyi", "*.comments")
 GENERATORS = ("grpcio-tools", "mypy-protobuf", "protobuf")
 PLUGINS = ("protoc-gen-mypy", "protoc-gen-mypy_grpc")
 
@@ -67,15 +73,23 @@ def generate(into: Path) -> dict[Path, bytes]:
         f"--grpc_python_out={out}",
         f"--mypy_out=quiet:{out}",
         f"--mypy_grpc_out=quiet,only_async:{out}",
+        *("--include_source_info", f"--descriptor_set_out={into / 'described'}"),
         *sorted(path.relative_to(protos).as_posix() for path in protos.rglob("*.proto")),
     ]
     subprocess.run(command, check=True, cwd=protos)
+    for file in FileDescriptorSet.FromString((into / "described").read_bytes()).file:
+        comments = SourceCodeInfo(location=filter(_is_comment, file.source_code_info.location))
+        (out / file.name).with_suffix(".comments").write_bytes(comments.SerializeToString())
     return contents(out)
+
+
+def _is_comment(location: SourceCodeInfo.Location) -> bool:
+    return bool(location.leading_comments or location.trailing_comments)
 
 
 def contents(root: Path) -> dict[Path, bytes]:
     """Returns the bytes of the generated files below `root`, by their paths relative to it."""
-    files = (path for each in FOLDERS.values() for kind in ("*.py", "*.pyi") for path in (root / each).glob(kind))
+    files = (path for each in FOLDERS.values() for kind in KINDS for path in (root / each).glob(kind))
     return {path.relative_to(root): path.read_bytes() for path in files if path.name != "__init__.py"}
 
 

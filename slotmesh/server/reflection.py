@@ -5,13 +5,15 @@ only v1alpha, does not find methods and fields, and omits the JSON names of fiel
 their look-ups do not find methods and fields either.
 Invariants: each request gets one response, in order; an unknown name gets an error response, and the stream continues.
 Each file has the JSON names of its fields, which generated Python code lacks, and without which tools write keys in
-snake_case; a file is returned with all its imports.
+snake_case, and the comments of slotmesh's own protos, which `tools/generate_protos.py` writes; a file is returned with
+all its imports.
 """
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from functools import cached_property
+from pathlib import Path
 from typing import Any, Final, Protocol, TypeVar
 
 import grpc
@@ -24,12 +26,16 @@ from slotmesh.server import health
 from slotmesh.transport.duplex import read_request
 
 File = descriptor_pb2.FileDescriptorProto
+_PACKAGES: Final = Path(__file__).parent.parent.parent
+"""The folder of the package `slotmesh`. Comments of a proto are at its path in there."""
 
 
 class Descriptors:
     """The files of a server's services with their imports, indexed by symbol and extension."""
 
-    def __init__(self, files: Iterable[FileDescriptor]) -> None:
+    def __init__(self, files: Iterable[FileDescriptor], *, ours: bool = False) -> None:
+        """`ours`: the files are those of this server; comments of slotmesh's own protos are added."""
+        self._ours = ours
         self._files: dict[str, bytes] = {}
         self._imports: dict[str, tuple[str, ...]] = {}
         self._declaring: dict[str, str] = {}
@@ -74,6 +80,8 @@ class Descriptors:
         _name_in_json(described.extension)
         for symbol in _symbols(described):
             self._declaring[symbol] = file.name
+        if self._ours and (comments := (_PACKAGES / file.name).with_suffix(".comments")).is_file():
+            described.source_code_info.MergeFromString(comments.read_bytes())
         for extension in _extensions(described):
             extended = self._extensions.setdefault(extension.extendee.removeprefix("."), {})
             extended[extension.number] = file.name
@@ -228,7 +236,7 @@ class Reflection:
     @cached_property
     def _descriptors(self) -> Descriptors:
         # Created for the first request, as most servers never get one.
-        return Descriptors((*map(_file_of, self._services), ERROR_DETAILS))
+        return Descriptors((*map(_file_of, self._services), ERROR_DETAILS), ours=True)
 
 
 def _fill(answer: _Answer, files: list[bytes] | None, asked_for: str) -> None:

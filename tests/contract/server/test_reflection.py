@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -168,3 +169,39 @@ def test_extensions_are_found_by_message_and_number() -> None:
     assert told.of_extension("p.Extended", 110) == told.of_symbol("p.Scope.nested") == told.of_file("extended.proto")
     assert told.of_symbol("p.top_level") is not None
     assert told.of_extension("p.Extended", 111) is None
+
+
+def commented(file: descriptor_pb2.FileDescriptorProto, *path: int) -> str:
+    """The comment of the element at this path, as `SourceCodeInfo.Location.path` has it."""
+    found = [each.leading_comments for each in file.source_code_info.location if tuple(each.path) == path]
+    return found[0] if found else ""
+
+
+def read_proto(name: str) -> str:
+    return Path("protos", name).read_text()
+
+
+@pytest.mark.asyncio
+async def test_rpcs_messages_and_fields_have_the_comments_of_their_protos(ask: Ask) -> None:
+    by_name = {file.name: file for file in files(await ask(file_containing_symbol=SERVICE))}
+    ours = {name: file for name, file in by_name.items() if name.startswith("slotmesh/")}
+    assert {"slotmesh/v1/router_service.proto", "slotmesh/v1/call.proto"} <= ours.keys()
+    for name, file in ours.items():
+        proto = read_proto(name)
+        for at, service in enumerate(file.service):
+            for number, method in enumerate(service.method):
+                assert commented(file, 6, at, 2, number), f"{name}: {method.name}"
+        for at, message in enumerate(file.message_type):
+            assert commented(file, 4, at), f"{name}: {message.name}"
+            for number, field in enumerate(message.field):
+                comment = commented(file, 4, at, 2, number)
+                assert comment, f"{name}: {message.name}.{field.name}"
+                assert all(f"//{line}" in proto for line in comment.splitlines())
+    assert not by_name["google/protobuf/duration.proto"].HasField("source_code_info")
+
+
+def test_comments_are_added_to_protos_of_the_server_only() -> None:
+    file = controller_service_pb2.DESCRIPTOR
+    for ours in (False, True):
+        raw = (Descriptors([file], ours=ours).of_file(file.name) or [])[0]
+        assert descriptor_pb2.FileDescriptorProto.FromString(raw).HasField("source_code_info") == ours
