@@ -20,8 +20,9 @@ from replica_service.shell.engine import Engine
 from replica_service.shell.links.attach_stream import AttachRequest, AttachStream
 from replica_service.shell.links.direct_slots import RETRY_DELAY_S, DirectSlots, ReservationTerms, WriteValue
 from replica_service.shell.links.router_stream import ExecuteRequest, Response, RouterStream
-from slotmesh.convert.call_options import options_failure
-from slotmesh.convert.slot_requests import dispatch_failure, reservation_failure, ttl_of
+from slotmesh.calls.call_options import GIVES_VALUES, CallRpc
+from slotmesh.convert.call_options import options_failure, refused_option
+from slotmesh.convert.slot_requests import reservation_failure, ttl_of
 from slotmesh.errors import Failure, Reason
 from slotmesh.internal.v1 import replica_service_pb2, replica_service_pb2_grpc
 from slotmesh.logs import get_logger
@@ -97,7 +98,7 @@ class ReplicaSlotServicer(slot_service_pb2_grpc.SlotServiceServicer):
         async def write(payload: bytes, content_type: str) -> None:
             _check(await put_output(response, request, payload, content_type, self._turns))
 
-        await self._dispatch(request, context, write, streaming=False)
+        await self._dispatch(request, context, write, CallRpc.DISPATCH)
         return response
 
     async def DispatchStreaming(  # type: ignore[override]  # it writes to the context instead of yielding
@@ -113,25 +114,25 @@ class ReplicaSlotServicer(slot_service_pb2_grpc.SlotServiceServicer):
             backend = replica_id = ""
             await context.write(response)
 
-        await self._dispatch(request, context, write, streaming=True)
+        await self._dispatch(request, context, write, CallRpc.DISPATCH_STREAMING)
 
     async def _dispatch(
         self,
         request: slot_service_pb2.DispatchRequest | slot_service_pb2.DispatchStreamingRequest,
         context: Context,
         write: WriteValue,
-        *,
-        streaming: bool,
+        rpc: CallRpc,
     ) -> None:
         slots = self._ready()
         if failure := overlong_endpoint(request.endpoint) or slot_refusal(request.endpoint):
             await abort(context, failure)
         secret = _value_of(self._issuer.secret_of(request.token, caller_name(), callable_endpoints()))
-        _check(dispatch_failure(request.options, streaming=streaming))
+        _check(refused_option(request.options, rpc))
         payload = _value_of(await payload_of(request, self._turns))
         _check(options_failure(request.options))
         wait_s = _wait_s(request.options, context)
-        request.options.streaming = streaming
+        if rpc in GIVES_VALUES:
+            request.options.stream.each_value = True
         options = _value_of(slot_call_options(request.options))
         failure = await slots.dispatch(secret, request.endpoint, options, payload, wait_s, write)
         if failure is not None:

@@ -23,6 +23,7 @@ from router_service.shell.clients.connected_streams import Alternates, Brake, Co
 from router_service.shell.clients.stream import ClientStream
 from router_service.shell.clients.unary import HandedMetadata, UnaryCalls
 from router_service.shell.dispatcher import Dispatcher
+from slotmesh.calls.call_options import CallRpc
 from slotmesh.calls.trace_context import TraceContext
 from slotmesh.convert.specification import duration_to_wire
 from slotmesh.errors import Failure, Reason, bad_field
@@ -110,9 +111,7 @@ class RouterServicer(router_service_pb2_grpc.RouterServiceServicer):
     async def Call(self, request: router_service_pb2.CallRequest, context: Context) -> router_service_pb2.CallResponse:
         """One call."""
         endpoint = request.endpoint
-        if request.options.streaming:
-            await abort(context, bad_field("options.streaming", "this rpc brings one result: use CallStreaming"))
-        options, payload, trace = await self._checked(request, context)
+        options, payload, trace = await self._checked(request, context, CallRpc.CALL)
         outcome = await self._unary.call(context.peer(), endpoint, options, payload, trace, context.time_remaining)
         if isinstance(outcome, DeliverResults) and (size := len(outcome.payloads[0])) > MAX_INLINE_BYTES:
             outcome = convert.result_too_large(size)
@@ -132,10 +131,7 @@ class RouterServicer(router_service_pb2_grpc.RouterServiceServicer):
     ) -> None:
         """One call, and each value that its handler yields."""
         endpoint = request.endpoint
-        if request.options.no_reply:
-            await abort(context, bad_field("options.no_reply", "means that no value is wanted; this rpc is for values"))
-        request.options.streaming = True
-        options, payload, trace = await self._checked(request, context)
+        options, payload, trace = await self._checked(request, context, CallRpc.CALL_STREAMING)
 
         async def write(payload: bytes, content_type: str, backend: str, replica_id: str) -> None:
             response = router_service_pb2.CallStreamingResponse(backend=backend, replica_id=replica_id)
@@ -231,7 +227,10 @@ class RouterServicer(router_service_pb2_grpc.RouterServiceServicer):
         self.unread.release()
 
     async def _checked(
-        self, request: router_service_pb2.CallRequest | router_service_pb2.CallStreamingRequest, context: Context
+        self,
+        request: router_service_pb2.CallRequest | router_service_pb2.CallStreamingRequest,
+        context: Context,
+        rpc: CallRpc,
     ) -> tuple[RouterCallOptions, bytes, TraceContext | None]:
         """Options, payload and trace of a call, once there is a routing table. Ends the rpc of an invalid request."""
         endpoint, wire = request.endpoint, request.options
@@ -239,7 +238,7 @@ class RouterServicer(router_service_pb2_grpc.RouterServiceServicer):
         trace = self._handed.take(context, wire)
         if isinstance(payload, Failure):
             return await abort(context, self._dispatcher.noted(payload, endpoint))
-        options = convert.options_from_wire(wire)
+        options = convert.options_of_rpc(wire, rpc)
         if isinstance(options, Failure):
             return await abort(context, self._dispatcher.noted(options, endpoint))
         await self._dispatcher.first_table.wait_a_while()

@@ -24,6 +24,7 @@ from router_service.shell.clients.unary import (
     WriteValue,
 )
 from router_service.shell.dispatcher import Dispatcher
+from slotmesh.calls.call_options import CallRpc
 from slotmesh.calls.slot_tokens import parse_token
 from slotmesh.convert.slot_requests import token_of, ttl_of
 from slotmesh.errors import Failure
@@ -202,7 +203,7 @@ class RouterSlotServicer(slot_service_pb2_grpc.SlotServiceServicer):
         self, request: slot_service_pb2.DispatchRequest, context: Context
     ) -> slot_service_pb2.DispatchResponse:
         """Runs a call in a reserved slot."""
-        key, options, payload = await self._dispatched(request, context, streaming=False)
+        key, options, payload = await self._dispatched(request, context, CallRpc.DISPATCH)
         outcome = await self._slots.dispatch(context.peer(), key, options, payload, _into(request))
         if isinstance(outcome, DeliverResults) and (size := len(outcome.payloads[0])) > MAX_INLINE_BYTES:
             outcome = convert.result_too_large(size)
@@ -221,7 +222,7 @@ class RouterSlotServicer(slot_service_pb2_grpc.SlotServiceServicer):
         self, request: slot_service_pb2.DispatchStreamingRequest, context: Context
     ) -> None:
         """Runs a call in a reserved slot, and passes on each value that its handler yields."""
-        key, options, payload = await self._dispatched(request, context, streaming=True)
+        key, options, payload = await self._dispatched(request, context, CallRpc.DISPATCH_STREAMING)
 
         async def write(payload: bytes, content_type: str, backend: str, replica_id: str) -> None:
             response = slot_service_pb2.DispatchStreamingResponse(backend=backend, replica_id=replica_id)
@@ -237,8 +238,7 @@ class RouterSlotServicer(slot_service_pb2_grpc.SlotServiceServicer):
         self,
         request: slot_service_pb2.DispatchRequest | slot_service_pb2.DispatchStreamingRequest,
         context: Context,
-        *,
-        streaming: bool,
+        rpc: CallRpc,
     ) -> tuple[ReplicaKey, RouterCallOptions, bytes]:
         """The replica of the slot, and the options and payload of the call. Ends the rpc if the request is invalid."""
         key = overlong_endpoint(request.endpoint) or slot_refusal(request.endpoint) or _giver_of(request.token)
@@ -248,7 +248,7 @@ class RouterSlotServicer(slot_service_pb2_grpc.SlotServiceServicer):
         payload = await payload_of(request, self._turns)
         if isinstance(payload, Failure):
             await abort(context, payload)
-        options = convert.dispatch_from_wire(request.options, streaming=streaming)
+        options = convert.options_of_rpc(request.options, rpc)
         if isinstance(options, Failure):
             await abort(context, options)
         return key, options, payload

@@ -28,7 +28,7 @@ class Handover:
         request = slot_service_pb2.DispatchStreamingRequest(
             token=token,
             endpoint="Decode",
-            options=call_pb2.CallOptions(method="generate", content_type=MSGPACK, streaming=True),
+            options=call_pb2.CallOptions(method="generate", content_type=MSGPACK),
             payload=encode(MSGPACK, [prompt, cache, count]),
         )
         async for response in stub.DispatchStreaming(request):

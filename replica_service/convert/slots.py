@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from google.protobuf import duration_pb2
 
-from replica_service.convert.runs import MAX_KNOWN_BYTES, NO_OPTIONS, bad_request, disorder, options_from_wire
+from replica_service.convert.runs import MAX_KNOWN_BYTES, NO_OPTIONS, disorder, options_from_wire
 from replica_service.core.call_metadata import ReplicaCallOptions, ReservedSlot
 from replica_service.core.events import (
     AttachReceived,
@@ -31,10 +31,10 @@ from replica_service.core.events import (
 )
 from replica_service.core.failures import SLOT_UNKNOWN
 from replica_service.core.runs import ReplicaRun, RouterPeer
+from slotmesh.calls.call_options import CallRpc
 from slotmesh.calls.slot_tokens import format_token
-from slotmesh.convert.call_options import options_failure
+from slotmesh.convert.call_options import options_failure, refused_option
 from slotmesh.convert.slot_requests import (
-    dispatch_failure,
     oversized,
     put_seconds,
     reservation_failure,
@@ -226,11 +226,7 @@ def _dispatch_op(
     wire: slot_service_pb2.DispatchRequest, link: RouterPeer, op_id: int, secret: bytes | Failure, now: float
 ) -> DispatchReceived | Fail:
     deadline = _deadline(wire.options, now)  # first: `slot_call_options` clears the timeout
-    options = (
-        dispatch_failure(wire.options, streaming=True)
-        or oversized(len(wire.payload))
-        or slot_call_options(wire.options)
-    )
+    options = oversized(len(wire.payload)) or slot_call_options(wire.options)
     if isinstance(options, Failure):
         return Fail(ReplicaRun(link, op_id, [b""], NO_OPTIONS, wire.endpoint, now), 0, 1, options)
     run = ReplicaRun(link, op_id, [wire.payload], options, wire.endpoint, now, deadline)
@@ -310,10 +306,7 @@ def _known_options(raw: bytes) -> ReplicaCallOptions | Failure:
 
 def _options(raw: bytes) -> ReplicaCallOptions | Failure:
     wire = call_pb2.CallOptions.FromString(raw)
-    if wire.streaming:
-        return bad_request("options.streaming", "a direct stream carries one result per call: call through a router")
-    failure = dispatch_failure(wire, streaming=False)
-    return failure or options_failure(wire) or options_from_wire(raw)
+    return refused_option(wire, CallRpc.ATTACH) or options_failure(wire) or options_from_wire(raw)
 
 
 def _timeout_failure(timeout: duration_pb2.Duration) -> Failure | None:

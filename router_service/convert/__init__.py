@@ -3,7 +3,13 @@
 Invariants: protobuf messages do not pass this edge inwards; equal options are converted once and then looked up.
 """
 
-from router_service.convert.options import OptionsByKey, options_from_wire, partitions_of, with_relative_slo
+from router_service.convert.options import (
+    OptionsByKey,
+    options_from_wire,
+    options_of_rpc,
+    partitions_of,
+    with_relative_slo,
+)
 from router_service.convert.runs import (
     add_batch,
     capacity_from_wire,
@@ -31,7 +37,6 @@ from router_service.convert.sessions import (
 )
 from router_service.convert.slots import (
     add_op,
-    dispatch_from_wire,
     reservation_from_wire,
     slot_answers_of,
     slot_to_wire,
@@ -51,12 +56,12 @@ __all__ = [
     "add_op",
     "capacity_from_wire",
     "described",
-    "dispatch_from_wire",
     "failures_of",
     "first_roster_of",
     "found_of",
     "ids_of",
     "options_from_wire",
+    "options_of_rpc",
     "partitions_of",
     "payloads_of",
     "reconcile_of",

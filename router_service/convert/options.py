@@ -13,12 +13,12 @@ from functools import lru_cache, partial
 from typing import Final, NamedTuple
 
 from router_service.core.calls import RouterCallOptions
-from slotmesh.calls.call_options import Reader
+from slotmesh.calls.call_options import GIVES_VALUES, CallRpc, Reader
 from slotmesh.calls.key_hash import partition_of
 from slotmesh.calls.result_envelopes import RPC, RPC_REQUESTS, BadFrames, MetadataPairs, metadata_from_bytes
 from slotmesh.codec import OCTET_STREAM
 from slotmesh.convert import call_options as stated
-from slotmesh.convert.call_options import MAX_METADATA_ENTRIES, bad_option, key_problem, options_failure
+from slotmesh.convert.call_options import MAX_METADATA_ENTRIES, bad_option, key_problem, options_failure, refused_option
 from slotmesh.errors import Failure, Reason, bad_metadata
 from slotmesh.spec.descriptor_sets import OwnRpc
 from slotmesh.spec.tenants import tenant_problem
@@ -37,6 +37,15 @@ MAX_KNOWN_PARTITIONS = 65_536
 def options_from_wire(wire: call_pb2.CallOptions) -> RouterCallOptions | Failure:
     """The options of a batch, or the failure of its calls."""
     return _too_many_entries(wire) or _shared(wire.SerializeToString())
+
+
+def options_of_rpc(wire: call_pb2.CallOptions, rpc: CallRpc) -> RouterCallOptions | Failure:
+    """The options of a call by an rpc of its own, or its failure. A call of a streaming rpc gives each value."""
+    if failure := refused_option(wire, rpc):
+        return failure
+    if rpc in GIVES_VALUES:
+        wire.stream.each_value = True
+    return options_from_wire(wire)
 
 
 class OptionsByKey:
@@ -218,7 +227,7 @@ def _new_own_rpc_options(path: str, rpc: OwnRpc, raw: bytes) -> RouterCallOption
     wire = call_pb2.CallOptions.FromString(raw)
     if failure := options_failure(wire):
         return failure
-    wire.method, wire.streaming = path, rpc.gives_several
+    wire.method, wire.stream.each_value = path, rpc.gives_several
     wire.content_type = RPC_REQUESTS if rpc.takes_several else RPC
     known = stated.options_from_wire(wire, Reader.ROUTER)
     if wire.ordering_key:

@@ -8,7 +8,6 @@ Owner: pure functions of the router's edge.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from math import inf
 
 from router_service.convert.options import options_from_wire
@@ -20,7 +19,7 @@ from router_service.core.features.slot_operations import (
     OutgoingRenew,
     OutgoingReserve,
 )
-from slotmesh.convert.slot_requests import dispatch_failure, put_seconds, reservation_failure, seconds_of, ttl_of
+from slotmesh.convert.slot_requests import put_seconds, reservation_failure, seconds_of, ttl_of
 from slotmesh.errors import Failure, Reason
 from slotmesh.internal.v1 import replica_service_pb2
 from slotmesh.status import from_wire
@@ -37,22 +36,13 @@ def reservation_from_wire(
     """
     if failure := reservation_failure(wire):
         return failure
-    ttl_s, options = ttl_of(wire), _routing_options(wire.options)
+    ttl_s, options = ttl_of(wire), options_from_wire(wire.options)
     if isinstance(ttl_s, Failure):
         return ttl_s
     if isinstance(options, Failure):
         return options
     excluded = frozenset(wire.excluded_replica_ids)
     return options, Reserve(ttl_s=ttl_s, replica_id=wire.replica_id, excluded=excluded, identity=identity)
-
-
-def dispatch_from_wire(wire: call_pb2.CallOptions, *, streaming: bool) -> RouterCallOptions | Failure:
-    """The options of a call into a slot, or a failure. `streaming`: the rpc takes several results."""
-    if failure := dispatch_failure(wire, streaming=streaming):
-        return failure
-    if streaming:
-        wire.streaming = True
-    return options_from_wire(wire)
 
 
 def slot_to_wire(slot: LeasedSlot) -> slot_service_pb2.Slot:
@@ -108,14 +98,6 @@ def slot_answers_of(wire: replica_service_pb2.SlotResults) -> Iterator[Operation
             case _:
                 message = "the replica's answer is of a newer protocol"
                 yield result.op_id, Failure(reason=Reason.INTERNAL, message=message)
-
-
-def _routing_options(wire: call_pb2.CallOptions) -> RouterCallOptions | Failure:
-    """The options for routing a reservation, without those that concern only the call that follows."""
-    options = options_from_wire(wire)
-    if isinstance(options, Failure) or not (options.idempotent or options.no_reply or options.streaming):
-        return options
-    return replace(options, idempotent=False, no_reply=False, streaming=False)
 
 
 def _slot(wire: slot_service_pb2.Slot) -> LeasedSlot:

@@ -1,7 +1,8 @@
 """The options of calls, each declared once, with its default. Pure.
 
 The declaration of an option determines which values clients refuse (`slotmesh.client.calls.options`) and servers, too
-(`slotmesh.convert.call_options`), its form on the wire, and the services that read it.
+(`slotmesh.convert.call_options`), its form on the wire, the services that read it, and the rpcs that it has an effect
+on: others refuse it.
 """
 
 from __future__ import annotations
@@ -47,6 +48,28 @@ class Reader(Flag):
     REPLICA = auto()
 
 
+class CallRpc(Enum):
+    """The rpcs whose requests have options. Values are their names."""
+
+    CALL = "RouterService.Call"
+    CALL_STREAMING = "RouterService.CallStreaming"
+    STREAM_CALLS = "RouterService.StreamCalls"
+    RESERVE_SLOT = "SlotService.ReserveSlot"
+    DISPATCH = "SlotService.Dispatch"
+    DISPATCH_STREAMING = "SlotService.DispatchStreaming"
+    ATTACH = "DirectService.Attach"
+
+
+ROUTED: Final = frozenset({CallRpc.CALL, CallRpc.CALL_STREAMING, CallRpc.STREAM_CALLS})
+"""A router chooses the replica."""
+IN_SLOTS: Final = frozenset({CallRpc.DISPATCH, CallRpc.DISPATCH_STREAMING, CallRpc.ATTACH})
+"""The slot has chosen the replica."""
+QUEUED: Final = ROUTED | {CallRpc.RESERVE_SLOT}
+GIVES_VALUES: Final = frozenset({CallRpc.CALL_STREAMING, CallRpc.DISPATCH_STREAMING})
+"""Each response is one value that the handler yields."""
+_STREAMS: Final = frozenset({CallRpc.STREAM_CALLS})
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Option:
     """One option, as it was declared."""
@@ -55,6 +78,8 @@ class Option:
     """Name of the field in Python."""
     kind: OptionKind
     read_by: Reader
+    rpcs: frozenset[CallRpc]
+    """Where it has an effect."""
     wire: str = ""
     """Name of the field of the message if it differs from `argument`."""
     stays: bool = False
@@ -71,14 +96,32 @@ class Option:
         return self.wire or self.argument
 
     @property
+    def is_of_streams(self) -> bool:
+        """Whether it is a field of `CallOptions.stream`."""
+        return self.rpcs is _STREAMS
+
+    @property
+    def path(self) -> str:
+        """Its path in `CallOptions`."""
+        return f"stream.{self.name}" if self.is_of_streams else self.name
+
+    @property
     def has_presence(self) -> bool:
         """Whether the message distinguishes an unset field from one with the value 0."""
         return self.kind in {OptionKind.DURATION, OptionKind.TIME}
 
 
-def option(default: ValueT, kind: OptionKind, *, read_by: Reader, wire: str = "", stays: bool = False) -> ValueT:
+def option(
+    default: ValueT,
+    kind: OptionKind,
+    *,
+    read_by: Reader,
+    rpcs: frozenset[CallRpc],
+    wire: str = "",
+    stays: bool = False,
+) -> ValueT:
     """Declares a field of a dataclass; `Option` documents each argument."""
-    metadata = {_DECLARED: {"kind": kind, "read_by": read_by, "wire": wire, "stays": stays}}
+    metadata = {_DECLARED: {"kind": kind, "read_by": read_by, "rpcs": rpcs, "wire": wire, "stays": stays}}
     # Dataclasses take no mapping for a default, be it a read-only one, and a mapping has no hash.
     made: Any = (
         field(default_factory=lambda: default, metadata=metadata, hash=False)
@@ -102,33 +145,42 @@ _BOTH: Final = Reader.ROUTER | Reader.REPLICA
 class StatedOptions:
     """The options of calls. One object for all calls of a batch."""
 
-    method: str = option("", OptionKind.METHOD, read_by=_BOTH)
+    method: str = option("", OptionKind.METHOD, read_by=_BOTH, rpcs=ROUTED | IN_SLOTS)
     """Empty is `__call__`."""
-    content_type: str = option("", OptionKind.CONTENT_TYPE, read_by=_BOTH)
-    ordering_key: str = option("", OptionKind.KEY, read_by=_BOTH, stays=True)
+    content_type: str = option("", OptionKind.CONTENT_TYPE, read_by=_BOTH, rpcs=ROUTED | IN_SLOTS)
+    ordering_key: str = option("", OptionKind.KEY, read_by=_BOTH, rpcs=ROUTED, stays=True)
     """Calls of one key run one after another. Batches have a field for it: one key for all calls, or one for each."""
-    shard_key: str = option("", OptionKind.KEY, read_by=_BOTH, stays=True)
+    shard_key: str = option("", OptionKind.KEY, read_by=_BOTH, rpcs=QUEUED, stays=True)
     """Calls of one key go to one backend. No effect if there is an ordering key.
     Batches have a field for it, as handlers may read it."""
-    timeout_s: float | None = option(None, OptionKind.DURATION, read_by=Reader.ROUTER)
+    timeout_s: float | None = option(None, OptionKind.DURATION, read_by=Reader.ROUTER, rpcs=frozenset(CallRpc))
     """From a call's arrival at the router to its deadline: a later call is dropped. None: there is none."""
-    slo_s: float | None = option(None, OptionKind.DURATION, read_by=Reader.ROUTER, wire="relative_slo", stays=True)
+    slo_s: float | None = option(
+        None, OptionKind.DURATION, read_by=Reader.ROUTER, rpcs=QUEUED, wire="relative_slo", stays=True
+    )
     """From a call's arrival at the router to when it should be answered: orders the queue, drops nothing."""
-    slo_at: datetime | None = option(None, OptionKind.TIME, read_by=Reader.ROUTER, wire="absolute_slo", stays=True)
+    slo_at: datetime | None = option(
+        None, OptionKind.TIME, read_by=Reader.ROUTER, rpcs=QUEUED, wire="absolute_slo", stays=True
+    )
     """The same as a time of day. At most one of the two is set."""
-    idempotent: bool = option(False, OptionKind.FLAG, read_by=Reader.ROUTER)
+    idempotent: bool = option(False, OptionKind.FLAG, read_by=Reader.ROUTER, rpcs=ROUTED)
     """Calls may be executed more than once."""
-    no_reply: bool = option(False, OptionKind.FLAG, read_by=_BOTH)
+    no_reply: bool = option(False, OptionKind.FLAG, read_by=_BOTH, rpcs=_STREAMS)
     """The caller's only result is that the call has ended."""
-    streaming: bool = option(False, OptionKind.FLAG, read_by=_BOTH)
+    streaming: bool = option(False, OptionKind.FLAG, read_by=_BOTH, rpcs=_STREAMS, wire="each_value")
     """The caller takes each value that the handler yields. Such a call ends with its connection."""
-    stop_generation: int = option(0, OptionKind.COUNT, read_by=_BOTH)
+    stop_generation: int = option(0, OptionKind.COUNT, read_by=_BOTH, rpcs=_STREAMS)
     """Once a call of its ordering key and this generation has failed, none of these starts. 0: calls continue."""
-    tenant: str = option("", OptionKind.TENANT, read_by=Reader.ROUTER, stays=True)
-    """On whose behalf the client calls. Calls that wait take turns by tenant, and endpoints may limit each."""
-    metadata: Mapping[str, str] = option(NO_METADATA, OptionKind.METADATA, read_by=Reader.REPLICA)
+    tenant: str = option(
+        "", OptionKind.TENANT, read_by=Reader.ROUTER, rpcs=frozenset(CallRpc) - {CallRpc.ATTACH}, stays=True
+    )
+    """On whose behalf the client calls. Calls that wait take turns by tenant, and endpoints may limit each. Of calls in
+    slots, `TapService` reports it."""
+    metadata: Mapping[str, str] = option(
+        NO_METADATA, OptionKind.METADATA, read_by=Reader.REPLICA, rpcs=ROUTED | IN_SLOTS
+    )
     """Handed to the handler."""
-    http: bytes = option(b"", OptionKind.MARK, read_by=Reader.REPLICA)
+    http: bytes = option(b"", OptionKind.MARK, read_by=Reader.REPLICA, rpcs=_STREAMS)
     """Calls came by HTTP, and results that end with this have more before it (`slotmesh.calls.result_envelopes`)."""
 
 

@@ -209,6 +209,9 @@ class _Player:
                 "timeout_s": call.options.timeout.ToTimedelta().total_seconds(),
                 "size": len(call.payload),
                 "metadata": dict(call.options.metadata),
+                "no_reply": call.options.stream.no_reply,
+                "streaming": call.options.stream.each_value,
+                "stop_generation": call.options.stream.stop_generation,
             }
             for field, value in item.items():
                 if field != "name":

@@ -123,7 +123,7 @@ class StreamRules:
     def _check_unanswered(self, ranges: Iterable[call_pb2.IdRange]) -> None:
         listed = {number for each in ranges for number in range(each.first, each.last + 1)}
         ids = {call.call_id: name for name, call in self._record.sent.items()}
-        streaming = {call.call_id for call in self._record.sent.values() if call.options.streaming}
+        streaming = {call.call_id for call in self._record.sent.values() if call.options.stream.each_value}
         delivered = self._record.delivered
         due = {call.call_id for name, call in self._record.unanswered.items() if name not in delivered} - streaming
         for number in sorted(listed):

@@ -15,7 +15,7 @@ from typing import Any, Final
 from google.protobuf import duration_pb2, timestamp_pb2
 from google.protobuf.message import Message
 
-from slotmesh.calls.call_options import NO_METADATA, OPTIONS, OptionKind, Reader, StatedOptions
+from slotmesh.calls.call_options import NO_METADATA, OPTIONS, CallRpc, Option, OptionKind, Reader, StatedOptions
 from slotmesh.calls.result_envelopes import MAX_MARK_BYTES, MIN_MARK_BYTES
 from slotmesh.codec import CONTENT_TYPES
 from slotmesh.errors import Failure, Reason
@@ -35,18 +35,32 @@ _RESERVED_PREFIXES = ("slotmesh-", "grpc-")
 
 def options_failure(wire: call_pb2.CallOptions) -> Failure | None:
     """The failure of a call with invalid options, before anything is executed; None if they are valid."""
-    message: Message = wire  # whose methods take names that are no literals
-    for name, has_presence, problem_of in _PROBLEMS:
+    for each, problem_of in _PROBLEMS:
         # An option that is not set is valid.
-        if (message.HasField(name) if has_presence else getattr(wire, name)) and (
-            problem := problem_of(getattr(wire, name))
-        ):
-            return bad_option(name, problem)
-    if failure := _method_violation(wire.method):
-        return failure
-    if wire.HasField("absolute_slo") and wire.HasField("relative_slo"):
-        return bad_option("absolute_slo", "set this or relative_slo, not both")
+        if _is_set(wire, each) and (problem := problem_of(getattr(_owner(wire, each), each.name))):
+            return bad_option(each.path, problem)
+    return _method_violation(wire.method)
+
+
+def refused_option(wire: call_pb2.CallOptions, rpc: CallRpc) -> Failure | None:
+    """The failure of a request with an option that has no effect on its rpc; None if each one has."""
+    if wire.HasField("stream") and rpc is not CallRpc.STREAM_CALLS:
+        path = next((each.path for each in OPTIONS.values() if each.is_of_streams and _is_set(wire, each)), "stream")
+        return bad_option(path, f"only {CallRpc.STREAM_CALLS.value} has this option; leave `stream` unset")
+    for each in _REFUSED[rpc]:
+        if _is_set(wire, each):
+            return bad_option(each.path, f"has no effect on {rpc.value}; leave it unset")
     return None
+
+
+def _owner(wire: call_pb2.CallOptions, option: Option) -> Message:
+    """The message that has the option; as a `Message`, its methods take names that are no literals."""
+    return wire.stream if option.is_of_streams else wire
+
+
+def _is_set(wire: call_pb2.CallOptions, option: Option) -> bool:
+    owner = _owner(wire, option)
+    return owner.HasField(option.name) if option.has_presence else bool(getattr(owner, option.name))
 
 
 def _method_violation(method: str) -> Failure | None:
@@ -132,9 +146,11 @@ _PROBLEM_OF: Final[dict[OptionKind, Callable[[Any], str | None]]] = {
     OptionKind.MARK: mark_problem,
 }
 """The check of a value, by the kind of its option. Methods have a failure of their own; any flag is valid."""
-_PROBLEMS: Final = tuple(
-    (name, each.has_presence, _PROBLEM_OF[each.kind]) for name, each in OPTIONS.items() if each.kind in _PROBLEM_OF
-)
+_PROBLEMS: Final = tuple((each, _PROBLEM_OF[each.kind]) for each in OPTIONS.values() if each.kind in _PROBLEM_OF)
+_REFUSED: Final = {
+    rpc: tuple(each for each in OPTIONS.values() if rpc not in each.rpcs and not each.is_of_streams) for rpc in CallRpc
+}
+"""Options of calls that have no effect on an rpc."""
 
 
 _READ: Final[dict[OptionKind, Callable[[Any], Any]]] = {
@@ -144,11 +160,7 @@ _READ: Final[dict[OptionKind, Callable[[Any], Any]]] = {
 }
 """Conversions of the kinds whose value differs from the field's."""
 _READ_BY: Final = {
-    reader: tuple(
-        (name, each.attribute, each.has_presence, _READ.get(each.kind))
-        for name, each in OPTIONS.items()
-        if reader in each.read_by
-    )
+    reader: tuple((each, _READ.get(each.kind)) for each in OPTIONS.values() if reader in each.read_by)
     for reader in Reader
 }
 _WRITE: Final[dict[OptionKind, Callable[[Any, Any], object]]] = {
@@ -157,40 +169,38 @@ _WRITE: Final[dict[OptionKind, Callable[[Any, Any], object]]] = {
     OptionKind.METADATA: lambda wire, value: wire.update(value),
 }
 """Conversions of the kinds whose value differs from the field's."""
-_WRITTEN: Final = tuple((name, each.attribute, _WRITE.get(each.kind)) for name, each in OPTIONS.items())
-_STAYING: Final = tuple((name, each.has_presence) for name, each in OPTIONS.items() if each.stays)
+_WRITTEN: Final = {
+    rpc: tuple((each, _WRITE.get(each.kind)) for each in OPTIONS.values() if rpc in each.rpcs) for rpc in CallRpc
+}
+_STAYING: Final = tuple(each for each in OPTIONS.values() if each.stays)
 
 
 def options_from_wire(wire: call_pb2.CallOptions, reader: Reader) -> dict[str, Any]:
     """The options that are set and that this reader uses, by the attributes of `StatedOptions`."""
-    message: Message = wire  # whose methods take names that are no literals
     values: dict[str, Any] = {}
-    for name, attribute, has_presence, read in _READ_BY[reader]:
-        if message.HasField(name) if has_presence else getattr(wire, name):
-            value = getattr(wire, name)
-            values[attribute] = value if read is None else read(value)
+    for each, read in _READ_BY[reader]:
+        if _is_set(wire, each):
+            value = getattr(_owner(wire, each), each.name)
+            values[each.attribute] = value if read is None else read(value)
     return values
 
 
-def options_to_wire(options: StatedOptions) -> call_pb2.CallOptions:
-    """The options as a message."""
+def options_to_wire(options: StatedOptions, rpc: CallRpc) -> call_pb2.CallOptions:
+    """The options that have an effect on this rpc, as a message."""
     wire = call_pb2.CallOptions()
-    for name, attribute, write in _WRITTEN:
-        value = getattr(options, attribute)
+    for each, write in _WRITTEN[rpc]:
+        value = getattr(options, each.attribute)
         if write is None:
             if value:
-                setattr(wire, name, value)
+                setattr(_owner(wire, each), each.name, value)
         elif value is not None and value is not NO_METADATA:
-            write(getattr(wire, name), value)
+            write(getattr(wire, each.name), value)
     return wire
 
 
 def for_replicas(wire: call_pb2.CallOptions, raw: bytes) -> bytes:
     """The message without the options that stay at the router, serialized; `raw` is the complete message."""
-    message: Message = wire  # as above
-    staying = [
-        name for name, has_presence in _STAYING if (message.HasField(name) if has_presence else getattr(wire, name))
-    ]
+    staying = [each.name for each in _STAYING if _is_set(wire, each)]
     if not staying:
         return raw
     left: Message = call_pb2.CallOptions.FromString(raw)

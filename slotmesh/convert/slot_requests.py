@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from slotmesh.calls.call_options import CallRpc
 from slotmesh.calls.slot_tokens import DEFAULT_LEASE_S, MAX_LEASE_S, SlotToken, parse_token, redacted
+from slotmesh.convert.call_options import refused_option
 from slotmesh.errors import Failure, Reason, bad_field
 from slotmesh.spec.rules import show
 from slotmesh.streams.limits import MAX_INLINE_BYTES
-from slotmesh.v1 import call_pb2, direct_service_pb2, slot_service_pb2
+from slotmesh.v1 import direct_service_pb2, slot_service_pb2
 
 if TYPE_CHECKING:
     from google.protobuf.duration_pb2 import Duration
@@ -43,33 +45,14 @@ def reservation_failure(wire: slot_service_pb2.ReserveSlotRequest) -> Failure | 
     """The failure of an invalid reservation; its `ttl` and the options of any call are checked elsewhere."""
     if not wire.endpoint:
         return bad_field("endpoint", "is required")
-    options = wire.options
-    if options.ordering_key:
-        return bad_field("options.ordering_key", "must be empty: the calls of a key are run by its owner")
-    if options.stop_generation:
-        return bad_field("options.stop_generation", "must be 0: it is for calls with an ordering key")
+    if failure := refused_option(wire.options, CallRpc.RESERVE_SLOT):
+        return failure
     if (size := len(wire.request_id.encode())) > MAX_REQUEST_ID_BYTES:
         return bad_field("request_id", f"at most {MAX_REQUEST_ID_BYTES} bytes, got {size}")
     if (count := len(wire.excluded_replica_ids)) > MAX_EXCLUDED:
         return bad_field("excluded_replica_ids", f"at most {MAX_EXCLUDED}, got {count}")
     if wire.replica_id and wire.replica_id in wire.excluded_replica_ids:
         return bad_field("excluded_replica_ids", f"replica {show(wire.replica_id)!r} is wanted and not wanted")
-    return None
-
-
-def dispatch_failure(options: call_pb2.CallOptions, *, streaming: bool) -> Failure | None:
-    """The failure of options that calls into slots do not have; the rules of the options of any call are elsewhere.
-
-    `streaming`: the rpc returns several results.
-    """
-    if options.streaming and not streaming:
-        return bad_field("options.streaming", "this rpc returns one result: use DispatchStreaming")
-    if options.ordering_key:
-        return bad_field("options.ordering_key", "must be empty: the slot has chosen the replica")
-    if options.stop_generation:
-        return bad_field("options.stop_generation", "must be 0: it is for calls with an ordering key")
-    if options.no_reply:
-        return bad_field("options.no_reply", "must be false: the reply reports that the slot is free again")
     return None
 
 

@@ -57,7 +57,8 @@ Global___Executed: _TypeAlias = Executed  # noqa: Y015
 class CallOptions(_message.Message):
     """All of a call but its payload. The calls of one batch share their options.
 
-    The options of a batch replace the stream's default options as a whole; they are never merged.
+    The options of a batch replace the stream's default options as a whole; they are never merged. An option that has no
+    effect on an rpc is refused with BAD_REQUEST, which names the field.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -89,13 +90,10 @@ class CallOptions(_message.Message):
     TIMEOUT_FIELD_NUMBER: _builtins.int
     RELATIVE_SLO_FIELD_NUMBER: _builtins.int
     ABSOLUTE_SLO_FIELD_NUMBER: _builtins.int
-    NO_REPLY_FIELD_NUMBER: _builtins.int
     IDEMPOTENT_FIELD_NUMBER: _builtins.int
     METADATA_FIELD_NUMBER: _builtins.int
-    STREAMING_FIELD_NUMBER: _builtins.int
-    STOP_GENERATION_FIELD_NUMBER: _builtins.int
     TENANT_FIELD_NUMBER: _builtins.int
-    HTTP_FIELD_NUMBER: _builtins.int
+    STREAM_FIELD_NUMBER: _builtins.int
     method: _builtins.str
     """Name of the handler's method. Empty means `__call__`. Names that start with `_` are refused with METHOD_NOT_FOUND."""
     content_type: _builtins.str
@@ -114,29 +112,12 @@ class CallOptions(_message.Message):
     """Calls with the same ordering key are executed one after another, in the order sent. Empty means none. At most 1 KiB
     of UTF-8.
     """
-    no_reply: _builtins.bool
-    """The caller does not need the result: the call's id is returned as part of a `done` range."""
     idempotent: _builtins.bool
     """The call may be executed more than once; it is run again if its outcome is unknown."""
-    streaming: _builtins.bool
-    """The caller accepts several results. Each value that a handler yields is sent separately, in a batch with `partial`;
-    the call ends as part of a `done` range, or with a failure. Unset: the values are sent as one list at the end. Such
-    calls end with their connection: they are not sent again, and their results are not kept.
-    """
-    stop_generation: _builtins.int
-    """Stop after a failure: once a call of this ordering key and this generation has failed, later ones fail with
-    PREDECESSOR_FAILED, executed = no. A greater generation starts anew. 0: calls continue. Requires a session and an
-    ordering key, and a router that offers `stop_generation`; other routers ignore it, and calls continue.
-    """
     tenant: _builtins.str
     """The client's end user, customer or team for which it makes the call. Waiting calls of one client take turns by
     tenant, and an endpoint may limit each tenant (`TenantLimits`). A tenant belongs to its caller: tenants of the same
     name of two callers are separate. Empty: none. At most 256 bytes of UTF-8, printable characters only.
-    """
-    http: _builtins.bytes
-    """Set by HTTP fronts, together with CallBatch.http_requests: 16 to 32 random bytes that are secret to the front's
-    clients. If the handler has set a status or headers, the result (or the first of several values) is followed by an
-    HttpResponseHead, its size in four bytes, little-endian, and these bytes. Empty: handlers cannot set any.
     """
     @_builtins.property
     def timeout(self) -> _duration_pb2.Duration:
@@ -146,19 +127,21 @@ class CallOptions(_message.Message):
 
     @_builtins.property
     def relative_slo(self) -> _duration_pb2.Duration:
-        """Orders the call in the queue: it should be answered this long after its arrival. At most one of the two SLOs may be
-        set. Must not be negative.
-        """
+        """The call should be answered this long after its arrival. Must not be negative."""
 
     @_builtins.property
     def absolute_slo(self) -> _timestamp_pb2.Timestamp:
-        """Orders the call in the queue: it should be answered by this wall-clock time."""
+        """The call should be answered by this wall-clock time."""
 
     @_builtins.property
     def metadata(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
         """Passed to the handler. Keys are lower case; `slotmesh-*`, `grpc-*` and `authorization` are reserved and refused. At
         most 64 entries, 8 KiB in all.
         """
+
+    @_builtins.property
+    def stream(self) -> Global___StreamOptions:
+        """Only for calls by `RouterService.StreamCalls`; other rpcs refuse it."""
 
     def __init__(
         self,
@@ -170,28 +153,63 @@ class CallOptions(_message.Message):
         timeout: _duration_pb2.Duration | None = ...,
         relative_slo: _duration_pb2.Duration | None = ...,
         absolute_slo: _timestamp_pb2.Timestamp | None = ...,
-        no_reply: _builtins.bool = ...,
         idempotent: _builtins.bool = ...,
         metadata: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
-        streaming: _builtins.bool = ...,
-        stop_generation: _builtins.int = ...,
         tenant: _builtins.str = ...,
-        http: _builtins.bytes = ...,
+        stream: Global___StreamOptions | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_absolute_slo", b"_absolute_slo", "_relative_slo", b"_relative_slo", "absolute_slo", b"absolute_slo", "relative_slo", b"relative_slo", "timeout", b"timeout"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["absolute_slo", b"absolute_slo", "relative_slo", b"relative_slo", "slo", b"slo", "stream", b"stream", "timeout", b"timeout"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_absolute_slo", b"_absolute_slo", "_relative_slo", b"_relative_slo", "absolute_slo", b"absolute_slo", "content_type", b"content_type", "http", b"http", "idempotent", b"idempotent", "metadata", b"metadata", "method", b"method", "no_reply", b"no_reply", "ordering_key", b"ordering_key", "relative_slo", b"relative_slo", "shard_key", b"shard_key", "stop_generation", b"stop_generation", "streaming", b"streaming", "tenant", b"tenant", "timeout", b"timeout"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["absolute_slo", b"absolute_slo", "content_type", b"content_type", "idempotent", b"idempotent", "metadata", b"metadata", "method", b"method", "ordering_key", b"ordering_key", "relative_slo", b"relative_slo", "shard_key", b"shard_key", "slo", b"slo", "stream", b"stream", "tenant", b"tenant", "timeout", b"timeout"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType__absolute_slo: _TypeAlias = _typing.Literal["absolute_slo"]  # noqa: Y015
-    _WhichOneofArgType__absolute_slo: _TypeAlias = _typing.Literal["_absolute_slo", b"_absolute_slo"]  # noqa: Y015
-    _WhichOneofReturnType__relative_slo: _TypeAlias = _typing.Literal["relative_slo"]  # noqa: Y015
-    _WhichOneofArgType__relative_slo: _TypeAlias = _typing.Literal["_relative_slo", b"_relative_slo"]  # noqa: Y015
-    @_typing.overload
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__absolute_slo) -> _WhichOneofReturnType__absolute_slo | None: ...
-    @_typing.overload
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__relative_slo) -> _WhichOneofReturnType__relative_slo | None: ...
+    _WhichOneofReturnType_slo: _TypeAlias = _typing.Literal["relative_slo", "absolute_slo"]  # noqa: Y015
+    _WhichOneofArgType_slo: _TypeAlias = _typing.Literal["slo", b"slo"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_slo) -> _WhichOneofReturnType_slo | None: ...
 
 Global___CallOptions: _TypeAlias = CallOptions  # noqa: Y015
+
+@_typing.final
+class StreamOptions(_message.Message):
+    """Options of calls that only `RouterService.StreamCalls` has."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NO_REPLY_FIELD_NUMBER: _builtins.int
+    EACH_VALUE_FIELD_NUMBER: _builtins.int
+    STOP_GENERATION_FIELD_NUMBER: _builtins.int
+    HTTP_FIELD_NUMBER: _builtins.int
+    no_reply: _builtins.bool
+    """The caller does not need the result: the call's id is returned as part of a `done` range."""
+    each_value: _builtins.bool
+    """The caller accepts several results. Each value that a handler yields is sent separately, in a batch with `partial`;
+    the call ends as part of a `done` range, or with a failure. Unset: the values are sent as one list at the end. Such
+    calls end with their connection: they are not sent again, and their results are not kept.
+    """
+    stop_generation: _builtins.int
+    """Stop after a failure: once a call of this ordering key and this generation has failed, later ones fail with
+    PREDECESSOR_FAILED, executed = no. A greater generation starts anew. 0: calls continue. Requires a session and an
+    ordering key, and a router that offers `stop_generation`; other routers ignore it, and calls continue.
+    """
+    http: _builtins.bytes
+    """Set by HTTP fronts, together with CallBatch.http_requests: 16 to 32 random bytes that are secret to the front's
+    clients. If the handler has set a status or headers, the result (or the first of several values) is followed by an
+    HttpResponseHead, its size in four bytes, little-endian, and these bytes. Empty: handlers cannot set any.
+    """
+    def __init__(
+        self,
+        *,
+        no_reply: _builtins.bool = ...,
+        each_value: _builtins.bool = ...,
+        stop_generation: _builtins.int = ...,
+        http: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["each_value", b"each_value", "http", b"http", "no_reply", b"no_reply", "stop_generation", b"stop_generation"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StreamOptions: _TypeAlias = StreamOptions  # noqa: Y015
 
 @_typing.final
 class HttpRequest(_message.Message):
@@ -656,7 +674,7 @@ class TakeItems(_message.Message):
     COUNTS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def call_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """Calls with `streaming`: the client's ids between client and router, run ids between router and replica. Unknown ones
+        """Calls with `each_value`: the client's ids between client and router, run ids between router and replica. Unknown ones
         are ignored.
         """
 

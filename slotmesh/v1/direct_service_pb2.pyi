@@ -166,7 +166,7 @@ class SlotCall(_message.Message):
     """The arguments, encoded by `options.content_type`. At most 4 MiB."""
     @_builtins.property
     def options(self) -> _call_pb2.CallOptions:
-        """How to call. `ordering_key`, `streaming` and `no_reply` are not supported."""
+        """How to call: `method`, `content_type`, `timeout` and `metadata`."""
 
     def __init__(
         self,

@@ -200,9 +200,9 @@ class CallResponse(_message.Message):
     content_type: _builtins.str
     """How `payload` is encoded: the content type of the call. Empty with `result`."""
     backend: _builtins.str
-    """The backend that executed the call. Empty if unknown: with `options.no_reply`."""
+    """The backend that executed the call."""
     replica_id: _builtins.str
-    """The replica that executed the call. Empty if `backend` is."""
+    """The replica that executed the call."""
     @_builtins.property
     def result(self) -> _struct_pb2.Value:
         """The result as JSON. At most 50,000 values."""

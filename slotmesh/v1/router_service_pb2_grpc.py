@@ -86,7 +86,7 @@ class RouterServiceServicer(object):
         The first frame is `open`; batches may follow immediately, without waiting for `opened`. A failed call is a frame,
         never the end of the stream. Half-close means "no more calls": all are answered, then the stream ends OK. Without a
         session, a disconnected client's unanswered calls are cancelled; with one they continue, and the session queries
-        them over another stream, except for those with `options.streaming`. Unknown frames end the stream with
+        them over another stream, except for those with `options.stream.each_value`. Unknown frames end the stream with
         UNIMPLEMENTED; a first frame that is not `open`, or a second `open`, with INVALID_ARGUMENT.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

@@ -32,7 +32,7 @@ class RouterServiceStub:
     The first frame is `open`; batches may follow immediately, without waiting for `opened`. A failed call is a frame,
     never the end of the stream. Half-close means "no more calls": all are answered, then the stream ends OK. Without a
     session, a disconnected client's unanswered calls are cancelled; with one they continue, and the session queries
-    them over another stream, except for those with `options.streaming`. Unknown frames end the stream with
+    them over another stream, except for those with `options.stream.each_value`. Unknown frames end the stream with
     UNIMPLEMENTED; a first frame that is not `open`, or a second `open`, with INVALID_ARGUMENT.
     """
     DescribeEndpoints: _aio.UnaryUnaryMultiCallable[_router_service_pb2.DescribeEndpointsRequest, _router_service_pb2.DescribeEndpointsResponse]
@@ -74,7 +74,7 @@ class RouterServiceServicer(metaclass=_abc_1.ABCMeta):
         The first frame is `open`; batches may follow immediately, without waiting for `opened`. A failed call is a frame,
         never the end of the stream. Half-close means "no more calls": all are answered, then the stream ends OK. Without a
         session, a disconnected client's unanswered calls are cancelled; with one they continue, and the session queries
-        them over another stream, except for those with `options.streaming`. Unknown frames end the stream with
+        them over another stream, except for those with `options.stream.each_value`. Unknown frames end the stream with
         UNIMPLEMENTED; a first frame that is not `open`, or a second `open`, with INVALID_ARGUMENT.
         """
 

@@ -94,7 +94,7 @@ class ReserveSlotRequest(_message.Message):
     """The requested replica; empty: any."""
     @_builtins.property
     def options(self) -> _call_pb2.CallOptions:
-        """Timeout, shard key and SLO of the reservation; the method may be unknown yet."""
+        """Timeout, SLO, shard key and tenant of the reservation. Those of the call follow with its Dispatch."""
 
     @_builtins.property
     def ttl(self) -> _duration_pb2.Duration:
@@ -267,7 +267,7 @@ class DispatchRequest(_message.Message):
     """
     @_builtins.property
     def options(self) -> _call_pb2.CallOptions:
-        """How to call."""
+        """How to call: `method`, `content_type`, `timeout`, `metadata` and `tenant`."""
 
     @_builtins.property
     def arguments(self) -> _struct_pb2.Value:
@@ -355,7 +355,7 @@ class DispatchStreamingRequest(_message.Message):
     """
     @_builtins.property
     def options(self) -> _call_pb2.CallOptions:
-        """How to call."""
+        """How to call: `method`, `content_type`, `timeout`, `metadata` and `tenant`."""
 
     @_builtins.property
     def arguments(self) -> _struct_pb2.Value:

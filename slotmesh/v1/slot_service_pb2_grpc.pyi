@@ -21,7 +21,7 @@ class SlotServiceStub:
     ReserveSlot: _aio.UnaryUnaryMultiCallable[_slot_service_pb2.ReserveSlotRequest, _slot_service_pb2.ReserveSlotResponse]
     """Waits for a free slot and leases it. Errors: NO_SLOT if none was free in time, or all but excluded ones are;
     QUEUE_FULL if too many wait; ENDPOINT_NOT_FOUND, BACKEND_UNAVAILABLE, DRAINING; REPLICA_GONE if `replica_id` does
-    not belong to the endpoint; BAD_REQUEST for options that reservations do not support, as `options.ordering_key`.
+    not belong to the endpoint; BAD_REQUEST for options that have no effect on reservations, as `options.ordering_key`.
     """
     RenewSlot: _aio.UnaryUnaryMultiCallable[_slot_service_pb2.RenewSlotRequest, _slot_service_pb2.RenewSlotResponse]
     """Extends a lease, up to five minutes in total. Errors: SLOT_UNKNOWN, SLOT_EXPIRED, SLOT_USED; REPLICA_GONE if the
@@ -53,7 +53,7 @@ class SlotServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _abc.Awaitable[_slot_service_pb2.ReserveSlotResponse]:
         """Waits for a free slot and leases it. Errors: NO_SLOT if none was free in time, or all but excluded ones are;
         QUEUE_FULL if too many wait; ENDPOINT_NOT_FOUND, BACKEND_UNAVAILABLE, DRAINING; REPLICA_GONE if `replica_id` does
-        not belong to the endpoint; BAD_REQUEST for options that reservations do not support, as `options.ordering_key`.
+        not belong to the endpoint; BAD_REQUEST for options that have no effect on reservations, as `options.ordering_key`.
         """
 
     @_abc_1.abstractmethod

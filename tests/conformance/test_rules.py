@@ -57,7 +57,7 @@ def breaches(*frames: Request, key: str = "") -> list[str]:
 
 KEYED = call_pb2.CallOptions(ordering_key="k")
 SHORT = call_pb2.CallOptions(timeout=duration_pb2.Duration(seconds=1))
-STREAMING = call_pb2.CallOptions(streaming=True)
+STREAMING = call_pb2.CallOptions(stream=call_pb2.StreamOptions(each_value=True))
 OPEN = opening()
 IN_SESSION = opening(session_id=SESSION_ID, epoch=1)
 

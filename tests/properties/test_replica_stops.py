@@ -103,7 +103,9 @@ def to_wire(batch: Batch, first: int, payloads: Sequence[bytes]) -> replica_serv
     sizes = [len(payload) if at in batch.late else 0 for at, payload in enumerate(payloads)]
     wire = replica_service_pb2.RunBatch(
         first_run_id=first,
-        options=call_pb2.CallOptions(method=batch.method, stop_generation=batch.generation),
+        options=call_pb2.CallOptions(
+            method=batch.method, stream=call_pb2.StreamOptions(stop_generation=batch.generation)
+        ),
         payloads=[b"" if size else payload for payload, size in zip(payloads, sizes, strict=True)],
         chunked_sizes=sizes if any(sizes) else (),
         endpoint="e",

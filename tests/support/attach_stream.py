@@ -13,6 +13,7 @@ from google.protobuf import duration_pb2
 from slotmesh.runtime.channels import open_channel
 from slotmesh.v1 import call_pb2, direct_service_pb2, direct_service_pb2_grpc
 from tests.support.wait import wait_until
+from tests.support.wire_options import wire_options
 
 Request = direct_service_pb2.AttachRequest
 Response = direct_service_pb2.AttachResponse
@@ -52,7 +53,7 @@ class DirectStream:
     async def call(
         self, slot_id: int, call_id: int, payload: bytes = b"x", *, method: str = "echo", **options: Any
     ) -> None:
-        wire = call_pb2.CallOptions(method=method, **options)
+        wire = wire_options(method=method, **options)
         await self.send(
             call=direct_service_pb2.SlotCall(slot_id=slot_id, call_id=call_id, options=wire, payload=payload)
         )

@@ -16,6 +16,7 @@ from slotmesh.streams.limits import CHUNK_BYTES
 from slotmesh.transport.duplex import read_frame
 from slotmesh.v1 import call_pb2, slot_service_pb2
 from tests.support.wait import wait_until
+from tests.support.wire_options import wire_options
 
 Request = replica_service_pb2.ExecuteRequest
 Response = replica_service_pb2.ExecuteResponse
@@ -86,7 +87,7 @@ class ExecuteStream:
         first, self._next = self._next, self._next + len(payloads)
         run = replica_service_pb2.RunBatch(
             first_run_id=first,
-            options=call_pb2.CallOptions(
+            options=wire_options(
                 method=method,
                 content_type=content_type,
                 ordering_key=key,

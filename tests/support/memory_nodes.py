@@ -327,8 +327,9 @@ def wire_options(
         content_type="application/octet-stream",
         ordering_key=key,
         idempotent=idempotent,
-        stop_generation=stop_generation,
     )
+    if stop_generation:
+        options.stream.stop_generation = stop_generation
     if timeout_s:
         options.timeout.FromNanoseconds(round(timeout_s * 1e9))
     return options

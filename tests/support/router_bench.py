@@ -19,6 +19,7 @@ from tests.support.fakes.controller import FakeController, fake_controller, tabl
 from tests.support.fakes.replica import FakeReplica, fake_replica
 from tests.support.tables import linked_ids
 from tests.support.wait import wait_until
+from tests.support.wire_options import wire_options
 
 Request = router_service_pb2.StreamCallsRequest
 Response = router_service_pb2.StreamCallsResponse
@@ -164,7 +165,7 @@ async def read_to_the_end(call: Call) -> None:
 
 def batch(first: int, *payloads: bytes, **options: Any) -> router_service_pb2.CallBatch:
     """Calls with ids from `first` on."""
-    return router_service_pb2.CallBatch(first_call_id=first, payloads=payloads, options=call_pb2.CallOptions(**options))
+    return router_service_pb2.CallBatch(first_call_id=first, payloads=payloads, options=wire_options(**options))
 
 
 def calls(first: int, *payloads: bytes, **options: Any) -> Request:

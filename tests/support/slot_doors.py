@@ -22,6 +22,7 @@ from slotmesh.v1 import call_pb2, slot_service_pb2, slot_service_pb2_grpc
 from tests.support.execute_stream import ExecuteStream
 from tests.support.replicas import RunningReplica
 from tests.support.wait import wait_until
+from tests.support.wire_options import wire_options
 
 Slot = slot_service_pb2.Slot
 
@@ -197,7 +198,7 @@ def renew_request(token: str, ttl_s: float | None) -> slot_service_pb2.RenewSlot
 
 
 def call_options(*, timeout_s: float | None = None, method: str = "echo", **options: Any) -> call_pb2.CallOptions:
-    wire = call_pb2.CallOptions(method=method, **options)
+    wire = wire_options(method=method, **options)
     if timeout_s is not None:
         wire.timeout.CopyFrom(seconds(timeout_s))
     return wire

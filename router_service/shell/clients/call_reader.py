@@ -240,8 +240,8 @@ class CallReader:
         return (
             Failure(
                 reason=Reason.BAD_REQUEST,
-                message=f"options.stop_generation: needs {needed}",
-                metadata={"field": "options.stop_generation"},
+                message=f"options.stream.stop_generation: needs {needed}",
+                metadata={"field": "options.stream.stop_generation"},
             )
             if needed
             else None

@@ -158,9 +158,9 @@ class InferenceCalls:
 
 
 def _options_of(meaning: ParameterMeaning, method: str, *, streaming: bool) -> call_pb2.CallOptions:
-    wire = call_pb2.CallOptions(
-        method=method, content_type=TENSORS, ordering_key=meaning.ordering_key, streaming=streaming
-    )
+    wire = call_pb2.CallOptions(method=method, content_type=TENSORS, ordering_key=meaning.ordering_key)
+    if streaming:
+        wire.stream.each_value = True
     if meaning.timeout_s is not None:
         wire.timeout.FromNanoseconds(round(meaning.timeout_s * 1e9))
     if meaning.slo_s is not None:

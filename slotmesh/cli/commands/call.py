@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final, Unpack
 
 import typer
 
-from slotmesh.calls.call_options import OptionChanges
+from slotmesh.calls.call_options import CallRpc, OptionChanges
 from slotmesh.cli.connection import Peer
 from slotmesh.cli.console import FAILED, WRONG_INPUT, CommandFailed, say
 from slotmesh.cli.latencies import CallTally
@@ -38,7 +38,7 @@ class UnaryCaller:
         self._peer = peer
         self._stub: Any = router_service_pb2_grpc.RouterServiceStub(channel)
         self._endpoint = endpoint
-        self._options = view.to_wire(method)
+        self._options = view.to_wire(method, rpc=CallRpc.CALL)
         self._payload = payload
         self._timeout_s = None if view.timeout_s is None else view.timeout_s + _SLACK_S
 

@@ -21,6 +21,7 @@ from typing import Any, Final, TypeVar
 
 from opentelemetry import trace
 
+from slotmesh.calls.call_options import CallRpc
 from slotmesh.calls.trace_context import TraceContext, columns_of, is_tracestate
 from slotmesh.client.calls.options import ViewOptions
 from slotmesh.client.calls.queues import CallQueue
@@ -201,6 +202,7 @@ class CallSpec:
         "options",
         "ordering_key",
         "queue",
+        "rpc",
         "signature",
         "stop_generation",
         "streaming",
@@ -213,9 +215,16 @@ class CallSpec:
     )
 
     def __init__(
-        self, endpoint: str, method: str, options: ViewOptions, queue: CallQueue[Any], wanted: Any = UNTYPED
+        self,
+        endpoint: str,
+        method: str,
+        options: ViewOptions,
+        queue: CallQueue[Any],
+        wanted: Any = UNTYPED,
+        rpc: CallRpc = CallRpc.STREAM_CALLS,
     ) -> None:
-        """`wanted`: the type of the results, or a `MethodSignature`."""
+        """`wanted`: the type of the results, or a `MethodSignature`. `rpc`: by which calls are made."""
+        self.rpc = rpc
         self.endpoint = endpoint
         self.method = method
         self.options = options
@@ -232,7 +241,7 @@ class CallSpec:
         self.content_type = options.content_type
         self.stop_generation = queue.stop.generation if queue.stop is not None and options.stops else 0
         """Which calls of the lane fail after a failure; 0 for those that go on."""
-        self.wire = options.to_wire(method, self.stop_generation)
+        self.wire = options.to_wire(method, self.stop_generation, rpc)
         """Shared by all batches; never changed."""
         self.wire_bytes = self.wire.ByteSize()
         self.traced = options.traced or options.inherits
@@ -283,7 +292,7 @@ class CallSpec:
             TypeError: the content type cannot carry results of the requested type.
         """
         signature = self.signature if wanted is _SAME else replace(self.signature, result=wanted, value=wanted)
-        return CallSpec(self.endpoint, self.method, options or self.options, queue or self.queue, signature)
+        return CallSpec(self.endpoint, self.method, options or self.options, queue or self.queue, signature, self.rpc)
 
     def encode_each(self, columns: tuple[Iterable[Any], ...]) -> list[bytes]:
         """The payloads of a call for each row of `columns`."""

@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from operator import attrgetter
 from typing import Any, Final, Literal, Unpack
 
-from slotmesh.calls.call_options import OPTIONS, OptionChanges, OptionKind, StatedOptions
+from slotmesh.calls.call_options import OPTIONS, CallRpc, OptionChanges, OptionKind, StatedOptions
 from slotmesh.codec import CONTENT_TYPES, MSGPACK
 from slotmesh.convert.call_options import MAX_KEY_BYTES, key_problem, mark_problem, metadata_problem, options_to_wire
 from slotmesh.errors import BadRequest, Failure, Reason
@@ -202,13 +202,18 @@ class ViewOptions(StatedOptions):
             given["metadata"] = dict(given["metadata"])
         return replace(self, **given)
 
-    def to_wire(self, method: str, stop_generation: int = 0) -> call_pb2.CallOptions:
-        """The options of calls of one method. `__call__` travels as the empty name. `stop_generation`: of its lane."""
-        wire = options_to_wire(self)
+    def to_wire(
+        self, method: str, stop_generation: int = 0, rpc: CallRpc = CallRpc.STREAM_CALLS
+    ) -> call_pb2.CallOptions:
+        """The options of calls of one method by this rpc. `__call__` travels as the empty name.
+
+        `stop_generation`: of its lane.
+        """
+        wire = options_to_wire(self, rpc)
         if method != "__call__":
             wire.method = method
         if stop_generation:
-            wire.stop_generation = stop_generation
+            wire.stream.stop_generation = stop_generation
         return wire
 
 

@@ -17,6 +17,7 @@ from datetime import timedelta
 from math import inf
 from typing import Any, Generic, NamedTuple, Unpack
 
+from slotmesh.calls.call_options import CallRpc
 from slotmesh.calls.slot_tokens import DEFAULT_LEASE_S
 from slotmesh.client.calls.call_spec import CallSpec, MethodSignature, payload_of
 from slotmesh.client.calls.method_types import OtherT, P, ResultT
@@ -344,7 +345,8 @@ class DirectLanes(NamedMethods[DirectMethod[Any]]):
 
     def _new_method(self, name: str, signature: MethodSignature) -> DirectMethod[Any]:
         check_method_name(name)
-        return DirectMethod(self._holder, CallSpec(self._endpoint, name, self._view, CallQueue(), signature))
+        spec = CallSpec(self._endpoint, name, self._view, CallQueue(), signature, CallRpc.ATTACH)
+        return DirectMethod(self._holder, spec)
 
     async def aclose(self) -> None:
         """Gives all slots back. Calls that wait are not sent, calls that run are cancelled."""

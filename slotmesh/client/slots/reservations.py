@@ -16,6 +16,7 @@ from typing import Any, Final, TypedDict
 
 import grpc
 
+from slotmesh.calls.call_options import CallRpc
 from slotmesh.calls.slot_tokens import DEFAULT_LEASE_S, MAX_LEASE_S
 from slotmesh.client.calls.call_spec import rpc_timeout_s
 from slotmesh.client.calls.options import BadOption, ViewOptions, check_known, check_text, checked_seconds, seconds
@@ -71,7 +72,7 @@ class Terms:
         options = replace(self.options, timeout_s=timeout_s)
         wire = slot_service_pb2.ReserveSlotRequest(
             endpoint=self.endpoint,
-            options=options.to_wire(""),
+            options=options.to_wire("", rpc=CallRpc.RESERVE_SLOT),
             request_id=request_id,
             replica_id=self.replica_id,
             excluded_replica_ids=self.excluded_replica_ids,

@@ -15,6 +15,7 @@ from typing import Any, Generic, TypedDict, Unpack
 
 import grpc
 
+from slotmesh.calls.call_options import CallRpc
 from slotmesh.client.calls.call_spec import UNTYPED, CallSpec, MethodSignature, payload_of, rpc_timeout_s
 from slotmesh.client.calls.method_types import OtherT, P, ResultT, ValueT
 from slotmesh.client.calls.named_methods import NamedMethods
@@ -218,7 +219,8 @@ class SlotSpecs:
         spec = self._specs.get((method, signature))
         if spec is None:
             check_method_name(method)
-            spec = CallSpec(self.endpoint, method, in_slot(self._view), CallQueue(), signature)
+            options = in_slot(self._view)
+            spec = CallSpec(self.endpoint, method, options, CallQueue(), signature, CallRpc.DISPATCH)
             self._specs[method, signature] = spec
         return spec
 

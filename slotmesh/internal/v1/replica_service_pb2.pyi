@@ -286,7 +286,7 @@ class RunBatch(_message.Message):
     or when they end. `payloads` are empty, one for each call. Results that were dropped fail with RESULT_EVICTED.
     """
     values_ahead: _builtins.int
-    """With `options.streaming`: the number of values that the handler of each of these calls may be ahead of TakeItems, 1
+    """With `options.stream.each_value`: the number of values that the handler of each of these calls may be ahead of TakeItems, 1
     … 256. The router lowers it if their caller has many such calls, and then takes values once it has forwarded them.
     0 means 256.
     """
@@ -451,7 +451,7 @@ Global___RunOrigins: _TypeAlias = RunOrigins  # noqa: Y015
 class CancelRuns(_message.Message):
     """Cancels runs. A run that has not started never starts, and fails with CANCELLED, executed = no; a running one is
     answered when it ends. So each run id has exactly one answer. In a lane that stops at failures
-    (`options.stop_generation`), no call behind a cancelled one starts any more, whatever its outcome.
+    (`options.stream.stop_generation`), no call behind a cancelled one starts any more, whatever its outcome.
     """
 
     DESCRIPTOR: _descriptor.Descriptor

@@ -212,7 +212,7 @@ async def test_calls_without_a_reply_end_with_none(routers: Routers, digits: slo
     assert await digits.add.options(reply=False)(b"x") is None
     assert await quiet.add.unary(b"x") is None
     assert await digits.add(b"x") == b"x"
-    assert [batch.options.no_reply for batch in one.batches] == [True, True, True, False]
+    assert [batch.options.stream.no_reply for batch in one.batches] == [True, True, True, False]
 
 
 async def test_calls_without_a_reply_outlive_their_router(routers: Routers, digits: slotmesh.Endpoint) -> None:

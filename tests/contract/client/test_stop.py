@@ -53,7 +53,7 @@ async def test_the_generation_travels_with_the_calls(router: FakeRouter, endpoin
     await lane.add(b"2")
     await endpoint.ordered("k").add(b"3")
     await endpoint.add(b"4")
-    assert [batch.options.stop_generation for batch in router.batches] == [1, 2, 0, 0]
+    assert [batch.options.stream.stop_generation for batch in router.batches] == [1, 2, 0, 0]
 
 
 async def test_after_a_failure_nothing_is_sent_until_reset(router: FakeRouter, endpoint: slotmesh.Endpoint) -> None:
@@ -199,7 +199,7 @@ async def test_a_lane_that_nobody_held_begins_above_what_has_failed(
     await endpoint.get(b"the event loop forgets the failed future")
     gc.collect()
     assert await endpoint.ordered("k", after_failure="stop").add(b"1") == b"1"
-    assert router.batches[-1].options.stop_generation == 2
+    assert router.batches[-1].options.stream.stop_generation == 2
 
 
 async def test_after_failure_is_one_of_two(endpoint: slotmesh.Endpoint) -> None:

@@ -41,7 +41,7 @@ async def test_values_come_one_by_one_in_order_until_the_handler_has_ended(
 ) -> None:
     assert [value async for value in digits.count.stream(b"5")] == counted(5)
     assert [value async for value in digits.count.stream(b"0")] == []
-    assert [(each.options.method, each.options.streaming) for each in router.batches] == [("count", True)] * 2
+    assert [(each.options.method, each.options.stream.each_value) for each in router.batches] == [("count", True)] * 2
     assert not router.takes, "calls that have ended need no credit"
 
 

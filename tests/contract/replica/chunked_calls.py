@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from slotmesh.streams.limits import CHUNK_BYTES
 from slotmesh.v1 import call_pb2, router_service_pb2
 from tests.support.router_bench import Call, Request, next_frame
+from tests.support.wire_options import wire_options
 
 LARGE = bytes(range(256)) * (CHUNK_BYTES * 4 // 256) + b"the end"
 """Five chunks, the last one short."""
@@ -17,7 +18,7 @@ def announced(first: int, *sizes: int, payloads: Sequence[bytes] | None = None, 
         first_call_id=first,
         payloads=payloads or [b""] * len(sizes),
         chunked_sizes=sizes,
-        options=call_pb2.CallOptions(**options),  # type: ignore[arg-type]
+        options=wire_options(**options),
     )
     return Request(calls=router_service_pb2.CallFrame(batches=[batch]))
 

@@ -85,5 +85,5 @@ async def test_what_stops_after_a_failure_needs_a_key_and_a_session(
     call = await mesh.open()
     await call.write(calls(1, b"a", stop_generation=1, **fields))
     _, failed = await outcomes(call, 1)
-    assert (failed[1].reason, failed[1].metadata["field"]) == ("BAD_REQUEST", "options.stop_generation")
+    assert (failed[1].reason, failed[1].metadata["field"]) == ("BAD_REQUEST", "options.stream.stop_generation")
     assert needs in failed[1].message

@@ -35,7 +35,7 @@ class TestStreams:
         call = await mesh.open()
         await call.write(calls(5, b"x", b"y", streaming=True, content_type="application/json"))
         (run,) = await running(replica)
-        assert run.options.streaming
+        assert run.options.stream.each_value
         await replica.say(values(run, b"1", b"2"))
         assert await read_values(call, 2) == [(5, b"1"), (5, b"2")]
         await replica.say(values(run, b"3", at=1))

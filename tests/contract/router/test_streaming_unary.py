@@ -43,7 +43,7 @@ class TestUnary:
         replica = mesh.replicas[0]
         call = mesh.stub.CallStreaming(request(content_type="application/json"))
         (run,) = await running(replica)
-        assert run.options.streaming
+        assert run.options.stream.each_value
         await replica.say(values(run, b"1", b"2"))
         first, second = await call.read(), await call.read()
         assert [first.payload, second.payload] == [b"1", b"2"]
@@ -120,7 +120,7 @@ class TestUnary:
     @pytest.mark.asyncio
     async def test_mistakes_are_named(self, mesh: RouterBench) -> None:
         for wrong, field in (
-            (request(no_reply=True), "options.no_reply"),
+            (request(stream=call_pb2.StreamOptions(no_reply=True)), "options.stream.no_reply"),
             (request(content_type="text/html"), "options.content_type"),
             (router_service_pb2.CallStreamingRequest(), "endpoint"),
         ):
@@ -150,8 +150,8 @@ class TestUnary:
         replica.answer = lambda run: results(run, [b"[1,2,3]"])
         response = await mesh.stub.Call(router_service_pb2.CallRequest(endpoint="echo", payload=b"x"))
         assert response.payload == b"[1,2,3]"
-        assert not replica.runs[0].options.streaming
-        options = call_pb2.CallOptions(streaming=True)
+        assert not replica.runs[0].options.stream.each_value
+        options = call_pb2.CallOptions(stream=call_pb2.StreamOptions(each_value=True))
         wrong = router_service_pb2.CallRequest(endpoint="echo", options=options)
         failure = await failure_of(mesh.stub.Call(wrong))
-        assert (failure.reason, failure.metadata["field"]) == (Reason.BAD_REQUEST, "options.streaming")
+        assert (failure.reason, failure.metadata["field"]) == (Reason.BAD_REQUEST, "options.stream.each_value")

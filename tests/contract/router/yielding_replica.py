@@ -12,6 +12,7 @@ from slotmesh.v1 import call_pb2, router_service_pb2
 from tests.support.fakes.replica import FakeReplica, Response
 from tests.support.router_bench import Call, next_frame
 from tests.support.wait import wait_until
+from tests.support.wire_options import wire_options
 
 Run = replica_service_pb2.RunBatch
 
@@ -75,6 +76,4 @@ async def read_end(call: Call) -> list[int]:
 
 
 def request(payload: bytes = b"x", **options: Any) -> router_service_pb2.CallStreamingRequest:
-    return router_service_pb2.CallStreamingRequest(
-        endpoint="echo", payload=payload, options=call_pb2.CallOptions(**options)
-    )
+    return router_service_pb2.CallStreamingRequest(endpoint="echo", payload=payload, options=wire_options(**options))

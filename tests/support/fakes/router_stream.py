@@ -120,9 +120,9 @@ class FakeStream:
         ids = self._before_the_cut(batch.ids)
         if self.router.lose_results or not ids:
             return
-        if batch.options.no_reply:
+        if batch.options.stream.no_reply:
             self.end_ids(ids)
-        elif batch.options.streaming:
+        elif batch.options.stream.each_value:
             for call_id, payload in zip(ids, batch.payloads, strict=False):
                 self.generators[call_id] = FakeGenerator(self.router.yields(payload), batch.options.content_type)
                 self._step(call_id)

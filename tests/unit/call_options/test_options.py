@@ -16,12 +16,18 @@ import router_service.convert as at_routers
 import slotmesh
 from replica_service.core.call_metadata import ReplicaCallOptions as ReplicaOptions
 from router_service.core.calls import RouterCallOptions as RouterOptions
-from slotmesh.calls.call_options import OPTIONS, Option, OptionChanges, OptionKind, Reader, StatedOptions
+from slotmesh.calls.call_options import OPTIONS, CallRpc, Option, OptionChanges, OptionKind, Reader, StatedOptions
 from slotmesh.client.calls.options import ViewOptions
 from slotmesh.client.slots.slot import in_slot
 from slotmesh.codec import JSON
-from slotmesh.convert.call_options import MAX_KEY_BYTES, options_failure, options_from_wire, options_to_wire
-from slotmesh.errors import Failure
+from slotmesh.convert.call_options import (
+    MAX_KEY_BYTES,
+    options_failure,
+    options_from_wire,
+    options_to_wire,
+    refused_option,
+)
+from slotmesh.errors import Failure, Reason
 from slotmesh.v1 import call_pb2
 
 F = FieldDescriptor
@@ -76,26 +82,32 @@ each_option = pytest.mark.parametrize("option", OPTIONS.values(), ids=OPTIONS)
 
 def said(option: Option) -> call_pb2.CallOptions:
     """A message that says nothing but this."""
-    return options_to_wire(StatedOptions(**{option.attribute: SAMPLES[option.kind]}))
+    return options_to_wire(StatedOptions(**{option.attribute: SAMPLES[option.kind]}), CallRpc.STREAM_CALLS)
 
 
 def test_the_message_has_the_same_options() -> None:
-    assert set(call_pb2.CallOptions.DESCRIPTOR.fields_by_name) == set(OPTIONS)
+    paths = set(call_pb2.CallOptions.DESCRIPTOR.fields_by_name) - {"stream"}
+    assert paths | {f"stream.{name}" for name in call_pb2.StreamOptions.DESCRIPTOR.fields_by_name} == {
+        each.path for each in OPTIONS.values()
+    }
 
 
 @each_option
 def test_the_message_has_the_type_of_the_option(option: Option) -> None:
-    assert call_pb2.CallOptions.DESCRIPTOR.fields_by_name[option.name].type == WIRE_TYPES[option.kind]
+    message: Any = call_pb2.StreamOptions if option.is_of_streams else call_pb2.CallOptions
+    assert message.DESCRIPTOR.fields_by_name[option.name].type == WIRE_TYPES[option.kind]
 
 
 def test_what_nobody_says_does_not_travel() -> None:
-    assert options_to_wire(StatedOptions()) == call_pb2.CallOptions()
+    for rpc in CallRpc:
+        assert options_to_wire(StatedOptions(), rpc) == call_pb2.CallOptions()
 
 
 @each_option
 def test_who_decides_by_it_gets_it_and_nobody_else(option: Option) -> None:
     wire = said(option)
-    assert [field.name for field, _ in wire.ListFields()] == [option.name]
+    owner: Any = wire.stream if option.is_of_streams else wire
+    assert [field.name for field, _ in owner.ListFields()] == [option.name]
     for reader in Reader:
         expected = {option.attribute: SAMPLES[option.kind]} if reader in option.read_by else {}
         assert options_from_wire(wire, reader) == expected
@@ -133,7 +145,8 @@ def test_clients_refuse_what_it_cannot_be(option: Option) -> None:
 @each_option
 def test_servers_refuse_what_it_cannot_be(option: Option) -> None:
     assert options_failure(said(option)) is None
-    wire = call_pb2.CallOptions()
+    message = call_pb2.CallOptions()
+    wire: Any = message.stream if option.is_of_streams else message
     if (wrong := WRONG_ON_THE_WIRE.get(option.kind)) is not None:
         setattr(wire, option.name, wrong)
     elif option.kind is OptionKind.DURATION:
@@ -144,9 +157,25 @@ def test_servers_refuse_what_it_cannot_be(option: Option) -> None:
         getattr(wire, option.name)["grpc-x"] = ""
     else:
         return  # a flag is always right
-    failure = options_failure(wire)
+    failure = options_failure(message)
     assert isinstance(failure, Failure)
-    assert option.name in failure.message
+    assert option.path in failure.message
+
+
+@each_option
+@pytest.mark.parametrize("rpc", CallRpc, ids=lambda rpc: rpc.value)
+def test_an_rpc_refuses_exactly_the_options_without_effect_on_it_and_clients_do_not_send_them(
+    option: Option, rpc: CallRpc
+) -> None:
+    failure = refused_option(said(option), rpc)
+    if rpc in option.rpcs:
+        assert failure is None
+        assert options_to_wire(StatedOptions(**{option.attribute: SAMPLES[option.kind]}), rpc) == said(option)
+        return
+    assert failure is not None
+    assert (failure.reason, failure.metadata) == (Reason.BAD_REQUEST, {"field": f"options.{option.path}"})
+    assert rpc.value in failure.message or option.is_of_streams
+    assert options_to_wire(StatedOptions(**{option.attribute: SAMPLES[option.kind]}), rpc) == call_pb2.CallOptions()
 
 
 @pytest.mark.parametrize("argument", OptionChanges.__annotations__)
@@ -159,10 +188,14 @@ def test_what_callers_may_say_is_an_option_and_described(argument: str) -> None:
     if argument in known:
         option = known[argument]
         view = ViewOptions().changed(**{argument: SAMPLES[option.kind]})
-        assert getattr(view.to_wire("add"), option.name) == getattr(said(option), option.name)
+        sent: Any = view.to_wire("add")
+        stated: Any = said(option)
+        if option.is_of_streams:
+            sent, stated = sent.stream, stated.stream
+        assert getattr(sent, option.name) == getattr(stated, option.name)
 
 
-NOT_IN_SLOTS = {"method", "ordering_key", "shard_key", "no_reply", "streaming", "stop_generation"}
+NOT_IN_SLOTS = {"method", "ordering_key", "shard_key", "no_reply", "each_value", "stop_generation"}
 """A slot has its replica, its order and its rpc; these say nothing about its call."""
 
 

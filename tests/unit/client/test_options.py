@@ -33,8 +33,8 @@ def test_options_travel() -> None:
 
 
 def test_a_call_that_wants_no_reply_says_so() -> None:
-    assert ViewOptions(no_reply=True).to_wire("add").no_reply
-    assert not ViewOptions().to_wire("add").no_reply
+    assert ViewOptions(no_reply=True).to_wire("add").stream.no_reply
+    assert not ViewOptions().to_wire("add").HasField("stream")
 
 
 def test_a_time_of_day_travels_in_utc() -> None:

@@ -19,6 +19,7 @@ from slotmesh.errors import BadRequest, DuplicateCallId, Executed, Reason
 from slotmesh.internal.v1 import replica_service_pb2
 from slotmesh.streams.limits import MAX_FRAME_RANGES
 from slotmesh.v1 import call_pb2
+from tests.support.wire_options import wire_options
 
 NOW = 50.0
 
@@ -29,7 +30,7 @@ def frame(*batches: replica_service_pb2.RunBatch) -> replica_service_pb2.RunFram
 
 def batch(first: int = 1, count: int = 1, *, options: dict[str, Any] | None = None, **fields: Any) -> Any:
     return replica_service_pb2.RunBatch(
-        first_run_id=first, payloads=[b"x"] * count, options=call_pb2.CallOptions(**(options or {})), **fields
+        first_run_id=first, payloads=[b"x"] * count, options=wire_options(**(options or {})), **fields
     )
 
 

@@ -130,7 +130,7 @@ class Endpoint {
     let wire = this.#wire.get(method);
     if (!wire) {
       const { contentType, timeout, orderingKey, shardKey, tenant, metadata, idempotent, noReply } = this.#options;
-      wire = { method, contentType, orderingKey, shardKey, tenant, metadata, idempotent, noReply };
+      wire = { method, contentType, orderingKey, shardKey, tenant, metadata, idempotent, ...(noReply && { stream: { noReply } }) };
       if (timeout !== undefined) {
         wire.timeout = { seconds: Math.floor(timeout / 1_000), nanos: Math.round((timeout % 1_000) * 1e6) };
       }

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable
-from typing import Any
+from collections.abc import AsyncIterator
 
 import pytest
 
@@ -85,22 +84,6 @@ async def test_a_dispatch_is_taken_where_there_are_fewer_permits_by_now(replica:
 
 
 # -- what is refused ---------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("option", "value"), [("ordering_key", "k"), ("stop_generation", 1), ("no_reply", True)])
-async def test_options_that_make_no_sense_in_a_slot(
-    replica: RunningReplica, door: Door, option: str, value: object
-) -> None:
-    given: dict[str, Any] = {option: value}
-    operations: list[Awaitable[object]] = [] if option == "no_reply" else [door.reserve(**given)]
-    slot = await door.reserve()
-    for operation in [*operations, door.dispatch(slot.token, **given)]:
-        with pytest.raises(Failed, match=f"options.{option}: ") as caught:
-            await operation
-        assert caught.value.told == ("BAD_REQUEST", NO)
-        assert caught.value.failure.metadata["field"] == f"options.{option}"
-    assert await door.dispatch(slot.token) == b"x"
-    await all_free(replica)
 
 
 async def test_a_reservation_names_its_endpoint(replica: RunningReplica, door: Door) -> None:

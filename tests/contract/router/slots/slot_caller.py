@@ -14,7 +14,6 @@ from slotmesh.errors import Failure
 from slotmesh.runtime.channels import open_channel
 from slotmesh.status import from_rpc_error
 from slotmesh.v1 import (
-    call_pb2,
     router_service_pb2,
     slot_service_pb2,
     slot_service_pb2_grpc,
@@ -22,6 +21,7 @@ from slotmesh.v1 import (
 from tests.support.fakes.replica import FakeReplica
 from tests.support.router_bench import RouterBench
 from tests.support.wait import wait_until
+from tests.support.wire_options import wire_options
 
 Slot = slot_service_pb2.Slot
 SECOND = duration_pb2.Duration(seconds=1)
@@ -47,14 +47,14 @@ class SlotCaller:
                 token=slot if isinstance(slot, str) else slot.token,
                 payload=payload,
                 endpoint=endpoint,
-                options=call_pb2.CallOptions(**options),
+                options=wire_options(**options),
             )
         )
 
     def stream(self, slot: Slot, payload: bytes = b"x", **options: Any) -> Any:
         return self.stub.DispatchStreaming(
             slot_service_pb2.DispatchStreamingRequest(
-                token=slot.token, payload=payload, options=call_pb2.CallOptions(**options)
+                token=slot.token, payload=payload, options=wire_options(**options)
             )
         )
 
@@ -86,7 +86,7 @@ async def one_replica(mesh: RouterBench, slots: int = 8, **fields: Any) -> FakeR
 
 
 def call(payload: bytes = b"x", **options: Any) -> router_service_pb2.CallRequest:
-    return router_service_pb2.CallRequest(endpoint="echo", payload=payload, options=call_pb2.CallOptions(**options))
+    return router_service_pb2.CallRequest(endpoint="echo", payload=payload, options=wire_options(**options))
 
 
 async def queued(mesh: RouterBench, count: int) -> None:

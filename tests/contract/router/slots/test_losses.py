@@ -101,7 +101,7 @@ class TestLosses:
     ) -> None:
         replica = await one_replica(mesh)
         replica.answer = hold
-        pending = asyncio.ensure_future(failure_of(client.dispatch(await client.slot(), idempotent=True)))
+        pending = asyncio.ensure_future(failure_of(client.dispatch(await client.slot())))
         await wait_until(lambda: replica.held)
         replica.break_link()
         failure = await pending

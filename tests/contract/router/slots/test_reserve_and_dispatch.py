@@ -144,7 +144,7 @@ class TestStreaming:
         stream = client.stream(await client.slot(), b"x", content_type=JSON)
         await wait_until(lambda: replica.held)
         (run,) = replica.held
-        assert run.options.streaming
+        assert run.options.stream.each_value
         await replica.say(values(run, b"1", b"2"))
         first, second = await stream.read(), await stream.read()
         assert [first.payload, second.payload, first.content_type] == [b"1", b"2", JSON]
@@ -203,7 +203,10 @@ class TestEdge:
         [
             ({"endpoint": ""}, "endpoint"),
             ({"options": call_pb2.CallOptions(ordering_key="k")}, "options.ordering_key"),
-            ({"options": call_pb2.CallOptions(stop_generation=1)}, "options.stop_generation"),
+            (
+                {"options": call_pb2.CallOptions(stream=call_pb2.StreamOptions(stop_generation=1))},
+                "options.stream.stop_generation",
+            ),
             ({"options": call_pb2.CallOptions(timeout=duration_pb2.Duration(seconds=-1))}, "options.timeout"),
             ({"ttl": duration_pb2.Duration()}, "ttl"),
             ({"ttl": duration_pb2.Duration(seconds=-1)}, "ttl"),
@@ -230,8 +233,8 @@ class TestEdge:
         slot = await client.slot()
         wrong: Sequence[tuple[dict[str, Any], str]] = (
             ({"ordering_key": "k"}, "options.ordering_key"),
-            ({"stop_generation": 1}, "options.stop_generation"),
-            ({"no_reply": True}, "options.no_reply"),
+            ({"stream": call_pb2.StreamOptions(stop_generation=1)}, "options.stream.stop_generation"),
+            ({"stream": call_pb2.StreamOptions(no_reply=True)}, "options.stream.no_reply"),
             ({"content_type": "text/html"}, "options.content_type"),
         )
         for options, field in wrong:
@@ -239,7 +242,7 @@ class TestEdge:
                 failure = await failure_of(rpc)
                 assert (failure.reason, failure.metadata["field"]) == (Reason.BAD_REQUEST, field)
         failure = await failure_of(client.dispatch(slot, streaming=True))
-        assert failure.metadata["field"] == "options.streaming"
+        assert failure.metadata["field"] == "options.stream.each_value"
         assert (await failure_of(client.dispatch(slot, method="_secret"))).reason is Reason.METHOD_NOT_FOUND
         too_large = client.dispatch(slot, bytes(4 * 1024 * 1024 + 1))
         assert (await failure_of(too_large)).reason is Reason.PAYLOAD_TOO_LARGE

@@ -90,8 +90,6 @@ def test_times_are_seconds() -> None:
         ({"absolute_slo": Timestamp(seconds=1, nanos=10**9)}, "absolute_slo"),
         ({"absolute_slo": Timestamp(seconds=253_402_300_800)}, "absolute_slo"),
         ({"absolute_slo": Timestamp(seconds=2**63 - 1)}, "absolute_slo"),
-        ({"absolute_slo": Timestamp(seconds=1), "relative_slo": Duration(seconds=1)}, "absolute_slo"),
-        ({"absolute_slo": Timestamp(), "relative_slo": Duration()}, "absolute_slo"),
         ({"ordering_key": "k" * 1025}, "ordering_key"),
         ({"ordering_key": "ß" * 513}, "ordering_key"),
         ({"shard_key": "k" * 1025}, "shard_key"),
@@ -110,10 +108,6 @@ def test_a_mistake_is_told_with_its_field(fields: dict[str, Any], name: str) -> 
     assert failure.reason is Reason.BAD_REQUEST
     assert failure.metadata["field"] == f"options.{name}"
     assert failure.message.startswith(f"options.{name}: ")
-
-
-def test_two_slos_are_one_too_many() -> None:
-    assert "not both" in mistake(absolute_slo=Timestamp(seconds=1), relative_slo=Duration(seconds=1)).message
 
 
 @pytest.mark.parametrize(

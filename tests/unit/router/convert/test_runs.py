@@ -19,6 +19,7 @@ from slotmesh.internal.v1 import replica_service_pb2
 from slotmesh.streams.chunks import PayloadParts
 from slotmesh.streams.limits import CHUNK_BYTES, MAX_FRAME_BYTES
 from slotmesh.v1 import call_pb2, router_service_pb2
+from tests.support.wire_options import wire_options
 
 Batch = router_service_pb2.CallBatch
 
@@ -27,7 +28,7 @@ def outgoing(
     *, partition: int = -1, owner_epoch: int = 0, deadline: float = inf, attempt: int = 0, **fields: Any
 ) -> replica_service_pb2.RunBatch:
     """A batch as the replica gets it, converted at 100 s."""
-    options = convert.options_from_wire(call_pb2.CallOptions(**fields))
+    options = convert.options_from_wire(wire_options(**fields))
     assert isinstance(options, RouterCallOptions)
     frame = replica_service_pb2.RunFrame()
     batch = OutgoingBatch(7, "e", options, [b"a", b"b"], partition, owner_epoch, attempt, deadline)
@@ -63,7 +64,7 @@ def test_a_deadline_travels_as_the_time_that_is_left(deadline: float, nanos: int
 
 @pytest.mark.parametrize(("level", "credit"), [(0, (0, 0)), (1, HALF), (9, CREDITS[9])])
 def test_how_far_handlers_may_be_ahead_is_said_where_it_is_less_than_all(level: int, credit: tuple[int, int]) -> None:
-    options = convert.options_from_wire(call_pb2.CallOptions(streaming=True))
+    options = convert.options_from_wire(call_pb2.CallOptions(stream=call_pb2.StreamOptions(each_value=True)))
     assert isinstance(options, RouterCallOptions)
     frame = replica_service_pb2.RunFrame()
     convert.add_batch(frame, OutgoingBatch(7, "e", options, [b"a"], -1, 0, 0, inf, level=level), 100.0)
