@@ -10,9 +10,9 @@ Owner: the decorated function.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
-from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, overload
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
 
 from slotmesh.spec.handler_settings import (
     BatchSettings,
@@ -24,6 +24,11 @@ from slotmesh.spec.handler_settings import (
 FirstT = TypeVar("FirstT", contravariant=True)
 ReturnedT = TypeVar("ReturnedT", covariant=True)
 P = ParamSpec("P")
+A = TypeVar("A")
+B = TypeVar("B")
+C = TypeVar("C")
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,13 +151,30 @@ class BatchControl:
             host.settings_changed()
 
 
-class BoundBatchMethod(Protocol, Generic[P, ReturnedT]):
-    """A batch method of an instance, for type checkers: the method itself, with what `@batch` adds to it."""
+class Takes1(Protocol[A, T_co]):
+    """A batch method with one list, that is awaited; for type checkers."""
 
-    @overload
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> ReturnedT: ...
-    @overload
-    def __call__(self, *item: Any, **named: Any) -> Any: ...
+    @property
+    def _whole(self) -> Callable[[list[A]], Awaitable[Sequence[T_co]]]: ...
+
+
+class Takes2(Protocol[A, B, T_co]):
+    """With two lists."""
+
+    @property
+    def _whole(self) -> Callable[[list[A], list[B]], Awaitable[Sequence[T_co]]]: ...
+
+
+class Takes3(Protocol[A, B, C, T_co]):
+    """With three lists."""
+
+    @property
+    def _whole(self) -> Callable[[list[A], list[B], list[C]], Awaitable[Sequence[T_co]]]: ...
+
+
+class BatchSetters(Protocol):
+    """What `@batch` adds to a function."""
+
     def get_max_batch_size(self) -> int: ...
     def get_batch_wait_timeout_s(self) -> float: ...
     def get_max_concurrent_batches(self) -> int: ...
@@ -162,7 +184,24 @@ class BoundBatchMethod(Protocol, Generic[P, ReturnedT]):
     def batch_state(self) -> BatchState: ...
 
 
-class BatchFunction(Protocol, Generic[FirstT, P, ReturnedT]):
+class BoundBatchMethod(BatchSetters, Protocol[P, ReturnedT]):
+    """A batch method of an instance, for type checkers: takes whole batches; if it is awaited, also single items."""
+
+    @property
+    def _whole(self) -> Callable[P, ReturnedT]:
+        """Its parameters, for the overloads; it is no attribute of the method."""
+
+    @overload
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> ReturnedT: ...
+    @overload
+    def __call__(self: Takes1[A, T], a: A, /) -> Coroutine[Any, Any, T]: ...
+    @overload
+    def __call__(self: Takes2[A, B, T], a: A, b: B, /) -> Coroutine[Any, Any, T]: ...
+    @overload
+    def __call__(self: Takes3[A, B, C, T], a: A, b: B, c: C, /) -> Coroutine[Any, Any, T]: ...
+
+
+class BatchFunction(BatchSetters, Protocol[FirstT, P, ReturnedT]):
     """A function decorated with `@batch`, for type checkers: the function itself, with what `@batch` adds to it."""
 
     __name__: str
@@ -176,13 +215,6 @@ class BatchFunction(Protocol, Generic[FirstT, P, ReturnedT]):
     def __get__(self, instance: None, owner: type) -> BatchFunction[FirstT, P, ReturnedT]: ...
     @overload
     def __get__(self, instance: object, owner: type) -> BoundBatchMethod[P, ReturnedT]: ...
-    def get_max_batch_size(self) -> int: ...
-    def get_batch_wait_timeout_s(self) -> float: ...
-    def get_max_concurrent_batches(self) -> int: ...
-    def set_max_batch_size(self, max_batch_size: float) -> None: ...
-    def set_batch_wait_timeout_s(self, batch_wait_timeout_s: float) -> None: ...
-    def set_max_concurrent_batches(self, max_concurrent_batches: float) -> None: ...
-    def batch_state(self) -> BatchState: ...
 
 
 Batchable = Callable[Concatenate[FirstT, P], ReturnedT]
