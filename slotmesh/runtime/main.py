@@ -24,6 +24,7 @@ from typing import Any, Final, NoReturn, TypeVar
 from slotmesh.config import LogFormat, LogLevel, SettingsError
 from slotmesh.logs import get_logger, setup_logging, without_text
 from slotmesh.runtime.exits import CannotStart
+from slotmesh.runtime.service_modules import check_services
 from slotmesh.runtime.tasks import TaskFailed
 
 ResultT = TypeVar("ResultT")
@@ -151,6 +152,7 @@ def _run(main: Callable[[], Coroutine[Any, Any, int | None]]) -> int:
     gc.set_threshold(*_COLLECT_AFTER)
     keep_freed_memory()
     try:
+        check_services(sys.path)
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
             log_loop_errors(runner.get_loop())
             return run_unwound(runner, main(), _went_on) or 0

@@ -12,11 +12,17 @@ else in slotmesh imports this package, the only one that may import the services
 
 from __future__ import annotations
 
-from slotmesh.testing.backends import Backend
-from slotmesh.testing.calls import batch_contexts, call_context, make_context, own_mesh
-from slotmesh.testing.hosting import HostedHandler, handler
-from slotmesh.testing.meshes import RunningMesh, mesh
-from slotmesh.testing.sync import SyncRunningMesh, sync_mesh
+import sys
+
+from slotmesh.runtime.service_modules import check_services
+
+check_services(sys.path)
+
+from slotmesh.testing.backends import Backend  # noqa: E402 - they import the services
+from slotmesh.testing.calls import batch_contexts, call_context, make_context, own_mesh  # noqa: E402 - they import the services
+from slotmesh.testing.hosting import HostedHandler, handler  # noqa: E402 - they import the services
+from slotmesh.testing.meshes import RunningMesh, mesh  # noqa: E402 - they import the services
+from slotmesh.testing.sync import SyncRunningMesh, sync_mesh  # noqa: E402 - they import the services
 
 __all__ = [
     "Backend",

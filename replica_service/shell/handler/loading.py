@@ -31,6 +31,7 @@ from slotmesh.code_manifest import FILES, MANIFEST, BadManifest, CodeManifest, a
 from slotmesh.handlers import context as context_module
 from slotmesh.handlers import describe
 from slotmesh.runtime.exits import CannotStart
+from slotmesh.runtime.service_modules import check_services
 from slotmesh.spec.model import DISTRIBUTION
 from slotmesh.user_code import described
 
@@ -128,7 +129,8 @@ def load_handler(path: str, code: str | None = None) -> Handler:
 
     `code`: what it is imported from, the folder of a snapshot or an installed distribution; None: what is found.
 
-    Raises: CannotStart: there is no such handler, or not this code; the message has the remedy.
+    Raises: CannotStart: there is no such handler, or not this code, or a module beside it has the name of a service;
+    the message has the remedy.
     """
     module_name, colon, name = path.partition(":")
     if not colon or not module_name or not name or name.startswith("."):
@@ -138,6 +140,7 @@ def load_handler(path: str, code: str | None = None) -> Handler:
         use_code(code)
     elif here not in sys.path:
         sys.path.insert(0, here)
+    check_services(sys.path)
     if not _exists(module_name):
         meant = _module_of_file(module_name)
         raise CannotStart(

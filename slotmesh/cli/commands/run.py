@@ -16,6 +16,7 @@ import typer
 
 from slotmesh.cli.console import complete, say
 from slotmesh.cli.credentials import credentials
+from slotmesh.cli.local.child import check_import_path
 from slotmesh.cli.local.mesh import LocalMesh, Tell, run_until_stopped
 from slotmesh.cli.local.order import Order, mesh_of_handler
 from slotmesh.cli.local.reloading import load_runnable
@@ -231,6 +232,7 @@ def _prepare(order: Order) -> None:
         raise typer.BadParameter(f"is {order.router_port} as well", param_hint="--router-port and --controller-port")
     if order.http_port is not None and find_spec("starlette") is None:
         raise typer.BadParameter("needs the extra http: pip install 'slotmesh[http]'", param_hint="--http")
+    check_import_path()
     if order.reloads:  # Python compares compiled modules by size and second: it would miss a quick change
         os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
 

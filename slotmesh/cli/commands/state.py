@@ -10,7 +10,7 @@ import typer
 
 from slotmesh.cli.console import confirm, say
 from slotmesh.cli.credentials import connects
-from slotmesh.cli.local.child import environment
+from slotmesh.cli.local.child import check_import_path, environment
 from slotmesh.cli.operator import Operator
 from slotmesh.cli.parameters import CONTROLLER, ControllerAddress, Yes
 from slotmesh.v1 import controller_service_pb2 as pb
@@ -94,5 +94,6 @@ async def adopt(
 
 def _run(path: str, flag: str) -> int:
     """The controller's own program knows its files."""
+    check_import_path()
     command = [sys.executable, "-m", "controller_service", f"--state={path}", flag]
     return subprocess.run(command, env=environment(), check=False).returncode  # noqa: S603 - our own module, no shell

@@ -18,10 +18,16 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+import typer
+
 import slotmesh
-from slotmesh.cli.console import CommandFailed
+from slotmesh.cli.console import WRONG_INPUT, CommandFailed, say
 from slotmesh.runtime.environment import importable_here
+from slotmesh.runtime.exits import CannotStart
 from slotmesh.runtime.parent import AnnouncePipe, ParentPipe
+from slotmesh.runtime.service_modules import check_services
+
+NOT_STARTED: Final = "nothing was started"
 
 _STDERR: Final = 2
 _OF_OPERATORS: Final = frozenset(
@@ -110,6 +116,21 @@ def _inherited() -> dict[str, str]:
 def environment() -> Mapping[str, str]:
     """What processes inherit that import users' code, from the working directory, whatever the interpreter's flags."""
     return importable_here(_inherited())
+
+
+def import_path() -> list[str]:
+    """Where these processes find modules: the working directory goes first."""
+    folders = [str(Path.cwd()), *os.environ.get("PYTHONPATH", "").split(os.pathsep), *sys.path]
+    return [folder for folder in folders if folder]
+
+
+def check_import_path() -> None:
+    """Ends the command if a module there has the name of a service."""
+    try:
+        check_services(import_path())
+    except CannotStart as error:
+        say(f"{error}; {NOT_STARTED}", err=True)
+        raise typer.Exit(WRONG_INPUT) from error
 
 
 def how(status: int) -> str:

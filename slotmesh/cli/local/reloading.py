@@ -20,7 +20,7 @@ from typing import Final
 
 from slotmesh.cli.console import FAILED, WRONG_INPUT, CommandFailed
 from slotmesh.cli.controller_view import ENDED
-from slotmesh.cli.local.child import environment, how
+from slotmesh.cli.local.child import NOT_STARTED, environment, how, import_path
 from slotmesh.cli.operator import Operator
 from slotmesh.cli.view.changes import subjects_of
 from slotmesh.cli.waiting import NO_ENDS, EndedRollouts, ends_of_rollouts
@@ -31,7 +31,6 @@ from slotmesh.spec.document import load_mesh
 from slotmesh.spec.model import Backend, InvalidSpec, Mesh, SpecViolation
 from slotmesh.v1 import controller_service_pb2 as pb
 
-NOT_STARTED: Final = "nothing was started"
 NOT_RELOADED: Final = "replicas of before go on"
 
 
@@ -293,5 +292,4 @@ def _generated_of(proto: Path) -> Iterator[Path]:
 
 def _source_of(backend: Backend) -> Path | None:
     """As replicas find it: the working directory goes first."""
-    folders = [str(Path.cwd()), *os.environ.get("PYTHONPATH", "").split(os.pathsep), *sys.path]
-    return module_file(backend.handler, [folder for folder in folders if folder])
+    return module_file(backend.handler, import_path())
