@@ -21,7 +21,20 @@ COMMANDS: Final[Mapping[str, str]] = MappingProxyType(
     {
         name: f"slotmesh.cli.commands.{name}"
         for name in (
-            *("run", "call", "status", "top", "calls", "tap", "bench", "describe", "logs", "events", "traffic"),
+            *(
+                "run",
+                "call",
+                "status",
+                "top",
+                "calls",
+                "tap",
+                "bench",
+                "describe",
+                "stubs",
+                "logs",
+                "events",
+                "traffic",
+            ),
             *("apply", "get", "scale", "drain", "forget", "delete", "history", "rollback"),
             *("rollout", "state", "certs", "token"),
             *("check", "health", "explain"),
@@ -75,7 +88,8 @@ def slotmesh(
 
     Start a mesh on this machine with `slotmesh run`, call it with `slotmesh call`, look at it with `slotmesh status`,
     `slotmesh top`, `slotmesh describe`, `slotmesh get`, `slotmesh logs` and `slotmesh events`, have it checked with
-    `slotmesh check`, change it with `slotmesh apply`, `slotmesh scale`, `slotmesh drain`, `slotmesh forget` and
+    `slotmesh check`, write the Python types of an endpoint with
+    `slotmesh stubs`, change it with `slotmesh apply`, `slotmesh scale`, `slotmesh drain`, `slotmesh forget` and
     `slotmesh delete`, divide its calls with `slotmesh traffic`, see and undo changes with `slotmesh history` and
     `slotmesh rollback`, follow new versions with `slotmesh rollout`; `slotmesh token` makes tokens for who may call
     it, and `slotmesh explain` explains failures. What one of them prints as a name, as `backend/NAME`, the others take.

@@ -16,6 +16,7 @@ async def calls(mesh: slotmesh.Mesh) -> None:
     assert_type(carts.buy("tea"), asyncio.Future[Receipt])
     assert_type(await carts.items("mine"), list[str])
     assert_type(await carts("mine"), bool)
+    assert_type(await carts.weigh("tea"), float)
     assert_type(await carts.add.options(timeout=1)("tea"), int)
     assert_type(await carts.options(timeout=1).add("tea"), int)
     assert_type(await (await carts.add.send("tea")), int)
