@@ -155,21 +155,21 @@ class Takes1(Protocol[A, T_co]):
     """A batch method with one list, that is awaited; for type checkers."""
 
     @property
-    def _whole(self) -> Callable[[list[A]], Awaitable[Sequence[T_co]]]: ...
+    def _batch_parameters(self) -> Callable[[list[A]], Awaitable[Sequence[T_co]]]: ...
 
 
 class Takes2(Protocol[A, B, T_co]):
     """With two lists."""
 
     @property
-    def _whole(self) -> Callable[[list[A], list[B]], Awaitable[Sequence[T_co]]]: ...
+    def _batch_parameters(self) -> Callable[[list[A], list[B]], Awaitable[Sequence[T_co]]]: ...
 
 
 class Takes3(Protocol[A, B, C, T_co]):
     """With three lists."""
 
     @property
-    def _whole(self) -> Callable[[list[A], list[B], list[C]], Awaitable[Sequence[T_co]]]: ...
+    def _batch_parameters(self) -> Callable[[list[A], list[B], list[C]], Awaitable[Sequence[T_co]]]: ...
 
 
 class BatchSetters(Protocol):
@@ -188,7 +188,7 @@ class BoundBatchMethod(BatchSetters, Protocol[P, ReturnedT]):
     """A batch method of an instance, for type checkers: takes whole batches; if it is awaited, also single items."""
 
     @property
-    def _whole(self) -> Callable[P, ReturnedT]:
+    def _batch_parameters(self) -> Callable[P, ReturnedT]:
         """Its parameters, for the overloads; it is no attribute of the method."""
 
     @overload

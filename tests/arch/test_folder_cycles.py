@@ -79,6 +79,7 @@ def reached_from(start: str, graph: Graph) -> set[str]:
 
 SHADOWS: Mapping[str, str] = {
     "AttachedMember": "a replica's link to the controller is tested without the replica",
+    "BatchSetters": "for type checkers: a batch function has these methods of `BatchControl` as attributes",
     "ChannelTls": "processes without certificates open channels, too, and import nothing of security",
     "Clock": "tests and simulations have clocks of their own",
     "EndTimer": "it is the kernel's; tests have one that they wind",

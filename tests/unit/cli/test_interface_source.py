@@ -128,7 +128,8 @@ class Dated(TypedDict):
 
 
 def test_parameters() -> None:
-    def mixed(first: int, second: int = 1, *, third: int, **more: int) -> int: ...
+    def mixed(first: int, second: int = 1, *, third: int, **more: int) -> int:
+        return first
 
     assert "(self, /, first: int, second: int = ..., *, third: int, **kwargs: Any) -> int" in source_of(mixed)
     assert "def unknown(self, *args: Any, **kwargs: Any) -> Any: ..." in interface_source(
