@@ -8,6 +8,7 @@ Owner: the program that plays cases.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
@@ -178,7 +179,7 @@ class _Player:
         if "epoch" in wanted:
             _require(opening.epoch == wanted["epoch"], f"open.epoch is {wanted['epoch']}", opening.epoch)
         if accept:
-            stream.write(self._opened(wanted))
+            asyncio.get_running_loop().call_later(wanted.get("after_s", 0.0), stream.write, self._opened(wanted))
 
     def _opened(self, wanted: Mapping[str, Any]) -> Response:
         opened = {

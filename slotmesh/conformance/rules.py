@@ -42,6 +42,8 @@ class StreamRules:
         self._next_window: tuple[int, int] | None = None
         self._newest_of_key: dict[str, int] = {}
         self._new_calls = False
+        self._owes_resent_all = False
+        """The client has to mark the end of the calls that it sends again."""
         self._to_resend: set[int] = set()
         self._cancelled: set[int] = set()
         self._features: set[str] = set()
@@ -76,6 +78,8 @@ class StreamRules:
             case "open":
                 self._open(frame.open)
             case "calls":
+                if frame.calls.resent_all:
+                    self._owes_resent_all = False
                 for batch in frame.calls.batches:
                     self._batch(batch)
             case "cancel":
@@ -134,6 +138,7 @@ class StreamRules:
         if missing := sorted(due - listed):
             self._breach("R8", f"open.unanswered lacks {[ids[number] for number in missing]}")
         self._to_resend = listed
+        self._owes_resent_all = bool(listed) and "resent_all" in self._features
 
     def _batch(self, batch: router_service_pb2.CallBatch) -> None:
         options = batch.options if batch.HasField("options") else self._defaults
@@ -214,6 +219,8 @@ class StreamRules:
                 self._breach("B17", f"call {call.name!r} was sent again, and not marked as resend")
             if record.session_id and any(call.call_id <= each.call_id for each in record.sent.values()):
                 self._breach("R10", f"id {call.call_id} of a new call is not above those of earlier connections")
+            if self._owes_resent_all:
+                self._breach("R11", f"new call {call.name!r} was sent before resent_all")
             self._new_calls = True
         self._check_order(call)
         record.sent[call.name] = call

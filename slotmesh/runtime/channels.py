@@ -154,6 +154,8 @@ _SHARED: Options = (
     # With this small look-ahead, the usual 16 KiB frames would halve the throughput of messages of a megabyte.
     ("grpc.http2.max_frame_size", LOOKAHEAD_BYTES),
     ("grpc.keepalive_timeout_ms", 5_000),
+    # Otherwise the ping of a keepalive is given up after a minute, whatever its own timeout.
+    ("grpc.http2.ping_timeout_ms", 5_000),
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_pings_without_data", 0),
 )

@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import Final
+
 import pytest
+from _pytest.mark.structures import ParameterSet
 
 from slotmesh.conformance.adapter import AdapterProcess
 from slotmesh.conformance.case import Case
 from slotmesh.conformance.player import play
 from slotmesh.conformance.report import PlayedCase, Verdict
+
+SLOW: Final = ("basic/router_vanishes", "basic/slow_router", "resumable/silence")
+"""Cases in which seconds have to pass."""
+
+
+def as_parameters(cases: Iterable[Case]) -> list[ParameterSet]:
+    """The cases, as parameters of a test."""
+    return [pytest.param(it, id=it.name, marks=[pytest.mark.slow] if it.name in SLOW else []) for it in cases]
 
 
 async def require_kept(case: Case, adapter: AdapterProcess) -> None:

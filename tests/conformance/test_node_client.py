@@ -9,7 +9,7 @@ import pytest_asyncio
 
 from slotmesh.conformance.adapter import AdapterProcess, adapter_process
 from slotmesh.conformance.case import Case, cases_of
-from tests.conformance.kept import require_kept
+from tests.conformance.kept import as_parameters, require_kept
 from tests.conformance.node import ADAPTER, node
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -21,6 +21,6 @@ async def adapter() -> AsyncIterator[AdapterProcess]:
         yield adapter
 
 
-@pytest.mark.parametrize("case", cases_of("windowed", "no_reply", "tenants"), ids=lambda case: case.name)
+@pytest.mark.parametrize("case", as_parameters(cases_of("windowed", "no_reply", "tenants")))
 async def test_the_node_client_keeps(case: Case, adapter: AdapterProcess) -> None:
     await require_kept(case, adapter)

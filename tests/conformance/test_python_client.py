@@ -11,7 +11,7 @@ import pytest_asyncio
 from slotmesh.conformance.adapter import AdapterProcess, adapter_process
 from slotmesh.conformance.case import Case, cases_of
 from slotmesh.conformance.python_client import FEATURES
-from tests.conformance.kept import require_kept
+from tests.conformance.kept import as_parameters, require_kept
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -22,6 +22,6 @@ async def adapter() -> AsyncIterator[AdapterProcess]:
         yield adapter
 
 
-@pytest.mark.parametrize("case", cases_of("resumable", *FEATURES), ids=lambda case: case.name)
+@pytest.mark.parametrize("case", as_parameters(cases_of("resumable", *FEATURES)))
 async def test_the_python_client_keeps(case: Case, adapter: AdapterProcess) -> None:
     await require_kept(case, adapter)

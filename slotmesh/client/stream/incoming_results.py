@@ -36,6 +36,12 @@ PAYLOAD_LOST: Final = Failure(
     executed=Executed.YES,
 )
 
+NO_RESULT: Final = Failure(
+    reason=Reason.INTERNAL,
+    message="the router reported the end of the call, and no result",
+    executed=Executed.YES,
+)
+
 
 ItemT = TypeVar("ItemT")
 
@@ -208,7 +214,10 @@ class IncomingResults:
             self._fail(ids, from_wire(errors.failure))
         for ended in frame.done:
             for part, at, _, count in pending.settle(pending.ids_within(ended.first, ended.last)):
-                finish(part, at, count)
+                if part.spec.streaming or not part.spec.options.reply:
+                    finish(part, at, count)
+                else:
+                    fail(part, at, count, NO_RESULT)
                 part.settled(at, count)
         self.answered += before - pending.calls
 

@@ -264,12 +264,10 @@ class OutgoingFrames:
             self._recalls.look_now()
 
     def _half_close_if_over(self) -> None:
-        """In a session, half-closes only when all was answered, so that acks, heartbeats and cancels can be sent."""
-        if self._outbox and not self._leaving:
+        """Half-closes only when all was answered, so that cancels, acks and heartbeats can be sent until then."""
+        if (self._outbox and not self._leaving) or self._pending.calls:
             return
         if self.pulse is not None:
-            if self._pending.calls:
-                return
             self.pulse.flush()
             self.pulse.stop()
         self._pump.close()

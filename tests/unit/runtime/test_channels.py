@@ -37,6 +37,12 @@ def test_a_server_lets_clients_ping_as_often_as_they_do() -> None:
     assert permitted <= dict(CHANNEL_OPTIONS)["grpc.keepalive_time_ms"]
 
 
+@pytest.mark.parametrize("options", [dict(CHANNEL_OPTIONS), dict(server_options())], ids=["channel", "server"])
+def test_a_ping_is_given_up_after_the_timeout_of_keepalives(options: dict[str, int]) -> None:
+    # gRPC waits a minute for any ping unless it is given a time: `basic/router_vanishes` of the conformance suite.
+    assert options["grpc.http2.ping_timeout_ms"] == options["grpc.keepalive_timeout_ms"]
+
+
 @pytest.mark.parametrize(
     ("descriptors", "connections"), [(1_024, 512), (1_000_000, 10_000), (resource.RLIM_INFINITY, 10_000)]
 )

@@ -81,6 +81,12 @@ export function routerLost(message, executed) {
   return { code: Status.UNAVAILABLE, reason: 'ROUTER_LOST', message, executed };
 }
 
+/** The router reported the end of a call that has a result, and no result. */
+export function withoutResult() {
+  const message = 'the router reported the end of the call, and no result';
+  return { code: Status.INTERNAL, reason: 'INTERNAL', message, executed: 'yes' };
+}
+
 export function closed(message, executed) {
   return { code: Status.CANCELLED, reason: 'CANCELLED', message, executed };
 }

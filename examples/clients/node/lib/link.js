@@ -4,7 +4,7 @@
 // leave in one frame; while the transport is busy, more of them gather. A call that was taken back counts against the
 // window until its outcome is there.
 
-import { failureFromWire, toError } from './errors.js';
+import { failureFromWire, toError, withoutResult } from './errors.js';
 
 export class RouterLink {
   #stream;
@@ -51,7 +51,7 @@ export class RouterLink {
     });
   }
 
-  /** No more calls will be made: half-closes when all that wait are sent. */
+  /** No more calls will be made: half-closes when all are answered. */
   finish() {
     this.#ending = true;
     this.wake();
@@ -86,7 +86,6 @@ export class RouterLink {
         // What waits goes over the next stream once all is answered here: calls of a key must not overtake.
         this.alternates = message.goAway.alternates;
         this.leaving = true;
-        this.#halfClose();
         break;
       default:
         return; // clients ignore frames they do not know
@@ -112,7 +111,11 @@ export class RouterLink {
     }
     for (const { callIds, failure } of errors) this.#fail(callIds, failureFromWire(failure));
     for (const { first, last } of done) {
-      for (let id = first; id <= last; id += 1) this.#settle(id)?.succeed(undefined);
+      for (let id = first; id <= last; id += 1) {
+        const call = this.#settle(id);
+        if (call?.options.stream?.noReply) call.succeed(undefined);
+        else call?.fail(toError(withoutResult(), call));
+      }
     }
   }
 
@@ -134,15 +137,12 @@ export class RouterLink {
   }
 
   #flush() {
-    if (this.#halfClosed) {
-      if (this.#takenBack.length > 0) this.#takenBack = [];
-      return;
-    }
+    if (this.#halfClosed) return;
     if (this.#takenBack.length > 0) {
       this.#write({ cancel: { calls: ranges(this.#takenBack.filter((id) => this.#unanswered.has(id))) } });
       this.#takenBack = [];
     }
-    while (!this.#blocked) {
+    while (!this.#blocked && !this.leaving) {
       const calls = this.#outbox.take(
         this.#window.calls - this.#unanswered.size,
         this.#window.bytes - this.#unansweredBytes,
@@ -151,7 +151,9 @@ export class RouterLink {
       if (calls.length === 0) break;
       this.#write({ calls: { batches: this.#batches(calls) } });
     }
-    if (this.#ending && this.#outbox.size === 0) this.#halfClose();
+    // Until all is answered, calls may have to be taken back.
+    const isOver = this.leaving || (this.#ending && this.#outbox.size === 0);
+    if (isOver && this.#unanswered.size === 0) this.#halfClose();
   }
 
   /** Neighbours that share their options make one batch. */

@@ -29,9 +29,9 @@ export class Routers {
     return known.client;
   }
 
-  /** Whether there is another one to go to. */
-  get several() {
-    return this.#addresses.length > 1;
+  /** How many are known. */
+  get count() {
+    return this.#addresses.length;
   }
 
   /** Routers named the others that serve the same mesh. */

@@ -7,10 +7,9 @@ import { closed, payloadTooLarge, refusal, routerLost, toError } from './errors.
 import { openLink } from './link.js';
 import { Outbox } from './outbox.js';
 
-const UNAUTHENTICATED = 16;
 const FIRST_DELAY_MS = 50;
 const LONGEST_DELAY_MS = 1_000;
-const ATTEMPT_MS = 2_000;
+const FIRST_ATTEMPT_MS = 1_000;
 
 export class CallStream {
   #endpoint;
@@ -81,10 +80,11 @@ export class CallStream {
     let patience = this.#connectTimeout;
     let delay = FIRST_DELAY_MS;
     let problem = 'no answer';
+    let failed = 0;
     while (this.#outbox.size > 0) {
       const began = performance.now();
       try {
-        this.#link = await this.#open(Math.min(patience, this.#routers.several ? ATTEMPT_MS : patience));
+        this.#link = await this.#open(Math.min(patience, this.#attempt(failed)));
       } catch (status) {
         const refused = refusal(status);
         if (refused) {
@@ -92,6 +92,7 @@ export class CallStream {
           break;
         }
         problem = status.details;
+        failed += 1;
         this.#routers.giveUp();
       }
       patience -= performance.now() - began;
@@ -99,6 +100,7 @@ export class CallStream {
       if (answered > 0) {
         patience = this.#connectTimeout;
         delay = FIRST_DELAY_MS;
+        failed = 0;
       } else if (this.#outbox.size > 0) {
         if (this.#abandoned.signal.aborted || patience <= 0) {
           this.#failAll(this.#unsent(problem));
@@ -113,6 +115,12 @@ export class CallStream {
     this.#running = undefined;
   }
 
+  /** How long the next router may take to answer: with several, a second, doubled in each round through all of them. */
+  #attempt(failed) {
+    const { count } = this.#routers;
+    return count > 1 ? FIRST_ATTEMPT_MS * 2 ** Math.floor(failed / count) : Infinity;
+  }
+
   async #open(timeout) {
     const link = await openLink(this.#routers.current, this.#endpoint, this.#outbox, this.#ids, timeout);
     this.#maxPayloadBytes = link.maxPayloadBytes || this.#maxPayloadBytes;
@@ -125,14 +133,15 @@ export class CallStream {
     link.wake();
     const status = await link.ended;
     const { code, details } = status;
+    const refused = code === 0 ? undefined : refusal(status);
     this.#link = undefined;
     this.#routers.learn(link.alternates);
     const why = code === 0 ? 'the router ended the stream' : `the stream broke (${details})`;
     link.lose(
       this.#abandoned.signal.aborted
         ? closed('the mesh was closed before the call was answered', 'unknown')
-        : code === UNAUTHENTICATED
-          ? { ...refusal(status), executed: 'unknown' }
+        : refused
+          ? { ...refused, executed: 'unknown' }
           : routerLost(`${why} before the call was answered; it may have been executed`, 'unknown'),
     );
     if (link.leaving || code !== 0) this.#routers.giveUp();
