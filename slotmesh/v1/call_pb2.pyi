@@ -368,7 +368,9 @@ class Failure(_message.Message):
 
     @_builtins.property
     def metadata(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
-        """Facts about the condition, as `backend`, `replica_id`, `limit`, `actual`."""
+        """Facts about the condition, as `backend`, `replica_id`, `limit`, `actual`. `field` is the field at fault, as a path in
+        the message that was sent, from its CallBatch for calls of a stream, or `payload` for the payload of one call.
+        """
 
     def __init__(
         self,

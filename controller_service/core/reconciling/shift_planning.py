@@ -182,7 +182,7 @@ def _guards(guards: Collection[Guard], shadows: Collection[str]) -> Iterator[Spe
         if is_rate and not 0.0 <= guard.limit < 1.0:
             yield SpecViolation(limit, f"must be 0 or more and below 1, is {guard.limit:g}")
         if guard.figure is GuardFigure.P99 and not CALL_TIMES[0] <= guard.limit <= CALL_TIMES[-1]:
-            yield SpecViolation(limit, f"must be 1ms … 30s, is {guard.limit:g} s")
+            yield SpecViolation(limit, f"p99 must be 1ms … 30s, is {guard.limit:g} s")
 
 
 _NO_TRAFFIC: Final = TrafficPolicy(weights={})
