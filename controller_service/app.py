@@ -15,11 +15,11 @@ from typing import Final, TypeAlias
 
 from controller_service.config import MEMORY, ControllerSettings, policy_names
 from controller_service.controller_server import Front
-from controller_service.convert.operators import KnownLoads
+from controller_service.convert.statuses import KnownLoads
 from controller_service.core.desired.state import Desired
 from controller_service.core.observed.replica_groups import restored
 from controller_service.core.roster import HEARD_WITHIN_S
-from controller_service.route_servicer import RouteServicer
+from controller_service.http_route_servicer import HttpRouteServicer
 from controller_service.servicer import ControllerServicer, MembershipServicer, OperatorControls
 from controller_service.shell.changes.configurator import Configurator
 from controller_service.shell.changes.controls import ReplicaControl, StateKeeper
@@ -58,7 +58,7 @@ OpenStore: TypeAlias = Callable[[str, int], Awaitable[Store]]
 
 _log = get_logger(__name__)
 
-SERVICERS: Final = (ControllerServicer, MembershipServicer, RouteServicer)
+SERVICERS: Final = (ControllerServicer, MembershipServicer, HttpRouteServicer)
 _SERVER_GRACE_S: Final = 1.0
 _LOOK_S: Final = 0.1
 
@@ -122,7 +122,7 @@ class Controller:
         controls = OperatorControls(self._shifter, control, keeper)
         operators = ControllerServicer(*parts, loads=loads, controls=controls, launches=launches)
         members = MembershipServicer(self.replicas, self.routers)
-        front.open(operators, members, RouteServicer(self.configurator, store, self.newer), self.leadership)
+        front.open(operators, members, HttpRouteServicer(store, self.newer), self.leadership)
 
     @property
     def address(self) -> str:

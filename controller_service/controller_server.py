@@ -27,7 +27,12 @@ from slotmesh.server.server import GrpcServer
 from slotmesh.status import to_exception
 from slotmesh.transport.current_channel import LEADER_FACT
 from slotmesh.units import parse_host_port
-from slotmesh.v1 import controller_service_pb2_grpc, info_service_pb2, info_service_pb2_grpc, route_service_pb2_grpc
+from slotmesh.v1 import (
+    controller_service_pb2_grpc,
+    http_route_service_pb2_grpc,
+    info_service_pb2,
+    info_service_pb2_grpc,
+)
 
 if TYPE_CHECKING:
     # Most of a second at its first import, for those who have certificates.
@@ -40,7 +45,7 @@ Context = grpc.aio.ServicerContext[Any, Any]
 _REGISTER: Final[tuple[Callable[[Any, Any], None], ...]] = (
     controller_service_pb2_grpc.add_ControllerServiceServicer_to_server,
     membership_service_pb2_grpc.add_MembershipServiceServicer_to_server,
-    route_service_pb2_grpc.add_RouteServiceServicer_to_server,
+    http_route_service_pb2_grpc.add_HttpRouteServiceServicer_to_server,
 )
 
 

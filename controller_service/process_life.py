@@ -258,6 +258,6 @@ async def apply_spec(spec: Path, configurator: Configurator) -> None:
     for it in outcome.plan.conflicts:
         _log.warning(
             "--spec contradicts an operator's change, and was not applied there; `slotmesh apply --force` applies it",
-            subject=it.subject,
+            resource=it.resource,
             field=it.field,
         )

@@ -1,7 +1,4 @@
-"""Changes of the configuration: their terms and origin, their replies, and their history in pages.
-
-A page token is the last revision of the page before: revisions that are added meanwhile move none to another page.
-"""
+"""Changes of the configuration: their terms and origin, their replies, and their history in pages."""
 
 from __future__ import annotations
 
@@ -13,6 +10,7 @@ import grpc
 from google.protobuf.message import Message
 
 from controller_service.convert.checks import timestamp
+from controller_service.convert.pages import fill_page
 from controller_service.core.desired.planning import ChangeTerms, Plan
 from controller_service.core.desired.revisions import (
     ChangeOrigin,
@@ -25,9 +23,7 @@ from controller_service.core.desired.state import Desired
 from slotmesh.convert.same_names import message_of
 from slotmesh.security.identity import caller_name, current_rpc
 from slotmesh.spec.model import Backend, InvalidSpec, SpecViolation
-from slotmesh.spec.rules import show
 from slotmesh.v1 import controller_service_pb2 as pb
-from slotmesh.v1 import route_service_pb2
 
 CLIENT_KEY: Final = "slotmesh-client"
 """Metadata by which a program names itself. It is not checked: it is for people who read the history."""
@@ -52,33 +48,26 @@ ChangeRequest = (
     | pb.DeleteBackendRequest
     | pb.ApplyEndpointRequest
     | pb.DeleteEndpointRequest
+    | pb.ApplyHttpRouteRequest
+    | pb.DeleteHttpRouteRequest
     | pb.SetTrafficRequest
     | pb.ShiftTrafficRequest
     | pb.EndShiftRequest
     | pb.RollbackRequest
     | pb.PauseRolloutRequest
-    | pb.ResumeRolloutRequest
     | pb.UndoRolloutRequest
     | pb.DrainReplicaRequest
     | pb.ForgetReplicaRequest
-    | route_service_pb2.DeleteRouteRequest
 )
 
 
 def terms_from_wire(request: ChangeRequest, origin: ChangeOrigin) -> ChangeTerms:
     """The terms in every request that changes the configuration."""
-    if isinstance(
-        request,
-        pb.PauseRolloutRequest
-        | pb.ResumeRolloutRequest
-        | pb.UndoRolloutRequest
-        | pb.DrainReplicaRequest
-        | pb.ForgetReplicaRequest,
-    ):
+    if isinstance(request, pb.UndoRolloutRequest | pb.DrainReplicaRequest | pb.ForgetReplicaRequest):
         return ChangeTerms(origin=origin)  # these have none
     return ChangeTerms(
         origin=origin,
-        dry_run=request.dry_run,
+        validate_only=request.validate_only,
         expected_revision=request.expected_revision if request.HasField("expected_revision") else None,
     )
 
@@ -119,7 +108,8 @@ def reply_of(kind: type[ReplyT], revision: int, plan: Plan) -> ReplyT:
 
 PAGE_SIZE: Final = 100
 """Revisions in a page if the request states no size."""
-MAX_PAGE_BYTES: Final = 1 << 20
+_LAST: Final = 2**63
+"""Above all revisions."""
 _CHANGES: Final = {
     "created": pb.CHANGE_CREATED,
     "updated": pb.CHANGE_UPDATED,
@@ -128,20 +118,15 @@ _CHANGES: Final = {
 
 
 def page_of_revisions(request: pb.ListRevisionsRequest, desired: Desired) -> pb.ListRevisionsResponse:
-    """The page that is asked for. Raises InvalidSpec."""
-    if request.page_size < 0:
-        raise InvalidSpec([SpecViolation("page_size", f"must be 0 or more, is {request.page_size}")])
-    before = _revision_of_token(request.page_token) if request.page_token else None
-    records = [it for it in reversed(desired.history) if before is None or it.revision < before]
-    page, size = pb.ListRevisionsResponse(revision=desired.configured_at), 0
-    for number, record in enumerate(records[: request.page_size or PAGE_SIZE], 1):
-        wire = _record_to_wire(record)
-        size += wire.ByteSize()
-        if size > MAX_PAGE_BYTES and page.revisions:
-            return page
-        page.revisions.append(wire)
-        page.next_page_token = str(record.revision) if number < len(records) else ""
-    return page
+    """The page that is asked for, newest first. Raises InvalidSpec."""
+    wanted = request.resource
+    rows = [
+        (f"{_LAST - it.revision:020}", it)
+        for it in reversed(desired.history)
+        if not wanted or any(change.subject == wanted for change in it.changes)
+    ]
+    page = pb.ListRevisionsResponse(revision=desired.configured_at)
+    return fill_page(request, page, "revisions", rows, _record_to_wire, page_size=PAGE_SIZE)
 
 
 def _record_to_wire(record: RevisionRecord) -> pb.ConfigurationRevision:
@@ -158,7 +143,7 @@ def _record_to_wire(record: RevisionRecord) -> pb.ConfigurationRevision:
 
 def _change_to_wire(change: ResourceChange) -> pb.ConfigurationChange:
     return pb.ConfigurationChange(
-        subject=change.subject,
+        resource=change.subject,
         change=_CHANGES[change.verb],
         fields=changed_fields(change),
         version=_version(change.after),
@@ -168,9 +153,3 @@ def _change_to_wire(change: ResourceChange) -> pb.ConfigurationChange:
 
 def _version(resource: Resource | None) -> str:
     return resource.version if isinstance(resource, Backend) else ""
-
-
-def _revision_of_token(token: str) -> int:
-    if not (token.isascii() and token.isdecimal() and len(token) < 19):
-        raise InvalidSpec([SpecViolation("page_token", f"must be a page's next_page_token, is {show(token)!r}")])
-    return int(token)

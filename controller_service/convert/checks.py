@@ -129,12 +129,15 @@ def _those_that_fit(violations: Sequence[SpecViolation]) -> list[SpecViolation]:
     return shown
 
 
-def logs_not_found(name: str, known: Sequence[str] | None) -> Failure:
-    """No output is known under that name. `known` has those that there are; None: this controller starts none."""
+def logs_not_found(kind: str, name: str, known: Sequence[str] | None) -> Failure:
+    """No output is known of a replica or backend of that name. `known` has those that there are.
+
+    None: this controller starts no replicas.
+    """
     if known is None:
         way_out = "; this controller starts none: look where they are started"
     else:
         those = ", ".join([*known[:_MOST_NAMED], *["…"][: len(known) > _MOST_NAMED]])
         way_out = did_you_mean(name, known) or (f"; there is that of {those}" if known else "; there is none yet")
-    text = f"no output is known of a replica or a backend {show(name)!r}{way_out}"
-    return Failure(reason=Reason.REPLICA_NOT_FOUND, message=text)
+    reason = Reason.REPLICA_NOT_FOUND if kind == "replica" else Reason.BACKEND_NOT_FOUND
+    return Failure(reason=reason, message=f"no output is known of a {kind} {show(name)!r}{way_out}")

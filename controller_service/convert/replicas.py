@@ -1,14 +1,12 @@
-"""Messages of replicas, from and to the controller's values, and lists of replicas in pages that fit a message.
+"""Messages of replicas, from and to the controller's values, and lists of replicas.
 
-Invariants: whatever a replica sends becomes a value or a `BadRequest` that names the field; nothing here decides. A
-page token is where the page before ended: the backend and the id of its last replica, by which replicas are sorted. So
-replicas that attach or end meanwhile move no others to another page.
+Invariants: whatever a replica sends becomes a value or a `BadRequest` that names the field; nothing here decides.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import itemgetter
 from typing import Final
 
 from controller_service.convert.checks import (
@@ -26,6 +24,7 @@ from controller_service.convert.checks import (
     seconds_of,
     timestamp,
 )
+from controller_service.convert.pages import fill_page
 from controller_service.core.loads import ExecutedCalls, SampledLoad
 from controller_service.core.observed.state import ObservedReplica, ReplicaState
 from controller_service.core.observed.transitions import Hello, ObservedReport
@@ -214,9 +213,6 @@ def replica_load_to_wire(load: SampledLoad) -> mesh_pb2.ReplicaLoad:
     return message_of(mesh_pb2.ReplicaLoad, load, sample_time=sample_time)
 
 
-PAGE_SIZE: Final = 1_000
-"""Replicas in a page if the request states no size."""
-MAX_PAGE_BYTES: Final = 1 << 20
 MAX_LINE_BYTES: Final = 512
 """Of an error's last line."""
 
@@ -233,21 +229,16 @@ def page_of_replicas(
     `wall_s` makes seconds since 1970 of monotonic ones; `load_of` has the newest load of a replica, if there is one.
     `is_outdated`: whether a replica runs anything but the present settings of its backend.
     """
-    if request.page_size < 0:
-        raise InvalidSpec([SpecViolation("page_size", f"must be 0 or more, is {request.page_size}")])
-    ordered = sorted(replicas, key=_place)
-    first = bisect_right(ordered, _place_of_token(request.page_token), key=_place) if request.page_token else 0
-    page, size = pb.ListReplicasResponse(), 0
-    for number, replica in enumerate(ordered[first : first + (request.page_size or PAGE_SIZE)], first + 1):
+    if unknown := sorted({*request.states} - {state.value for state in ReplicaState}):
+        raise InvalidSpec([SpecViolation("states", f"{unknown[0]} is no state that this version knows")])
+    states = frozenset(request.states)
+
+    def to_wire(replica: ObservedReplica) -> mesh_pb2.Replica:
         wire = replica_to_wire(replica, wall_s, load_of(replica.replica_id), outdated=is_outdated(replica))
-        if not request.whole_errors:
-            without_long_texts(wire)
-        size += wire.ByteSize()
-        if size > MAX_PAGE_BYTES and page.replicas:
-            return page
-        page.replicas.append(wire)
-        page.next_page_token = "/".join(_place(replica)) if number < len(ordered) else ""
-    return page
+        return wire if request.whole_errors else without_long_texts(wire)
+
+    rows = [(f"{it.backend}\0{it.replica_id}", it) for it in replicas if not states or it.shown_state.value in states]
+    return fill_page(request, pb.ListReplicasResponse(), "replicas", sorted(rows, key=itemgetter(0)), to_wire)
 
 
 def without_long_texts(wire: mesh_pb2.Replica) -> mesh_pb2.Replica:
@@ -255,17 +246,6 @@ def without_long_texts(wire: mesh_pb2.Replica) -> mesh_pb2.Replica:
     wire.error, wire.warning = _last_line(wire.error), _last_line(wire.warning)
     wire.last_output = ""
     return wire
-
-
-def _place(replica: ObservedReplica) -> tuple[str, str]:
-    return replica.backend, replica.replica_id
-
-
-def _place_of_token(token: str) -> tuple[str, str]:
-    backend, slash, replica_id = token.partition("/")
-    if not (backend and slash and replica_id):
-        raise InvalidSpec([SpecViolation("page_token", f"must be a page's next_page_token, is {show(token)!r}")])
-    return backend, replica_id
 
 
 def _last_line(text: str) -> str:

@@ -262,9 +262,9 @@ class LogBook:
             if entry.tail is not None:
                 await entry.tail.close()
 
-    def knows(self, name: str) -> bool:
-        """Whether it has lines of a replica, or of replicas of a backend, of this name."""
-        return any(True for _ in self._named(name))
+    def knows(self, name: str, *, of_backend: bool) -> bool:
+        """Whether it has lines of a replica of this name, or of replicas of a backend."""
+        return any(of_backend is not (it.replica_id == name) for it in self._named(name))
 
     def names(self) -> list[str]:
         """What `read` knows: backends, then replicas."""

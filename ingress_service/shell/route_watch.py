@@ -23,8 +23,8 @@ from slotmesh.spec.routes import Route, path_problems
 from slotmesh.status import from_rpc_error
 from slotmesh.streams.leadership import ControllerSearch
 from slotmesh.transport.current_channel import ControllerChannels
-from slotmesh.v1 import route_service_pb2 as pb
-from slotmesh.v1.route_service_pb2_grpc import RouteServiceStub
+from slotmesh.v1 import http_route_service_pb2 as pb
+from slotmesh.v1.http_route_service_pb2_grpc import HttpRouteServiceStub
 
 _HELD: Final = "the controller's state file is an older copy: it decides nothing until an operator has"
 
@@ -57,7 +57,7 @@ class RouteWatch:
         """Watches until cancelled."""
         async with ControllerChannels(self._search, self._dialer) as channels:
             while True:
-                call = RouteServiceStub(await channels.current()).WatchRoutes(pb.WatchRoutesRequest())
+                call = HttpRouteServiceStub(await channels.current()).WatchHttpRoutes(pb.WatchHttpRoutesRequest())
                 is_referred, controller = False, self._search.current
                 try:
                     async for state in call:
@@ -77,7 +77,7 @@ class RouteWatch:
                 if not is_referred:
                     await asyncio.sleep(self._backoff.next_delay_s())
 
-    def _take(self, state: pb.WatchRoutesResponse) -> None:
+    def _take(self, state: pb.WatchHttpRoutesResponse) -> None:
         self._backoff.reset()
         self._warnings.reset()
         is_older = state.generation == self.generation and state.revision < self.revision

@@ -139,8 +139,8 @@ def prospect_from_wire(wire: membership_service_pb2.BackendRoute) -> Prospect:
     return _PROSPECTS.get(wire.prospect, Prospect.UNKNOWN)
 
 
-def settings_from_wire(wire: membership_service_pb2.BackendRoute) -> tuple[Backend, int | None]:
-    """The settings, and the number of a balancer of a newer protocol, which is replaced by the default one."""
+def settings_from_wire(wire: membership_service_pb2.BackendRoute) -> tuple[Backend, str]:
+    """The settings, and the name of a balancer that this router does not have: the default one stands in."""
     return _settings(wire.name, wire.backend.SerializeToString())
 
 
@@ -190,10 +190,10 @@ _PROSPECTS: Final = {each.value: each for each in Prospect}
 
 
 @lru_cache(maxsize=1024)
-def _settings(name: str, raw: bytes) -> tuple[Backend, int | None]:
+def _settings(name: str, raw: bytes) -> tuple[Backend, str]:
     wire = mesh_pb2.Backend.FromString(raw)
     settings, _ = backend_from_wire(wire)
-    unknown_balancer = wire.balancer if wire.balancer not in {0, settings.balancer.value} else None
+    unknown_balancer = wire.balancer if wire.balancer != settings.balancer.name.lower() else ""
     return replace(settings, name=name), unknown_balancer
 
 

@@ -134,8 +134,8 @@ class BackendRoute:
     replicas: Sequence[ReplicaRoute] = ()
     prospect: Prospect = Prospect.UNKNOWN
     """What becomes of it, while none of its replicas is ready."""
-    unknown_balancer: int | None = None
-    """The number of a balancer that this version does not know: `settings.balancer` is used. None: it is known."""
+    unknown_balancer: str = ""
+    """The name of a balancer that this router does not have: `settings.balancer` is used. Empty: it has it."""
 
     @property
     def name(self) -> str:
@@ -234,7 +234,7 @@ class BackendDelta:
 
     name: str
     prospect: Prospect
-    settings: tuple[Backend, int | None] | None
+    settings: tuple[Backend, str] | None
     """Its settings and the number of an unknown balancer; None: as they were."""
     replicas: Sequence[ReplicaRoute]
     """Those that are new or have changed."""

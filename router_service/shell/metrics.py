@@ -129,7 +129,7 @@ def observe(metrics: MetricsServer, scheduler: RouterScheduler, counts: FrameCou
     observe_gauge(
         meter,
         names.ROUTER_UNKNOWN_BALANCERS,
-        lambda: {(each.name,): int(each.unknown_balancer is not None) for each in topology.table.backends.values()},
+        lambda: {(each.name,): int(bool(each.unknown_balancer)) for each in topology.table.backends.values()},
     )
     metrics.observe_histogram(
         names.ROUTER_QUEUE_TIME,

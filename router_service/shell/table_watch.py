@@ -86,7 +86,7 @@ class TableWatch:
         self._report_due = False
         self._load_reported_at = float("-inf")
         """When the load last asked for a report, seconds (monotonic)."""
-        self._unknown_balancers: dict[str, int] = {}
+        self._unknown_balancers: dict[str, str] = {}
         """Balancers of backends in the newest table that this router does not know. A warning was logged for each."""
 
     def report_soon(self) -> None:
@@ -273,12 +273,12 @@ class TableWatch:
     def _warn_of_balancers(self, table: RoutingTable) -> None:
         """Logs once for each backend that its balancer is not the configured one."""
         unknown = {each.name: each.unknown_balancer for each in table.backends.values() if each.unknown_balancer}
-        for backend, number in unknown.items():
-            if self._unknown_balancers.get(backend) != number:
+        for backend, name in unknown.items():
+            if self._unknown_balancers.get(backend) != name:
                 _log.warning(
                     "the backend's balancer is not known to this version, another one stands in: update the router",
                     backend=backend,
-                    balancer=number,
+                    balancer=name,
                     stands_in=table.backends[backend].settings.balancer.name.lower(),
                     version=VERSION,
                 )

@@ -20,7 +20,7 @@ from slotmesh.cli.console import CommandFailed, Looks, say
 from slotmesh.cli.controller_view import ControllerStatus
 from slotmesh.errors import SlotmeshError
 from slotmesh.ids import new_id
-from slotmesh.v1 import controller_service_pb2, route_service_pb2
+from slotmesh.v1 import controller_service_pb2
 from slotmesh.v1.controller_service_pb2 import AdoptStateRequest
 from slotmesh.v1.info_service_pb2 import ControllerStanding
 
@@ -35,11 +35,7 @@ _AUTHOR: Final = (("slotmesh-client", "slotmesh"),)
 """Metadata of changes: the author that the history records."""
 RPCS: Final = {
     rpc.input_type.full_name: rpc
-    for service in (
-        controller_service_pb2.DESCRIPTOR.services_by_name["ControllerService"],
-        route_service_pb2.DESCRIPTOR.services_by_name["RouteService"],
-    )
-    for rpc in service.methods
+    for rpc in controller_service_pb2.DESCRIPTOR.services_by_name["ControllerService"].methods
 }
 """The rpcs of controllers by the type of the request. Those whose requests have a `request_id` change state."""
 
@@ -99,7 +95,7 @@ class ControllerConnection:
             if (
                 first.is_on_hold
                 and not isinstance(request, AdoptStateRequest)
-                and not getattr(request, "dry_run", False)
+                and not getattr(request, "validate_only", False)
             ):
                 say(STORED_ON_HOLD, err=True)
             return response

@@ -8,8 +8,8 @@ from types import MappingProxyType
 from typing import Final
 
 from slotmesh.spec.model import Backend, Endpoint, TrafficPolicy
-from slotmesh.v1 import controller_service_pb2 as pb
-from slotmesh.v1 import mesh_pb2
+from slotmesh.v1 import mesh_pb2, rollout_pb2
+from slotmesh.v1 import traffic_shift_pb2 as shift_pb
 from slotmesh.v1.info_service_pb2 import ControllerStanding
 
 STARTING_STATE: Final = mesh_pb2.REPLICA_STATE_STARTING
@@ -17,6 +17,11 @@ READY_STATE: Final = mesh_pb2.REPLICA_STATE_READY
 FAILED_STATE: Final = mesh_pb2.REPLICA_STATE_FAILED
 SUSPECT_STATE: Final = mesh_pb2.REPLICA_STATE_SUSPECT
 ENDED: Final = frozenset({mesh_pb2.REPLICA_STATE_STOPPED, FAILED_STATE})
+
+
+_OVER: Final = frozenset(
+    {rollout_pb2.ROLLOUT_PHASE_COMPLETE, rollout_pb2.ROLLOUT_PHASE_PAUSED, rollout_pb2.ROLLOUT_PHASE_FAILING}
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,22 +72,26 @@ class Members:
         return tuple(it for it in self.routers if it.generation != self.generation or it.revision < revision)
 
 
-def is_paused(rollout: pb.Rollout) -> bool:
+def is_paused(rollout: rollout_pb2.Rollout) -> bool:
     """Whether a rollout is paused now, or the next one will be."""
-    return rollout.paused or rollout.phase == pb.ROLLOUT_PHASE_PAUSED
+    return rollout.paused or rollout.phase == rollout_pb2.ROLLOUT_PHASE_PAUSED
 
 
-def is_over(rollout: pb.Rollout) -> bool:
+def is_over(rollout: rollout_pb2.Rollout) -> bool:
     """Whether waiting for a rollout changes nothing more."""
-    return rollout.phase in {pb.ROLLOUT_PHASE_COMPLETE, pb.ROLLOUT_PHASE_PAUSED, pb.ROLLOUT_PHASE_FAILING}
+    return rollout.phase in {
+        rollout_pb2.ROLLOUT_PHASE_COMPLETE,
+        rollout_pb2.ROLLOUT_PHASE_PAUSED,
+        rollout_pb2.ROLLOUT_PHASE_FAILING,
+    }
 
 
-def is_under_way(shift: pb.TrafficShift) -> bool:
+def is_under_way(shift: shift_pb.TrafficShift) -> bool:
     """Whether a shift has not ended."""
-    return shift.phase == pb.SHIFT_PHASE_SHIFTING
+    return shift.phase == shift_pb.SHIFT_PHASE_SHIFTING
 
 
-def is_waiting(shift: pb.TrafficShift) -> bool:
+def is_waiting(shift: shift_pb.TrafficShift) -> bool:
     """Whether a shift waits for rollouts, and no weight has changed yet."""
     return is_under_way(shift) and bool(shift.awaited_backends)
 
@@ -110,11 +119,11 @@ class Snapshot:
     backends: tuple[Backend, ...]
     endpoints: tuple[Endpoint, ...]
     members: Members
-    scaled_to: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
-    """The number of replicas that should run, for backends that scale with their load."""
-    rollouts: tuple[pb.Rollout, ...] = ()
+    wanted_replicas: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
+    """By backend: how many replicas should run, if any number is wanted."""
+    rollouts: tuple[rollout_pb2.Rollout, ...] = ()
     """The newest of each backend; empty if the controller does not launch replicas."""
-    shifts: tuple[pb.TrafficShift, ...] = ()
+    shifts: tuple[shift_pb.TrafficShift, ...] = ()
     """The newest of each endpoint that was ever shifted, by endpoint."""
     revision: int = 0
     """The revision of the configuration, including the changes of completed shifts."""
@@ -128,7 +137,7 @@ class Snapshot:
 
     def wanted(self, backend: Backend) -> int | None:
         """How many replicas should run; None: any number."""
-        return self.scaled_to.get(backend.name, backend.num_replicas)
+        return self.wanted_replicas.get(backend.name, backend.num_replicas)
 
     def traffic_of(self, endpoint: str) -> TrafficPolicy | None:
         """The policy of an endpoint, if both exist."""

@@ -201,7 +201,7 @@ def _shares(ended: list[tuple[str, int]]) -> dict[str, float]:
 def _backend(
     summary: pb.BackendSummary, sampled: Iterable[pb.SampledReplica], routers: Sequence[RouterReports]
 ) -> FiguresRow:
-    name = summary.name
+    name, status = summary.name, summary.status
     newest = [it.newest.backends[name] for it in routers if name in it.newest.backends]
     pairs = _pairs(routers, lambda report: report.backends, name)
     replicas = [it for it in sampled if it.replica.backend == name]
@@ -224,11 +224,11 @@ def _backend(
         "unanswered_total": sum(it.ended.unanswered for it in newest),
         "shadow_ended_total": sum(it.shadow_ended.total for it in newest),
         "shadow_failed_total": sum(it.shadow_ended.failed + it.shadow_ended.unanswered for it in newest),
-        "wanted_replicas": summary.wanted_replicas if summary.HasField("wanted_replicas") else None,
-        "ready_replicas": summary.ready_replicas,
-        "live_replicas": summary.live_replicas,
-        "failed_replicas": summary.failed_replicas,
-        "restart_count": summary.restart_count,
+        "wanted_replicas": status.wanted_replicas if status.HasField("wanted_replicas") else None,
+        "ready_replicas": status.ready_replicas,
+        "live_replicas": status.live_replicas,
+        "failed_replicas": status.failed_replicas,
+        "restart_count": status.restart_count,
     }
 
 

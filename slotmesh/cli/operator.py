@@ -22,7 +22,9 @@ from slotmesh.spec.model import Endpoint, Mesh, TrafficPolicy
 from slotmesh.spec.routes import route_path
 from slotmesh.status import to_exception
 from slotmesh.v1 import controller_service_pb2 as pb
-from slotmesh.v1.route_service_pb2 import DeleteRouteRequest, ListRoutesRequest
+from slotmesh.v1 import mesh_pb2
+from slotmesh.v1.rollout_pb2 import Rollout
+from slotmesh.v1.traffic_shift_pb2 import TrafficShift
 
 RPC_TIMEOUT_S: Final = 30.0
 """The time limit for a response of a reachable controller."""
@@ -92,37 +94,38 @@ class Operator:
         request = pb.SetTrafficRequest(endpoint=endpoint, traffic=traffic_to_wire(policy), **terms)
         return int((await self.send(request)).revision)
 
-    async def shift(self, endpoint: str) -> pb.TrafficShift | None:
+    async def shift(self, endpoint: str) -> TrafficShift | None:
         """The newest shift of an endpoint; None if it was never shifted. Raises EndpointNotFound."""
-        return next(iter((await self.send(pb.ListShiftsRequest(endpoint=endpoint))).shifts), None)
+        status = (await self.send(pb.GetEndpointRequest(name=endpoint))).endpoint.status
+        return status.shift if status.HasField("shift") else None
 
     async def revisions(self, most: int) -> tuple[pb.ConfigurationRevision, ...]:
         """The newest changes of the configuration, newest first."""
-        return tuple((await self._pages(pb.ListRevisionsRequest(page_size=most), "revisions", most))[:most])
+        revisions, _ = await self.pages(pb.ListRevisionsRequest(page_size=most), "revisions", most)
+        return tuple(revisions[:most])
 
     async def members(self) -> Members:
         """The members. Routers are queried after replicas, so that their table contains these replicas."""
-        replicas = await self._pages(pb.ListReplicasRequest(whole_errors=True), "replicas")
-        routers = await self.send(pb.ListRoutersRequest())
+        replicas, _ = await self.pages(pb.ListReplicasRequest(whole_errors=True), "replicas")
+        routers, page = await self.pages(pb.ListRoutersRequest(), "routers")
         return Members(
-            replicas=tuple(replicas),
-            routers=tuple(routers.routers),
-            generation=routers.generation,
-            revision=routers.revision,
+            replicas=tuple(replicas), routers=tuple(routers), generation=page.generation, revision=page.revision
         )
 
     async def snapshot(self) -> Snapshot:
         """The whole mesh. Its parts are queried one after another, so it may change in between."""
-        shifts = (await self.send(pb.ListShiftsRequest())).shifts
-        listed = await self.send(pb.ListBackendsRequest())
+        endpoints, _ = await self.pages(pb.ListEndpointsRequest(), "endpoints")
+        backends, page = await self.pages(pb.ListBackendsRequest(), "backends")
         return Snapshot(
-            backends=tuple(backend_from_wire(backend)[0] for backend in listed.backends),
-            endpoints=await self._endpoints(),
+            backends=tuple(backend_from_wire(backend)[0] for backend in backends),
+            endpoints=tuple(map(endpoint_from_wire, endpoints)),
             members=await self.members(),
-            scaled_to=dict(listed.scaled_to),
-            rollouts=await self.rollouts(),
-            shifts=tuple(shifts),
-            revision=listed.revision,
+            wanted_replicas={
+                it.name: it.status.wanted_replicas for it in backends if it.status.HasField("wanted_replicas")
+            },
+            rollouts=tuple(it.status.rollout for it in backends if it.status.HasField("rollout")),
+            shifts=tuple(it.status.shift for it in endpoints if it.status.HasField("shift")),
+            revision=page.revision,
             controller=await self.standing(),
         )
 
@@ -131,9 +134,20 @@ class Operator:
         response: pb.GetSnapshotResponse = await self.send(pb.GetSnapshotRequest(), timeout_s)
         return response
 
-    async def rollouts(self, backend: str = "") -> tuple[pb.Rollout, ...]:
-        """The newest rollout of a backend, or of each. Raises BackendNotFound."""
-        return tuple((await self.send(pb.ListRolloutsRequest(backend=backend))).rollouts)
+    async def backend(self, name: str) -> mesh_pb2.Backend:
+        """The backend with its status. Raises BackendNotFound."""
+        response: pb.GetBackendResponse = await self.send(pb.GetBackendRequest(name=name))
+        return response.backend
+
+    async def rollout(self, backend: str) -> Rollout | None:
+        """The newest rollout of a backend; None if the controller does not launch it. Raises BackendNotFound."""
+        status = (await self.backend(backend)).status
+        return status.rollout if status.HasField("rollout") else None
+
+    async def rollouts(self) -> tuple[Rollout, ...]:
+        """The newest rollout of each backend, by name."""
+        backends, _ = await self.pages(pb.ListBackendsRequest(), "backends")
+        return tuple(it.status.rollout for it in backends if it.status.HasField("rollout"))
 
     async def configuration(self) -> Mesh:
         """All backends, endpoints and routes, by name."""
@@ -141,17 +155,20 @@ class Operator:
 
     async def configured(self) -> tuple[int, Mesh]:
         """The revision of the configuration, and all backends, endpoints and routes, by name."""
-        listed = await self.send(pb.ListBackendsRequest())
-        backends = tuple(backend_from_wire(backend)[0] for backend in listed.backends)
-        endpoints = await self._endpoints()
-        routes = (await self.send(ListRoutesRequest())).routes
-        return listed.revision, Mesh(backends=backends, endpoints=endpoints, routes=tuple(map(route_from_wire, routes)))
+        backends, page = await self.pages(pb.ListBackendsRequest(), "backends")
+        routes, _ = await self.pages(pb.ListHttpRoutesRequest(), "routes")
+        mesh = Mesh(
+            backends=tuple(backend_from_wire(backend)[0] for backend in backends),
+            endpoints=await self._endpoints(),
+            routes=tuple(map(route_from_wire, routes)),
+        )
+        return page.revision, mesh
 
     async def delete(self, subject: str) -> int:
         """Deletes `backend/NAME`, `endpoint/NAME` or `route/PATH`. Returns the configuration's revision after that."""
         kind, _, name = subject.partition("/")
         if kind == ROUTE:
-            response = await self.send(DeleteRouteRequest(path=route_path(subject)))
+            response = await self.send(pb.DeleteHttpRouteRequest(name=route_path(subject)))
         else:
             request = pb.DeleteBackendRequest if kind == BACKEND else pb.DeleteEndpointRequest
             response = await self.send(request(name=name))
@@ -159,20 +176,20 @@ class Operator:
 
     async def drain(self, replica_id: str) -> None:
         """Drains a replica: it finishes its running calls and ends. Raises ReplicaNotFound."""
-        await self.send(pb.DrainReplicaRequest(replica_id=replica_id))
+        await self.send(pb.DrainReplicaRequest(name=replica_id))
 
-    async def _pages(self, request: Any, field: str, most: int | None = None) -> list[Any]:
-        """The entries of all pages, or of the first pages that have `most`."""
+    async def pages(self, request: Any, field: str, most: int | None = None) -> tuple[list[Any], Any]:
+        """The entries of all pages, or of the first pages that have `most`; and the last of these pages."""
         entries: list[Any] = []
         while True:
             page = await self.send(request)
             entries += getattr(page, field)
             if not page.next_page_token or (most is not None and len(entries) >= most):
-                return entries
+                return entries, page
             request.page_token = page.next_page_token
 
     async def _endpoints(self) -> tuple[Endpoint, ...]:
-        return tuple(map(endpoint_from_wire, (await self.send(pb.ListEndpointsRequest())).endpoints))
+        return tuple(map(endpoint_from_wire, (await self.pages(pb.ListEndpointsRequest(), "endpoints"))[0]))
 
 
 async def routers_of(controller: str, router: str = "") -> list[str]:
@@ -180,7 +197,7 @@ async def routers_of(controller: str, router: str = "") -> list[str]:
     if router:
         return [router]
     async with Operator.at(controller) as operator:
-        listed = (await operator.send(pb.ListRoutersRequest())).routers
+        listed, _ = await operator.pages(pb.ListRoutersRequest(), "routers")
     if not listed:
         raise CommandFailed(f"the controller at {controller} knows no router")
     return [it.address for it in listed]

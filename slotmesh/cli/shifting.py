@@ -20,9 +20,10 @@ from slotmesh.spec.model import InvalidSpec, SpecViolation, TrafficPolicy
 from slotmesh.spec.rules import show, traffic_violations
 from slotmesh.units import format_duration, parse_duration
 from slotmesh.v1 import controller_service_pb2 as pb
+from slotmesh.v1 import traffic_shift_pb2 as shift_pb
 
 
-def shift_lines(shift: pb.TrafficShift) -> Iterator[str]:
+def shift_lines(shift: shift_pb.TrafficShift) -> Iterator[str]:
     """Its progress; while it is under way, also the figures by which guards judge it."""
     if is_waiting(shift):
         yield waiting_line(shift)
@@ -36,13 +37,13 @@ def shift_lines(shift: pb.TrafficShift) -> Iterator[str]:
             yield f"  the next step waits: {shift.waits_for}"
 
 
-def waiting_line(shift: pb.TrafficShift) -> str:
+def waiting_line(shift: shift_pb.TrafficShift) -> str:
     """What traffic waits for that moves when rollouts are complete."""
     why = shift.waits_for or f"the rollout of {', '.join(shift.awaited_backends)}"
     return f"traffic of {shift.endpoint} moves to {_weights(shift.to_weights)} later; it waits for {why}"
 
 
-def shift_document(shift: pb.TrafficShift) -> dict[str, Any]:
+def shift_document(shift: shift_pb.TrafficShift) -> dict[str, Any]:
     """The shift as values of JSON: weights as `from` and `to`, guards as people write them, figures by backend."""
     figures: dict[bool, dict[str, Any]] = {False: {}, True: {}}
     for it in shift.figures:
@@ -58,11 +59,11 @@ def shift_document(shift: pb.TrafficShift) -> dict[str, Any]:
     }
 
 
-def _phase(shift: pb.TrafficShift) -> str:
+def _phase(shift: shift_pb.TrafficShift) -> str:
     return word_of(shift, "phase").lower().replace("_", " ")
 
 
-def _terms(shift: pb.TrafficShift) -> str:
+def _terms(shift: shift_pb.TrafficShift) -> str:
     every = f"every {format_duration(shift.every.ToTimedelta())}"
     if not shift.guards:
         return f"{every}, without guards"
@@ -70,16 +71,16 @@ def _terms(shift: pb.TrafficShift) -> str:
     return f"{every}, guards {guards} ({shift.min_calls} calls a step at least)"
 
 
-def _guard_text(guard: pb.ShiftGuard) -> str:
+def _guard_text(guard: shift_pb.ShiftGuard) -> str:
     """A figure that only a newer controller knows is shown by its number."""
     of = f"{guard.shadow}:" if guard.shadow else ""
-    if guard.figure == pb.SHIFT_FIGURE_ERROR_RATE:
+    if guard.figure == shift_pb.SHIFT_FIGURE_ERROR_RATE:
         return f"{of}error_rate={guard.max_error_rate:g}"
     limit = format_duration(guard.max_time.ToTimedelta())
-    return f"{of}p99={limit}" if guard.figure == pb.SHIFT_FIGURE_P99 else f"{of}{guard.figure}={limit}"
+    return f"{of}p99={limit}" if guard.figure == shift_pb.SHIFT_FIGURE_P99 else f"{of}{guard.figure}={limit}"
 
 
-def _calls(it: pb.ShiftFigures) -> str:
+def _calls(it: shift_pb.ShiftFigures) -> str:
     what = "copies of calls" if it.is_shadow else "calls"
     line = f"{it.backend}: {it.calls} {what} in this step, {it.failed} failed, {it.unanswered} not answered"
     return f"{line}, p99 {format_duration(it.p99.ToTimedelta())} at most" if it.HasField("p99") else line
@@ -234,7 +235,7 @@ async def change_shift(operator: Operator, endpoint: str, options: TrafficChange
     return int((await operator.send(pb.EndShiftRequest(endpoint=endpoint, go_back=options.goes_back))).revision)
 
 
-async def follow_shift(operator: Operator, endpoint: str, patience: timedelta | None) -> pb.TrafficShift:
+async def follow_shift(operator: Operator, endpoint: str, patience: timedelta | None) -> shift_pb.TrafficShift:
     """Shows how far a shift is until it has got there. `patience`: how long to wait; None: until it ends.
 
     Raises CommandFailed where it ends elsewhere, or not in time.
@@ -247,7 +248,7 @@ async def follow_shift(operator: Operator, endpoint: str, patience: timedelta | 
                 raise CommandFailed(f"{endpoint}: the shift is gone, with its endpoint", NOT_IN_TIME)
             left = shift.waits_for or "; ".join(map(_calls, shift.figures))
             bar.show(shift.endpoint, shift.step_number, shift.steps, left)
-            if shift.phase == pb.SHIFT_PHASE_COMPLETE:
+            if shift.phase == shift_pb.SHIFT_PHASE_COMPLETE:
                 return shift
             if not is_under_way(shift):
                 raise CommandFailed(f"{endpoint}: {_phase(shift)}: {shift.reason}", NOT_IN_TIME)
@@ -256,7 +257,7 @@ async def follow_shift(operator: Operator, endpoint: str, patience: timedelta | 
     raise AssertionError("the last look returns or raises")
 
 
-def _late(shift: pb.TrafficShift, patience: timedelta) -> str:
+def _late(shift: shift_pb.TrafficShift, patience: timedelta) -> str:
     line = (
         f"{shift.endpoint}: after {format_duration(patience)} at step {shift.step_number} of {shift.steps}, and goes on"
     )
@@ -281,16 +282,18 @@ def _request(endpoint: str, options: TrafficChange) -> pb.ShiftTrafficRequest:
     return request
 
 
-def _guard(text: str, violations: list[SpecViolation]) -> pb.ShiftGuard | None:
+def _guard(text: str, violations: list[SpecViolation]) -> shift_pb.ShiftGuard | None:
     named, _, limit = text.partition("=")
     shadow, colon, figure = named.rpartition(":")
     try:
         if colon and not shadow:
             figure = ""
         if figure == "error_rate":
-            return pb.ShiftGuard(figure=pb.SHIFT_FIGURE_ERROR_RATE, max_error_rate=float(limit), shadow=shadow)
+            return shift_pb.ShiftGuard(
+                figure=shift_pb.SHIFT_FIGURE_ERROR_RATE, max_error_rate=float(limit), shadow=shadow
+            )
         if figure == "p99":
-            guard = pb.ShiftGuard(figure=pb.SHIFT_FIGURE_P99, shadow=shadow)
+            guard = shift_pb.ShiftGuard(figure=shift_pb.SHIFT_FIGURE_P99, shadow=shadow)
             guard.max_time.FromTimedelta(parse_duration(limit))
             return guard
     except ValueError:

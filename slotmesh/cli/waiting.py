@@ -27,11 +27,11 @@ from slotmesh.errors import SlotmeshError
 from slotmesh.spec.model import DOCUMENT_SETTINGS, Backend
 from slotmesh.spec.setting import Change
 from slotmesh.units import format_duration
-from slotmesh.v1 import controller_service_pb2 as pb
-from slotmesh.v1 import mesh_pb2
+from slotmesh.v1 import mesh_pb2, rollout_pb2
+from slotmesh.v1 import traffic_shift_pb2 as shift_pb
 
 _MAX_REASON_CHARS: Final = 200
-NO_ROLLOUT: Final = pb.Rollout()
+NO_ROLLOUT: Final = rollout_pb2.Rollout()
 """Of a backend whose replicas the controller does not launch."""
 EndedRollouts: TypeAlias = Mapping[str, int]
 """When the rollout of a backend was taken back, in nanoseconds since 1970; 0: it was not."""
@@ -78,7 +78,9 @@ def still_lacks(snapshot: Snapshot, backends: Collection[str], revision: int) ->
         line
         for it in snapshot.backends
         if it.name in backends
-        for line in _of(it.name, it.num_replicas, members, rollouts.get(it.name, NO_ROLLOUT))
+        for line in _of(
+            it.name, None if it.autoscale else snapshot.wanted(it), members, rollouts.get(it.name, NO_ROLLOUT)
+        )
     ]
     behind = members.behind(revision)
     if behind:
@@ -100,12 +102,17 @@ def moving(snapshot: Snapshot, endpoints: Collection[str]) -> tuple[list[str], l
             continue
         if is_waiting(shift):
             lacking.append(waiting_line(shift))
-        elif shift.phase not in {pb.SHIFT_PHASE_COMPLETE, pb.SHIFT_PHASE_SHIFTING}:
+        elif shift.phase not in {shift_pb.SHIFT_PHASE_COMPLETE, shift_pb.SHIFT_PHASE_SHIFTING}:
             ended.append(f"traffic of {shift.endpoint} stays where it is: {shift.reason}")
     return lacking, ended
 
 
-def _of(backend: str, wanted: int | None, members: Members, rollout: pb.Rollout) -> Iterator[str]:
+def _awaited(backend: Backend, snapshot: Snapshot) -> int | None:
+    """How many replicas to wait for; None: any number, also of a backend that scales with its load."""
+    return None if backend.autoscale is not None else snapshot.wanted(backend)
+
+
+def _of(backend: str, wanted: int | None, members: Members, rollout: rollout_pb2.Rollout) -> Iterator[str]:
     replicas = [it for it in members.replicas if it.backend == backend and it.state not in ENDED]
     current = sum(it.replica_id in members.ready(backend) and not it.outdated for it in replicas)
     old = sum(it.outdated for it in replicas)
@@ -116,7 +123,7 @@ def _of(backend: str, wanted: int | None, members: Members, rollout: pb.Rollout)
         yield f"{backend}: {current} of {wanted} {new} ready{_why(backend, members)}{held}"
     elif old:
         yield f"{backend}: {current} replicas ready, {old} that were there before drain{held}"
-    elif rollout.phase in {pb.ROLLOUT_PHASE_PROGRESSING, pb.ROLLOUT_PHASE_ROLLING_BACK}:
+    elif rollout.phase in {rollout_pb2.ROLLOUT_PHASE_PROGRESSING, rollout_pb2.ROLLOUT_PHASE_ROLLING_BACK}:
         of_wanted = f"{rollout.available} of {rollout.wanted} replicas"
         yield f"{backend}: {of_wanted} have been ready for its min_ready, the rollout is not complete yet"
 

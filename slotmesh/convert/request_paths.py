@@ -20,8 +20,8 @@ from slotmesh.spec.rules import show
 from slotmesh.v1 import mesh_pb2
 
 _MESH: Final = mesh_pb2.Mesh.DESCRIPTOR
-_NAMED_BY: Final = {"backends": "name", "endpoints": "name", "routes": "path"}
-"""The sections of a document, and the field that names a resource."""
+_SECTIONS: Final = ("backends", "endpoints", "routes")
+"""The sections of a document. The field `name` names a resource."""
 _IN_ENDPOINTS: Final = {"traffic": "traffic.weights", "shadows": "traffic.shadows"}
 """Where the message of an endpoint has what a document has under another name."""
 _INDEX: Final = re.compile(r"\[(\d+)\]")
@@ -32,7 +32,7 @@ _MAX_KEY_CHARS: Final = 80
 def request_path(request: Message, path: str) -> str:
     """The path in this request. Empty if no field of the request is at fault."""
     section, _, rest = path.partition(".")
-    if section in _NAMED_BY:
+    if section in _SECTIONS:
         found = _in_resources(request, section, rest)
     else:
         found = _below(request, path)
@@ -50,7 +50,7 @@ def _in_resources(request: Message, section: str, rest: str) -> str:
             held = [held]  # noqa: PLW2901 - one resource
         if not rest:
             return prefix
-        named = {show(getattr(it, _NAMED_BY[section])): at for at, it in reversed([*enumerate(held)])}
+        named = {show(it.name): at for at, it in reversed([*enumerate(held)])}
         if (name := _first_step(rest, named)) is not None:
             here = prefix if field.message_type is kind and not field.is_repeated else f"{prefix}[{named[name]}]"
             return ".".join(filter(None, (here, _below(held[named[name]], _inside(section, rest, name)))))

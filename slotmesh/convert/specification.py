@@ -105,8 +105,8 @@ def services_to_wire(services: GrpcServices) -> mesh_pb2.GrpcServices:
     return mesh_pb2.GrpcServices(services=services.names, descriptor_set=services.descriptor_set)
 
 
-def route_to_wire(route: Route) -> mesh_pb2.Route:
-    return mesh_pb2.Route(path=route.path, endpoint=route.endpoint, method=route.method, methods=route.methods)
+def route_to_wire(route: Route) -> mesh_pb2.HttpRoute:
+    return mesh_pb2.HttpRoute(name=route.path, endpoint=route.endpoint, method=route.method, methods=route.methods)
 
 
 def traffic_to_wire(traffic: TrafficPolicy) -> mesh_pb2.TrafficPolicy:
@@ -158,10 +158,10 @@ def services_from_wire(wire: mesh_pb2.GrpcServices) -> GrpcServices:
     return GrpcServices(names=tuple(wire.services), descriptor_set=wire.descriptor_set)
 
 
-def route_from_wire(wire: mesh_pb2.Route) -> Route:
+def route_from_wire(wire: mesh_pb2.HttpRoute) -> Route:
     """The route that a peer sent, not yet checked by the rules."""
     methods = tuple(sorted(wire.methods)) or DEFAULT_METHODS
-    return Route(path=wire.path, endpoint=wire.endpoint, method=wire.method, methods=methods)
+    return Route(path=wire.name, endpoint=wire.endpoint, method=wire.method, methods=methods)
 
 
 def traffic_from_wire(wire: mesh_pb2.TrafficPolicy) -> TrafficPolicy:
@@ -200,8 +200,10 @@ def _read(wire: Message, settings: Mapping[str, Setting], path: str, errors: lis
         if (found := value if read is None else read(setting, value)) is not None:
             given[setting.attribute] = found
         else:
-            known = ", ".join(f"{each.name.lower()} ({each.value})" for each in type(setting.default))
-            text = f"{value} is no value that this version knows; there are {known}"
+            by_name = isinstance(value, str)
+            known = (it.name.lower() if by_name else f"{it.name.lower()} ({it.value})" for it in type(setting.default))
+            shown = repr(show(value)) if by_name else value
+            text = f"{shown} is no value that this version knows; there are {', '.join(known)}"
             errors.append(SpecViolation(f"{path}.{setting.name}", text))
     return given
 
@@ -216,14 +218,19 @@ def _write_json(wire: Any, name: str, value: Mapping[str, JsonValue]) -> None:
         getattr(wire, name).CopyFrom(struct_to_wire(value))
 
 
-def _choice(setting: Setting, number: int) -> Any:
-    """The member of the enum; None if this version does not have the number."""
-    return next((each for each in type(setting.default) if each.value == number), None)
+def _choice(setting: Setting, value: int | str) -> Any:
+    """The member of the enum, by its number, or by its name in lower case; None if this version does not have it."""
+    return next((each for each in type(setting.default) if value in {each.value, each.name.lower()}), None)
+
+
+def _write_choice(wire: Any, name: str, value: Any) -> None:
+    by_name = wire.DESCRIPTOR.fields_by_name[name].enum_type is None
+    setattr(wire, name, value.name.lower() if by_name else value.value)
 
 
 _WRITE: Final[dict[SettingKind, Callable[[Any, str, Any], object]]] = {
     SettingKind.DURATION: lambda wire, name, value: getattr(wire, name).FromNanoseconds(_nanoseconds(value)),
-    SettingKind.CHOICE: lambda wire, name, value: setattr(wire, name, value.value),
+    SettingKind.CHOICE: _write_choice,
     SettingKind.JSON: _write_json,
 }
 _READ: Final[dict[SettingKind, Callable[[Setting, Any], Any]]] = {

@@ -79,7 +79,7 @@ _NOTHING: Mapping[str, JsonValue] = MappingProxyType({})
 
 
 class BalancerName(Enum):
-    """How a router picks a replica for unkeyed calls. The values are those of `slotmesh.v1.Balancer`."""
+    """How a router picks a replica for unkeyed calls. On the wire and in documents: the name in lower case."""
 
     LEAST_LOADED = 1
     POWER_OF_TWO = 2

@@ -34,7 +34,7 @@ class SettingKind(Enum):
     """Seconds; in documents with a unit, on the wire a Duration."""
     FLAG = auto()
     CHOICE = auto()
-    """A member of an Enum; in documents its name in lower case, on the wire its number."""
+    """A member of an Enum; in documents its name in lower case, on the wire its number or that name."""
     JSON = auto()
     """A map of names to JSON values."""
     SECTION = auto()

@@ -11,6 +11,7 @@ from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from slotmesh.v1 import mesh_pb2 as _mesh_pb2
+from slotmesh.v1 import traffic_shift_pb2 as _traffic_shift_pb2
 import builtins as _builtins
 import sys
 import typing as _typing
@@ -40,7 +41,7 @@ class _ChangeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Change.ValueTy
     """The resource was deleted."""
 
 class Change(_Change, metaclass=_ChangeEnumTypeWrapper):
-    """The effect of a request on a resource, or with `dry_run` its would-be effect."""
+    """The effect of a request on a resource, or with `validate_only` its would-be effect."""
 
 CHANGE_UNSPECIFIED: Change.ValueType  # 0
 """Never sent."""
@@ -53,76 +54,6 @@ CHANGE_UNCHANGED: Change.ValueType  # 3
 CHANGE_DELETED: Change.ValueType  # 4
 """The resource was deleted."""
 Global___Change: _TypeAlias = Change  # noqa: Y015
-
-class _ShiftFigure:
-    ValueType = _typing.NewType("ValueType", _builtins.int)
-    V: _TypeAlias = ValueType  # noqa: Y015
-
-class _ShiftFigureEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ShiftFigure.ValueType], _builtins.type):
-    DESCRIPTOR: _descriptor.EnumDescriptor
-    SHIFT_FIGURE_UNSPECIFIED: _ShiftFigure.ValueType  # 0
-    """Never sent; refused."""
-    SHIFT_FIGURE_ERROR_RATE: _ShiftFigure.ValueType  # 1
-    """The share of calls that failed or timed out without an answer (`CallEnds`)."""
-    SHIFT_FIGURE_P99: _ShiftFigure.ValueType  # 2
-    """The 99th percentile of the time of successful calls; calls without an answer count as slower than all others. It
-    has the resolution of `CallEnds.times`, and is rounded up: a limit between two bounds has the effect of the lower
-    one.
-    """
-
-class ShiftFigure(_ShiftFigure, metaclass=_ShiftFigureEnumTypeWrapper):
-    """A figure of one backend's calls, for guards of a shift."""
-
-SHIFT_FIGURE_UNSPECIFIED: ShiftFigure.ValueType  # 0
-"""Never sent; refused."""
-SHIFT_FIGURE_ERROR_RATE: ShiftFigure.ValueType  # 1
-"""The share of calls that failed or timed out without an answer (`CallEnds`)."""
-SHIFT_FIGURE_P99: ShiftFigure.ValueType  # 2
-"""The 99th percentile of the time of successful calls; calls without an answer count as slower than all others. It
-has the resolution of `CallEnds.times`, and is rounded up: a limit between two bounds has the effect of the lower
-one.
-"""
-Global___ShiftFigure: _TypeAlias = ShiftFigure  # noqa: Y015
-
-class _ShiftPhase:
-    ValueType = _typing.NewType("ValueType", _builtins.int)
-    V: _TypeAlias = ValueType  # noqa: Y015
-
-class _ShiftPhaseEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ShiftPhase.ValueType], _builtins.type):
-    DESCRIPTOR: _descriptor.EnumDescriptor
-    SHIFT_PHASE_UNSPECIFIED: _ShiftPhase.ValueType  # 0
-    """A phase unknown to this version."""
-    SHIFT_PHASE_SHIFTING: _ShiftPhase.ValueType  # 1
-    """In progress."""
-    SHIFT_PHASE_COMPLETE: _ShiftPhase.ValueType  # 2
-    """Complete: the final weights are set, and no guard tripped in the last step."""
-    SHIFT_PHASE_TAKEN_BACK: _ShiftPhase.ValueType  # 3
-    """Rolled back: a guard tripped, and the weights before the shift were restored; or a rollout that the shift waited
-    for was rolled back, and the weights were not changed.
-    """
-    SHIFT_PHASE_STOPPED: _ShiftPhase.ValueType  # 4
-    """Stopped by a request, with the present weights or those before the shift."""
-    SHIFT_PHASE_OVERTAKEN: _ShiftPhase.ValueType  # 5
-    """Ended by another change of the weights."""
-
-class ShiftPhase(_ShiftPhase, metaclass=_ShiftPhaseEnumTypeWrapper):
-    """The state of a shift."""
-
-SHIFT_PHASE_UNSPECIFIED: ShiftPhase.ValueType  # 0
-"""A phase unknown to this version."""
-SHIFT_PHASE_SHIFTING: ShiftPhase.ValueType  # 1
-"""In progress."""
-SHIFT_PHASE_COMPLETE: ShiftPhase.ValueType  # 2
-"""Complete: the final weights are set, and no guard tripped in the last step."""
-SHIFT_PHASE_TAKEN_BACK: ShiftPhase.ValueType  # 3
-"""Rolled back: a guard tripped, and the weights before the shift were restored; or a rollout that the shift waited
-for was rolled back, and the weights were not changed.
-"""
-SHIFT_PHASE_STOPPED: ShiftPhase.ValueType  # 4
-"""Stopped by a request, with the present weights or those before the shift."""
-SHIFT_PHASE_OVERTAKEN: ShiftPhase.ValueType  # 5
-"""Ended by another change of the weights."""
-Global___ShiftPhase: _TypeAlias = ShiftPhase  # noqa: Y015
 
 class _StateSource:
     ValueType = _typing.NewType("ValueType", _builtins.int)
@@ -151,42 +82,6 @@ know. Other settings are those of the store.
 STATE_SOURCE_STORE: StateSource.ValueType  # 2
 """The store. State that only members have is dropped: replicas of backends that the store lacks drain."""
 Global___StateSource: _TypeAlias = StateSource  # noqa: Y015
-
-class _RolloutPhase:
-    ValueType = _typing.NewType("ValueType", _builtins.int)
-    V: _TypeAlias = ValueType  # noqa: Y015
-
-class _RolloutPhaseEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_RolloutPhase.ValueType], _builtins.type):
-    DESCRIPTOR: _descriptor.EnumDescriptor
-    ROLLOUT_PHASE_UNSPECIFIED: _RolloutPhase.ValueType  # 0
-    """A phase unknown to this version."""
-    ROLLOUT_PHASE_COMPLETE: _RolloutPhase.ValueType  # 1
-    """All wanted replicas have run the new settings."""
-    ROLLOUT_PHASE_PROGRESSING: _RolloutPhase.ValueType  # 2
-    """Replicas are being replaced."""
-    ROLLOUT_PHASE_PAUSED: _RolloutPhase.ValueType  # 3
-    """Paused."""
-    ROLLOUT_PHASE_ROLLING_BACK: _RolloutPhase.ValueType  # 4
-    """The previous rollout was rolled back, and its replicas are being replaced."""
-    ROLLOUT_PHASE_FAILING: _RolloutPhase.ValueType  # 5
-    """New replicas fail, and there are no previous settings to restore."""
-
-class RolloutPhase(_RolloutPhase, metaclass=_RolloutPhaseEnumTypeWrapper):
-    """The state of a rollout."""
-
-ROLLOUT_PHASE_UNSPECIFIED: RolloutPhase.ValueType  # 0
-"""A phase unknown to this version."""
-ROLLOUT_PHASE_COMPLETE: RolloutPhase.ValueType  # 1
-"""All wanted replicas have run the new settings."""
-ROLLOUT_PHASE_PROGRESSING: RolloutPhase.ValueType  # 2
-"""Replicas are being replaced."""
-ROLLOUT_PHASE_PAUSED: RolloutPhase.ValueType  # 3
-"""Paused."""
-ROLLOUT_PHASE_ROLLING_BACK: RolloutPhase.ValueType  # 4
-"""The previous rollout was rolled back, and its replicas are being replaced."""
-ROLLOUT_PHASE_FAILING: RolloutPhase.ValueType  # 5
-"""New replicas fail, and there are no previous settings to restore."""
-Global___RolloutPhase: _TypeAlias = RolloutPhase  # noqa: Y015
 
 class _EventKind:
     ValueType = _typing.NewType("ValueType", _builtins.int)
@@ -279,7 +174,7 @@ class _EventKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_EventKind.V
     resolved.
     """
     EVENT_KIND_CONTROLLER_LEADS: _EventKind.ValueType  # 61
-    """A controller has begun to lead; its subject is `controller/HOST:PORT`."""
+    """A controller has begun to lead; its resource is `controller/HOST:PORT`."""
     EVENT_KIND_STATE_NOT_WRITABLE: _EventKind.ValueType  # 62
     """The leader cannot write its state: changes are refused, the stored state stays in effect."""
     EVENT_KIND_STATE_WRITABLE: _EventKind.ValueType  # 63
@@ -373,7 +268,7 @@ EVENT_KIND_STATE_OUTDATED: EventKind.ValueType  # 60
 resolved.
 """
 EVENT_KIND_CONTROLLER_LEADS: EventKind.ValueType  # 61
-"""A controller has begun to lead; its subject is `controller/HOST:PORT`."""
+"""A controller has begun to lead; its resource is `controller/HOST:PORT`."""
 EVENT_KIND_STATE_NOT_WRITABLE: EventKind.ValueType  # 62
 """The leader cannot write its state: changes are refused, the stored state stays in effect."""
 EVENT_KIND_STATE_WRITABLE: EventKind.ValueType  # 63
@@ -388,14 +283,14 @@ class ApplyMeshRequest(_message.Message):
 
     MESH_FIELD_NUMBER: _builtins.int
     PRUNE_FIELD_NUMBER: _builtins.int
-    DRY_RUN_FIELD_NUMBER: _builtins.int
+    VALIDATE_ONLY_FIELD_NUMBER: _builtins.int
     EXPECTED_REVISION_FIELD_NUMBER: _builtins.int
     MERGE_FIELD_NUMBER: _builtins.int
     FORCE_FIELD_NUMBER: _builtins.int
     REQUEST_ID_FIELD_NUMBER: _builtins.int
     prune: _builtins.bool
     """Delete the backends and endpoints that are missing in `mesh`."""
-    dry_run: _builtins.bool
+    validate_only: _builtins.bool
     """See ControllerService."""
     expected_revision: _builtins.int
     """See ControllerService. Unset: any revision."""
@@ -418,7 +313,7 @@ class ApplyMeshRequest(_message.Message):
         *,
         mesh: _mesh_pb2.Mesh | None = ...,
         prune: _builtins.bool = ...,
-        dry_run: _builtins.bool = ...,
+        validate_only: _builtins.bool = ...,
         expected_revision: _builtins.int | None = ...,
         merge: _builtins.bool = ...,
         force: _builtins.bool = ...,
@@ -426,7 +321,7 @@ class ApplyMeshRequest(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision", "expected_revision", b"expected_revision", "mesh", b"mesh"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision", "dry_run", b"dry_run", "expected_revision", b"expected_revision", "force", b"force", "merge", b"merge", "mesh", b"mesh", "prune", b"prune", "request_id", b"request_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision", "expected_revision", b"expected_revision", "force", b"force", "merge", b"merge", "mesh", b"mesh", "prune", b"prune", "request_id", b"request_id", "validate_only", b"validate_only"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__expected_revision: _TypeAlias = _typing.Literal["expected_revision"]  # noqa: Y015
     _WhichOneofArgType__expected_revision: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision"]  # noqa: Y015
@@ -475,7 +370,7 @@ class ApplyMeshResponse(_message.Message):
 
     @_builtins.property
     def conflicts(self) -> _containers.RepeatedCompositeFieldContainer[Global___FieldConflict]:
-        """With `merge` and `dry_run`: the conflicts for which the request would be refused."""
+        """With `merge` and `validate_only`: the conflicts for which the request would be refused."""
 
     @_builtins.property
     def rolling(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
@@ -614,11 +509,11 @@ class FieldChange(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
-    SUBJECT_FIELD_NUMBER: _builtins.int
+    RESOURCE_FIELD_NUMBER: _builtins.int
     FIELD_FIELD_NUMBER: _builtins.int
     BEFORE_FIELD_NUMBER: _builtins.int
     AFTER_FIELD_NUMBER: _builtins.int
-    subject: _builtins.str
+    resource: _builtins.str
     """As `backend/NAME` or `endpoint/NAME`."""
     field: _builtins.str
     """The field, as `num_replicas` or `traffic`."""
@@ -629,14 +524,14 @@ class FieldChange(_message.Message):
     def __init__(
         self,
         *,
-        subject: _builtins.str = ...,
+        resource: _builtins.str = ...,
         field: _builtins.str = ...,
         before: _builtins.str = ...,
         after: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "before", b"before", "field", b"field", "subject", b"subject"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "before", b"before", "field", b"field", "resource", b"resource"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -648,12 +543,12 @@ class FieldConflict(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
-    SUBJECT_FIELD_NUMBER: _builtins.int
+    RESOURCE_FIELD_NUMBER: _builtins.int
     FIELD_FIELD_NUMBER: _builtins.int
     APPLIED_FIELD_NUMBER: _builtins.int
     LIVE_FIELD_NUMBER: _builtins.int
     WANTED_FIELD_NUMBER: _builtins.int
-    subject: _builtins.str
+    resource: _builtins.str
     """As `backend/NAME` or `endpoint/NAME`."""
     field: _builtins.str
     """The field, as `num_replicas` or `traffic`."""
@@ -666,7 +561,7 @@ class FieldConflict(_message.Message):
     def __init__(
         self,
         *,
-        subject: _builtins.str = ...,
+        resource: _builtins.str = ...,
         field: _builtins.str = ...,
         applied: _builtins.str = ...,
         live: _builtins.str = ...,
@@ -674,7 +569,7 @@ class FieldConflict(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["applied", b"applied", "field", b"field", "live", b"live", "subject", b"subject", "wanted", b"wanted"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["applied", b"applied", "field", b"field", "live", b"live", "resource", b"resource", "wanted", b"wanted"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -687,10 +582,10 @@ class ApplyBackendRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     BACKEND_FIELD_NUMBER: _builtins.int
-    DRY_RUN_FIELD_NUMBER: _builtins.int
+    VALIDATE_ONLY_FIELD_NUMBER: _builtins.int
     EXPECTED_REVISION_FIELD_NUMBER: _builtins.int
     REQUEST_ID_FIELD_NUMBER: _builtins.int
-    dry_run: _builtins.bool
+    validate_only: _builtins.bool
     """See ControllerService."""
     expected_revision: _builtins.int
     """See ControllerService. Unset: any revision."""
@@ -704,13 +599,13 @@ class ApplyBackendRequest(_message.Message):
         self,
         *,
         backend: _mesh_pb2.Backend | None = ...,
-        dry_run: _builtins.bool = ...,
+        validate_only: _builtins.bool = ...,
         expected_revision: _builtins.int | None = ...,
         request_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision", "backend", b"backend", "expected_revision", b"expected_revision"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision", "backend", b"backend", "dry_run", b"dry_run", "expected_revision", b"expected_revision", "request_id", b"request_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision", "backend", b"backend", "expected_revision", b"expected_revision", "request_id", b"request_id", "validate_only", b"validate_only"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__expected_revision: _TypeAlias = _typing.Literal["expected_revision"]  # noqa: Y015
     _WhichOneofArgType__expected_revision: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision"]  # noqa: Y015
@@ -800,12 +695,25 @@ class ListBackendsRequest(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
+    PAGE_SIZE_FIELD_NUMBER: _builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    ENDPOINT_FIELD_NUMBER: _builtins.int
+    page_size: _builtins.int
+    """See ControllerService."""
+    page_token: _builtins.str
+    """See ControllerService."""
+    endpoint: _builtins.str
+    """Only the backends that the traffic or the shadows of this endpoint name. Empty: all."""
     def __init__(
         self,
+        *,
+        page_size: _builtins.int = ...,
+        page_token: _builtins.str = ...,
+        endpoint: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["endpoint", b"endpoint", "page_size", b"page_size", "page_token", b"page_token"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -817,197 +725,31 @@ class ListBackendsResponse(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
-    @_typing.final
-    class ScaledToEntry(_message.Message):
-        DESCRIPTOR: _descriptor.Descriptor
-
-        KEY_FIELD_NUMBER: _builtins.int
-        VALUE_FIELD_NUMBER: _builtins.int
-        key: _builtins.str
-        value: _builtins.int
-        def __init__(
-            self,
-            *,
-            key: _builtins.str = ...,
-            value: _builtins.int = ...,
-        ) -> None: ...
-        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
-        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-        def WhichOneof(self, oneof_group: _Never) -> None: ...
-
     BACKENDS_FIELD_NUMBER: _builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     REVISION_FIELD_NUMBER: _builtins.int
-    SCALED_TO_FIELD_NUMBER: _builtins.int
+    next_page_token: _builtins.str
+    """`page_token` for the next page. Empty if this is the last one."""
     revision: _builtins.int
     """The revision of the configuration in this response."""
     @_builtins.property
     def backends(self) -> _containers.RepeatedCompositeFieldContainer[_mesh_pb2.Backend]:
         """The backends, by name."""
 
-    @_builtins.property
-    def scaled_to(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]:
-        """The wanted number of replicas of backends that scale with their load, by name."""
-
     def __init__(
         self,
         *,
         backends: _abc.Iterable[_mesh_pb2.Backend] | None = ...,
+        next_page_token: _builtins.str = ...,
         revision: _builtins.int = ...,
-        scaled_to: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["backends", b"backends", "revision", b"revision", "scaled_to", b"scaled_to"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["backends", b"backends", "next_page_token", b"next_page_token", "revision", b"revision"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ListBackendsResponse: _TypeAlias = ListBackendsResponse  # noqa: Y015
-
-@_typing.final
-class DescribeBackendRequest(_message.Message):
-    """Arguments of `ControllerService.DescribeBackend`."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    NAME_FIELD_NUMBER: _builtins.int
-    name: _builtins.str
-    """The backend's name."""
-    def __init__(
-        self,
-        *,
-        name: _builtins.str = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___DescribeBackendRequest: _TypeAlias = DescribeBackendRequest  # noqa: Y015
-
-@_typing.final
-class DescribeBackendResponse(_message.Message):
-    """Result of `ControllerService.DescribeBackend`."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    BACKEND_FIELD_NUMBER: _builtins.int
-    REVISION_FIELD_NUMBER: _builtins.int
-    REPLICAS_FIELD_NUMBER: _builtins.int
-    WANTED_REPLICAS_FIELD_NUMBER: _builtins.int
-    LATEST_DECISION_FIELD_NUMBER: _builtins.int
-    LATEST_CHANGE_FIELD_NUMBER: _builtins.int
-    revision: _builtins.int
-    """The revision of the configuration in this response."""
-    wanted_replicas: _builtins.int
-    """The wanted number of replicas. Unset if the controller does not launch them and no number is configured."""
-    @_builtins.property
-    def backend(self) -> _mesh_pb2.Backend:
-        """The backend."""
-
-    @_builtins.property
-    def replicas(self) -> _containers.RepeatedCompositeFieldContainer[_mesh_pb2.Replica]:
-        """Its replicas, by id."""
-
-    @_builtins.property
-    def latest_decision(self) -> Global___ScaleDecision:
-        """The newest decision on the number of replicas, also if it changed nothing. Unset if the backend does not scale."""
-
-    @_builtins.property
-    def latest_change(self) -> Global___ScaleDecision:
-        """The newest decision that changed the number. Unset if there is none since the controller's start."""
-
-    def __init__(
-        self,
-        *,
-        backend: _mesh_pb2.Backend | None = ...,
-        revision: _builtins.int = ...,
-        replicas: _abc.Iterable[_mesh_pb2.Replica] | None = ...,
-        wanted_replicas: _builtins.int | None = ...,
-        latest_decision: Global___ScaleDecision | None = ...,
-        latest_change: Global___ScaleDecision | None = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_wanted_replicas", b"_wanted_replicas", "backend", b"backend", "latest_change", b"latest_change", "latest_decision", b"latest_decision", "wanted_replicas", b"wanted_replicas"]  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_wanted_replicas", b"_wanted_replicas", "backend", b"backend", "latest_change", b"latest_change", "latest_decision", b"latest_decision", "replicas", b"replicas", "revision", b"revision", "wanted_replicas", b"wanted_replicas"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType__wanted_replicas: _TypeAlias = _typing.Literal["wanted_replicas"]  # noqa: Y015
-    _WhichOneofArgType__wanted_replicas: _TypeAlias = _typing.Literal["_wanted_replicas", b"_wanted_replicas"]  # noqa: Y015
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__wanted_replicas) -> _WhichOneofReturnType__wanted_replicas | None: ...
-
-Global___DescribeBackendResponse: _TypeAlias = DescribeBackendResponse  # noqa: Y015
-
-@_typing.final
-class ScaleDecision(_message.Message):
-    """One decision on the number of a backend's replicas, by its load."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    TIME_FIELD_NUMBER: _builtins.int
-    FROM_REPLICAS_FIELD_NUMBER: _builtins.int
-    TO_REPLICAS_FIELD_NUMBER: _builtins.int
-    REASON_FIELD_NUMBER: _builtins.int
-    READY_FIELD_NUMBER: _builtins.int
-    STARTING_FIELD_NUMBER: _builtins.int
-    QUEUED_FIELD_NUMBER: _builtins.int
-    ONGOING_FIELD_NUMBER: _builtins.int
-    QUEUE_TIME_FIELD_NUMBER: _builtins.int
-    ROUTERS_FIELD_NUMBER: _builtins.int
-    LATE_ROUTERS_FIELD_NUMBER: _builtins.int
-    SILENT_ROUTERS_FIELD_NUMBER: _builtins.int
-    from_replicas: _builtins.int
-    """The wanted number of replicas before."""
-    to_replicas: _builtins.int
-    """The wanted number of replicas afterwards."""
-    reason: _builtins.str
-    """The reason, with the figures that decided, for people."""
-    ready: _builtins.int
-    """The number of ready replicas."""
-    starting: _builtins.int
-    """The number of starting replicas."""
-    queued: _builtins.int
-    """Calls waiting at routers."""
-    ongoing: _builtins.int
-    """Calls at replicas."""
-    routers: _builtins.int
-    """The number of routers whose reports are summed."""
-    late_routers: _builtins.int
-    """The number of these whose newest report was older than 2.5 s."""
-    silent_routers: _builtins.int
-    """The number of routers without a report, whose load is not included."""
-    @_builtins.property
-    def time(self) -> _timestamp_pb2.Timestamp:
-        """The time of the decision."""
-
-    @_builtins.property
-    def queue_time(self) -> _duration_pb2.Duration:
-        """The time in which a router sent all calls that were waiting at one moment; the maximum over all routers."""
-
-    def __init__(
-        self,
-        *,
-        time: _timestamp_pb2.Timestamp | None = ...,
-        from_replicas: _builtins.int = ...,
-        to_replicas: _builtins.int = ...,
-        reason: _builtins.str = ...,
-        ready: _builtins.int = ...,
-        starting: _builtins.int = ...,
-        queued: _builtins.int = ...,
-        ongoing: _builtins.int = ...,
-        queue_time: _duration_pb2.Duration | None = ...,
-        routers: _builtins.int = ...,
-        late_routers: _builtins.int = ...,
-        silent_routers: _builtins.int = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["queue_time", b"queue_time", "time", b"time"]  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["from_replicas", b"from_replicas", "late_routers", b"late_routers", "ongoing", b"ongoing", "queue_time", b"queue_time", "queued", b"queued", "ready", b"ready", "reason", b"reason", "routers", b"routers", "silent_routers", b"silent_routers", "starting", b"starting", "time", b"time", "to_replicas", b"to_replicas"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___ScaleDecision: _TypeAlias = ScaleDecision  # noqa: Y015
 
 @_typing.final
 class DeleteBackendRequest(_message.Message):
@@ -1016,12 +758,12 @@ class DeleteBackendRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     NAME_FIELD_NUMBER: _builtins.int
-    DRY_RUN_FIELD_NUMBER: _builtins.int
+    VALIDATE_ONLY_FIELD_NUMBER: _builtins.int
     EXPECTED_REVISION_FIELD_NUMBER: _builtins.int
     REQUEST_ID_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """The backend's name."""
-    dry_run: _builtins.bool
+    validate_only: _builtins.bool
     """See ControllerService."""
     expected_revision: _builtins.int
     """See ControllerService. Unset: any revision."""
@@ -1031,13 +773,13 @@ class DeleteBackendRequest(_message.Message):
         self,
         *,
         name: _builtins.str = ...,
-        dry_run: _builtins.bool = ...,
+        validate_only: _builtins.bool = ...,
         expected_revision: _builtins.int | None = ...,
         request_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision", "expected_revision", b"expected_revision"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision", "dry_run", b"dry_run", "expected_revision", b"expected_revision", "name", b"name", "request_id", b"request_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision", "expected_revision", b"expected_revision", "name", b"name", "request_id", b"request_id", "validate_only", b"validate_only"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__expected_revision: _TypeAlias = _typing.Literal["expected_revision"]  # noqa: Y015
     _WhichOneofArgType__expected_revision: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision"]  # noqa: Y015
@@ -1079,12 +821,12 @@ class ApplyEndpointRequest(_message.Message):
 
     ENDPOINT_FIELD_NUMBER: _builtins.int
     CLEAR_TRAFFIC_FIELD_NUMBER: _builtins.int
-    DRY_RUN_FIELD_NUMBER: _builtins.int
+    VALIDATE_ONLY_FIELD_NUMBER: _builtins.int
     EXPECTED_REVISION_FIELD_NUMBER: _builtins.int
     REQUEST_ID_FIELD_NUMBER: _builtins.int
     clear_traffic: _builtins.bool
     """Remove the policy: calls queue until a policy is set. Excludes `endpoint.traffic`."""
-    dry_run: _builtins.bool
+    validate_only: _builtins.bool
     """See ControllerService."""
     expected_revision: _builtins.int
     """See ControllerService. Unset: any revision."""
@@ -1099,13 +841,13 @@ class ApplyEndpointRequest(_message.Message):
         *,
         endpoint: _mesh_pb2.Endpoint | None = ...,
         clear_traffic: _builtins.bool = ...,
-        dry_run: _builtins.bool = ...,
+        validate_only: _builtins.bool = ...,
         expected_revision: _builtins.int | None = ...,
         request_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision", "endpoint", b"endpoint", "expected_revision", b"expected_revision"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision", "clear_traffic", b"clear_traffic", "dry_run", b"dry_run", "endpoint", b"endpoint", "expected_revision", b"expected_revision", "request_id", b"request_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision", "clear_traffic", b"clear_traffic", "endpoint", b"endpoint", "expected_revision", b"expected_revision", "request_id", b"request_id", "validate_only", b"validate_only"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__expected_revision: _TypeAlias = _typing.Literal["expected_revision"]  # noqa: Y015
     _WhichOneofArgType__expected_revision: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision"]  # noqa: Y015
@@ -1195,12 +937,25 @@ class ListEndpointsRequest(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
+    PAGE_SIZE_FIELD_NUMBER: _builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    BACKEND_FIELD_NUMBER: _builtins.int
+    page_size: _builtins.int
+    """See ControllerService."""
+    page_token: _builtins.str
+    """See ControllerService."""
+    backend: _builtins.str
+    """Only the endpoints whose traffic or shadows name this backend. Empty: all."""
     def __init__(
         self,
+        *,
+        page_size: _builtins.int = ...,
+        page_token: _builtins.str = ...,
+        backend: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["backend", b"backend", "page_size", b"page_size", "page_token", b"page_token"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1213,7 +968,10 @@ class ListEndpointsResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     ENDPOINTS_FIELD_NUMBER: _builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     REVISION_FIELD_NUMBER: _builtins.int
+    next_page_token: _builtins.str
+    """`page_token` for the next page. Empty if this is the last one."""
     revision: _builtins.int
     """The revision of the configuration in this response."""
     @_builtins.property
@@ -1224,11 +982,12 @@ class ListEndpointsResponse(_message.Message):
         self,
         *,
         endpoints: _abc.Iterable[_mesh_pb2.Endpoint] | None = ...,
+        next_page_token: _builtins.str = ...,
         revision: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["endpoints", b"endpoints", "revision", b"revision"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["endpoints", b"endpoints", "next_page_token", b"next_page_token", "revision", b"revision"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1241,12 +1000,12 @@ class DeleteEndpointRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     NAME_FIELD_NUMBER: _builtins.int
-    DRY_RUN_FIELD_NUMBER: _builtins.int
+    VALIDATE_ONLY_FIELD_NUMBER: _builtins.int
     EXPECTED_REVISION_FIELD_NUMBER: _builtins.int
     REQUEST_ID_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """The endpoint's name."""
-    dry_run: _builtins.bool
+    validate_only: _builtins.bool
     """See ControllerService."""
     expected_revision: _builtins.int
     """See ControllerService. Unset: any revision."""
@@ -1256,13 +1015,13 @@ class DeleteEndpointRequest(_message.Message):
         self,
         *,
         name: _builtins.str = ...,
-        dry_run: _builtins.bool = ...,
+        validate_only: _builtins.bool = ...,
         expected_revision: _builtins.int | None = ...,
         request_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision", "expected_revision", b"expected_revision"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision", "dry_run", b"dry_run", "expected_revision", b"expected_revision", "name", b"name", "request_id", b"request_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision", "expected_revision", b"expected_revision", "name", b"name", "request_id", b"request_id", "validate_only", b"validate_only"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__expected_revision: _TypeAlias = _typing.Literal["expected_revision"]  # noqa: Y015
     _WhichOneofArgType__expected_revision: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision"]  # noqa: Y015
@@ -1297,6 +1056,244 @@ class DeleteEndpointResponse(_message.Message):
 Global___DeleteEndpointResponse: _TypeAlias = DeleteEndpointResponse  # noqa: Y015
 
 @_typing.final
+class ApplyHttpRouteRequest(_message.Message):
+    """Arguments of `ControllerService.ApplyHttpRoute`."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ROUTE_FIELD_NUMBER: _builtins.int
+    VALIDATE_ONLY_FIELD_NUMBER: _builtins.int
+    EXPECTED_REVISION_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    validate_only: _builtins.bool
+    """See ControllerService."""
+    expected_revision: _builtins.int
+    """See ControllerService. Unset: any revision."""
+    request_id: _builtins.str
+    """See ControllerService. Empty: repeated requests are independent."""
+    @_builtins.property
+    def route(self) -> _mesh_pb2.HttpRoute:
+        """The desired route."""
+
+    def __init__(
+        self,
+        *,
+        route: _mesh_pb2.HttpRoute | None = ...,
+        validate_only: _builtins.bool = ...,
+        expected_revision: _builtins.int | None = ...,
+        request_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision", "expected_revision", b"expected_revision", "route", b"route"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision", "expected_revision", b"expected_revision", "request_id", b"request_id", "route", b"route", "validate_only", b"validate_only"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__expected_revision: _TypeAlias = _typing.Literal["expected_revision"]  # noqa: Y015
+    _WhichOneofArgType__expected_revision: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__expected_revision) -> _WhichOneofReturnType__expected_revision | None: ...
+
+Global___ApplyHttpRouteRequest: _TypeAlias = ApplyHttpRouteRequest  # noqa: Y015
+
+@_typing.final
+class ApplyHttpRouteResponse(_message.Message):
+    """Result of `ControllerService.ApplyHttpRoute`."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REVISION_FIELD_NUMBER: _builtins.int
+    CHANGE_FIELD_NUMBER: _builtins.int
+    revision: _builtins.int
+    """The configuration's revision after the change."""
+    change: Global___Change.ValueType
+    """The effect on the route."""
+    def __init__(
+        self,
+        *,
+        revision: _builtins.int = ...,
+        change: Global___Change.ValueType = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["change", b"change", "revision", b"revision"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ApplyHttpRouteResponse: _TypeAlias = ApplyHttpRouteResponse  # noqa: Y015
+
+@_typing.final
+class GetHttpRouteRequest(_message.Message):
+    """Arguments of `ControllerService.GetHttpRoute`."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """The route's name: its path."""
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetHttpRouteRequest: _TypeAlias = GetHttpRouteRequest  # noqa: Y015
+
+@_typing.final
+class GetHttpRouteResponse(_message.Message):
+    """Result of `ControllerService.GetHttpRoute`."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ROUTE_FIELD_NUMBER: _builtins.int
+    REVISION_FIELD_NUMBER: _builtins.int
+    revision: _builtins.int
+    """The revision of the configuration in this response."""
+    @_builtins.property
+    def route(self) -> _mesh_pb2.HttpRoute:
+        """The route."""
+
+    def __init__(
+        self,
+        *,
+        route: _mesh_pb2.HttpRoute | None = ...,
+        revision: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["route", b"route"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["revision", b"revision", "route", b"route"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetHttpRouteResponse: _TypeAlias = GetHttpRouteResponse  # noqa: Y015
+
+@_typing.final
+class ListHttpRoutesRequest(_message.Message):
+    """Arguments of `ControllerService.ListHttpRoutes`."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PAGE_SIZE_FIELD_NUMBER: _builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    ENDPOINT_FIELD_NUMBER: _builtins.int
+    page_size: _builtins.int
+    """See ControllerService."""
+    page_token: _builtins.str
+    """See ControllerService."""
+    endpoint: _builtins.str
+    """Only the routes to this endpoint. Empty: all."""
+    def __init__(
+        self,
+        *,
+        page_size: _builtins.int = ...,
+        page_token: _builtins.str = ...,
+        endpoint: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["endpoint", b"endpoint", "page_size", b"page_size", "page_token", b"page_token"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListHttpRoutesRequest: _TypeAlias = ListHttpRoutesRequest  # noqa: Y015
+
+@_typing.final
+class ListHttpRoutesResponse(_message.Message):
+    """Result of `ControllerService.ListHttpRoutes`."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ROUTES_FIELD_NUMBER: _builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    REVISION_FIELD_NUMBER: _builtins.int
+    next_page_token: _builtins.str
+    """`page_token` for the next page. Empty if this is the last one."""
+    revision: _builtins.int
+    """The revision of the configuration in this response."""
+    @_builtins.property
+    def routes(self) -> _containers.RepeatedCompositeFieldContainer[_mesh_pb2.HttpRoute]:
+        """The routes, by path."""
+
+    def __init__(
+        self,
+        *,
+        routes: _abc.Iterable[_mesh_pb2.HttpRoute] | None = ...,
+        next_page_token: _builtins.str = ...,
+        revision: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["next_page_token", b"next_page_token", "revision", b"revision", "routes", b"routes"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListHttpRoutesResponse: _TypeAlias = ListHttpRoutesResponse  # noqa: Y015
+
+@_typing.final
+class DeleteHttpRouteRequest(_message.Message):
+    """Arguments of `ControllerService.DeleteHttpRoute`."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    VALIDATE_ONLY_FIELD_NUMBER: _builtins.int
+    EXPECTED_REVISION_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """The route's name: its path."""
+    validate_only: _builtins.bool
+    """See ControllerService."""
+    expected_revision: _builtins.int
+    """See ControllerService. Unset: any revision."""
+    request_id: _builtins.str
+    """See ControllerService. Empty: repeated requests are independent."""
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        validate_only: _builtins.bool = ...,
+        expected_revision: _builtins.int | None = ...,
+        request_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision", "expected_revision", b"expected_revision"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision", "expected_revision", b"expected_revision", "name", b"name", "request_id", b"request_id", "validate_only", b"validate_only"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__expected_revision: _TypeAlias = _typing.Literal["expected_revision"]  # noqa: Y015
+    _WhichOneofArgType__expected_revision: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__expected_revision) -> _WhichOneofReturnType__expected_revision | None: ...
+
+Global___DeleteHttpRouteRequest: _TypeAlias = DeleteHttpRouteRequest  # noqa: Y015
+
+@_typing.final
+class DeleteHttpRouteResponse(_message.Message):
+    """Result of `ControllerService.DeleteHttpRoute`."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REVISION_FIELD_NUMBER: _builtins.int
+    CHANGE_FIELD_NUMBER: _builtins.int
+    revision: _builtins.int
+    """The configuration's revision after the change."""
+    change: Global___Change.ValueType
+    """The effect on the route."""
+    def __init__(
+        self,
+        *,
+        revision: _builtins.int = ...,
+        change: Global___Change.ValueType = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["change", b"change", "revision", b"revision"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DeleteHttpRouteResponse: _TypeAlias = DeleteHttpRouteResponse  # noqa: Y015
+
+@_typing.final
 class SetTrafficRequest(_message.Message):
     """Arguments of `ControllerService.SetTraffic`."""
 
@@ -1305,7 +1302,7 @@ class SetTrafficRequest(_message.Message):
     ENDPOINT_FIELD_NUMBER: _builtins.int
     TRAFFIC_FIELD_NUMBER: _builtins.int
     CLEAR_SHADOWS_FIELD_NUMBER: _builtins.int
-    DRY_RUN_FIELD_NUMBER: _builtins.int
+    VALIDATE_ONLY_FIELD_NUMBER: _builtins.int
     EXPECTED_REVISION_FIELD_NUMBER: _builtins.int
     REQUEST_ID_FIELD_NUMBER: _builtins.int
     REQUIRE_READY_FIELD_NUMBER: _builtins.int
@@ -1313,7 +1310,7 @@ class SetTrafficRequest(_message.Message):
     """The endpoint's name."""
     clear_shadows: _builtins.bool
     """Remove all shadows. Excludes `traffic.shadows`."""
-    dry_run: _builtins.bool
+    validate_only: _builtins.bool
     """See ControllerService."""
     expected_revision: _builtins.int
     """See ControllerService. Unset: any revision."""
@@ -1335,14 +1332,14 @@ class SetTrafficRequest(_message.Message):
         endpoint: _builtins.str = ...,
         traffic: _mesh_pb2.TrafficPolicy | None = ...,
         clear_shadows: _builtins.bool = ...,
-        dry_run: _builtins.bool = ...,
+        validate_only: _builtins.bool = ...,
         expected_revision: _builtins.int | None = ...,
         request_id: _builtins.str = ...,
         require_ready: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision", "expected_revision", b"expected_revision", "traffic", b"traffic"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision", "clear_shadows", b"clear_shadows", "dry_run", b"dry_run", "endpoint", b"endpoint", "expected_revision", b"expected_revision", "request_id", b"request_id", "require_ready", b"require_ready", "traffic", b"traffic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision", "clear_shadows", b"clear_shadows", "endpoint", b"endpoint", "expected_revision", b"expected_revision", "request_id", b"request_id", "require_ready", b"require_ready", "traffic", b"traffic", "validate_only", b"validate_only"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__expected_revision: _TypeAlias = _typing.Literal["expected_revision"]  # noqa: Y015
     _WhichOneofArgType__expected_revision: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision"]  # noqa: Y015
@@ -1377,46 +1374,6 @@ class SetTrafficResponse(_message.Message):
 Global___SetTrafficResponse: _TypeAlias = SetTrafficResponse  # noqa: Y015
 
 @_typing.final
-class ShiftGuard(_message.Message):
-    """A guard rolls a shift back if a figure of a backend whose weight rises exceeds the limit in the present step. With
-    fewer calls than `min_calls`, the missing ones count as successful.
-    """
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    FIGURE_FIELD_NUMBER: _builtins.int
-    MAX_ERROR_RATE_FIELD_NUMBER: _builtins.int
-    MAX_TIME_FIELD_NUMBER: _builtins.int
-    SHADOW_FIELD_NUMBER: _builtins.int
-    figure: Global___ShiftFigure.ValueType
-    """The figure."""
-    max_error_rate: _builtins.float
-    """For an error rate: the highest allowed share, from 0 to below 1."""
-    shadow: _builtins.str
-    """Applies to the copies of calls that this shadow of the endpoint gets. Empty: applies to the backends whose weight
-    rises.
-    """
-    @_builtins.property
-    def max_time(self) -> _duration_pb2.Duration:
-        """For a time: the highest allowed time, above 0, at most 30 s."""
-
-    def __init__(
-        self,
-        *,
-        figure: Global___ShiftFigure.ValueType = ...,
-        max_error_rate: _builtins.float = ...,
-        max_time: _duration_pb2.Duration | None = ...,
-        shadow: _builtins.str = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["max_time", b"max_time"]  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["figure", b"figure", "max_error_rate", b"max_error_rate", "max_time", b"max_time", "shadow", b"shadow"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___ShiftGuard: _TypeAlias = ShiftGuard  # noqa: Y015
-
-@_typing.final
 class ShiftTrafficRequest(_message.Message):
     """Arguments of `ControllerService.ShiftTraffic`."""
 
@@ -1448,7 +1405,7 @@ class ShiftTrafficRequest(_message.Message):
     EVERY_FIELD_NUMBER: _builtins.int
     GUARDS_FIELD_NUMBER: _builtins.int
     MIN_CALLS_FIELD_NUMBER: _builtins.int
-    DRY_RUN_FIELD_NUMBER: _builtins.int
+    VALIDATE_ONLY_FIELD_NUMBER: _builtins.int
     EXPECTED_REVISION_FIELD_NUMBER: _builtins.int
     REQUEST_ID_FIELD_NUMBER: _builtins.int
     REQUIRE_READY_FIELD_NUMBER: _builtins.int
@@ -1460,7 +1417,7 @@ class ShiftTrafficRequest(_message.Message):
     """The number of ended calls in a step, for each backend whose weight rises, that guards require before the next step:
     1 to 1,000,000. 0 means 100.
     """
-    dry_run: _builtins.bool
+    validate_only: _builtins.bool
     """See ControllerService."""
     expected_revision: _builtins.int
     """See ControllerService. Unset: any revision."""
@@ -1479,7 +1436,7 @@ class ShiftTrafficRequest(_message.Message):
         """The minimum duration of a step, 1 s to 7 days."""
 
     @_builtins.property
-    def guards(self) -> _containers.RepeatedCompositeFieldContainer[Global___ShiftGuard]:
+    def guards(self) -> _containers.RepeatedCompositeFieldContainer[_traffic_shift_pb2.ShiftGuard]:
         """At most one guard per figure and shadow. Empty: the shift is never rolled back automatically."""
 
     def __init__(
@@ -1489,16 +1446,16 @@ class ShiftTrafficRequest(_message.Message):
         weights: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
         step: _builtins.float = ...,
         every: _duration_pb2.Duration | None = ...,
-        guards: _abc.Iterable[Global___ShiftGuard] | None = ...,
+        guards: _abc.Iterable[_traffic_shift_pb2.ShiftGuard] | None = ...,
         min_calls: _builtins.int = ...,
-        dry_run: _builtins.bool = ...,
+        validate_only: _builtins.bool = ...,
         expected_revision: _builtins.int | None = ...,
         request_id: _builtins.str = ...,
         require_ready: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision", "every", b"every", "expected_revision", b"expected_revision"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision", "dry_run", b"dry_run", "endpoint", b"endpoint", "every", b"every", "expected_revision", b"expected_revision", "guards", b"guards", "min_calls", b"min_calls", "request_id", b"request_id", "require_ready", b"require_ready", "step", b"step", "weights", b"weights"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision", "endpoint", b"endpoint", "every", b"every", "expected_revision", b"expected_revision", "guards", b"guards", "min_calls", b"min_calls", "request_id", b"request_id", "require_ready", b"require_ready", "step", b"step", "validate_only", b"validate_only", "weights", b"weights"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__expected_revision: _TypeAlias = _typing.Literal["expected_revision"]  # noqa: Y015
     _WhichOneofArgType__expected_revision: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision"]  # noqa: Y015
@@ -1540,14 +1497,14 @@ class EndShiftRequest(_message.Message):
 
     ENDPOINT_FIELD_NUMBER: _builtins.int
     GO_BACK_FIELD_NUMBER: _builtins.int
-    DRY_RUN_FIELD_NUMBER: _builtins.int
+    VALIDATE_ONLY_FIELD_NUMBER: _builtins.int
     EXPECTED_REVISION_FIELD_NUMBER: _builtins.int
     REQUEST_ID_FIELD_NUMBER: _builtins.int
     endpoint: _builtins.str
     """The endpoint's name."""
     go_back: _builtins.bool
     """Restore the weights before the shift. Otherwise the present ones are kept."""
-    dry_run: _builtins.bool
+    validate_only: _builtins.bool
     """See ControllerService."""
     expected_revision: _builtins.int
     """See ControllerService. Unset: any revision."""
@@ -1558,13 +1515,13 @@ class EndShiftRequest(_message.Message):
         *,
         endpoint: _builtins.str = ...,
         go_back: _builtins.bool = ...,
-        dry_run: _builtins.bool = ...,
+        validate_only: _builtins.bool = ...,
         expected_revision: _builtins.int | None = ...,
         request_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision", "expected_revision", b"expected_revision"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision", "dry_run", b"dry_run", "endpoint", b"endpoint", "expected_revision", b"expected_revision", "go_back", b"go_back", "request_id", b"request_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision", "endpoint", b"endpoint", "expected_revision", b"expected_revision", "go_back", b"go_back", "request_id", b"request_id", "validate_only", b"validate_only"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__expected_revision: _TypeAlias = _typing.Literal["expected_revision"]  # noqa: Y015
     _WhichOneofArgType__expected_revision: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision"]  # noqa: Y015
@@ -1595,248 +1552,6 @@ class EndShiftResponse(_message.Message):
 Global___EndShiftResponse: _TypeAlias = EndShiftResponse  # noqa: Y015
 
 @_typing.final
-class TrafficShift(_message.Message):
-    """The newest shift of an endpoint."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    @_typing.final
-    class FromWeightsEntry(_message.Message):
-        DESCRIPTOR: _descriptor.Descriptor
-
-        KEY_FIELD_NUMBER: _builtins.int
-        VALUE_FIELD_NUMBER: _builtins.int
-        key: _builtins.str
-        value: _builtins.float
-        def __init__(
-            self,
-            *,
-            key: _builtins.str = ...,
-            value: _builtins.float = ...,
-        ) -> None: ...
-        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
-        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-        def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-    @_typing.final
-    class ToWeightsEntry(_message.Message):
-        DESCRIPTOR: _descriptor.Descriptor
-
-        KEY_FIELD_NUMBER: _builtins.int
-        VALUE_FIELD_NUMBER: _builtins.int
-        key: _builtins.str
-        value: _builtins.float
-        def __init__(
-            self,
-            *,
-            key: _builtins.str = ...,
-            value: _builtins.float = ...,
-        ) -> None: ...
-        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
-        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-        def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-    ENDPOINT_FIELD_NUMBER: _builtins.int
-    PHASE_FIELD_NUMBER: _builtins.int
-    FROM_WEIGHTS_FIELD_NUMBER: _builtins.int
-    TO_WEIGHTS_FIELD_NUMBER: _builtins.int
-    STEP_NUMBER_FIELD_NUMBER: _builtins.int
-    STEPS_FIELD_NUMBER: _builtins.int
-    STEP_FIELD_NUMBER: _builtins.int
-    EVERY_FIELD_NUMBER: _builtins.int
-    GUARDS_FIELD_NUMBER: _builtins.int
-    MIN_CALLS_FIELD_NUMBER: _builtins.int
-    START_TIME_FIELD_NUMBER: _builtins.int
-    STEP_TIME_FIELD_NUMBER: _builtins.int
-    END_TIME_FIELD_NUMBER: _builtins.int
-    WHO_FIELD_NUMBER: _builtins.int
-    REASON_FIELD_NUMBER: _builtins.int
-    WAITS_FOR_FIELD_NUMBER: _builtins.int
-    FIGURES_FIELD_NUMBER: _builtins.int
-    AWAITED_BACKENDS_FIELD_NUMBER: _builtins.int
-    endpoint: _builtins.str
-    """The endpoint's name."""
-    phase: Global___ShiftPhase.ValueType
-    """The state of the shift."""
-    step_number: _builtins.int
-    """The present or last step, from 1. 0 while it waits for rollouts (`awaited_backends`)."""
-    steps: _builtins.int
-    """The number of steps."""
-    step: _builtins.float
-    """The change per step of the weight that changes most."""
-    min_calls: _builtins.int
-    """The number of ended calls in a step that guards require before the next step."""
-    who: _builtins.str
-    """The client that requested it, for people."""
-    reason: _builtins.str
-    """Why it ended, for people: the figure and backend, or the client. Empty while it is in progress."""
-    waits_for: _builtins.str
-    """Why the next step is overdue, for people. Empty if it is not."""
-    @_builtins.property
-    def from_weights(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]:
-        """The weights before it."""
-
-    @_builtins.property
-    def to_weights(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]:
-        """The weights after its last step."""
-
-    @_builtins.property
-    def every(self) -> _duration_pb2.Duration:
-        """The minimum duration of a step."""
-
-    @_builtins.property
-    def guards(self) -> _containers.RepeatedCompositeFieldContainer[Global___ShiftGuard]:
-        """The guards."""
-
-    @_builtins.property
-    def start_time(self) -> _timestamp_pb2.Timestamp:
-        """The start of the shift."""
-
-    @_builtins.property
-    def step_time(self) -> _timestamp_pb2.Timestamp:
-        """The start of the present step."""
-
-    @_builtins.property
-    def end_time(self) -> _timestamp_pb2.Timestamp:
-        """The end of the shift. Unset while it is in progress."""
-
-    @_builtins.property
-    def figures(self) -> _containers.RepeatedCompositeFieldContainer[Global___ShiftFigures]:
-        """The figures of the present step, for the backends whose weight rises, by name. Empty once it has ended."""
-
-    @_builtins.property
-    def awaited_backends(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Backends whose rollouts must be complete before all of the traffic moves, in one step: an ApplyMesh or a Rollback
-        changed their code and the weights together. By name. Empty for other shifts, and once it has ended.
-        """
-
-    def __init__(
-        self,
-        *,
-        endpoint: _builtins.str = ...,
-        phase: Global___ShiftPhase.ValueType = ...,
-        from_weights: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
-        to_weights: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
-        step_number: _builtins.int = ...,
-        steps: _builtins.int = ...,
-        step: _builtins.float = ...,
-        every: _duration_pb2.Duration | None = ...,
-        guards: _abc.Iterable[Global___ShiftGuard] | None = ...,
-        min_calls: _builtins.int = ...,
-        start_time: _timestamp_pb2.Timestamp | None = ...,
-        step_time: _timestamp_pb2.Timestamp | None = ...,
-        end_time: _timestamp_pb2.Timestamp | None = ...,
-        who: _builtins.str = ...,
-        reason: _builtins.str = ...,
-        waits_for: _builtins.str = ...,
-        figures: _abc.Iterable[Global___ShiftFigures] | None = ...,
-        awaited_backends: _abc.Iterable[_builtins.str] | None = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["end_time", b"end_time", "every", b"every", "start_time", b"start_time", "step_time", b"step_time"]  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["awaited_backends", b"awaited_backends", "end_time", b"end_time", "endpoint", b"endpoint", "every", b"every", "figures", b"figures", "from_weights", b"from_weights", "guards", b"guards", "min_calls", b"min_calls", "phase", b"phase", "reason", b"reason", "start_time", b"start_time", "step", b"step", "step_number", b"step_number", "step_time", b"step_time", "steps", b"steps", "to_weights", b"to_weights", "waits_for", b"waits_for", "who", b"who"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___TrafficShift: _TypeAlias = TrafficShift  # noqa: Y015
-
-@_typing.final
-class ShiftFigures(_message.Message):
-    """Counts of a backend's calls in the present step of a shift, as reported to this controller. They restart with the
-    controller.
-    """
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    BACKEND_FIELD_NUMBER: _builtins.int
-    CALLS_FIELD_NUMBER: _builtins.int
-    FAILED_FIELD_NUMBER: _builtins.int
-    UNANSWERED_FIELD_NUMBER: _builtins.int
-    P99_FIELD_NUMBER: _builtins.int
-    IS_SHADOW_FIELD_NUMBER: _builtins.int
-    backend: _builtins.str
-    """The backend's name."""
-    calls: _builtins.int
-    """Calls that ended."""
-    failed: _builtins.int
-    """Failed calls among them."""
-    unanswered: _builtins.int
-    """Calls among them without an answer."""
-    is_shadow: _builtins.bool
-    """The figures belong to copies of calls that the backend gets as a shadow."""
-    @_builtins.property
-    def p99(self) -> _duration_pb2.Duration:
-        """The upper bound of the 99th percentile of successful calls. Unset if no call has ended, or if it is above 30 s."""
-
-    def __init__(
-        self,
-        *,
-        backend: _builtins.str = ...,
-        calls: _builtins.int = ...,
-        failed: _builtins.int = ...,
-        unanswered: _builtins.int = ...,
-        p99: _duration_pb2.Duration | None = ...,
-        is_shadow: _builtins.bool = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["p99", b"p99"]  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["backend", b"backend", "calls", b"calls", "failed", b"failed", "is_shadow", b"is_shadow", "p99", b"p99", "unanswered", b"unanswered"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___ShiftFigures: _TypeAlias = ShiftFigures  # noqa: Y015
-
-@_typing.final
-class ListShiftsRequest(_message.Message):
-    """Arguments of `ControllerService.ListShifts`."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    ENDPOINT_FIELD_NUMBER: _builtins.int
-    endpoint: _builtins.str
-    """Only the shift of this endpoint. Empty: all."""
-    def __init__(
-        self,
-        *,
-        endpoint: _builtins.str = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["endpoint", b"endpoint"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___ListShiftsRequest: _TypeAlias = ListShiftsRequest  # noqa: Y015
-
-@_typing.final
-class ListShiftsResponse(_message.Message):
-    """Result of `ControllerService.ListShifts`."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    SHIFTS_FIELD_NUMBER: _builtins.int
-    @_builtins.property
-    def shifts(self) -> _containers.RepeatedCompositeFieldContainer[Global___TrafficShift]:
-        """The shifts, by endpoint."""
-
-    def __init__(
-        self,
-        *,
-        shifts: _abc.Iterable[Global___TrafficShift] | None = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["shifts", b"shifts"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___ListShiftsResponse: _TypeAlias = ListShiftsResponse  # noqa: Y015
-
-@_typing.final
 class ListRevisionsRequest(_message.Message):
     """Arguments of `ControllerService.ListRevisions`."""
 
@@ -1844,19 +1559,23 @@ class ListRevisionsRequest(_message.Message):
 
     PAGE_SIZE_FIELD_NUMBER: _builtins.int
     PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    RESOURCE_FIELD_NUMBER: _builtins.int
     page_size: _builtins.int
-    """The limit of revisions in the response. 0 means 100. A page over 1 MiB ends earlier, after at least one revision."""
+    """See ControllerService. 0 means 100."""
     page_token: _builtins.str
-    """`next_page_token` of the previous page. Empty: the first page."""
+    """See ControllerService."""
+    resource: _builtins.str
+    """Only revisions that changed this resource, as `backend/NAME`. Empty: all."""
     def __init__(
         self,
         *,
         page_size: _builtins.int = ...,
         page_token: _builtins.str = ...,
+        resource: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["page_size", b"page_size", "page_token", b"page_token"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["page_size", b"page_size", "page_token", b"page_token", "resource", b"resource"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1877,7 +1596,7 @@ class ListRevisionsResponse(_message.Message):
     """The configuration's present revision."""
     @_builtins.property
     def revisions(self) -> _containers.RepeatedCompositeFieldContainer[Global___ConfigurationRevision]:
-        """The revisions that changed a backend or an endpoint, newest first."""
+        """The revisions that changed a backend, an endpoint or an HTTP route, newest first."""
 
     def __init__(
         self,
@@ -1946,12 +1665,12 @@ class ConfigurationChange(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
-    SUBJECT_FIELD_NUMBER: _builtins.int
+    RESOURCE_FIELD_NUMBER: _builtins.int
     CHANGE_FIELD_NUMBER: _builtins.int
     FIELDS_FIELD_NUMBER: _builtins.int
     VERSION_FIELD_NUMBER: _builtins.int
     PREVIOUS_VERSION_FIELD_NUMBER: _builtins.int
-    subject: _builtins.str
+    resource: _builtins.str
     """The resource, as `backend/NAME` or `endpoint/NAME`."""
     change: Global___Change.ValueType
     """The effect on the resource."""
@@ -1966,7 +1685,7 @@ class ConfigurationChange(_message.Message):
     def __init__(
         self,
         *,
-        subject: _builtins.str = ...,
+        resource: _builtins.str = ...,
         change: Global___Change.ValueType = ...,
         fields: _abc.Iterable[_builtins.str] | None = ...,
         version: _builtins.str = ...,
@@ -1974,7 +1693,7 @@ class ConfigurationChange(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["change", b"change", "fields", b"fields", "previous_version", b"previous_version", "subject", b"subject", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["change", b"change", "fields", b"fields", "previous_version", b"previous_version", "resource", b"resource", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1987,14 +1706,14 @@ class RollbackRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     REVISION_FIELD_NUMBER: _builtins.int
-    DRY_RUN_FIELD_NUMBER: _builtins.int
+    VALIDATE_ONLY_FIELD_NUMBER: _builtins.int
     EXPECTED_REVISION_FIELD_NUMBER: _builtins.int
     REQUEST_ID_FIELD_NUMBER: _builtins.int
     revision: _builtins.int
     """The revision to restore. Unset: the newest change is undone. All revisions of one shift count as one change: the
     weights before the shift are restored, and the shift ends if it is in progress.
     """
-    dry_run: _builtins.bool
+    validate_only: _builtins.bool
     """See ControllerService."""
     expected_revision: _builtins.int
     """See ControllerService. Unset: any revision."""
@@ -2004,13 +1723,13 @@ class RollbackRequest(_message.Message):
         self,
         *,
         revision: _builtins.int | None = ...,
-        dry_run: _builtins.bool = ...,
+        validate_only: _builtins.bool = ...,
         expected_revision: _builtins.int | None = ...,
         request_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision", "_revision", b"_revision", "expected_revision", b"expected_revision", "revision", b"revision"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision", "_revision", b"_revision", "dry_run", b"dry_run", "expected_revision", b"expected_revision", "request_id", b"request_id", "revision", b"revision"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision", "_revision", b"_revision", "expected_revision", b"expected_revision", "request_id", b"request_id", "revision", b"revision", "validate_only", b"validate_only"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__expected_revision: _TypeAlias = _typing.Literal["expected_revision"]  # noqa: Y015
     _WhichOneofArgType__expected_revision: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision"]  # noqa: Y015
@@ -2093,29 +1812,35 @@ class ListReplicasRequest(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
-    BACKEND_FIELD_NUMBER: _builtins.int
     PAGE_SIZE_FIELD_NUMBER: _builtins.int
     PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    BACKEND_FIELD_NUMBER: _builtins.int
+    STATES_FIELD_NUMBER: _builtins.int
     WHOLE_ERRORS_FIELD_NUMBER: _builtins.int
+    page_size: _builtins.int
+    """See ControllerService."""
+    page_token: _builtins.str
+    """See ControllerService."""
     backend: _builtins.str
     """Only replicas of this backend. Empty: all."""
-    page_size: _builtins.int
-    """The limit of replicas in the response. 0 means 1,000. A page over 1 MiB ends earlier, after at least one replica."""
-    page_token: _builtins.str
-    """`next_page_token` of the previous page. Empty: the first page."""
     whole_errors: _builtins.bool
     """Include complete errors and warnings, with tracebacks. Otherwise the last line of each, at most 512 bytes."""
+    @_builtins.property
+    def states(self) -> _containers.RepeatedScalarFieldContainer[_mesh_pb2.ReplicaState.ValueType]:
+        """Only replicas in one of these states. Empty: all."""
+
     def __init__(
         self,
         *,
-        backend: _builtins.str = ...,
         page_size: _builtins.int = ...,
         page_token: _builtins.str = ...,
+        backend: _builtins.str = ...,
+        states: _abc.Iterable[_mesh_pb2.ReplicaState.ValueType] | None = ...,
         whole_errors: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["backend", b"backend", "page_size", b"page_size", "page_token", b"page_token", "whole_errors", b"whole_errors"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["backend", b"backend", "page_size", b"page_size", "page_token", b"page_token", "states", b"states", "whole_errors", b"whole_errors"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2155,12 +1880,21 @@ class ListRoutersRequest(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
+    PAGE_SIZE_FIELD_NUMBER: _builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    page_size: _builtins.int
+    """See ControllerService."""
+    page_token: _builtins.str
+    """See ControllerService."""
     def __init__(
         self,
+        *,
+        page_size: _builtins.int = ...,
+        page_token: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["page_size", b"page_size", "page_token", b"page_token"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2173,8 +1907,11 @@ class ListRoutersResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     ROUTERS_FIELD_NUMBER: _builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     GENERATION_FIELD_NUMBER: _builtins.int
     REVISION_FIELD_NUMBER: _builtins.int
+    next_page_token: _builtins.str
+    """`page_token` for the next page. Empty if this is the last one."""
     generation: _builtins.str
     """The store generation of the controller's newest table."""
     revision: _builtins.int
@@ -2187,12 +1924,13 @@ class ListRoutersResponse(_message.Message):
         self,
         *,
         routers: _abc.Iterable[_mesh_pb2.Router] | None = ...,
+        next_page_token: _builtins.str = ...,
         generation: _builtins.str = ...,
         revision: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["generation", b"generation", "revision", b"revision", "routers", b"routers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["generation", b"generation", "next_page_token", b"next_page_token", "revision", b"revision", "routers", b"routers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2245,7 +1983,7 @@ class GetSnapshotResponse(_message.Message):
 
     @_builtins.property
     def backends(self) -> _containers.RepeatedCompositeFieldContainer[Global___BackendSummary]:
-        """The backends, by name."""
+        """The backends, by name, without their settings."""
 
     @_builtins.property
     def replicas(self) -> _containers.RepeatedCompositeFieldContainer[Global___SampledReplica]:
@@ -2277,51 +2015,29 @@ Global___GetSnapshotResponse: _TypeAlias = GetSnapshotResponse  # noqa: Y015
 
 @_typing.final
 class BackendSummary(_message.Message):
-    """A backend, with counts of all its replicas by state, listed or not."""
+    """A backend without its settings."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     NAME_FIELD_NUMBER: _builtins.int
-    WANTED_REPLICAS_FIELD_NUMBER: _builtins.int
-    READY_REPLICAS_FIELD_NUMBER: _builtins.int
-    LIVE_REPLICAS_FIELD_NUMBER: _builtins.int
-    FAILED_REPLICAS_FIELD_NUMBER: _builtins.int
-    RESTART_COUNT_FIELD_NUMBER: _builtins.int
-    PROSPECT_FIELD_NUMBER: _builtins.int
+    STATUS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """The backend's name."""
-    wanted_replicas: _builtins.int
-    """The wanted number of replicas. Unset: any, if the controller does not launch them and no number is configured."""
-    ready_replicas: _builtins.int
-    """Ready replicas, as far as the controller knows."""
-    live_replicas: _builtins.int
-    """Replicas that have not ended: ready, starting, draining or suspect."""
-    failed_replicas: _builtins.int
-    """Failed replicas."""
-    restart_count: _builtins.int
-    """The restarts of the present replicas: the sum of `Replica.restart_count`."""
-    prospect: _mesh_pb2.Prospect.ValueType
-    """If no replica is ready: whether some are expected, as in the routing table. Unset otherwise, and from older
-    controllers.
-    """
+    @_builtins.property
+    def status(self) -> _mesh_pb2.BackendStatus:
+        """Its status."""
+
     def __init__(
         self,
         *,
         name: _builtins.str = ...,
-        wanted_replicas: _builtins.int | None = ...,
-        ready_replicas: _builtins.int = ...,
-        live_replicas: _builtins.int = ...,
-        failed_replicas: _builtins.int = ...,
-        restart_count: _builtins.int = ...,
-        prospect: _mesh_pb2.Prospect.ValueType = ...,
+        status: _mesh_pb2.BackendStatus | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_wanted_replicas", b"_wanted_replicas", "wanted_replicas", b"wanted_replicas"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["status", b"status"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_wanted_replicas", b"_wanted_replicas", "failed_replicas", b"failed_replicas", "live_replicas", b"live_replicas", "name", b"name", "prospect", b"prospect", "ready_replicas", b"ready_replicas", "restart_count", b"restart_count", "wanted_replicas", b"wanted_replicas"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "status", b"status"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType__wanted_replicas: _TypeAlias = _typing.Literal["wanted_replicas"]  # noqa: Y015
-    _WhichOneofArgType__wanted_replicas: _TypeAlias = _typing.Literal["_wanted_replicas", b"_wanted_replicas"]  # noqa: Y015
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__wanted_replicas) -> _WhichOneofReturnType__wanted_replicas | None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___BackendSummary: _TypeAlias = BackendSummary  # noqa: Y015
 
@@ -2407,21 +2123,21 @@ class DrainReplicaRequest(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
-    REPLICA_ID_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
     REQUEST_ID_FIELD_NUMBER: _builtins.int
-    replica_id: _builtins.str
-    """The replica. Errors: REPLICA_NOT_FOUND."""
+    name: _builtins.str
+    """The replica's id. Errors: REPLICA_NOT_FOUND."""
     request_id: _builtins.str
     """See ControllerService. Empty: repeated requests are independent."""
     def __init__(
         self,
         *,
-        replica_id: _builtins.str = ...,
+        name: _builtins.str = ...,
         request_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["replica_id", b"replica_id", "request_id", b"request_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "request_id", b"request_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2508,11 +2224,11 @@ class ForgetReplicaRequest(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
-    REPLICA_ID_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
     INCARNATION_FIELD_NUMBER: _builtins.int
     REQUEST_ID_FIELD_NUMBER: _builtins.int
-    replica_id: _builtins.str
-    """The replica. Errors: REPLICA_NOT_FOUND."""
+    name: _builtins.str
+    """The replica's id. Errors: REPLICA_NOT_FOUND."""
     incarnation: _builtins.str
     """The incarnation. Empty: all silent ones."""
     request_id: _builtins.str
@@ -2520,13 +2236,13 @@ class ForgetReplicaRequest(_message.Message):
     def __init__(
         self,
         *,
-        replica_id: _builtins.str = ...,
+        name: _builtins.str = ...,
         incarnation: _builtins.str = ...,
         request_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["incarnation", b"incarnation", "replica_id", b"replica_id", "request_id", b"request_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["incarnation", b"incarnation", "name", b"name", "request_id", b"request_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2557,151 +2273,42 @@ class ForgetReplicaResponse(_message.Message):
 Global___ForgetReplicaResponse: _TypeAlias = ForgetReplicaResponse  # noqa: Y015
 
 @_typing.final
-class Rollout(_message.Message):
-    """The newest rollout of a backend."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    BACKEND_FIELD_NUMBER: _builtins.int
-    PHASE_FIELD_NUMBER: _builtins.int
-    HANDLER_FIELD_NUMBER: _builtins.int
-    VERSION_FIELD_NUMBER: _builtins.int
-    WANTED_FIELD_NUMBER: _builtins.int
-    CURRENT_FIELD_NUMBER: _builtins.int
-    AVAILABLE_FIELD_NUMBER: _builtins.int
-    OUTDATED_FIELD_NUMBER: _builtins.int
-    START_TIME_FIELD_NUMBER: _builtins.int
-    TROUBLE_FIELD_NUMBER: _builtins.int
-    TAKEN_BACK_FIELD_NUMBER: _builtins.int
-    TAKEN_BACK_TIME_FIELD_NUMBER: _builtins.int
-    PAUSED_FIELD_NUMBER: _builtins.int
-    backend: _builtins.str
-    """The backend's name."""
-    phase: Global___RolloutPhase.ValueType
-    """The state of the rollout."""
-    handler: _builtins.str
-    """The new handler."""
-    version: _builtins.str
-    """The new version of the code."""
-    wanted: _builtins.int
-    """The wanted number of replicas."""
-    current: _builtins.int
-    """Replicas with the new settings, ready or not."""
-    available: _builtins.int
-    """Those among them that have been ready for `min_ready`."""
-    outdated: _builtins.int
-    """Replicas with older settings, including draining ones."""
-    trouble: _builtins.str
-    """The present problem. Empty if there is none."""
-    taken_back: _builtins.str
-    """Why the previous rollout was rolled back. Empty if it was not."""
-    paused: _builtins.bool
-    """It was paused by `PauseRollout` and not resumed, also where it is complete: then the next change of what replicas are
-    started with is not rolled out until it is resumed. Controllers of older versions leave it unset; of these, only the
-    phase PAUSED is known.
-    """
-    @_builtins.property
-    def start_time(self) -> _timestamp_pb2.Timestamp:
-        """When it began. Unset if unknown."""
-
-    @_builtins.property
-    def taken_back_time(self) -> _timestamp_pb2.Timestamp:
-        """When it was rolled back. Unset if it was not."""
-
-    def __init__(
-        self,
-        *,
-        backend: _builtins.str = ...,
-        phase: Global___RolloutPhase.ValueType = ...,
-        handler: _builtins.str = ...,
-        version: _builtins.str = ...,
-        wanted: _builtins.int = ...,
-        current: _builtins.int = ...,
-        available: _builtins.int = ...,
-        outdated: _builtins.int = ...,
-        start_time: _timestamp_pb2.Timestamp | None = ...,
-        trouble: _builtins.str = ...,
-        taken_back: _builtins.str = ...,
-        taken_back_time: _timestamp_pb2.Timestamp | None = ...,
-        paused: _builtins.bool = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["start_time", b"start_time", "taken_back_time", b"taken_back_time"]  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["available", b"available", "backend", b"backend", "current", b"current", "handler", b"handler", "outdated", b"outdated", "paused", b"paused", "phase", b"phase", "start_time", b"start_time", "taken_back", b"taken_back", "taken_back_time", b"taken_back_time", "trouble", b"trouble", "version", b"version", "wanted", b"wanted"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___Rollout: _TypeAlias = Rollout  # noqa: Y015
-
-@_typing.final
-class ListRolloutsRequest(_message.Message):
-    """Arguments of `ControllerService.ListRollouts`."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    BACKEND_FIELD_NUMBER: _builtins.int
-    backend: _builtins.str
-    """Only the rollout of this backend. Empty: all."""
-    def __init__(
-        self,
-        *,
-        backend: _builtins.str = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["backend", b"backend"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___ListRolloutsRequest: _TypeAlias = ListRolloutsRequest  # noqa: Y015
-
-@_typing.final
-class ListRolloutsResponse(_message.Message):
-    """Result of `ControllerService.ListRollouts`."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    ROLLOUTS_FIELD_NUMBER: _builtins.int
-    @_builtins.property
-    def rollouts(self) -> _containers.RepeatedCompositeFieldContainer[Global___Rollout]:
-        """The rollouts, by backend."""
-
-    def __init__(
-        self,
-        *,
-        rollouts: _abc.Iterable[Global___Rollout] | None = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["rollouts", b"rollouts"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___ListRolloutsResponse: _TypeAlias = ListRolloutsResponse  # noqa: Y015
-
-@_typing.final
 class PauseRolloutRequest(_message.Message):
     """Arguments of `ControllerService.PauseRollout`."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     BACKEND_FIELD_NUMBER: _builtins.int
+    RESUME_FIELD_NUMBER: _builtins.int
+    VALIDATE_ONLY_FIELD_NUMBER: _builtins.int
+    EXPECTED_REVISION_FIELD_NUMBER: _builtins.int
     REQUEST_ID_FIELD_NUMBER: _builtins.int
     backend: _builtins.str
     """The backend's name."""
+    resume: _builtins.bool
+    """Resume the rollouts; otherwise they are paused."""
+    validate_only: _builtins.bool
+    """See ControllerService."""
+    expected_revision: _builtins.int
+    """See ControllerService. Unset: any revision."""
     request_id: _builtins.str
     """See ControllerService. Empty: repeated requests are independent."""
     def __init__(
         self,
         *,
         backend: _builtins.str = ...,
+        resume: _builtins.bool = ...,
+        validate_only: _builtins.bool = ...,
+        expected_revision: _builtins.int | None = ...,
         request_id: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision", "expected_revision", b"expected_revision"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["backend", b"backend", "request_id", b"request_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision", "backend", b"backend", "expected_revision", b"expected_revision", "request_id", b"request_id", "resume", b"resume", "validate_only", b"validate_only"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__expected_revision: _TypeAlias = _typing.Literal["expected_revision"]  # noqa: Y015
+    _WhichOneofArgType__expected_revision: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__expected_revision) -> _WhichOneofReturnType__expected_revision | None: ...
 
 Global___PauseRolloutRequest: _TypeAlias = PauseRolloutRequest  # noqa: Y015
 
@@ -2711,59 +2318,21 @@ class PauseRolloutResponse(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
+    REVISION_FIELD_NUMBER: _builtins.int
+    revision: _builtins.int
+    """The configuration's revision."""
     def __init__(
         self,
+        *,
+        revision: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["revision", b"revision"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___PauseRolloutResponse: _TypeAlias = PauseRolloutResponse  # noqa: Y015
-
-@_typing.final
-class ResumeRolloutRequest(_message.Message):
-    """Arguments of `ControllerService.ResumeRollout`."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    BACKEND_FIELD_NUMBER: _builtins.int
-    REQUEST_ID_FIELD_NUMBER: _builtins.int
-    backend: _builtins.str
-    """The backend's name."""
-    request_id: _builtins.str
-    """See ControllerService. Empty: repeated requests are independent."""
-    def __init__(
-        self,
-        *,
-        backend: _builtins.str = ...,
-        request_id: _builtins.str = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["backend", b"backend", "request_id", b"request_id"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___ResumeRolloutRequest: _TypeAlias = ResumeRolloutRequest  # noqa: Y015
-
-@_typing.final
-class ResumeRolloutResponse(_message.Message):
-    """Result of `ControllerService.ResumeRollout`."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    def __init__(
-        self,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___ResumeRolloutResponse: _TypeAlias = ResumeRolloutResponse  # noqa: Y015
 
 @_typing.final
 class UndoRolloutRequest(_message.Message):
@@ -2820,12 +2389,12 @@ class WatchEventsRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     KINDS_FIELD_NUMBER: _builtins.int
-    SUBJECT_PREFIX_FIELD_NUMBER: _builtins.int
+    RESOURCE_PREFIX_FIELD_NUMBER: _builtins.int
     AFTER_FIELD_NUMBER: _builtins.int
     FROM_OLDEST_FIELD_NUMBER: _builtins.int
     UNTIL_NEWEST_FIELD_NUMBER: _builtins.int
-    subject_prefix: _builtins.str
-    """Only events whose subject has this prefix, as `replica/digits-v1-`. Empty: all."""
+    resource_prefix: _builtins.str
+    """Only events whose resource has this prefix, as `replica/digits-v1-`. Empty: all."""
     after: _builtins.str
     """Only events after this one: the `cursor` of an event. Empty: only new events."""
     from_oldest: _builtins.bool
@@ -2840,14 +2409,14 @@ class WatchEventsRequest(_message.Message):
         self,
         *,
         kinds: _abc.Iterable[Global___EventKind.ValueType] | None = ...,
-        subject_prefix: _builtins.str = ...,
+        resource_prefix: _builtins.str = ...,
         after: _builtins.str = ...,
         from_oldest: _builtins.bool = ...,
         until_newest: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "from_oldest", b"from_oldest", "kinds", b"kinds", "subject_prefix", b"subject_prefix", "until_newest", b"until_newest"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "from_oldest", b"from_oldest", "kinds", b"kinds", "resource_prefix", b"resource_prefix", "until_newest", b"until_newest"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2861,13 +2430,13 @@ class WatchEventsResponse(_message.Message):
 
     TIME_FIELD_NUMBER: _builtins.int
     KIND_FIELD_NUMBER: _builtins.int
-    SUBJECT_FIELD_NUMBER: _builtins.int
+    RESOURCE_FIELD_NUMBER: _builtins.int
     MESSAGE_FIELD_NUMBER: _builtins.int
     MISSED_FIELD_NUMBER: _builtins.int
     CURSOR_FIELD_NUMBER: _builtins.int
     kind: Global___EventKind.ValueType
     """The kind of the event."""
-    subject: _builtins.str
+    resource: _builtins.str
     """The resource or member, as `replica/digits-v1-0`."""
     message: _builtins.str
     """A description, for people."""
@@ -2887,14 +2456,14 @@ class WatchEventsResponse(_message.Message):
         *,
         time: _timestamp_pb2.Timestamp | None = ...,
         kind: Global___EventKind.ValueType = ...,
-        subject: _builtins.str = ...,
+        resource: _builtins.str = ...,
         message: _builtins.str = ...,
         missed: _builtins.int = ...,
         cursor: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["time", b"time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cursor", b"cursor", "kind", b"kind", "message", b"message", "missed", b"missed", "subject", b"subject", "time", b"time"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cursor", b"cursor", "kind", b"kind", "message", b"message", "missed", b"missed", "resource", b"resource", "time", b"time"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2906,12 +2475,15 @@ class ReadLogsRequest(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
-    NAME_FIELD_NUMBER: _builtins.int
+    REPLICA_FIELD_NUMBER: _builtins.int
+    BACKEND_FIELD_NUMBER: _builtins.int
     LINES_FIELD_NUMBER: _builtins.int
     FOLLOW_FIELD_NUMBER: _builtins.int
     MAX_ENDED_FIELD_NUMBER: _builtins.int
-    name: _builtins.str
-    """The id of a replica, possibly one that has ended recently, or the name of a backend."""
+    replica: _builtins.str
+    """The id of a replica, possibly one that has ended recently."""
+    backend: _builtins.str
+    """The name of a backend: all its replicas."""
     lines: _builtins.int
     """The limit of lines of each replica, newest first. 0: all that are kept."""
     follow: _builtins.bool
@@ -2921,18 +2493,24 @@ class ReadLogsRequest(_message.Message):
     def __init__(
         self,
         *,
-        name: _builtins.str = ...,
+        replica: _builtins.str = ...,
+        backend: _builtins.str = ...,
         lines: _builtins.int = ...,
         follow: _builtins.bool = ...,
         max_ended: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_max_ended", b"_max_ended", "max_ended", b"max_ended"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_max_ended", b"_max_ended", "backend", b"backend", "max_ended", b"max_ended", "replica", b"replica", "source", b"source"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_max_ended", b"_max_ended", "follow", b"follow", "lines", b"lines", "max_ended", b"max_ended", "name", b"name"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_max_ended", b"_max_ended", "backend", b"backend", "follow", b"follow", "lines", b"lines", "max_ended", b"max_ended", "replica", b"replica", "source", b"source"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__max_ended: _TypeAlias = _typing.Literal["max_ended"]  # noqa: Y015
     _WhichOneofArgType__max_ended: _TypeAlias = _typing.Literal["_max_ended", b"_max_ended"]  # noqa: Y015
+    _WhichOneofReturnType_source: _TypeAlias = _typing.Literal["replica", "backend"]  # noqa: Y015
+    _WhichOneofArgType_source: _TypeAlias = _typing.Literal["source", b"source"]  # noqa: Y015
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__max_ended) -> _WhichOneofReturnType__max_ended | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_source) -> _WhichOneofReturnType_source | None: ...
 
 Global___ReadLogsRequest: _TypeAlias = ReadLogsRequest  # noqa: Y015
 

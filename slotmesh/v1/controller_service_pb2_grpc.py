@@ -31,17 +31,26 @@ class ControllerServiceStub(object):
     Each change is stored before it takes effect. Invalid resources are refused with INVALID_ARGUMENT and BadRequest
     details that list all violations.
 
-    Each request that changes the configuration has `dry_run` and `expected_revision`. With `dry_run` it is validated as
-    usual, and the response states what it would change; nothing is stored. With `expected_revision`, a revision from an
-    earlier response, it is refused with REVISION_CONFLICT if the configuration has changed since; the details contain
-    both revisions as `expected_revision` and `revision`.
+    A request about one backend, endpoint, HTTP route or replica has its name in `name`, if the rpc is named after the
+    resource. A field that refers to another resource is named after its kind: `backend`, `endpoint`. In texts a resource
+    is `backend/NAME`, `endpoint/NAME`, `route/PATH`, `replica/NAME` or `router/NAME`.
+
+    Each request that changes the configuration has `validate_only` and `expected_revision`. With `validate_only` it is
+    validated as usual, and the response states what it would change; nothing is stored. With `expected_revision`, a
+    revision from an earlier response, it is refused with REVISION_CONFLICT if the configuration has changed since; the
+    details contain both revisions as `expected_revision` and `revision`.
+
+    Lists are in pages. `page_size` is the limit of resources in the response; 0 means 1,000. A page over 1 MiB ends
+    earlier, after at least one resource. `page_token` is the `next_page_token` of the previous page; empty means the
+    first page. The other fields of the request select resources, and must be the same for all pages: BAD_REQUEST if
+    `page_token` is not of the same query. What is created or deleted meanwhile moves nothing else to another page.
 
     Each request that changes anything has a `request_id`, chosen by the caller: 1 to 128 printable ASCII characters
     without spaces, unique per request. A request that is repeated with the same id after a lost reply takes effect once,
     and gets the first reply, possibly without its lists if they are long. The id is stored together with the change, and
     is known to another or a restarted controller. Ids of different identities are independent. The newest 1,000 ids of
     all identities are kept for 24 hours, with at most 1 MiB of replies. A known id with a different request is refused
-    with BAD_REQUEST. The id of a request that was refused, or of a dry run, is not kept: if repeated, the request is
+    with BAD_REQUEST. The id of a request that was refused, or only validated, is not kept: if repeated, the request is
     executed.
     """
 
@@ -65,11 +74,6 @@ class ControllerServiceStub(object):
                 '/slotmesh.v1.ControllerService/GetBackend',
                 request_serializer=slotmesh_dot_v1_dot_controller__service__pb2.GetBackendRequest.SerializeToString,
                 response_deserializer=slotmesh_dot_v1_dot_controller__service__pb2.GetBackendResponse.FromString,
-                _registered_method=True)
-        self.DescribeBackend = channel.unary_unary(
-                '/slotmesh.v1.ControllerService/DescribeBackend',
-                request_serializer=slotmesh_dot_v1_dot_controller__service__pb2.DescribeBackendRequest.SerializeToString,
-                response_deserializer=slotmesh_dot_v1_dot_controller__service__pb2.DescribeBackendResponse.FromString,
                 _registered_method=True)
         self.ListBackends = channel.unary_unary(
                 '/slotmesh.v1.ControllerService/ListBackends',
@@ -101,6 +105,26 @@ class ControllerServiceStub(object):
                 request_serializer=slotmesh_dot_v1_dot_controller__service__pb2.DeleteEndpointRequest.SerializeToString,
                 response_deserializer=slotmesh_dot_v1_dot_controller__service__pb2.DeleteEndpointResponse.FromString,
                 _registered_method=True)
+        self.ApplyHttpRoute = channel.unary_unary(
+                '/slotmesh.v1.ControllerService/ApplyHttpRoute',
+                request_serializer=slotmesh_dot_v1_dot_controller__service__pb2.ApplyHttpRouteRequest.SerializeToString,
+                response_deserializer=slotmesh_dot_v1_dot_controller__service__pb2.ApplyHttpRouteResponse.FromString,
+                _registered_method=True)
+        self.GetHttpRoute = channel.unary_unary(
+                '/slotmesh.v1.ControllerService/GetHttpRoute',
+                request_serializer=slotmesh_dot_v1_dot_controller__service__pb2.GetHttpRouteRequest.SerializeToString,
+                response_deserializer=slotmesh_dot_v1_dot_controller__service__pb2.GetHttpRouteResponse.FromString,
+                _registered_method=True)
+        self.ListHttpRoutes = channel.unary_unary(
+                '/slotmesh.v1.ControllerService/ListHttpRoutes',
+                request_serializer=slotmesh_dot_v1_dot_controller__service__pb2.ListHttpRoutesRequest.SerializeToString,
+                response_deserializer=slotmesh_dot_v1_dot_controller__service__pb2.ListHttpRoutesResponse.FromString,
+                _registered_method=True)
+        self.DeleteHttpRoute = channel.unary_unary(
+                '/slotmesh.v1.ControllerService/DeleteHttpRoute',
+                request_serializer=slotmesh_dot_v1_dot_controller__service__pb2.DeleteHttpRouteRequest.SerializeToString,
+                response_deserializer=slotmesh_dot_v1_dot_controller__service__pb2.DeleteHttpRouteResponse.FromString,
+                _registered_method=True)
         self.SetTraffic = channel.unary_unary(
                 '/slotmesh.v1.ControllerService/SetTraffic',
                 request_serializer=slotmesh_dot_v1_dot_controller__service__pb2.SetTrafficRequest.SerializeToString,
@@ -115,11 +139,6 @@ class ControllerServiceStub(object):
                 '/slotmesh.v1.ControllerService/EndShift',
                 request_serializer=slotmesh_dot_v1_dot_controller__service__pb2.EndShiftRequest.SerializeToString,
                 response_deserializer=slotmesh_dot_v1_dot_controller__service__pb2.EndShiftResponse.FromString,
-                _registered_method=True)
-        self.ListShifts = channel.unary_unary(
-                '/slotmesh.v1.ControllerService/ListShifts',
-                request_serializer=slotmesh_dot_v1_dot_controller__service__pb2.ListShiftsRequest.SerializeToString,
-                response_deserializer=slotmesh_dot_v1_dot_controller__service__pb2.ListShiftsResponse.FromString,
                 _registered_method=True)
         self.ListRevisions = channel.unary_unary(
                 '/slotmesh.v1.ControllerService/ListRevisions',
@@ -161,20 +180,10 @@ class ControllerServiceStub(object):
                 request_serializer=slotmesh_dot_v1_dot_controller__service__pb2.ForgetReplicaRequest.SerializeToString,
                 response_deserializer=slotmesh_dot_v1_dot_controller__service__pb2.ForgetReplicaResponse.FromString,
                 _registered_method=True)
-        self.ListRollouts = channel.unary_unary(
-                '/slotmesh.v1.ControllerService/ListRollouts',
-                request_serializer=slotmesh_dot_v1_dot_controller__service__pb2.ListRolloutsRequest.SerializeToString,
-                response_deserializer=slotmesh_dot_v1_dot_controller__service__pb2.ListRolloutsResponse.FromString,
-                _registered_method=True)
         self.PauseRollout = channel.unary_unary(
                 '/slotmesh.v1.ControllerService/PauseRollout',
                 request_serializer=slotmesh_dot_v1_dot_controller__service__pb2.PauseRolloutRequest.SerializeToString,
                 response_deserializer=slotmesh_dot_v1_dot_controller__service__pb2.PauseRolloutResponse.FromString,
-                _registered_method=True)
-        self.ResumeRollout = channel.unary_unary(
-                '/slotmesh.v1.ControllerService/ResumeRollout',
-                request_serializer=slotmesh_dot_v1_dot_controller__service__pb2.ResumeRolloutRequest.SerializeToString,
-                response_deserializer=slotmesh_dot_v1_dot_controller__service__pb2.ResumeRolloutResponse.FromString,
                 _registered_method=True)
         self.UndoRollout = channel.unary_unary(
                 '/slotmesh.v1.ControllerService/UndoRollout',
@@ -199,17 +208,26 @@ class ControllerServiceServicer(object):
     Each change is stored before it takes effect. Invalid resources are refused with INVALID_ARGUMENT and BadRequest
     details that list all violations.
 
-    Each request that changes the configuration has `dry_run` and `expected_revision`. With `dry_run` it is validated as
-    usual, and the response states what it would change; nothing is stored. With `expected_revision`, a revision from an
-    earlier response, it is refused with REVISION_CONFLICT if the configuration has changed since; the details contain
-    both revisions as `expected_revision` and `revision`.
+    A request about one backend, endpoint, HTTP route or replica has its name in `name`, if the rpc is named after the
+    resource. A field that refers to another resource is named after its kind: `backend`, `endpoint`. In texts a resource
+    is `backend/NAME`, `endpoint/NAME`, `route/PATH`, `replica/NAME` or `router/NAME`.
+
+    Each request that changes the configuration has `validate_only` and `expected_revision`. With `validate_only` it is
+    validated as usual, and the response states what it would change; nothing is stored. With `expected_revision`, a
+    revision from an earlier response, it is refused with REVISION_CONFLICT if the configuration has changed since; the
+    details contain both revisions as `expected_revision` and `revision`.
+
+    Lists are in pages. `page_size` is the limit of resources in the response; 0 means 1,000. A page over 1 MiB ends
+    earlier, after at least one resource. `page_token` is the `next_page_token` of the previous page; empty means the
+    first page. The other fields of the request select resources, and must be the same for all pages: BAD_REQUEST if
+    `page_token` is not of the same query. What is created or deleted meanwhile moves nothing else to another page.
 
     Each request that changes anything has a `request_id`, chosen by the caller: 1 to 128 printable ASCII characters
     without spaces, unique per request. A request that is repeated with the same id after a lost reply takes effect once,
     and gets the first reply, possibly without its lists if they are long. The id is stored together with the change, and
     is known to another or a restarted controller. Ids of different identities are independent. The newest 1,000 ids of
     all identities are kept for 24 hours, with at most 1 MiB of replies. A known id with a different request is refused
-    with BAD_REQUEST. The id of a request that was refused, or of a dry run, is not kept: if repeated, the request is
+    with BAD_REQUEST. The id of a request that was refused, or only validated, is not kept: if repeated, the request is
     executed.
     """
 
@@ -228,21 +246,14 @@ class ControllerServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def GetBackend(self, request, context):
-        """Returns a backend. Errors: BACKEND_NOT_FOUND.
-        """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
-    def DescribeBackend(self, request, context):
-        """Returns a backend with its replicas and its wanted number of replicas, with the reason. Errors: BACKEND_NOT_FOUND.
+        """Returns a backend with its status: replicas, rollout, and decisions on their number. Errors: BACKEND_NOT_FOUND.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListBackends(self, request, context):
-        """Returns all backends, by name.
+        """Returns the backends with their status, by name, in pages.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -263,14 +274,14 @@ class ControllerServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def GetEndpoint(self, request, context):
-        """Returns an endpoint. Errors: ENDPOINT_NOT_FOUND.
+        """Returns an endpoint with its status: the newest shift of its traffic. Errors: ENDPOINT_NOT_FOUND.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListEndpoints(self, request, context):
-        """Returns all endpoints, by name.
+        """Returns the endpoints with their status, by name, in pages.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -278,6 +289,34 @@ class ControllerServiceServicer(object):
 
     def DeleteEndpoint(self, request, context):
         """Deletes an endpoint. Its queued calls fail with ENDPOINT_NOT_FOUND.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ApplyHttpRoute(self, request, context):
+        """Creates or replaces an HTTP route. Errors: BAD_REQUEST if its path matches the same requests as that of another one.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetHttpRoute(self, request, context):
+        """Returns an HTTP route. Errors: ROUTE_NOT_FOUND, also if the caller must not call its endpoint.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListHttpRoutes(self, request, context):
+        """Returns the HTTP routes, by path, in pages. Callers that are limited to some endpoints get only routes to these.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DeleteHttpRoute(self, request, context):
+        """Deletes an HTTP route. Errors: ROUTE_NOT_FOUND.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -309,16 +348,9 @@ class ControllerServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def ListShifts(self, request, context):
-        """Returns the newest shift of each endpoint that has one, by name. Errors: ENDPOINT_NOT_FOUND.
-        """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
     def ListRevisions(self, request, context):
-        """Returns the newest changes of backends and endpoints, newest first, in pages. The controller keeps 200 of them,
-        fewer if they are large. Errors: BAD_REQUEST if `page_token` is invalid.
+        """Returns the newest changes of the configuration, newest first, in pages. The controller keeps 200 of them, fewer if
+        they are large.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -334,14 +366,14 @@ class ControllerServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def ListReplicas(self, request, context):
-        """Returns the replicas, by backend and id, in pages. Errors: BAD_REQUEST if `page_token` is invalid.
+        """Returns the replicas, by backend and id, in pages.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListRouters(self, request, context):
-        """Returns the routers, by id.
+        """Returns the routers, by id, in pages.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -381,24 +413,10 @@ class ControllerServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def ListRollouts(self, request, context):
-        """Returns the newest rollout of each backend, by name. A controller that does not launch replicas has no rollouts.
-        Errors: BACKEND_NOT_FOUND.
-        """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
     def PauseRollout(self, request, context):
-        """Pauses a rollout: replicas that end are replaced, but no others are started and no old ones drain. Lasts until
-        ResumeRollout, or until the rollout is rolled back. Errors: BACKEND_NOT_FOUND, BAD_REQUEST if nothing is launched.
-        """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
-    def ResumeRollout(self, request, context):
-        """Continues a paused rollout. Errors: as PauseRollout.
+        """Pauses the rollouts of a backend, or resumes them. While they are paused, replicas that end are replaced, but no
+        others are started and no old ones drain. Lasts until they are resumed, or the rollout is rolled back. Errors:
+        BACKEND_NOT_FOUND; BAD_REQUEST if this controller launches no replicas.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -448,11 +466,6 @@ def add_ControllerServiceServicer_to_server(servicer, server):
                     request_deserializer=slotmesh_dot_v1_dot_controller__service__pb2.GetBackendRequest.FromString,
                     response_serializer=slotmesh_dot_v1_dot_controller__service__pb2.GetBackendResponse.SerializeToString,
             ),
-            'DescribeBackend': grpc.unary_unary_rpc_method_handler(
-                    servicer.DescribeBackend,
-                    request_deserializer=slotmesh_dot_v1_dot_controller__service__pb2.DescribeBackendRequest.FromString,
-                    response_serializer=slotmesh_dot_v1_dot_controller__service__pb2.DescribeBackendResponse.SerializeToString,
-            ),
             'ListBackends': grpc.unary_unary_rpc_method_handler(
                     servicer.ListBackends,
                     request_deserializer=slotmesh_dot_v1_dot_controller__service__pb2.ListBackendsRequest.FromString,
@@ -483,6 +496,26 @@ def add_ControllerServiceServicer_to_server(servicer, server):
                     request_deserializer=slotmesh_dot_v1_dot_controller__service__pb2.DeleteEndpointRequest.FromString,
                     response_serializer=slotmesh_dot_v1_dot_controller__service__pb2.DeleteEndpointResponse.SerializeToString,
             ),
+            'ApplyHttpRoute': grpc.unary_unary_rpc_method_handler(
+                    servicer.ApplyHttpRoute,
+                    request_deserializer=slotmesh_dot_v1_dot_controller__service__pb2.ApplyHttpRouteRequest.FromString,
+                    response_serializer=slotmesh_dot_v1_dot_controller__service__pb2.ApplyHttpRouteResponse.SerializeToString,
+            ),
+            'GetHttpRoute': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetHttpRoute,
+                    request_deserializer=slotmesh_dot_v1_dot_controller__service__pb2.GetHttpRouteRequest.FromString,
+                    response_serializer=slotmesh_dot_v1_dot_controller__service__pb2.GetHttpRouteResponse.SerializeToString,
+            ),
+            'ListHttpRoutes': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListHttpRoutes,
+                    request_deserializer=slotmesh_dot_v1_dot_controller__service__pb2.ListHttpRoutesRequest.FromString,
+                    response_serializer=slotmesh_dot_v1_dot_controller__service__pb2.ListHttpRoutesResponse.SerializeToString,
+            ),
+            'DeleteHttpRoute': grpc.unary_unary_rpc_method_handler(
+                    servicer.DeleteHttpRoute,
+                    request_deserializer=slotmesh_dot_v1_dot_controller__service__pb2.DeleteHttpRouteRequest.FromString,
+                    response_serializer=slotmesh_dot_v1_dot_controller__service__pb2.DeleteHttpRouteResponse.SerializeToString,
+            ),
             'SetTraffic': grpc.unary_unary_rpc_method_handler(
                     servicer.SetTraffic,
                     request_deserializer=slotmesh_dot_v1_dot_controller__service__pb2.SetTrafficRequest.FromString,
@@ -497,11 +530,6 @@ def add_ControllerServiceServicer_to_server(servicer, server):
                     servicer.EndShift,
                     request_deserializer=slotmesh_dot_v1_dot_controller__service__pb2.EndShiftRequest.FromString,
                     response_serializer=slotmesh_dot_v1_dot_controller__service__pb2.EndShiftResponse.SerializeToString,
-            ),
-            'ListShifts': grpc.unary_unary_rpc_method_handler(
-                    servicer.ListShifts,
-                    request_deserializer=slotmesh_dot_v1_dot_controller__service__pb2.ListShiftsRequest.FromString,
-                    response_serializer=slotmesh_dot_v1_dot_controller__service__pb2.ListShiftsResponse.SerializeToString,
             ),
             'ListRevisions': grpc.unary_unary_rpc_method_handler(
                     servicer.ListRevisions,
@@ -543,20 +571,10 @@ def add_ControllerServiceServicer_to_server(servicer, server):
                     request_deserializer=slotmesh_dot_v1_dot_controller__service__pb2.ForgetReplicaRequest.FromString,
                     response_serializer=slotmesh_dot_v1_dot_controller__service__pb2.ForgetReplicaResponse.SerializeToString,
             ),
-            'ListRollouts': grpc.unary_unary_rpc_method_handler(
-                    servicer.ListRollouts,
-                    request_deserializer=slotmesh_dot_v1_dot_controller__service__pb2.ListRolloutsRequest.FromString,
-                    response_serializer=slotmesh_dot_v1_dot_controller__service__pb2.ListRolloutsResponse.SerializeToString,
-            ),
             'PauseRollout': grpc.unary_unary_rpc_method_handler(
                     servicer.PauseRollout,
                     request_deserializer=slotmesh_dot_v1_dot_controller__service__pb2.PauseRolloutRequest.FromString,
                     response_serializer=slotmesh_dot_v1_dot_controller__service__pb2.PauseRolloutResponse.SerializeToString,
-            ),
-            'ResumeRollout': grpc.unary_unary_rpc_method_handler(
-                    servicer.ResumeRollout,
-                    request_deserializer=slotmesh_dot_v1_dot_controller__service__pb2.ResumeRolloutRequest.FromString,
-                    response_serializer=slotmesh_dot_v1_dot_controller__service__pb2.ResumeRolloutResponse.SerializeToString,
             ),
             'UndoRollout': grpc.unary_unary_rpc_method_handler(
                     servicer.UndoRollout,
@@ -587,17 +605,26 @@ class ControllerService(object):
     Each change is stored before it takes effect. Invalid resources are refused with INVALID_ARGUMENT and BadRequest
     details that list all violations.
 
-    Each request that changes the configuration has `dry_run` and `expected_revision`. With `dry_run` it is validated as
-    usual, and the response states what it would change; nothing is stored. With `expected_revision`, a revision from an
-    earlier response, it is refused with REVISION_CONFLICT if the configuration has changed since; the details contain
-    both revisions as `expected_revision` and `revision`.
+    A request about one backend, endpoint, HTTP route or replica has its name in `name`, if the rpc is named after the
+    resource. A field that refers to another resource is named after its kind: `backend`, `endpoint`. In texts a resource
+    is `backend/NAME`, `endpoint/NAME`, `route/PATH`, `replica/NAME` or `router/NAME`.
+
+    Each request that changes the configuration has `validate_only` and `expected_revision`. With `validate_only` it is
+    validated as usual, and the response states what it would change; nothing is stored. With `expected_revision`, a
+    revision from an earlier response, it is refused with REVISION_CONFLICT if the configuration has changed since; the
+    details contain both revisions as `expected_revision` and `revision`.
+
+    Lists are in pages. `page_size` is the limit of resources in the response; 0 means 1,000. A page over 1 MiB ends
+    earlier, after at least one resource. `page_token` is the `next_page_token` of the previous page; empty means the
+    first page. The other fields of the request select resources, and must be the same for all pages: BAD_REQUEST if
+    `page_token` is not of the same query. What is created or deleted meanwhile moves nothing else to another page.
 
     Each request that changes anything has a `request_id`, chosen by the caller: 1 to 128 printable ASCII characters
     without spaces, unique per request. A request that is repeated with the same id after a lost reply takes effect once,
     and gets the first reply, possibly without its lists if they are long. The id is stored together with the change, and
     is known to another or a restarted controller. Ids of different identities are independent. The newest 1,000 ids of
     all identities are kept for 24 hours, with at most 1 MiB of replies. A known id with a different request is refused
-    with BAD_REQUEST. The id of a request that was refused, or of a dry run, is not kept: if repeated, the request is
+    with BAD_REQUEST. The id of a request that was refused, or only validated, is not kept: if repeated, the request is
     executed.
     """
 
@@ -672,33 +699,6 @@ class ControllerService(object):
             '/slotmesh.v1.ControllerService/GetBackend',
             slotmesh_dot_v1_dot_controller__service__pb2.GetBackendRequest.SerializeToString,
             slotmesh_dot_v1_dot_controller__service__pb2.GetBackendResponse.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def DescribeBackend(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/slotmesh.v1.ControllerService/DescribeBackend',
-            slotmesh_dot_v1_dot_controller__service__pb2.DescribeBackendRequest.SerializeToString,
-            slotmesh_dot_v1_dot_controller__service__pb2.DescribeBackendResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -872,6 +872,114 @@ class ControllerService(object):
             _registered_method=True)
 
     @staticmethod
+    def ApplyHttpRoute(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/slotmesh.v1.ControllerService/ApplyHttpRoute',
+            slotmesh_dot_v1_dot_controller__service__pb2.ApplyHttpRouteRequest.SerializeToString,
+            slotmesh_dot_v1_dot_controller__service__pb2.ApplyHttpRouteResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetHttpRoute(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/slotmesh.v1.ControllerService/GetHttpRoute',
+            slotmesh_dot_v1_dot_controller__service__pb2.GetHttpRouteRequest.SerializeToString,
+            slotmesh_dot_v1_dot_controller__service__pb2.GetHttpRouteResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListHttpRoutes(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/slotmesh.v1.ControllerService/ListHttpRoutes',
+            slotmesh_dot_v1_dot_controller__service__pb2.ListHttpRoutesRequest.SerializeToString,
+            slotmesh_dot_v1_dot_controller__service__pb2.ListHttpRoutesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DeleteHttpRoute(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/slotmesh.v1.ControllerService/DeleteHttpRoute',
+            slotmesh_dot_v1_dot_controller__service__pb2.DeleteHttpRouteRequest.SerializeToString,
+            slotmesh_dot_v1_dot_controller__service__pb2.DeleteHttpRouteResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
     def SetTraffic(request,
             target,
             options=(),
@@ -942,33 +1050,6 @@ class ControllerService(object):
             '/slotmesh.v1.ControllerService/EndShift',
             slotmesh_dot_v1_dot_controller__service__pb2.EndShiftRequest.SerializeToString,
             slotmesh_dot_v1_dot_controller__service__pb2.EndShiftResponse.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def ListShifts(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/slotmesh.v1.ControllerService/ListShifts',
-            slotmesh_dot_v1_dot_controller__service__pb2.ListShiftsRequest.SerializeToString,
-            slotmesh_dot_v1_dot_controller__service__pb2.ListShiftsResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -1196,33 +1277,6 @@ class ControllerService(object):
             _registered_method=True)
 
     @staticmethod
-    def ListRollouts(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/slotmesh.v1.ControllerService/ListRollouts',
-            slotmesh_dot_v1_dot_controller__service__pb2.ListRolloutsRequest.SerializeToString,
-            slotmesh_dot_v1_dot_controller__service__pb2.ListRolloutsResponse.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
     def PauseRollout(request,
             target,
             options=(),
@@ -1239,33 +1293,6 @@ class ControllerService(object):
             '/slotmesh.v1.ControllerService/PauseRollout',
             slotmesh_dot_v1_dot_controller__service__pb2.PauseRolloutRequest.SerializeToString,
             slotmesh_dot_v1_dot_controller__service__pb2.PauseRolloutResponse.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def ResumeRollout(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/slotmesh.v1.ControllerService/ResumeRollout',
-            slotmesh_dot_v1_dot_controller__service__pb2.ResumeRolloutRequest.SerializeToString,
-            slotmesh_dot_v1_dot_controller__service__pb2.ResumeRolloutResponse.FromString,
             options,
             channel_credentials,
             insecure,

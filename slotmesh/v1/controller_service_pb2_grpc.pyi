@@ -18,17 +18,26 @@ class ControllerServiceStub:
     Each change is stored before it takes effect. Invalid resources are refused with INVALID_ARGUMENT and BadRequest
     details that list all violations.
 
-    Each request that changes the configuration has `dry_run` and `expected_revision`. With `dry_run` it is validated as
-    usual, and the response states what it would change; nothing is stored. With `expected_revision`, a revision from an
-    earlier response, it is refused with REVISION_CONFLICT if the configuration has changed since; the details contain
-    both revisions as `expected_revision` and `revision`.
+    A request about one backend, endpoint, HTTP route or replica has its name in `name`, if the rpc is named after the
+    resource. A field that refers to another resource is named after its kind: `backend`, `endpoint`. In texts a resource
+    is `backend/NAME`, `endpoint/NAME`, `route/PATH`, `replica/NAME` or `router/NAME`.
+
+    Each request that changes the configuration has `validate_only` and `expected_revision`. With `validate_only` it is
+    validated as usual, and the response states what it would change; nothing is stored. With `expected_revision`, a
+    revision from an earlier response, it is refused with REVISION_CONFLICT if the configuration has changed since; the
+    details contain both revisions as `expected_revision` and `revision`.
+
+    Lists are in pages. `page_size` is the limit of resources in the response; 0 means 1,000. A page over 1 MiB ends
+    earlier, after at least one resource. `page_token` is the `next_page_token` of the previous page; empty means the
+    first page. The other fields of the request select resources, and must be the same for all pages: BAD_REQUEST if
+    `page_token` is not of the same query. What is created or deleted meanwhile moves nothing else to another page.
 
     Each request that changes anything has a `request_id`, chosen by the caller: 1 to 128 printable ASCII characters
     without spaces, unique per request. A request that is repeated with the same id after a lost reply takes effect once,
     and gets the first reply, possibly without its lists if they are long. The id is stored together with the change, and
     is known to another or a restarted controller. Ids of different identities are independent. The newest 1,000 ids of
     all identities are kept for 24 hours, with at most 1 MiB of replies. A known id with a different request is refused
-    with BAD_REQUEST. The id of a request that was refused, or of a dry run, is not kept: if repeated, the request is
+    with BAD_REQUEST. The id of a request that was refused, or only validated, is not kept: if repeated, the request is
     executed.
     """
 
@@ -38,21 +47,27 @@ class ControllerServiceStub:
     ApplyBackend: _aio.UnaryUnaryMultiCallable[_controller_service_pb2.ApplyBackendRequest, _controller_service_pb2.ApplyBackendResponse]
     """Creates or replaces a backend."""
     GetBackend: _aio.UnaryUnaryMultiCallable[_controller_service_pb2.GetBackendRequest, _controller_service_pb2.GetBackendResponse]
-    """Returns a backend. Errors: BACKEND_NOT_FOUND."""
-    DescribeBackend: _aio.UnaryUnaryMultiCallable[_controller_service_pb2.DescribeBackendRequest, _controller_service_pb2.DescribeBackendResponse]
-    """Returns a backend with its replicas and its wanted number of replicas, with the reason. Errors: BACKEND_NOT_FOUND."""
+    """Returns a backend with its status: replicas, rollout, and decisions on their number. Errors: BACKEND_NOT_FOUND."""
     ListBackends: _aio.UnaryUnaryMultiCallable[_controller_service_pb2.ListBackendsRequest, _controller_service_pb2.ListBackendsResponse]
-    """Returns all backends, by name."""
+    """Returns the backends with their status, by name, in pages."""
     DeleteBackend: _aio.UnaryUnaryMultiCallable[_controller_service_pb2.DeleteBackendRequest, _controller_service_pb2.DeleteBackendResponse]
     """Deletes a backend. Errors: BACKEND_NOT_FOUND; BACKEND_IN_USE if a traffic policy names it."""
     ApplyEndpoint: _aio.UnaryUnaryMultiCallable[_controller_service_pb2.ApplyEndpointRequest, _controller_service_pb2.ApplyEndpointResponse]
     """Creates an endpoint or changes its traffic policy. Errors: BAD_REQUEST if the policy names an unknown backend."""
     GetEndpoint: _aio.UnaryUnaryMultiCallable[_controller_service_pb2.GetEndpointRequest, _controller_service_pb2.GetEndpointResponse]
-    """Returns an endpoint. Errors: ENDPOINT_NOT_FOUND."""
+    """Returns an endpoint with its status: the newest shift of its traffic. Errors: ENDPOINT_NOT_FOUND."""
     ListEndpoints: _aio.UnaryUnaryMultiCallable[_controller_service_pb2.ListEndpointsRequest, _controller_service_pb2.ListEndpointsResponse]
-    """Returns all endpoints, by name."""
+    """Returns the endpoints with their status, by name, in pages."""
     DeleteEndpoint: _aio.UnaryUnaryMultiCallable[_controller_service_pb2.DeleteEndpointRequest, _controller_service_pb2.DeleteEndpointResponse]
     """Deletes an endpoint. Its queued calls fail with ENDPOINT_NOT_FOUND."""
+    ApplyHttpRoute: _aio.UnaryUnaryMultiCallable[_controller_service_pb2.ApplyHttpRouteRequest, _controller_service_pb2.ApplyHttpRouteResponse]
+    """Creates or replaces an HTTP route. Errors: BAD_REQUEST if its path matches the same requests as that of another one."""
+    GetHttpRoute: _aio.UnaryUnaryMultiCallable[_controller_service_pb2.GetHttpRouteRequest, _controller_service_pb2.GetHttpRouteResponse]
+    """Returns an HTTP route. Errors: ROUTE_NOT_FOUND, also if the caller must not call its endpoint."""
+    ListHttpRoutes: _aio.UnaryUnaryMultiCallable[_controller_service_pb2.ListHttpRoutesRequest, _controller_service_pb2.ListHttpRoutesResponse]
+    """Returns the HTTP routes, by path, in pages. Callers that are limited to some endpoints get only routes to these."""
+    DeleteHttpRoute: _aio.UnaryUnaryMultiCallable[_controller_service_pb2.DeleteHttpRouteRequest, _controller_service_pb2.DeleteHttpRouteResponse]
+    """Deletes an HTTP route. Errors: ROUTE_NOT_FOUND."""
     SetTraffic: _aio.UnaryUnaryMultiCallable[_controller_service_pb2.SetTrafficRequest, _controller_service_pb2.SetTrafficResponse]
     """Changes an endpoint's traffic policy immediately. Errors: ENDPOINT_NOT_FOUND; BAD_REQUEST if weights do not sum to
     1.
@@ -67,11 +82,9 @@ class ControllerServiceStub:
     """Ends the shift of an endpoint in progress: keeps the present weights, or restores those before the shift. Errors:
     ENDPOINT_NOT_FOUND; BAD_REQUEST if none is in progress.
     """
-    ListShifts: _aio.UnaryUnaryMultiCallable[_controller_service_pb2.ListShiftsRequest, _controller_service_pb2.ListShiftsResponse]
-    """Returns the newest shift of each endpoint that has one, by name. Errors: ENDPOINT_NOT_FOUND."""
     ListRevisions: _aio.UnaryUnaryMultiCallable[_controller_service_pb2.ListRevisionsRequest, _controller_service_pb2.ListRevisionsResponse]
-    """Returns the newest changes of backends and endpoints, newest first, in pages. The controller keeps 200 of them,
-    fewer if they are large. Errors: BAD_REQUEST if `page_token` is invalid.
+    """Returns the newest changes of the configuration, newest first, in pages. The controller keeps 200 of them, fewer if
+    they are large.
     """
     Rollback: _aio.UnaryUnaryMultiCallable[_controller_service_pb2.RollbackRequest, _controller_service_pb2.RollbackResponse]
     """Restores backends and endpoints of an earlier revision, as a new revision. Traffic to a backend whose code changes
@@ -79,9 +92,9 @@ class ControllerServiceStub:
     revision is not kept.
     """
     ListReplicas: _aio.UnaryUnaryMultiCallable[_controller_service_pb2.ListReplicasRequest, _controller_service_pb2.ListReplicasResponse]
-    """Returns the replicas, by backend and id, in pages. Errors: BAD_REQUEST if `page_token` is invalid."""
+    """Returns the replicas, by backend and id, in pages."""
     ListRouters: _aio.UnaryUnaryMultiCallable[_controller_service_pb2.ListRoutersRequest, _controller_service_pb2.ListRoutersResponse]
-    """Returns the routers, by id."""
+    """Returns the routers, by id, in pages."""
     GetSnapshot: _aio.UnaryUnaryMultiCallable[_controller_service_pb2.GetSnapshotRequest, _controller_service_pb2.GetSnapshotResponse]
     """Returns a consistent view of this controller's knowledge: desired and actual state, loads, and loads a few seconds
     earlier, so that rates can be computed from one response.
@@ -99,16 +112,11 @@ class ControllerServiceStub:
     Returns once this is stored. A repeated request has no effect. Errors: REPLICA_NOT_FOUND; REPLICA_CONNECTED, also
     if it may still attach to a controller that has just started, or a router has not reported its links yet.
     """
-    ListRollouts: _aio.UnaryUnaryMultiCallable[_controller_service_pb2.ListRolloutsRequest, _controller_service_pb2.ListRolloutsResponse]
-    """Returns the newest rollout of each backend, by name. A controller that does not launch replicas has no rollouts.
-    Errors: BACKEND_NOT_FOUND.
-    """
     PauseRollout: _aio.UnaryUnaryMultiCallable[_controller_service_pb2.PauseRolloutRequest, _controller_service_pb2.PauseRolloutResponse]
-    """Pauses a rollout: replicas that end are replaced, but no others are started and no old ones drain. Lasts until
-    ResumeRollout, or until the rollout is rolled back. Errors: BACKEND_NOT_FOUND, BAD_REQUEST if nothing is launched.
+    """Pauses the rollouts of a backend, or resumes them. While they are paused, replicas that end are replaced, but no
+    others are started and no old ones drain. Lasts until they are resumed, or the rollout is rolled back. Errors:
+    BACKEND_NOT_FOUND; BAD_REQUEST if this controller launches no replicas.
     """
-    ResumeRollout: _aio.UnaryUnaryMultiCallable[_controller_service_pb2.ResumeRolloutRequest, _controller_service_pb2.ResumeRolloutResponse]
-    """Continues a paused rollout. Errors: as PauseRollout."""
     UndoRollout: _aio.UnaryUnaryMultiCallable[_controller_service_pb2.UndoRolloutRequest, _controller_service_pb2.UndoRolloutResponse]
     """Restores the previous settings of a backend: those that a rollout in progress replaces, or those before a complete
     one. This is a change like any other, and is rolled out. Errors: BACKEND_NOT_FOUND, BAD_REQUEST if there are no
@@ -130,17 +138,26 @@ class ControllerServiceServicer(metaclass=_abc_1.ABCMeta):
     Each change is stored before it takes effect. Invalid resources are refused with INVALID_ARGUMENT and BadRequest
     details that list all violations.
 
-    Each request that changes the configuration has `dry_run` and `expected_revision`. With `dry_run` it is validated as
-    usual, and the response states what it would change; nothing is stored. With `expected_revision`, a revision from an
-    earlier response, it is refused with REVISION_CONFLICT if the configuration has changed since; the details contain
-    both revisions as `expected_revision` and `revision`.
+    A request about one backend, endpoint, HTTP route or replica has its name in `name`, if the rpc is named after the
+    resource. A field that refers to another resource is named after its kind: `backend`, `endpoint`. In texts a resource
+    is `backend/NAME`, `endpoint/NAME`, `route/PATH`, `replica/NAME` or `router/NAME`.
+
+    Each request that changes the configuration has `validate_only` and `expected_revision`. With `validate_only` it is
+    validated as usual, and the response states what it would change; nothing is stored. With `expected_revision`, a
+    revision from an earlier response, it is refused with REVISION_CONFLICT if the configuration has changed since; the
+    details contain both revisions as `expected_revision` and `revision`.
+
+    Lists are in pages. `page_size` is the limit of resources in the response; 0 means 1,000. A page over 1 MiB ends
+    earlier, after at least one resource. `page_token` is the `next_page_token` of the previous page; empty means the
+    first page. The other fields of the request select resources, and must be the same for all pages: BAD_REQUEST if
+    `page_token` is not of the same query. What is created or deleted meanwhile moves nothing else to another page.
 
     Each request that changes anything has a `request_id`, chosen by the caller: 1 to 128 printable ASCII characters
     without spaces, unique per request. A request that is repeated with the same id after a lost reply takes effect once,
     and gets the first reply, possibly without its lists if they are long. The id is stored together with the change, and
     is known to another or a restarted controller. Ids of different identities are independent. The newest 1,000 ids of
     all identities are kept for 24 hours, with at most 1 MiB of replies. A known id with a different request is refused
-    with BAD_REQUEST. The id of a request that was refused, or of a dry run, is not kept: if repeated, the request is
+    with BAD_REQUEST. The id of a request that was refused, or only validated, is not kept: if repeated, the request is
     executed.
     """
 
@@ -166,15 +183,7 @@ class ControllerServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _controller_service_pb2.GetBackendRequest,
         context: _aio.ServicerContext[_controller_service_pb2.GetBackendRequest, _abc.Awaitable[_controller_service_pb2.GetBackendResponse]],
     ) -> _abc.Awaitable[_controller_service_pb2.GetBackendResponse]:
-        """Returns a backend. Errors: BACKEND_NOT_FOUND."""
-
-    @_abc_1.abstractmethod
-    def DescribeBackend(
-        self,
-        request: _controller_service_pb2.DescribeBackendRequest,
-        context: _aio.ServicerContext[_controller_service_pb2.DescribeBackendRequest, _abc.Awaitable[_controller_service_pb2.DescribeBackendResponse]],
-    ) -> _abc.Awaitable[_controller_service_pb2.DescribeBackendResponse]:
-        """Returns a backend with its replicas and its wanted number of replicas, with the reason. Errors: BACKEND_NOT_FOUND."""
+        """Returns a backend with its status: replicas, rollout, and decisions on their number. Errors: BACKEND_NOT_FOUND."""
 
     @_abc_1.abstractmethod
     def ListBackends(
@@ -182,7 +191,7 @@ class ControllerServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _controller_service_pb2.ListBackendsRequest,
         context: _aio.ServicerContext[_controller_service_pb2.ListBackendsRequest, _abc.Awaitable[_controller_service_pb2.ListBackendsResponse]],
     ) -> _abc.Awaitable[_controller_service_pb2.ListBackendsResponse]:
-        """Returns all backends, by name."""
+        """Returns the backends with their status, by name, in pages."""
 
     @_abc_1.abstractmethod
     def DeleteBackend(
@@ -206,7 +215,7 @@ class ControllerServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _controller_service_pb2.GetEndpointRequest,
         context: _aio.ServicerContext[_controller_service_pb2.GetEndpointRequest, _abc.Awaitable[_controller_service_pb2.GetEndpointResponse]],
     ) -> _abc.Awaitable[_controller_service_pb2.GetEndpointResponse]:
-        """Returns an endpoint. Errors: ENDPOINT_NOT_FOUND."""
+        """Returns an endpoint with its status: the newest shift of its traffic. Errors: ENDPOINT_NOT_FOUND."""
 
     @_abc_1.abstractmethod
     def ListEndpoints(
@@ -214,7 +223,7 @@ class ControllerServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _controller_service_pb2.ListEndpointsRequest,
         context: _aio.ServicerContext[_controller_service_pb2.ListEndpointsRequest, _abc.Awaitable[_controller_service_pb2.ListEndpointsResponse]],
     ) -> _abc.Awaitable[_controller_service_pb2.ListEndpointsResponse]:
-        """Returns all endpoints, by name."""
+        """Returns the endpoints with their status, by name, in pages."""
 
     @_abc_1.abstractmethod
     def DeleteEndpoint(
@@ -223,6 +232,38 @@ class ControllerServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _aio.ServicerContext[_controller_service_pb2.DeleteEndpointRequest, _abc.Awaitable[_controller_service_pb2.DeleteEndpointResponse]],
     ) -> _abc.Awaitable[_controller_service_pb2.DeleteEndpointResponse]:
         """Deletes an endpoint. Its queued calls fail with ENDPOINT_NOT_FOUND."""
+
+    @_abc_1.abstractmethod
+    def ApplyHttpRoute(
+        self,
+        request: _controller_service_pb2.ApplyHttpRouteRequest,
+        context: _aio.ServicerContext[_controller_service_pb2.ApplyHttpRouteRequest, _abc.Awaitable[_controller_service_pb2.ApplyHttpRouteResponse]],
+    ) -> _abc.Awaitable[_controller_service_pb2.ApplyHttpRouteResponse]:
+        """Creates or replaces an HTTP route. Errors: BAD_REQUEST if its path matches the same requests as that of another one."""
+
+    @_abc_1.abstractmethod
+    def GetHttpRoute(
+        self,
+        request: _controller_service_pb2.GetHttpRouteRequest,
+        context: _aio.ServicerContext[_controller_service_pb2.GetHttpRouteRequest, _abc.Awaitable[_controller_service_pb2.GetHttpRouteResponse]],
+    ) -> _abc.Awaitable[_controller_service_pb2.GetHttpRouteResponse]:
+        """Returns an HTTP route. Errors: ROUTE_NOT_FOUND, also if the caller must not call its endpoint."""
+
+    @_abc_1.abstractmethod
+    def ListHttpRoutes(
+        self,
+        request: _controller_service_pb2.ListHttpRoutesRequest,
+        context: _aio.ServicerContext[_controller_service_pb2.ListHttpRoutesRequest, _abc.Awaitable[_controller_service_pb2.ListHttpRoutesResponse]],
+    ) -> _abc.Awaitable[_controller_service_pb2.ListHttpRoutesResponse]:
+        """Returns the HTTP routes, by path, in pages. Callers that are limited to some endpoints get only routes to these."""
+
+    @_abc_1.abstractmethod
+    def DeleteHttpRoute(
+        self,
+        request: _controller_service_pb2.DeleteHttpRouteRequest,
+        context: _aio.ServicerContext[_controller_service_pb2.DeleteHttpRouteRequest, _abc.Awaitable[_controller_service_pb2.DeleteHttpRouteResponse]],
+    ) -> _abc.Awaitable[_controller_service_pb2.DeleteHttpRouteResponse]:
+        """Deletes an HTTP route. Errors: ROUTE_NOT_FOUND."""
 
     @_abc_1.abstractmethod
     def SetTraffic(
@@ -257,21 +298,13 @@ class ControllerServiceServicer(metaclass=_abc_1.ABCMeta):
         """
 
     @_abc_1.abstractmethod
-    def ListShifts(
-        self,
-        request: _controller_service_pb2.ListShiftsRequest,
-        context: _aio.ServicerContext[_controller_service_pb2.ListShiftsRequest, _abc.Awaitable[_controller_service_pb2.ListShiftsResponse]],
-    ) -> _abc.Awaitable[_controller_service_pb2.ListShiftsResponse]:
-        """Returns the newest shift of each endpoint that has one, by name. Errors: ENDPOINT_NOT_FOUND."""
-
-    @_abc_1.abstractmethod
     def ListRevisions(
         self,
         request: _controller_service_pb2.ListRevisionsRequest,
         context: _aio.ServicerContext[_controller_service_pb2.ListRevisionsRequest, _abc.Awaitable[_controller_service_pb2.ListRevisionsResponse]],
     ) -> _abc.Awaitable[_controller_service_pb2.ListRevisionsResponse]:
-        """Returns the newest changes of backends and endpoints, newest first, in pages. The controller keeps 200 of them,
-        fewer if they are large. Errors: BAD_REQUEST if `page_token` is invalid.
+        """Returns the newest changes of the configuration, newest first, in pages. The controller keeps 200 of them, fewer if
+        they are large.
         """
 
     @_abc_1.abstractmethod
@@ -291,7 +324,7 @@ class ControllerServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _controller_service_pb2.ListReplicasRequest,
         context: _aio.ServicerContext[_controller_service_pb2.ListReplicasRequest, _abc.Awaitable[_controller_service_pb2.ListReplicasResponse]],
     ) -> _abc.Awaitable[_controller_service_pb2.ListReplicasResponse]:
-        """Returns the replicas, by backend and id, in pages. Errors: BAD_REQUEST if `page_token` is invalid."""
+        """Returns the replicas, by backend and id, in pages."""
 
     @_abc_1.abstractmethod
     def ListRouters(
@@ -299,7 +332,7 @@ class ControllerServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _controller_service_pb2.ListRoutersRequest,
         context: _aio.ServicerContext[_controller_service_pb2.ListRoutersRequest, _abc.Awaitable[_controller_service_pb2.ListRoutersResponse]],
     ) -> _abc.Awaitable[_controller_service_pb2.ListRoutersResponse]:
-        """Returns the routers, by id."""
+        """Returns the routers, by id, in pages."""
 
     @_abc_1.abstractmethod
     def GetSnapshot(
@@ -343,32 +376,15 @@ class ControllerServiceServicer(metaclass=_abc_1.ABCMeta):
         """
 
     @_abc_1.abstractmethod
-    def ListRollouts(
-        self,
-        request: _controller_service_pb2.ListRolloutsRequest,
-        context: _aio.ServicerContext[_controller_service_pb2.ListRolloutsRequest, _abc.Awaitable[_controller_service_pb2.ListRolloutsResponse]],
-    ) -> _abc.Awaitable[_controller_service_pb2.ListRolloutsResponse]:
-        """Returns the newest rollout of each backend, by name. A controller that does not launch replicas has no rollouts.
-        Errors: BACKEND_NOT_FOUND.
-        """
-
-    @_abc_1.abstractmethod
     def PauseRollout(
         self,
         request: _controller_service_pb2.PauseRolloutRequest,
         context: _aio.ServicerContext[_controller_service_pb2.PauseRolloutRequest, _abc.Awaitable[_controller_service_pb2.PauseRolloutResponse]],
     ) -> _abc.Awaitable[_controller_service_pb2.PauseRolloutResponse]:
-        """Pauses a rollout: replicas that end are replaced, but no others are started and no old ones drain. Lasts until
-        ResumeRollout, or until the rollout is rolled back. Errors: BACKEND_NOT_FOUND, BAD_REQUEST if nothing is launched.
+        """Pauses the rollouts of a backend, or resumes them. While they are paused, replicas that end are replaced, but no
+        others are started and no old ones drain. Lasts until they are resumed, or the rollout is rolled back. Errors:
+        BACKEND_NOT_FOUND; BAD_REQUEST if this controller launches no replicas.
         """
-
-    @_abc_1.abstractmethod
-    def ResumeRollout(
-        self,
-        request: _controller_service_pb2.ResumeRolloutRequest,
-        context: _aio.ServicerContext[_controller_service_pb2.ResumeRolloutRequest, _abc.Awaitable[_controller_service_pb2.ResumeRolloutResponse]],
-    ) -> _abc.Awaitable[_controller_service_pb2.ResumeRolloutResponse]:
-        """Continues a paused rollout. Errors: as PauseRollout."""
 
     @_abc_1.abstractmethod
     def UndoRollout(

@@ -11,6 +11,8 @@ from google.protobuf import struct_pb2 as _struct_pb2
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from slotmesh.v1 import rollout_pb2 as _rollout_pb2
+from slotmesh.v1 import traffic_shift_pb2 as _traffic_shift_pb2
 import builtins as _builtins
 import sys
 import typing as _typing
@@ -21,34 +23,6 @@ else:
     from typing_extensions import TypeAlias as _TypeAlias, Never as _Never
 
 DESCRIPTOR: _descriptor.FileDescriptor
-
-class _Balancer:
-    ValueType = _typing.NewType("ValueType", _builtins.int)
-    V: _TypeAlias = ValueType  # noqa: Y015
-
-class _BalancerEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Balancer.ValueType], _builtins.type):
-    DESCRIPTOR: _descriptor.EnumDescriptor
-    BALANCER_UNSPECIFIED: _Balancer.ValueType  # 0
-    """The controller's default: least loaded."""
-    BALANCER_LEAST_LOADED: _Balancer.ValueType  # 1
-    """The replica with the smallest share of its slots in use."""
-    BALANCER_POWER_OF_TWO: _Balancer.ValueType  # 2
-    """The less loaded of two replicas drawn at random."""
-    BALANCER_ROUND_ROBIN: _Balancer.ValueType  # 3
-    """One replica after another."""
-
-class Balancer(_Balancer, metaclass=_BalancerEnumTypeWrapper):
-    """How the router picks a replica for calls without an ordering key."""
-
-BALANCER_UNSPECIFIED: Balancer.ValueType  # 0
-"""The controller's default: least loaded."""
-BALANCER_LEAST_LOADED: Balancer.ValueType  # 1
-"""The replica with the smallest share of its slots in use."""
-BALANCER_POWER_OF_TWO: Balancer.ValueType  # 2
-"""The less loaded of two replicas drawn at random."""
-BALANCER_ROUND_ROBIN: Balancer.ValueType  # 3
-"""One replica after another."""
-Global___Balancer: _TypeAlias = Balancer  # noqa: Y015
 
 class _SloScope:
     ValueType = _typing.NewType("ValueType", _builtins.int)
@@ -202,6 +176,7 @@ class Backend(_message.Message):
     PROGRESS_DEADLINE_FIELD_NUMBER: _builtins.int
     MAX_ERROR_RATE_FIELD_NUMBER: _builtins.int
     CODE_FIELD_NUMBER: _builtins.int
+    STATUS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Unique in the mesh: 1 to 63 of `a-z A-Z 0-9 _ . -`, starting with a letter or digit."""
     handler: _builtins.str
@@ -217,8 +192,11 @@ class Backend(_message.Message):
     """Calls that may wait in one router for this backend. Unset means 20,000."""
     max_queued_bytes: _builtins.int
     """Payload bytes that may wait in one router for this backend. Unset means 256 MiB."""
-    balancer: Global___Balancer.ValueType
-    """How a replica is picked. Unset means least loaded."""
+    balancer: _builtins.str
+    """The name of the balancer, which picks a replica for calls without an ordering key: `least_loaded` (the replica with
+    the smallest share of its slots in use), `power_of_two` (the less loaded of two replicas drawn at random),
+    `round_robin`, or another one that the routers have. Empty means `least_loaded`.
+    """
     prefetch: _builtins.int
     """Unkeyed calls that may wait at a replica behind the running ones. Unset: the value of the handler's decorator."""
     max_wire_batch_size: _builtins.int
@@ -284,6 +262,10 @@ class Backend(_message.Message):
         minutes.
         """
 
+    @_builtins.property
+    def status(self) -> Global___BackendStatus:
+        """Its actual state, in responses. Ignored in requests."""
+
     def __init__(
         self,
         *,
@@ -295,7 +277,7 @@ class Backend(_message.Message):
         max_queued_calls: _builtins.int | None = ...,
         max_queued_bytes: _builtins.int | None = ...,
         max_queue_time: _duration_pb2.Duration | None = ...,
-        balancer: Global___Balancer.ValueType = ...,
+        balancer: _builtins.str = ...,
         graceful_timeout: _duration_pb2.Duration | None = ...,
         prefetch: _builtins.int | None = ...,
         max_wire_batch_size: _builtins.int | None = ...,
@@ -311,10 +293,11 @@ class Backend(_message.Message):
         progress_deadline: _duration_pb2.Duration | None = ...,
         max_error_rate: _builtins.float | None = ...,
         code: _builtins.str = ...,
+        status: Global___BackendStatus | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_max_error_rate", b"_max_error_rate", "_max_ongoing", b"_max_ongoing", "_max_queued_bytes", b"_max_queued_bytes", "_max_queued_calls", b"_max_queued_calls", "_max_surge", b"_max_surge", "_max_unavailable", b"_max_unavailable", "_max_wire_batch_size", b"_max_wire_batch_size", "_num_replicas", b"_num_replicas", "_own_loop", b"_own_loop", "_prefetch", b"_prefetch", "autoscale", b"autoscale", "graceful_timeout", b"graceful_timeout", "health_check_period", b"health_check_period", "health_check_timeout", b"health_check_timeout", "max_error_rate", b"max_error_rate", "max_ongoing", b"max_ongoing", "max_queue_time", b"max_queue_time", "max_queued_bytes", b"max_queued_bytes", "max_queued_calls", b"max_queued_calls", "max_surge", b"max_surge", "max_unavailable", b"max_unavailable", "max_wire_batch_size", b"max_wire_batch_size", "min_ready", b"min_ready", "num_replicas", b"num_replicas", "own_loop", b"own_loop", "prefetch", b"prefetch", "progress_deadline", b"progress_deadline", "user_config", b"user_config"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_max_error_rate", b"_max_error_rate", "_max_ongoing", b"_max_ongoing", "_max_queued_bytes", b"_max_queued_bytes", "_max_queued_calls", b"_max_queued_calls", "_max_surge", b"_max_surge", "_max_unavailable", b"_max_unavailable", "_max_wire_batch_size", b"_max_wire_batch_size", "_num_replicas", b"_num_replicas", "_own_loop", b"_own_loop", "_prefetch", b"_prefetch", "autoscale", b"autoscale", "graceful_timeout", b"graceful_timeout", "health_check_period", b"health_check_period", "health_check_timeout", b"health_check_timeout", "max_error_rate", b"max_error_rate", "max_ongoing", b"max_ongoing", "max_queue_time", b"max_queue_time", "max_queued_bytes", b"max_queued_bytes", "max_queued_calls", b"max_queued_calls", "max_surge", b"max_surge", "max_unavailable", b"max_unavailable", "max_wire_batch_size", b"max_wire_batch_size", "min_ready", b"min_ready", "num_replicas", b"num_replicas", "own_loop", b"own_loop", "prefetch", b"prefetch", "progress_deadline", b"progress_deadline", "status", b"status", "user_config", b"user_config"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_max_error_rate", b"_max_error_rate", "_max_ongoing", b"_max_ongoing", "_max_queued_bytes", b"_max_queued_bytes", "_max_queued_calls", b"_max_queued_calls", "_max_surge", b"_max_surge", "_max_unavailable", b"_max_unavailable", "_max_wire_batch_size", b"_max_wire_batch_size", "_num_replicas", b"_num_replicas", "_own_loop", b"_own_loop", "_prefetch", b"_prefetch", "autoscale", b"autoscale", "balancer", b"balancer", "code", b"code", "graceful_timeout", b"graceful_timeout", "handler", b"handler", "health_check_period", b"health_check_period", "health_check_timeout", b"health_check_timeout", "max_error_rate", b"max_error_rate", "max_ongoing", b"max_ongoing", "max_queue_time", b"max_queue_time", "max_queued_bytes", b"max_queued_bytes", "max_queued_calls", b"max_queued_calls", "max_surge", b"max_surge", "max_unavailable", b"max_unavailable", "max_wire_batch_size", b"max_wire_batch_size", "min_ready", b"min_ready", "name", b"name", "num_replicas", b"num_replicas", "own_loop", b"own_loop", "prefetch", b"prefetch", "progress_deadline", b"progress_deadline", "slo_scope", b"slo_scope", "user_config", b"user_config", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_max_error_rate", b"_max_error_rate", "_max_ongoing", b"_max_ongoing", "_max_queued_bytes", b"_max_queued_bytes", "_max_queued_calls", b"_max_queued_calls", "_max_surge", b"_max_surge", "_max_unavailable", b"_max_unavailable", "_max_wire_batch_size", b"_max_wire_batch_size", "_num_replicas", b"_num_replicas", "_own_loop", b"_own_loop", "_prefetch", b"_prefetch", "autoscale", b"autoscale", "balancer", b"balancer", "code", b"code", "graceful_timeout", b"graceful_timeout", "handler", b"handler", "health_check_period", b"health_check_period", "health_check_timeout", b"health_check_timeout", "max_error_rate", b"max_error_rate", "max_ongoing", b"max_ongoing", "max_queue_time", b"max_queue_time", "max_queued_bytes", b"max_queued_bytes", "max_queued_calls", b"max_queued_calls", "max_surge", b"max_surge", "max_unavailable", b"max_unavailable", "max_wire_batch_size", b"max_wire_batch_size", "min_ready", b"min_ready", "name", b"name", "num_replicas", b"num_replicas", "own_loop", b"own_loop", "prefetch", b"prefetch", "progress_deadline", b"progress_deadline", "slo_scope", b"slo_scope", "status", b"status", "user_config", b"user_config", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__max_error_rate: _TypeAlias = _typing.Literal["max_error_rate"]  # noqa: Y015
     _WhichOneofArgType__max_error_rate: _TypeAlias = _typing.Literal["_max_error_rate", b"_max_error_rate"]  # noqa: Y015
@@ -358,6 +341,68 @@ class Backend(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__prefetch) -> _WhichOneofReturnType__prefetch | None: ...
 
 Global___Backend: _TypeAlias = Backend  # noqa: Y015
+
+@_typing.final
+class BackendStatus(_message.Message):
+    """The actual state of a backend."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WANTED_REPLICAS_FIELD_NUMBER: _builtins.int
+    READY_REPLICAS_FIELD_NUMBER: _builtins.int
+    LIVE_REPLICAS_FIELD_NUMBER: _builtins.int
+    FAILED_REPLICAS_FIELD_NUMBER: _builtins.int
+    RESTART_COUNT_FIELD_NUMBER: _builtins.int
+    PROSPECT_FIELD_NUMBER: _builtins.int
+    LATEST_DECISION_FIELD_NUMBER: _builtins.int
+    LATEST_CHANGE_FIELD_NUMBER: _builtins.int
+    ROLLOUT_FIELD_NUMBER: _builtins.int
+    wanted_replicas: _builtins.int
+    """The wanted number of replicas. Unset: any, if the controller does not launch them and no number is configured."""
+    ready_replicas: _builtins.int
+    """Ready replicas, as far as the controller knows."""
+    live_replicas: _builtins.int
+    """Replicas that have not ended: ready, starting, draining or suspect."""
+    failed_replicas: _builtins.int
+    """Failed replicas."""
+    restart_count: _builtins.int
+    """The restarts of the present replicas: the sum of `Replica.restart_count`."""
+    prospect: Global___Prospect.ValueType
+    """If no replica is ready: whether some are expected, as in the routing table. Unset otherwise."""
+    @_builtins.property
+    def latest_decision(self) -> _rollout_pb2.ScaleDecision:
+        """The newest decision on the number of replicas, also if it changed nothing. Unset if the backend does not scale."""
+
+    @_builtins.property
+    def latest_change(self) -> _rollout_pb2.ScaleDecision:
+        """The newest decision that changed the number. Unset if there is none since the controller's start."""
+
+    @_builtins.property
+    def rollout(self) -> _rollout_pb2.Rollout:
+        """The newest rollout. Unset if the controller does not launch the replicas."""
+
+    def __init__(
+        self,
+        *,
+        wanted_replicas: _builtins.int | None = ...,
+        ready_replicas: _builtins.int = ...,
+        live_replicas: _builtins.int = ...,
+        failed_replicas: _builtins.int = ...,
+        restart_count: _builtins.int = ...,
+        prospect: Global___Prospect.ValueType = ...,
+        latest_decision: _rollout_pb2.ScaleDecision | None = ...,
+        latest_change: _rollout_pb2.ScaleDecision | None = ...,
+        rollout: _rollout_pb2.Rollout | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_wanted_replicas", b"_wanted_replicas", "latest_change", b"latest_change", "latest_decision", b"latest_decision", "rollout", b"rollout", "wanted_replicas", b"wanted_replicas"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_wanted_replicas", b"_wanted_replicas", "failed_replicas", b"failed_replicas", "latest_change", b"latest_change", "latest_decision", b"latest_decision", "live_replicas", b"live_replicas", "prospect", b"prospect", "ready_replicas", b"ready_replicas", "restart_count", b"restart_count", "rollout", b"rollout", "wanted_replicas", b"wanted_replicas"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__wanted_replicas: _TypeAlias = _typing.Literal["wanted_replicas"]  # noqa: Y015
+    _WhichOneofArgType__wanted_replicas: _TypeAlias = _typing.Literal["_wanted_replicas", b"_wanted_replicas"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__wanted_replicas) -> _WhichOneofReturnType__wanted_replicas | None: ...
+
+Global___BackendStatus: _TypeAlias = BackendStatus  # noqa: Y015
 
 @_typing.final
 class Autoscale(_message.Message):
@@ -466,6 +511,7 @@ class Endpoint(_message.Message):
     TRAFFIC_FIELD_NUMBER: _builtins.int
     GRPC_SERVICES_FIELD_NUMBER: _builtins.int
     TENANTS_FIELD_NUMBER: _builtins.int
+    STATUS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Unique in the mesh; rules as for a backend's name."""
     @_builtins.property
@@ -484,6 +530,10 @@ class Endpoint(_message.Message):
         them.
         """
 
+    @_builtins.property
+    def status(self) -> Global___EndpointStatus:
+        """Its actual state, in responses. Ignored in requests."""
+
     def __init__(
         self,
         *,
@@ -491,14 +541,39 @@ class Endpoint(_message.Message):
         traffic: Global___TrafficPolicy | None = ...,
         grpc_services: Global___GrpcServices | None = ...,
         tenants: Global___TenantLimits | None = ...,
+        status: Global___EndpointStatus | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["grpc_services", b"grpc_services", "tenants", b"tenants", "traffic", b"traffic"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["grpc_services", b"grpc_services", "status", b"status", "tenants", b"tenants", "traffic", b"traffic"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["grpc_services", b"grpc_services", "name", b"name", "tenants", b"tenants", "traffic", b"traffic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["grpc_services", b"grpc_services", "name", b"name", "status", b"status", "tenants", b"tenants", "traffic", b"traffic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Endpoint: _TypeAlias = Endpoint  # noqa: Y015
+
+@_typing.final
+class EndpointStatus(_message.Message):
+    """The actual state of an endpoint."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SHIFT_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def shift(self) -> _traffic_shift_pb2.TrafficShift:
+        """The newest shift of its traffic. Unset if there was none."""
+
+    def __init__(
+        self,
+        *,
+        shift: _traffic_shift_pb2.TrafficShift | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["shift", b"shift"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["shift", b"shift"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___EndpointStatus: _TypeAlias = EndpointStatus  # noqa: Y015
 
 @_typing.final
 class TenantLimits(_message.Message):
@@ -709,7 +784,7 @@ class Mesh(_message.Message):
         """The endpoints."""
 
     @_builtins.property
-    def routes(self) -> _containers.RepeatedCompositeFieldContainer[Global___Route]:
+    def routes(self) -> _containers.RepeatedCompositeFieldContainer[Global___HttpRoute]:
         """The HTTP routes."""
 
     def __init__(
@@ -717,7 +792,7 @@ class Mesh(_message.Message):
         *,
         backends: _abc.Iterable[Global___Backend] | None = ...,
         endpoints: _abc.Iterable[Global___Endpoint] | None = ...,
-        routes: _abc.Iterable[Global___Route] | None = ...,
+        routes: _abc.Iterable[Global___HttpRoute] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
@@ -728,17 +803,17 @@ class Mesh(_message.Message):
 Global___Mesh: _TypeAlias = Mesh  # noqa: Y015
 
 @_typing.final
-class Route(_message.Message):
+class HttpRoute(_message.Message):
     """Which HTTP requests become calls of which method of an endpoint."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
-    PATH_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
     ENDPOINT_FIELD_NUMBER: _builtins.int
     METHOD_FIELD_NUMBER: _builtins.int
     METHODS_FIELD_NUMBER: _builtins.int
-    path: _builtins.str
-    """The path, unique in the mesh: segments of `a-z A-Z 0-9 . _ ~ -`, and parameters as `{name}`, which become the
+    name: _builtins.str
+    """Its path, unique in the mesh: segments of `a-z A-Z 0-9 . _ ~ -`, and parameters as `{name}`, which become the
     arguments of their names: `/users/{name}`. At most 256 characters and 16 segments; not below `/-/`. Two routes must
     not differ only in the names of parameters.
     """
@@ -753,18 +828,18 @@ class Route(_message.Message):
     def __init__(
         self,
         *,
-        path: _builtins.str = ...,
+        name: _builtins.str = ...,
         endpoint: _builtins.str = ...,
         method: _builtins.str = ...,
         methods: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["endpoint", b"endpoint", "method", b"method", "methods", b"methods", "path", b"path"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["endpoint", b"endpoint", "method", b"method", "methods", b"methods", "name", b"name"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___Route: _TypeAlias = Route  # noqa: Y015
+Global___HttpRoute: _TypeAlias = HttpRoute  # noqa: Y015
 
 @_typing.final
 class Replica(_message.Message):

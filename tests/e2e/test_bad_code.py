@@ -25,7 +25,7 @@ import slotmesh
 from slotmesh.cli.controller_view import READY_STATE
 from slotmesh.cli.operator import Operator
 from slotmesh.cli.waiting import FAILING_S
-from slotmesh.v1 import controller_service_pb2 as pb
+from slotmesh.v1 import rollout_pb2
 from tests.support.mesh import ROOT
 from tests.support.shell import Said
 from tests.support.shell import slotmesh as command
@@ -289,4 +289,6 @@ async def responds(shop: Shop) -> bool:
 
 async def is_rolled_out(shop: Shop) -> bool:
     async with Operator.at(shop.controller) as operator:
-        return all(it.phase == pb.ROLLOUT_PHASE_COMPLETE and not it.outdated for it in await operator.rollouts())
+        return all(
+            it.phase == rollout_pb2.ROLLOUT_PHASE_COMPLETE and not it.outdated for it in await operator.rollouts()
+        )

@@ -88,9 +88,10 @@ async def test_what_is_wanted_is_shown_where_the_controller_launches() -> None:
         await mesh.wait_for_launches(1)
         status, document = await asyncio.gather(slotmesh("status", env=env), slotmesh("status", "--json", env=env))
         assert "0/1" in status.out
-        assert [backend["num_replicas"] for backend in json.loads(document.out)["backends"]] == [1]
+        (backend,) = json.loads(document.out)["backends"]
+        assert (backend["num_replicas"], backend["wanted_replicas"]) == (None, 1)
         got = await mesh.operator.GetBackend(pb.GetBackendRequest(name="v1"))
-        assert got.backend.num_replicas == 1
+        assert (got.backend.HasField("num_replicas"), got.backend.status.wanted_replicas) == (False, 1)
 
 
 @pytest.mark.asyncio

@@ -54,7 +54,7 @@ async def test_history_in_each_form_and_since_a_cursor(mesh: Controlled) -> None
     assert (table.status, table.err) == (0, "")
     assert all(text in table.out for text in ("replica-failed", "replica/ab", "v1: no such model"))
     told = json.loads(document.out)["events"]
-    assert [(it["kind"], it["subject"]) for it in told] == [
+    assert [(it["kind"], it["resource"]) for it in told] == [
         ("replica-ready", "replica/a"),
         ("replica-failed", "replica/a"),
         ("replica-ready", "replica/ab"),
@@ -85,7 +85,7 @@ async def test_kinds_and_subjects_are_filters(mesh: Controlled) -> None:
         said(mesh, "replica/a", "--kind=replica-failed", "-o", "json"),
         said(mesh, "--kind=replica-faild"),
     )
-    assert [it["subject"] for it in json.loads(exact.out)["events"]] == ["replica/a"] * 2
+    assert [it["resource"] for it in json.loads(exact.out)["events"]] == ["replica/a"] * 2
     assert prefix.out.split() == ["replica/a", "replica/ab"]
     assert kind.out.split() == ["replica/a", "backend/v1"]
     assert [it["message"] for it in json.loads(both.out)["events"]] == ["v1: no such model"]
@@ -120,5 +120,5 @@ async def test_what_comes_follows_the_history_until_ctrl_c(mesh: Controlled) -> 
         if process.returncode is None:
             process.kill()
             await within(process.wait(), "the end of the process", timeout=60.0)
-    assert (first["subject"], second["subject"]) == ("replica/ab", "replica/c")
+    assert (first["resource"], second["resource"]) == ("replica/ab", "replica/c")
     assert (process.returncode, out, err) == (130, b"", b"")

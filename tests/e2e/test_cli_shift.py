@@ -7,10 +7,10 @@ import json
 
 import pytest
 
-from slotmesh.v1 import controller_service_pb2 as pb
+from slotmesh.v1 import traffic_shift_pb2 as shift_pb
 from tests.support.controllers import Controlled, eventually
 from tests.support.shell import Said, slotmesh
-from tests.support.shifting import CallTotals, policy, reported, shift, shifting_controller
+from tests.support.shifting import CallTotals, newest_shifts, policy, reported, shift, shifting_controller
 
 pytestmark = pytest.mark.asyncio
 
@@ -42,8 +42,7 @@ async def test_who_waits_hears_that_it_went_back_and_why() -> None:
 
 
 async def is_under_way(mesh: Controlled) -> bool:
-    shifts = (await mesh.operator.ListShifts(pb.ListShiftsRequest())).shifts
-    return any(it.phase == pb.SHIFT_PHASE_SHIFTING for it in shifts)
+    return any(it.phase == shift_pb.SHIFT_PHASE_SHIFTING for it in await newest_shifts(mesh))
 
 
 async def test_who_waits_hears_that_it_got_there() -> None:

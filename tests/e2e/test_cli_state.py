@@ -37,7 +37,7 @@ async def test_changes_are_shown_and_undone(tmp_path: Path) -> None:
         (newest,) = document["revisions"]
         assert newest["base_revision"] == applied.revision
         (change,) = newest["changes"]
-        assert (change["subject"], change["change"], change["fields"]) == ("endpoint/digits", "updated", ["traffic"])
+        assert (change["resource"], change["change"], change["fields"]) == ("endpoint/digits", "updated", ["traffic"])
 
         planned = await slotmesh("rollback", "--dry-run", env=env)
         assert planned.out.splitlines()[0] == "would be updated  endpoint/digits"

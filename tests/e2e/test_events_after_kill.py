@@ -38,7 +38,7 @@ async def test_the_next_controller_shows_what_happened_before_a_kill(tmp_path: P
         before = await command("events", "-o", "json", env={"SLOTMESH_CONTROLLER": mesh.address})
         assert before.status == 0, before
         first = json.loads(before.out)["events"]
-        assert [it["subject"] for it in first[1:3]] == ["backend/v1", "endpoint/digits"]
+        assert [it["resource"] for it in first[1:3]] == ["backend/v1", "endpoint/digits"]
         await mesh.kill()
         await mesh.start()
         after = await command("events", "-o", "json", env={"SLOTMESH_CONTROLLER": mesh.address})

@@ -58,7 +58,7 @@ async def test_what_a_handler_prints_is_read_from_anywhere_and_outlives_the_cont
         unknown = await slotmesh("logs", "Nobody", env=env)
         assert (unknown.status, unknown.out) == (1, "")
         there_is = ", ".join(["Talker", *both])
-        assert f"no output is known of a replica or a backend 'Nobody'; there is that of {there_is}\n" in unknown.err
+        assert f"no output is known of a replica 'Nobody'; there is that of {there_is}\n" in unknown.err
         assert "'talker'; did you mean Talker?\n" in (await slotmesh("logs", "talker", env=env)).err
 
         await lone.kill()

@@ -12,7 +12,7 @@ import pytest
 
 import slotmesh
 from slotmesh.cli.operator import Operator
-from slotmesh.v1 import controller_service_pb2 as pb
+from slotmesh.v1 import traffic_shift_pb2 as shift_pb
 from tests.e2e.test_bad_code import (
     Shop,
     called,
@@ -198,6 +198,6 @@ async def _has_ended(trial: Trial) -> bool:
         shift = await operator.shift("e")
     return (
         shift is not None
-        and shift.phase == pb.SHIFT_PHASE_TAKEN_BACK
+        and shift.phase == shift_pb.SHIFT_PHASE_TAKEN_BACK
         and "rollout of v1 was taken back" in shift.reason
     )

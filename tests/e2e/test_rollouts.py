@@ -17,7 +17,7 @@ from benchmarks.processes import ProcessMesh, process_mesh
 from slotmesh.cli.controller_view import READY_STATE
 from slotmesh.client.mesh import Mesh as Client
 from slotmesh.spec.model import Backend, Endpoint, Mesh, TrafficPolicy
-from slotmesh.v1 import controller_service_pb2 as pb
+from slotmesh.v1 import rollout_pb2
 
 HANDLERS = "tests.e2e.rollout_handlers"
 ENDPOINTS = (Endpoint(name="e", traffic=TrafficPolicy(weights={"b": 1.0})),)
@@ -89,12 +89,17 @@ async def loaded(client: Client) -> AsyncIterator[Load]:
             load.is_over = True
 
 
-async def rolled_out(mesh: ProcessMesh, *, taken_back: bool = False) -> pb.Rollout:
+async def rolled_out(mesh: ProcessMesh, *, taken_back: bool = False) -> rollout_pb2.Rollout:
     """The rollout, once it is complete, and what was taken back is gone."""
     async with asyncio.timeout(TIMEOUT_S):
         while True:
-            (found,) = await mesh.operator.rollouts("b")
-            if found.phase == pb.ROLLOUT_PHASE_COMPLETE and not found.outdated and bool(found.taken_back) == taken_back:
+            found = await mesh.operator.rollout("b")
+            assert found is not None
+            if (
+                found.phase == rollout_pb2.ROLLOUT_PHASE_COMPLETE
+                and not found.outdated
+                and bool(found.taken_back) == taken_back
+            ):
                 return found
             await asyncio.sleep(0.02)
 

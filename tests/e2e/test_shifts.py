@@ -17,7 +17,7 @@ from benchmarks.processes import ProcessMesh, process_mesh
 from slotmesh.cli.operator import Operator
 from slotmesh.client.mesh import Mesh as Client
 from slotmesh.spec.model import Backend, Endpoint, Mesh, TrafficPolicy
-from slotmesh.v1 import controller_service_pb2 as pb
+from slotmesh.v1 import traffic_shift_pb2 as shift_pb
 from tests.support.controllers import eventually
 from tests.support.lone_controller import LoneController, lone_controller
 from tests.support.shell import Said
@@ -151,10 +151,10 @@ endpoints:
 """
 
 
-async def shift_at(lone: LoneController, until: Callable[[pb.TrafficShift], bool]) -> pb.TrafficShift:
+async def shift_at(lone: LoneController, until: Callable[[shift_pb.TrafficShift], bool]) -> shift_pb.TrafficShift:
     """The shift, once it is so."""
 
-    async def ask() -> pb.TrafficShift | None:
+    async def ask() -> shift_pb.TrafficShift | None:
         async with Operator.at(lone.address) as operator:
             found = await operator.shift("e")
         return found if found is not None and until(found) else None
@@ -167,10 +167,13 @@ async def shift_at(lone: LoneController, until: Callable[[pb.TrafficShift], bool
 @pytest.mark.long
 @pytest.mark.parametrize(
     ("handler", "guard", "min_calls", "phase"),
-    [("Good", 0.01, 50, pb.SHIFT_PHASE_COMPLETE), ("Broken", 0.2, 1_000, pb.SHIFT_PHASE_TAKEN_BACK)],
+    [
+        ("Good", 0.01, 50, shift_pb.SHIFT_PHASE_COMPLETE),
+        ("Broken", 0.2, 1_000, shift_pb.SHIFT_PHASE_TAKEN_BACK),
+    ],
 )
 async def test_a_controller_that_is_killed_in_the_middle_goes_on_when_it_is_back(
-    handler: str, guard: float, min_calls: int, phase: pb.ShiftPhase.ValueType, tmp_path: Path
+    handler: str, guard: float, min_calls: int, phase: shift_pb.ShiftPhase.ValueType, tmp_path: Path
 ) -> None:
     async with lone_controller(tmp_path, LONE_SPEC % handler, f"--state={tmp_path / 'state'}") as lone:
         await lone.ready(2)

@@ -175,8 +175,8 @@ DEPLOY: Final = (
     mutant(
         "a repeated request that has changed nothing is carried out",
         _CONTROLLER,
-        "if terms.dry_run or (plan.changes_nothing and signed.answer is None):",
-        "if terms.dry_run or plan.changes_nothing:",
+        "if terms.validate_only or (plan.changes_nothing and signed.answer is None):",
+        "if terms.validate_only or plan.changes_nothing:",
         _REPEATED,
     ),
     mutant(

@@ -231,8 +231,8 @@ _SIDE_PATHS: Final = (
     mutant(
         "a change that changes nothing takes a revision",
         CONTROLLER,
-        "if terms.dry_run or (plan.changes_nothing and signed.answer is None):",
-        "if terms.dry_run:",
+        "if terms.validate_only or (plan.changes_nothing and signed.answer is None):",
+        "if terms.validate_only:",
         "tests/contract/controller/test_side_paths.py",
     ),
 )

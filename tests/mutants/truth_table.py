@@ -20,8 +20,8 @@ TRUTH: Final = (
     mutant(
         "a router that was stopped in order after it had come back counts as lost",
         _CLI,
-        "newest = {it.subject: it for it in events}",
-        "newest = {it.subject: it for it in events if not is_orderly(it.message)}",
+        "newest = {it.resource: it for it in events}",
+        "newest = {it.resource: it for it in events if not is_orderly(it.message)}",
         _LOST,
     ),
     mutant(
@@ -160,8 +160,8 @@ TRUTH: Final = (
     mutant(
         "a change is ready before its rollout is complete",
         _CLI,
-        "elif rollout.phase in {pb.ROLLOUT_PHASE_PROGRESSING, pb.ROLLOUT_PHASE_ROLLING_BACK}:",
-        "elif rollout.phase in {pb.ROLLOUT_PHASE_ROLLING_BACK}:",
+        "elif rollout.phase in {rollout_pb2.ROLLOUT_PHASE_PROGRESSING, rollout_pb2.ROLLOUT_PHASE_ROLLING_BACK}:",
+        "elif rollout.phase in {rollout_pb2.ROLLOUT_PHASE_ROLLING_BACK}:",
         "tests/unit/cli/test_waiting.py",
     ),
     mutant(

@@ -41,15 +41,14 @@ _SERVICES: Final[dict[str, tuple[tuple[set[Role], str], ...]]] = {
     "slotmesh.v1.DirectService": ((_CALLS, "Attach"),),
     "slotmesh.v1.TapService": ((_SEES, "TapCalls ListCalls"),),
     "slotmesh.v1.ControllerService": (
-        (_SEES, "GetBackend DescribeBackend ListBackends GetEndpoint ListEndpoints ListShifts ListRevisions"),
-        (_SEES, "ListReplicas ListRouters GetSnapshot ListRollouts WatchEvents"),
-        ({_O}, "ApplyMesh ApplyBackend DeleteBackend ApplyEndpoint DeleteEndpoint SetTraffic ShiftTraffic EndShift"),
-        ({_O}, "Rollback DrainReplica ForgetReplica AdoptState PauseRollout ResumeRollout UndoRollout ReadLogs"),
+        (_SEES, "GetBackend ListBackends GetEndpoint ListEndpoints ListRevisions"),
+        (_SEES, "ListReplicas ListRouters GetSnapshot WatchEvents"),
+        ({_V, _I, _O}, "GetHttpRoute ListHttpRoutes"),
+        ({_O}, "ApplyMesh ApplyBackend DeleteBackend ApplyEndpoint DeleteEndpoint ApplyHttpRoute DeleteHttpRoute"),
+        ({_O}, "SetTraffic ShiftTraffic EndShift Rollback PauseRollout UndoRollout"),
+        ({_O}, "DrainReplica ForgetReplica AdoptState ReadLogs"),
     ),
-    "slotmesh.v1.RouteService": (
-        ({_V, _I, _O}, "ListRoutes WatchRoutes"),
-        ({_O}, "DeleteRoute"),
-    ),
+    "slotmesh.v1.HttpRouteService": (({_V, _I, _O}, "WatchHttpRoutes"),),
     "slotmesh.internal.v1.MembershipService": (
         ({_REPLICA}, "AttachReplica"),
         ({_ROUTER}, "AttachRouter"),

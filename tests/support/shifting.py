@@ -12,6 +12,7 @@ from slotmesh.histogram import CALL_TIMES
 from slotmesh.internal.v1 import membership_service_pb2
 from slotmesh.v1 import controller_service_pb2 as pb
 from slotmesh.v1 import mesh_pb2
+from slotmesh.v1 import traffic_shift_pb2 as shift_pb
 from tests.support.controllers import Controlled, eventually, running_controller
 from tests.support.fakes.members import FakeReplica, FakeRouter
 from tests.support.wait import wait_until
@@ -24,8 +25,8 @@ backends:
 endpoints:
   e: {traffic: {v1: 1.0}, shadows: {v3: 0.5}}
 """
-ERRORS = pb.ShiftGuard(figure=pb.SHIFT_FIGURE_ERROR_RATE, max_error_rate=0.01)
-SLOW = pb.ShiftGuard(figure=pb.SHIFT_FIGURE_P99, max_time=duration_pb2.Duration(nanos=200_000_000))
+ERRORS = shift_pb.ShiftGuard(figure=shift_pb.SHIFT_FIGURE_ERROR_RATE, max_error_rate=0.01)
+SLOW = shift_pb.ShiftGuard(figure=shift_pb.SHIFT_FIGURE_P99, max_time=duration_pb2.Duration(nanos=200_000_000))
 LONG = duration_pb2.Duration(seconds=3_600)
 SHORT = duration_pb2.Duration(seconds=1)
 
@@ -65,7 +66,7 @@ def _no_ends() -> mesh_pb2.CallEnds:
 
 
 def shift_request(
-    *guards: pb.ShiftGuard,
+    *guards: shift_pb.ShiftGuard,
     every: duration_pb2.Duration = LONG,
     step: float = 0.5,
     min_calls: int = 20,
@@ -77,19 +78,24 @@ def shift_request(
     )
 
 
-async def shift(mesh: Controlled) -> pb.TrafficShift:
+async def shift(mesh: Controlled) -> shift_pb.TrafficShift:
     """That of the endpoint."""
-    answer: pb.ListShiftsResponse = await mesh.operator.ListShifts(pb.ListShiftsRequest(endpoint="e"))
-    (found,) = answer.shifts
+    (found,) = await newest_shifts(mesh)
     return found
 
 
-async def shift_in(mesh: Controlled, phase: str) -> pb.TrafficShift:
+async def newest_shifts(mesh: Controlled) -> list[shift_pb.TrafficShift]:
+    """Of each endpoint that was shifted."""
+    answer: pb.ListEndpointsResponse = await mesh.operator.ListEndpoints(pb.ListEndpointsRequest())
+    return [it.status.shift for it in answer.endpoints if it.status.HasField("shift")]
+
+
+async def shift_in(mesh: Controlled, phase: str) -> shift_pb.TrafficShift:
     """It, once it is in that phase."""
 
-    async def ask() -> pb.TrafficShift | None:
+    async def ask() -> shift_pb.TrafficShift | None:
         found = await shift(mesh)
-        return found if found.phase == pb.ShiftPhase.Value(f"SHIFT_PHASE_{phase}") else None
+        return found if found.phase == shift_pb.ShiftPhase.Value(f"SHIFT_PHASE_{phase}") else None
 
     found = await eventually(ask, what=phase, timeout=40.0)
     assert found is not None

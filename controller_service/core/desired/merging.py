@@ -30,7 +30,7 @@ ResourceT = TypeVar("ResourceT", bound=Resource)
 class FieldChange:
     """A field of a backend or endpoint that differs. Values are as people write them."""
 
-    subject: str
+    resource: str
     """As `backend/digits-v1`."""
     field: str
     """Its name in documents."""
@@ -42,7 +42,7 @@ class FieldChange:
 class FieldConflict:
     """A field that both the file and an operator have changed since the file was applied last."""
 
-    subject: str
+    resource: str
     field: str
     applied: str
     """The value in the file when it was applied last."""
@@ -73,7 +73,7 @@ def merge_mesh(desired: Desired, mesh: Mesh, *, force: bool) -> MergedMesh:
         if force or live in (base, wanted):
             return wanted
         conflicts.append(
-            FieldConflict(subject=subject, field=field, applied=show(base), live=show(live), wanted=show(wanted))
+            FieldConflict(resource=subject, field=field, applied=show(base), live=show(live), wanted=show(wanted))
         )
         return live
 
@@ -111,7 +111,7 @@ def _field_changes(before: Mapping[str, Resource], after: Mapping[str, Resource]
         was, becomes = _texts(old, known), _texts(new, known)
         for field in was:
             if was[field] != becomes[field] and not (field == "code" and was["version"] != becomes["version"]):
-                yield FieldChange(subject=subject_of(known), field=field, before=was[field], after=becomes[field])
+                yield FieldChange(resource=subject_of(known), field=field, before=was[field], after=becomes[field])
 
 
 Choose = Callable[[str, str, tuple[Any, ...], Callable[[Any], str]], Any]

@@ -83,7 +83,7 @@ class Plan:
 class ChangeTerms:
     """On what terms a change is wanted."""
 
-    dry_run: bool = False
+    validate_only: bool = False
     """It is planned, and not made."""
     expected_revision: int | None = None
     """It is refused where the configuration has changed since this revision. None: it is never."""
@@ -167,7 +167,7 @@ def plan_file(
     merged = merge_mesh(without_code(desired), mesh, force=force)
     filled, violations = with_code(desired, merged.mesh, code)
     plan = plan_mesh(desired, filled, prune=prune, launches=launches, found=[*found, *violations])
-    contested = {conflict.subject for conflict in merged.conflicts}
+    contested = {conflict.resource for conflict in merged.conflicts}
     change = replace(plan.change, put_applied=tuple(it for it in merged.applied if subject_of(it) not in contested))
     as_written, _ = with_code(desired, mesh, code)
     change = replace(change, put_rollouts=confirmed_rollouts(desired, as_written.backends))

@@ -50,6 +50,7 @@ from controller_service.shell.changes.requests import (
     code_not_kept,
     known_backend,
     known_endpoint,
+    known_route,
     not_stored,
     require_new,
     revision_conflict,
@@ -77,7 +78,7 @@ class PlannedChange:
     """What a request came to."""
 
     revision: int
-    """The configuration's revision that has the change; the present one in a dry run, and where nothing changes."""
+    """The configuration's revision that has the change; the present one if nothing changes, or is only validated."""
     plan: Plan
 
 
@@ -147,7 +148,7 @@ class Configurator:
 
         def plan(code: Code, desired: Desired) -> Plan:
             merged = plan_file(desired, mesh, prune=prune, launches=self._launches, force=force, found=found, code=code)
-            if merged.conflicts and not (terms.dry_run or keep):
+            if merged.conflicts and not (terms.validate_only or keep):
                 raise to_exception(apply_conflict(merged.conflicts))
             return self._held(desired, merged, terms)
 
@@ -223,9 +224,7 @@ class Configurator:
         """Raises RouteNotFound."""
 
         def plan(desired: Desired) -> Plan:
-            if path not in desired.routes:
-                text = f"there is no route {show(path)!r}"
-                raise to_exception(Failure(reason=Reason.ROUTE_NOT_FOUND, message=text))
+            known_route(desired.routes, path)
             return Plan(change=ChangeSet(delete_routes=(path,)), deleted=(route_subject(path),))
 
         return await self.change(plan, terms)
@@ -279,7 +278,7 @@ class Configurator:
             except AlreadyAnswered:
                 self._on_applied()  # the controller that has answered it may have ended right after that
                 raise
-            if not terms.dry_run:
+            if not terms.validate_only:
                 self._on_applied()
             return changed
         raise InvalidSpec(
@@ -341,10 +340,10 @@ class Configurator:
                 self._bounds.require_kept(desired, plan.change)
             if is_large and _decides_alike(desired, self._store.read()):
                 desired = self._store.read()  # owners of partitions, and the like, have changed meanwhile
-            if not terms.dry_run:
+            if not terms.validate_only:
                 await self._keep_code(desired, plan, code)
             signed = self._signed(desired, plan, terms)
-            if terms.dry_run or (plan.changes_nothing and signed.answer is None):
+            if terms.validate_only or (plan.changes_nothing and signed.answer is None):
                 return PlannedChange(desired.configured_at, plan)
             try:
                 committed = await self._store.commit(signed, expected_revision=desired.revision)

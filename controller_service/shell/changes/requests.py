@@ -33,7 +33,7 @@ from slotmesh.convert.specification import backend_to_wire, endpoint_to_wire, ro
 from slotmesh.errors import Executed, Failure, Reason
 from slotmesh.security.identity import of_caller
 from slotmesh.spec.model import Backend, Endpoint, InvalidSpec, SpecViolation
-from slotmesh.spec.routes import route_subject
+from slotmesh.spec.routes import Route, route_subject
 from slotmesh.spec.rules import show
 from slotmesh.status import to_exception
 
@@ -43,7 +43,7 @@ STORE_RETRY_S: Final = 5.0
 
 def apply_conflict(conflicts: Collection[FieldConflict]) -> Failure:
     lines = [
-        f"{it.subject}: {it.field}: is {it.live}, was {it.applied} when the file was applied last, and the file has"
+        f"{it.resource}: {it.field}: is {it.live}, was {it.applied} when the file was applied last, and the file has"
         f" {it.wanted} now"
         for it in conflicts
     ]
@@ -74,6 +74,13 @@ def known_endpoint(desired: Desired, name: str) -> Endpoint:
     if (endpoint := desired.endpoints.get(name)) is None:
         raise to_exception(Failure(reason=Reason.ENDPOINT_NOT_FOUND, message=f"there is no endpoint {show(name)!r}"))
     return endpoint
+
+
+def known_route(routes: Mapping[str, Route], path: str) -> Route:
+    """Raises RouteNotFound."""
+    if (route := routes.get(path)) is None:
+        raise to_exception(Failure(reason=Reason.ROUTE_NOT_FOUND, message=f"there is no route {show(path)!r}"))
+    return route
 
 
 def revision_conflict(expected: int, present: int) -> Failure:

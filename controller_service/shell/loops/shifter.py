@@ -5,7 +5,7 @@ are: written before announced, with a revision, planned anew where another chang
 Invariants: one task moves shifts; operators' requests go through the store, are answered after the store has them, and
 win where they were faster. A
 store that cannot write, or a look that fails, is tried again with the next look. Figures are of this controller's life.
-Owner: one task; servicers call `begin`, `end` and `show`.
+Owner: one task; servicers call `begin`, `end` and `known_of`.
 """
 
 from __future__ import annotations
@@ -129,20 +129,12 @@ class Shifter:
 
     async def _change(self, plan: MakePlan, terms: ChangeTerms) -> PlannedChange:
         changed = await self._configurator.change(plan, terms)
-        if not terms.dry_run:
+        if not terms.validate_only:
             self._follow(changed.plan.change.put_shifts[0])
         return changed
 
-    def show(self, name: str = "") -> list[tuple[ShiftRecord, EndsByName, EndsByName, str]]:
-        """The shift of an endpoint, or all, by endpoint. Raises EndpointNotFound.
-
-        With the figures of its present step, by backend and by shadow, and what its next step waits for.
-        """
-        shifts = self._store.read().shifts
-        names = sorted(shifts) if not name else [known_endpoint(self._store.read(), name).name]
-        return [(shifts[it], *self._known(shifts[it])) for it in names if it in shifts]
-
-    def _known(self, shift: ShiftRecord) -> tuple[EndsByName, EndsByName, str]:
+    def known_of(self, shift: ShiftRecord) -> tuple[EndsByName, EndsByName, str]:
+        """The figures of its present step, by backend and by shadow, and what its next step waits for."""
         watched = self._watched.get(shift.endpoint)
         if watched is None or (watched.began_s, watched.number) != (shift.began_s, shift.number):
             return {}, {}, ""

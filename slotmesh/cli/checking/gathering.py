@@ -134,5 +134,5 @@ async def _sampled(operator: Operator) -> tuple[dict[str, float], dict[str, Pros
         return {}, {}
     ages = {it.router.router_id: report_age_s(it, sample) for it in sample.routers}
     known = {it.value: it for it in Prospect}
-    prospects = {it.name: known[it.prospect] for it in sample.backends if it.prospect in known}
+    prospects = {it.name: known[it.status.prospect] for it in sample.backends if it.status.prospect in known}
     return {router_id: age_s for router_id, age_s in ages.items() if age_s is not None and age_s > SILENT_S}, prospects

@@ -49,7 +49,7 @@ async def lost_members(operator: Operator) -> dict[str, LostMember]:
 
 def lost_among(events: Iterable[pb.WatchEventsResponse]) -> dict[str, LostMember]:
     """Members whose latest end was not orderly, by subject. `events`: ends of members, oldest first."""
-    newest = {it.subject: it for it in events}
+    newest = {it.resource: it for it in events}
     return {
         subject: LostMember(subject, unix_time(it.time), it.message)
         for subject, it in newest.items()

@@ -15,7 +15,7 @@ from slotmesh.cli.view.replicas import LOOPING_AFTER
 from slotmesh.spec.model import Backend, Prospect
 from slotmesh.spec.routes import route_subject
 from slotmesh.spec.writing import shown_shares
-from slotmesh.v1 import controller_service_pb2 as pb
+from slotmesh.v1 import traffic_shift_pb2 as shift_pb
 
 _MAX_REASON_CHARS: Final = 200
 _MOST_NAMED: Final = 5
@@ -137,7 +137,7 @@ def rollouts(seen: SeenMesh) -> Iterator[MeshFinding]:
         policy = seen.snapshot.traffic_of(shift.endpoint)
         is_before = policy is not None and dict(policy.weights) == dict(shift.from_weights)
         ended_at = time_of(shift, "end_time")
-        if not (shift.phase == pb.SHIFT_PHASE_TAKEN_BACK and is_before and ended_at is not None):
+        if not (shift.phase == shift_pb.SHIFT_PHASE_TAKEN_BACK and is_before and ended_at is not None):
             continue
         if ended_at.timestamp() > seen.now - TAKEN_BACK_FOR_S:
             subject, wanted = f"endpoint/{shift.endpoint}", shown_shares(shift.to_weights)

@@ -67,7 +67,7 @@ async def apply(
     """
     mesh, patience = _read(file, prune=prune), patience_of(wait, timeout)
     async with Operator.at(address) as operator:
-        planned = await operator.apply_file(mesh, prune=prune, force=force, dry_run=True)
+        planned = await operator.apply_file(mesh, prune=prune, force=force, validate_only=True)
         await _show_plan(operator, file, planned)
         if dry_run:
             print_change(planned, output, is_planned=True)

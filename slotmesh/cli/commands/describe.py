@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Annotated, Any, Final, TextIO
 
@@ -23,7 +23,7 @@ from slotmesh.spec.model import SETTINGS
 from slotmesh.spec.setting import Setting, SettingKind
 from slotmesh.spec.writing import shown_setting
 from slotmesh.v1 import controller_service_pb2 as pb
-from slotmesh.v1 import mesh_pb2
+from slotmesh.v1 import mesh_pb2, rollout_pb2
 
 
 async def describe(
@@ -46,40 +46,42 @@ async def describe(
     form, backend = form_of(output, as_document), name_of(BACKEND)(name)
     async with Operator.at(address) as operator:
         try:
-            described = await operator.send(pb.DescribeBackendRequest(name=backend))
-            rollout = next(iter(await operator.rollouts(backend)), None)
+            described = await operator.send(pb.GetBackendRequest(name=backend))
         except BackendNotFound as error:
             known = [it for it in subjects_of(await operator.configuration()) if not it.startswith(f"{ROUTE}/")]
             raise unknown(f"{BACKEND}/{backend}", known) from error
+        replicas, _ = await operator.pages(pb.ListReplicasRequest(backend=backend, whole_errors=True), "replicas")
     Printable(
-        table=partial(print_backend, described, rollout),
-        document=partial(backend_document, described, rollout),
+        table=partial(print_backend, described, replicas),
+        document=partial(backend_document, described, replicas),
         names=lambda: [f"{BACKEND}/{described.backend.name}"],
     ).write(form)
 
 
-def backend_document(it: pb.DescribeBackendResponse, rollout: pb.Rollout | None) -> dict[str, Any]:
-    """The response as values of JSON, with the settings as `mesh.yaml` writes them in place of the backend."""
+def backend_document(it: pb.GetBackendResponse, replicas: Sequence[mesh_pb2.Replica]) -> dict[str, Any]:
+    """The backend as values of JSON: its status, and its settings as `mesh.yaml` writes them."""
+    status = it.backend.status
     return {
         "name": it.backend.name,
-        **message_document(it, leave_out={"backend"}),
+        "revision": it.revision,
+        **message_document(status),
         "settings": _settings(it.backend),
-        "replicas": [*map(replica_document, it.replicas)],
-        "rollout": None if rollout is None else rollout_document(rollout),
+        "replicas": [*map(replica_document, replicas)],
+        "rollout": rollout_document(status.rollout) if status.HasField("rollout") else None,
     }
 
 
-def _replicas(it: pb.ScaleDecision) -> str:
+def _replicas(it: rollout_pb2.ScaleDecision) -> str:
     is_change = it.from_replicas != it.to_replicas
     return f"{it.from_replicas} → {it.to_replicas}" if is_change else str(it.to_replicas)
 
 
-def _routers(it: pb.ScaleDecision) -> str:
+def _routers(it: rollout_pb2.ScaleDecision) -> str:
     missing = [f"{count} {what}" for count, what in ((it.late_routers, "late"), (it.silent_routers, "silent")) if count]
     return f"{it.routers} ({', '.join(missing)})" if missing else str(it.routers)
 
 
-_DECISIONS: Final[TableColumns[tuple[str, pb.ScaleDecision]]] = {
+_DECISIONS: Final[TableColumns[tuple[str, rollout_pb2.ScaleDecision]]] = {
     "": lambda row: row[0],
     "time": lambda row: local_time(row[1], "time", "%H:%M:%S"),
     "replicas": lambda row: _replicas(row[1]),
@@ -92,20 +94,20 @@ _DECISIONS: Final[TableColumns[tuple[str, pb.ScaleDecision]]] = {
 }
 
 
-def print_backend(it: pb.DescribeBackendResponse, rollout: pb.Rollout | None, out: TextIO) -> None:
+def print_backend(it: pb.GetBackendResponse, replicas: Sequence[mesh_pb2.Replica], out: TextIO) -> None:
     """Writes the tables. Colours only where `out` is a terminal."""
-    console = console_of(out)
-    ready = sum(replica.state == READY_STATE for replica in it.replicas)
-    wanted = it.wanted_replicas if it.HasField("wanted_replicas") else "any"
+    console, status = console_of(out), it.backend.status
+    ready = sum(replica.state == READY_STATE for replica in replicas)
+    wanted = status.wanted_replicas if status.HasField("wanted_replicas") else "any"
     console.print(f"backend {it.backend.name}  revision {it.revision}  {ready}/{wanted} replicas ready")
     settings: TableColumns[tuple[str, str]] = {"setting": lambda row: row[0], "value": lambda row: row[1]}
     console.print(table_of("Settings", settings, _settings(it.backend).items()))
-    console.print(replica_table(it.replicas, {it.backend.name}))
-    for line in rollout_lines([rollout] if rollout is not None else []):
+    console.print(replica_table(replicas, {it.backend.name}))
+    for line in rollout_lines([status.rollout] if status.HasField("rollout") else []):
         console.print(Text(f"\n{line}", style="yellow"))
-    if it.HasField("latest_decision"):
-        rows = [("latest look", it.latest_decision)]
-        rows += [("latest change", it.latest_change)] if it.HasField("latest_change") else []
+    if status.HasField("latest_decision"):
+        rows = [("latest look", status.latest_decision)]
+        rows += [("latest change", status.latest_change)] if status.HasField("latest_change") else []
         console.print(table_of("Autoscaling", _DECISIONS, rows))
 
 

@@ -22,7 +22,7 @@ from slotmesh.v1 import controller_service_pb2 as pb
 _COLUMNS: Final[TableColumns[pb.WatchEventsResponse]] = {
     "time": lambda it: local_time(it, "time"),
     "kind": lambda it: word_of(it, "kind"),
-    "subject": lambda it: it.subject,
+    "resource": lambda it: it.resource,
     "what": lambda it: it.message,
 }
 
@@ -32,7 +32,7 @@ def printable_events(events: Sequence[pb.WatchEventsResponse]) -> Printable:
     return Printable(
         table=partial(_print, events),
         document=lambda: {"events": [event_document(it) for it in events]},
-        names=lambda: dict.fromkeys(it.subject for it in events),
+        names=lambda: dict.fromkeys(it.resource for it in events),
     )
 
 
@@ -47,7 +47,7 @@ def write_event(event: pb.WatchEventsResponse, form: OutputForm, out: TextIO) ->
         case OutputForm.YAML:
             out.write(as_yaml(event_document(event), explicit_start=True))
         case OutputForm.NAME:
-            out.write(f"{printable_text(event.subject)}\n")
+            out.write(f"{printable_text(event.resource)}\n")
     out.flush()
 
 
@@ -115,7 +115,7 @@ async def events(
         slotmesh events --kind replica-failed --kind replica-exited
         slotmesh events 'replica/digits-v1-*' --follow -o json
     """
-    wanted = pb.WatchEventsRequest(kinds=kind or (), subject_prefix=subject.removesuffix("*"), after=after)
+    wanted = pb.WatchEventsRequest(kinds=kind or (), resource_prefix=subject.removesuffix("*"), after=after)
     wanted.from_oldest, wanted.until_newest = not after, True
     # The controller compares only the beginning of a whole name.
     exact = "" if subject.endswith("*") else subject
@@ -141,7 +141,7 @@ async def _events(
     """`exact`: the subject; empty: any."""
     async with aclosing(operator.stream(wanted)) as responses:
         async for event in responses:
-            if exact in {"", event.subject}:
+            if exact in {"", event.resource}:
                 _report_missed(event)
                 yield event
 

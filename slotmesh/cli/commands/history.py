@@ -43,7 +43,7 @@ def _line(change: pb.ConfigurationChange, times: VersionTimes) -> str:
         fields = [it for it in fields if it != "version"]
         one = before if change.previous_version else after
         fields.insert(0, f"version {before} -> {after}" if word == "updated" else f"version {one}")
-    return f"{word} {change.subject}" + (f": {', '.join(fields)}" if fields else "")
+    return f"{word} {change.resource}" + (f": {', '.join(fields)}" if fields else "")
 
 
 async def history(

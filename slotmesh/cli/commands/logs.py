@@ -11,6 +11,7 @@ import typer
 from slotmesh.cli.console import some_of
 from slotmesh.cli.operator import RPC_TIMEOUT_S, Operator
 from slotmesh.cli.parameters import BACKEND, CONTROLLER, REPLICA, ControllerAddress, name_of
+from slotmesh.errors import BackendNotFound, ReplicaNotFound
 from slotmesh.v1.controller_service_pb2 import ReadLogsRequest
 
 _MOST_NAMED: Final = 3
@@ -41,15 +42,27 @@ async def logs(
     others. Replicas that the controller has not started write wherever they were started. Lines are written as they
     are, with what steers a terminal: pipe them through `cat -v` where you do not trust the handler.
     """
-    request = ReadLogsRequest(name=name, lines=lines, follow=follow, max_ended=ended)
-    timeout_s = None if follow else RPC_TIMEOUT_S
-    async with Operator.at(address) as operator, aclosing(operator.stream(request, timeout_s)) as pages:
+    request = ReadLogsRequest(replica=name, lines=lines, follow=follow, max_ended=ended)
+    async with Operator.at(address) as operator:
+        try:
+            await _print(operator, request)
+        except ReplicaNotFound as error:
+            request.backend = name
+            try:
+                await _print(operator, request)
+            except BackendNotFound:
+                raise error from None
+
+
+async def _print(operator: Operator, request: ReadLogsRequest) -> None:
+    timeout_s = None if request.follow else RPC_TIMEOUT_S
+    async with aclosing(operator.stream(request, timeout_s)) as pages:
         async for page in pages:
             if page.left_out:
                 named = some_of(page.left_out, _MOST_NAMED)
                 text = f"slotmesh: {len(page.left_out)} replicas that have ended are left out ({named}):"
                 typer.echo(f"{text} name one of them, or raise --ended", err=True)
-            prefix = "" if page.replica_id == name else f"{page.replica_id} | "
+            prefix = "" if page.replica_id == request.replica else f"{page.replica_id} | "
             if page.missed:
                 typer.echo(f"{prefix}{page.missed} lines left out", err=True)
             sys.stdout.writelines(f"{prefix}{line}\n" for line in page.lines)

@@ -83,7 +83,7 @@ async def rollback(
 
 async def _confirmed(operator: Operator, revision: int | None) -> int | None:
     """Asks before anything is deleted. Returns the revision that it was asked about."""
-    planned = await operator.send(pb.RollbackRequest(revision=revision, dry_run=True))
+    planned = await operator.send(pb.RollbackRequest(revision=revision, validate_only=True))
     restored = planned.rolled_back_to
     for subject in planned.deleted:
         typer.echo(f"- {subject}", err=True)
@@ -95,7 +95,7 @@ async def _confirmed(operator: Operator, revision: int | None) -> int | None:
 async def _roll_back(
     operator: Operator, revision: int | None, output: OutputForm, *, dry_run: bool
 ) -> pb.ApplyMeshResponse:
-    undone = await operator.send(pb.RollbackRequest(revision=revision, dry_run=dry_run))
+    undone = await operator.send(pb.RollbackRequest(revision=revision, validate_only=dry_run))
     applied = as_applied(undone)
     if dry_run:
         for line in difference(applied, await times_for(operator, applied)):

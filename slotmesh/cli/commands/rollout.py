@@ -22,6 +22,7 @@ from slotmesh.errors import SlotmeshError
 from slotmesh.spec.model import is_named_by_code
 from slotmesh.units import format_duration
 from slotmesh.v1 import controller_service_pb2 as pb
+from slotmesh.v1 import rollout_pb2
 
 POLL_S: Final = 0.2
 
@@ -65,7 +66,7 @@ async def status(
     if is_late:
         typer.echo(f"{backend}: not complete after {format_duration(timeout)}", err=True)
         raise typer.Exit(NOT_IN_TIME)
-    if found.taken_back or found.phase == pb.ROLLOUT_PHASE_FAILING:
+    if found.taken_back or found.phase == rollout_pb2.ROLLOUT_PHASE_FAILING:
         raise typer.Exit(FAILED)
 
 
@@ -86,7 +87,7 @@ async def pause(backend: BackendName, address: ControllerAddress = CONTROLLER) -
 async def resume(backend: BackendName, address: ControllerAddress = CONTROLLER) -> None:
     """Let a rollout that was paused go on."""
     async with Operator.at(address) as operator:
-        await operator.send(pb.ResumeRolloutRequest(backend=backend))
+        await operator.send(pb.PauseRolloutRequest(backend=backend, resume=True))
     typer.echo(f"{backend}: goes on")
 
 
@@ -100,7 +101,7 @@ async def undo(backend: BackendName, address: ControllerAddress = CONTROLLER) ->
     async with Operator.at(address) as operator:
         revision = (await operator.send(pb.UndoRolloutRequest(backend=backend))).revision
         try:
-            (it,) = await operator.rollouts(backend)
+            it = await operator.backend(backend)
             is_by_code = is_named_by_code(it.version)
             times = version_times(await operator.revisions(MOST_REVISIONS)) if is_by_code else NO_TIMES
             version = f"{it.handler} {shown_version(it.version, times)}".strip()
@@ -110,16 +111,15 @@ async def undo(backend: BackendName, address: ControllerAddress = CONTROLLER) ->
     typer.echo(f"{backend}: goes back to {version}, revision {revision}")
 
 
-async def _follow(backend: str, patience: timedelta | None, address: str) -> tuple[pb.Rollout, bool]:
+async def _follow(backend: str, patience: timedelta | None, address: str) -> tuple[rollout_pb2.Rollout, bool]:
     """The rollout, and whether it is not complete in time. `patience`: how long to wait; None: not at all."""
     looks = Looks(POLL_S, 0.0 if patience is None else patience.total_seconds())
     async with Operator.at(address) as operator:
         with ProgressBar(sys.stdout) as bar:
             async for is_last in looks:
-                found = await operator.rollouts(backend)
-                if not found:
+                it = await operator.rollout(backend)
+                if it is None:
                     raise CommandFailed(f"{backend}: this controller launches no replicas, so it has no rollouts")
-                it = found[0]
                 if patience is not None:
                     left = f"{word_of(it, 'phase').lower()}, {it.outdated} old left"
                     bar.show(it.backend, it.available, it.wanted, left)

@@ -78,7 +78,7 @@ async def set_num_replicas(operator: Operator, backend: str, replicas: int, *, d
         before = str(read.backend.num_replicas) if read.backend.HasField("num_replicas") else UNSET
         # As the controller sent it: settings that only a newer version knows stay as they are.
         read.backend.num_replicas = replicas
-        request = pb.ApplyBackendRequest(backend=read.backend, dry_run=dry_run, expected_revision=read.revision)
+        request = pb.ApplyBackendRequest(backend=read.backend, validate_only=dry_run, expected_revision=read.revision)
         try:
             response = await operator.send(request)
         except SlotmeshError as error:
@@ -88,6 +88,6 @@ async def set_num_replicas(operator: Operator, backend: str, replicas: int, *, d
         subject, is_changed = f"backend/{backend}", before != str(replicas)
         applied = pb.ApplyMeshResponse(revision=response.revision)
         (applied.updated if is_changed else applied.unchanged).append(subject)
-        applied.fields.add(subject=subject, field="num_replicas", before=before, after=str(replicas))
+        applied.fields.add(resource=subject, field="num_replicas", before=before, after=str(replicas))
         return applied
     raise AssertionError("the last attempt returns or raises")

@@ -45,10 +45,12 @@ from slotmesh.cli.view.replicas import readiness, shadow_troubles
 from slotmesh.cli.waiting import KnownRouters, after_change
 from slotmesh.spec.model import InvalidSpec, TrafficPolicy
 from slotmesh.units import format_duration
-from slotmesh.v1 import controller_service_pb2 as pb
+from slotmesh.v1 import traffic_shift_pb2 as shift_pb
 
 
-def print_traffic(endpoint: str, revision: int, snapshot: Snapshot, shift: pb.TrafficShift | None, out: TextIO) -> None:
+def print_traffic(
+    endpoint: str, revision: int, snapshot: Snapshot, shift: shift_pb.TrafficShift | None, out: TextIO
+) -> None:
     """Writes the policy, a row a backend, and where it is in force. Colours only where `out` is a terminal."""
     console = console_of(out)
     console.print(f"endpoint {endpoint}  revision {revision}, {_in_force(revision, snapshot)}")
@@ -75,7 +77,7 @@ def print_traffic(endpoint: str, revision: int, snapshot: Snapshot, shift: pb.Tr
         console.print(line, soft_wrap=True, markup=False, highlight=False)
 
 
-def as_json(endpoint: str, revision: int, snapshot: Snapshot, shift: pb.TrafficShift | None) -> dict[str, Any]:
+def as_json(endpoint: str, revision: int, snapshot: Snapshot, shift: shift_pb.TrafficShift | None) -> dict[str, Any]:
     """The same, as values of JSON. `revision` is in force at the routers that are `current`."""
     traffic = snapshot.traffic_of(endpoint)
     shadows = sorted(traffic.shadows) if traffic else []
@@ -121,7 +123,7 @@ def _share(share: float | None) -> str:
     return "" if share is None else f"{share:.6g}"
 
 
-ShownTraffic: TypeAlias = tuple[int, Snapshot, pb.TrafficShift | None]
+ShownTraffic: TypeAlias = tuple[int, Snapshot, shift_pb.TrafficShift | None]
 """A revision of the configuration, the mesh, and the newest shift of the endpoint."""
 
 POLL_S: Final = 0.05

@@ -88,7 +88,7 @@ def lacks(order: Order, snapshot: Snapshot) -> str:
     order's.
     """
     members = snapshot.members
-    wanted = {it.name: it.num_replicas or 0 for it in snapshot.backends if it.name in order.backend_names}
+    wanted = {it.name: snapshot.wanted(it) or 0 for it in snapshot.backends if it.name in order.backend_names}
     ready = {name: members.ready(name) for name in wanted}
     if any(len(ready[name]) < count for name, count in wanted.items()):
         have = sum(min(len(ready[name]), count) for name, count in wanted.items())

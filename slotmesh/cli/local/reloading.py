@@ -30,6 +30,7 @@ from slotmesh.spec.descriptor_sets import BadProtoFile, services_of_paths
 from slotmesh.spec.document import load_mesh
 from slotmesh.spec.model import Backend, InvalidSpec, Mesh, SpecViolation
 from slotmesh.v1 import controller_service_pb2 as pb
+from slotmesh.v1 import rollout_pb2
 
 NOT_RELOADED: Final = "replicas of before go on"
 
@@ -173,7 +174,7 @@ class Reloader:
         self._ended, self._rolling = ended, self._rolling | {*applied.rolling}
         return applied
 
-    def _tell_ends(self, rollouts: Iterable[pb.Rollout]) -> None:
+    def _tell_ends(self, rollouts: Iterable[rollout_pb2.Rollout]) -> None:
         """A line for each rollout that has ended, or does not get on."""
         for each in rollouts:
             name = each.backend
@@ -183,7 +184,7 @@ class Reloader:
                 self._tell(f"{name}: the change was taken back, replicas of before go on: {each.taken_back}")
             elif each.trouble:
                 self._tell(f"{name}: the change fails: {each.trouble}; look at it: slotmesh logs {name}")
-            elif each.phase == pb.ROLLOUT_PHASE_COMPLETE:
+            elif each.phase == rollout_pb2.ROLLOUT_PHASE_COMPLETE:
                 self._tell(f"{name}: all replicas are replaced")
             else:
                 continue

@@ -16,6 +16,7 @@ from slotmesh.spec.model import CODE, Mesh
 from slotmesh.spec.routes import route_subject
 from slotmesh.spec.writing import mesh_document, shown_services
 from slotmesh.v1 import controller_service_pb2 as pb
+from slotmesh.v1 import rollout_pb2
 
 _VERBS: Final = ("created", "updated", "unchanged", "deleted")
 
@@ -65,9 +66,9 @@ def difference(planned: pb.ApplyMeshResponse, times: VersionTimes = NO_TIMES) ->
             yield f"{sign} {name}"
             for it in planned.fields:
                 before, after = (shown_version(text, times) for text in (it.before, it.after))
-                if it.subject == name and sign == "~":
+                if it.resource == name and sign == "~":
                     yield f"    {it.field}: {before} -> {after}"
-                elif it.subject == name and sign == "+":
+                elif it.resource == name and sign == "+":
                     yield f"    {it.field}: {after}"
 
 
@@ -75,7 +76,7 @@ def code_changes(planned: pb.ApplyMeshResponse) -> list[str]:
     """The backends whose version, named after their code, is another one after the change."""
     changed = {*planned.created, *planned.updated}
     codes = (it for it in planned.fields if it.field == "version" and it.after.startswith(CODE))
-    return sorted({it.subject for it in codes if it.subject in changed})
+    return sorted({it.resource for it in codes if it.resource in changed})
 
 
 def consequences(applied: pb.ApplyMeshResponse, *, is_planned: bool = False) -> Iterator[str]:
@@ -106,7 +107,7 @@ def code_lines(applied: pb.ApplyMeshResponse) -> Iterator[str]:
 def conflicts(planned: pb.ApplyMeshResponse) -> Iterator[str]:
     """The lines for fields that both the file and another client have changed."""
     for it in planned.conflicts:
-        yield f"! {it.subject}"
+        yield f"! {it.resource}"
         yield f"    {it.field}: {it.live} is in force, set by another client"
         yield f"    {' ' * len(it.field)}  {it.wanted} is in the file, which had {it.applied} when it was applied last"
 
@@ -143,18 +144,18 @@ def _lines(settings: dict[str, Any]) -> str:
     return "\n".join(f"{key}: {value}" for key, value in shown.items())
 
 
-def rollout_lines(rollouts: Iterable[pb.Rollout]) -> Iterator[str]:
+def rollout_lines(rollouts: Iterable[rollout_pb2.Rollout]) -> Iterator[str]:
     """A line for each rollout that is not simply complete."""
     for rollout in rollouts:
-        if rollout.phase != pb.ROLLOUT_PHASE_COMPLETE or rollout.taken_back or is_paused(rollout):
+        if rollout.phase != rollout_pb2.ROLLOUT_PHASE_COMPLETE or rollout.taken_back or is_paused(rollout):
             yield rollout_line(rollout)
 
 
-def rollout_line(rollout: pb.Rollout) -> str:
+def rollout_line(rollout: rollout_pb2.Rollout) -> str:
     """The progress and the problem of a rollout."""
     what = f"{rollout.handler} {rollout.version}".strip()
     line = f"rollout of {rollout.backend} to {what}: {word_of(rollout, 'phase').lower().replace('_', ' ')},"
-    is_complete = rollout.phase == pb.ROLLOUT_PHASE_COMPLETE
+    is_complete = rollout.phase == rollout_pb2.ROLLOUT_PHASE_COMPLETE
     line += f" {rollout.available} of {rollout.wanted} {'' if is_complete else 'new '}replicas ready"
     if rollout.outdated:
         line += f", {rollout.outdated} earlier end" if is_complete else f", {rollout.outdated} old left"
@@ -174,6 +175,6 @@ def resume_command(backend: str) -> str:
     return f"`slotmesh rollout resume {backend}`"
 
 
-def rollout_document(rollout: pb.Rollout) -> dict[str, Any]:
+def rollout_document(rollout: rollout_pb2.Rollout) -> dict[str, Any]:
     """The rollout as values of JSON; `paused` also if only the phase states it, as controllers of older versions do."""
     return {**message_document(rollout), "paused": is_paused(rollout)}

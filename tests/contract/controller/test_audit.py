@@ -26,9 +26,8 @@ from controller_service.store.sqlite.state_file import StateFile
 from controller_service.store.sqlite.store_thread import SqliteStore
 from slotmesh.runtime.clock import MonotonicClock
 from slotmesh.spec.model import Backend, Endpoint, Mesh
-from slotmesh.v1 import controller_service_pb2, mesh_pb2, route_service_pb2
+from slotmesh.v1 import controller_service_pb2, http_route_service_pb2, mesh_pb2, rollout_pb2
 from slotmesh.v1 import controller_service_pb2 as pb
-from slotmesh.v1.route_service_pb2_grpc import RouteServiceStub
 from tests.contract.controller.test_forgetting import lose
 from tests.contract.controller.test_launching import make_ready
 from tests.support.controllers import Controlled, eventually, running_controller
@@ -80,11 +79,15 @@ CHANGES: dict[str, tuple[Any, str, str]] = {
     "ShiftTraffic": (pb.ShiftTrafficRequest(**SHIFT), "endpoint/digits", "TRAFFIC_SHIFT_STARTED"),
     "EndShift": (pb.EndShiftRequest(endpoint="digits", go_back=True), "endpoint/digits", "TRAFFIC_SHIFT_ENDED"),
     "PauseRollout": (pb.PauseRolloutRequest(backend="v1"), "rollout/v1", ""),
-    "ResumeRollout": (pb.ResumeRolloutRequest(backend="v1"), "rollout/v1", ""),
     "UndoRollout": (pb.UndoRolloutRequest(backend="v1"), "backend/v1", "BACKEND_UPDATED"),
-    "DeleteRoute": (route_service_pb2.DeleteRouteRequest(path="/v1/digits"), "route/v1/digits", "ROUTE_DELETED"),
-    "DrainReplica": (pb.DrainReplicaRequest(replica_id="a"), "replica/a", "REPLICA_DRAINING"),
-    "ForgetReplica": (pb.ForgetReplicaRequest(replica_id="silent"), "replica/silent", "REPLICA_STOPPED"),
+    "ApplyHttpRoute": (
+        pb.ApplyHttpRouteRequest(route=mesh_pb2.HttpRoute(name="/v2/digits", endpoint="digits", method="m")),
+        "route/v2/digits",
+        "ROUTE_CREATED",
+    ),
+    "DeleteHttpRoute": (pb.DeleteHttpRouteRequest(name="/v1/digits"), "route/v1/digits", "ROUTE_DELETED"),
+    "DrainReplica": (pb.DrainReplicaRequest(name="a"), "replica/a", "REPLICA_DRAINING"),
+    "ForgetReplica": (pb.ForgetReplicaRequest(name="silent"), "replica/silent", "REPLICA_STOPPED"),
 }
 """In this order: the rpc, what its audit line is about, and its event, if there is one."""
 WITHOUT_A_COMMIT = {"AdoptState"}
@@ -92,7 +95,7 @@ WITHOUT_A_COMMIT = {"AdoptState"}
 
 
 async def test_the_matrix_has_every_rpc_that_changes_something() -> None:
-    services = [controller_service_pb2.DESCRIPTOR, route_service_pb2.DESCRIPTOR]
+    services = [controller_service_pb2.DESCRIPTOR, http_route_service_pb2.DESCRIPTOR]
     rpcs = {rpc.name for each in services for service in each.services_by_name.values() for rpc in service.methods}
     reading = {name for name in rpcs if name.startswith(("Get", "List", "Describe", "Watch", "Read"))}
     assert rpcs - reading == {*CHANGES, *WITHOUT_A_COMMIT}
@@ -177,8 +180,8 @@ async def rolled_out(state: Path) -> AsyncIterator[Controlled]:
             await make_ready(mesh, stack, (await mesh.wait_for_launches(count))[-1])
 
             async def is_complete() -> bool:
-                answer = await mesh.operator.ListRollouts(pb.ListRolloutsRequest(backend="v1"))
-                return bool(answer.rollouts[0].phase == pb.ROLLOUT_PHASE_COMPLETE)
+                answer = await mesh.operator.GetBackend(pb.GetBackendRequest(name="v1"))
+                return bool(answer.backend.status.rollout.phase == rollout_pb2.ROLLOUT_PHASE_COMPLETE)
 
             await eventually(is_complete, what="complete")
         yield mesh
@@ -210,13 +213,10 @@ async def test_a_change_whose_caller_is_cancelled_while_the_store_writes_is_repo
             await replica.report("READY")
             if replica_id == "silent":
                 await lose(mesh, replica)
-        routes = RouteServiceStub(mesh.channel)
         with mesh.controller.feed.watch() as watcher:
             for rpc, (request, subject, kind) in CHANGES.items():
                 done = len(caplog.records)
-                await cancel_while_it_is_written(
-                    gate, getattr(routes if rpc == "DeleteRoute" else mesh.operator, rpc), request
-                )
+                await cancel_while_it_is_written(gate, getattr(mesh.operator, rpc), request)
                 is_audited = partial(is_in_audit, caplog, done, subject)
                 await wait_until(is_audited, what=f"an audit line of {rpc}")
                 kinds = []

@@ -65,7 +65,7 @@ async def test_from_zero_the_first_report_of_a_waiting_call_starts_a_replica() -
         await router.acknowledge(loads=[load(queued=1)])
         await make_ready(mesh, stack, 1)
         event = await watch.read()
-        assert (event.subject, event.kind) == ("backend/v1", EventKind.BACKEND_SCALED.value)
+        assert (event.resource, event.kind) == ("backend/v1", EventKind.BACKEND_SCALED.value)
         assert event.message.startswith("from 0 to 1 replicas: 1 calls wait or run (1 and 0)")
         watch.cancel()
 

@@ -36,6 +36,7 @@ SHIFT: dict[str, Any] = {
     "every": duration_pb2.Duration(seconds=3_600),
 }
 
+ROUTE = mesh_pb2.HttpRoute(name="/new", endpoint="digits", method="new")
 CHANGES: dict[str, tuple[Callable[..., Any], pb.Change.ValueType | None]] = {
     "ApplyMesh": (lambda **terms: pb.ApplyMeshRequest(mesh=mesh_pb2.Mesh(backends=[NEW]), **terms), None),
     "ApplyBackend": (lambda **terms: pb.ApplyBackendRequest(backend=NEW, **terms), pb.CHANGE_UPDATED),
@@ -45,6 +46,8 @@ CHANGES: dict[str, tuple[Callable[..., Any], pb.Change.ValueType | None]] = {
         pb.CHANGE_CREATED,
     ),
     "DeleteEndpoint": (lambda **terms: pb.DeleteEndpointRequest(name="idle", **terms), pb.CHANGE_DELETED),
+    "ApplyHttpRoute": (lambda **terms: pb.ApplyHttpRouteRequest(route=ROUTE, **terms), pb.CHANGE_CREATED),
+    "DeleteHttpRoute": (lambda **terms: pb.DeleteHttpRouteRequest(name="/old", **terms), pb.CHANGE_DELETED),
     "SetTraffic": (
         lambda **terms: pb.SetTrafficRequest(
             endpoint="digits", traffic=mesh_pb2.TrafficPolicy(weights={"v1": 1.0}), **terms
@@ -62,6 +65,8 @@ async def make_two(mesh: Controlled, rpc: str) -> None:
     """What `TWO` says, and what the rpc needs."""
     await mesh.apply(TWO.replace("app:Three", "app:New"))
     await mesh.apply(TWO)
+    if rpc == "DeleteHttpRoute":
+        await mesh.apply("routes: {/old: {endpoint: digits, method: old}}")
     if rpc == "EndShift":
         await mesh.operator.ShiftTraffic(pb.ShiftTrafficRequest(**SHIFT))
 
@@ -71,7 +76,10 @@ async def configuration(mesh: Controlled) -> tuple[int, Any]:
     backends = await mesh.operator.ListBackends(pb.ListBackendsRequest())
     endpoints = await mesh.operator.ListEndpoints(pb.ListEndpointsRequest())
     assert backends.revision == endpoints.revision
-    return backends.revision, (backends.backends, endpoints.endpoints)
+    routes = await mesh.operator.ListHttpRoutes(pb.ListHttpRoutesRequest())
+    for it in (*backends.backends, *endpoints.endpoints):
+        it.ClearField("status")
+    return backends.revision, (backends.backends, endpoints.endpoints, routes.routes)
 
 
 async def policy(mesh: Controlled, endpoint: str = "digits") -> mesh_pb2.TrafficPolicy:
@@ -87,8 +95,8 @@ async def refused(rpc: Awaitable[Any]) -> grpc.aio.AioRpcError:
 
 def test_no_change_is_left_out() -> None:
     service = pb.DESCRIPTOR.services_by_name["ControllerService"]
-    changing = {rpc.name for rpc in service.methods if "dry_run" in rpc.input_type.fields_by_name}
-    assert changing == CHANGES.keys()
+    changing = {rpc.name for rpc in service.methods if "validate_only" in rpc.input_type.fields_by_name}
+    assert changing == {*CHANGES, "PauseRollout"}, "which is tested with rollouts"
     assert not [
         rpc.name
         for rpc in service.methods
@@ -103,7 +111,7 @@ async def test_a_dry_run_says_what_would_be_and_changes_nothing(rpc: str) -> Non
     async with running_controller() as mesh:
         await make_two(mesh, rpc)
         before = await configuration(mesh)
-        answer = await getattr(mesh.operator, rpc)(request(dry_run=True))
+        answer = await getattr(mesh.operator, rpc)(request(validate_only=True))
         assert answer.revision == before[0]
         if change is not None:
             assert answer.change == change
@@ -129,8 +137,10 @@ async def test_a_change_that_expects_another_revision_is_refused(rpc: str) -> No
         )
         before = await configuration(mesh)
         for expected in (read, moved.revision + 1_000):
-            for dry_run in (False, True):
-                error = await refused(getattr(mesh.operator, rpc)(request(expected_revision=expected, dry_run=dry_run)))
+            for validate_only in (False, True):
+                error = await refused(
+                    getattr(mesh.operator, rpc)(request(expected_revision=expected, validate_only=validate_only))
+                )
                 failure = from_rpc_error(error)
                 assert (error.code(), failure.reason) == (grpc.StatusCode.ABORTED, Reason.REVISION_CONFLICT)
                 assert failure.metadata["expected_revision"] == str(expected)
@@ -222,12 +232,12 @@ async def test_a_request_may_ask_that_backends_that_get_more_are_ready(rpc: str)
         await mesh.apply(TWO)
         change, request = getattr(mesh.operator, rpc), ONLY_V2[rpc]
         before = await configuration(mesh)
-        for dry_run in (False, True):
-            error = await refused(change(request(require_ready=True, dry_run=dry_run)))
+        for validate_only in (False, True):
+            error = await refused(change(request(require_ready=True, validate_only=validate_only)))
             (text,) = violations(error).values()
             assert text.startswith("backend v2 has no ready replica: no replica of it is attached")
         assert await configuration(mesh) == before
-        await change(request(dry_run=True))  # as older clients ask: it is not checked
+        await change(request(validate_only=True))  # as older clients ask: it is not checked
         async with FakeReplica(mesh.channel, "v2", "a") as replica:
             error = await refused(change(request(require_ready=True)))
             assert "its replicas are starting" in str(violations(error))

@@ -28,20 +28,22 @@ def backend(name: str, nbytes: int) -> mesh_pb2.Backend:
 
 @pytest.fixture(params=["ApplyMesh", "ApplyBackend", "file"])
 def apply(request: pytest.FixtureRequest) -> Any:
-    def rpc(operator: Any, *backends: mesh_pb2.Backend, dry_run: bool = False) -> Any:
+    def rpc(operator: Any, *backends: mesh_pb2.Backend, validate_only: bool = False) -> Any:
         if request.param == "ApplyBackend":
-            return operator.ApplyBackend(pb.ApplyBackendRequest(backend=backends[0], dry_run=dry_run))
+            return operator.ApplyBackend(pb.ApplyBackendRequest(backend=backends[0], validate_only=validate_only))
         mesh = mesh_pb2.Mesh(backends=backends)
-        return operator.ApplyMesh(pb.ApplyMeshRequest(mesh=mesh, merge=request.param == "file", dry_run=dry_run))
+        return operator.ApplyMesh(
+            pb.ApplyMeshRequest(mesh=mesh, merge=request.param == "file", validate_only=validate_only)
+        )
 
     return rpc
 
 
 async def test_a_configuration_that_no_replica_can_be_sent_is_refused(apply: Any) -> None:
     async with running_controller() as mesh:
-        for dry_run in (True, False):
+        for validate_only in (True, False):
             with pytest.raises(grpc.aio.AioRpcError) as refused:
-                await apply(mesh.operator, backend("v1", 20 * 1024 * 1024), dry_run=dry_run)
+                await apply(mesh.operator, backend("v1", 20 * 1024 * 1024), validate_only=validate_only)
             assert violations(refused.value).keys() <= {"backend", "mesh", "mesh.backends[0]"}
             text = next(it for it in (refused.value.details() or "").splitlines() if it.startswith("backends.v1: "))
             assert "20,971," in text, text

@@ -36,7 +36,7 @@ async def test_watchers_hear_what_happens_from_now_on() -> None:
             await a.report("READY")
             first = await watching.read()
             assert first.kind == pb.EVENT_KIND_REPLICA_ATTACHED
-            assert (first.subject, first.missed) == ("replica/a", 0)
+            assert (first.resource, first.missed) == ("replica/a", 0)
             assert first.time.ToSeconds() > 1_600_000_000
             while (await watching.read()).kind != pb.EVENT_KIND_REPLICA_READY:
                 pass
@@ -66,7 +66,7 @@ async def test_a_watcher_goes_on_after_the_event_that_it_heard_last() -> None:
 async def test_only_what_is_wanted_is_heard() -> None:
     async with running_controller() as mesh:
         kinds = [pb.EVENT_KIND_BACKEND_CREATED, pb.EVENT_KIND_REPLICA_READY]
-        request = pb.WatchEventsRequest(kinds=kinds, subject_prefix="replica/b")
+        request = pb.WatchEventsRequest(kinds=kinds, resource_prefix="replica/b")
         watching = mesh.operator.WatchEvents(request)
         await watching.initial_metadata()
         await mesh.apply(MESH)
@@ -74,7 +74,7 @@ async def test_only_what_is_wanted_is_heard() -> None:
         tell(mesh, 2, "replica/b1")
         async with asyncio.timeout(20.0):
             events = [await watching.read() for _ in range(2)]
-        assert [(event.subject, event.message, event.missed) for event in events] == [
+        assert [(event.resource, event.message, event.missed) for event in events] == [
             ("replica/b1", "0", 0),
             ("replica/b1", "1", 0),
         ]
@@ -126,6 +126,6 @@ async def test_a_reader_of_what_is_kept_is_not_kept_waiting() -> None:
             later = pb.WatchEventsRequest(after=kept[1].cursor, until_newest=True)
             assert [it.message for it in kept] == ["0", "1", "2"]
             assert [it.message async for it in mesh.operator.WatchEvents(later)] == ["2"]
-            other = pb.WatchEventsRequest(from_oldest=True, until_newest=True, subject_prefix="router/")
+            other = pb.WatchEventsRequest(from_oldest=True, until_newest=True, resource_prefix="router/")
             assert [it async for it in mesh.operator.WatchEvents(other)] == []
             assert [it async for it in mesh.operator.WatchEvents(pb.WatchEventsRequest(until_newest=True))] == []

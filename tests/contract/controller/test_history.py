@@ -63,15 +63,15 @@ async def test_each_change_is_there_with_who_made_it_and_what_it_changed_but_no_
     assert traffic.who.startswith("a test at 127.0.0.1:")
     assert newest.who.startswith("rpc at 127.0.0.1:")
     assert traffic.time.seconds > 1_700_000_000
-    told = {(it.subject, pb.Change.Name(it.change), *it.fields) for it in newest.changes}
+    told = {(it.resource, pb.Change.Name(it.change), *it.fields) for it in newest.changes}
     assert told == {
         ("backend/v1", "CHANGE_UPDATED", "num_replicas", "max_ongoing"),
         ("backend/v2", "CHANGE_DELETED"),
         ("backend/v3", "CHANGE_CREATED"),
         ("endpoint/e", "CHANGE_UPDATED", "traffic"),
     }
-    assert [(it.subject, *it.fields) for it in traffic.changes] == [("endpoint/e", "traffic")]
-    assert [it.subject for it in created.changes] == ["backend/v1", "backend/v2", "endpoint/e"]
+    assert [(it.resource, *it.fields) for it in traffic.changes] == [("endpoint/e", "traffic")]
+    assert [it.resource for it in created.changes] == ["backend/v1", "backend/v2", "endpoint/e"]
     assert b"hunter2" not in page.SerializeToString()
 
 
@@ -80,7 +80,9 @@ async def test_a_change_of_a_backend_has_its_version_before_and_after(mesh: Cont
     for settings in ('{version: "1"}', '{version: "2"}', '{version: "2", num_replicas: 2}'):
         await mesh.apply(f"backends: {{u: {{}}, v1: {settings}, w: {{}}}}")
     await mesh.apply("backends: {u: {}, w: {}}", prune=True)
-    changes = [change for it in (await revisions(mesh)).revisions for change in it.changes if change.subject[-1] == "1"]
+    changes = [
+        change for it in (await revisions(mesh)).revisions for change in it.changes if change.resource[-1] == "1"
+    ]
     assert [(it.previous_version, it.version) for it in changes] == [("2", ""), ("2", "2"), ("1", "2"), ("", "1")]
 
 
@@ -114,7 +116,7 @@ async def test_going_back_makes_a_new_revision_with_the_old_configuration(mesh: 
     newest = (await mesh.apply("backends: {v4: {}}\nendpoints: {e: {traffic: {v4: 1.0}}}", prune=True)).revision
     there = await configuration(mesh)
 
-    planned = await mesh.operator.Rollback(pb.RollbackRequest(revision=first, dry_run=True))
+    planned = await mesh.operator.Rollback(pb.RollbackRequest(revision=first, validate_only=True))
     assert (planned.rolled_back_to, planned.revision) == (first, newest)
     assert await configuration(mesh) == there
     done = await mesh.operator.Rollback(pb.RollbackRequest(revision=first))
@@ -126,7 +128,7 @@ async def test_going_back_makes_a_new_revision_with_the_old_configuration(mesh: 
     record = (await revisions(mesh)).revisions[0]
     assert (record.revision, record.note) == (done.revision, f"rollback to revision {first}")
 
-    start = await mesh.operator.Rollback(pb.RollbackRequest(revision=0, dry_run=True))
+    start = await mesh.operator.Rollback(pb.RollbackRequest(revision=0, validate_only=True))
     assert (start.rolled_back_to, sorted(start.deleted)) == (0, ["backend/v1", "backend/v2", "endpoint/e"])
     # The newest change is undone: the rollback itself.
     undone = await mesh.operator.Rollback(pb.RollbackRequest())

@@ -75,8 +75,8 @@ async def test_a_later_controller_shows_the_events_of_the_earlier_ones_and_goes_
     async with running_controller(state=state) as mesh:
         tell(mesh, "3")
         after = await events(mesh.operator)
-        assert [(it.kind, it.subject, it.message, it.time, it.cursor) for it in after[: len(before)]] == [
-            (it.kind, it.subject, it.message, it.time, it.cursor) for it in before
+        assert [(it.kind, it.resource, it.message, it.time, it.cursor) for it in after[: len(before)]] == [
+            (it.kind, it.resource, it.message, it.time, it.cursor) for it in before
         ]
         assert messages(after)[-1] == "3"
         follow = await events(mesh.operator, after=before[-2].cursor)
@@ -92,14 +92,14 @@ async def test_a_standby_that_takes_over_shows_the_events_of_the_leader(tmp_path
     async with leader_and_standby(tmp_path / "state") as (leader, standby):
         await leader.apply(MESH)
         before = await events(leader.operator)
-        assert [it.subject for it in before] == [f"controller/{leader.address}", "backend/v1"]
+        assert [it.resource for it in before] == [f"controller/{leader.address}", "backend/v1"]
         assert (before[0].kind, before[0].message) == (pb.EVENT_KIND_CONTROLLER_LEADS, "leads, term 1, since its start")
         await leader.end()
         await standby.leads()
         after = await events(standby.operator)
         assert [it.cursor for it in after[:2]] == [it.cursor for it in before]
         (took_over,) = (it for it in after[2:] if it.kind == pb.EVENT_KIND_CONTROLLER_LEADS)
-        assert took_over.subject == f"controller/{standby.address}"
+        assert took_over.resource == f"controller/{standby.address}"
         assert took_over.message.startswith(f"leads, term 2, in place of the controller at {leader.address}")
 
 

@@ -56,7 +56,7 @@ async def test_scaling_does_not_undo_a_rollback_of_the_traffic(tmp_path: Path, r
         await set_traffic(mesh, **ALL_V1)
         if not restarts:
             scaled = await apply(mesh, SCALED)
-            assert [(it.subject, it.field, it.before, it.after) for it in scaled.fields] == [
+            assert [(it.resource, it.field, it.before, it.after) for it in scaled.fields] == [
                 ("backend/v1", "num_replicas", "2", "5")
             ]
             assert live(mesh) == (5, ALL_V1)
@@ -79,8 +79,8 @@ async def test_a_conflict_changes_nothing_unless_it_is_forced() -> None:
         assert refused.value.code() is grpc.StatusCode.ABORTED
         assert "endpoint/e: traffic: is {v1: 1, v2: 0}, was {v1: 0.9, v2: 0.1} when" in failure.message
         assert live(mesh) == (2, ALL_V1)
-        planned = await apply(mesh, changed, dry_run=True)
-        assert [(it.subject, it.field, it.applied, it.live, it.wanted) for it in planned.conflicts] == [
+        planned = await apply(mesh, changed, validate_only=True)
+        assert [(it.resource, it.field, it.applied, it.live, it.wanted) for it in planned.conflicts] == [
             ("endpoint/e", "traffic", "{v1: 0.9, v2: 0.1}", "{v1: 1, v2: 0}", "{v1: 0.5, v2: 0.5}")
         ]
         forced = await apply(mesh, changed, force=True)

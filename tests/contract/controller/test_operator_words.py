@@ -11,6 +11,7 @@ import pytest
 
 from slotmesh.cli.operator import Operator
 from slotmesh.v1 import controller_service_pb2 as pb
+from slotmesh.v1 import rollout_pb2
 from tests.contract.controller.test_launching import make_ready
 from tests.contract.controller.test_rollouts import first, is_in, rollout
 from tests.support.controllers import Controlled, as_if_killed, running_controller
@@ -36,7 +37,7 @@ async def pause(mesh: Controlled) -> None:
 
 
 async def resume(mesh: Controlled) -> None:
-    await mesh.operator.ResumeRollout(pb.ResumeRolloutRequest(backend="v1"), metadata=OPERATOR)
+    await mesh.operator.PauseRollout(pb.PauseRolloutRequest(resume=True, backend="v1"), metadata=OPERATOR)
 
 
 async def test_a_pause_is_shown_while_the_rollout_is_complete_and_by_the_next_controller(tmp_path: Path) -> None:
@@ -61,7 +62,7 @@ async def test_a_pause_and_its_end_are_events_with_the_name_of_the_operator() ->
         await resume(mesh)
         told = await events(mesh, pb.EVENT_KIND_ROLLOUT_PAUSED, pb.EVENT_KIND_ROLLOUT_RESUMED)
     assert [it.kind for it in told] == [pb.EVENT_KIND_ROLLOUT_PAUSED, pb.EVENT_KIND_ROLLOUT_RESUMED]
-    assert {it.subject for it in told} == {"backend/v1"}
+    assert {it.resource for it in told} == {"backend/v1"}
     assert all("night-shift at " in it.message for it in told), told
 
 
@@ -71,7 +72,7 @@ async def test_the_command_line_pauses_and_resumes_under_its_own_name() -> None:
         async with Operator.at(mesh.controller.address) as operator:
             await operator.send(pb.PauseRolloutRequest(backend="v1"))
             assert (await rollout(mesh)).paused
-            await operator.send(pb.ResumeRolloutRequest(backend="v1"))
+            await operator.send(pb.PauseRolloutRequest(resume=True, backend="v1"))
             assert not (await rollout(mesh)).paused
         told = await events(mesh, pb.EVENT_KIND_ROLLOUT_PAUSED, pb.EVENT_KIND_ROLLOUT_RESUMED)
     assert len(told) == 2
@@ -84,9 +85,9 @@ async def test_a_drain_is_an_event_with_the_name_of_the_operator() -> None:
         for name in "abc":
             replica = await stack.enter_async_context(FakeReplica(mesh.channel, "v1", name))
             await replica.report("READY")
-        await mesh.operator.DrainReplica(pb.DrainReplicaRequest(replica_id="b"), metadata=OPERATOR)
+        await mesh.operator.DrainReplica(pb.DrainReplicaRequest(name="b"), metadata=OPERATOR)
         (drained,) = await events(mesh, pb.EVENT_KIND_REPLICA_DRAINING)
-    assert drained.subject == "replica/b"
+    assert drained.resource == "replica/b"
     assert "night-shift at " in drained.message
 
 
@@ -103,8 +104,8 @@ async def test_which_code_each_replica_runs_is_shown_in_the_midst_of_a_rollout()
         await mesh.apply(VERSIONED % "2026.2")
         new = (await mesh.wait_for_launches(3))[2:]
         assert await versions(mesh, [*old, *new]) == ["2026.1", "2026.1", "2026.2"]
-        described = await mesh.operator.DescribeBackend(pb.DescribeBackendRequest(name="v1"))
-        shown = {it.replica_id: it.handler_version for it in described.replicas}
+        listed = await mesh.operator.ListReplicas(pb.ListReplicasRequest(backend="v1"))
+        shown = {it.replica_id: it.handler_version for it in listed.replicas}
         assert [shown[it] for it in (*old, *new)] == ["2026.1", "2026.1", "2026.2"]
         assert mesh.launcher is not None
         running = [replace(it, was_found=True) for it in mesh.launcher.running.values()]
@@ -124,4 +125,4 @@ async def test_the_rollout_of_a_backend_that_should_have_no_replica_is_complete(
     async with running_controller(launches=True) as mesh:
         await mesh.apply(f'backends: {{v1: {{handler: "app:One", {scale}}}}}')
         shown = await rollout(mesh)
-        assert (shown.phase, shown.wanted) == (pb.ROLLOUT_PHASE_COMPLETE, 0)
+        assert (shown.phase, shown.wanted) == (rollout_pb2.ROLLOUT_PHASE_COMPLETE, 0)

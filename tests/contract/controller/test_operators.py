@@ -72,7 +72,7 @@ async def test_single_resources_are_applied_read_and_deleted() -> None:
         applied = await call.ApplyBackend(pb.ApplyBackendRequest(backend=backend))
         got = (await call.GetBackend(pb.GetBackendRequest(name="v1"))).backend
         assert got.user_config == backend.user_config
-        assert (got.max_queue_time.seconds, got.max_queued_calls, got.balancer) == (5, 20_000, 1)
+        assert (got.max_queue_time.seconds, got.max_queued_calls, got.balancer) == (5, 20_000, "least_loaded")
         assert not got.HasField("num_replicas")
         # What was read is accepted, and means the same.
         assert (await call.ApplyBackend(pb.ApplyBackendRequest(backend=got))).revision >= applied.revision
@@ -106,7 +106,7 @@ async def test_single_resources_are_applied_read_and_deleted() -> None:
             ),
             Reason.ENDPOINT_NOT_FOUND,
         ),
-        (lambda op: op.DrainReplica(pb.DrainReplicaRequest(replica_id="x")), Reason.REPLICA_NOT_FOUND),
+        (lambda op: op.DrainReplica(pb.DrainReplicaRequest(name="x")), Reason.REPLICA_NOT_FOUND),
     ],
 )
 async def test_what_is_not_there_is_not_found(call: Callable[[Any], Awaitable[Any]], reason: Reason) -> None:
@@ -118,7 +118,7 @@ async def test_what_is_not_there_is_not_found(call: Callable[[Any], Awaitable[An
 async def test_a_wrong_mesh_is_refused_with_every_mistake_and_changes_nothing() -> None:
     wrong = mesh_pb2.Mesh(
         backends=[
-            mesh_pb2.Backend(name="v1", num_replicas=-1, max_ongoing=0, balancer=77),  # type: ignore[arg-type]  # unknown
+            mesh_pb2.Backend(name="v1", num_replicas=-1, max_ongoing=0, balancer="other"),
             mesh_pb2.Backend(name="v2", handler="no module", max_queue_time=duration_pb2.Duration(seconds=-1)),
             mesh_pb2.Backend(name="v2"),
             mesh_pb2.Backend(name="not ok"),
@@ -171,9 +171,7 @@ async def test_a_thousand_mistakes_still_fit_into_an_answer() -> None:
 async def test_shadows_balancers_and_batch_sizes_reach_the_routers() -> None:
     async with running_controller() as mesh, FakeRouter(mesh.channel, "r") as router:
         await mesh.apply(TWO)
-        balanced = mesh_pb2.Backend(
-            name="v3", handler="a:B", balancer=mesh_pb2.BALANCER_ROUND_ROBIN, max_wire_batch_size=7
-        )
+        balanced = mesh_pb2.Backend(name="v3", handler="a:B", balancer="round_robin", max_wire_batch_size=7)
         await mesh.operator.ApplyBackend(pb.ApplyBackendRequest(backend=balanced))
         shadowed = mesh_pb2.TrafficPolicy(weights={"v1": 1.0}, shadows={"v2": 0.1, "v3": 0.5})
         await mesh.operator.SetTraffic(pb.SetTrafficRequest(endpoint="digits", traffic=shadowed))
@@ -183,7 +181,7 @@ async def test_shadows_balancers_and_batch_sizes_reach_the_routers() -> None:
         digits = next(it for it in table.endpoints if it.name == "digits")
         assert digits.traffic == shadowed
         backends = {route.name: route.backend for route in table.backends}
-        assert backends["v3"].balancer == mesh_pb2.BALANCER_ROUND_ROBIN
+        assert backends["v3"].balancer == "round_robin"
         assert (backends["v3"].max_wire_batch_size, backends["v1"].max_wire_batch_size) == (7, 1024)
         code, reason, error = await refused(mesh.operator.DeleteBackend(pb.DeleteBackendRequest(name="v2")))
         assert (code, reason) == ("FAILED_PRECONDITION", Reason.BACKEND_IN_USE)
@@ -237,7 +235,7 @@ async def test_draining_a_replica_tells_it_once_and_routers_at_once() -> None:
             await a.report("READY")
             await router.wait_for(lambda table: any(it.replicas for it in table.backends), "the replica")
             for _ in range(2):
-                await mesh.operator.DrainReplica(pb.DrainReplicaRequest(replica_id="a"))
+                await mesh.operator.DrainReplica(pb.DrainReplicaRequest(name="a"))
             await router.wait_for(
                 lambda table: any(replica.draining for it in table.backends for replica in it.replicas), "draining"
             )

@@ -15,6 +15,7 @@ from slotmesh.cli.operator import Operator
 from slotmesh.convert.specification import mesh_to_wire
 from slotmesh.spec.document import parse_mesh
 from slotmesh.v1 import controller_service_pb2 as pb
+from slotmesh.v1 import rollout_pb2
 from tests.contract.controller.test_launching import make_ready
 from tests.support.controllers import Controlled, as_if_killed, eventually, running_controller
 
@@ -24,13 +25,13 @@ backends:
 """
 
 
-async def rollout(mesh: Controlled) -> pb.Rollout:
-    answer: pb.ListRolloutsResponse = await mesh.operator.ListRollouts(pb.ListRolloutsRequest(backend="v1"))
-    return answer.rollouts[0]
+async def rollout(mesh: Controlled) -> rollout_pb2.Rollout:
+    answer: pb.GetBackendResponse = await mesh.operator.GetBackend(pb.GetBackendRequest(name="v1"))
+    return answer.backend.status.rollout
 
 
 async def is_in(mesh: Controlled, phase: str) -> bool:
-    return (await rollout(mesh)).phase == pb.RolloutPhase.Value(f"ROLLOUT_PHASE_{phase}")
+    return (await rollout(mesh)).phase == rollout_pb2.RolloutPhase.Value(f"ROLLOUT_PHASE_{phase}")
 
 
 async def handler(mesh: Controlled) -> str:
@@ -70,13 +71,13 @@ async def test_replicas_are_replaced_one_by_one_and_that_can_be_undone() -> None
 async def test_a_rollout_is_undone_although_it_cannot_be_read_after_that(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def broken(self: Operator, backend: str = "") -> NoReturn:
-        raise CommandFailed(f"{backend}: the connection broke")
+    async def broken(self: Operator, name: str) -> NoReturn:
+        raise CommandFailed(f"{name}: the connection broke")
 
     async with running_controller(launches=True) as mesh, AsyncExitStack() as stack:
         await first(mesh, stack)
         await roll_out(mesh, stack, "app:New")
-        monkeypatch.setattr(Operator, "rollouts", broken)
+        monkeypatch.setattr(Operator, "backend", broken)
         command: Any = undo
         await command.__wrapped__("v1", mesh.controller.address)
         assert await handler(mesh) == "app:Old"
@@ -90,13 +91,15 @@ async def test_a_rollout_that_is_held_is_held_by_the_next_controller_too(tmp_pat
     async with AsyncExitStack() as stack, AsyncExitStack() as life:
         mesh = await life.enter_async_context(running_controller(launches=True, state=tmp_path / "state"))
         await first(mesh, stack)
+        await mesh.operator.PauseRollout(pb.PauseRolloutRequest(backend="v1", validate_only=True))
+        assert not (await rollout(mesh)).paused
         await mesh.operator.PauseRollout(pb.PauseRolloutRequest(backend="v1"))
         await mesh.apply(MESH % "app:New")
         await eventually(lambda: is_in(mesh, "PAUSED"), what="held")
         state = as_if_killed(tmp_path / "state")
         async with running_controller(launches=True, state=state) as mesh:
             assert await is_in(mesh, "PAUSED")
-            await mesh.operator.ResumeRollout(pb.ResumeRolloutRequest(backend="v1"))
+            await mesh.operator.PauseRollout(pb.PauseRolloutRequest(resume=True, backend="v1"))
             assert await is_in(mesh, "PROGRESSING")
             await mesh.operator.UndoRollout(pb.UndoRolloutRequest(backend="v1"))
             assert await handler(mesh) == "app:Old", "what was good is known to it"
@@ -139,8 +142,8 @@ async def taken_back(mesh: Controlled, yaml: str) -> None:
     await eventually(lambda: is_in(mesh, "COMPLETE"), what="taken back")
 
 
-async def merge(mesh: Controlled, yaml: str, *, dry_run: bool = False) -> None:
-    request = pb.ApplyMeshRequest(mesh=mesh_to_wire(parse_mesh(yaml)), merge=True, dry_run=dry_run)
+async def merge(mesh: Controlled, yaml: str, *, validate_only: bool = False) -> None:
+    request = pb.ApplyMeshRequest(mesh=mesh_to_wire(parse_mesh(yaml)), merge=True, validate_only=validate_only)
     await mesh.operator.ApplyMesh(request)
 
 
@@ -151,7 +154,7 @@ async def test_a_take_back_is_reported_until_an_operator_wants_what_is_in_force(
         await first(mesh, stack)
         await taken_back(mesh, bad)
         await merge(mesh, bad)
-        await merge(mesh, old, dry_run=True)
+        await merge(mesh, old, validate_only=True)
         await mesh.apply("endpoints: {e: {}}")
         assert (await rollout(mesh)).taken_back, "none of these wants what is in force"
         await merge(mesh, old)
@@ -164,7 +167,7 @@ async def test_a_take_back_is_reported_until_an_operator_wants_what_is_in_force(
 async def test_what_cannot_be_done_is_refused() -> None:
     async with running_controller(launches=True) as mesh:
         requests = [
-            mesh.operator.ListRollouts(pb.ListRolloutsRequest(backend="no")),
+            mesh.operator.GetBackend(pb.GetBackendRequest(name="no")),
             mesh.operator.PauseRollout(pb.PauseRolloutRequest(backend="no")),
             mesh.operator.UndoRollout(pb.UndoRolloutRequest(backend="no")),
         ]
@@ -176,6 +179,7 @@ async def test_what_cannot_be_done_is_refused() -> None:
             await mesh.operator.UndoRollout(pb.UndoRolloutRequest(backend="v1"))
     async with running_controller() as mesh:
         await mesh.apply(MESH % "app:Old")
-        assert not (await mesh.operator.ListRollouts(pb.ListRolloutsRequest())).rollouts
+        listed = await mesh.operator.ListBackends(pb.ListBackendsRequest())
+        assert not listed.backends[0].status.HasField("rollout")
         with pytest.raises(grpc.aio.AioRpcError, match="this controller starts no replicas"):
             await mesh.operator.PauseRollout(pb.PauseRolloutRequest(backend="v1"))

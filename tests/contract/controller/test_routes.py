@@ -14,16 +14,13 @@ from slotmesh.errors import Reason
 from slotmesh.spec.document import parse_mesh
 from slotmesh.status import from_rpc_error
 from slotmesh.v1 import controller_service_pb2 as pb
-from slotmesh.v1 import route_service_pb2 as routes_pb
-from slotmesh.v1.route_service_pb2_grpc import RouteServiceStub
+from slotmesh.v1 import http_route_service_pb2 as routes_pb
+from slotmesh.v1 import mesh_pb2
+from slotmesh.v1.http_route_service_pb2_grpc import HttpRouteServiceStub
 from tests.support.controllers import Controlled, running_controller, violations
 
 ONE = "routes: {/a: {endpoint: e, method: m}}"
 TWO = "routes: {/a: {endpoint: e, method: n}, '/u/{name}': {endpoint: u, method: show, methods: [GET]}}"
-
-
-def stub_of(mesh: Controlled) -> Any:
-    return RouteServiceStub(mesh.channel)
 
 
 async def merge(mesh: Controlled, yaml: str, **more: Any) -> pb.ApplyMeshResponse:
@@ -33,8 +30,8 @@ async def merge(mesh: Controlled, yaml: str, **more: Any) -> pb.ApplyMeshRespons
 
 
 async def listed(mesh: Controlled) -> dict[str, tuple[str, str, list[str]]]:
-    response = await stub_of(mesh).ListRoutes(routes_pb.ListRoutesRequest())
-    return {it.path: (it.endpoint, it.method, list(it.methods)) for it in response.routes}
+    response = await mesh.operator.ListHttpRoutes(pb.ListHttpRoutesRequest())
+    return {it.name: (it.endpoint, it.method, list(it.methods)) for it in response.routes}
 
 
 @pytest.mark.asyncio
@@ -44,7 +41,7 @@ async def test_routes_are_stored_merged_and_pruned(tmp_path: Path) -> None:
         assert list((await merge(mesh, ONE)).created) == ["route/a"]
         applied = await merge(mesh, TWO)
         assert (list(applied.updated), list(applied.created)) == (["route/a"], ["route/u/{name}"])
-        assert [(it.subject, it.field, it.before, it.after) for it in applied.fields] == [
+        assert [(it.resource, it.field, it.before, it.after) for it in applied.fields] == [
             ("route/a", "method", "m", "n"),
             ("route/u/{name}", "endpoint", "unset", "u"),
             ("route/u/{name}", "method", "unset", "show"),
@@ -56,7 +53,7 @@ async def test_routes_are_stored_merged_and_pruned(tmp_path: Path) -> None:
         back = await mesh.operator.Rollback(pb.RollbackRequest())
         assert (list(back.created), list(back.updated)) == (["route/u/{name}"], ["route/a"])
         history = await mesh.operator.ListRevisions(pb.ListRevisionsRequest(page_size=1))
-        [change] = [it for it in history.revisions[0].changes if it.subject == "route/a"]
+        [change] = [it for it in history.revisions[0].changes if it.resource == "route/a"]
         assert list(change.fields) == ["method"]
 
 
@@ -90,16 +87,15 @@ async def test_a_route_of_the_shape_of_one_that_is_there_is_refused() -> None:
 async def test_a_route_is_deleted_on_the_terms_of_other_changes() -> None:
     async with running_controller() as mesh:
         await mesh.apply(TWO)
-        stub = stub_of(mesh)
-        planned = await stub.DeleteRoute(routes_pb.DeleteRouteRequest(path="/a", dry_run=True))
+        planned = await mesh.operator.DeleteHttpRoute(pb.DeleteHttpRouteRequest(name="/a", validate_only=True))
         assert (planned.change, set(await listed(mesh))) == (pb.CHANGE_DELETED, {"/a", "/u/{name}"})
         with pytest.raises(grpc.aio.AioRpcError) as refused:
-            await stub.DeleteRoute(routes_pb.DeleteRouteRequest(path="/a", expected_revision=0))
+            await mesh.operator.DeleteHttpRoute(pb.DeleteHttpRouteRequest(name="/a", expected_revision=0))
         assert from_rpc_error(refused.value).reason is Reason.REVISION_CONFLICT
-        await stub.DeleteRoute(routes_pb.DeleteRouteRequest(path="/a"))
+        await mesh.operator.DeleteHttpRoute(pb.DeleteHttpRouteRequest(name="/a"))
         assert set(await listed(mesh)) == {"/u/{name}"}
         with pytest.raises(grpc.aio.AioRpcError) as refused:
-            await stub.DeleteRoute(routes_pb.DeleteRouteRequest(path="/a"))
+            await mesh.operator.DeleteHttpRoute(pb.DeleteHttpRouteRequest(name="/a"))
         assert from_rpc_error(refused.value).reason is Reason.ROUTE_NOT_FOUND
 
 
@@ -107,13 +103,29 @@ async def test_a_route_is_deleted_on_the_terms_of_other_changes() -> None:
 async def test_who_watches_gets_all_routes_at_once_and_again_when_one_changes() -> None:
     async with running_controller() as mesh:
         first = await mesh.apply(ONE)
-        watch = stub_of(mesh).WatchRoutes(routes_pb.WatchRoutesRequest())
+        watch: Any = HttpRouteServiceStub(mesh.channel).WatchHttpRoutes(routes_pb.WatchHttpRoutesRequest())
         state = await watch.read()
-        assert ([it.path for it in state.routes], state.revision) == (["/a"], first.revision)
+        assert ([it.name for it in state.routes], state.revision) == (["/a"], first.revision)
         assert state.generation == mesh.controller.store.generation
         await mesh.apply("backends: {b: {handler: 'a:B'}}")  # changes no route, and is not told
         second = await mesh.apply(TWO)
         async with asyncio.timeout(10):
             state = await watch.read()
-        assert ([it.path for it in state.routes], state.revision) == (["/a", "/u/{name}"], second.revision)
+        assert ([it.name for it in state.routes], state.revision) == (["/a", "/u/{name}"], second.revision)
         watch.cancel()
+
+
+@pytest.mark.asyncio
+async def test_a_route_is_applied_and_read_by_its_path() -> None:
+    async with running_controller() as mesh:
+        route = mesh_pb2.HttpRoute(name="/u/{name}", endpoint="u", method="show", methods=["GET"])
+        applied = await mesh.operator.ApplyHttpRoute(pb.ApplyHttpRouteRequest(route=route))
+        assert applied.change == pb.CHANGE_CREATED
+        read = await mesh.operator.GetHttpRoute(pb.GetHttpRouteRequest(name="/u/{name}"))
+        assert (read.route, read.revision) == (route, applied.revision)
+        await mesh.apply(ONE)
+        found = await mesh.operator.ListHttpRoutes(pb.ListHttpRoutesRequest(endpoint="u"))
+        assert [it.name for it in found.routes] == ["/u/{name}"]
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await mesh.operator.GetHttpRoute(pb.GetHttpRouteRequest(name="/u"))
+        assert from_rpc_error(refused.value).reason is Reason.ROUTE_NOT_FOUND

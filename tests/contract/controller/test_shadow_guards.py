@@ -7,13 +7,14 @@ from pathlib import Path
 import grpc
 import pytest
 
-from slotmesh.v1 import controller_service_pb2 as pb
+from slotmesh.v1 import traffic_shift_pb2 as shift_pb
 from tests.support.controllers import Controlled, eventually, running_controller, violations
 from tests.support.shifting import (
     ERRORS,
     SHORT,
     CallTotals,
     announced,
+    newest_shifts,
     policy,
     shift,
     shift_in,
@@ -22,13 +23,13 @@ from tests.support.shifting import (
 )
 
 pytestmark = pytest.mark.asyncio
-OF_SHADOW = pb.ShiftGuard(figure=pb.SHIFT_FIGURE_ERROR_RATE, max_error_rate=0.05, shadow="v3")
+OF_SHADOW = shift_pb.ShiftGuard(figure=shift_pb.SHIFT_FIGURE_ERROR_RATE, max_error_rate=0.05, shadow="v3")
 
 
-async def copies(mesh: Controlled, count: int) -> pb.ShiftFigures:
+async def copies(mesh: Controlled, count: int) -> shift_pb.ShiftFigures:
     """The figures of the shadow, once so many copies are known of the step."""
 
-    async def ask() -> pb.ShiftFigures | None:
+    async def ask() -> shift_pb.ShiftFigures | None:
         return next((it for it in (await shift(mesh)).figures if it.is_shadow and it.calls == count), None)
 
     found = await eventually(ask, what=f"{count} copies", timeout=40.0)
@@ -79,9 +80,9 @@ async def test_a_step_waits_for_copies_and_calls_that_fail_are_no_copies() -> No
 
 async def test_a_guard_of_no_shadow_of_the_endpoint_is_refused() -> None:
     async with shifting_controller() as (mesh, _):
-        of_none = pb.ShiftGuard(figure=pb.SHIFT_FIGURE_ERROR_RATE, max_error_rate=0.1, shadow="v2")
+        of_none = shift_pb.ShiftGuard(figure=shift_pb.SHIFT_FIGURE_ERROR_RATE, max_error_rate=0.1, shadow="v2")
         for guards, field in (((of_none,), "guards[0].shadow"), ((OF_SHADOW, OF_SHADOW), "guards[1]")):
             with pytest.raises(grpc.aio.AioRpcError) as refused:
                 await mesh.operator.ShiftTraffic(shift_request(*guards))
             assert violations(refused.value).keys() == {field}
-        assert not (await mesh.operator.ListShifts(pb.ListShiftsRequest())).shifts
+        assert await newest_shifts(mesh) == []

@@ -11,6 +11,7 @@ from google.protobuf import duration_pb2
 from controller_service.store.state_document import export_state
 from slotmesh.v1 import controller_service_pb2 as pb
 from slotmesh.v1 import mesh_pb2
+from slotmesh.v1 import traffic_shift_pb2 as shift_pb
 from tests.support.controllers import Controlled, as_if_killed, eventually, running_controller
 from tests.support.fakes.members import FakeReplica, FakeRouter
 from tests.support.shifting import (
@@ -18,6 +19,7 @@ from tests.support.shifting import (
     SHORT,
     CallTotals,
     announced,
+    newest_shifts,
     policy,
     reported,
     shift,
@@ -47,7 +49,7 @@ async def test_the_next_controller_goes_on_and_mixes_no_figures(tmp_path: Path) 
     async with running_controller(state=state) as mesh, AsyncExitStack() as stack:
         found = await shift(mesh)
         assert (found.phase, found.step_number, found.start_time) == (
-            pb.SHIFT_PHASE_SHIFTING,
+            shift_pb.SHIFT_PHASE_SHIFTING,
             1,
             begun.start_time,
         )
@@ -98,7 +100,7 @@ async def test_what_has_ended_stays_ended_and_is_in_an_export(tmp_path: Path) ->
         await mesh.operator.DeleteEndpoint(pb.DeleteEndpointRequest(name="e"))
         state = as_if_killed(state)
     async with running_controller(state=state) as mesh:
-        assert not (await mesh.operator.ListShifts(pb.ListShiftsRequest())).shifts
+        assert await newest_shifts(mesh) == []
 
 
 @pytest.mark.asyncio
@@ -110,7 +112,7 @@ async def test_a_rollback_undoes_all_steps_also_those_before_the_restart(tmp_pat
         )
         state = as_if_killed(tmp_path / "state")
     async with running_controller(state=state) as mesh:
-        planned = await mesh.operator.Rollback(pb.RollbackRequest(dry_run=True))
+        planned = await mesh.operator.Rollback(pb.RollbackRequest(validate_only=True))
         done = await mesh.operator.Rollback(pb.RollbackRequest())
         assert await policy(mesh) == ({"v1": 1.0}, {"v3": 0.5})
         assert list(done.updated) == list(planned.updated) == ["endpoint/e"]
@@ -120,7 +122,7 @@ async def test_a_rollback_undoes_all_steps_also_those_before_the_restart(tmp_pat
             if it.note.startswith("shift of e: step 1")
         ]
         assert done.rolled_back_to == planned.rolled_back_to == first
-        assert (await shift(mesh)).phase != pb.SHIFT_PHASE_SHIFTING
+        assert (await shift(mesh)).phase != shift_pb.SHIFT_PHASE_SHIFTING
 
 
 @pytest.mark.asyncio
@@ -133,7 +135,7 @@ async def test_a_rollback_of_a_shift_leaves_what_was_changed_during_it(tmp_path:
         await router.wait_for(
             lambda table: {"v2": 1.0}.items() <= announced(table).items(), "the second step", timeout=40.0
         )
-        planned = await mesh.operator.Rollback(pb.RollbackRequest(dry_run=True))
+        planned = await mesh.operator.Rollback(pb.RollbackRequest(validate_only=True))
         repeated = await mesh.operator.Rollback(pb.RollbackRequest(revision=planned.rolled_back_to))
         assert not planned.deleted
         assert not repeated.deleted

@@ -13,6 +13,7 @@ from slotmesh.convert.specification import mesh_to_wire
 from slotmesh.spec.document import parse_mesh
 from slotmesh.v1 import controller_service_pb2 as pb
 from slotmesh.v1 import mesh_pb2
+from slotmesh.v1 import traffic_shift_pb2 as shift_pb
 from tests.support.controllers import Controlled, eventually, violations
 from tests.support.shifting import (
     ERRORS,
@@ -21,6 +22,7 @@ from tests.support.shifting import (
     SLOW,
     CallTotals,
     announced,
+    newest_shifts,
     policy,
     reported,
     shift,
@@ -30,17 +32,17 @@ from tests.support.shifting import (
 )
 
 
-async def begin(mesh: Controlled, *guards: pb.ShiftGuard, **said: Any) -> pb.ShiftTrafficResponse:
+async def begin(mesh: Controlled, *guards: shift_pb.ShiftGuard, **said: Any) -> pb.ShiftTrafficResponse:
     answer: pb.ShiftTrafficResponse = await mesh.operator.ShiftTraffic(
         shift_request(*guards, **said), metadata=(("slotmesh-client", "a test"),)
     )
     return answer
 
 
-async def counted(mesh: Controlled, calls: int) -> pb.ShiftFigures:
+async def counted(mesh: Controlled, calls: int) -> shift_pb.ShiftFigures:
     """The figures of v2, once so many calls are known of the step."""
 
-    async def ask() -> pb.ShiftFigures | None:
+    async def ask() -> shift_pb.ShiftFigures | None:
         figures = [it for it in (await shift(mesh)).figures if it.calls == calls]
         return figures[0] if figures else None
 
@@ -142,7 +144,7 @@ async def test_a_router_that_restarts_is_counted_anew_and_none_is_counted_twice(
         totals.end("v2", well=2_000)
         await router.acknowledge(loads=totals.loads())
         await counted(mesh, 2_100)
-        assert (await shift(mesh)).phase == pb.SHIFT_PHASE_SHIFTING
+        assert (await shift(mesh)).phase == shift_pb.SHIFT_PHASE_SHIFTING
 
 
 @pytest.mark.asyncio
@@ -151,13 +153,13 @@ async def test_who_changes_the_weights_meanwhile_ends_it_and_shadows_do_not() ->
         await begin(mesh)
         shadows = mesh_pb2.TrafficPolicy(shadows={"v2": 0.2})
         await mesh.operator.SetTraffic(pb.SetTrafficRequest(endpoint="e", traffic=shadows))
-        assert (await shift(mesh)).phase == pb.SHIFT_PHASE_SHIFTING
+        assert (await shift(mesh)).phase == shift_pb.SHIFT_PHASE_SHIFTING
         await mesh.operator.SetTraffic(
             pb.SetTrafficRequest(endpoint="e", traffic=mesh_pb2.TrafficPolicy(weights={"v1": 0.7, "v2": 0.3})),
             metadata=(("slotmesh-client", "somebody"),),
         )
         ended = await shift(mesh)
-        assert ended.phase == pb.SHIFT_PHASE_OVERTAKEN
+        assert ended.phase == shift_pb.SHIFT_PHASE_OVERTAKEN
         assert ended.reason.startswith("its traffic was changed by somebody at 127.0.0.1:")
         assert ended.reason.endswith("in step 1 of 2")
         assert await policy(mesh) == ({"v1": 0.7, "v2": 0.3}, {"v2": 0.2})
@@ -165,12 +167,12 @@ async def test_who_changes_the_weights_meanwhile_ends_it_and_shadows_do_not() ->
 
         await begin(mesh)
         await mesh.apply(MESH.replace("v1: 1.0", "v3: 1.0"))
-        assert (await shift(mesh)).phase == pb.SHIFT_PHASE_OVERTAKEN
+        assert (await shift(mesh)).phase == shift_pb.SHIFT_PHASE_OVERTAKEN
 
         await begin(mesh)
         await eventually(lambda: _told(mesh, "STARTED", "v2=0.5, v3=0.5"), what="the start")
         await mesh.operator.DeleteEndpoint(pb.DeleteEndpointRequest(name="e"))
-        assert not (await mesh.operator.ListShifts(pb.ListShiftsRequest())).shifts
+        assert await newest_shifts(mesh) == []
         await eventually(lambda: _told(mesh, "ENDED", "the endpoint was deleted"), what="the event")
 
 
@@ -185,11 +187,11 @@ async def test_a_file_that_is_applied_again_does_not_end_it_unless_it_says_other
         await apply(MESH)
         await begin(mesh)
         await apply(MESH.replace("v1: {num_replicas: 1}", "v1: {num_replicas: 2}"))
-        assert (await shift(mesh)).phase == pb.SHIFT_PHASE_SHIFTING
+        assert (await shift(mesh)).phase == shift_pb.SHIFT_PHASE_SHIFTING
         assert (await policy(mesh))[0] == {"v1": 0.5, "v2": 0.5}
         with pytest.raises(grpc.aio.AioRpcError, match="force it"):
             await apply(MESH.replace("v1: 1.0", "v3: 1.0"))
-        assert (await shift(mesh)).phase == pb.SHIFT_PHASE_SHIFTING
+        assert (await shift(mesh)).phase == shift_pb.SHIFT_PHASE_SHIFTING
 
 
 async def _told(mesh: Controlled, kind: str, text: str) -> bool:
@@ -203,10 +205,10 @@ async def test_an_operator_ends_it_where_it_is_or_goes_back(go_back: bool, expec
         await begin(mesh)
         with pytest.raises(grpc.aio.AioRpcError, match="with --shift-stop where it is or with --shift-back"):
             await begin(mesh, v3=1.0)
-        await mesh.operator.EndShift(pb.EndShiftRequest(endpoint="e", go_back=go_back, dry_run=True))
-        assert (await shift(mesh)).phase == pb.SHIFT_PHASE_SHIFTING
+        await mesh.operator.EndShift(pb.EndShiftRequest(endpoint="e", go_back=go_back, validate_only=True))
+        assert (await shift(mesh)).phase == shift_pb.SHIFT_PHASE_SHIFTING
         await mesh.operator.EndShift(pb.EndShiftRequest(endpoint="e", go_back=go_back))
-        assert (await shift(mesh)).phase == pb.SHIFT_PHASE_STOPPED
+        assert (await shift(mesh)).phase == shift_pb.SHIFT_PHASE_STOPPED
         assert (await policy(mesh))[0] == expected
         assert [kind for kind, _ in await events(mesh)] == ["STARTED", "ENDED"]
         with pytest.raises(grpc.aio.AioRpcError, match="no shift of e is under way"):
@@ -228,8 +230,8 @@ async def test_what_it_may_go_back_to_cannot_be_deleted_meanwhile() -> None:
 async def test_every_mistake_is_named_and_nothing_changed() -> None:
     async with shifting_controller() as (mesh, _):
         guards = [
-            pb.ShiftGuard(figure=pb.SHIFT_FIGURE_ERROR_RATE, max_error_rate=1.5),
-            pb.ShiftGuard(figure=pb.SHIFT_FIGURE_P99, max_time=duration_pb2.Duration(seconds=31)),
+            shift_pb.ShiftGuard(figure=shift_pb.SHIFT_FIGURE_ERROR_RATE, max_error_rate=1.5),
+            shift_pb.ShiftGuard(figure=shift_pb.SHIFT_FIGURE_P99, max_time=duration_pb2.Duration(seconds=31)),
         ]
         with pytest.raises(grpc.aio.AioRpcError) as refused:
             await begin(
@@ -239,7 +241,7 @@ async def test_every_mistake_is_named_and_nothing_changed() -> None:
             *("guards[0].max_error_rate", "guards[1].max_time", "step", "every", "min_calls", 'weights["no"]'),
         }
         for request, field in [
-            (shift_request(pb.ShiftGuard()), "guards[0].figure"),
+            (shift_request(shift_pb.ShiftGuard()), "guards[0].figure"),
             (shift_request(ERRORS, ERRORS), "guards[1]"),
             (shift_request(v2=0.7, v3=0.7), "weights"),
             (shift_request(v1=1.0), "weights"),
@@ -251,8 +253,8 @@ async def test_every_mistake_is_named_and_nothing_changed() -> None:
             assert field in violations(refused.value), refused.value.details()
         with pytest.raises(grpc.aio.AioRpcError, match="there is no endpoint 'no'"):
             await mesh.operator.ShiftTraffic(pb.ShiftTrafficRequest(endpoint="no"))
-        assert not (await mesh.operator.ListShifts(pb.ListShiftsRequest())).shifts
+        assert await newest_shifts(mesh) == []
         dry = shift_request()
-        dry.dry_run = True
+        dry.validate_only = True
         assert (await mesh.operator.ShiftTraffic(dry)).steps == 2
         assert await policy(mesh) == ({"v1": 1.0}, {"v3": 0.5})

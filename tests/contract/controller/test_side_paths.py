@@ -254,7 +254,7 @@ SAME: Final[dict[str, Callable[[Any], Awaitable[Any]]]] = {
         pb.SetTrafficRequest(endpoint="digits", traffic=mesh_pb2.TrafficPolicy(weights={"v2": 0.5, "v1": 0.5}))
     ),
     "dry run of another backend": lambda it: it.ApplyBackend(
-        pb.ApplyBackendRequest(backend=mesh_pb2.Backend(name="v3", handler="app:Three"), dry_run=True)
+        pb.ApplyBackendRequest(backend=mesh_pb2.Backend(name="v3", handler="app:Three"), validate_only=True)
     ),
     "a refused backend": lambda it: refused(
         it.ApplyBackend(pb.ApplyBackendRequest(backend=mesh_pb2.Backend(name="v3", handler="no handler")))

@@ -67,7 +67,7 @@ def accepted(response: pb.GetSnapshotResponse) -> tuple[list[int], list[int]]:
 
 
 def _is_announced(said: pb.GetSnapshotResponse) -> bool:
-    return said.backends[0].ready_replicas == 1 and said.revision > 0
+    return said.backends[0].status.ready_replicas == 1 and said.revision > 0
 
 
 async def test_it_has_what_runs_and_what_should() -> None:
@@ -76,20 +76,17 @@ async def test_it_has_what_runs_and_what_should() -> None:
         await replica.report("READY")
         said = await snapshot_where(mesh.operator, _is_announced, "a ready replica, in a table")
         (backend,) = said.backends
-        assert (backend.name, backend.wanted_replicas, backend.live_replicas, backend.failed_replicas) == (
-            "v1",
-            2,
-            1,
-            0,
-        )
+        status = backend.status
+        assert backend.name == "v1"
+        assert (status.wanted_replicas, status.live_replicas, status.failed_replicas) == (2, 1, 0)
         assert [it.name for it in said.endpoints] == ["digits"]
         assert [it.replica.replica_id for it in said.replicas] == ["v1-a"]
         assert not said.replicas[0].replica.HasField("load")
         assert len(said.generation) == 32
         assert said.time.seconds > 0
         await replica.report("FAILED", error="Traceback\n  many lines\nValueError: no")
-        said = await snapshot_where(mesh.operator, lambda it: it.backends[0].failed_replicas, "a failed replica")
-        assert said.backends[0].ready_replicas == 0
+        said = await snapshot_where(mesh.operator, lambda it: it.backends[0].status.failed_replicas, "a failed replica")
+        assert said.backends[0].status.ready_replicas == 0
         assert said.replicas[0].replica.error == "ValueError: no"
 
 
@@ -222,7 +219,7 @@ async def test_a_backend_without_a_ready_replica_has_the_prospect_that_routers_d
 
         async def prospects() -> dict[str, str]:
             snapshot = await mesh.operator.GetSnapshot(pb.GetSnapshotRequest())
-            return {it.name: mesh_pb2.Prospect.Name(it.prospect) for it in snapshot.backends}
+            return {it.name: mesh_pb2.Prospect.Name(it.status.prospect) for it in snapshot.backends}
 
         async def are_known() -> bool:
             return await prospects() == {

@@ -13,8 +13,8 @@ import pytest
 from ingress_service.shell.route_watch import RouteWatch
 from slotmesh.runtime.channels import PLAIN_TEXT
 from slotmesh.server.server import GrpcServer
-from slotmesh.v1 import mesh_pb2, route_service_pb2_grpc
-from slotmesh.v1 import route_service_pb2 as pb
+from slotmesh.v1 import http_route_service_pb2 as pb
+from slotmesh.v1 import http_route_service_pb2_grpc, mesh_pb2
 from tests.contract.controller.test_older_state import Original
 from tests.support.controllers import running_controller
 from tests.support.wait import wait_until
@@ -22,24 +22,18 @@ from tests.support.wait import wait_until
 pytestmark = pytest.mark.asyncio
 
 
-class ScriptedRoutes(route_service_pb2_grpc.RouteServiceServicer):
+class ScriptedRoutes(http_route_service_pb2_grpc.HttpRouteServiceServicer):
     """Streams what the test puts into `states`."""
 
     def __init__(self) -> None:
-        self.states = asyncio.Queue[pb.WatchRoutesResponse]()
+        self.states = asyncio.Queue[pb.WatchHttpRoutesResponse]()
 
     def put(self, revision: int, path: str, **fields: Any) -> None:
-        route = mesh_pb2.Route(path=path, endpoint="e")
+        route = mesh_pb2.HttpRoute(name=path, endpoint="e")
         fields.setdefault("generation", "g")
-        self.states.put_nowait(pb.WatchRoutesResponse(routes=[route], revision=revision, **fields))
+        self.states.put_nowait(pb.WatchHttpRoutesResponse(routes=[route], revision=revision, **fields))
 
-    async def ListRoutes(self, request: Any, context: Any) -> pb.ListRoutesResponse:
-        raise AssertionError("an ingress watches them")
-
-    async def DeleteRoute(self, request: Any, context: Any) -> pb.DeleteRouteResponse:
-        raise AssertionError("an ingress deletes none")
-
-    async def WatchRoutes(self, request: Any, context: Any) -> None:  # type: ignore[override]  # it writes
+    async def WatchHttpRoutes(self, request: Any, context: Any) -> None:  # type: ignore[override]  # it writes
         while True:
             await context.write(await self.states.get())
 
@@ -56,7 +50,7 @@ class Watched:
 async def watched() -> AsyncIterator[tuple[ScriptedRoutes, Watched]]:
     routes = ScriptedRoutes()
     server = GrpcServer("controller", port=0)
-    server.add(route_service_pb2_grpc.add_RouteServiceServicer_to_server, routes)
+    server.add(http_route_service_pb2_grpc.add_HttpRouteServiceServicer_to_server, routes)
     await server.start()
     ingress = Watched(server.address)
     running = asyncio.ensure_future(ingress.watch.run())
@@ -105,14 +99,14 @@ async def test_the_controller_reports_that_it_is_on_hold_as_soon_as_it_is(tmp_pa
     async with AsyncExitStack() as members:
         original = await Original.make(members, tmp_path)
         async with running_controller(state=original.older) as older:
-            stub: Any = route_service_pb2_grpc.RouteServiceStub(older.channel)
-            call = stub.WatchRoutes(pb.WatchRoutesRequest())
+            stub: Any = http_route_service_pb2_grpc.HttpRouteServiceStub(older.channel)
+            call = stub.WatchHttpRoutes(pb.WatchHttpRoutesRequest())
             async with asyncio.timeout(30):
                 assert not (await call.read()).is_on_hold
                 await original.router.move(older.channel)
                 state = await call.read()
                 assert state.is_on_hold, "before any change of its configuration"
-                again = stub.WatchRoutes(pb.WatchRoutesRequest())
+                again = stub.WatchHttpRoutes(pb.WatchHttpRoutesRequest())
                 assert (await again.read()).is_on_hold
                 again.cancel()
             call.cancel()

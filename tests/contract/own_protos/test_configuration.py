@@ -53,7 +53,7 @@ async def test_a_file_that_is_applied_again_changes_what_it_has_changed() -> Non
         await apply(mesh, PLAIN)
         assert live(mesh) is None
         changed = await apply(mesh, ONE)
-        assert [(it.subject, it.field, it.before) for it in changed.fields] == [
+        assert [(it.resource, it.field, it.before) for it in changed.fields] == [
             ("endpoint/e", "grpc_services", "unset")
         ]
         assert SERVICE in changed.fields[0].after

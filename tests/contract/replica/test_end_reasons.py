@@ -120,7 +120,7 @@ async def event(mesh: Controlled, kind: pb.EventKind.ValueType, subject: str) ->
     """The message of the newest event of this kind, once there is one."""
 
     async def look() -> str:
-        request = pb.WatchEventsRequest(from_oldest=True, until_newest=True, kinds=[kind], subject_prefix=subject)
+        request = pb.WatchEventsRequest(from_oldest=True, until_newest=True, kinds=[kind], resource_prefix=subject)
         found = [it.message async for it in mesh.operator.WatchEvents(request)]
         return found[-1] if found else ""
 

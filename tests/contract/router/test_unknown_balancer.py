@@ -1,4 +1,4 @@
-"""A balancer of a newer controller: another one is used instead, and status and logs show it."""
+"""A balancer that the router does not have: another one is used instead, and status and logs show it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.fakes.controller import FakeController, fake_controller, tabl
 from tests.support.metrics import scraped
 from tests.support.wait import wait_until
 
-NEWER = 99
+NEWER = "of_others"
 
 
 @contextmanager
@@ -26,7 +26,7 @@ def warnings_of(caplog: pytest.LogCaptureFixture) -> Iterator[list[str]]:
     said += [each.getMessage() for each in caplog.records if "balancer" in each.getMessage()]
 
 
-async def applied(controller: FakeController, revision: int, balancer: int) -> None:
+async def applied(controller: FakeController, revision: int, balancer: str) -> None:
     controller.push(table(revision, {}, balancer=balancer))
     await wait_until(lambda: controller.reports and controller.reports[-1].revision == revision, what="the table")
 
@@ -48,7 +48,7 @@ async def test_an_unknown_balancer_is_warned_of_once_and_shown(caplog: pytest.Lo
             assert (await scraped(address)).total("slotmesh_router_balancers_unknown") == 1
             caplog.clear()
             with warnings_of(caplog) as said:
-                await applied(controller, 3, 3)
+                await applied(controller, 3, "round_robin")
             assert not said
             assert (await scraped(address)).total("slotmesh_router_balancers_unknown") == 0
             caplog.clear()

@@ -315,7 +315,7 @@ async def test_the_audit_log_has_who_was_refused_and_who_changed_what(
 ) -> None:
     caplog.set_level(logging.INFO, "slotmesh.audit")
     controller = (await mesh.at_controller()).controller
-    change = controller_service_pb2.DeleteEndpointRequest(name="theirs", dry_run=True)
+    change = controller_service_pb2.DeleteEndpointRequest(name="theirs", validate_only=True)
     await controller.DeleteEndpoint(change)
     restoring = await controller.GetEndpoint(controller_service_pb2.GetEndpointRequest(name="theirs"))
     deleted = await controller.DeleteEndpoint(controller_service_pb2.DeleteEndpointRequest(name="theirs"))

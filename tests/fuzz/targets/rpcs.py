@@ -19,8 +19,8 @@ from slotmesh.internal.v1 import membership_service_pb2, replica_service_pb2
 from slotmesh.v1 import (
     controller_service_pb2,
     direct_service_pb2,
+    http_route_service_pb2,
     info_service_pb2,
-    route_service_pb2,
     router_service_pb2,
     slot_service_pb2,
     tap_service_pb2,
@@ -92,7 +92,7 @@ BENCHES: Final[Mapping[Any, Bench]] = {
     direct_service_pb2: replica,
     controller_service_pb2: controller,
     membership_service_pb2: controller,
-    route_service_pb2: controller,
+    http_route_service_pb2: controller,
 }
 
 

@@ -13,7 +13,8 @@ from slotmesh.cli.documents import message_document, word_of
 from slotmesh.cli.shifting import shift_document
 from slotmesh.cli.view.changes import rollout_document
 from slotmesh.v1 import controller_service_pb2 as pb
-from slotmesh.v1 import mesh_pb2
+from slotmesh.v1 import mesh_pb2, rollout_pb2
+from slotmesh.v1 import traffic_shift_pb2 as shift_pb
 from slotmesh.v1.tap_service_pb2 import OPEN_CALL_STATE_AT_REPLICA, OpenCall
 
 START = Timestamp(seconds=1_767_323_045)
@@ -21,16 +22,16 @@ ISO = "2026-01-02T03:04:05+00:00"
 
 
 def test_a_message_has_all_its_fields_in_the_form_of_json() -> None:
-    decision = pb.ScaleDecision(time=START, to_replicas=2, queue_time=Duration(nanos=250_000_000))
-    response = pb.DescribeBackendResponse(revision=2**40, latest_decision=decision)
-    document = json.loads(json.dumps(message_document(response, leave_out={"backend"})))
-    assert document["revision"] == 2**40, "a number, not text"
-    assert (document["wanted_replicas"], document["latest_change"], document["replicas"]) == (None, None, [])
+    decision = rollout_pb2.ScaleDecision(time=START, to_replicas=2, queue_time=Duration(nanos=250_000_000))
+    status = mesh_pb2.BackendStatus(restart_count=2**40, latest_decision=decision)
+    document = json.loads(json.dumps(message_document(status, leave_out={"rollout"})))
+    assert document["restart_count"] == 2**40, "a number, not text"
+    assert (document["wanted_replicas"], document["latest_change"]) == (None, None)
     assert document["latest_decision"]["time"] == ISO
     assert document["latest_decision"]["queue_time_s"] == 0.25
     assert "queue_time" not in document["latest_decision"]
     assert document["latest_decision"]["late_routers"] == 0
-    assert "backend" not in document
+    assert "rollout" not in document
 
 
 def test_maps_are_objects() -> None:
@@ -42,7 +43,7 @@ def test_maps_are_objects() -> None:
     ("message", "field", "word"),
     [
         (mesh_pb2.Replica(state=mesh_pb2.REPLICA_STATE_READY), "state", "READY"),
-        (pb.Rollout(phase=pb.ROLLOUT_PHASE_ROLLING_BACK), "phase", "ROLLING_BACK"),
+        (rollout_pb2.Rollout(phase=rollout_pb2.ROLLOUT_PHASE_ROLLING_BACK), "phase", "ROLLING_BACK"),
         (pb.WatchEventsResponse(kind=pb.EVENT_KIND_REPLICA_READY), "kind", "replica-ready"),
         (pb.ConfigurationChange(change=pb.CHANGE_UPDATED), "change", "updated"),
     ],
@@ -58,20 +59,20 @@ def test_a_value_that_only_a_newer_controller_knows_is_its_number() -> None:
 
 
 def test_a_shift_has_figures_by_backend_and_guards_as_people_write_them() -> None:
-    shift = pb.TrafficShift(
+    shift = shift_pb.TrafficShift(
         endpoint="e",
-        phase=pb.SHIFT_PHASE_SHIFTING,
+        phase=shift_pb.SHIFT_PHASE_SHIFTING,
         from_weights={"v1": 1.0},
         to_weights={"v2": 1.0},
         every=Duration(seconds=30),
         start_time=START,
         guards=[
-            pb.ShiftGuard(figure=pb.SHIFT_FIGURE_ERROR_RATE, max_error_rate=0.01),
-            pb.ShiftGuard(figure=pb.SHIFT_FIGURE_P99, max_time=Duration(nanos=200_000_000), shadow="dark"),
+            shift_pb.ShiftGuard(figure=shift_pb.SHIFT_FIGURE_ERROR_RATE, max_error_rate=0.01),
+            shift_pb.ShiftGuard(figure=shift_pb.SHIFT_FIGURE_P99, max_time=Duration(nanos=200_000_000), shadow="dark"),
         ],
         figures=[
-            pb.ShiftFigures(backend="v2", calls=10, failed=1, p99=Duration(nanos=20_000_000)),
-            pb.ShiftFigures(backend="dark", calls=7, is_shadow=True),
+            shift_pb.ShiftFigures(backend="v2", calls=10, failed=1, p99=Duration(nanos=20_000_000)),
+            shift_pb.ShiftFigures(backend="dark", calls=7, is_shadow=True),
         ],
     )
     document = shift_document(shift)
@@ -83,7 +84,7 @@ def test_a_shift_has_figures_by_backend_and_guards_as_people_write_them() -> Non
 
 
 def test_a_rollout_is_paused_though_an_older_controller_states_only_the_phase() -> None:
-    assert rollout_document(pb.Rollout(phase=pb.ROLLOUT_PHASE_PAUSED))["paused"] is True
+    assert rollout_document(rollout_pb2.Rollout(phase=rollout_pb2.ROLLOUT_PHASE_PAUSED))["paused"] is True
 
 
 def test_an_open_call_has_its_key_only_if_the_router_has_sent_it() -> None:

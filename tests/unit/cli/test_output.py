@@ -25,7 +25,7 @@ MESH = parse_mesh(
 EVENT = pb.WatchEventsResponse(
     time=Timestamp(seconds=1_767_323_045),
     kind=pb.EVENT_KIND_REPLICA_READY,
-    subject="replica/a",
+    resource="replica/a",
     message="so it is",
     cursor="ab-7",
 )

@@ -13,15 +13,14 @@ from slotmesh.cli.controller_view import READY_STATE, ControllerStatus, Members,
 from slotmesh.cli.view.changes import rollout_document, rollout_line, rollout_lines
 from slotmesh.cli.waiting import still_lacks
 from slotmesh.spec.model import Backend
-from slotmesh.v1 import controller_service_pb2 as pb
-from slotmesh.v1 import mesh_pb2
+from slotmesh.v1 import mesh_pb2, rollout_pb2
 from slotmesh.v1.info_service_pb2 import ControllerStanding
 from tests.support.messages import changed
 from tests.unit.cli.checking.meshes import SEEN, SNAPSHOT, one, wrong
 
-COMPLETE = pb.Rollout(
+COMPLETE = rollout_pb2.Rollout(
     backend="b",
-    phase=pb.ROLLOUT_PHASE_COMPLETE,
+    phase=rollout_pb2.ROLLOUT_PHASE_COMPLETE,
     handler="a:B",
     version="",
     wanted=1,
@@ -30,14 +29,14 @@ COMPLETE = pb.Rollout(
     outdated=0,
 )
 PAUSED = changed(COMPLETE, paused=True)
-HELD = changed(COMPLETE, paused=True, phase=pb.ROLLOUT_PHASE_PAUSED, current=0, available=0, outdated=1)
+HELD = changed(COMPLETE, paused=True, phase=rollout_pb2.ROLLOUT_PHASE_PAUSED, current=0, available=0, outdated=1)
 OLDER = changed(HELD, paused=False)
 """As a controller of an earlier version reports it."""
 WAY_OUT = "`slotmesh rollout resume b`"
 
 
 @pytest.mark.parametrize("rollout", [PAUSED, HELD, OLDER])
-def test_the_line_of_a_paused_rollout_has_the_way_out(rollout: pb.Rollout) -> None:
+def test_the_line_of_a_paused_rollout_has_the_way_out(rollout: rollout_pb2.Rollout) -> None:
     assert [*rollout_lines([COMPLETE, rollout])] == [rollout_line(rollout)]
     assert "paused" in rollout_line(rollout)
     assert WAY_OUT in rollout_line(rollout)
@@ -56,7 +55,7 @@ def test_the_status_of_the_mesh_has_it() -> None:
 
 
 @pytest.mark.parametrize("rollout", [PAUSED, HELD, OLDER])
-def test_a_check_warns_of_it(rollout: pb.Rollout) -> None:
+def test_a_check_warns_of_it(rollout: rollout_pb2.Rollout) -> None:
     seen = replace(SEEN, snapshot=replace(SNAPSHOT, rollouts=(changed(COMPLETE, backend="a"), rollout)))
     severity, subject, text = one(seen, Section.BACKENDS)
     assert (severity, subject) == (Severity.WARNING, "backend/b")
@@ -66,7 +65,7 @@ def test_a_check_warns_of_it(rollout: pb.Rollout) -> None:
 
 
 @pytest.mark.parametrize("rollout", [HELD, OLDER])
-def test_what_waits_for_new_replicas_reports_the_pause(rollout: pb.Rollout) -> None:
+def test_what_waits_for_new_replicas_reports_the_pause(rollout: rollout_pb2.Rollout) -> None:
     old = mesh_pb2.Replica(replica_id="b-1", backend="b", state=READY_STATE, outdated=True)
     snapshot = Snapshot(
         backends=(Backend(name="a", num_replicas=0), Backend(name="b", num_replicas=1)),

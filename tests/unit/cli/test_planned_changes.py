@@ -49,5 +49,5 @@ def test_documents_and_names_are_the_same() -> None:
 @pytest.mark.parametrize(("after", "is_named"), [("file:0123456789ab", True), ("2.0", False)])
 def test_only_code_that_a_change_would_bring_is_named(after: str, is_named: bool) -> None:
     planned = pb.ApplyMeshResponse(updated=["backend/v1"], unchanged=["backend/v2"])
-    planned.fields.add(subject="backend/v1", field="version", before="1.0", after=after)
+    planned.fields.add(resource="backend/v1", field="version", before="1.0", after=after)
     assert code_changes(planned) == ["backend/v1"] * is_named

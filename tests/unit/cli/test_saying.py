@@ -64,7 +64,7 @@ def test_what_steers_is_the_consoles_own() -> None:
 def test_events(form: OutputForm) -> None:
     event = pb.WatchEventsResponse(
         kind=pb.EVENT_KIND_REPLICA_FAILED,
-        subject=f"replica/{FORGED}",
+        resource=f"replica/{FORGED}",
         message=FORGED,
         cursor="c-1",
     )

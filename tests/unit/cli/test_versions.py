@@ -25,7 +25,7 @@ def revision(number: int, time: datetime | None, change: pb.ConfigurationChange)
 def changed(before: str, after: str, *fields: str) -> pb.ConfigurationChange:
     change = pb.CHANGE_UPDATED if before and after else pb.CHANGE_CREATED if after else pb.CHANGE_DELETED
     return pb.ConfigurationChange(
-        subject="backend/b", change=change, fields=fields, version=after, previous_version=before
+        resource="backend/b", change=change, fields=fields, version=after, previous_version=before
     )
 
 
@@ -78,14 +78,14 @@ def test_history_shows_readable_versions() -> None:
     assert "updated backend/b: version 1 -> 2, num_replicas" in given
     same = printed(revision(1, FIRST, changed("1", "1", "num_replicas")))
     assert "updated backend/b: num_replicas" in same
-    older = pb.ConfigurationChange(subject="backend/b", change=pb.CHANGE_UPDATED, fields=["version"])
+    older = pb.ConfigurationChange(resource="backend/b", change=pb.CHANGE_UPDATED, fields=["version"])
     assert "updated backend/b: version" in printed(revision(1, FIRST, older)), "an older controller has no values"
 
 
 def test_a_difference_shows_them_too() -> None:
     fields = (
-        pb.FieldChange(subject="backend/b", field="version", before=NEW, after=OLD),
-        pb.FieldChange(subject="backend/b", field="max_ongoing", before="1", after="2"),
+        pb.FieldChange(resource="backend/b", field="version", before=NEW, after=OLD),
+        pb.FieldChange(resource="backend/b", field="max_ongoing", before="1", after="2"),
     )
     planned = pb.ApplyMeshResponse(revision=3, updated=["backend/b"], fields=fields)
     assert [*difference(planned, version_times(BACK))][1:] == [

@@ -10,8 +10,7 @@ from slotmesh.cli.controller_view import FAILED_STATE, READY_STATE, STARTING_STA
 from slotmesh.cli.operator import Operator
 from slotmesh.cli.waiting import KnownRouters, _not_ready, still_lacks
 from slotmesh.spec.model import Backend
-from slotmesh.v1 import controller_service_pb2 as pb
-from slotmesh.v1 import mesh_pb2
+from slotmesh.v1 import mesh_pb2, rollout_pb2
 
 
 def replica(
@@ -102,11 +101,11 @@ def test_a_rollout_that_is_not_complete_is_waited_for_as_status_shows_it() -> No
     members = Members(replicas=(replica("a"), replica("b")), routers=(), generation="g", revision=7)
     backends = (Backend(name="v1", num_replicas=2),)
     for phase, lines in (
-        (pb.ROLLOUT_PHASE_PROGRESSING, ["v1: 1 of 2 replicas have been ready for its min_ready, "]),
-        (pb.ROLLOUT_PHASE_COMPLETE, []),
-        (pb.ROLLOUT_PHASE_PAUSED, []),
+        (rollout_pb2.ROLLOUT_PHASE_PROGRESSING, ["v1: 1 of 2 replicas have been ready for its min_ready, "]),
+        (rollout_pb2.ROLLOUT_PHASE_COMPLETE, []),
+        (rollout_pb2.ROLLOUT_PHASE_PAUSED, []),
     ):
-        rollout = pb.Rollout(backend="v1", phase=phase, available=1, wanted=2)
+        rollout = rollout_pb2.Rollout(backend="v1", phase=phase, available=1, wanted=2)
         snapshot = Snapshot(backends=backends, endpoints=(), members=members, rollouts=(rollout,))
         found = still_lacks(snapshot, {"v1"}, 7)
         assert [line.partition("the rollout")[0] for line in found] == lines

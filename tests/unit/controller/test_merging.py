@@ -33,7 +33,7 @@ def with_traffic(desired: Desired, policy: TrafficPolicy) -> Desired:
 
 def conflicts(desired: Desired, file: Mesh) -> list[tuple[str, str, str, str, str]]:
     found = merge_mesh(desired, file, force=False).conflicts
-    return [(it.subject, it.field, it.applied, it.live, it.wanted) for it in found]
+    return [(it.resource, it.field, it.applied, it.live, it.wanted) for it in found]
 
 
 def test_scaling_by_the_file_does_not_undo_the_traffic_that_was_set() -> None:
@@ -101,7 +101,7 @@ def test_a_plan_names_each_field_that_differs() -> None:
     plan = plan_file(
         live, replace(FILE, backends=(replace(V1, max_queue_time_s=0.25),)), prune=False, launches=True, force=False
     )
-    assert [(it.subject, it.field, it.before, it.after) for it in plan.fields] == [
+    assert [(it.resource, it.field, it.before, it.after) for it in plan.fields] == [
         ("backend/v1", "max_queue_time", "30s", "250ms")
     ]
 

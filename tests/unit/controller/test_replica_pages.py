@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller_service.convert.replicas import MAX_LINE_BYTES, MAX_PAGE_BYTES, page_of_replicas
+from controller_service.convert.pages import MAX_PAGE_BYTES, fill_page
+from controller_service.convert.replicas import MAX_LINE_BYTES, page_of_replicas
 from controller_service.core.observed.state import ObservedReplica, ReplicaState
 from slotmesh.spec.model import InvalidSpec
 from slotmesh.v1 import controller_service_pb2 as pb
+from slotmesh.v1 import mesh_pb2
 
 
 def replica(backend: str, replica_id: str, error: str = "") -> ObservedReplica:
@@ -53,6 +57,30 @@ def test_who_comes_and_goes_moves_nobody_to_another_page() -> None:
     assert [it.replica_id for it in later.replicas] == ["f", "g", "h", "i"]
 
 
+def test_a_token_of_another_query_is_refused() -> None:
+    replicas = [replica("a", name) for name in "bdf"]
+    token = page(replicas, page_size=1).next_page_token
+    assert page(replicas, page_size=2, page_token=token).replicas, "pages may differ in size"
+    for other in ({"backend": "a"}, {"states": [ReplicaState.FAILED.value]}, {"whole_errors": True}):
+        with pytest.raises(InvalidSpec, match="the same query"):
+            page(replicas, page_token=token, **other)
+    with pytest.raises(InvalidSpec, match="the same query"):
+        fill_page(
+            pb.ListRoutersRequest(page_token=token),
+            pb.ListRoutersResponse(),
+            "routers",
+            [],
+            lambda _: mesh_pb2.Router(),
+        )
+
+
+def test_only_replicas_in_the_wanted_states_are_listed() -> None:
+    ready = replace(replica("a", "r"), state=ReplicaState.READY)
+    replicas = [ready, replica("a", "f")]
+    found = page(replicas, states=[ReplicaState.READY.value])
+    assert [it.replica_id for it in found.replicas] == ["r"]
+
+
 def test_a_page_of_long_errors_fits_a_message() -> None:
     traceback = "x" * 16_384 + "\nValueError: no"
     replicas = [replica("a", f"r{number:04}", traceback) for number in range(500)]
@@ -73,7 +101,14 @@ def test_one_replica_is_a_page_however_much_it_says() -> None:
 
 @pytest.mark.parametrize(
     ("asked", "field"),
-    [({"page_size": -1}, "page_size"), ({"page_token": "x"}, "page_token"), ({"page_token": "/a"}, "page_token")],
+    [
+        ({"page_size": -1}, "page_size"),
+        ({"page_token": "x"}, "page_token"),
+        ({"page_token": "AAAA"}, "page_token"),
+        ({"page_token": "ü"}, "page_token"),
+        ({"states": [99]}, "states"),
+        ({"states": [0]}, "states"),
+    ],
 )
 def test_what_is_no_page_is_refused(asked: dict[str, object], field: str) -> None:
     with pytest.raises(InvalidSpec) as caught:

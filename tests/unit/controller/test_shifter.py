@@ -121,7 +121,7 @@ class Bench:
 
     @property
     def waits_for(self) -> str:
-        return self.shifter.show("e")[0][3]
+        return self.shifter.known_of(self.shift)[2]
 
 
 async def bench_of(*guards: Guard, ready: bool = True, shadows: Sequence[str] = ()) -> Bench:

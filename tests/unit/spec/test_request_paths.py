@@ -16,6 +16,7 @@ from slotmesh.inference import grpc_inference_service_pb2
 from slotmesh.spec.rules import mesh_violations, show
 from slotmesh.v1 import controller_service_pb2 as pb
 from slotmesh.v1 import mesh_pb2
+from slotmesh.v1 import traffic_shift_pb2 as shift_pb
 from tests.support.examples import examples
 from tests.support.field_paths import wrong_path
 
@@ -29,7 +30,7 @@ MESH = mesh_pb2.Mesh(
             tenants=mesh_pb2.TenantLimits(overrides={"a.b": mesh_pb2.TenantLimit(burst=0)}),
         )
     ],
-    routes=[mesh_pb2.Route(path="/a"), mesh_pb2.Route(path="/a/{b}.c")],
+    routes=[mesh_pb2.HttpRoute(name="/a"), mesh_pb2.HttpRoute(name="/a/{b}.c")],
 )
 WITH_MESH = pb.ApplyMeshRequest(mesh=MESH, request_id="v9")
 
@@ -74,8 +75,8 @@ def config(**values: Any) -> mesh_pb2.Backend:
         (pb.SetTrafficRequest(endpoint="e", traffic=POLICY), "clear_shadows", "clear_shadows"),
         (pb.ShiftTrafficRequest(endpoint="e", weights={"v1": 1.0}), "endpoints.e.traffic.v1", 'weights["v1"]'),
         (pb.ShiftTrafficRequest(endpoint="e", weights={"v1": 1.0}), "weights.v1", 'weights["v1"]'),
-        (pb.ShiftTrafficRequest(guards=[pb.ShiftGuard()]), "guards[0].max_time", "guards[0].max_time"),
-        (pb.ShiftTrafficRequest(guards=[pb.ShiftGuard()]), "guards[1].max_time", "guards"),
+        (pb.ShiftTrafficRequest(guards=[shift_pb.ShiftGuard()]), "guards[0].max_time", "guards[0].max_time"),
+        (pb.ShiftTrafficRequest(guards=[shift_pb.ShiftGuard()]), "guards[1].max_time", "guards"),
         (pb.ShiftTrafficRequest(weights={"x" * 81: 1.0}), f"weights.{show('x' * 81)}", "weights"),
         (pb.UndoRolloutRequest(backend="v1"), "backends.v1.handler", "backend"),
         (pb.RollbackRequest(revision=7), "endpoints.e.traffic.v1", ""),
@@ -118,7 +119,7 @@ meshes = st.builds(
         ),
         max_size=2,
     ),
-    routes=st.lists(st.builds(mesh_pb2.Route, path=names, endpoint=names), max_size=2),
+    routes=st.lists(st.builds(mesh_pb2.HttpRoute, name=names, endpoint=names), max_size=2),
 )
 
 

@@ -10,6 +10,7 @@ from controller_service.core.loads import BackendLoad, CallEnds
 from slotmesh.convert.same_names import message_of, same_fields
 from slotmesh.v1 import controller_service_pb2 as pb
 from slotmesh.v1 import mesh_pb2
+from slotmesh.v1 import traffic_shift_pb2 as shift_pb
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,8 +36,8 @@ class Shift:
 
 
 def test_texts_numbers_lists_and_maps_are_copied_and_enums_are_not() -> None:
-    wire = message_of(pb.TrafficShift, Shift(endpoint="e", steps=3, from_weights={"v1": 0.5}))
-    assert wire == pb.TrafficShift(endpoint="e", steps=3, from_weights={"v1": 0.5})
+    wire = message_of(shift_pb.TrafficShift, Shift(endpoint="e", steps=3, from_weights={"v1": 0.5}))
+    assert wire == shift_pb.TrafficShift(endpoint="e", steps=3, from_weights={"v1": 0.5})
 
 
 def test_messages_within_are_made_likewise() -> None:

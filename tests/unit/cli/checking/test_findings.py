@@ -24,7 +24,7 @@ from slotmesh.cli.commands.check import document_of, findings_of, is_well, not_a
 from slotmesh.cli.controller_view import FAILED_STATE, STARTING_STATE
 from slotmesh.spec.model import Endpoint, TrafficPolicy
 from slotmesh.spec.routes import Route
-from slotmesh.v1 import controller_service_pb2 as pb
+from slotmesh.v1 import rollout_pb2
 from tests.support.messages import changed
 from tests.unit.cli.checking.meshes import (
     CONTROLLER_ANSWER,
@@ -359,7 +359,7 @@ def test_a_controller_that_only_the_command_names_is_a_warning_if_it_does_not_an
 
 def test_on_hold_nothing_is_compared_with_the_configuration_of_the_state_file() -> None:
     controller = on_hold("router/r holds revision 9")
-    failing = pb.Rollout(backend="b", trouble="it dies", phase=pb.ROLLOUT_PHASE_FAILING)
+    failing = rollout_pb2.Rollout(backend="b", trouble="it dies", phase=rollout_pb2.ROLLOUT_PHASE_FAILING)
     older = replace(SNAPSHOT, controller=controller, endpoints=(), backends=(), rollouts=(failing,))
     assert wrong(replace(SEEN, snapshot=replace(older, controller=SNAPSHOT.controller)), Section.BACKENDS)
     problems = [it for it in findings_of(replace(SEEN, snapshot=older)) if it.severity is not Severity.OK]

@@ -22,7 +22,7 @@ SUSPECT = replace(SNAPSHOT.members, replicas=(REPLICA, changed(REPLICA, replica_
 
 def event(subject: str, message: str, age_s: float) -> pb.WatchEventsResponse:
     at = Timestamp(seconds=round(NOW - age_s))
-    return pb.WatchEventsResponse(time=at, subject=subject, message=message)
+    return pb.WatchEventsResponse(time=at, resource=subject, message=message)
 
 
 def test_a_router_that_came_back_and_was_stopped_in_order_is_not_lost() -> None:

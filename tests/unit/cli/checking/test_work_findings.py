@@ -15,8 +15,8 @@ from slotmesh.cli.checking.losses import FAILED_PART, is_orderly
 from slotmesh.cli.checking.member_findings import TAKEN_BACK_FOR_S
 from slotmesh.cli.commands.check import findings_of, runnable
 from slotmesh.spec.model import Autoscale, Backend, Prospect
-from slotmesh.v1 import controller_service_pb2 as pb
-from slotmesh.v1 import mesh_pb2
+from slotmesh.v1 import mesh_pb2, rollout_pb2
+from slotmesh.v1 import traffic_shift_pb2 as shift_pb
 from tests.support.messages import changed
 from tests.unit.cli.checking.meshes import (
     CONTROLLER_ANSWER,
@@ -59,7 +59,7 @@ def test_a_ready_replica_of_a_backend_that_there_is_not_is_a_warning() -> None:
 def test_a_backend_that_its_load_has_scaled_to_zero_is_well(least: int, is_well: bool) -> None:
     backends = (Backend(name="b", handler="a:B", autoscale=Autoscale(min=least)),)
     members = replace(SNAPSHOT.members, replicas=())
-    seen = replace(SEEN, snapshot=replace(SNAPSHOT, members=members, backends=backends, scaled_to={"b": 0}))
+    seen = replace(SEEN, snapshot=replace(SNAPSHOT, members=members, backends=backends, wanted_replicas={"b": 0}))
     assert (not wrong(seen, Section.BACKENDS)) is is_well
 
 
@@ -101,7 +101,7 @@ def test_a_member_whose_own_credential_has_expired_is_not_to_be_started_again_bu
 
 def test_commands_of_a_hint_find_the_mesh_that_was_checked() -> None:
     seen = with_replicas(wanted=2)
-    seen = replace(seen, snapshot=replace(seen.snapshot, rollouts=(pb.Rollout(backend="b"),)))
+    seen = replace(seen, snapshot=replace(seen.snapshot, rollouts=(rollout_pb2.Rollout(backend="b"),)))
     (finding,) = [it for it in findings_of(seen, "--address h:7") if it.section is Section.BACKENDS]
     assert finding.fix == "`slotmesh logs b --address h:7`, `slotmesh status --tracebacks --address h:7`"
     assert runnable("`slotmesh certs rotate`", "--address h:7") == "`slotmesh certs rotate`"
@@ -134,7 +134,7 @@ def test_a_backend_without_replicas_names_the_own_reason_of_one_that_has_ended()
 
 def test_a_change_that_was_taken_back_is_a_warning_with_the_reason_and_the_command_that_shows_more() -> None:
     at = Timestamp(seconds=round(NOW) - 60)
-    rollout = pb.Rollout(backend="b", phase=pb.ROLLOUT_PHASE_COMPLETE, handler="a:B", version="2")
+    rollout = rollout_pb2.Rollout(backend="b", phase=rollout_pb2.ROLLOUT_PHASE_COMPLETE, handler="a:B", version="2")
     back = changed(rollout, taken_back="3 replicas have died:\n  ValueError: no", taken_back_time=at)
     others = (changed(rollout, backend="a"), back, changed(rollout, backend="c"))
     (finding,) = wrong(replace(SEEN, snapshot=replace(SNAPSHOT, rollouts=others)), Section.BACKENDS)
@@ -144,7 +144,7 @@ def test_a_change_that_was_taken_back_is_a_warning_with_the_reason_and_the_comma
         " 3 replicas have died: ValueError: no"
     )
     assert "`slotmesh events backend/b --kind rollout-taken-back`" in finding.fix
-    failing = changed(back, phase=pb.ROLLOUT_PHASE_FAILING, trouble="r is not ready")
+    failing = changed(back, phase=rollout_pb2.ROLLOUT_PHASE_FAILING, trouble="r is not ready")
     finding = wrong(replace(SEEN, snapshot=replace(SNAPSHOT, rollouts=(failing,))), Section.BACKENDS)[0]
     assert (finding.severity, finding.text) == (Severity.ERROR, "the rollout of b fails: r is not ready")
 
@@ -154,16 +154,16 @@ def test_a_change_that_was_taken_back_is_a_warning_with_the_reason_and_the_comma
     [
         ({}, True),
         ({"end_time": Timestamp(seconds=round(NOW - TAKEN_BACK_FOR_S))}, False),
-        ({"phase": pb.SHIFT_PHASE_COMPLETE}, False),
+        ({"phase": shift_pb.SHIFT_PHASE_COMPLETE}, False),
         ({"from_weights": {"b": 0.9, "c": 0.1}}, False),
     ],
 )
 def test_a_shift_that_was_taken_back_is_a_warning_for_an_hour_or_until_the_weights_change(
     changes: dict[str, Any], is_reported: bool
 ) -> None:
-    shift = pb.TrafficShift(
+    shift = shift_pb.TrafficShift(
         endpoint="e",
-        phase=pb.SHIFT_PHASE_TAKEN_BACK,
+        phase=shift_pb.SHIFT_PHASE_TAKEN_BACK,
         from_weights={"b": 1.0},
         to_weights={"c": 1.0},
         reason="p99 of c is 2 s",
@@ -197,6 +197,6 @@ def test_output_of_replicas_that_are_started_elsewhere_is_looked_at_there() -> N
     none = with_replicas(wanted=1)
     (finding,) = wrong(none, Section.BACKENDS)
     assert "docker compose logs" in finding.fix
-    launched = replace(none, snapshot=replace(none.snapshot, rollouts=(pb.Rollout(backend="b"),)))
+    launched = replace(none, snapshot=replace(none.snapshot, rollouts=(rollout_pb2.Rollout(backend="b"),)))
     (finding,) = wrong(launched, Section.BACKENDS)
     assert "`slotmesh logs b`" in finding.fix

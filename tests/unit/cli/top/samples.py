@@ -87,7 +87,8 @@ def mesh(
     """With endpoint `digits` to backend v1, or with endpoints of these names."""
     said = pb.GetSnapshotResponse(revision=7, routers=routers, replicas=replicas)
     said.time.seconds = NOW
-    said.backends.add(name="v1", wanted_replicas=2, ready_replicas=len(replicas), restart_count=3)
+    status = mesh_pb2.BackendStatus(wanted_replicas=2, ready_replicas=len(replicas), restart_count=3)
+    said.backends.add(name="v1", status=status)
     for name in names or ("digits",):
         said.endpoints.add(name=name).traffic.weights["v1"] = 1.0
     return figures_of(said)

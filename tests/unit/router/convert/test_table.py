@@ -95,18 +95,18 @@ def test_what_becomes_of_a_backend_is_taken_over(wire: int, prospect: Prospect) 
 @pytest.mark.parametrize(
     ("wire", "balancer"),
     [
-        (mesh_pb2.BALANCER_UNSPECIFIED, BalancerName.LEAST_LOADED),
-        (mesh_pb2.BALANCER_LEAST_LOADED, BalancerName.LEAST_LOADED),
-        (mesh_pb2.BALANCER_POWER_OF_TWO, BalancerName.POWER_OF_TWO),
-        (mesh_pb2.BALANCER_ROUND_ROBIN, BalancerName.ROUND_ROBIN),
-        (99, BalancerName.LEAST_LOADED),
+        ("", BalancerName.LEAST_LOADED),
+        ("least_loaded", BalancerName.LEAST_LOADED),
+        ("power_of_two", BalancerName.POWER_OF_TWO),
+        ("round_robin", BalancerName.ROUND_ROBIN),
+        ("of_others", BalancerName.LEAST_LOADED),
     ],
 )
-def test_the_default_stands_in_for_a_balancer_of_a_newer_protocol(wire: Any, balancer: BalancerName) -> None:
+def test_the_default_stands_in_for_a_balancer_that_the_router_does_not_have(wire: str, balancer: BalancerName) -> None:
     route = membership_service_pb2.BackendRoute(name="b", backend=mesh_pb2.Backend(name="b", balancer=wire))
     routing = table_from_wire(membership_service_pb2.RoutingTable(backends=[route]))
     assert routing.backends["b"].settings.balancer is balancer
-    assert routing.backends["b"].unknown_balancer == (99 if wire == 99 else None)
+    assert routing.backends["b"].unknown_balancer == (wire if wire == "of_others" else "")
 
 
 @pytest.mark.parametrize("owner", [2**15, -(2**15) - 1, 2**31 - 1])

@@ -1,4 +1,4 @@
-"""`RouteService`: the routes of HTTP, for ingresses that follow them and for operators.
+"""`HttpRouteService`: the HTTP routes, for ingresses, which follow them.
 
 Invariants: a caller gets the routes to endpoints that it may call; a stream sends all routes in one message, and again
 whenever one has changed, the newest ones to a slow reader. It also reports that the state file is an older copy, once
@@ -9,46 +9,28 @@ Owner: the composition root mounts it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any
 
-import grpc
-
-from controller_service.convert.changes import origin_of, reply_of, terms_from_wire
 from controller_service.core.desired.state import Desired
-from controller_service.shell.changes.configurator import Configurator
-from controller_service.shell.changes.requests import answers_once
+from controller_service.resource_servicer import Context, visible
 from controller_service.shell.leadership import NewerMembers
 from controller_service.store.protocol import Store
 from slotmesh.convert.specification import route_to_wire
-from slotmesh.security.rpc_roles import known_endpoints
-from slotmesh.spec.routes import Route
-from slotmesh.v1 import mesh_pb2, route_service_pb2_grpc
-from slotmesh.v1 import route_service_pb2 as pb
-
-Context = grpc.aio.ServicerContext[Any, Any]
+from slotmesh.v1 import http_route_service_pb2 as pb
+from slotmesh.v1 import http_route_service_pb2_grpc
 
 
-@answers_once(pb.DESCRIPTOR.services_by_name["RouteService"])
-class RouteServicer(route_service_pb2_grpc.RouteServiceServicer):
-    """What ingresses and operators call."""
+class HttpRouteServicer(http_route_service_pb2_grpc.HttpRouteServiceServicer):
+    """What ingresses call."""
 
-    def __init__(self, configurator: Configurator, store: Store, newer: NewerMembers) -> None:
-        self._configurator = configurator
+    def __init__(self, store: Store, newer: NewerMembers) -> None:
         self._store = store
         self._newer = newer
 
-    async def ListRoutes(self, request: pb.ListRoutesRequest, context: Context) -> pb.ListRoutesResponse:
-        desired = self._store.read()
-        return pb.ListRoutesResponse(routes=_visible(desired.routes), revision=desired.configured_at)
-
-    async def DeleteRoute(self, request: pb.DeleteRouteRequest, context: Context) -> pb.DeleteRouteResponse:
-        outcome = await self._configurator.delete_route(request.path, terms_from_wire(request, origin_of(context)))
-        return reply_of(pb.DeleteRouteResponse, outcome.revision, outcome.plan)
-
-    async def WatchRoutes(  # type: ignore[override]  # it writes instead of yielding
-        self, request: pb.WatchRoutesRequest, context: Context
+    async def WatchHttpRoutes(  # type: ignore[override]  # it writes instead of yielding
+        self, request: pb.WatchHttpRoutesRequest, context: Context
     ) -> None:
         await self._newer.settled.wait()  # routes of an older copy are sent to no ingress that has newer ones
         desired = self._store.read()
@@ -61,9 +43,9 @@ class RouteServicer(route_service_pb2_grpc.RouteServiceServicer):
                     sent, was_on_hold = desired.routes, is_on_hold
                     await context.write(self._state(desired))
 
-    def _state(self, desired: Desired) -> pb.WatchRoutesResponse:
-        return pb.WatchRoutesResponse(
-            routes=_visible(desired.routes),
+    def _state(self, desired: Desired) -> pb.WatchHttpRoutesResponse:
+        return pb.WatchHttpRoutesResponse(
+            routes=map(route_to_wire, visible(desired.routes).values()),
             revision=desired.configured_at,
             generation=self._store.generation,
             is_on_hold=bool(self._newer),
@@ -92,9 +74,3 @@ async def _woken(revisions: AsyncGenerator[Desired, None], event: asyncio.Event)
         for task in (happened, change):
             task.cancel()
         await asyncio.gather(happened, change, return_exceptions=True)
-
-
-def _visible(routes: Mapping[str, Route]) -> list[mesh_pb2.Route]:
-    """The routes that the caller may see, by path."""
-    known = known_endpoints()
-    return [route_to_wire(routes[path]) for path in sorted(routes) if known is None or routes[path].endpoint in known]
