@@ -63,6 +63,8 @@ def generate(into: Path) -> dict[Path, bytes]:
     out.mkdir()
     for folder, package in FOLDERS.items():
         shutil.copytree(PROTOS / folder, protos / package)
+    named = sorted(path.relative_to(protos).as_posix() for path in protos.rglob("*.proto"))
+    shutil.copytree(PROTOS / "google", protos / "google")
     scripts = Path(sysconfig.get_path("scripts"))
     command = [
         sys.executable,
@@ -74,7 +76,7 @@ def generate(into: Path) -> dict[Path, bytes]:
         f"--mypy_out=quiet:{out}",
         f"--mypy_grpc_out=quiet,only_async:{out}",
         *("--include_source_info", f"--descriptor_set_out={into / 'described'}"),
-        *sorted(path.relative_to(protos).as_posix() for path in protos.rglob("*.proto")),
+        *named,
     ]
     subprocess.run(command, check=True, cwd=protos)
     for file in FileDescriptorSet.FromString((into / "described").read_bytes()).file:

@@ -30,6 +30,8 @@ MAX_KNOWN_OPTIONS_BYTES = 512
 """Larger options are converted each time, so that the cache stays small, whatever clients send."""
 MAX_KNOWN_KEYED_BYTES = 256
 """The same for options with a key of a column, and for such a key alone, in characters: there are many."""
+EACH_VALUE: Final = call_pb2.CallOptions(stream=call_pb2.StreamOptions(each_value=True))
+"""Added to the options of calls whose caller takes values one by one."""
 MAX_KNOWN_PARTITIONS = 65_536
 """Maximum number of ordering keys with a cached partition."""
 
@@ -44,7 +46,7 @@ def options_of_rpc(wire: call_pb2.CallOptions, rpc: CallRpc) -> RouterCallOption
     if failure := refused_option(wire, rpc):
         return failure
     if rpc in GIVES_VALUES:
-        wire.stream.each_value = True
+        wire.MergeFrom(EACH_VALUE)
     return options_from_wire(wire)
 
 
@@ -227,7 +229,9 @@ def _new_own_rpc_options(path: str, rpc: OwnRpc, raw: bytes) -> RouterCallOption
     wire = call_pb2.CallOptions.FromString(raw)
     if failure := options_failure(wire):
         return failure
-    wire.method, wire.stream.each_value = path, rpc.gives_several
+    wire.method = path
+    if rpc.gives_several:
+        wire.MergeFrom(EACH_VALUE)
     wire.content_type = RPC_REQUESTS if rpc.takes_several else RPC
     known = stated.options_from_wire(wire, Reader.ROUTER)
     if wire.ordering_key:

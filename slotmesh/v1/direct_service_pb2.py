@@ -22,12 +22,13 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from google.api import field_behavior_pb2 as google_dot_api_dot_field__behavior__pb2
 from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 from slotmesh.v1 import call_pb2 as slotmesh_dot_v1_dot_call__pb2
 from slotmesh.v1 import roles_pb2 as slotmesh_dot_v1_dot_roles__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n slotmesh/v1/direct_service.proto\x12\x0bslotmesh.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x16slotmesh/v1/call.proto\x1a\x17slotmesh/v1/roles.proto\"\x9a\x02\n\rAttachRequest\x12\'\n\x04open\x18\x01 \x01(\x0b\x32\x17.slotmesh.v1.OpenAttachH\x00\x12)\n\x06\x61ttach\x18\x02 \x01(\x0b\x32\x17.slotmesh.v1.AttachSlotH\x00\x12%\n\x04\x63\x61ll\x18\x03 \x01(\x0b\x32\x15.slotmesh.v1.SlotCallH\x00\x12-\n\x06\x63\x61ncel\x18\x04 \x01(\x0b\x32\x1b.slotmesh.v1.CancelSlotCallH\x00\x12+\n\x05renew\x18\x05 \x01(\x0b\x32\x1a.slotmesh.v1.RenewAttachedH\x00\x12)\n\x06\x64\x65tach\x18\x06 \x01(\x0b\x32\x17.slotmesh.v1.DetachSlotH\x00\x42\x07\n\x05\x66rame\"C\n\nOpenAttach\x12\x0f\n\x07version\x18\x01 \x01(\t\x12\x10\n\x08\x66\x65\x61tures\x18\x02 \x03(\t\x12\x12\n\nreplica_id\x18\x03 \x01(\t\"f\n\nAttachSlot\x12\x0f\n\x07slot_id\x18\x01 \x01(\x03\x12\r\n\x05token\x18\x02 \x01(\t\x12&\n\x03ttl\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x10\n\x08\x65ndpoint\x18\x04 \x01(\t\"h\n\x08SlotCall\x12\x0f\n\x07slot_id\x18\x01 \x01(\x03\x12\x0f\n\x07\x63\x61ll_id\x18\x02 \x01(\x03\x12)\n\x07options\x18\x03 \x01(\x0b\x32\x18.slotmesh.v1.CallOptions\x12\x0f\n\x07payload\x18\x04 \x01(\x0c\"!\n\x0e\x43\x61ncelSlotCall\x12\x0f\n\x07\x63\x61ll_id\x18\x01 \x01(\x03\"\x0f\n\rRenewAttached\"\x1d\n\nDetachSlot\x12\x0f\n\x07slot_id\x18\x01 \x01(\x03\"\xe1\x02\n\x0e\x41ttachResponse\x12+\n\x06opened\x18\x01 \x01(\x0b\x32\x19.slotmesh.v1.AttachOpenedH\x00\x12-\n\x08\x61ttached\x18\x02 \x01(\x0b\x32\x19.slotmesh.v1.SlotAttachedH\x00\x12-\n\x06result\x18\x03 \x01(\x0b\x32\x1b.slotmesh.v1.SlotCallResultH\x00\x12-\n\x06\x66\x61iled\x18\x04 \x01(\x0b\x32\x1b.slotmesh.v1.SlotCallFailedH\x00\x12/\n\x07renewed\x18\x05 \x01(\x0b\x32\x1c.slotmesh.v1.AttachedRenewedH\x00\x12-\n\x08\x64\x65tached\x18\x06 \x01(\x0b\x32\x19.slotmesh.v1.SlotDetachedH\x00\x12,\n\x07go_away\x18\x07 \x01(\x0b\x32\x19.slotmesh.v1.AttachGoAwayH\x00\x42\x07\n\x05\x66rame\"E\n\x0c\x41ttachOpened\x12\x0f\n\x07version\x18\x01 \x01(\t\x12\x10\n\x08\x66\x65\x61tures\x18\x02 \x03(\t\x12\x12\n\nreplica_id\x18\x03 \x01(\t\"F\n\x0cSlotAttached\x12\x0f\n\x07slot_id\x18\x01 \x01(\x03\x12%\n\x07\x66\x61ilure\x18\x02 \x01(\x0b\x32\x14.slotmesh.v1.Failure\"2\n\x0eSlotCallResult\x12\x0f\n\x07\x63\x61ll_id\x18\x01 \x01(\x03\x12\x0f\n\x07payload\x18\x02 \x01(\x0c\"H\n\x0eSlotCallFailed\x12\x0f\n\x07\x63\x61ll_id\x18\x01 \x01(\x03\x12%\n\x07\x66\x61ilure\x18\x02 \x01(\x0b\x32\x14.slotmesh.v1.Failure\"\x11\n\x0f\x41ttachedRenewed\"F\n\x0cSlotDetached\x12\x0f\n\x07slot_id\x18\x01 \x01(\x03\x12%\n\x07\x66\x61ilure\x18\x02 \x01(\x0b\x32\x14.slotmesh.v1.Failure\"\x1f\n\x0c\x41ttachGoAway\x12\x0f\n\x07message\x18\x01 \x01(\t2^\n\rDirectService\x12M\n\x06\x41ttach\x12\x1a.slotmesh.v1.AttachRequest\x1a\x1b.slotmesh.v1.AttachResponse\"\x06\xe2\xdb\x18\x02\x02\x05(\x01\x30\x01\x42U\n\x0bslotmesh.v1P\x01Z6github.com/slotmesh/slotmesh-go/slotmesh/v1;slotmeshv1\xaa\x02\x0bSlotmesh.V1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n slotmesh/v1/direct_service.proto\x12\x0bslotmesh.v1\x1a\x1fgoogle/api/field_behavior.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x16slotmesh/v1/call.proto\x1a\x17slotmesh/v1/roles.proto\"\x9a\x02\n\rAttachRequest\x12\'\n\x04open\x18\x01 \x01(\x0b\x32\x17.slotmesh.v1.OpenAttachH\x00\x12)\n\x06\x61ttach\x18\x02 \x01(\x0b\x32\x17.slotmesh.v1.AttachSlotH\x00\x12%\n\x04\x63\x61ll\x18\x03 \x01(\x0b\x32\x15.slotmesh.v1.SlotCallH\x00\x12-\n\x06\x63\x61ncel\x18\x04 \x01(\x0b\x32\x1b.slotmesh.v1.CancelSlotCallH\x00\x12+\n\x05renew\x18\x05 \x01(\x0b\x32\x1a.slotmesh.v1.RenewAttachedH\x00\x12)\n\x06\x64\x65tach\x18\x06 \x01(\x0b\x32\x17.slotmesh.v1.DetachSlotH\x00\x42\x07\n\x05\x66rame\"C\n\nOpenAttach\x12\x0f\n\x07version\x18\x01 \x01(\t\x12\x10\n\x08\x66\x65\x61tures\x18\x02 \x03(\t\x12\x12\n\nreplica_id\x18\x03 \x01(\t\"r\n\nAttachSlot\x12\x15\n\x07slot_id\x18\x01 \x01(\x03\x42\x04\xe2\x41\x01\x02\x12\x13\n\x05token\x18\x02 \x01(\tB\x04\xe2\x41\x01\x02\x12&\n\x03ttl\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x10\n\x08\x65ndpoint\x18\x04 \x01(\t\"t\n\x08SlotCall\x12\x15\n\x07slot_id\x18\x01 \x01(\x03\x42\x04\xe2\x41\x01\x02\x12\x15\n\x07\x63\x61ll_id\x18\x02 \x01(\x03\x42\x04\xe2\x41\x01\x02\x12)\n\x07options\x18\x03 \x01(\x0b\x32\x18.slotmesh.v1.CallOptions\x12\x0f\n\x07payload\x18\x04 \x01(\x0c\"!\n\x0e\x43\x61ncelSlotCall\x12\x0f\n\x07\x63\x61ll_id\x18\x01 \x01(\x03\"\x0f\n\rRenewAttached\"\x1d\n\nDetachSlot\x12\x0f\n\x07slot_id\x18\x01 \x01(\x03\"\xe1\x02\n\x0e\x41ttachResponse\x12+\n\x06opened\x18\x01 \x01(\x0b\x32\x19.slotmesh.v1.AttachOpenedH\x00\x12-\n\x08\x61ttached\x18\x02 \x01(\x0b\x32\x19.slotmesh.v1.SlotAttachedH\x00\x12-\n\x06result\x18\x03 \x01(\x0b\x32\x1b.slotmesh.v1.SlotCallResultH\x00\x12-\n\x06\x66\x61iled\x18\x04 \x01(\x0b\x32\x1b.slotmesh.v1.SlotCallFailedH\x00\x12/\n\x07renewed\x18\x05 \x01(\x0b\x32\x1c.slotmesh.v1.AttachedRenewedH\x00\x12-\n\x08\x64\x65tached\x18\x06 \x01(\x0b\x32\x19.slotmesh.v1.SlotDetachedH\x00\x12,\n\x07go_away\x18\x07 \x01(\x0b\x32\x19.slotmesh.v1.AttachGoAwayH\x00\x42\x07\n\x05\x66rame\"E\n\x0c\x41ttachOpened\x12\x0f\n\x07version\x18\x01 \x01(\t\x12\x10\n\x08\x66\x65\x61tures\x18\x02 \x03(\t\x12\x12\n\nreplica_id\x18\x03 \x01(\t\"F\n\x0cSlotAttached\x12\x0f\n\x07slot_id\x18\x01 \x01(\x03\x12%\n\x07\x66\x61ilure\x18\x02 \x01(\x0b\x32\x14.slotmesh.v1.Failure\"2\n\x0eSlotCallResult\x12\x0f\n\x07\x63\x61ll_id\x18\x01 \x01(\x03\x12\x0f\n\x07payload\x18\x02 \x01(\x0c\"H\n\x0eSlotCallFailed\x12\x0f\n\x07\x63\x61ll_id\x18\x01 \x01(\x03\x12%\n\x07\x66\x61ilure\x18\x02 \x01(\x0b\x32\x14.slotmesh.v1.Failure\"\x11\n\x0f\x41ttachedRenewed\"F\n\x0cSlotDetached\x12\x0f\n\x07slot_id\x18\x01 \x01(\x03\x12%\n\x07\x66\x61ilure\x18\x02 \x01(\x0b\x32\x14.slotmesh.v1.Failure\"\x1f\n\x0c\x41ttachGoAway\x12\x0f\n\x07message\x18\x01 \x01(\t2^\n\rDirectService\x12M\n\x06\x41ttach\x12\x1a.slotmesh.v1.AttachRequest\x1a\x1b.slotmesh.v1.AttachResponse\"\x06\xe2\xdb\x18\x02\x02\x05(\x01\x30\x01\x42U\n\x0bslotmesh.v1P\x01Z6github.com/slotmesh/slotmesh-go/slotmesh/v1;slotmeshv1\xaa\x02\x0bSlotmesh.V1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -35,38 +36,46 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'slotmesh.v1.direct_service_
 if not _descriptor._USE_C_DESCRIPTORS:
   _globals['DESCRIPTOR']._loaded_options = None
   _globals['DESCRIPTOR']._serialized_options = b'\n\013slotmesh.v1P\001Z6github.com/slotmesh/slotmesh-go/slotmesh/v1;slotmeshv1\252\002\013Slotmesh.V1'
+  _globals['_ATTACHSLOT'].fields_by_name['slot_id']._loaded_options = None
+  _globals['_ATTACHSLOT'].fields_by_name['slot_id']._serialized_options = b'\342A\001\002'
+  _globals['_ATTACHSLOT'].fields_by_name['token']._loaded_options = None
+  _globals['_ATTACHSLOT'].fields_by_name['token']._serialized_options = b'\342A\001\002'
+  _globals['_SLOTCALL'].fields_by_name['slot_id']._loaded_options = None
+  _globals['_SLOTCALL'].fields_by_name['slot_id']._serialized_options = b'\342A\001\002'
+  _globals['_SLOTCALL'].fields_by_name['call_id']._loaded_options = None
+  _globals['_SLOTCALL'].fields_by_name['call_id']._serialized_options = b'\342A\001\002'
   _globals['_DIRECTSERVICE'].methods_by_name['Attach']._loaded_options = None
   _globals['_DIRECTSERVICE'].methods_by_name['Attach']._serialized_options = b'\342\333\030\002\002\005'
-  _globals['_ATTACHREQUEST']._serialized_start=131
-  _globals['_ATTACHREQUEST']._serialized_end=413
-  _globals['_OPENATTACH']._serialized_start=415
-  _globals['_OPENATTACH']._serialized_end=482
-  _globals['_ATTACHSLOT']._serialized_start=484
-  _globals['_ATTACHSLOT']._serialized_end=586
-  _globals['_SLOTCALL']._serialized_start=588
-  _globals['_SLOTCALL']._serialized_end=692
-  _globals['_CANCELSLOTCALL']._serialized_start=694
-  _globals['_CANCELSLOTCALL']._serialized_end=727
-  _globals['_RENEWATTACHED']._serialized_start=729
-  _globals['_RENEWATTACHED']._serialized_end=744
-  _globals['_DETACHSLOT']._serialized_start=746
-  _globals['_DETACHSLOT']._serialized_end=775
-  _globals['_ATTACHRESPONSE']._serialized_start=778
-  _globals['_ATTACHRESPONSE']._serialized_end=1131
-  _globals['_ATTACHOPENED']._serialized_start=1133
-  _globals['_ATTACHOPENED']._serialized_end=1202
-  _globals['_SLOTATTACHED']._serialized_start=1204
-  _globals['_SLOTATTACHED']._serialized_end=1274
-  _globals['_SLOTCALLRESULT']._serialized_start=1276
-  _globals['_SLOTCALLRESULT']._serialized_end=1326
-  _globals['_SLOTCALLFAILED']._serialized_start=1328
-  _globals['_SLOTCALLFAILED']._serialized_end=1400
-  _globals['_ATTACHEDRENEWED']._serialized_start=1402
-  _globals['_ATTACHEDRENEWED']._serialized_end=1419
-  _globals['_SLOTDETACHED']._serialized_start=1421
-  _globals['_SLOTDETACHED']._serialized_end=1491
-  _globals['_ATTACHGOAWAY']._serialized_start=1493
-  _globals['_ATTACHGOAWAY']._serialized_end=1524
-  _globals['_DIRECTSERVICE']._serialized_start=1526
-  _globals['_DIRECTSERVICE']._serialized_end=1620
+  _globals['_ATTACHREQUEST']._serialized_start=164
+  _globals['_ATTACHREQUEST']._serialized_end=446
+  _globals['_OPENATTACH']._serialized_start=448
+  _globals['_OPENATTACH']._serialized_end=515
+  _globals['_ATTACHSLOT']._serialized_start=517
+  _globals['_ATTACHSLOT']._serialized_end=631
+  _globals['_SLOTCALL']._serialized_start=633
+  _globals['_SLOTCALL']._serialized_end=749
+  _globals['_CANCELSLOTCALL']._serialized_start=751
+  _globals['_CANCELSLOTCALL']._serialized_end=784
+  _globals['_RENEWATTACHED']._serialized_start=786
+  _globals['_RENEWATTACHED']._serialized_end=801
+  _globals['_DETACHSLOT']._serialized_start=803
+  _globals['_DETACHSLOT']._serialized_end=832
+  _globals['_ATTACHRESPONSE']._serialized_start=835
+  _globals['_ATTACHRESPONSE']._serialized_end=1188
+  _globals['_ATTACHOPENED']._serialized_start=1190
+  _globals['_ATTACHOPENED']._serialized_end=1259
+  _globals['_SLOTATTACHED']._serialized_start=1261
+  _globals['_SLOTATTACHED']._serialized_end=1331
+  _globals['_SLOTCALLRESULT']._serialized_start=1333
+  _globals['_SLOTCALLRESULT']._serialized_end=1383
+  _globals['_SLOTCALLFAILED']._serialized_start=1385
+  _globals['_SLOTCALLFAILED']._serialized_end=1457
+  _globals['_ATTACHEDRENEWED']._serialized_start=1459
+  _globals['_ATTACHEDRENEWED']._serialized_end=1476
+  _globals['_SLOTDETACHED']._serialized_start=1478
+  _globals['_SLOTDETACHED']._serialized_end=1548
+  _globals['_ATTACHGOAWAY']._serialized_start=1550
+  _globals['_ATTACHGOAWAY']._serialized_end=1581
+  _globals['_DIRECTSERVICE']._serialized_start=1583
+  _globals['_DIRECTSERVICE']._serialized_end=1677
 # @@protoc_insertion_point(module_scope)

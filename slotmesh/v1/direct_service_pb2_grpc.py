@@ -52,6 +52,13 @@ class DirectServiceServicer(object):
         When the stream ends, its slots are released and their calls cancelled; the fate of unanswered calls is unknown.
         After half-close the stream ends OK once all calls are answered. Errors: BAD_REQUEST; BACKEND_UNAVAILABLE before
         the handler is constructed; REPLICA_GONE if `open` names another replica.
+
+        Example:
+
+        grpcurl -plaintext -d '{"open": {}} {"attach": {"slotId": 1, "token": "'$TOKEN'"}}
+        {"call": {"slotId": 1, "callId": 1, "payload": "WyJBZGEiXQ==",
+        "options": {"method": "hello", "contentType": "application/json"}}}
+        ' $REPLICA_ADDRESS slotmesh.v1.DirectService/Attach
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

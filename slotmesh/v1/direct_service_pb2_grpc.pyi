@@ -22,6 +22,13 @@ class DirectServiceStub:
     When the stream ends, its slots are released and their calls cancelled; the fate of unanswered calls is unknown.
     After half-close the stream ends OK once all calls are answered. Errors: BAD_REQUEST; BACKEND_UNAVAILABLE before
     the handler is constructed; REPLICA_GONE if `open` names another replica.
+
+    Example:
+
+        grpcurl -plaintext -d '{"open": {}} {"attach": {"slotId": 1, "token": "'$TOKEN'"}}
+          {"call": {"slotId": 1, "callId": 1, "payload": "WyJBZGEiXQ==",
+          "options": {"method": "hello", "contentType": "application/json"}}}
+          ' $REPLICA_ADDRESS slotmesh.v1.DirectService/Attach
     """
 
 class DirectServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -38,6 +45,13 @@ class DirectServiceServicer(metaclass=_abc_1.ABCMeta):
         When the stream ends, its slots are released and their calls cancelled; the fate of unanswered calls is unknown.
         After half-close the stream ends OK once all calls are answered. Errors: BAD_REQUEST; BACKEND_UNAVAILABLE before
         the handler is constructed; REPLICA_GONE if `open` names another replica.
+
+        Example:
+
+            grpcurl -plaintext -d '{"open": {}} {"attach": {"slotId": 1, "token": "'$TOKEN'"}}
+              {"call": {"slotId": 1, "callId": 1, "payload": "WyJBZGEiXQ==",
+              "options": {"method": "hello", "contentType": "application/json"}}}
+              ' $REPLICA_ADDRESS slotmesh.v1.DirectService/Attach
         """
 
 def add_DirectServiceServicer_to_server(servicer: DirectServiceServicer, server: _aio.Server) -> None: ...

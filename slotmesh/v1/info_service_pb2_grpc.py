@@ -48,6 +48,10 @@ class InfoServiceServicer(object):
 
     def GetServerInfo(self, request, context):
         """Available as long as the server runs, also before it is ready and while it drains.
+
+        Example:
+
+        grpcurl -plaintext localhost:7071 slotmesh.v1.InfoService/GetServerInfo
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

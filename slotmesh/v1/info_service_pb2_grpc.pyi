@@ -17,7 +17,12 @@ class InfoServiceStub:
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     GetServerInfo: _aio.UnaryUnaryMultiCallable[_info_service_pb2.GetServerInfoRequest, _info_service_pb2.GetServerInfoResponse]
-    """Available as long as the server runs, also before it is ready and while it drains."""
+    """Available as long as the server runs, also before it is ready and while it drains.
+
+    Example:
+
+        grpcurl -plaintext localhost:7071 slotmesh.v1.InfoService/GetServerInfo
+    """
 
 class InfoServiceServicer(metaclass=_abc_1.ABCMeta):
     """Identifies the server at an address. Served by controller, router and replica."""
@@ -28,6 +33,11 @@ class InfoServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _info_service_pb2.GetServerInfoRequest,
         context: _aio.ServicerContext[_info_service_pb2.GetServerInfoRequest, _abc.Awaitable[_info_service_pb2.GetServerInfoResponse]],
     ) -> _abc.Awaitable[_info_service_pb2.GetServerInfoResponse]:
-        """Available as long as the server runs, also before it is ready and while it drains."""
+        """Available as long as the server runs, also before it is ready and while it drains.
+
+        Example:
+
+            grpcurl -plaintext localhost:7071 slotmesh.v1.InfoService/GetServerInfo
+        """
 
 def add_InfoServiceServicer_to_server(servicer: InfoServiceServicer, server: _aio.Server) -> None: ...

@@ -22,13 +22,14 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from google.api import field_behavior_pb2 as google_dot_api_dot_field__behavior__pb2
 from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 from google.protobuf import struct_pb2 as google_dot_protobuf_dot_struct__pb2
 from slotmesh.v1 import call_pb2 as slotmesh_dot_v1_dot_call__pb2
 from slotmesh.v1 import roles_pb2 as slotmesh_dot_v1_dot_roles__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n slotmesh/v1/router_service.proto\x12\x0bslotmesh.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x16slotmesh/v1/call.proto\x1a\x17slotmesh/v1/roles.proto\"B\n\x18\x44\x65scribeEndpointsRequest\x12\x10\n\x08\x65ndpoint\x18\x01 \x01(\t\x12\x14\n\x0cwith_schemas\x18\x02 \x01(\x08\"N\n\x19\x44\x65scribeEndpointsResponse\x12\x31\n\tendpoints\x18\x01 \x03(\x0b\x32\x1e.slotmesh.v1.DescribedEndpoint\"c\n\x11\x44\x65scribedEndpoint\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07methods\x18\x02 \x03(\t\x12/\n\tdescribed\x18\x03 \x03(\x0b\x32\x1c.slotmesh.v1.DescribedMethod\"?\n\x0f\x44\x65scribedMethod\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06yields\x18\x02 \x01(\x08\x12\x0e\n\x06schema\x18\x03 \x01(\t\"\x93\x01\n\x0b\x43\x61llRequest\x12\x10\n\x08\x65ndpoint\x18\x01 \x01(\t\x12)\n\x07options\x18\x02 \x01(\x0b\x32\x18.slotmesh.v1.CallOptions\x12\x11\n\x07payload\x18\x03 \x01(\x0cH\x00\x12+\n\targuments\x18\x04 \x01(\x0b\x32\x16.google.protobuf.ValueH\x00\x42\x07\n\x05input\"\x90\x01\n\x0c\x43\x61llResponse\x12\x11\n\x07payload\x18\x01 \x01(\x0cH\x00\x12(\n\x06result\x18\x02 \x01(\x0b\x32\x16.google.protobuf.ValueH\x00\x12\x14\n\x0c\x63ontent_type\x18\x03 \x01(\t\x12\x0f\n\x07\x62\x61\x63kend\x18\x04 \x01(\t\x12\x12\n\nreplica_id\x18\x05 \x01(\tB\x08\n\x06output\"\x9c\x01\n\x14\x43\x61llStreamingRequest\x12\x10\n\x08\x65ndpoint\x18\x01 \x01(\t\x12)\n\x07options\x18\x02 \x01(\x0b\x32\x18.slotmesh.v1.CallOptions\x12\x11\n\x07payload\x18\x03 \x01(\x0cH\x00\x12+\n\targuments\x18\x04 \x01(\x0b\x32\x16.google.protobuf.ValueH\x00\x42\x07\n\x05input\"\x99\x01\n\x15\x43\x61llStreamingResponse\x12\x11\n\x07payload\x18\x01 \x01(\x0cH\x00\x12(\n\x06result\x18\x02 \x01(\x0b\x32\x16.google.protobuf.ValueH\x00\x12\x14\n\x0c\x63ontent_type\x18\x03 \x01(\t\x12\x0f\n\x07\x62\x61\x63kend\x18\x04 \x01(\t\x12\x12\n\nreplica_id\x18\x05 \x01(\tB\x08\n\x06output\"\xeb\x02\n\x12StreamCallsRequest\x12\'\n\x04open\x18\x01 \x01(\x0b\x32\x17.slotmesh.v1.OpenStreamH\x00\x12\'\n\x05\x63\x61lls\x18\x02 \x01(\x0b\x32\x16.slotmesh.v1.CallFrameH\x00\x12*\n\x06\x63\x61ncel\x18\x03 \x01(\x0b\x32\x18.slotmesh.v1.CancelCallsH\x00\x12&\n\x03\x61\x63k\x18\x04 \x01(\x0b\x32\x17.slotmesh.v1.AckResultsH\x00\x12+\n\theartbeat\x18\x05 \x01(\x0b\x32\x16.slotmesh.v1.HeartbeatH\x00\x12#\n\x05\x63hunk\x18\x06 \x01(\x0b\x32\x12.slotmesh.v1.ChunkH\x00\x12&\n\x04take\x18\x07 \x01(\x0b\x32\x16.slotmesh.v1.TakeItemsH\x00\x12,\n\x06roster\x18\x08 \x01(\x0b\x32\x1a.slotmesh.v1.RosterVersionH\x00\x42\x07\n\x05\x66rame\"5\n\rRosterVersion\x12\x12\n\ngeneration\x18\x01 \x01(\t\x12\x10\n\x08revision\x18\x02 \x01(\x03\"\xdd\x01\n\nOpenStream\x12\x10\n\x08\x65ndpoint\x18\x01 \x01(\t\x12\x12\n\nsession_id\x18\x02 \x01(\t\x12\r\n\x05\x65poch\x18\x03 \x01(\x03\x12\x31\n\x0f\x64\x65\x66\x61ult_options\x18\x04 \x01(\x0b\x32\x18.slotmesh.v1.CallOptions\x12\x10\n\x08\x66\x65\x61tures\x18\x05 \x03(\t\x12(\n\nunanswered\x18\x06 \x03(\x0b\x32\x14.slotmesh.v1.IdRange\x12+\n\x07rosters\x18\x07 \x03(\x0b\x32\x1a.slotmesh.v1.RosterVersion\"H\n\tCallFrame\x12\'\n\x07\x62\x61tches\x18\x01 \x03(\x0b\x32\x16.slotmesh.v1.CallBatch\x12\x12\n\nresent_all\x18\x02 \x01(\x08\"\x87\x03\n\tCallBatch\x12\x15\n\rfirst_call_id\x18\x01 \x01(\x03\x12)\n\x07options\x18\x02 \x01(\x0b\x32\x18.slotmesh.v1.CallOptions\x12\x10\n\x08payloads\x18\x03 \x03(\x0c\x12\x10\n\x08\x63\x61ll_ids\x18\x04 \x03(\x03\x12\x0e\n\x06resend\x18\x05 \x01(\x08\x12&\n\x03\x61ge\x18\x06 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x15\n\rchunked_sizes\x18\x07 \x03(\x03\x12\x15\n\rordering_keys\x18\x08 \x03(\t\x12\x30\n\x0c\x66irst_roster\x18\t \x01(\x0b\x32\x1a.slotmesh.v1.RosterVersion\x12\x14\n\x0ctrace_starts\x18\n \x03(\x05\x12\x14\n\x0ctraceparents\x18\x0b \x03(\t\x12\x13\n\x0btracestates\x18\x0c \x03(\t\x12\r\n\x05\x62lock\x18\r \x01(\x0c\x12\x15\n\rpayload_sizes\x18\x0e \x01(\x0c\x12\x15\n\rhttp_requests\x18\x0f \x03(\x0c\"2\n\x0b\x43\x61ncelCalls\x12#\n\x05\x63\x61lls\x18\x01 \x03(\x0b\x32\x14.slotmesh.v1.IdRange\"#\n\nAckResults\x12\x15\n\rthrough_frame\x18\x01 \x01(\x03\"\xf7\x02\n\x13StreamCallsResponse\x12+\n\x06opened\x18\x01 \x01(\x0b\x32\x19.slotmesh.v1.StreamOpenedH\x00\x12+\n\x07results\x18\x02 \x01(\x0b\x32\x18.slotmesh.v1.ResultFrameH\x00\x12.\n\x08rejected\x18\x03 \x01(\x0b\x32\x1a.slotmesh.v1.RejectedBatchH\x00\x12%\n\x06window\x18\x04 \x01(\x0b\x32\x13.slotmesh.v1.WindowH\x00\x12&\n\x07go_away\x18\x05 \x01(\x0b\x32\x13.slotmesh.v1.GoAwayH\x00\x12+\n\theartbeat\x18\x06 \x01(\x0b\x32\x16.slotmesh.v1.HeartbeatH\x00\x12#\n\x05\x63hunk\x18\x07 \x01(\x0b\x32\x12.slotmesh.v1.ChunkH\x00\x12,\n\x06roster\x18\x08 \x01(\x0b\x32\x1a.slotmesh.v1.RosterVersionH\x00\x42\x07\n\x05\x66rame\"\xf7\x01\n\x0cStreamOpened\x12\x11\n\trouter_id\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\t\x12#\n\x06window\x18\x03 \x01(\x0b\x32\x13.slotmesh.v1.Window\x12\x12\n\nalternates\x18\x04 \x03(\t\x12\x10\n\x08\x66\x65\x61tures\x18\x05 \x03(\t\x12\x19\n\x11max_payload_bytes\x18\x06 \x01(\x03\x12*\n\x06roster\x18\x07 \x01(\x0b\x32\x1a.slotmesh.v1.RosterVersion\x12\x31\n\x0eidle_heartbeat\x18\x08 \x01(\x0b\x32\x19.google.protobuf.Duration\"&\n\x06Window\x12\r\n\x05\x63\x61lls\x18\x01 \x01(\x03\x12\r\n\x05\x62ytes\x18\x02 \x01(\x03\"n\n\rRejectedBatch\x12\x15\n\rfirst_call_id\x18\x01 \x01(\x03\x12\r\n\x05\x63ount\x18\x02 \x01(\x03\x12%\n\x07\x66\x61ilure\x18\x03 \x01(\x0b\x32\x14.slotmesh.v1.Failure\x12\x10\n\x08\x63\x61ll_ids\x18\x04 \x03(\x03\x32\x81\x03\n\rRouterService\x12\x43\n\x04\x43\x61ll\x12\x18.slotmesh.v1.CallRequest\x1a\x19.slotmesh.v1.CallResponse\"\x06\xe2\xdb\x18\x02\x02\x05\x12`\n\rCallStreaming\x12!.slotmesh.v1.CallStreamingRequest\x1a\".slotmesh.v1.CallStreamingResponse\"\x06\xe2\xdb\x18\x02\x02\x05\x30\x01\x12\\\n\x0bStreamCalls\x12\x1f.slotmesh.v1.StreamCallsRequest\x1a .slotmesh.v1.StreamCallsResponse\"\x06\xe2\xdb\x18\x02\x02\x05(\x01\x30\x01\x12k\n\x11\x44\x65scribeEndpoints\x12%.slotmesh.v1.DescribeEndpointsRequest\x1a&.slotmesh.v1.DescribeEndpointsResponse\"\x07\xe2\xdb\x18\x03\x01\x02\x05\x42U\n\x0bslotmesh.v1P\x01Z6github.com/slotmesh/slotmesh-go/slotmesh/v1;slotmeshv1\xaa\x02\x0bSlotmesh.V1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n slotmesh/v1/router_service.proto\x12\x0bslotmesh.v1\x1a\x1fgoogle/api/field_behavior.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x16slotmesh/v1/call.proto\x1a\x17slotmesh/v1/roles.proto\"B\n\x18\x44\x65scribeEndpointsRequest\x12\x10\n\x08\x65ndpoint\x18\x01 \x01(\t\x12\x14\n\x0cwith_schemas\x18\x02 \x01(\x08\"N\n\x19\x44\x65scribeEndpointsResponse\x12\x31\n\tendpoints\x18\x01 \x03(\x0b\x32\x1e.slotmesh.v1.DescribedEndpoint\"c\n\x11\x44\x65scribedEndpoint\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07methods\x18\x02 \x03(\t\x12/\n\tdescribed\x18\x03 \x03(\x0b\x32\x1c.slotmesh.v1.DescribedMethod\"?\n\x0f\x44\x65scribedMethod\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06yields\x18\x02 \x01(\x08\x12\x0e\n\x06schema\x18\x03 \x01(\t\"\x99\x01\n\x0b\x43\x61llRequest\x12\x16\n\x08\x65ndpoint\x18\x01 \x01(\tB\x04\xe2\x41\x01\x02\x12)\n\x07options\x18\x02 \x01(\x0b\x32\x18.slotmesh.v1.CallOptions\x12\x11\n\x07payload\x18\x03 \x01(\x0cH\x00\x12+\n\targuments\x18\x04 \x01(\x0b\x32\x16.google.protobuf.ValueH\x00\x42\x07\n\x05input\"\x90\x01\n\x0c\x43\x61llResponse\x12\x11\n\x07payload\x18\x01 \x01(\x0cH\x00\x12(\n\x06result\x18\x02 \x01(\x0b\x32\x16.google.protobuf.ValueH\x00\x12\x14\n\x0c\x63ontent_type\x18\x03 \x01(\t\x12\x0f\n\x07\x62\x61\x63kend\x18\x04 \x01(\t\x12\x12\n\nreplica_id\x18\x05 \x01(\tB\x08\n\x06output\"\xa2\x01\n\x14\x43\x61llStreamingRequest\x12\x16\n\x08\x65ndpoint\x18\x01 \x01(\tB\x04\xe2\x41\x01\x02\x12)\n\x07options\x18\x02 \x01(\x0b\x32\x18.slotmesh.v1.CallOptions\x12\x11\n\x07payload\x18\x03 \x01(\x0cH\x00\x12+\n\targuments\x18\x04 \x01(\x0b\x32\x16.google.protobuf.ValueH\x00\x42\x07\n\x05input\"\x99\x01\n\x15\x43\x61llStreamingResponse\x12\x11\n\x07payload\x18\x01 \x01(\x0cH\x00\x12(\n\x06result\x18\x02 \x01(\x0b\x32\x16.google.protobuf.ValueH\x00\x12\x14\n\x0c\x63ontent_type\x18\x03 \x01(\t\x12\x0f\n\x07\x62\x61\x63kend\x18\x04 \x01(\t\x12\x12\n\nreplica_id\x18\x05 \x01(\tB\x08\n\x06output\"\xeb\x02\n\x12StreamCallsRequest\x12\'\n\x04open\x18\x01 \x01(\x0b\x32\x17.slotmesh.v1.OpenStreamH\x00\x12\'\n\x05\x63\x61lls\x18\x02 \x01(\x0b\x32\x16.slotmesh.v1.CallFrameH\x00\x12*\n\x06\x63\x61ncel\x18\x03 \x01(\x0b\x32\x18.slotmesh.v1.CancelCallsH\x00\x12&\n\x03\x61\x63k\x18\x04 \x01(\x0b\x32\x17.slotmesh.v1.AckResultsH\x00\x12+\n\theartbeat\x18\x05 \x01(\x0b\x32\x16.slotmesh.v1.HeartbeatH\x00\x12#\n\x05\x63hunk\x18\x06 \x01(\x0b\x32\x12.slotmesh.v1.ChunkH\x00\x12&\n\x04take\x18\x07 \x01(\x0b\x32\x16.slotmesh.v1.TakeItemsH\x00\x12,\n\x06roster\x18\x08 \x01(\x0b\x32\x1a.slotmesh.v1.RosterVersionH\x00\x42\x07\n\x05\x66rame\"5\n\rRosterVersion\x12\x12\n\ngeneration\x18\x01 \x01(\t\x12\x10\n\x08revision\x18\x02 \x01(\x03\"\xe3\x01\n\nOpenStream\x12\x16\n\x08\x65ndpoint\x18\x01 \x01(\tB\x04\xe2\x41\x01\x02\x12\x12\n\nsession_id\x18\x02 \x01(\t\x12\r\n\x05\x65poch\x18\x03 \x01(\x03\x12\x31\n\x0f\x64\x65\x66\x61ult_options\x18\x04 \x01(\x0b\x32\x18.slotmesh.v1.CallOptions\x12\x10\n\x08\x66\x65\x61tures\x18\x05 \x03(\t\x12(\n\nunanswered\x18\x06 \x03(\x0b\x32\x14.slotmesh.v1.IdRange\x12+\n\x07rosters\x18\x07 \x03(\x0b\x32\x1a.slotmesh.v1.RosterVersion\"H\n\tCallFrame\x12\'\n\x07\x62\x61tches\x18\x01 \x03(\x0b\x32\x16.slotmesh.v1.CallBatch\x12\x12\n\nresent_all\x18\x02 \x01(\x08\"\x87\x03\n\tCallBatch\x12\x15\n\rfirst_call_id\x18\x01 \x01(\x03\x12)\n\x07options\x18\x02 \x01(\x0b\x32\x18.slotmesh.v1.CallOptions\x12\x10\n\x08payloads\x18\x03 \x03(\x0c\x12\x10\n\x08\x63\x61ll_ids\x18\x04 \x03(\x03\x12\x0e\n\x06resend\x18\x05 \x01(\x08\x12&\n\x03\x61ge\x18\x06 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x15\n\rchunked_sizes\x18\x07 \x03(\x03\x12\x15\n\rordering_keys\x18\x08 \x03(\t\x12\x30\n\x0c\x66irst_roster\x18\t \x01(\x0b\x32\x1a.slotmesh.v1.RosterVersion\x12\x14\n\x0ctrace_starts\x18\n \x03(\x05\x12\x14\n\x0ctraceparents\x18\x0b \x03(\t\x12\x13\n\x0btracestates\x18\x0c \x03(\t\x12\r\n\x05\x62lock\x18\r \x01(\x0c\x12\x15\n\rpayload_sizes\x18\x0e \x01(\x0c\x12\x15\n\rhttp_requests\x18\x0f \x03(\x0c\"2\n\x0b\x43\x61ncelCalls\x12#\n\x05\x63\x61lls\x18\x01 \x03(\x0b\x32\x14.slotmesh.v1.IdRange\"#\n\nAckResults\x12\x15\n\rthrough_frame\x18\x01 \x01(\x03\"\xf7\x02\n\x13StreamCallsResponse\x12+\n\x06opened\x18\x01 \x01(\x0b\x32\x19.slotmesh.v1.StreamOpenedH\x00\x12+\n\x07results\x18\x02 \x01(\x0b\x32\x18.slotmesh.v1.ResultFrameH\x00\x12.\n\x08rejected\x18\x03 \x01(\x0b\x32\x1a.slotmesh.v1.RejectedBatchH\x00\x12%\n\x06window\x18\x04 \x01(\x0b\x32\x13.slotmesh.v1.WindowH\x00\x12&\n\x07go_away\x18\x05 \x01(\x0b\x32\x13.slotmesh.v1.GoAwayH\x00\x12+\n\theartbeat\x18\x06 \x01(\x0b\x32\x16.slotmesh.v1.HeartbeatH\x00\x12#\n\x05\x63hunk\x18\x07 \x01(\x0b\x32\x12.slotmesh.v1.ChunkH\x00\x12,\n\x06roster\x18\x08 \x01(\x0b\x32\x1a.slotmesh.v1.RosterVersionH\x00\x42\x07\n\x05\x66rame\"\xf7\x01\n\x0cStreamOpened\x12\x11\n\trouter_id\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\t\x12#\n\x06window\x18\x03 \x01(\x0b\x32\x13.slotmesh.v1.Window\x12\x12\n\nalternates\x18\x04 \x03(\t\x12\x10\n\x08\x66\x65\x61tures\x18\x05 \x03(\t\x12\x19\n\x11max_payload_bytes\x18\x06 \x01(\x03\x12*\n\x06roster\x18\x07 \x01(\x0b\x32\x1a.slotmesh.v1.RosterVersion\x12\x31\n\x0eidle_heartbeat\x18\x08 \x01(\x0b\x32\x19.google.protobuf.Duration\"&\n\x06Window\x12\r\n\x05\x63\x61lls\x18\x01 \x01(\x03\x12\r\n\x05\x62ytes\x18\x02 \x01(\x03\"n\n\rRejectedBatch\x12\x15\n\rfirst_call_id\x18\x01 \x01(\x03\x12\r\n\x05\x63ount\x18\x02 \x01(\x03\x12%\n\x07\x66\x61ilure\x18\x03 \x01(\x0b\x32\x14.slotmesh.v1.Failure\x12\x10\n\x08\x63\x61ll_ids\x18\x04 \x03(\x03\x32\x81\x03\n\rRouterService\x12\x43\n\x04\x43\x61ll\x12\x18.slotmesh.v1.CallRequest\x1a\x19.slotmesh.v1.CallResponse\"\x06\xe2\xdb\x18\x02\x02\x05\x12`\n\rCallStreaming\x12!.slotmesh.v1.CallStreamingRequest\x1a\".slotmesh.v1.CallStreamingResponse\"\x06\xe2\xdb\x18\x02\x02\x05\x30\x01\x12\\\n\x0bStreamCalls\x12\x1f.slotmesh.v1.StreamCallsRequest\x1a .slotmesh.v1.StreamCallsResponse\"\x06\xe2\xdb\x18\x02\x02\x05(\x01\x30\x01\x12k\n\x11\x44\x65scribeEndpoints\x12%.slotmesh.v1.DescribeEndpointsRequest\x1a&.slotmesh.v1.DescribeEndpointsResponse\"\x07\xe2\xdb\x18\x03\x01\x02\x05\x42U\n\x0bslotmesh.v1P\x01Z6github.com/slotmesh/slotmesh-go/slotmesh/v1;slotmeshv1\xaa\x02\x0bSlotmesh.V1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -36,6 +37,12 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'slotmesh.v1.router_service_
 if not _descriptor._USE_C_DESCRIPTORS:
   _globals['DESCRIPTOR']._loaded_options = None
   _globals['DESCRIPTOR']._serialized_options = b'\n\013slotmesh.v1P\001Z6github.com/slotmesh/slotmesh-go/slotmesh/v1;slotmeshv1\252\002\013Slotmesh.V1'
+  _globals['_CALLREQUEST'].fields_by_name['endpoint']._loaded_options = None
+  _globals['_CALLREQUEST'].fields_by_name['endpoint']._serialized_options = b'\342A\001\002'
+  _globals['_CALLSTREAMINGREQUEST'].fields_by_name['endpoint']._loaded_options = None
+  _globals['_CALLSTREAMINGREQUEST'].fields_by_name['endpoint']._serialized_options = b'\342A\001\002'
+  _globals['_OPENSTREAM'].fields_by_name['endpoint']._loaded_options = None
+  _globals['_OPENSTREAM'].fields_by_name['endpoint']._serialized_options = b'\342A\001\002'
   _globals['_ROUTERSERVICE'].methods_by_name['Call']._loaded_options = None
   _globals['_ROUTERSERVICE'].methods_by_name['Call']._serialized_options = b'\342\333\030\002\002\005'
   _globals['_ROUTERSERVICE'].methods_by_name['CallStreaming']._loaded_options = None
@@ -44,44 +51,44 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_ROUTERSERVICE'].methods_by_name['StreamCalls']._serialized_options = b'\342\333\030\002\002\005'
   _globals['_ROUTERSERVICE'].methods_by_name['DescribeEndpoints']._loaded_options = None
   _globals['_ROUTERSERVICE'].methods_by_name['DescribeEndpoints']._serialized_options = b'\342\333\030\003\001\002\005'
-  _globals['_DESCRIBEENDPOINTSREQUEST']._serialized_start=160
-  _globals['_DESCRIBEENDPOINTSREQUEST']._serialized_end=226
-  _globals['_DESCRIBEENDPOINTSRESPONSE']._serialized_start=228
-  _globals['_DESCRIBEENDPOINTSRESPONSE']._serialized_end=306
-  _globals['_DESCRIBEDENDPOINT']._serialized_start=308
-  _globals['_DESCRIBEDENDPOINT']._serialized_end=407
-  _globals['_DESCRIBEDMETHOD']._serialized_start=409
-  _globals['_DESCRIBEDMETHOD']._serialized_end=472
-  _globals['_CALLREQUEST']._serialized_start=475
-  _globals['_CALLREQUEST']._serialized_end=622
-  _globals['_CALLRESPONSE']._serialized_start=625
-  _globals['_CALLRESPONSE']._serialized_end=769
-  _globals['_CALLSTREAMINGREQUEST']._serialized_start=772
-  _globals['_CALLSTREAMINGREQUEST']._serialized_end=928
-  _globals['_CALLSTREAMINGRESPONSE']._serialized_start=931
-  _globals['_CALLSTREAMINGRESPONSE']._serialized_end=1084
-  _globals['_STREAMCALLSREQUEST']._serialized_start=1087
-  _globals['_STREAMCALLSREQUEST']._serialized_end=1450
-  _globals['_ROSTERVERSION']._serialized_start=1452
-  _globals['_ROSTERVERSION']._serialized_end=1505
-  _globals['_OPENSTREAM']._serialized_start=1508
-  _globals['_OPENSTREAM']._serialized_end=1729
-  _globals['_CALLFRAME']._serialized_start=1731
-  _globals['_CALLFRAME']._serialized_end=1803
-  _globals['_CALLBATCH']._serialized_start=1806
-  _globals['_CALLBATCH']._serialized_end=2197
-  _globals['_CANCELCALLS']._serialized_start=2199
-  _globals['_CANCELCALLS']._serialized_end=2249
-  _globals['_ACKRESULTS']._serialized_start=2251
-  _globals['_ACKRESULTS']._serialized_end=2286
-  _globals['_STREAMCALLSRESPONSE']._serialized_start=2289
-  _globals['_STREAMCALLSRESPONSE']._serialized_end=2664
-  _globals['_STREAMOPENED']._serialized_start=2667
-  _globals['_STREAMOPENED']._serialized_end=2914
-  _globals['_WINDOW']._serialized_start=2916
-  _globals['_WINDOW']._serialized_end=2954
-  _globals['_REJECTEDBATCH']._serialized_start=2956
-  _globals['_REJECTEDBATCH']._serialized_end=3066
-  _globals['_ROUTERSERVICE']._serialized_start=3069
-  _globals['_ROUTERSERVICE']._serialized_end=3454
+  _globals['_DESCRIBEENDPOINTSREQUEST']._serialized_start=193
+  _globals['_DESCRIBEENDPOINTSREQUEST']._serialized_end=259
+  _globals['_DESCRIBEENDPOINTSRESPONSE']._serialized_start=261
+  _globals['_DESCRIBEENDPOINTSRESPONSE']._serialized_end=339
+  _globals['_DESCRIBEDENDPOINT']._serialized_start=341
+  _globals['_DESCRIBEDENDPOINT']._serialized_end=440
+  _globals['_DESCRIBEDMETHOD']._serialized_start=442
+  _globals['_DESCRIBEDMETHOD']._serialized_end=505
+  _globals['_CALLREQUEST']._serialized_start=508
+  _globals['_CALLREQUEST']._serialized_end=661
+  _globals['_CALLRESPONSE']._serialized_start=664
+  _globals['_CALLRESPONSE']._serialized_end=808
+  _globals['_CALLSTREAMINGREQUEST']._serialized_start=811
+  _globals['_CALLSTREAMINGREQUEST']._serialized_end=973
+  _globals['_CALLSTREAMINGRESPONSE']._serialized_start=976
+  _globals['_CALLSTREAMINGRESPONSE']._serialized_end=1129
+  _globals['_STREAMCALLSREQUEST']._serialized_start=1132
+  _globals['_STREAMCALLSREQUEST']._serialized_end=1495
+  _globals['_ROSTERVERSION']._serialized_start=1497
+  _globals['_ROSTERVERSION']._serialized_end=1550
+  _globals['_OPENSTREAM']._serialized_start=1553
+  _globals['_OPENSTREAM']._serialized_end=1780
+  _globals['_CALLFRAME']._serialized_start=1782
+  _globals['_CALLFRAME']._serialized_end=1854
+  _globals['_CALLBATCH']._serialized_start=1857
+  _globals['_CALLBATCH']._serialized_end=2248
+  _globals['_CANCELCALLS']._serialized_start=2250
+  _globals['_CANCELCALLS']._serialized_end=2300
+  _globals['_ACKRESULTS']._serialized_start=2302
+  _globals['_ACKRESULTS']._serialized_end=2337
+  _globals['_STREAMCALLSRESPONSE']._serialized_start=2340
+  _globals['_STREAMCALLSRESPONSE']._serialized_end=2715
+  _globals['_STREAMOPENED']._serialized_start=2718
+  _globals['_STREAMOPENED']._serialized_end=2965
+  _globals['_WINDOW']._serialized_start=2967
+  _globals['_WINDOW']._serialized_end=3005
+  _globals['_REJECTEDBATCH']._serialized_start=3007
+  _globals['_REJECTEDBATCH']._serialized_end=3117
+  _globals['_ROUTERSERVICE']._serialized_start=3120
+  _globals['_ROUTERSERVICE']._serialized_end=3505
 # @@protoc_insertion_point(module_scope)

@@ -66,8 +66,13 @@ class RouterServiceServicer(object):
         out. JSON values are for people with grpcurl and for gateways: numbers that are integral and up to 2^53 arrive as
         integers, all others as floats. At most 50,000 values either way, including nested ones: more arguments are
         BAD_REQUEST, a larger result is PAYLOAD_TOO_LARGE, executed yes. `payload` carries JSON text with any number of
-        values. Errors: the whole table of failures, with ErrorInfo (domain `slotmesh.dev`, the reason, metadata `executed`) in
-        the status details.
+        values. Errors: the whole table of failures, with ErrorInfo (domain `slotmesh.dev`, the reason, metadata `executed`)
+        in the status details.
+
+        Example:
+
+        grpcurl -plaintext -d '{"endpoint": "Greeter", "options": {"method": "hello"},
+        "arguments": ["Ada"]}' localhost:7071 slotmesh.v1.RouterService/Call
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -75,6 +80,11 @@ class RouterServiceServicer(object):
 
     def CallStreaming(self, request, context):
         """One call of a handler that yields: a response for each value, in the form of the request's `input`. Errors: as Call.
+
+        Example:
+
+        grpcurl -plaintext -d '{"endpoint": "Greeter", "options": {"method": "spell"},
+        "arguments": {"name": "Ada"}}' localhost:7071 slotmesh.v1.RouterService/CallStreaming
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -88,6 +98,13 @@ class RouterServiceServicer(object):
         session, a disconnected client's unanswered calls are cancelled; with one they continue, and the session queries
         them over another stream, except for those with `options.stream.each_value`. Unknown frames end the stream with
         UNIMPLEMENTED; a first frame that is not `open`, or a second `open`, with INVALID_ARGUMENT.
+
+        Example:
+
+        grpcurl -plaintext -d '{"open": {"endpoint": "Greeter"}}
+        {"calls": {"batches": [{"firstCallId": 1, "payloads": ["WyJBZGEiXQ=="],
+        "options": {"method": "hello", "contentType": "application/json"}}]}}
+        ' localhost:7071 slotmesh.v1.RouterService/StreamCalls
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -95,6 +112,11 @@ class RouterServiceServicer(object):
 
     def DescribeEndpoints(self, request, context):
         """Describes the endpoints that this router knows, and the methods of their handlers.
+
+        Example:
+
+        grpcurl -plaintext -d '{"endpoint": "Greeter", "withSchemas": true}
+        ' localhost:7071 slotmesh.v1.RouterService/DescribeEndpoints
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -21,11 +21,22 @@ class RouterServiceStub:
     out. JSON values are for people with grpcurl and for gateways: numbers that are integral and up to 2^53 arrive as
     integers, all others as floats. At most 50,000 values either way, including nested ones: more arguments are
     BAD_REQUEST, a larger result is PAYLOAD_TOO_LARGE, executed yes. `payload` carries JSON text with any number of
-    values. Errors: the whole table of failures, with ErrorInfo (domain `slotmesh.dev`, the reason, metadata `executed`) in
-    the status details.
+    values. Errors: the whole table of failures, with ErrorInfo (domain `slotmesh.dev`, the reason, metadata `executed`)
+    in the status details.
+
+    Example:
+
+        grpcurl -plaintext -d '{"endpoint": "Greeter", "options": {"method": "hello"},
+          "arguments": ["Ada"]}' localhost:7071 slotmesh.v1.RouterService/Call
     """
     CallStreaming: _aio.UnaryStreamMultiCallable[_router_service_pb2.CallStreamingRequest, _router_service_pb2.CallStreamingResponse]
-    """One call of a handler that yields: a response for each value, in the form of the request's `input`. Errors: as Call."""
+    """One call of a handler that yields: a response for each value, in the form of the request's `input`. Errors: as Call.
+
+    Example:
+
+        grpcurl -plaintext -d '{"endpoint": "Greeter", "options": {"method": "spell"},
+          "arguments": {"name": "Ada"}}' localhost:7071 slotmesh.v1.RouterService/CallStreaming
+    """
     StreamCalls: _aio.StreamStreamMultiCallable[_router_service_pb2.StreamCallsRequest, _router_service_pb2.StreamCallsResponse]
     """Ordered, batched calls with correlated results: the main path.
 
@@ -34,9 +45,22 @@ class RouterServiceStub:
     session, a disconnected client's unanswered calls are cancelled; with one they continue, and the session queries
     them over another stream, except for those with `options.stream.each_value`. Unknown frames end the stream with
     UNIMPLEMENTED; a first frame that is not `open`, or a second `open`, with INVALID_ARGUMENT.
+
+    Example:
+
+        grpcurl -plaintext -d '{"open": {"endpoint": "Greeter"}}
+          {"calls": {"batches": [{"firstCallId": 1, "payloads": ["WyJBZGEiXQ=="],
+          "options": {"method": "hello", "contentType": "application/json"}}]}}
+          ' localhost:7071 slotmesh.v1.RouterService/StreamCalls
     """
     DescribeEndpoints: _aio.UnaryUnaryMultiCallable[_router_service_pb2.DescribeEndpointsRequest, _router_service_pb2.DescribeEndpointsResponse]
-    """Describes the endpoints that this router knows, and the methods of their handlers."""
+    """Describes the endpoints that this router knows, and the methods of their handlers.
+
+    Example:
+
+        grpcurl -plaintext -d '{"endpoint": "Greeter", "withSchemas": true}
+          ' localhost:7071 slotmesh.v1.RouterService/DescribeEndpoints
+    """
 
 class RouterServiceServicer(metaclass=_abc_1.ABCMeta):
     """Routes calls to replicas. Served by the router."""
@@ -51,8 +75,13 @@ class RouterServiceServicer(metaclass=_abc_1.ABCMeta):
         out. JSON values are for people with grpcurl and for gateways: numbers that are integral and up to 2^53 arrive as
         integers, all others as floats. At most 50,000 values either way, including nested ones: more arguments are
         BAD_REQUEST, a larger result is PAYLOAD_TOO_LARGE, executed yes. `payload` carries JSON text with any number of
-        values. Errors: the whole table of failures, with ErrorInfo (domain `slotmesh.dev`, the reason, metadata `executed`) in
-        the status details.
+        values. Errors: the whole table of failures, with ErrorInfo (domain `slotmesh.dev`, the reason, metadata `executed`)
+        in the status details.
+
+        Example:
+
+            grpcurl -plaintext -d '{"endpoint": "Greeter", "options": {"method": "hello"},
+              "arguments": ["Ada"]}' localhost:7071 slotmesh.v1.RouterService/Call
         """
 
     @_abc_1.abstractmethod
@@ -61,7 +90,13 @@ class RouterServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _router_service_pb2.CallStreamingRequest,
         context: _aio.ServicerContext[_router_service_pb2.CallStreamingRequest, _abc.AsyncIterator[_router_service_pb2.CallStreamingResponse]],
     ) -> _abc.AsyncIterator[_router_service_pb2.CallStreamingResponse]:
-        """One call of a handler that yields: a response for each value, in the form of the request's `input`. Errors: as Call."""
+        """One call of a handler that yields: a response for each value, in the form of the request's `input`. Errors: as Call.
+
+        Example:
+
+            grpcurl -plaintext -d '{"endpoint": "Greeter", "options": {"method": "spell"},
+              "arguments": {"name": "Ada"}}' localhost:7071 slotmesh.v1.RouterService/CallStreaming
+        """
 
     @_abc_1.abstractmethod
     def StreamCalls(
@@ -76,6 +111,13 @@ class RouterServiceServicer(metaclass=_abc_1.ABCMeta):
         session, a disconnected client's unanswered calls are cancelled; with one they continue, and the session queries
         them over another stream, except for those with `options.stream.each_value`. Unknown frames end the stream with
         UNIMPLEMENTED; a first frame that is not `open`, or a second `open`, with INVALID_ARGUMENT.
+
+        Example:
+
+            grpcurl -plaintext -d '{"open": {"endpoint": "Greeter"}}
+              {"calls": {"batches": [{"firstCallId": 1, "payloads": ["WyJBZGEiXQ=="],
+              "options": {"method": "hello", "contentType": "application/json"}}]}}
+              ' localhost:7071 slotmesh.v1.RouterService/StreamCalls
         """
 
     @_abc_1.abstractmethod
@@ -84,6 +126,12 @@ class RouterServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _router_service_pb2.DescribeEndpointsRequest,
         context: _aio.ServicerContext[_router_service_pb2.DescribeEndpointsRequest, _abc.Awaitable[_router_service_pb2.DescribeEndpointsResponse]],
     ) -> _abc.Awaitable[_router_service_pb2.DescribeEndpointsResponse]:
-        """Describes the endpoints that this router knows, and the methods of their handlers."""
+        """Describes the endpoints that this router knows, and the methods of their handlers.
+
+        Example:
+
+            grpcurl -plaintext -d '{"endpoint": "Greeter", "withSchemas": true}
+              ' localhost:7071 slotmesh.v1.RouterService/DescribeEndpoints
+        """
 
 def add_RouterServiceServicer_to_server(servicer: RouterServiceServicer, server: _aio.Server) -> None: ...

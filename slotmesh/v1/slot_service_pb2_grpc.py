@@ -72,6 +72,11 @@ class SlotServiceServicer(object):
         """Waits for a free slot and leases it. Errors: NO_SLOT if none was free in time, or all but excluded ones are;
         QUEUE_FULL if too many wait; ENDPOINT_NOT_FOUND, BACKEND_UNAVAILABLE, DRAINING; REPLICA_GONE if `replica_id` does
         not belong to the endpoint; BAD_REQUEST for options that have no effect on reservations, as `options.ordering_key`.
+
+        Example:
+
+        grpcurl -plaintext -d '{"endpoint": "Greeter", "ttl": "30s", "options": {"timeout": "2s"}}
+        ' localhost:7071 slotmesh.v1.SlotService/ReserveSlot
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -81,6 +86,10 @@ class SlotServiceServicer(object):
         """Extends a lease, up to five minutes in total. Errors: SLOT_UNKNOWN, SLOT_EXPIRED, SLOT_USED; REPLICA_GONE if the
         replica has ended; STALE_TABLE or BACKEND_UNAVAILABLE if this router does not know or cannot reach it: the slot may
         still exist.
+
+        Example:
+
+        grpcurl -plaintext -d '{"token": "'$TOKEN'", "ttl": "60s"}' localhost:7071 slotmesh.v1.SlotService/RenewSlot
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -90,6 +99,10 @@ class SlotServiceServicer(object):
         """Releases a slot. Idempotent: a slot that is used, expired, unknown to its replica, or of an ended replica is no
         error. Errors: SLOT_UNKNOWN for an invalid token; STALE_TABLE, BACKEND_UNAVAILABLE as above; REPLICA_GONE if this
         server is a replica, and the token belongs to another.
+
+        Example:
+
+        grpcurl -plaintext -d '{"token": "'$TOKEN'"}' localhost:7071 slotmesh.v1.SlotService/ReleaseSlot
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -98,6 +111,11 @@ class SlotServiceServicer(object):
     def Dispatch(self, request, context):
         """Executes a call in a reserved slot and releases the slot when the call ends. Arguments and result are bytes or JSON,
         as those of `RouterService.Call`. Never refused because of the replica's load. Errors: those of RenewSlot, and those of a call; QUEUE_FULL if this server has too many pending rpcs.
+
+        Example:
+
+        grpcurl -plaintext -d '{"token": "'$TOKEN'", "options": {"method": "hello"},
+        "arguments": ["Ada"]}' localhost:7071 slotmesh.v1.SlotService/Dispatch
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -105,6 +123,11 @@ class SlotServiceServicer(object):
 
     def DispatchStreaming(self, request, context):
         """As Dispatch, for a handler that yields.
+
+        Example:
+
+        grpcurl -plaintext -d '{"token": "'$TOKEN'", "options": {"method": "spell"},
+        "arguments": ["Ada"]}' localhost:7071 slotmesh.v1.SlotService/DispatchStreaming
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -22,23 +22,47 @@ class SlotServiceStub:
     """Waits for a free slot and leases it. Errors: NO_SLOT if none was free in time, or all but excluded ones are;
     QUEUE_FULL if too many wait; ENDPOINT_NOT_FOUND, BACKEND_UNAVAILABLE, DRAINING; REPLICA_GONE if `replica_id` does
     not belong to the endpoint; BAD_REQUEST for options that have no effect on reservations, as `options.ordering_key`.
+
+    Example:
+
+        grpcurl -plaintext -d '{"endpoint": "Greeter", "ttl": "30s", "options": {"timeout": "2s"}}
+          ' localhost:7071 slotmesh.v1.SlotService/ReserveSlot
     """
     RenewSlot: _aio.UnaryUnaryMultiCallable[_slot_service_pb2.RenewSlotRequest, _slot_service_pb2.RenewSlotResponse]
     """Extends a lease, up to five minutes in total. Errors: SLOT_UNKNOWN, SLOT_EXPIRED, SLOT_USED; REPLICA_GONE if the
     replica has ended; STALE_TABLE or BACKEND_UNAVAILABLE if this router does not know or cannot reach it: the slot may
     still exist.
+
+    Example:
+
+        grpcurl -plaintext -d '{"token": "'$TOKEN'", "ttl": "60s"}' localhost:7071 slotmesh.v1.SlotService/RenewSlot
     """
     ReleaseSlot: _aio.UnaryUnaryMultiCallable[_slot_service_pb2.ReleaseSlotRequest, _slot_service_pb2.ReleaseSlotResponse]
     """Releases a slot. Idempotent: a slot that is used, expired, unknown to its replica, or of an ended replica is no
     error. Errors: SLOT_UNKNOWN for an invalid token; STALE_TABLE, BACKEND_UNAVAILABLE as above; REPLICA_GONE if this
     server is a replica, and the token belongs to another.
+
+    Example:
+
+        grpcurl -plaintext -d '{"token": "'$TOKEN'"}' localhost:7071 slotmesh.v1.SlotService/ReleaseSlot
     """
     Dispatch: _aio.UnaryUnaryMultiCallable[_slot_service_pb2.DispatchRequest, _slot_service_pb2.DispatchResponse]
     """Executes a call in a reserved slot and releases the slot when the call ends. Arguments and result are bytes or JSON,
     as those of `RouterService.Call`. Never refused because of the replica's load. Errors: those of RenewSlot, and those of a call; QUEUE_FULL if this server has too many pending rpcs.
+
+    Example:
+
+        grpcurl -plaintext -d '{"token": "'$TOKEN'", "options": {"method": "hello"},
+          "arguments": ["Ada"]}' localhost:7071 slotmesh.v1.SlotService/Dispatch
     """
     DispatchStreaming: _aio.UnaryStreamMultiCallable[_slot_service_pb2.DispatchStreamingRequest, _slot_service_pb2.DispatchStreamingResponse]
-    """As Dispatch, for a handler that yields."""
+    """As Dispatch, for a handler that yields.
+
+    Example:
+
+        grpcurl -plaintext -d '{"token": "'$TOKEN'", "options": {"method": "spell"},
+          "arguments": ["Ada"]}' localhost:7071 slotmesh.v1.SlotService/DispatchStreaming
+    """
 
 class SlotServiceServicer(metaclass=_abc_1.ABCMeta):
     """Leased slots. Served by the router and by each replica: a client only changes the address to call the reserved
@@ -54,6 +78,11 @@ class SlotServiceServicer(metaclass=_abc_1.ABCMeta):
         """Waits for a free slot and leases it. Errors: NO_SLOT if none was free in time, or all but excluded ones are;
         QUEUE_FULL if too many wait; ENDPOINT_NOT_FOUND, BACKEND_UNAVAILABLE, DRAINING; REPLICA_GONE if `replica_id` does
         not belong to the endpoint; BAD_REQUEST for options that have no effect on reservations, as `options.ordering_key`.
+
+        Example:
+
+            grpcurl -plaintext -d '{"endpoint": "Greeter", "ttl": "30s", "options": {"timeout": "2s"}}
+              ' localhost:7071 slotmesh.v1.SlotService/ReserveSlot
         """
 
     @_abc_1.abstractmethod
@@ -65,6 +94,10 @@ class SlotServiceServicer(metaclass=_abc_1.ABCMeta):
         """Extends a lease, up to five minutes in total. Errors: SLOT_UNKNOWN, SLOT_EXPIRED, SLOT_USED; REPLICA_GONE if the
         replica has ended; STALE_TABLE or BACKEND_UNAVAILABLE if this router does not know or cannot reach it: the slot may
         still exist.
+
+        Example:
+
+            grpcurl -plaintext -d '{"token": "'$TOKEN'", "ttl": "60s"}' localhost:7071 slotmesh.v1.SlotService/RenewSlot
         """
 
     @_abc_1.abstractmethod
@@ -76,6 +109,10 @@ class SlotServiceServicer(metaclass=_abc_1.ABCMeta):
         """Releases a slot. Idempotent: a slot that is used, expired, unknown to its replica, or of an ended replica is no
         error. Errors: SLOT_UNKNOWN for an invalid token; STALE_TABLE, BACKEND_UNAVAILABLE as above; REPLICA_GONE if this
         server is a replica, and the token belongs to another.
+
+        Example:
+
+            grpcurl -plaintext -d '{"token": "'$TOKEN'"}' localhost:7071 slotmesh.v1.SlotService/ReleaseSlot
         """
 
     @_abc_1.abstractmethod
@@ -86,6 +123,11 @@ class SlotServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _abc.Awaitable[_slot_service_pb2.DispatchResponse]:
         """Executes a call in a reserved slot and releases the slot when the call ends. Arguments and result are bytes or JSON,
         as those of `RouterService.Call`. Never refused because of the replica's load. Errors: those of RenewSlot, and those of a call; QUEUE_FULL if this server has too many pending rpcs.
+
+        Example:
+
+            grpcurl -plaintext -d '{"token": "'$TOKEN'", "options": {"method": "hello"},
+              "arguments": ["Ada"]}' localhost:7071 slotmesh.v1.SlotService/Dispatch
         """
 
     @_abc_1.abstractmethod
@@ -94,6 +136,12 @@ class SlotServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _slot_service_pb2.DispatchStreamingRequest,
         context: _aio.ServicerContext[_slot_service_pb2.DispatchStreamingRequest, _abc.AsyncIterator[_slot_service_pb2.DispatchStreamingResponse]],
     ) -> _abc.AsyncIterator[_slot_service_pb2.DispatchStreamingResponse]:
-        """As Dispatch, for a handler that yields."""
+        """As Dispatch, for a handler that yields.
+
+        Example:
+
+            grpcurl -plaintext -d '{"token": "'$TOKEN'", "options": {"method": "spell"},
+              "arguments": ["Ada"]}' localhost:7071 slotmesh.v1.SlotService/DispatchStreaming
+        """
 
 def add_SlotServiceServicer_to_server(servicer: SlotServiceServicer, server: _aio.Server) -> None: ...

@@ -22,13 +22,14 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from google.api import field_behavior_pb2 as google_dot_api_dot_field__behavior__pb2
 from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 from slotmesh.v1 import call_pb2 as slotmesh_dot_v1_dot_call__pb2
 from slotmesh.v1 import roles_pb2 as slotmesh_dot_v1_dot_roles__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1dslotmesh/v1/tap_service.proto\x12\x0bslotmesh.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x16slotmesh/v1/call.proto\x1a\x17slotmesh/v1/roles.proto\"\xb3\x01\n\x0fTapCallsRequest\x12\x10\n\x08\x65ndpoint\x18\x01 \x01(\t\x12\x0e\n\x06method\x18\x02 \x01(\t\x12\x13\n\x0bsample_rate\x18\x03 \x01(\x01\x12\x1c\n\x14max_calls_per_second\x18\x04 \x01(\x05\x12\x10\n\x08payloads\x18\x05 \x01(\x08\x12\x19\n\x11max_payload_bytes\x18\x06 \x01(\x05\x12\x13\n\x06tenant\x18\x07 \x01(\tH\x00\x88\x01\x01\x42\t\n\x07_tenant\"K\n\x10TapCallsResponse\x12&\n\x05\x63\x61lls\x18\x01 \x03(\x0b\x32\x17.slotmesh.v1.TappedCall\x12\x0f\n\x07\x64ropped\x18\x02 \x01(\x03\"\x82\x04\n\nTappedCall\x12,\n\x08\x65nd_time\x18\x01 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0e\n\x06method\x18\x02 \x01(\t\x12\x0f\n\x07\x62\x61\x63kend\x18\x03 \x01(\t\x12\x12\n\nreplica_id\x18\x04 \x01(\t\x12\x15\n\rrequest_bytes\x18\x05 \x01(\x03\x12\x1b\n\x0eresponse_bytes\x18\x06 \x01(\x03H\x00\x88\x01\x01\x12-\n\nqueue_time\x18\x07 \x01(\x0b\x32\x19.google.protobuf.Duration\x12+\n\x08run_time\x18\x08 \x01(\x0b\x32\x19.google.protobuf.Duration\x12+\n\x07outcome\x18\t \x01(\x0e\x32\x1a.slotmesh.v1.TappedOutcome\x12\x0e\n\x06reason\x18\n \x01(\t\x12\'\n\x08\x65xecuted\x18\x0b \x01(\x0e\x32\x15.slotmesh.v1.Executed\x12\x0f\n\x07\x61ttempt\x18\x0c \x01(\x05\x12\x0f\n\x07ordered\x18\r \x01(\x08\x12\x14\n\x07payload\x18\x0e \x01(\x0cH\x01\x88\x01\x01\x12\x13\n\x06result\x18\x0f \x01(\x0cH\x02\x88\x01\x01\x12\x14\n\x0c\x63ontent_type\x18\x10 \x01(\t\x12\x0e\n\x06tenant\x18\x11 \x01(\tB\x11\n\x0f_response_bytesB\n\n\x08_payloadB\t\n\x07_result\"\xbe\x01\n\x10ListCallsRequest\x12\x10\n\x08\x65ndpoint\x18\x01 \x01(\t\x12*\n\x06states\x18\x02 \x03(\x0e\x32\x1a.slotmesh.v1.OpenCallState\x12\x13\n\x06tenant\x18\x03 \x01(\tH\x00\x88\x01\x01\x12\x19\n\x0cordering_key\x18\x04 \x01(\tH\x01\x88\x01\x01\x12\r\n\x05limit\x18\x05 \x01(\x05\x12\x11\n\tshow_keys\x18\x06 \x01(\x08\x42\t\n\x07_tenantB\x0f\n\r_ordering_key\"s\n\x11ListCallsResponse\x12$\n\x05\x63\x61lls\x18\x01 \x03(\x0b\x32\x15.slotmesh.v1.OpenCall\x12\x0f\n\x07waiting\x18\x02 \x01(\x03\x12\x13\n\x0b\x61t_replicas\x18\x03 \x01(\x03\x12\x12\n\nis_partial\x18\x04 \x01(\x08\"\x92\x03\n\x08OpenCall\x12)\n\x05state\x18\x01 \x01(\x0e\x32\x1a.slotmesh.v1.OpenCallState\x12\x10\n\x08\x65ndpoint\x18\x02 \x01(\t\x12\x0e\n\x06method\x18\x03 \x01(\t\x12&\n\x03\x61ge\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x0f\n\x07\x62\x61\x63kend\x18\x05 \x01(\t\x12\x12\n\nreplica_id\x18\x06 \x01(\t\x12+\n\x08sent_age\x18\x07 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x0e\n\x06tenant\x18\x08 \x01(\t\x12\x16\n\tpartition\x18\t \x01(\x05H\x00\x88\x01\x01\x12\x0f\n\x07key_tag\x18\n \x01(\t\x12\x19\n\x0cordering_key\x18\x0b \x01(\tH\x01\x88\x01\x01\x12\x15\n\rrequest_bytes\x18\x0c \x01(\x03\x12\x0f\n\x07\x61ttempt\x18\r \x01(\x05\x12\x11\n\tis_shadow\x18\x0e \x01(\x08\x12\x11\n\twaits_for\x18\x0f \x01(\tB\x0c\n\n_partitionB\x0f\n\r_ordering_key*h\n\rTappedOutcome\x12\x1e\n\x1aTAPPED_OUTCOME_UNSPECIFIED\x10\x00\x12\x1c\n\x18TAPPED_OUTCOME_COMPLETED\x10\x01\x12\x19\n\x15TAPPED_OUTCOME_FAILED\x10\x02*\xa9\x01\n\rOpenCallState\x12\x1f\n\x1bOPEN_CALL_STATE_UNSPECIFIED\x10\x00\x12\x1b\n\x17OPEN_CALL_STATE_WAITING\x10\x01\x12\x1b\n\x17OPEN_CALL_STATE_SENDING\x10\x02\x12\x1e\n\x1aOPEN_CALL_STATE_AT_REPLICA\x10\x03\x12\x1d\n\x19OPEN_CALL_STATE_ABANDONED\x10\x04\x32\xb1\x01\n\nTapService\x12P\n\x08TapCalls\x12\x1c.slotmesh.v1.TapCallsRequest\x1a\x1d.slotmesh.v1.TapCallsResponse\"\x05\xe2\xdb\x18\x01\x01\x30\x01\x12Q\n\tListCalls\x12\x1d.slotmesh.v1.ListCallsRequest\x1a\x1e.slotmesh.v1.ListCallsResponse\"\x05\xe2\xdb\x18\x01\x01\x42U\n\x0bslotmesh.v1P\x01Z6github.com/slotmesh/slotmesh-go/slotmesh/v1;slotmeshv1\xaa\x02\x0bSlotmesh.V1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1dslotmesh/v1/tap_service.proto\x12\x0bslotmesh.v1\x1a\x1fgoogle/api/field_behavior.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x16slotmesh/v1/call.proto\x1a\x17slotmesh/v1/roles.proto\"\xb9\x01\n\x0fTapCallsRequest\x12\x16\n\x08\x65ndpoint\x18\x01 \x01(\tB\x04\xe2\x41\x01\x02\x12\x0e\n\x06method\x18\x02 \x01(\t\x12\x13\n\x0bsample_rate\x18\x03 \x01(\x01\x12\x1c\n\x14max_calls_per_second\x18\x04 \x01(\x05\x12\x10\n\x08payloads\x18\x05 \x01(\x08\x12\x19\n\x11max_payload_bytes\x18\x06 \x01(\x05\x12\x13\n\x06tenant\x18\x07 \x01(\tH\x00\x88\x01\x01\x42\t\n\x07_tenant\"K\n\x10TapCallsResponse\x12&\n\x05\x63\x61lls\x18\x01 \x03(\x0b\x32\x17.slotmesh.v1.TappedCall\x12\x0f\n\x07\x64ropped\x18\x02 \x01(\x03\"\x82\x04\n\nTappedCall\x12,\n\x08\x65nd_time\x18\x01 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0e\n\x06method\x18\x02 \x01(\t\x12\x0f\n\x07\x62\x61\x63kend\x18\x03 \x01(\t\x12\x12\n\nreplica_id\x18\x04 \x01(\t\x12\x15\n\rrequest_bytes\x18\x05 \x01(\x03\x12\x1b\n\x0eresponse_bytes\x18\x06 \x01(\x03H\x00\x88\x01\x01\x12-\n\nqueue_time\x18\x07 \x01(\x0b\x32\x19.google.protobuf.Duration\x12+\n\x08run_time\x18\x08 \x01(\x0b\x32\x19.google.protobuf.Duration\x12+\n\x07outcome\x18\t \x01(\x0e\x32\x1a.slotmesh.v1.TappedOutcome\x12\x0e\n\x06reason\x18\n \x01(\t\x12\'\n\x08\x65xecuted\x18\x0b \x01(\x0e\x32\x15.slotmesh.v1.Executed\x12\x0f\n\x07\x61ttempt\x18\x0c \x01(\x05\x12\x0f\n\x07ordered\x18\r \x01(\x08\x12\x14\n\x07payload\x18\x0e \x01(\x0cH\x01\x88\x01\x01\x12\x13\n\x06result\x18\x0f \x01(\x0cH\x02\x88\x01\x01\x12\x14\n\x0c\x63ontent_type\x18\x10 \x01(\t\x12\x0e\n\x06tenant\x18\x11 \x01(\tB\x11\n\x0f_response_bytesB\n\n\x08_payloadB\t\n\x07_result\"\xbe\x01\n\x10ListCallsRequest\x12\x10\n\x08\x65ndpoint\x18\x01 \x01(\t\x12*\n\x06states\x18\x02 \x03(\x0e\x32\x1a.slotmesh.v1.OpenCallState\x12\x13\n\x06tenant\x18\x03 \x01(\tH\x00\x88\x01\x01\x12\x19\n\x0cordering_key\x18\x04 \x01(\tH\x01\x88\x01\x01\x12\r\n\x05limit\x18\x05 \x01(\x05\x12\x11\n\tshow_keys\x18\x06 \x01(\x08\x42\t\n\x07_tenantB\x0f\n\r_ordering_key\"s\n\x11ListCallsResponse\x12$\n\x05\x63\x61lls\x18\x01 \x03(\x0b\x32\x15.slotmesh.v1.OpenCall\x12\x0f\n\x07waiting\x18\x02 \x01(\x03\x12\x13\n\x0b\x61t_replicas\x18\x03 \x01(\x03\x12\x12\n\nis_partial\x18\x04 \x01(\x08\"\x92\x03\n\x08OpenCall\x12)\n\x05state\x18\x01 \x01(\x0e\x32\x1a.slotmesh.v1.OpenCallState\x12\x10\n\x08\x65ndpoint\x18\x02 \x01(\t\x12\x0e\n\x06method\x18\x03 \x01(\t\x12&\n\x03\x61ge\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x0f\n\x07\x62\x61\x63kend\x18\x05 \x01(\t\x12\x12\n\nreplica_id\x18\x06 \x01(\t\x12+\n\x08sent_age\x18\x07 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x0e\n\x06tenant\x18\x08 \x01(\t\x12\x16\n\tpartition\x18\t \x01(\x05H\x00\x88\x01\x01\x12\x0f\n\x07key_tag\x18\n \x01(\t\x12\x19\n\x0cordering_key\x18\x0b \x01(\tH\x01\x88\x01\x01\x12\x15\n\rrequest_bytes\x18\x0c \x01(\x03\x12\x0f\n\x07\x61ttempt\x18\r \x01(\x05\x12\x11\n\tis_shadow\x18\x0e \x01(\x08\x12\x11\n\twaits_for\x18\x0f \x01(\tB\x0c\n\n_partitionB\x0f\n\r_ordering_key*h\n\rTappedOutcome\x12\x1e\n\x1aTAPPED_OUTCOME_UNSPECIFIED\x10\x00\x12\x1c\n\x18TAPPED_OUTCOME_COMPLETED\x10\x01\x12\x19\n\x15TAPPED_OUTCOME_FAILED\x10\x02*\xa9\x01\n\rOpenCallState\x12\x1f\n\x1bOPEN_CALL_STATE_UNSPECIFIED\x10\x00\x12\x1b\n\x17OPEN_CALL_STATE_WAITING\x10\x01\x12\x1b\n\x17OPEN_CALL_STATE_SENDING\x10\x02\x12\x1e\n\x1aOPEN_CALL_STATE_AT_REPLICA\x10\x03\x12\x1d\n\x19OPEN_CALL_STATE_ABANDONED\x10\x04\x32\xb1\x01\n\nTapService\x12P\n\x08TapCalls\x12\x1c.slotmesh.v1.TapCallsRequest\x1a\x1d.slotmesh.v1.TapCallsResponse\"\x05\xe2\xdb\x18\x01\x01\x30\x01\x12Q\n\tListCalls\x12\x1d.slotmesh.v1.ListCallsRequest\x1a\x1e.slotmesh.v1.ListCallsResponse\"\x05\xe2\xdb\x18\x01\x01\x42U\n\x0bslotmesh.v1P\x01Z6github.com/slotmesh/slotmesh-go/slotmesh/v1;slotmeshv1\xaa\x02\x0bSlotmesh.V1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -36,26 +37,28 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'slotmesh.v1.tap_service_pb2
 if not _descriptor._USE_C_DESCRIPTORS:
   _globals['DESCRIPTOR']._loaded_options = None
   _globals['DESCRIPTOR']._serialized_options = b'\n\013slotmesh.v1P\001Z6github.com/slotmesh/slotmesh-go/slotmesh/v1;slotmeshv1\252\002\013Slotmesh.V1'
+  _globals['_TAPCALLSREQUEST'].fields_by_name['endpoint']._loaded_options = None
+  _globals['_TAPCALLSREQUEST'].fields_by_name['endpoint']._serialized_options = b'\342A\001\002'
   _globals['_TAPSERVICE'].methods_by_name['TapCalls']._loaded_options = None
   _globals['_TAPSERVICE'].methods_by_name['TapCalls']._serialized_options = b'\342\333\030\001\001'
   _globals['_TAPSERVICE'].methods_by_name['ListCalls']._loaded_options = None
   _globals['_TAPSERVICE'].methods_by_name['ListCalls']._serialized_options = b'\342\333\030\001\001'
-  _globals['_TAPPEDOUTCOME']._serialized_start=1651
-  _globals['_TAPPEDOUTCOME']._serialized_end=1755
-  _globals['_OPENCALLSTATE']._serialized_start=1758
-  _globals['_OPENCALLSTATE']._serialized_end=1927
-  _globals['_TAPCALLSREQUEST']._serialized_start=161
-  _globals['_TAPCALLSREQUEST']._serialized_end=340
-  _globals['_TAPCALLSRESPONSE']._serialized_start=342
-  _globals['_TAPCALLSRESPONSE']._serialized_end=417
-  _globals['_TAPPEDCALL']._serialized_start=420
-  _globals['_TAPPEDCALL']._serialized_end=934
-  _globals['_LISTCALLSREQUEST']._serialized_start=937
-  _globals['_LISTCALLSREQUEST']._serialized_end=1127
-  _globals['_LISTCALLSRESPONSE']._serialized_start=1129
-  _globals['_LISTCALLSRESPONSE']._serialized_end=1244
-  _globals['_OPENCALL']._serialized_start=1247
-  _globals['_OPENCALL']._serialized_end=1649
-  _globals['_TAPSERVICE']._serialized_start=1930
-  _globals['_TAPSERVICE']._serialized_end=2107
+  _globals['_TAPPEDOUTCOME']._serialized_start=1690
+  _globals['_TAPPEDOUTCOME']._serialized_end=1794
+  _globals['_OPENCALLSTATE']._serialized_start=1797
+  _globals['_OPENCALLSTATE']._serialized_end=1966
+  _globals['_TAPCALLSREQUEST']._serialized_start=194
+  _globals['_TAPCALLSREQUEST']._serialized_end=379
+  _globals['_TAPCALLSRESPONSE']._serialized_start=381
+  _globals['_TAPCALLSRESPONSE']._serialized_end=456
+  _globals['_TAPPEDCALL']._serialized_start=459
+  _globals['_TAPPEDCALL']._serialized_end=973
+  _globals['_LISTCALLSREQUEST']._serialized_start=976
+  _globals['_LISTCALLSREQUEST']._serialized_end=1166
+  _globals['_LISTCALLSRESPONSE']._serialized_start=1168
+  _globals['_LISTCALLSRESPONSE']._serialized_end=1283
+  _globals['_OPENCALL']._serialized_start=1286
+  _globals['_OPENCALL']._serialized_end=1688
+  _globals['_TAPSERVICE']._serialized_start=1969
+  _globals['_TAPSERVICE']._serialized_end=2146
 # @@protoc_insertion_point(module_scope)

@@ -57,6 +57,10 @@ class TapServiceServicer(object):
         send directly to replicas are excluded. Calls are copied only while their endpoint is tapped. Errors:
         ENDPOINT_NOT_FOUND if the routing table does not contain the endpoint; BAD_REQUEST if payloads are requested and
         the router's settings do not allow it; QUEUE_FULL if 16 taps are open.
+
+        Example:
+
+        grpcurl -plaintext -max-time 2 -d '{"endpoint": "Greeter"}' localhost:7071 slotmesh.v1.TapService/TapCalls
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -69,6 +73,10 @@ class TapServiceServicer(object):
         1,000,000 batches of calls. Errors: ENDPOINT_NOT_FOUND if neither the routing table nor any of these calls has the
         endpoint; BAD_REQUEST if ordering keys are requested and the router's settings do not allow it; QUEUE_FULL if 16 of
         these requests are pending.
+
+        Example:
+
+        grpcurl -plaintext -d '{"endpoint": "Greeter"}' localhost:7071 slotmesh.v1.TapService/ListCalls
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -22,6 +22,10 @@ class TapServiceStub:
     send directly to replicas are excluded. Calls are copied only while their endpoint is tapped. Errors:
     ENDPOINT_NOT_FOUND if the routing table does not contain the endpoint; BAD_REQUEST if payloads are requested and
     the router's settings do not allow it; QUEUE_FULL if 16 taps are open.
+
+    Example:
+
+        grpcurl -plaintext -max-time 2 -d '{"endpoint": "Greeter"}' localhost:7071 slotmesh.v1.TapService/TapCalls
     """
     ListCalls: _aio.UnaryUnaryMultiCallable[_tap_service_pb2.ListCallsRequest, _tap_service_pb2.ListCallsResponse]
     """Lists the pending calls of this router, oldest first: those that wait here, and those at replicas, including calls
@@ -30,6 +34,10 @@ class TapServiceStub:
     1,000,000 batches of calls. Errors: ENDPOINT_NOT_FOUND if neither the routing table nor any of these calls has the
     endpoint; BAD_REQUEST if ordering keys are requested and the router's settings do not allow it; QUEUE_FULL if 16 of
     these requests are pending.
+
+    Example:
+
+        grpcurl -plaintext -d '{"endpoint": "Greeter"}' localhost:7071 slotmesh.v1.TapService/ListCalls
     """
 
 class TapServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -46,6 +54,10 @@ class TapServiceServicer(metaclass=_abc_1.ABCMeta):
         send directly to replicas are excluded. Calls are copied only while their endpoint is tapped. Errors:
         ENDPOINT_NOT_FOUND if the routing table does not contain the endpoint; BAD_REQUEST if payloads are requested and
         the router's settings do not allow it; QUEUE_FULL if 16 taps are open.
+
+        Example:
+
+            grpcurl -plaintext -max-time 2 -d '{"endpoint": "Greeter"}' localhost:7071 slotmesh.v1.TapService/TapCalls
         """
 
     @_abc_1.abstractmethod
@@ -60,6 +72,10 @@ class TapServiceServicer(metaclass=_abc_1.ABCMeta):
         1,000,000 batches of calls. Errors: ENDPOINT_NOT_FOUND if neither the routing table nor any of these calls has the
         endpoint; BAD_REQUEST if ordering keys are requested and the router's settings do not allow it; QUEUE_FULL if 16 of
         these requests are pending.
+
+        Example:
+
+            grpcurl -plaintext -d '{"endpoint": "Greeter"}' localhost:7071 slotmesh.v1.TapService/ListCalls
         """
 
 def add_TapServiceServicer_to_server(servicer: TapServiceServicer, server: _aio.Server) -> None: ...

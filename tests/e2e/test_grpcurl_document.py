@@ -88,6 +88,56 @@ async def test_each_example_prints_what_the_document_says(section: str, tmp_path
         await run_all(commands(section), mesh, tmp_path)
 
 
+WITH_EXAMPLES = {
+    "slotmesh.v1.RouterService",
+    "slotmesh.v1.SlotService",
+    "slotmesh.v1.DirectService",
+    "slotmesh.v1.TapService",
+    "slotmesh.v1.InfoService",
+}
+"""The comment of each of their rpcs has an example."""
+
+
+def examples_of_comments() -> dict[str, str]:
+    """The examples in the comments of the protos, by rpc."""
+    found: dict[str, str] = {}
+    for proto in sorted((ROOT / "protos" / "slotmesh" / "v1").glob("*.proto")):
+        text = proto.read_text("utf-8")
+        for service, body in re.findall(r"^service (\w+) \{\n(.*?)^\}", text, re.DOTALL | re.MULTILINE):
+            for comment, rpc in re.findall(r"((?:^  //.*\n)+)^  rpc (\w+)\(", body, re.MULTILINE):
+                _, is_there, example = comment.partition("  // Example:\n")
+                if is_there:
+                    found[f"slotmesh.v1.{service}/{rpc}"] = re.sub(r"^  // ?", "", example, flags=re.MULTILINE).strip()
+    return found
+
+
+def test_comments_of_rpcs_have_examples() -> None:
+    assert {rpc for rpc in rpcs() if rpc.partition("/")[0] in WITH_EXAMPLES} <= examples_of_comments().keys()
+    for rpc, example in examples_of_comments().items():
+        assert example.startswith("grpcurl "), rpc
+        assert example.endswith(rpc)
+
+
+@pytest.mark.long
+@pytest.mark.asyncio
+async def test_each_example_of_a_comment_works(tmp_path: Path) -> None:
+    """Each example with a slot is preceded by that of ReserveSlot."""
+    need_tools()
+    (handler,) = (each.text for each in SNIPPETS if each.language == "python")
+    (tmp_path / "greeter.py").write_text(handler, "utf-8")
+    examples = examples_of_comments()
+    reserve = examples["slotmesh.v1.SlotService/ReserveSlot"]
+    async with started_mesh("greeter:Greeter", cwd=tmp_path) as mesh:
+        terminal = Terminal({"localhost:7071": mesh.router_address, "localhost:7070": mesh.controller_address})
+        for rpc, example in examples.items():
+            for text in [reserve, example] if "$TOKEN" in example else [example]:
+                output = await terminal.run(Command("", text, ""))
+                is_endless = "-max-time" in text and "DeadlineExceeded" in output
+                assert is_endless or output.startswith("{"), f"{rpc}: {text}\nprints\n{output}"
+                assert '"failed"' not in output, rpc
+                assert '"rejected"' not in output, rpc
+
+
 @pytest.mark.long
 @pytest.mark.asyncio
 async def test_the_readme_prints_what_it_says(tmp_path: Path) -> None:

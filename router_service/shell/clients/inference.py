@@ -17,7 +17,7 @@ import grpc
 
 from router_service import convert
 from router_service.convert.inference import answer_to_wire, failed_on_stream, request_of
-from router_service.convert.options import TENANT
+from router_service.convert.options import EACH_VALUE, TENANT
 from router_service.core.calls import RouterCallOptions
 from router_service.core.commands import DeliverDone, DeliverResults
 from router_service.core.routing.catalog import inference_method, tensors_of_method
@@ -160,7 +160,7 @@ class InferenceCalls:
 def _options_of(meaning: ParameterMeaning, method: str, *, streaming: bool) -> call_pb2.CallOptions:
     wire = call_pb2.CallOptions(method=method, content_type=TENSORS, ordering_key=meaning.ordering_key)
     if streaming:
-        wire.stream.each_value = True
+        wire.MergeFrom(EACH_VALUE)
     if meaning.timeout_s is not None:
         wire.timeout.FromNanoseconds(round(meaning.timeout_s * 1e9))
     if meaning.slo_s is not None:
