@@ -54,6 +54,20 @@ CLIENT: Final = (
         "tests/conformance/test_python_client.py",
     ),
     mutant(
+        "calls cannot be cancelled any more while the client closes, or after GoAway",
+        "slotmesh/client",
+        "if (self._outbox and not self._leaving) or self._pending.calls:",
+        "if self._outbox and not self._leaving:",
+        "tests/conformance/test_python_client.py",
+    ),
+    mutant(
+        "a call that has a result succeeds without one",
+        "slotmesh/client",
+        "if part.spec.streaming or not part.spec.options.reply:",
+        "if True:",
+        "tests/conformance/test_python_client.py tests/contract/client/test_sessions.py",
+    ),
+    mutant(
         "a direct call that is cut by a revocation lost its replica",
         "slotmesh/client",
         "if self._is_open and failure.reason is Reason.UNAUTHENTICATED:",
