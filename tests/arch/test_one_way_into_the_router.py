@@ -52,8 +52,9 @@ def side_doors(path: str, source: str) -> Iterator[str]:
 
 
 def _is_state(target: ast.expr) -> bool:
-    """Whether what is written is in something that is the core's."""
-    return not {*SCHEDULERS, *REPLICAS, *OF_CALLERS}.isdisjoint(_names(target)[1:])
+    """Whether what is written is in something that is the core's, and not in a message."""
+    _, *inside = _names(target)
+    return inside[-1:] != ["wire"] and not {*SCHEDULERS, *REPLICAS, *OF_CALLERS}.isdisjoint(inside)
 
 
 def _name(node: ast.expr) -> str:
