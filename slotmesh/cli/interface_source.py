@@ -42,6 +42,7 @@ _OF_INTERFACES: Final = frozenset({"options", "ordered", "reset"})
 _MAX_DEPTH: Final = 32
 _LONGEST: Final = 80
 """Characters of parameters in one line."""
+_DOCSTRING: Final = '"""Its methods; those that yield return an iterator."""'
 _HEAD: Final = '''"""The methods of the endpoint {endpoint}, written by `slotmesh stubs`."""
 
 # mypy: disable-error-code="empty-body"
@@ -175,7 +176,8 @@ def _default(kind: str, schema: Any) -> str | None:
 
 
 def _class(name: str, methods: Iterable[str]) -> str:
-    return f"class {name}(slotmesh.Interface[slotmesh.ClientT]):\n" + ("\n\n".join(methods) or "    pass")
+    head = _class_of(f"class {name}(slotmesh.Interface[slotmesh.ClientT]):", [_DOCSTRING])
+    return "\n\n".join([head, *methods])
 
 
 def _class_of(head: str, fields: Iterable[str]) -> str:

@@ -8,6 +8,7 @@ from tests.mutants.mutant import mutant
 
 _BUFFER: Final = "tests/contract/client/test_buffer.py tests/contract/client/sync/test_buffer.py"
 _SHARES: Final = "tests/properties/test_client_buffer.py"
+_INTERFACES: Final = "tests/testing/test_interfaces.py"
 _IDENTITY: Final = "tests/contract/security/test_changed_identity.py"
 
 CLIENT: Final = (
@@ -136,5 +137,54 @@ CLIENT: Final = (
         "await self._feeds.end(grace_s)",
         "await self._feeds.end(0)",
         _BUFFER,
+    ),
+    mutant(
+        "values of a handler that yields are decoded as the list of them",
+        "slotmesh/client",
+        "self.signature.value if options.streaming else self.signature.result",
+        "self.signature.result",
+        _INTERFACES,
+    ),
+    mutant(
+        "an argument that is given by position and by name is overwritten",
+        "slotmesh/client",
+        "len(named) < len(args) or not kwargs.keys().isdisjoint(named)",
+        "len(named) < len(args)",
+        _INTERFACES,
+    ),
+    mutant(
+        "each look-up of a method in an interface makes another one",
+        "slotmesh/client",
+        "self._signature = _signature_of(self._function)",
+        "return instance._client.method(_name_of(self._name), _signature_of(self._function))",
+        _INTERFACES,
+    ),
+    mutant(
+        "type checkers do not see the parameters of a method",
+        "slotmesh/client",
+        "T], /) -> InterfaceMethod[T, P]: ...\ndef method(",
+        "T], /) -> InterfaceMethod[T]: ...\ndef method(",
+        "tests/typed",
+    ),
+    mutant(
+        "type checkers do not see the type of items that a batch method takes",
+        "slotmesh/handlers",
+        "def __call__(self: Takes1[A, T], a: A, /)",
+        "def __call__(self: Takes1[A, T], a: Any, /)",
+        "tests/typed",
+    ),
+    mutant(
+        "a handler beside a module with the name of a service is imported",
+        "replica_service",
+        "    check_services(sys.path)",
+        "    pass",
+        "tests/e2e/test_names_of_services.py",
+    ),
+    mutant(
+        "a parameter that may be left out is required in a written interface",
+        "slotmesh/cli",
+        '("" if name in required else " = ...")',
+        '""',
+        "tests/contract/cli/test_stubs.py",
     ),
 )

@@ -18,6 +18,8 @@ class Receipt:
 
 
 class Carts(slotmesh.Interface[slotmesh.ClientT]):
+    """Its methods; those that yield return an iterator."""
+
     @slotmesh.method
     def __call__(self, cart: str) -> bool: ...
 
