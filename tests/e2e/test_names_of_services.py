@@ -24,16 +24,9 @@ def project(tmp_path: Path) -> Path:
     return tmp_path
 
 
-async def ended(folder: Path, *command: str, path: Path | None = None) -> tuple[int | None, str]:
+async def ended(folder: Path, *command: str) -> tuple[int | None, str]:
     """Runs Python in the folder; returns its exit status and what it has written to stderr."""
-    process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        *command,
-        cwd=folder,
-        stdout=PIPE,
-        stderr=PIPE,
-        env={**os.environ, "PYTHONPATH": "" if path is None else str(path)},
-    )
+    process = await asyncio.create_subprocess_exec(sys.executable, *command, cwd=folder, stdout=PIPE, stderr=PIPE)
     async with asyncio.timeout(60):
         _, err = await process.communicate()
     return process.returncode, err.decode()
@@ -58,10 +51,11 @@ async def test_a_package_on_the_python_path(project: Path, tmp_path_factory: pyt
     file = elsewhere / "router_service" / "__init__.py"
     file.parent.mkdir()
     file.touch()
-    said = await slotmesh("run", "greeter:Greeter", cwd=project, env={"PYTHONPATH": str(elsewhere)})
+    path = os.pathsep.join([str(elsewhere), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
+    said = await slotmesh("run", "greeter:Greeter", cwd=project, env={"PYTHONPATH": path})
     assert said.status == 2
     assert expected(file, "router_service") in said.err
-    said = await slotmesh("state", "export", "mesh.state", cwd=project, env={"PYTHONPATH": str(elsewhere)})
+    said = await slotmesh("state", "export", "mesh.state", cwd=project, env={"PYTHONPATH": path})
     assert said.status == 2
     assert expected(file, "router_service") in said.err
 
