@@ -174,13 +174,6 @@ CLIENT: Final = (
         "tests/typed",
     ),
     mutant(
-        "a handler beside a module with the name of a service is imported",
-        "replica_service",
-        "    check_services(sys.path)",
-        "    pass",
-        "tests/e2e/test_names_of_services.py",
-    ),
-    mutant(
         "a parameter that may be left out is required in a written interface",
         "slotmesh/cli",
         '("" if name in required else " = ...")',
