@@ -17,7 +17,7 @@ from google.protobuf.message import Message
 from controller_service.convert.changes import ChangeRequest, origin_of, reply_of, terms_from_wire
 from controller_service.convert.operators import shift_to_wire
 from controller_service.convert.pages import fill_page
-from controller_service.convert.replicas import page_of_replicas
+from controller_service.convert.replicas import TIME_BOUNDS, page_of_replicas
 from controller_service.convert.routers import router_to_wire
 from controller_service.convert.statuses import KnownLoads, KnownMesh, backend_with_status, snapshot_to_wire
 from controller_service.core.desired.planning import ChangeTerms
@@ -190,9 +190,8 @@ class ResourceServicer:
         routers, table, wall_s = self._state.observed.routers, self._board.table, self._known().wall_s
         recent = self._loads.of_routers
         loads = {name: load for name, reports in recent.items() if (load := reports.newest) is not None}
-        page = pb.ListRoutersResponse(
-            generation=self._store.generation, revision=table.revision if table is not None else 0
-        )
+        revision = table.revision if table is not None else 0
+        page = pb.ListRoutersResponse(generation=self._store.generation, revision=revision, time_bounds=TIME_BOUNDS)
         rows = [(name, name) for name in sorted(routers)]
         return fill_page(
             *(request, page, "routers", rows),

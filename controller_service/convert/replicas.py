@@ -32,7 +32,7 @@ from controller_service.core.reconciling.rollouts import EndedCalls
 from controller_service.core.roster import HeldTable
 from slotmesh.calls.key_hash import PARTITIONS
 from slotmesh.convert.same_names import message_of, same_fields
-from slotmesh.convert.specification import backend_to_wire
+from slotmesh.convert.specification import backend_to_wire, duration_to_wire
 from slotmesh.histogram import CALL_TIMES
 from slotmesh.internal.v1 import membership_service_pb2
 from slotmesh.spec.model import Backend, InvalidSpec, SpecViolation
@@ -189,6 +189,10 @@ def _times_from_wire(times: Sequence[int]) -> tuple[int, ...]:
     return tuple(times) if len(times) == len(CALL_TIMES) + 1 and min(times) >= 0 else ()
 
 
+TIME_BOUNDS: Final = tuple(map(duration_to_wire, CALL_TIMES))
+"""Upper bounds of the buckets of each `times` that operators get."""
+
+
 def replica_to_wire(
     replica: ObservedReplica,
     wall_s: Callable[[float], float],
@@ -238,7 +242,8 @@ def page_of_replicas(
         return wire if request.whole_errors else without_long_texts(wire)
 
     rows = [(f"{it.backend}\0{it.replica_id}", it) for it in replicas if not states or it.shown_state.value in states]
-    return fill_page(request, pb.ListReplicasResponse(), "replicas", sorted(rows, key=itemgetter(0)), to_wire)
+    page = pb.ListReplicasResponse(time_bounds=TIME_BOUNDS)
+    return fill_page(request, page, "replicas", sorted(rows, key=itemgetter(0)), to_wire)
 
 
 def without_long_texts(wire: mesh_pb2.Replica) -> mesh_pb2.Replica:

@@ -13,7 +13,7 @@ from typing import Final
 
 from controller_service.convert.checks import timestamp
 from controller_service.convert.operators import decision_to_wire, rollout_to_wire
-from controller_service.convert.replicas import replica_load_to_wire, replica_to_wire, without_long_texts
+from controller_service.convert.replicas import TIME_BOUNDS, replica_load_to_wire, replica_to_wire, without_long_texts
 from controller_service.convert.routers import backend_load_to_wire, endpoint_load_to_wire, router_to_wire
 from controller_service.core.desired.state import Desired
 from controller_service.core.loads import RecentReports, RouterLoad, SampledLoad
@@ -111,6 +111,7 @@ def snapshot_to_wire(known: KnownMesh, endpoints: Iterable[mesh_pb2.Endpoint]) -
     desired, observed, loads = known.desired, known.observed, known.loads
     response = pb.GetSnapshotResponse(
         time=timestamp(known.time_of_day_s),
+        time_bounds=TIME_BOUNDS,
         endpoints=endpoints,
         backends=[
             pb.BackendSummary(name=name, status=status_of(desired.backends[name], known))

@@ -1854,21 +1854,27 @@ class ListReplicasResponse(_message.Message):
 
     REPLICAS_FIELD_NUMBER: _builtins.int
     NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    TIME_BOUNDS_FIELD_NUMBER: _builtins.int
     next_page_token: _builtins.str
     """`page_token` for the next page. Empty if this is the last one."""
     @_builtins.property
     def replicas(self) -> _containers.RepeatedCompositeFieldContainer[_mesh_pb2.Replica]:
         """The replicas, by backend and id."""
 
+    @_builtins.property
+    def time_bounds(self) -> _containers.RepeatedCompositeFieldContainer[_duration_pb2.Duration]:
+        """Upper bounds of the buckets of each `times` in this response, ascending. The last bucket of `times` has none."""
+
     def __init__(
         self,
         *,
         replicas: _abc.Iterable[_mesh_pb2.Replica] | None = ...,
         next_page_token: _builtins.str = ...,
+        time_bounds: _abc.Iterable[_duration_pb2.Duration] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["next_page_token", b"next_page_token", "replicas", b"replicas"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["next_page_token", b"next_page_token", "replicas", b"replicas", "time_bounds", b"time_bounds"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1910,6 +1916,7 @@ class ListRoutersResponse(_message.Message):
     NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     GENERATION_FIELD_NUMBER: _builtins.int
     REVISION_FIELD_NUMBER: _builtins.int
+    TIME_BOUNDS_FIELD_NUMBER: _builtins.int
     next_page_token: _builtins.str
     """`page_token` for the next page. Empty if this is the last one."""
     generation: _builtins.str
@@ -1920,6 +1927,10 @@ class ListRoutersResponse(_message.Message):
     def routers(self) -> _containers.RepeatedCompositeFieldContainer[_mesh_pb2.Router]:
         """The routers, by id."""
 
+    @_builtins.property
+    def time_bounds(self) -> _containers.RepeatedCompositeFieldContainer[_duration_pb2.Duration]:
+        """Upper bounds of the buckets of each `times` in this response, ascending. The last bucket of `times` has none."""
+
     def __init__(
         self,
         *,
@@ -1927,10 +1938,11 @@ class ListRoutersResponse(_message.Message):
         next_page_token: _builtins.str = ...,
         generation: _builtins.str = ...,
         revision: _builtins.int = ...,
+        time_bounds: _abc.Iterable[_duration_pb2.Duration] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["generation", b"generation", "next_page_token", b"next_page_token", "revision", b"revision", "routers", b"routers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["generation", b"generation", "next_page_token", b"next_page_token", "revision", b"revision", "routers", b"routers", "time_bounds", b"time_bounds"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1967,6 +1979,7 @@ class GetSnapshotResponse(_message.Message):
     REPLICAS_FIELD_NUMBER: _builtins.int
     UNLISTED_REPLICAS_FIELD_NUMBER: _builtins.int
     ROUTERS_FIELD_NUMBER: _builtins.int
+    TIME_BOUNDS_FIELD_NUMBER: _builtins.int
     generation: _builtins.str
     """The store generation of the newest routing table."""
     revision: _builtins.int
@@ -1993,6 +2006,10 @@ class GetSnapshotResponse(_message.Message):
     def routers(self) -> _containers.RepeatedCompositeFieldContainer[Global___SampledRouter]:
         """The connected routers, by id."""
 
+    @_builtins.property
+    def time_bounds(self) -> _containers.RepeatedCompositeFieldContainer[_duration_pb2.Duration]:
+        """Upper bounds of the buckets of each `times` in this response, ascending. The last bucket of `times` has none."""
+
     def __init__(
         self,
         *,
@@ -2004,10 +2021,11 @@ class GetSnapshotResponse(_message.Message):
         replicas: _abc.Iterable[Global___SampledReplica] | None = ...,
         unlisted_replicas: _builtins.int = ...,
         routers: _abc.Iterable[Global___SampledRouter] | None = ...,
+        time_bounds: _abc.Iterable[_duration_pb2.Duration] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["time", b"time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["backends", b"backends", "endpoints", b"endpoints", "generation", b"generation", "replicas", b"replicas", "revision", b"revision", "routers", b"routers", "time", b"time", "unlisted_replicas", b"unlisted_replicas"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["backends", b"backends", "endpoints", b"endpoints", "generation", b"generation", "replicas", b"replicas", "revision", b"revision", "routers", b"routers", "time", b"time", "time_bounds", b"time_bounds", "unlisted_replicas", b"unlisted_replicas"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -1221,9 +1221,8 @@ class CallEnds(_message.Message):
     """Those among them whose deadline passed: in the queue of the backend, or at a replica."""
     @_builtins.property
     def times(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """The successful ones, by the time from their arrival at the router to their last result: 26 buckets with the upper
-        bounds 1, 2, 3, 5, 7, 10, 15, 20, 30, 50, 70, 100, 150, 200, 300, 500 and 700 ms, 1, 1.5, 2, 3, 5, 10, 20 and 30 s,
-        and one without.
+        """The successful ones, by the time from their arrival at the router to their last result. The response has the upper
+        bounds of the buckets (`time_bounds`); the last bucket has none.
         """
 
     def __init__(

@@ -155,6 +155,13 @@ async def test_totals_come_from_real_routers_and_replicas() -> None:
                 return accepted(said)[0] == [5] and said.replicas[0].replica.load.totals.calls == 5
 
             said = await snapshot_where(stub, is_counted, "all calls are counted")
+            listed: Any = [
+                await stub.ListRouters(pb.ListRoutersRequest()),
+                await stub.ListReplicas(pb.ListReplicasRequest()),
+            ]
+        for response in (said, *listed):
+            bounds = [each.ToNanoseconds() / 1e9 for each in response.time_bounds]
+            assert bounds == list(CALL_TIMES), "each response with `times` has their bounds"
         (load,) = said.routers[0].router.endpoint_loads
         (ends,) = load.ends
         assert (load.endpoint, load.failed, load.waiting) == ("w", 1, 0)
