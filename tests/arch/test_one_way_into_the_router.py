@@ -53,7 +53,7 @@ def side_doors(path: str, source: str) -> Iterator[str]:
 
 def _is_state(target: ast.expr) -> bool:
     """Whether what is written is in something that is the core's, and not in a message."""
-    _, *inside = _names(target)
+    inside = _names(target)[1:]
     return inside[-1:] != ["wire"] and not {*SCHEDULERS, *REPLICAS, *OF_CALLERS}.isdisjoint(inside)
 
 
