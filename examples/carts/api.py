@@ -1,4 +1,4 @@
-"""The methods of the endpoint Carts, written by `slotmesh stubs`."""
+"""The methods of the endpoint Carts, as `slotmesh stubs` writes them."""
 
 # mypy: disable-error-code="empty-body"
 
@@ -7,7 +7,7 @@ from __future__ import annotations
 import slotmesh
 
 
-class Carts(slotmesh.Interface[slotmesh.ClientT]):
+class CartsApi(slotmesh.Interface[slotmesh.ClientT]):
     """Its methods; those that yield return an iterator."""
 
     @slotmesh.method

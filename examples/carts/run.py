@@ -16,7 +16,7 @@ from contextlib import closing
 from pathlib import Path
 
 import slotmesh
-from examples.carts.api import Carts
+from examples.carts.api import CartsApi
 from examples.carts.app import DATABASE
 from examples.local_mesh import local_mesh
 from slotmesh.cli.operator import Operator
@@ -44,7 +44,7 @@ async def main(settings: argparse.Namespace) -> int:
             local_mesh(HANDLER, replicas=2, is_quiet=True, env={DATABASE: str(database)}) as local,
             slotmesh.connect(local.router) as mesh,
         ):
-            carts = mesh.endpoint("Carts", Carts).options(timeout=_READY_S, idempotent=True)
+            carts = mesh.endpoint("Carts", CartsApi).options(timeout=_READY_S, idempotent=True)
             async with asyncio.TaskGroup() as tasks:
                 filling = {user: tasks.create_task(_fill(carts.ordered(user), user, over)) for user in users}
                 await _change(local.controller)
@@ -58,7 +58,7 @@ async def main(settings: argparse.Namespace) -> int:
     return 1 if wrong else 0
 
 
-async def _fill(lane: Carts[slotmesh.Endpoint], user: str, over: asyncio.Event) -> int:
+async def _fill(lane: CartsApi[slotmesh.Endpoint], user: str, over: asyncio.Event) -> int:
     """Adds items until it is over; returns how many."""
     item = 0
     while not over.is_set() or not item:
