@@ -109,6 +109,7 @@ class ExecutorDrive:
             bind_methods(handler, describe(Methods)), MonotonicClock(), max_ongoing=4096, prefetch=4096
         )
         self._link, _ = self._engine.open()
+        self._link.fresh_until = inf  # no router sends heartbeats
         self._link.outbox = self._outbox = _Counting()
         self._next = 1
 

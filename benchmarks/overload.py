@@ -23,6 +23,7 @@ from benchmarks.progress import show
 from benchmarks.statistics import percentile
 from benchmarks.tally import Tally
 from benchmarks.workloads import METHOD, PAYLOAD
+from slotmesh.convert.batches import ids_from_wire, ids_of_results
 from slotmesh.runtime.channels import open_channel
 from slotmesh.spec.model import Backend, Endpoint, Mesh, TrafficPolicy
 from slotmesh.v1 import call_pb2
@@ -173,9 +174,9 @@ class _Client:
             match response.WhichOneof("frame"):
                 case "results":
                     for batch in response.results.batches:
-                        self.tally.results(batch.call_ids, now)
+                        self.tally.results(ids_of_results(batch), now)
                     for errors in response.results.errors:
-                        self._failed(errors.call_ids, errors.failure, now)
+                        self._failed(ids_from_wire(errors.calls), errors.failure, now)
                 case "rejected":
                     first = response.rejected.first_call_id
                     self._failed(range(first, first + response.rejected.count), response.rejected.failure, now)

@@ -21,6 +21,7 @@ from benchmarks.frames import FrameStream, frame_stream
 from benchmarks.processes import MeshProcess, process_mesh
 from benchmarks.progress import show
 from benchmarks.workloads import ENDPOINT, METHOD, PAYLOAD, STREAM_IN_FLIGHT
+from slotmesh.convert.batches import ids_of_results
 from slotmesh.runtime.channels import open_channel
 from slotmesh.runtime.exits import CannotStart
 from slotmesh.spec.model import Backend, Endpoint, Mesh, TrafficPolicy
@@ -138,7 +139,7 @@ class _Drive:
             raise CannotStart(f"calls failed: {response}")
         if response.WhichOneof("frame") == "results":
             self._frame_no = response.results.frame_no
-        return sum(len(batch.call_ids) for batch in response.results.batches)
+        return sum(len(ids_of_results(batch)) for batch in response.results.batches)
 
     async def _tell(self, *, is_last: bool) -> None:
         now = time.perf_counter()

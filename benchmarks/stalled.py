@@ -23,6 +23,7 @@ from benchmarks.progress import show
 from benchmarks.statistics import percentile
 from benchmarks.workloads import ENDPOINT, METHOD, PAYLOAD
 from slotmesh.codec import OCTET_STREAM
+from slotmesh.convert.batches import ids_from_wire, ids_of_results
 from slotmesh.runtime.channels import open_channel
 from slotmesh.spec.model import Backend, Endpoint, Mesh, TrafficPolicy
 
@@ -138,10 +139,10 @@ async def _read_all(stream: FrameStream, calls: int) -> int:
             break
         frame = response.results
         for batch in frame.batches:
-            left -= len(batch.call_ids)
-            for call_id in batch.call_ids:
+            left -= len(ids_of_results(batch))
+            for call_id in ids_of_results(batch):
                 results[call_id] = min(results[call_id] + 1, 2)
-        left -= sum(len(errors.call_ids) for errors in frame.errors)
+        left -= sum(len(ids_from_wire(errors.calls)) for errors in frame.errors)
         if frame.frame_no:
             await stream.acknowledge(frame.frame_no)
     return calls - results.count(1, 1)

@@ -265,7 +265,7 @@ class ReplicaServicer(replica_service_pb2_grpc.ReplicaServiceServicer):
         router_id = self._check(request)
         if self.engine is None:
             raise to_exception(STARTING)
-        stream = RouterStream(self.engine, context, self._clock, request.open.features, request.open.stream_id)
+        stream = RouterStream(self.engine, context, self._clock, request.open.stream_id)
         self._streams.add(stream)
         if self._is_ending:
             stream.dismiss()

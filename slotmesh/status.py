@@ -75,7 +75,6 @@ def to_wire(failure: Failure) -> call_pb2.Failure:
         reason=failure.reason.value,
         executed=failure.executed.value,  # type: ignore[arg-type]  # the enums share their numbers
         metadata=failure.metadata,
-        trailers=failure.trailers,
     )
     if failure.retry_delay_s is not None:
         wire.retry_delay.CopyFrom(_duration(failure.retry_delay_s))
@@ -95,7 +94,6 @@ def from_wire(wire: call_pb2.Failure) -> Failure:
         retry_delay_s=_seconds(wire.retry_delay) if wire.HasField("retry_delay") else None,
         code=wire.code or None,
         metadata=dict(wire.metadata),
-        trailers=wire.trailers,
     )
 
 

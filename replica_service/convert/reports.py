@@ -14,7 +14,6 @@ from slotmesh.convert.batches import ranges_to_wire
 from slotmesh.internal.v1 import replica_service_pb2
 from slotmesh.names import sendable_text
 from slotmesh.streams.limits import MAX_FRAME_RANGES, MAX_METHODS
-from slotmesh.v1 import call_pb2
 
 MAX_END_REASON_CHARS = 300
 MAX_REPORTED_CHARS = 16_384
@@ -26,9 +25,9 @@ def clipped(text: str) -> str:
     return sendable_text(text[-MAX_REPORTED_CHARS:], MAX_REPORTED_CHARS)
 
 
-def capacity_to_wire(capacity: PermitCapacity) -> call_pb2.Capacity:
+def capacity_to_wire(capacity: PermitCapacity) -> replica_service_pb2.Capacity:
     """A report for one router."""
-    return call_pb2.Capacity(
+    return replica_service_pb2.Capacity(
         max_ongoing=capacity.max_ongoing,
         prefetch=capacity.prefetch,
         keyed_window=capacity.keyed_window,

@@ -10,7 +10,7 @@ Owner: the app, on one event loop.
 from __future__ import annotations
 
 import secrets
-from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import repeat, starmap
 
@@ -132,12 +132,12 @@ class Engine:
 
     # -- routers ---------------------------------------------------------------------------------------------------
 
-    def open(self, features: Collection[str] = (), stream_id: str = "") -> tuple[RouterPeer, Outbox]:
+    def open(self, stream_id: str = "") -> tuple[RouterPeer, Outbox]:
         """Adds the link of a router's stream. If the router echoes stamps, its runs are started only while it does.
 
-        `features`: the router's. `stream_id`: the router's id of the stream, if it has one.
+        `stream_id`: the router's id of the stream, if it has one.
         """
-        link, outbox = connect_link(self.scheduler, self.slots.issuer, self._now(), features, stream_id, self.methods)
+        link, outbox = connect_link(self.scheduler, self.slots.issuer, self._now(), stream_id, self.methods)
         self._links[link] = outbox
         if self.scheduler.draining:
             outbox.go_away(DRAINING.message)

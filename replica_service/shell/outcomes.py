@@ -7,10 +7,9 @@ Owner: the engine.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import islice
-from math import inf
 from types import MappingProxyType
 from typing import Final
 
@@ -32,8 +31,7 @@ from slotmesh.errors import Executed, Failure
 from slotmesh.handlers.description import CALL
 from slotmesh.ids import STREAM_ID_BYTES, new_id
 from slotmesh.internal.v1 import replica_service_pb2
-from slotmesh.streams.features import CHUNKS, HEARTBEATS
-from slotmesh.streams.limits import MAX_INLINE_BYTES, MAX_METHODS, MAX_PAYLOAD_BYTES
+from slotmesh.streams.limits import MAX_METHODS
 from slotmesh.transport.pump import WokenPumps
 
 
@@ -125,27 +123,21 @@ def connect_link(
     scheduler: ReplicaScheduler,
     issuer: Issuer,
     now: float,
-    features: Collection[str],
     stream_id: str,
     methods: Mapping[str, HandlerMethod] = NO_METHODS,
 ) -> tuple[RouterPeer, Outbox]:
-    """Returns a router's link and its outbox. `features`: the router's. `stream_id`: the router's id of the stream.
+    """Returns a router's link and its outbox. `stream_id`: the router's id of the stream.
 
     `methods`: of the handler; the empty name stands for the handler itself.
     """
-    link = RouterPeer(
-        stream_id=stream_id or new_id(STREAM_ID_BYTES),
-        fresh_until=now + FRESH_S if HEARTBEATS in features else inf,
-        max_result_bytes=MAX_PAYLOAD_BYTES if CHUNKS in features else MAX_INLINE_BYTES,
-    )
+    link = RouterPeer(stream_id=stream_id or new_id(STREAM_ID_BYTES), fresh_until=now + FRESH_S)
     times = scheduler.service_times
     described = {name: method for name, method in sorted(methods.items()) if not isinstance(method, RpcMethod)}
     outbox = link.outbox = Outbox(
         lambda: scheduler.capacity(link),
         issuer,
-        features,
         times=times,
-        opening=replica_service_pb2.ExecuteResponse(
+        opening=replica_service_pb2.ExecuteOpened(
             methods=sorted(name or CALL for name in methods)[:MAX_METHODS],
             outlines=outlines_to_wire(fitting(each.outline for each in islice(described.values(), MAX_METHODS))),
             tensors=tensors_to_wire((name or CALL, each.tensors) for name, each in described.items()),

@@ -16,9 +16,10 @@ from slotmesh.calls import id_ranges
 from slotmesh.calls.id_ranges import joined
 from slotmesh.convert.batches import errors_to_wire, ranges_to_wire, write, write_ids
 from slotmesh.errors import Failure
+from slotmesh.internal.v1 import replica_service_pb2
 from slotmesh.status import to_wire
 from slotmesh.streams.chunks import ChunkTurns, Lines
-from slotmesh.streams.limits import MAX_FRAME_BYTES, MAX_FRAME_CALLS
+from slotmesh.streams.limits import CHUNK_BYTES, MAX_FRAME_BYTES, MAX_FRAME_CALLS
 from slotmesh.v1 import call_pb2
 
 OutgoingEnd = tuple[int, int, Failure | None]
@@ -44,14 +45,14 @@ class OutgoingResults:
         self.ends: list[OutgoingEnd] = []
         """What waits for these values to leave."""
 
-    def to_wire(self, *, as_range: bool, as_block: bool, is_apart: bool) -> call_pb2.ResultBatch:
-        """`as_range`, `as_block`: the router reads ranges of ids, and payloads in blocks. `is_apart`: no payloads."""
+    def to_wire(self, *, is_apart: bool) -> call_pb2.ResultBatch:
+        """`is_apart`: without its payloads."""
         batch = call_pb2.ResultBatch(
             content_type=self.content_type, partial=self.is_partial, chunked_sizes=self.chunked_sizes
         )
-        write_ids(batch, self.ids, as_range=as_range)
+        write_ids(batch, self.ids)
         if not is_apart:
-            write(batch, self.payloads, as_block=as_block and not self.is_partial)
+            write(batch, self.payloads, as_block=not self.is_partial)
         return batch
 
     def has_room(self, count: int, size: int) -> bool:
@@ -62,11 +63,10 @@ class OutgoingResults:
 class OutgoingValues:
     """Values that wait to leave, and ends that wait for them. False while nothing does."""
 
-    def __init__(self, batches: deque[OutgoingResults], large: ChunkTurns[ChunkOwner], max_inline_bytes: int) -> None:
-        """Values leave with `batches`, those larger than `max_inline_bytes` by `large`."""
+    def __init__(self, batches: deque[OutgoingResults], large: ChunkTurns[ChunkOwner]) -> None:
+        """Values leave with `batches`, those larger than a chunk by `large`."""
         self._batches = batches
         self._large = large
-        self._max_inline_bytes = max_inline_bytes
         self._last: OutgoingResults | None = None
         """The newest batch of values, until it leaves."""
         self._lines: Lines[tuple[bytes, str] | OutgoingEnd] = Lines()
@@ -82,7 +82,7 @@ class OutgoingValues:
 
     def put(self, run_id: int, payloads: Sequence[bytes], size: int, content_type: str) -> None:
         """The next values of a call, `size` bytes in all."""
-        if run_id in self._lines or size > self._max_inline_bytes:
+        if run_id in self._lines or size > CHUNK_BYTES:
             for payload in payloads:
                 self._put_one(run_id, payload, content_type)
         else:
@@ -109,7 +109,7 @@ class OutgoingValues:
     def _put_one(self, run_id: int, payload: bytes, content_type: str) -> None:
         if self._lines.wait(run_id, (payload, content_type)):
             return
-        if len(payload) > self._max_inline_bytes:
+        if len(payload) > CHUNK_BYTES:
             self._lines.begin(run_id)
             self._large.add((run_id, content_type), payload)
         else:
@@ -196,8 +196,9 @@ class OutgoingEnds:
             else:
                 self.failed(first, count, failure)
 
-    def fill(self, frame: call_pb2.ResultFrame, calls: int, *, as_range: bool = False) -> None:
-        """Moves the ends that fit to the frame, which has `calls` results. `as_range`: see `errors_to_wire`."""
+    def fill(self, response: replica_service_pb2.ExecuteResponse, calls: int) -> None:
+        """Moves the ends that fit to the frame, which has `calls` results."""
+        frame, trailers = response.results, list[bytes]()
         for run_id, content_type, total in self.large:
             frame.batches.append(
                 call_pb2.ResultBatch(
@@ -210,11 +211,14 @@ class OutgoingEnds:
             ids, failure = self.failures[0]
             part, rest = ids[: MAX_FRAME_CALLS - calls], ids[MAX_FRAME_CALLS - calls :]
             calls += len(part)
-            frame.errors.append(errors_to_wire(part, to_wire(failure), as_range=as_range))
+            frame.errors.append(errors_to_wire(part, to_wire(failure)))
+            trailers.append(failure.trailers)
             if rest:
                 self.failures[0] = (rest, failure)
             else:
                 self.failures.pop(0)
+        if any(trailers):
+            response.trailers.extend(trailers)
         if self.without_result:
             frame.done.extend(ranges_to_wire(self.without_result[:MAX_FRAME_CALLS]))
             del self.without_result[:MAX_FRAME_CALLS]

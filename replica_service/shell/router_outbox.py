@@ -14,14 +14,13 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from replica_service.convert.reports import capacity_to_wire, lanes_stopped_to_wire, service_times_to_wire
 from replica_service.convert.slots import Issuer, SlotAnswer, add_answers
 from replica_service.core.call_times import ServiceTimes
 from replica_service.core.permits import PermitCapacity
-from replica_service.shell.handler.failures import too_large
 from replica_service.shell.outgoing_values import ChunkOwner, OutgoingEnds, OutgoingResults, OutgoingValues
 from slotmesh.calls.id_ranges import Range, joined
 from slotmesh.convert.batches import ranges_to_wire
@@ -29,13 +28,13 @@ from slotmesh.errors import Failure
 from slotmesh.internal.v1 import replica_service_pb2
 from slotmesh.status import to_wire
 from slotmesh.streams.chunks import ChunkTurns, fits_whole
-from slotmesh.streams.features import BLOCKS, CHUNKS, ID_RANGES, OF_REPLICAS, SERVICE_TIMES
-from slotmesh.streams.limits import CHUNK_BYTES, MAX_FRAME_BYTES, MAX_FRAME_CALLS, MAX_INLINE_BYTES
+from slotmesh.streams.limits import CHUNK_BYTES, MAX_FRAME_BYTES, MAX_FRAME_CALLS
 from slotmesh.streams.spliced_frames import are_large, spliced
 from slotmesh.transport.pump import Pacer
 from slotmesh.v1 import call_pb2
 
 Response = replica_service_pb2.ExecuteResponse
+ExecuteOpened = replica_service_pb2.ExecuteOpened
 _CHUNK_DATA: Final = (Response.CHUNK_FIELD_NUMBER, call_pb2.Chunk.DATA_FIELD_NUMBER)
 _RESULT_PAYLOADS: Final = (
     Response.RESULTS_FIELD_NUMBER,
@@ -51,35 +50,31 @@ class Outbox:
         self,
         capacity: Callable[[], PermitCapacity],
         issuer: Issuer,
-        features: Collection[str] = (),
         *,
         times: ServiceTimes | None = None,
-        opening: Response | None = None,
+        opening: ExecuteOpened | None = None,
         about_to_end: Callable[[], int] = int,
         are_quick: Callable[[], bool] = bool,
     ) -> None:
         """`capacity` is called when a frame is built. `issuer` names this replica in slot tokens.
 
-        `features`: the router's. `times`: service times, if it reads them. `opening`: added to the first frame.
+        `times`: service times to be reported. `opening`: the first frame.
         `about_to_end`: how many of the router's calls are, and `are_quick`: whether they are known to take little time.
         """
         self._capacity = capacity
         self._about_to_end, self._are_quick = about_to_end, are_quick
-        self._times = times if SERVICE_TIMES in features else None
-        self._opening = opening or Response()
+        self._times = times
+        self._opening = opening or ExecuteOpened()
         self._times_version = 0
         """The version of the service times that the router has."""
         self.issuer = issuer
-        self._cuts = CHUNKS in features
-        self._reads_ranges, self._reads_blocks = ID_RANGES in features, BLOCKS in features
-        self._max_inline_bytes = CHUNK_BYTES if self._cuts else MAX_INLINE_BYTES
-        self._large: ChunkTurns[ChunkOwner] = ChunkTurns(features)
+        self._large: ChunkTurns[ChunkOwner] = ChunkTurns()
         """Results that are sent in chunks, by run id and content type."""
         self._wake: Callable[[], None] = _sleep
         self._pacer = Pacer(_sleep)
         self._batches: deque[OutgoingResults] = deque()
         self._last: OutgoingResults | None = None
-        self._values = OutgoingValues(self._batches, self._large, self._max_inline_bytes)
+        self._values = OutgoingValues(self._batches, self._large)
         self._on_values: Callable[[list[int]], None] | None = None
         self._ends = OutgoingEnds()
         self._refused: list[tuple[list[Range], Failure]] = []
@@ -90,7 +85,7 @@ class Outbox:
         self._heartbeat: Callable[[], call_pb2.Heartbeat] | None = None
         self._capacity_due = True
         self._is_open = False
-        """Whether the first frame was sent, which has the capacity in any case."""
+        """Whether the first frame was sent."""
         self._go_away: call_pb2.GoAway | None = None
         self._frame_no = 0
         self._discards = False
@@ -125,7 +120,7 @@ class Outbox:
         """Adds results of consecutive calls from run id `first` on, `size` bytes in total."""
         if self._discards:
             return
-        if size > self._max_inline_bytes and max(map(len, payloads)) > self._max_inline_bytes:
+        if size > CHUNK_BYTES and max(map(len, payloads)) > CHUNK_BYTES:
             self._results_one_by_one(first, payloads, content_type)
         else:
             self._join(first, payloads, size, content_type)
@@ -164,13 +159,11 @@ class Outbox:
         for run_id, payload in enumerate(payloads, first):
             size = len(payload)
             room = 0 if self._batches or self._large.rota else MAX_FRAME_BYTES
-            if size <= self._max_inline_bytes or fits_whole(payload, room):
+            if size <= CHUNK_BYTES or fits_whole(payload, room):
                 self._join(run_id, (payload,), size, content_type)
-            elif self._cuts:
+            else:
                 self._large.add((run_id, content_type), payload)
                 self._wake()
-            else:
-                self.failed(run_id, 1, too_large(size, self._max_inline_bytes))
 
     def failed(self, first: int, count: int, failure: Failure) -> None:
         """Adds consecutive calls with the same failure."""
@@ -242,7 +235,10 @@ class Outbox:
 
     def next_frame(self) -> Response | None:
         """Returns the next frame; None if nothing is pending."""
-        if self._large.rota and self._is_open:
+        if not self._is_open:
+            self._is_open = True
+            return Response(opened=self._opening, capacity=self._capacity_to_wire())
+        if self._large.rota:
             return self._large.next(self._next_chunk, self._next_other)
         return self._next_other()
 
@@ -258,15 +254,10 @@ class Outbox:
         return spliced(Response(chunk=wire), _CHUNK_DATA, [data])
 
     def _next_other(self) -> Response | None:
-        if self._slot_answers and self._is_open:
+        if self._slot_answers:
             return self._slots_frame()
-        if self._capacity_due and not (self._batches and self._is_open):
-            response = Response(capacity=self._capacity_to_wire())
-            if not self._is_open:
-                self._is_open = True
-                response.features.extend(OF_REPLICAS)
-                response.MergeFrom(self._opening)
-            return response
+        if self._capacity_due and not self._batches:
+            return Response(capacity=self._capacity_to_wire())
         if self._heartbeat is not None:
             beat, self._heartbeat = self._heartbeat, None
             return Response(heartbeat=beat())
@@ -275,11 +266,8 @@ class Outbox:
             return Response(go_away=leave)
         if self._refused:
             runs, failure = self._refused.pop(0)
-            return Response(
-                refused=replica_service_pb2.RunsRefused(
-                    runs=ranges_to_wire(runs), failure=to_wire(failure), capacity=self._capacity_to_wire()
-                )
-            )
+            refused = replica_service_pb2.RunsRefused(runs=ranges_to_wire(runs), failure=to_wire(failure))
+            return Response(refused=refused, capacity=self._capacity_to_wire())
         if self._stopped:
             stopped, self._stopped = self._stopped, []
             return Response(stopped=lanes_stopped_to_wire(stopped))
@@ -314,7 +302,7 @@ class Outbox:
         del self._slot_answers[:MAX_FRAME_CALLS]
         response = Response()
         add_answers(response.slots, answers, self.issuer)
-        response.slots.capacity.CopyFrom(self._capacity_to_wire())
+        response.capacity.CopyFrom(self._capacity_to_wire())
         return response
 
     def _result_frame(self) -> Response:
@@ -332,9 +320,7 @@ class Outbox:
             self._batches.popleft()
             calls += len(batch.ids)
             size += batch.size
-            frame.batches.append(
-                batch.to_wire(as_range=self._reads_ranges, as_block=self._reads_blocks, is_apart=bool(beside))
-            )
+            frame.batches.append(batch.to_wire(is_apart=bool(beside)))
             if batch.is_partial:
                 self._values_leave(batch)
             elif batch is self._last:
@@ -343,8 +329,8 @@ class Outbox:
             self._large.passed(size)
         ends = self._ends
         if ends.failures or ends.without_result or ends.large:
-            ends.fill(frame, calls, as_range=self._reads_ranges)
-        frame.capacity.CopyFrom(self._capacity_to_wire())
+            ends.fill(response, calls)
+        response.capacity.CopyFrom(self._capacity_to_wire())
         return spliced(response, _RESULT_PAYLOADS, beside) if beside else response
 
     def _values_leave(self, batch: OutgoingResults) -> None:
@@ -353,7 +339,7 @@ class Outbox:
         if self._on_values is not None:
             self._on_values([*batch.ids])
 
-    def _capacity_to_wire(self) -> call_pb2.Capacity:
+    def _capacity_to_wire(self) -> replica_service_pb2.Capacity:
         self._capacity_due = False
         return capacity_to_wire(self._capacity())
 

@@ -6,6 +6,7 @@ Owner: pure functions of the router's edge.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from itertools import islice
 from math import inf
 from typing import cast
@@ -103,7 +104,6 @@ def _put_payloads(
     batch: replica_service_pb2.RunBatch,
     payloads: Sequence[Payload],
     first_run_id: int,
-    as_block: bool,
     beside: list[bytes] | None,
 ) -> list[tuple[int, Payload]]:
     """Returns those that must follow in chunks."""
@@ -114,7 +114,7 @@ def _put_payloads(
         if beside is not None and not is_block and are_large(passed_on):
             beside += passed_on
         else:
-            batch_payloads.write(batch, passed_on, as_block=as_block and is_block)
+            batch_payloads.write(batch, passed_on, as_block=is_block)
     else:
         room = MAX_FRAME_BYTES
         for run_id, payload in enumerate(payloads, first_run_id):
@@ -139,12 +139,11 @@ def add_batch(
     outgoing: OutgoingBatch,
     now: float,
     *,
-    as_block: bool = False,
     beside: list[bytes] | None = None,
 ) -> Sequence[tuple[int, Payload]]:
     """Adds calls to a frame for a replica. Returns the run ids and payloads that must follow in chunks.
 
-    `as_block`: the replica reads payloads in blocks. `beside`: takes large payloads, if this is the only batch.
+    `beside`: takes large payloads, if this is the only batch.
     """
     batch = frame.batches.add(first_run_id=outgoing.first_run_id, endpoint=outgoing.endpoint, attempt=outgoing.attempt)
     batch.options.MergeFromString(outgoing.options.wire)
@@ -159,7 +158,7 @@ def add_batch(
     batch.max_result_bytes = outgoing.max_result_bytes
     if outgoing.level:
         batch.values_ahead, batch.bytes_ahead = CREDITS[outgoing.level]
-    large = _put_payloads(batch, outgoing.payloads, outgoing.first_run_id, as_block, beside)
+    large = _put_payloads(batch, outgoing.payloads, outgoing.first_run_id, beside)
     if (session := outgoing.session) is not None:
         ids = outgoing.call_ids
         batch.session_id = session.session_id
@@ -235,12 +234,18 @@ def takes_to_wire(counts: Mapping[int, int]) -> call_pb2.TakeItems:
     return call_pb2.TakeItems(call_ids=counts.keys(), counts=counts.values())
 
 
-def failures_of(frame: call_pb2.ResultFrame) -> list[Failures]:
+def failures_of(response: replica_service_pb2.ExecuteResponse) -> list[Failures]:
     """Run ids and failure of each group of calls that failed alike. A few bytes can name many ids: count first."""
-    return [([*errors.call_ids, *ids_from_wire(errors.calls)], from_wire(errors.failure)) for errors in frame.errors]
+    found: list[Failures] = [
+        (ids_from_wire(errors.calls), from_wire(errors.failure)) for errors in response.results.errors
+    ]
+    for at, trailers in enumerate(response.trailers[: len(found)]):
+        ids, failure = found[at]
+        found[at] = ids, replace(failure, trailers=trailers)
+    return found
 
 
-def capacity_from_wire(wire: call_pb2.Capacity) -> ReportedCapacity:
+def capacity_from_wire(wire: replica_service_pb2.Capacity) -> ReportedCapacity:
     """A replica's report."""
     return ReportedCapacity(
         max_ongoing=max(1, wire.max_ongoing),

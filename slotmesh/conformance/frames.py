@@ -12,6 +12,7 @@ from typing import Any
 
 from google.protobuf import json_format
 
+from slotmesh.convert.batches import ids_from_wire, ids_of_results
 from slotmesh.v1 import router_service_pb2
 
 Response = router_service_pb2.StreamCallsResponse
@@ -46,7 +47,7 @@ def to_response(
 
 def ids_of_values(frame: Response) -> list[int]:
     """The calls that have values in this frame, once for each value."""
-    return [number for batch in frame.results.batches if batch.partial for number in batch.call_ids]
+    return [number for batch in frame.results.batches if batch.partial for number in ids_of_results(batch)]
 
 
 def ids_answered(frame: Response) -> list[int]:
@@ -55,8 +56,8 @@ def ids_answered(frame: Response) -> list[int]:
         case "results":
             results = frame.results
             return [
-                *(number for batch in results.batches if not batch.partial for number in batch.call_ids),
-                *(number for errors in results.errors for number in errors.call_ids),
+                *(number for batch in results.batches if not batch.partial for number in ids_of_results(batch)),
+                *(number for errors in results.errors for number in ids_from_wire(errors.calls)),
                 *(number for each in results.done for number in range(each.first, each.last + 1)),
             ]
         case "rejected":

@@ -1,15 +1,13 @@
 """Batches of calls and of results on the wire: their payloads and their ids.
 
-Both have a compact form that a receiver reads only if it has announced the feature: `blocks` for payloads joined into
-one field, `id_ranges` for ids as a range. Every receiver reads the other form: one field for each payload, one number
-for each id. Most ids are consecutive, and one by one they cost as much as their payloads.
+Ids that are consecutive, as most are, travel as a range: one by one they cost as much as their payloads. Payloads may
+be joined into one block; a client reads blocks only if it has named the feature `blocks`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from itertools import chain, repeat
-from operator import eq, sub
+from itertools import chain
 from typing import Final
 
 from slotmesh.calls.id_ranges import Range, ranges_of
@@ -98,26 +96,14 @@ def ids_of_results(batch: call_pb2.ResultBatch) -> Sequence[int]:
     return range(first, first + count_of(batch)) if first else batch.call_ids[:]
 
 
-def write_ids(batch: call_pb2.ResultBatch, ids: Sequence[int], *, as_range: bool) -> None:
-    """Sets the ids of the results. `as_range`: the receiver reads ranges."""
-    if as_range and isinstance(ids, range):
+def write_ids(batch: call_pb2.ResultBatch, ids: Sequence[int]) -> None:
+    """Sets the ids of the results."""
+    if isinstance(ids, range):
         batch.first_call_id = ids.start
     else:
         batch.call_ids.extend(ids)
 
 
-def ranges_of_failed(errors: call_pb2.CallErrors) -> list[Range]:
-    """The ids of the failed calls, as far as they are in ranges. A few bytes can name very many."""
-    return [(each.first, each.last) for each in errors.calls]
-
-
-def errors_to_wire(ids: Sequence[int], failure: call_pb2.Failure, *, as_range: bool) -> call_pb2.CallErrors:
-    """Calls with the same failure. `as_range`: the receiver reads ranges, used if most ids are consecutive."""
-    if as_range and (isinstance(ids, range) or _follow_mostly(ids)):
-        return call_pb2.CallErrors(calls=ids_to_wire(ids), failure=failure)
-    return call_pb2.CallErrors(call_ids=ids, failure=failure)
-
-
-def _follow_mostly(ids: Sequence[int]) -> bool:
-    following: int = sum(map(eq, map(sub, ids[1:], ids), repeat(1)))
-    return following * 4 >= 3 * (len(ids) - 1)
+def errors_to_wire(ids: Sequence[int], failure: call_pb2.Failure) -> call_pb2.CallErrors:
+    """Calls with the same failure."""
+    return call_pb2.CallErrors(calls=ids_to_wire(ids), failure=failure)

@@ -6,10 +6,9 @@ Purpose: the same for client, router and replica. `arriving_payloads.py` joins t
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Container, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Hashable, Iterable, Iterator, Sequence
 from typing import Final, Generic, NamedTuple, TypeVar
 
-from slotmesh.streams.features import LARGE_CHUNKS
 from slotmesh.streams.limits import CHUNK_BYTES, LARGE_CHUNK_BYTES, MIN_CHUNK_BYTES
 
 
@@ -94,21 +93,18 @@ class ChunkTurns(Generic[OwnerT]):
     """Outgoing payloads that take turns chunk by chunk, and with the other frames. False if nothing is left of them.
 
     Invariants: chunks of one payload leave in order; no payload waits for another one to be complete. At most one chunk
-    leaves between two other frames, if there are others. Chunks are large only if the peer reads large ones, and while
-    nothing else leaves, so that calls beside a large payload wait for small chunks. A chunk is cut when it leaves, so
-    that a payload is in memory once.
+    leaves between two other frames, if there are others. Chunks are large only while nothing else leaves, so that calls
+    beside a large payload wait for small chunks. A chunk is cut when it leaves, so that a payload is in memory once.
     Owner: the writer of the stream.
     """
 
-    __slots__ = ("_is_due", "_largest", "_small_left", "rota")
+    __slots__ = ("_is_due", "_small_left", "rota")
 
-    def __init__(self, features: Collection[str] = ()) -> None:
-        """`features`: the peer's."""
+    def __init__(self) -> None:
         self._is_due = False
         """A chunk may leave before the next other frame."""
         self._small_left = 0
         """Small chunks until the next large one."""
-        self.peer_reads(features)
         self.rota: deque[tuple[OwnerT, int, Iterator[tuple[int, bytes]]]] = deque()
         """Read directly, by code that checks for each frame whether something is left: as cheap as possible."""
 
@@ -119,10 +115,6 @@ class ChunkTurns(Generic[OwnerT]):
         """Adds a payload, which is not empty. What waits when the first one is added leaves before its chunks."""
         self._is_due = self._is_due and bool(self.rota)
         self.rota.append((owner, len(payload), cut(payload, self._most)))
-
-    def peer_reads(self, features: Collection[str]) -> None:
-        """The features of a new peer."""
-        self._largest = LARGE_CHUNK_BYTES if LARGE_CHUNKS in features else CHUNK_BYTES
 
     def next(self, chunk: Callable[[], FrameT | None], other: Callable[[], FrameT | None]) -> FrameT | None:
         """The next frame, of the function whose turn it is. `other`: returns a frame that is no chunk, or None."""
@@ -142,7 +134,7 @@ class ChunkTurns(Generic[OwnerT]):
 
     def _most(self) -> int:
         if not self._small_left:
-            return self._largest
+            return LARGE_CHUNK_BYTES
         self._small_left -= 1
         return CHUNK_BYTES
 

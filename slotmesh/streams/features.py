@@ -32,17 +32,6 @@ LARGE_BESIDE: Final = "large_beside"
 EXECUTORS: Final = "executors"
 """A client gets the name of the replica that has executed each of its calls."""
 
-# -- between router and replica ----------------------------------------------------------------------------------------
-
-HEARTBEATS: Final = "heartbeats"
-"""A router echoes heartbeats: its runs start only while it does."""
-
-REQUEST_ITEMS: Final = "request_items"
-"""A replica takes requests of one call one by one, and reports how many its handler has taken."""
-
-SERVICE_TIMES: Final = "service_times"
-"""A router chooses by service times how many calls travel together."""
-
 # -- between client and replica ----------------------------------------------------------------------------------------
 
 DIRECT_CALLS: Final = "direct_calls"
@@ -53,18 +42,12 @@ DIRECT_CALLS: Final = "direct_calls"
 CHUNKS: Final = "chunks"
 """The end that names it takes large payloads in chunks."""
 
-LARGE_CHUNKS: Final = "large_chunks"
-"""The end that names it takes chunks of up to 1 MiB, in place of 256 KiB."""
-
-ID_RANGES: Final = "id_ranges"
-"""The end that names it reads ids of results and failures as ranges."""
-
 BLOCKS: Final = "blocks"
 """The end that names it reads payloads of a batch in one block."""
 
 # -- the names of each end ---------------------------------------------------------------------------------------------
 
-OF_CLIENTS: Final = (CHUNKS, LARGE_CHUNKS, TAKE_ITEMS, ID_RANGES, BLOCKS)
+OF_CLIENTS: Final = (CHUNKS, TAKE_ITEMS, BLOCKS)
 """What a client names to its router."""
 
 OF_CLIENTS_IN_SESSIONS: Final = (SESSIONS, RESENT_ALL)
@@ -73,7 +56,6 @@ OF_CLIENTS_IN_SESSIONS: Final = (SESSIONS, RESENT_ALL)
 OF_ROUTERS_TO_CLIENTS: Final = (
     SESSIONS,
     CHUNKS,
-    LARGE_CHUNKS,
     TAKE_ITEMS,
     ORDERING_KEYS,
     STOP_GENERATION,
@@ -85,9 +67,3 @@ OF_ROUTERS_TO_CLIENTS: Final = (
 
 OF_DIRECT_STREAMS: Final = (DIRECT_CALLS,)
 """What a client and a replica name to each other where they speak without a router."""
-
-OF_ROUTERS_TO_REPLICAS: Final = (HEARTBEATS, CHUNKS, LARGE_CHUNKS, SERVICE_TIMES, ID_RANGES, BLOCKS, REQUEST_ITEMS)
-"""What a router names to its replicas."""
-
-OF_REPLICAS: Final = (BLOCKS, REQUEST_ITEMS, LARGE_CHUNKS)
-"""What a replica names to its routers."""

@@ -18,7 +18,7 @@ from typing import Any, Final
 import grpc
 
 from slotmesh.calls.key_hash import partition_of
-from slotmesh.convert.batches import ids_from_wire, ids_to_wire
+from slotmesh.convert.batches import errors_to_wire, ids_from_wire, ids_of_results, ids_to_wire
 from slotmesh.errors import Executed, Failure, Reason
 from slotmesh.internal.v1 import replica_service_pb2
 from slotmesh.status import from_wire, to_wire
@@ -91,7 +91,7 @@ class RouterStandIn:
         self.down.put(
             ToReplica(
                 open=replica_service_pb2.OpenExecute(
-                    router_id=router_id, replica_id=replica_id, incarnation=incarnation, features=[CHUNKS]
+                    router_id=router_id, replica_id=replica_id, incarnation=incarnation
                 )
             )
         )
@@ -188,6 +188,9 @@ class RouterStandIn:
                 self._settle(ids)
             case "chunk":
                 self.up.put(ToClient(chunk=response.chunk))
+            case "heartbeat":
+                echo = call_pb2.Heartbeat(echoed_stamp=response.heartbeat.stamp)
+                self.down.put(ToReplica(heartbeat=echo))
             case "go_away" if response.go_away.HasField("time_left"):
                 self.down.end()  # it keeps nothing to wait for
             case _:
@@ -213,8 +216,7 @@ class RouterStandIn:
     def _judge(self, frame: call_pb2.ResultFrame) -> None:
         """Converts the replica's responses for overdue calls into those of a router."""
         for errors in frame.errors:
-            overdue = [call_id for call_id in errors.call_ids if call_id in self._overdue]
-            if overdue and len(overdue) == len(errors.call_ids):
+            if all(call_id in self._overdue for call_id in ids_from_wire(errors.calls)):
                 never_ran = from_wire(errors.failure).executed is Executed.NO
                 errors.failure.CopyFrom(to_wire(_IN_QUEUE if never_ran else _RUNNING))
 
@@ -233,8 +235,7 @@ class RouterStandIn:
             self.down.end()
 
     def _fail(self, ids: list[int], failure: Failure) -> None:
-        errors = call_pb2.CallErrors(call_ids=ids, failure=to_wire(failure))
-        self.up.put(ToClient(results=call_pb2.ResultFrame(errors=[errors])))
+        self.up.put(ToClient(results=call_pb2.ResultFrame(errors=[errors_to_wire(ids, to_wire(failure))])))
 
 
 class ClientEnd:
@@ -286,7 +287,7 @@ def _opened() -> router_service_pb2.StreamOpened:
 def _ended_ids(frame: call_pb2.ResultFrame) -> Iterator[int]:
     for batch in frame.batches:
         if not batch.partial:
-            yield from batch.call_ids
+            yield from ids_of_results(batch)
     for errors in frame.errors:
-        yield from errors.call_ids
+        yield from ids_from_wire(errors.calls)
     yield from ids_from_wire(frame.done)

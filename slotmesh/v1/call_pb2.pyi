@@ -98,11 +98,7 @@ class CallOptions(_message.Message):
     """Name of the handler's method. Empty means `__call__`. Names that start with `_` are refused with METHOD_NOT_FOUND."""
     content_type: _builtins.str
     """How payloads are encoded: `application/octet-stream`, `application/json`, `application/msgpack` or
-    `application/x-protobuf`. Empty means `application/octet-stream`. The result has the same content type. Only from
-    routers to replicas, for rpcs of the user's own protos (`method` is `package.Service/Method`):
-    `application/grpc+proto`, with the single request as payload, and `application/grpc+proto;requests`, with an empty
-    payload and requests by RequestItems. Results, and values, are messages and trailers in the format of gRPC-Web
-    then.
+    `application/x-protobuf`. Empty means `application/octet-stream`. The result has the same content type.
     """
     shard_key: _builtins.str
     """Calls with the same shard key go to the same backend, by weight. Ignored if `ordering_key` is set. Empty: none. At
@@ -349,7 +345,6 @@ class Failure(_message.Message):
     EXECUTED_FIELD_NUMBER: _builtins.int
     RETRY_DELAY_FIELD_NUMBER: _builtins.int
     METADATA_FIELD_NUMBER: _builtins.int
-    TRAILERS_FIELD_NUMBER: _builtins.int
     code: _builtins.int
     """The gRPC status code, by number. Never OK."""
     message: _builtins.str
@@ -358,10 +353,6 @@ class Failure(_message.Message):
     """The stable name of the condition, as `QUEUE_FULL`, for programs."""
     executed: Global___Executed.ValueType
     """Whether the call was executed."""
-    trailers: _builtins.bytes
-    """Only from replicas to routers, for rpcs of the user's own protos: the handler's trailing metadata in the format of
-    gRPC-Web (`key: value` and CR LF for each; values of keys that end with `-bin` are base64). At most 4 KiB.
-    """
     @_builtins.property
     def retry_delay(self) -> _duration_pb2.Duration:
         """When a retry may succeed. Unset if a retry is pointless or the time is unknown."""
@@ -381,11 +372,10 @@ class Failure(_message.Message):
         executed: Global___Executed.ValueType = ...,
         retry_delay: _duration_pb2.Duration | None = ...,
         metadata: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
-        trailers: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["retry_delay", b"retry_delay"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "executed", b"executed", "message", b"message", "metadata", b"metadata", "reason", b"reason", "retry_delay", b"retry_delay", "trailers", b"trailers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "executed", b"executed", "message", b"message", "metadata", b"metadata", "reason", b"reason", "retry_delay", b"retry_delay"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -439,9 +429,7 @@ class ResultBatch(_message.Message):
     partial: _builtins.bool
     """More results of these calls follow (a handler that yields)."""
     first_call_id: _builtins.int
-    """With the feature `id_ranges`: the id of the first payload's call; the others are consecutive. 0 if `call_ids` has
-    the ids.
-    """
+    """The id of the first payload's call; the others are consecutive. 0 if `call_ids` has the ids."""
     block: _builtins.bytes
     """With the feature `blocks`: all payloads, concatenated, in place of `payloads`. Never with `partial`."""
     payload_sizes: _builtins.bytes
@@ -503,31 +491,25 @@ class CallErrors(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
-    CALL_IDS_FIELD_NUMBER: _builtins.int
-    FAILURE_FIELD_NUMBER: _builtins.int
     CALLS_FIELD_NUMBER: _builtins.int
+    FAILURE_FIELD_NUMBER: _builtins.int
     @_builtins.property
-    def call_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """The failed calls. Empty if `calls` has them."""
+    def calls(self) -> _containers.RepeatedCompositeFieldContainer[Global___IdRange]:
+        """The failed calls."""
 
     @_builtins.property
     def failure(self) -> Global___Failure:
         """The failure that all of them share."""
 
-    @_builtins.property
-    def calls(self) -> _containers.RepeatedCompositeFieldContainer[Global___IdRange]:
-        """With the feature `id_ranges`: the failed calls, consecutive ones as a range."""
-
     def __init__(
         self,
         *,
-        call_ids: _abc.Iterable[_builtins.int] | None = ...,
-        failure: Global___Failure | None = ...,
         calls: _abc.Iterable[Global___IdRange] | None = ...,
+        failure: Global___Failure | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["failure", b"failure"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["call_ids", b"call_ids", "calls", b"calls", "failure", b"failure"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["calls", b"calls", "failure", b"failure"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -543,7 +525,6 @@ class ResultFrame(_message.Message):
     BATCHES_FIELD_NUMBER: _builtins.int
     ERRORS_FIELD_NUMBER: _builtins.int
     DONE_FIELD_NUMBER: _builtins.int
-    CAPACITY_FIELD_NUMBER: _builtins.int
     frame_no: _builtins.int
     """1, 2, … on each stream, for acknowledgements."""
     @_builtins.property
@@ -558,12 +539,6 @@ class ResultFrame(_message.Message):
     def done(self) -> _containers.RepeatedCompositeFieldContainer[Global___IdRange]:
         """Ended calls with `no_reply`, successful or not."""
 
-    @_builtins.property
-    def capacity(self) -> Global___Capacity:
-        """Set by a replica only: its load after these results, so that the router's information is never older than its
-        newest result.
-        """
-
     def __init__(
         self,
         *,
@@ -571,56 +546,14 @@ class ResultFrame(_message.Message):
         batches: _abc.Iterable[Global___ResultBatch] | None = ...,
         errors: _abc.Iterable[Global___CallErrors] | None = ...,
         done: _abc.Iterable[Global___IdRange] | None = ...,
-        capacity: Global___Capacity | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["capacity", b"capacity"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["batches", b"batches", "capacity", b"capacity", "done", b"done", "errors", b"errors", "frame_no", b"frame_no"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batches", b"batches", "done", b"done", "errors", b"errors", "frame_no", b"frame_no"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ResultFrame: _TypeAlias = ResultFrame  # noqa: Y015
-
-@_typing.final
-class Capacity(_message.Message):
-    """The load and limits of a replica. Sent with each result frame, and when they change otherwise."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    MAX_ONGOING_FIELD_NUMBER: _builtins.int
-    PREFETCH_FIELD_NUMBER: _builtins.int
-    KEYED_WINDOW_FIELD_NUMBER: _builtins.int
-    DRAINING_FIELD_NUMBER: _builtins.int
-    OTHERS_FIELD_NUMBER: _builtins.int
-    max_ongoing: _builtins.int
-    """Total permits: the backend's `max_ongoing`."""
-    prefetch: _builtins.int
-    """Unkeyed calls that may wait behind the running ones."""
-    keyed_window: _builtins.int
-    """Keyed calls this router may have unanswered at this replica."""
-    draining: _builtins.bool
-    """The replica accepts no more runs."""
-    others: _builtins.int
-    """Of the used permits, and of the unkeyed calls that wait behind the running ones, those that are not unkeyed calls
-    of this router: keyed lanes, reservations, and the calls of other routers. This router may send `max_ongoing +
-    prefetch - others` calls minus its unanswered ones.
-    """
-    def __init__(
-        self,
-        *,
-        max_ongoing: _builtins.int = ...,
-        prefetch: _builtins.int = ...,
-        keyed_window: _builtins.int = ...,
-        draining: _builtins.bool = ...,
-        others: _builtins.int = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["draining", b"draining", "keyed_window", b"keyed_window", "max_ongoing", b"max_ongoing", "others", b"others", "prefetch", b"prefetch"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___Capacity: _TypeAlias = Capacity  # noqa: Y015
 
 @_typing.final
 class Chunk(_message.Message):
@@ -628,8 +561,8 @@ class Chunk(_message.Message):
     payload.
 
     Payloads of calls are announced, so that the calls keep their place: the batch has the sizes of those that come in
-    chunks, and is followed by the chunks. Results are not announced: chunks precede the batch with their size. A result
-    comes in chunks only for peers with the feature `chunks`.
+    chunks, and is followed by the chunks. Results are not announced: chunks precede the batch with their size. A client
+    receives results in chunks only if it names the feature `chunks`.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -645,9 +578,7 @@ class Chunk(_message.Message):
     total: _builtins.int
     """Size of the whole payload, bytes."""
     data: _builtins.bytes
-    """The part: at most 256 KiB, or 1 MiB for a peer with the feature `large_chunks`; at least 16 KiB, unless it is the
-    last one.
-    """
+    """The part: at most 1 MiB; at least 16 KiB, unless it is the last one."""
     def __init__(
         self,
         *,
@@ -701,8 +632,7 @@ Global___TakeItems: _TypeAlias = TakeItems  # noqa: Y015
 @_typing.final
 class Heartbeat(_message.Message):
     """A heartbeat, so that silence means a lost peer. A side that monitors its peer sends one every second: a client with a
-    session to its router, a replica to routers with the feature `heartbeats`. Routers echo each immediately, and send
-    none of their own. A client without unanswered calls may send them at the interval of `StreamOpened.idle_heartbeat`.
+    session to its router, a replica to its routers. Routers echo each immediately, and send none of their own. A client without unanswered calls may send them at the interval of `StreamOpened.idle_heartbeat`.
     """
 
     DESCRIPTOR: _descriptor.Descriptor

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import grpc
 
+from slotmesh.convert.batches import ids_from_wire, ids_of_results
 from slotmesh.v1 import call_pb2, router_service_pb2, router_service_pb2_grpc
 from tests.attacks.attack import Attack, scaled
 from tests.attacks.slots import ENDPOINT
@@ -67,9 +68,9 @@ def count_outcomes(answer: Any, outcomes: Counter[str]) -> None:
     assert answer is not grpc.aio.EOF, "the stream has ended"
     assert not answer.HasField("rejected"), answer.rejected
     for batch in answer.results.batches:
-        outcomes["OK"] += len(batch.call_ids)
+        outcomes["OK"] += len(ids_of_results(batch))
     for errors in answer.results.errors:
-        outcomes[errors.failure.reason] += len(errors.call_ids)
+        outcomes[errors.failure.reason] += len(ids_from_wire(errors.calls))
 
 
 async def run(target: Target, scale: float) -> str:

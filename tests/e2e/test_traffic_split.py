@@ -13,6 +13,7 @@ import pytest
 import slotmesh
 from benchmarks.frames import FrameStream, frame_stream
 from benchmarks.processes import ProcessMesh, ServerProcess, process_mesh
+from slotmesh.convert.batches import ids_of_results
 from slotmesh.runtime.channels import open_channel
 from slotmesh.spec.model import Backend, Endpoint, Mesh, TrafficPolicy
 from tests.support.metrics import Metrics
@@ -138,7 +139,7 @@ async def call_one_by_one(stream: FrameStream, calls: int) -> dict[int, str]:
         assert response is not None
         assert not response.results.errors, response
         for batch in response.results.batches:
-            answered.update(zip(batch.call_ids, (payload.decode() for payload in batch.payloads), strict=True))
+            answered.update(zip(ids_of_results(batch), (payload.decode() for payload in batch.payloads), strict=True))
     return answered
 
 

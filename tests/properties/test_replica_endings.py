@@ -23,7 +23,7 @@ from slotmesh.handlers import batch, deployment
 from tests.support.examples import examples
 from tests.support.fakes.clock import FakeClock
 from tests.support.wait import wait_until
-from tests.unit.replica.hosting import Hosting, RememberingOutbox, hosting
+from tests.unit.replica.hosting import Hosting, RememberingOutbox, hosting, open_link
 
 ON_THE_LOOP = ("quick", "patient", "stubborn", "batched")
 YIELDING = ("spelled", "spelled_in_thread")
@@ -298,7 +298,7 @@ class Story:
 async def _play(steps: Sequence[Turns], *, own_loop: bool) -> None:
     clock = FakeClock()
     async with hosting(Handler, clock, clock=clock, max_ongoing=5, prefetch=3, own_loop=own_loop) as host:
-        other, _ = host.engine.open()
+        other, _ = open_link(host.engine)
         other.outbox = outbox = RememberingOutbox()
         host.engine._links[other] = outbox  # type: ignore[assignment]
         errors: list[object] = []

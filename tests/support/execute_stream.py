@@ -12,7 +12,7 @@ import grpc
 from slotmesh.convert.batches import ids_from_wire, ids_of_results, list_of
 from slotmesh.internal.v1 import replica_service_pb2, replica_service_pb2_grpc
 from slotmesh.runtime.channels import open_channel
-from slotmesh.streams.limits import CHUNK_BYTES
+from slotmesh.streams.limits import CHUNK_BYTES, LARGE_CHUNK_BYTES
 from slotmesh.transport.duplex import read_frame
 from slotmesh.v1 import call_pb2, slot_service_pb2
 from tests.support.wait import wait_until
@@ -32,7 +32,7 @@ class ExecuteStream:
         self.failures: dict[int, call_pb2.Failure] = {}
         self.refused: dict[int, call_pb2.Failure] = {}
         self.answer_order: list[int] = []
-        self.capacities: list[call_pb2.Capacity] = []
+        self.capacities: list[replica_service_pb2.Capacity] = []
         self.frames: list[str] = []
         """Kinds of all frames, in order."""
         self.frame_numbers: list[int] = []
@@ -185,12 +185,13 @@ class ExecuteStream:
 
     def _take(self, response: Response) -> None:
         kind = response.WhichOneof("frame")
-        self.frames.append(kind or "")
+        self.frames.append(kind or "capacity")
+        if response.HasField("capacity"):
+            self.capacities.append(response.capacity)
         match kind:
             case "results":
                 self._take_results(response.results)
             case "refused":
-                self.capacities.append(response.refused.capacity)
                 for each in response.refused.runs:
                     for run_id in range(each.first, each.last + 1):
                         self._answer(run_id)
@@ -201,11 +202,11 @@ class ExecuteStream:
                 chunk = response.chunk
                 parts = self._parts.setdefault(chunk.call_id, bytearray())
                 assert chunk.offset == len(parts)
-                assert 0 < len(chunk.data) <= CHUNK_BYTES
+                assert 0 < len(chunk.data) <= LARGE_CHUNK_BYTES
                 parts += chunk.data
                 assert len(parts) <= chunk.total
-            case "capacity":
-                self.capacities.append(response.capacity)
+            case "opened" | None:
+                pass
             case "heartbeat":
                 self.heartbeats.append(response.heartbeat)
             case "service_times":
@@ -221,7 +222,6 @@ class ExecuteStream:
                 raise AssertionError(f"not a frame of this replica: {kind}")
 
     def _take_slots(self, frame: replica_service_pb2.SlotResults) -> None:
-        self.capacities.append(frame.capacity)
         for result in frame.results:
             self._answer(result.op_id)
             match result.WhichOneof("outcome"):
@@ -235,8 +235,7 @@ class ExecuteStream:
     def _take_results(self, frame: call_pb2.ResultFrame) -> None:
         self.outcomes.append(frame)
         self.frame_numbers.append(frame.frame_no)
-        self.capacities.append(frame.capacity)
-        if ids := [run_id for batch in frame.batches if batch.partial for run_id in batch.call_ids]:
+        if ids := [run_id for batch in frame.batches if batch.partial for run_id in ids_of_results(batch)]:
             self.value_frames.append(ids)
         for batch in frame.batches:
             run_ids = ids_of_results(batch)
@@ -251,7 +250,7 @@ class ExecuteStream:
                 self.results[run_id] = whole
                 self.content_types[run_id] = batch.content_type
         for errors in frame.errors:
-            for run_id in ids_from_wire(errors.calls) or errors.call_ids:
+            for run_id in ids_from_wire(errors.calls):
                 self._answer(run_id)
                 self.failures[run_id] = errors.failure
         for each in frame.done:
@@ -281,13 +280,12 @@ async def execute_stream(
     replica_id: str,
     incarnation: str,
     router_id: str = "router-1",
-    features: Sequence[str] = (),
 ) -> AsyncIterator[ExecuteStream]:
     """Opens a stream, waits for the first capacity or the end, reads in the background."""
     async with open_channel(address) as channel:
         call = replica_service_pb2_grpc.ReplicaServiceStub(channel).Execute()
         opening = replica_service_pb2.OpenExecute(
-            router_id=router_id, replica_id=replica_id, incarnation=incarnation, features=features
+            router_id=router_id, replica_id=replica_id, incarnation=incarnation, features=["of-tomorrow"]
         )
         await call.write(Request(open=opening))
         stream = ExecuteStream(call)

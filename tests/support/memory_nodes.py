@@ -55,7 +55,6 @@ from slotmesh.errors import Executed, Failure, Reason
 from slotmesh.handlers import describe
 from slotmesh.internal.v1 import replica_service_pb2
 from slotmesh.status import from_wire
-from slotmesh.streams.features import HEARTBEATS
 from slotmesh.streams.spliced_frames import whole
 from slotmesh.v1 import call_pb2
 from tests.support.fakes.clock import FakeClock
@@ -113,7 +112,7 @@ class ReplicaNode:
 
     def connect(self, router: RouterNode, core: RouterReplica) -> Wire:
         """A router opens a stream."""
-        link, outbox = self.engine.open([HEARTBEATS])
+        link, outbox = self.engine.open()
         outbox.hurry()  # whoever looks for a frame takes what there is
         wire = Wire(router, self, core, link, outbox, heard_at=self._time.now())
         self.wires.append(wire)
@@ -263,24 +262,21 @@ class RouterNode:
         """Takes the next frame of the wire."""
         response, replica = wire.up.popleft(), wire.core
         wire.heard_at = self.now
+        capacity = router_convert.capacity_from_wire(response.capacity)
         match response.WhichOneof("frame"):
-            case "capacity":
-                capacity = router_convert.capacity_from_wire(response.capacity)
-                if wire.is_up:
-                    self.step(CapacityReported(replica, capacity))
-                else:
-                    wire.is_up = True
-                    self.step(LinkOpened(replica, capacity))
+            case "opened":
+                wire.is_up = True
+                self.step(LinkOpened(replica, capacity))
+            case None:
+                self.step(CapacityReported(replica, capacity))
             case "results":
                 frame = response.results
                 results = router_convert.results_of(frame, lambda batch: list(batch.payloads))
-                failures = router_convert.failures_of(frame)
+                failures = router_convert.failures_of(response)
                 done = ids_from_wire(frame.done)
-                capacity = router_convert.capacity_from_wire(frame.capacity)
                 self.step(RunsCompleted(replica, results, failures, capacity, done))
             case "refused":
                 refused = response.refused
-                capacity = router_convert.capacity_from_wire(refused.capacity)
                 ids = ids_from_wire(refused.runs)
                 self.step(RunsRefused(replica, ids, from_wire(refused.failure), capacity))
             case "stopped":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
@@ -40,16 +40,14 @@ class RunningReplica:
         (method, *_) = self.engine.methods.values()
         return getattr(method.function, "__self__", method.function)
 
-    def router(
-        self, router_id: str = "router-1", *, features: Sequence[str] = (), **identity: str
-    ) -> AbstractAsyncContextManager[ExecuteStream]:
+    def router(self, router_id: str = "router-1", **identity: str) -> AbstractAsyncContextManager[ExecuteStream]:
         """A stream to it; `identity` replaces what the router believes it to be."""
         meant = {
             "replica_id": self.app.identity.replica_id,
             "incarnation": self.app.identity.incarnation,
             **identity,
         }
-        return execute_stream(self.address, router_id=router_id, features=features, **meant)
+        return execute_stream(self.address, router_id=router_id, **meant)
 
     async def stop(self) -> int:
         """Asks it to stop, and returns the exit status."""

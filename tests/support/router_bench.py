@@ -125,16 +125,11 @@ class RouterBench:
 
 
 @asynccontextmanager
-async def router_bench(metrics_port: int = -1, *, replica_features: Sequence[str] = ()) -> AsyncIterator[RouterBench]:
-    """A router that is linked to two replicas; with port 0 it says in its hello where its metrics are.
-
-    `replica_features`: what the replicas name to it.
-    """
+async def router_bench(metrics_port: int = -1) -> AsyncIterator[RouterBench]:
+    """A router that is linked to two replicas; with port 0 it says in its hello where its metrics are."""
     async with AsyncExitStack() as stack:
         controller = await stack.enter_async_context(fake_controller())
         replicas = [await stack.enter_async_context(fake_replica()) for _ in range(2)]
-        for replica in replicas:
-            replica.features = [*replica_features]
         settings = RouterSettings(port=0, metrics_port=metrics_port, controller=controller.address)
         router = await stack.enter_async_context(AsyncExitStack())
         server = await router.enter_async_context(serve(settings))
@@ -202,5 +197,5 @@ async def outcomes(call: Call, count: int) -> tuple[dict[int, bytes], dict[int, 
 
 def ids_of_failed(errors: call_pb2.CallErrors) -> Sequence[int]:
     """The calls that failed, as ids or as ranges."""
-    assert not (errors.calls and errors.call_ids)
-    return ids_from_wire(errors.calls) or list(errors.call_ids)
+    assert not (errors.calls and ids_from_wire(errors.calls))
+    return ids_from_wire(errors.calls)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slotmesh.convert.batches import errors_to_wire, ids_of_results, ranges_of_failed, write_ids
+from slotmesh.convert.batches import errors_to_wire, ids_from_wire, ids_of_results, write_ids
 from slotmesh.v1 import call_pb2
 
 ids_of_a_part = st.one_of(
@@ -16,31 +16,24 @@ ids_of_a_part = st.one_of(
 )
 
 
-@given(ids_of_a_part, st.booleans())
-def test_a_batch_has_its_ids(ids: Sequence[int], as_range: bool) -> None:
+@given(ids_of_a_part)
+def test_a_batch_has_its_ids(ids: Sequence[int]) -> None:
     batch = call_pb2.ResultBatch()
-    write_ids(batch, ids, as_range=as_range)
+    write_ids(batch, ids)
     batch.payloads.extend(b"%d" % each for each in ids)
     assert [*ids_of_results(batch)] == [*ids]
-    assert bool(batch.first_call_id) is (as_range and isinstance(ids, range)), "a range, to who reads it"
+    assert bool(batch.first_call_id) is isinstance(ids, range)
     assert bool(batch.call_ids) is not bool(batch.first_call_id)
 
 
-def said(errors: call_pb2.CallErrors) -> list[int]:
-    assert not (errors.call_ids and errors.calls)
-    return [*errors.call_ids, *(each for first, last in ranges_of_failed(errors) for each in range(first, last + 1))]
-
-
-@given(ids_of_a_part, st.booleans())
-def test_failed_calls_are_told_as_they_are(ids: Sequence[int], as_range: bool) -> None:
+@given(ids_of_a_part)
+def test_failed_calls_are_told_as_they_are(ids: Sequence[int]) -> None:
     failure = call_pb2.Failure(code=2, message="no")
-    told = errors_to_wire(ids, failure, as_range=as_range)
-    assert said(told) == [*ids]
+    told = errors_to_wire(ids, failure)
+    assert ids_from_wire(told.calls) == [*ids]
     assert told.failure == failure
-    assert as_range or not told.calls
 
 
-def test_ranges_are_for_ids_that_follow() -> None:
+def test_ids_that_follow_share_a_range() -> None:
     failure = call_pb2.Failure(code=2, message="no")
-    assert len(errors_to_wire([*range(1, 100), *range(200, 300)], failure, as_range=True).calls) == 2
-    assert not errors_to_wire([*range(1, 100, 2)], failure, as_range=True).calls
+    assert len(errors_to_wire([*range(1, 100), *range(200, 300)], failure).calls) == 2

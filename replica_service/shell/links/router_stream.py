@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 
 import grpc
 
@@ -30,7 +30,6 @@ from slotmesh.internal.v1 import replica_service_pb2
 from slotmesh.runtime.clock import Clock
 from slotmesh.status import to_exception
 from slotmesh.streams.arriving_payloads import AnnouncedPayloads, JoinedAssembly
-from slotmesh.streams.features import HEARTBEATS
 from slotmesh.transport.duplex import Interruption, read_request, run_stream
 from slotmesh.transport.pump import StreamPump
 from slotmesh.v1 import call_pb2
@@ -81,15 +80,13 @@ class RouterStream:
         engine: Engine,
         context: grpc.aio.ServicerContext[ExecuteRequest, Response],
         clock: Clock,
-        features: Collection[str] = (),
         stream_id: str = "",
     ) -> None:
-        """`features`: the router's, which calls this stream `stream_id`."""
+        """`stream_id`: the router's id of this stream."""
         self._engine = engine
         self._context = context
         self._clock = clock
-        self._echoes = HEARTBEATS in features
-        self._link, self._outbox = engine.open(features, stream_id)
+        self._link, self._outbox = engine.open(stream_id)
         self._uploads = RouterUploads(engine, self._link)
         self._heard_stamp = 0
         self._heartbeat: asyncio.TimerHandle | None = None
@@ -103,8 +100,7 @@ class RouterStream:
 
     async def run(self) -> None:
         """Serves the router until one of the two ends the stream."""
-        if self._echoes:
-            self._beat()
+        self._beat()
         try:
             await run_stream(self._pump, self._converse())
         finally:
@@ -211,7 +207,7 @@ class RouterStream:
 
     def _heard(self, heartbeat: call_pb2.Heartbeat) -> None:
         self._heard_stamp = heartbeat.stamp or self._heard_stamp
-        if self._echoes and heartbeat.echoed_stamp:
+        if heartbeat.echoed_stamp:
             self._engine.post(StampEchoed(self._link, heartbeat.echoed_stamp / 1e9))
 
     def _next_frame(self) -> Response | None:

@@ -43,7 +43,7 @@ from slotmesh.calls.payload_block import PayloadBlock, largest_of
 from slotmesh.convert.batches import errors_to_wire, ids_to_wire
 from slotmesh.status import to_wire
 from slotmesh.streams.chunks import Announced, ChunkTurns, Lines, fits_whole, joined
-from slotmesh.streams.features import BLOCKS, CHUNKS, EXECUTORS, ID_RANGES, TAKE_ITEMS
+from slotmesh.streams.features import BLOCKS, CHUNKS, EXECUTORS, TAKE_ITEMS
 from slotmesh.streams.limits import CHUNK_BYTES, MAX_FRAME_BYTES, MAX_FRAME_CALLS, MAX_INLINE_BYTES, MAX_PAYLOAD_BYTES
 from slotmesh.streams.spliced_frames import spliced
 from slotmesh.telemetry.names import DIRECTION_OUT
@@ -77,13 +77,13 @@ class ResultOutbox:
         features: Collection[str] = (),
     ) -> None:
         """`unread` is what all streams hold. `features`: the client's."""
-        self._reads_ranges, self._reads_blocks = ID_RANGES in features, BLOCKS in features
+        self._reads_blocks = BLOCKS in features
         self._names_executors = EXECUTORS in features
         self._takes_chunks = CHUNKS in features
         self.taking = Taking(dispatcher, caller.streams, by_caller=TAKE_ITEMS in features)
         self._lines: Lines[Delivery] = Lines()
         """Calls with a large value under way, and what waits behind each."""
-        self._large: ChunkTurns[DeliverResults | DeliverValues] = ChunkTurns(features)
+        self._large: ChunkTurns[DeliverResults | DeliverValues] = ChunkTurns()
         """Results and values on their way in chunks, each of one call."""
         self._large_bytes = 0
         self._chunked: dict[DeliverResults, int] = {}
@@ -225,7 +225,7 @@ class ResultOutbox:
         results = FrameResults(frame, names_executors=self._names_executors)
         values: call_pb2.ResultBatch | None = None
         keeps, streams = self._caller.session is not None, self._caller.streams
-        chunked, unacknowledged, as_range = self._chunked, self.unacknowledged.runs, self._reads_ranges
+        chunked, unacknowledged = self._chunked, self.unacknowledged.runs
         most_bytes = min(MAX_FRAME_BYTES, self._unread.frame_bytes)
         while self._outcomes and calls < most and size + value_bytes < most_bytes:
             outcome, held, nbytes = self._take_next(most_bytes)
@@ -251,8 +251,8 @@ class ResultOutbox:
             elif isinstance(outcome, DeliverDone):
                 frame.done.extend(ids_to_wire(outcome.ids))
             else:
-                frame.errors.append(errors_to_wire(outcome.ids, to_wire(outcome.failure), as_range=as_range))
-        beside = results.close(as_range=as_range, as_block=self._reads_blocks)
+                frame.errors.append(errors_to_wire(outcome.ids, to_wire(outcome.failure)))
+        beside = results.close(as_block=self._reads_blocks)
         if whole and self._large.rota:
             self._large.passed(size)
         self._unread_bytes -= size

@@ -200,13 +200,13 @@ class FrameResults:
         add_chunked(self._frame, results, size, names_executors=self._names_executors)
         self._newest = None
 
-    def close(self, *, as_range: bool, as_block: bool) -> Sequence[bytes]:
-        """Writes ids and payloads. `as_range`, `as_block`: what the client reads.
+    def close(self, *, as_block: bool) -> Sequence[bytes]:
+        """Writes ids and payloads. `as_block`: the client reads blocks.
 
         Returns the payloads that are to be spliced into the only batch of the frame.
         """
         for batch in self._open:
-            write_ids(batch.wire, batch.ids, as_range=as_range)
+            write_ids(batch.wire, batch.ids)
             payloads = cast("Sequence[bytes]", concatenated(batch.parts))
             if len(self._frame.batches) == 1 and type(payloads) is not PayloadBlock and are_large(payloads):
                 return payloads

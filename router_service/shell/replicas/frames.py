@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from itertools import islice
 from typing import Final
 
@@ -29,7 +29,6 @@ from slotmesh.convert.batches import ids_from_wire, ranges_to_wire
 from slotmesh.internal.v1 import replica_service_pb2
 from slotmesh.runtime.clock import Clock
 from slotmesh.streams.chunks import ChunkTurns
-from slotmesh.streams.features import BLOCKS
 from slotmesh.streams.limits import MAX_FRAME_BYTES, MAX_FRAME_CALLS, MAX_FRAME_RANGES
 from slotmesh.streams.spliced_frames import spliced
 from slotmesh.telemetry.names import DIRECTION_OUT
@@ -108,8 +107,6 @@ class LinkFrames:
         self._clock = clock
         self._wake = wake
         self._is_up = False
-        self._reads_blocks = False
-        """The replica takes payloads in blocks."""
         self._pacer = Pacer(wake, clock.now)
         self._cancels: deque[CancelRun] = deque()
         self._questions: deque[SessionConnection] = deque()
@@ -128,11 +125,9 @@ class LinkFrames:
 
     # -- what happens ------------------------------------------------------------------------------------------------
 
-    def link_up(self, features: Collection[str]) -> None:
-        """Operations on slots may leave. `features`: the replica's."""
+    def link_up(self) -> None:
+        """Operations on slots may leave."""
         self._is_up = True
-        self._reads_blocks = BLOCKS in features
-        self._chunks.peer_reads(features)
 
     def hurry(self) -> None:
         """Everything that waits leaves immediately, because the link is about to close."""
@@ -140,7 +135,7 @@ class LinkFrames:
 
     def drop(self) -> None:
         """The link is gone, and its run ids mean nothing any more."""
-        self._is_up = self._reads_blocks = False
+        self._is_up = False
         self._pacer.stop()
         self._pacer = Pacer(self._wake, self._clock.now)
         self._echo = 0
@@ -289,9 +284,7 @@ class LinkFrames:
         beside: list[bytes] = []
         apart = beside if len(batches) == 1 else None
         for batch in batches:
-            for run_id, payload in convert.add_batch(
-                request.runs, batch, now, as_block=self._reads_blocks, beside=apart
-            ):
+            for run_id, payload in convert.add_batch(request.runs, batch, now, beside=apart):
                 self._chunks.add(run_id, payload)
         return spliced(request, _RUN_PAYLOADS, beside) if beside else request
 

@@ -31,6 +31,7 @@ from router_service.core.events import (
     SessionReconciled,
     SlotOperationsAnswered,
 )
+from router_service.core.limits.capacity import ReportedCapacity
 from router_service.core.replicas.backends import LONGEST_S
 from router_service.core.replicas.replica import RoutedReplica
 from router_service.core.rosters import SessionConnection
@@ -50,7 +51,6 @@ from slotmesh.runtime.tasks import Supervisor, is_cancelled
 from slotmesh.status import from_wire
 from slotmesh.streams.arriving_payloads import ArrivingPayloads, BadChunk, PartsAssembly
 from slotmesh.streams.chunks import Payload
-from slotmesh.streams.features import OF_ROUTERS_TO_REPLICAS
 from slotmesh.streams.limits import MAX_METHODS
 from slotmesh.telemetry.names import DIRECTION_IN
 from slotmesh.transport.duplex import run_stream
@@ -216,28 +216,17 @@ class ReplicaLink:
         replica, post = self._replica, self._dispatcher.post
         match response.WhichOneof("frame"):
             case "results":
-                self._complete(response.results)
-            case "capacity":
-                capacity = convert.capacity_from_wire(response.capacity)
-                if self._up:
-                    post(CapacityReported(replica, capacity))
-                else:
-                    self._up = True
-                    self._frames.link_up(response.features)
-                    _log.info("replica linked", **self._who())
-                    methods, tensors = response.methods[:MAX_METHODS], convert.tensors_of(response.tensors)
-                    outlines = fitting(MethodOutline(it.method, it.yields, it.schema) for it in response.outlines)
-                    post(LinkOpened(replica, capacity, self._stream_id, methods, outlines, tensors))
-                    self._report.on_change()
+                self._complete(response)
+            case "opened" if not self._up:
+                self._open(response.opened, convert.capacity_from_wire(response.capacity))
             case "refused":
                 refused = response.refused
-                ids, load = self._ids_of(refused.runs, "refused"), convert.capacity_from_wire(refused.capacity)
+                ids, load = self._ids_of(refused.runs, "refused"), convert.capacity_from_wire(response.capacity)
                 post(RunsRefused(replica, ids, from_wire(refused.failure), load))
                 self._frames.answered()
             case "slots":
                 slots = response.slots
-                room = convert.capacity_from_wire(slots.capacity) if slots.HasField("capacity") else None
-                post(SlotOperationsAnswered(replica, convert.slot_answers_of(slots), room))
+                post(SlotOperationsAnswered(replica, convert.slot_answers_of(slots), _capacity_of(response)))
             case "reconciled":
                 for session_id, epoch, found in convert.found_of(response.reconciled):
                     post(SessionReconciled(replica, session_id, epoch, found))
@@ -255,23 +244,36 @@ class ReplicaLink:
                 post(DrainAnnounced(replica))
                 if leave.HasField("time_left") and not leave.time_left.ToNanoseconds():
                     self._half_close()
-            case unknown:
-                raise _ProtocolViolation(f"router {VERSION} does not take the replica's frame {unknown}")
+            case None if self._up and response.HasField("capacity"):
+                post(CapacityReported(replica, convert.capacity_from_wire(response.capacity)))
+            case None:
+                pass  # a frame of a newer replica
+            case unexpected:
+                raise _ProtocolViolation(f"router {VERSION} does not take the replica's frame {unexpected} here")
 
-    def _complete(self, frame: call_pb2.ResultFrame) -> None:
+    def _open(self, opened: replica_service_pb2.ExecuteOpened, capacity: ReportedCapacity) -> None:
+        self._up = True
+        self._frames.link_up()
+        _log.info("replica linked", **self._who())
+        methods, tensors = opened.methods[:MAX_METHODS], convert.tensors_of(opened.tensors)
+        outlines = fitting(MethodOutline(it.method, it.yields, it.schema) for it in opened.outlines)
+        self._dispatcher.post(LinkOpened(self._replica, capacity, self._stream_id, methods, outlines, tensors))
+        self._report.on_change()
+
+    def _complete(self, response: Response) -> None:
+        frame = response.results
         self._dispatcher.counts.replica_frames[self._replica.backend.name, DIRECTION_IN] += 1
         if problem := convert.results_problem(frame.batches):
             raise _ProtocolViolation(problem)
         brings_values = any(batch.partial for batch in frame.batches)
-        capacity = convert.capacity_from_wire(frame.capacity) if frame.HasField("capacity") else None
         results = convert.results_of(frame, self._payloads_of)
         # Most frames bring nothing else.
-        failures = self._failures_of(frame) if frame.errors else ()
+        failures = self._failures_of(response) if frame.errors else ()
         values = convert.values_of(frame, self._payloads_of) if brings_values else ()
         for run_ids, _ in failures:
             self._arrivals.drop(run_ids)
         done = self._ids_of(frame.done, "ended") if frame.done else None
-        self._dispatcher.post(RunsCompleted(self._replica, results, failures, capacity, done, values))
+        self._dispatcher.post(RunsCompleted(self._replica, results, failures, _capacity_of(response), done, values))
         self._frames.answered()
 
     def _payloads_of(self, batch: call_pb2.ResultBatch) -> Sequence[Payload]:
@@ -283,9 +285,9 @@ class ReplicaLink:
             raise BadChunk("chunked_sizes", f"the payload of run {lost[0]} has not come")
         return payloads
 
-    def _failures_of(self, frame: call_pb2.ResultFrame) -> Sequence[Failures]:
-        self._count((each for errors in frame.errors for each in errors.calls), "have failed")
-        return convert.failures_of(frame)
+    def _failures_of(self, response: Response) -> Sequence[Failures]:
+        self._count((each for errors in response.results.errors for each in errors.calls), "have failed")
+        return convert.failures_of(response)
 
     def _ids_of(self, ranges: Iterable[call_pb2.IdRange], what: str) -> list[int]:
         self._count(ranges, what)
@@ -338,7 +340,6 @@ class ReplicaLink:
                 router_id=self._router_id,
                 replica_id=replica_id,
                 incarnation=incarnation,
-                features=OF_ROUTERS_TO_REPLICAS,
                 stream_id=self._stream_id,
             )
         )
@@ -360,3 +361,8 @@ class ReplicaLink:
 
     def _who(self) -> dict[str, str]:
         return {"replica": self._replica.replica_id, "backend": self._replica.backend.name}
+
+
+def _capacity_of(response: Response) -> ReportedCapacity | None:
+    """The replica's load, if the frame has it."""
+    return convert.capacity_from_wire(response.capacity) if response.HasField("capacity") else None

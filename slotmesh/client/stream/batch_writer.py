@@ -45,8 +45,8 @@ class OutgoingChunks:
 
     __slots__ = ("left", "streaming_only", "turns")
 
-    def __init__(self, features: Collection[str]) -> None:
-        self.turns: ChunkTurns[tuple[SentPart, int]] = ChunkTurns(features)
+    def __init__(self) -> None:
+        self.turns: ChunkTurns[tuple[SentPart, int]] = ChunkTurns()
         """Owners are calls: their part, and their place there."""
         self.left = self.turns.rota
         """Read directly, for each frame: empty if nothing is left."""
@@ -85,7 +85,7 @@ class BatchWriter:
         """Whether large payloads travel in chunks."""
         self.large_beside = LARGE_BESIDE in features
         """Whether one call that is larger than the window is allowed beside all others."""
-        self.chunks = OutgoingChunks(features)
+        self.chunks = OutgoingChunks()
         """Announced payloads that have not left."""
         self._room = 0
         """Bytes that large payloads may still take in the frame."""

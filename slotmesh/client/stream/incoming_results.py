@@ -24,7 +24,7 @@ from slotmesh.client.calls.sent_parts import SentPart, deliver, deliver_scattere
 from slotmesh.client.calls.values import CallValues, ReadValues
 from slotmesh.client.stream.pending_calls import PendingCalls
 from slotmesh.codec import OCTET_STREAM
-from slotmesh.convert.batches import block_problem, ids_of_results, list_of, ranges_of_failed
+from slotmesh.convert.batches import block_problem, ids_of_results, list_of, ranges_from_wire
 from slotmesh.errors import Executed, Failure, Reason
 from slotmesh.status import from_wire, to_exception
 from slotmesh.streams.arriving_payloads import ArrivingPayloads, BadChunk, JoinedAssembly
@@ -208,10 +208,10 @@ class IncomingResults:
                 deliver(part, at, wanted, content_type)
                 part.settled(at, count)
         for errors in frame.errors:
-            ids = errors.call_ids[:]
-            for first, last in merged(ranges_of_failed(errors)):
-                ids += pending.ids_within(first, last)
-            self._fail(ids, from_wire(errors.failure))
+            failed: list[int] = []
+            for first, last in merged(ranges_from_wire(errors.calls)):
+                failed += pending.ids_within(first, last)
+            self._fail(failed, from_wire(errors.failure))
         for ended in frame.done:
             for part, at, _, count in pending.settle(pending.ids_within(ended.first, ended.last)):
                 if part.spec.streaming or not part.spec.options.reply:

@@ -75,7 +75,7 @@ class ExecuteRequest(_message.Message):
 
     @_builtins.property
     def requests(self) -> Global___RequestItems:
-        """Requests of client-streaming rpcs. Only for a replica with the feature `request_items`."""
+        """Requests of client-streaming rpcs."""
 
     def __init__(
         self,
@@ -187,9 +187,7 @@ class OpenExecute(_message.Message):
     """
     @_builtins.property
     def features(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Names of the router's optional features: `heartbeats`, `chunks`, `large_chunks`, `service_times`, `id_ranges`,
-        `blocks`, `request_items`.
-        """
+        """Names of the router's optional features. There are none today; a replica ignores unknown names."""
 
     def __init__(
         self,
@@ -241,8 +239,12 @@ class RunBatch(_message.Message):
     FIRST_RUN_ID_FIELD_NUMBER: _builtins.int
     OPTIONS_FIELD_NUMBER: _builtins.int
     PAYLOADS_FIELD_NUMBER: _builtins.int
+    BLOCK_FIELD_NUMBER: _builtins.int
+    PAYLOAD_SIZES_FIELD_NUMBER: _builtins.int
     TIME_LEFT_FIELD_NUMBER: _builtins.int
+    WAITED_US_FIELD_NUMBER: _builtins.int
     ENDPOINT_FIELD_NUMBER: _builtins.int
+    MAX_RESULT_BYTES_FIELD_NUMBER: _builtins.int
     SESSION_ID_FIELD_NUMBER: _builtins.int
     EPOCH_FIELD_NUMBER: _builtins.int
     CALL_IDS_FIELD_NUMBER: _builtins.int
@@ -258,17 +260,25 @@ class RunBatch(_message.Message):
     BYTES_AHEAD_FIELD_NUMBER: _builtins.int
     ORIGIN_STREAM_ID_FIELD_NUMBER: _builtins.int
     ORIGIN_RUN_IDS_FIELD_NUMBER: _builtins.int
-    MAX_RESULT_BYTES_FIELD_NUMBER: _builtins.int
     ORIGINS_FIELD_NUMBER: _builtins.int
-    WAITED_US_FIELD_NUMBER: _builtins.int
-    BLOCK_FIELD_NUMBER: _builtins.int
-    PAYLOAD_SIZES_FIELD_NUMBER: _builtins.int
     first_run_id: _builtins.int
     """The router's id of the first call; the others follow one by one. Run ids strictly increase on a stream, and a new
     attempt takes new ones.
     """
+    block: _builtins.bytes
+    """All payloads, concatenated, in place of `payloads`: less work with many small ones."""
+    payload_sizes: _builtins.bytes
+    """The size of each payload in `block`, bytes: four bytes each, little-endian."""
+    waited_us: _builtins.int
+    """Time since the first of these calls arrived at the router; for a re-sent one, since its client first sent it.
+    Microseconds, at least 1.
+    """
     endpoint: _builtins.str
     """The called endpoint."""
+    max_result_bytes: _builtins.int
+    """The largest result that the caller accepts, bytes. A larger one fails with PAYLOAD_TOO_LARGE at the replica, so
+    that its lane stops there. 0: 64 MiB.
+    """
     session_id: _builtins.str
     """The session of the calls. Empty means none."""
     epoch: _builtins.int
@@ -298,21 +308,12 @@ class RunBatch(_message.Message):
     """With an `attempt` above 0, without a session: the `stream_id` of the first attempt, so that the calls keep their
     idempotency keys.
     """
-    max_result_bytes: _builtins.int
-    """The largest result that the caller accepts, bytes. A larger one fails with PAYLOAD_TOO_LARGE at the replica, so
-    that its lane stops there. 0: the limit of the stream.
-    """
-    waited_us: _builtins.int
-    """Time since the first of these calls arrived at the router; for a re-sent one, since its client first sent it.
-    Microseconds, at least 1. 0 from older routers.
-    """
-    block: _builtins.bytes
-    """With the feature `blocks`: all payloads, concatenated, in place of `payloads`."""
-    payload_sizes: _builtins.bytes
-    """The size of each payload in `block`, bytes: four bytes each, little-endian."""
     @_builtins.property
     def options(self) -> _call_pb2.CallOptions:
-        """Options of these calls."""
+        """Options of these calls. For rpcs of the user's own protos, `method` is `package.Service/Method`, and `content_type`
+        is `application/grpc+proto`, with the single request as payload, or `application/grpc+proto;requests`, with an empty
+        payload and requests by RequestItems. Results, and values, are messages and trailers in the format of gRPC-Web then.
+        """
 
     @_builtins.property
     def payloads(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
@@ -362,8 +363,12 @@ class RunBatch(_message.Message):
         first_run_id: _builtins.int = ...,
         options: _call_pb2.CallOptions | None = ...,
         payloads: _abc.Iterable[_builtins.bytes] | None = ...,
+        block: _builtins.bytes = ...,
+        payload_sizes: _builtins.bytes = ...,
         time_left: _duration_pb2.Duration | None = ...,
+        waited_us: _builtins.int = ...,
         endpoint: _builtins.str = ...,
+        max_result_bytes: _builtins.int = ...,
         session_id: _builtins.str = ...,
         epoch: _builtins.int = ...,
         call_ids: _abc.Iterable[_builtins.int] | None = ...,
@@ -379,11 +384,7 @@ class RunBatch(_message.Message):
         bytes_ahead: _builtins.int = ...,
         origin_stream_id: _builtins.str = ...,
         origin_run_ids: _abc.Iterable[_builtins.int] | None = ...,
-        max_result_bytes: _builtins.int = ...,
         origins: Global___RunOrigins | None = ...,
-        waited_us: _builtins.int = ...,
-        block: _builtins.bytes = ...,
-        payload_sizes: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["options", b"options", "origins", b"origins", "time_left", b"time_left"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
@@ -621,24 +622,18 @@ class SlotResults(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     RESULTS_FIELD_NUMBER: _builtins.int
-    CAPACITY_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def results(self) -> _containers.RepeatedCompositeFieldContainer[Global___SlotResult]:
         """One for each operation."""
-
-    @_builtins.property
-    def capacity(self) -> _call_pb2.Capacity:
-        """The replica's load after them."""
 
     def __init__(
         self,
         *,
         results: _abc.Iterable[Global___SlotResult] | None = ...,
-        capacity: _call_pb2.Capacity | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["capacity", b"capacity"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["capacity", b"capacity", "results", b"results"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["results", b"results"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -796,8 +791,8 @@ class ExecuteResponse(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
+    OPENED_FIELD_NUMBER: _builtins.int
     RESULTS_FIELD_NUMBER: _builtins.int
-    CAPACITY_FIELD_NUMBER: _builtins.int
     REFUSED_FIELD_NUMBER: _builtins.int
     SLOTS_FIELD_NUMBER: _builtins.int
     RECONCILED_FIELD_NUMBER: _builtins.int
@@ -807,19 +802,17 @@ class ExecuteResponse(_message.Message):
     SERVICE_TIMES_FIELD_NUMBER: _builtins.int
     STOPPED_FIELD_NUMBER: _builtins.int
     TAKE_FIELD_NUMBER: _builtins.int
-    FEATURES_FIELD_NUMBER: _builtins.int
-    METHODS_FIELD_NUMBER: _builtins.int
-    OUTLINES_FIELD_NUMBER: _builtins.int
-    TENSORS_FIELD_NUMBER: _builtins.int
+    CAPACITY_FIELD_NUMBER: _builtins.int
+    TRAILERS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def opened(self) -> Global___ExecuteOpened:
+        """The response to `open`; the first frame."""
+
     @_builtins.property
     def results(self) -> _call_pb2.ResultFrame:
         """Results and failures of runs. DRAINING with executed = unknown: the run was cancelled at the end of the replica's
         grace period; the router treats it as lost, and may run it again if it is `idempotent`.
         """
-
-    @_builtins.property
-    def capacity(self) -> _call_pb2.Capacity:
-        """The replica's load; the first frame, then whenever it changes without a result."""
 
     @_builtins.property
     def refused(self) -> Global___RunsRefused:
@@ -849,7 +842,7 @@ class ExecuteResponse(_message.Message):
 
     @_builtins.property
     def service_times(self) -> Global___ServiceTimes:
-        """Execution times of calls. Only for a router with the feature `service_times`."""
+        """Execution times of calls."""
 
     @_builtins.property
     def stopped(self) -> Global___LanesStopped:
@@ -862,30 +855,23 @@ class ExecuteResponse(_message.Message):
         """
 
     @_builtins.property
-    def features(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """In the first frame: names of the replica's optional features: `blocks`, `request_items`, `large_chunks`."""
-
-    @_builtins.property
-    def methods(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """In the first frame: names of the handler's methods, `__call__` for the handler itself; the first 1,024."""
-
-    @_builtins.property
-    def outlines(self) -> _containers.RepeatedCompositeFieldContainer[Global___MethodOutline]:
-        """In the first frame: parameters and results of these methods. At most 64 KiB of text in all; further methods are
-        omitted.
+    def capacity(self) -> Global___Capacity:
+        """The replica's load after this frame, so that the router's information is never older than its newest result. Set
+        with `opened`, `results`, `refused` and `slots`, and alone when it changes otherwise.
         """
 
     @_builtins.property
-    def tensors(self) -> _containers.RepeatedCompositeFieldContainer[Global___MethodTensors]:
-        """In the first frame: parameters and results of the methods as tensors, at most 4,096 of them, for clients of the
-        Open Inference Protocol.
+    def trailers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
+        """With `results`: the handler's trailing metadata of each of `results.errors`, or empty if none has any. For rpcs of the
+        user's own protos, in the format of gRPC-Web (`key: value` and CR LF for each; values of keys that end with `-bin` are
+        base64), each at most 4 KiB.
         """
 
     def __init__(
         self,
         *,
+        opened: Global___ExecuteOpened | None = ...,
         results: _call_pb2.ResultFrame | None = ...,
-        capacity: _call_pb2.Capacity | None = ...,
         refused: Global___RunsRefused | None = ...,
         slots: Global___SlotResults | None = ...,
         reconciled: Global___Reconciled | None = ...,
@@ -895,20 +881,101 @@ class ExecuteResponse(_message.Message):
         service_times: Global___ServiceTimes | None = ...,
         stopped: Global___LanesStopped | None = ...,
         take: _call_pb2.TakeItems | None = ...,
+        capacity: Global___Capacity | None = ...,
+        trailers: _abc.Iterable[_builtins.bytes] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["capacity", b"capacity", "chunk", b"chunk", "frame", b"frame", "go_away", b"go_away", "heartbeat", b"heartbeat", "opened", b"opened", "reconciled", b"reconciled", "refused", b"refused", "results", b"results", "service_times", b"service_times", "slots", b"slots", "stopped", b"stopped", "take", b"take"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["capacity", b"capacity", "chunk", b"chunk", "frame", b"frame", "go_away", b"go_away", "heartbeat", b"heartbeat", "opened", b"opened", "reconciled", b"reconciled", "refused", b"refused", "results", b"results", "service_times", b"service_times", "slots", b"slots", "stopped", b"stopped", "take", b"take", "trailers", b"trailers"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["opened", "results", "refused", "slots", "reconciled", "heartbeat", "chunk", "go_away", "service_times", "stopped", "take"]  # noqa: Y015
+    _WhichOneofArgType_frame: _TypeAlias = _typing.Literal["frame", b"frame"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_frame) -> _WhichOneofReturnType_frame | None: ...
+
+Global___ExecuteResponse: _TypeAlias = ExecuteResponse  # noqa: Y015
+
+@_typing.final
+class ExecuteOpened(_message.Message):
+    """Introduces a replica to a router."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FEATURES_FIELD_NUMBER: _builtins.int
+    METHODS_FIELD_NUMBER: _builtins.int
+    OUTLINES_FIELD_NUMBER: _builtins.int
+    TENSORS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def features(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Names of the replica's optional features. There are none today; a router ignores unknown names."""
+
+    @_builtins.property
+    def methods(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Names of the handler's methods, `__call__` for the handler itself; the first 1,024."""
+
+    @_builtins.property
+    def outlines(self) -> _containers.RepeatedCompositeFieldContainer[Global___MethodOutline]:
+        """Parameters and results of these methods. At most 64 KiB of text in all; further methods are omitted."""
+
+    @_builtins.property
+    def tensors(self) -> _containers.RepeatedCompositeFieldContainer[Global___MethodTensors]:
+        """Parameters and results of the methods as tensors, at most 4,096 of them, for clients of the Open Inference Protocol."""
+
+    def __init__(
+        self,
+        *,
         features: _abc.Iterable[_builtins.str] | None = ...,
         methods: _abc.Iterable[_builtins.str] | None = ...,
         outlines: _abc.Iterable[Global___MethodOutline] | None = ...,
         tensors: _abc.Iterable[Global___MethodTensors] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["capacity", b"capacity", "chunk", b"chunk", "frame", b"frame", "go_away", b"go_away", "heartbeat", b"heartbeat", "reconciled", b"reconciled", "refused", b"refused", "results", b"results", "service_times", b"service_times", "slots", b"slots", "stopped", b"stopped", "take", b"take"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["capacity", b"capacity", "chunk", b"chunk", "features", b"features", "frame", b"frame", "go_away", b"go_away", "heartbeat", b"heartbeat", "methods", b"methods", "outlines", b"outlines", "reconciled", b"reconciled", "refused", b"refused", "results", b"results", "service_times", b"service_times", "slots", b"slots", "stopped", b"stopped", "take", b"take", "tensors", b"tensors"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["features", b"features", "methods", b"methods", "outlines", b"outlines", "tensors", b"tensors"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["results", "capacity", "refused", "slots", "reconciled", "heartbeat", "chunk", "go_away", "service_times", "stopped", "take"]  # noqa: Y015
-    _WhichOneofArgType_frame: _TypeAlias = _typing.Literal["frame", b"frame"]  # noqa: Y015
-    def WhichOneof(self, oneof_group: _WhichOneofArgType_frame) -> _WhichOneofReturnType_frame | None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___ExecuteResponse: _TypeAlias = ExecuteResponse  # noqa: Y015
+Global___ExecuteOpened: _TypeAlias = ExecuteOpened  # noqa: Y015
+
+@_typing.final
+class Capacity(_message.Message):
+    """The load and limits of a replica."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MAX_ONGOING_FIELD_NUMBER: _builtins.int
+    PREFETCH_FIELD_NUMBER: _builtins.int
+    KEYED_WINDOW_FIELD_NUMBER: _builtins.int
+    DRAINING_FIELD_NUMBER: _builtins.int
+    OTHERS_FIELD_NUMBER: _builtins.int
+    max_ongoing: _builtins.int
+    """Total permits: the backend's `max_ongoing`."""
+    prefetch: _builtins.int
+    """Unkeyed calls that may wait behind the running ones."""
+    keyed_window: _builtins.int
+    """Keyed calls this router may have unanswered at this replica."""
+    draining: _builtins.bool
+    """The replica accepts no more runs."""
+    others: _builtins.int
+    """Of the used permits, and of the unkeyed calls that wait behind the running ones, those that are not unkeyed calls
+    of this router: keyed lanes, reservations, and the calls of other routers. This router may send `max_ongoing +
+    prefetch - others` calls minus its unanswered ones.
+    """
+    def __init__(
+        self,
+        *,
+        max_ongoing: _builtins.int = ...,
+        prefetch: _builtins.int = ...,
+        keyed_window: _builtins.int = ...,
+        draining: _builtins.bool = ...,
+        others: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["draining", b"draining", "keyed_window", b"keyed_window", "max_ongoing", b"max_ongoing", "others", b"others", "prefetch", b"prefetch"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Capacity: _TypeAlias = Capacity  # noqa: Y015
 
 @_typing.final
 class MethodOutline(_message.Message):
@@ -1086,7 +1153,6 @@ class RunsRefused(_message.Message):
 
     RUNS_FIELD_NUMBER: _builtins.int
     FAILURE_FIELD_NUMBER: _builtins.int
-    CAPACITY_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def runs(self) -> _containers.RepeatedCompositeFieldContainer[_call_pb2.IdRange]:
         """Run ids."""
@@ -1097,20 +1163,15 @@ class RunsRefused(_message.Message):
         over a newer connection, and the calls with it.
         """
 
-    @_builtins.property
-    def capacity(self) -> _call_pb2.Capacity:
-        """The replica's load."""
-
     def __init__(
         self,
         *,
         runs: _abc.Iterable[_call_pb2.IdRange] | None = ...,
         failure: _call_pb2.Failure | None = ...,
-        capacity: _call_pb2.Capacity | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["capacity", b"capacity", "failure", b"failure"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["failure", b"failure"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["capacity", b"capacity", "failure", b"failure", "runs", b"runs"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["failure", b"failure", "runs", b"runs"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -9,7 +9,7 @@ import pytest_asyncio
 
 from slotmesh.convert.batches import count_of, list_of, write
 from slotmesh.internal.v1 import replica_service_pb2
-from slotmesh.streams.features import BLOCKS, CHUNKS, ID_RANGES
+from slotmesh.streams.features import BLOCKS
 from slotmesh.streams.limits import CHUNK_BYTES, MAX_ELEMENTS
 from slotmesh.v1 import call_pb2, router_service_pb2
 from tests.support.fakes.replica import Response
@@ -50,13 +50,12 @@ def frame(payloads: list[bytes], *, as_block: bool, keys: list[str] | None = Non
 
 @pytest.mark.parametrize("keys", [None, ["k"] * 40, [f"k{at}" for at in range(40)]], ids=["no key", "one key", "keys"])
 @pytest.mark.parametrize("answer", [answer_as_block, answer_one_by_one])
-@pytest.mark.parametrize("features", [[], [BLOCKS], [BLOCKS, ID_RANGES]], ids=lambda names: "+".join(names) or "none")
+@pytest.mark.parametrize("features", [[], [BLOCKS]], ids=["read one by one", "read as a block"])
 @pytest.mark.parametrize("as_block", [False, True], ids=["sent one by one", "sent as a block"])
-@pytest.mark.parametrize("reads_blocks", [False, True], ids=["to an older replica", "to a replica that reads blocks"])
 async def test_calls_through_a_router(
-    reads_blocks: bool, as_block: bool, features: list[str], answer: object, keys: list[str] | None
+    as_block: bool, features: list[str], answer: object, keys: list[str] | None
 ) -> None:
-    async with router_bench(replica_features=[BLOCKS] if reads_blocks else []) as bench:
+    async with router_bench() as bench:
         for replica in bench.replicas:
             replica.answer = answer  # type: ignore[assignment]  # one of the two above
         await bench.linked(bench.replicas[0])
@@ -66,7 +65,7 @@ async def test_calls_through_a_router(
         assert not failed
         assert done == dict(enumerate(MIXED, 1))
         runs = [run for replica in bench.replicas for run in replica.runs]
-        if not reads_blocks or not as_block:
+        if not as_block:
             assert not any(run.payload_sizes for run in runs)
         elif keys is None:
             assert all(run.payload_sizes for run in runs)
@@ -126,9 +125,8 @@ async def test_a_replica_whose_block_cannot_be_read_loses_its_link(mesh: RouterB
     await wait_until(lambda: len(replica.contexts) == 2, what="the link is back")
 
 
-@pytest.mark.parametrize("features", [[], [BLOCKS]], ids=["one by one", "blocks"])
-async def test_a_replica_reads_blocks_and_answers_as_it_is_read(features: list[str]) -> None:
-    async with running_replica() as replica, replica.router(features=[CHUNKS, *features]) as stream:
+async def test_a_replica_reads_blocks_and_answers_in_blocks() -> None:
+    async with running_replica() as replica, replica.router() as stream:
         run = stream.run(MIXED, key="k")
         del run.payloads[:]
         write(run, MIXED, as_block=True)
@@ -138,8 +136,7 @@ async def test_a_replica_reads_blocks_and_answers_as_it_is_read(features: list[s
     assert [stream.results[run_id] for run_id in range(1, 41)] == MIXED
     assert stream.results[41] == b"x" * (CHUNK_BYTES + 1), "in chunks, beside blocks"
     batches = [batch for each in stream.outcomes for batch in each.batches]
-    is_block = {bool(batch.payload_sizes) for batch in batches if count_of(batch) > 2}
-    assert is_block == {bool(features)}
+    assert {bool(batch.payload_sizes) for batch in batches if count_of(batch) > 2} == {True}
 
 
 async def test_a_router_whose_block_cannot_be_read_is_told_so() -> None:

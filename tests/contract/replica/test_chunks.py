@@ -285,7 +285,7 @@ async def test_a_call_that_has_run_is_not_uploaded_again(replica: RunningReplica
 
 
 async def test_large_results_leave_in_chunks(replica: RunningReplica) -> None:
-    async with replica.router(features=["chunks"]) as stream:
+    async with replica.router() as stream:
         await stream.send(stream.run([b"%d" % size for size in (5, CHUNK_BYTES, CHUNK_BYTES + 1, 10)], method="make"))
         await stream.wait_answers(4)
         assert [len(stream.results[run_id]) for run_id in (1, 2, 3, 4)] == [5, CHUNK_BYTES, CHUNK_BYTES + 1, 10]
@@ -293,14 +293,14 @@ async def test_large_results_leave_in_chunks(replica: RunningReplica) -> None:
 
 
 async def test_the_largest_result(replica: RunningReplica) -> None:
-    async with replica.router(features=["chunks"]) as stream:
+    async with replica.router() as stream:
         session: dict[str, Any] = {"session_id": SESSION, "call_ids": [1]}
         await stream.send(stream.run([b"%d" % MAX_PAYLOAD_BYTES], method="make", **session))
         await stream.send(stream.run([b"%d" % (MAX_PAYLOAD_BYTES + 1)], method="make"))
         await stream.wait_answers(2, timeout=20)
         assert len(stream.results[1]) == MAX_PAYLOAD_BYTES
         assert failure(stream, 2)[:2] == ("PAYLOAD_TOO_LARGE", YES)
-        async with replica.router("router-2", features=["chunks"]) as second:
+        async with replica.router("router-2") as second:
             await second.send(recovery(second))
             await second.wait_answers(1, timeout=20)
             assert len(second.results[1]) == MAX_PAYLOAD_BYTES
@@ -321,14 +321,14 @@ async def test_who_does_not_know_chunks_gets_no_chunk(replica: RunningReplica) -
 
 async def test_kept_results_leave_in_chunks_again_or_as_the_new_router_takes_them(replica: RunningReplica) -> None:
     size = MAX_INLINE_BYTES + 1
-    async with replica.router(features=["chunks"]) as first:
+    async with replica.router() as first:
         await first.send(first.run([b"%d" % size], method="make", session_id=SESSION, call_ids=[1]))
         await first.wait_answers(1)
         async with replica.router("router-2") as second:
             await second.send(recovery(second))
             await second.wait_answers(1)
             assert failure(second, 1)[:2] == ("PAYLOAD_TOO_LARGE", YES)
-            async with replica.router("router-3", features=["chunks"]) as third:
+            async with replica.router("router-3") as third:
                 await third.send(recovery(third))
                 await third.wait_answers(1)
                 assert third.results[1] == first.results[1]

@@ -17,7 +17,6 @@ from slotmesh.codec import JSON, MSGPACK
 from slotmesh.internal.v1 import replica_service_pb2, replica_service_pb2_grpc
 from slotmesh.runtime.channels import open_channel
 from slotmesh.status import DOMAIN
-from slotmesh.v1 import call_pb2
 from slotmesh.version import VERSION
 from tests.support.execute_stream import Request
 from tests.support.replicas import HANDLERS, RunningReplica, running_replica
@@ -40,7 +39,7 @@ async def replica() -> AsyncIterator[RunningReplica]:
 async def test_the_first_frame_is_the_capacity(replica: RunningReplica) -> None:
     async with replica.router() as stream:
         assert stream.frames == ["capacity"]
-        assert stream.capacities == [call_pb2.Capacity(max_ongoing=8, prefetch=4, keyed_window=8192)]
+        assert stream.capacities == [replica_service_pb2.Capacity(max_ongoing=8, prefetch=4, keyed_window=8192)]
 
 
 @pytest.mark.parametrize("identity", [{"replica_id": "another"}, {"incarnation": "0" * 32}, {"replica_id": ""}])

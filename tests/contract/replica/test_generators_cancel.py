@@ -134,7 +134,7 @@ async def test_a_replica_that_drains_waits_for_what_yields() -> None:
 
 
 async def test_nothing_begins_on_a_link_that_is_not_fresh(replica: RunningReplica) -> None:
-    async with replica.router(features=["heartbeats"]) as stream:
+    async with replica.router() as stream:
         stream.echoes = False
         await stream.send(stream.run([b"no echo is under way any more"], method="plain"))
         await stream.wait_answers(1)

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from slotmesh.convert.batches import ids_from_wire, ids_of_results
 from slotmesh.internal.v1 import replica_service_pb2, replica_service_pb2_grpc
 from slotmesh.runtime.channels import open_channel
 from slotmesh.runtime.parent import AnnouncePipe, ParentPipe
@@ -339,8 +340,10 @@ async def test_a_task_of_a_call_that_would_end_the_process_ends_its_call(here: P
         async with asyncio.timeout(20):
             while len(results) + len(failed) < 3:
                 frame = (await call.read()).results
-                results |= {call_id for batch in frame.batches for call_id in batch.call_ids}
-                failed |= {call_id: errors.failure for errors in frame.errors for call_id in errors.call_ids}
+                results |= {call_id for batch in frame.batches for call_id in ids_of_results(batch)}
+                failed |= {
+                    call_id: errors.failure for errors in frame.errors for call_id in ids_from_wire(errors.calls)
+                }
         assert results == {2}
         assert {(it.message, it.executed) for it in failed.values()} == {("SystemExit: 7", call_pb2.EXECUTED_YES)}
         process.terminate()

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
+from slotmesh.convert.batches import ids_of_results, ids_to_wire
 from slotmesh.internal.v1 import replica_service_pb2
 from slotmesh.v1 import call_pb2
 from tests.contract.replica.chunked_calls import LARGE, assemble, chunks_of
@@ -107,7 +108,7 @@ async def test_small_results_pass_a_large_one(mesh: RouterBench) -> None:
     ]
     await replica.say(replica_service_pb2.ExecuteResponse(results=call_pb2.ResultFrame(batches=results)))
     frames: list[Response] = [await next_frame(call) for _ in range(3)]
-    assert 2 in [call_id for frame in frames for batch in frame.results.batches for call_id in batch.call_ids]
+    assert 2 in [call_id for frame in frames for batch in frame.results.batches for call_id in ids_of_results(batch)]
 
 
 @pytest.mark.asyncio
@@ -139,6 +140,8 @@ async def test_a_large_value_and_the_failure_behind_it_may_come_in_one_frame(mes
         await replica.say(replica_service_pb2.ExecuteResponse(chunk=chunk))
     value = call_pb2.ResultBatch(call_ids=[run_id], payloads=[b""], chunked_sizes=[len(LARGE)], partial=True)
     failure = call_pb2.Failure(code=2, reason="HANDLER_ERROR", message="no", executed=call_pb2.EXECUTED_YES)
-    frame = call_pb2.ResultFrame(batches=[value], errors=[call_pb2.CallErrors(call_ids=[run_id], failure=failure)])
+    frame = call_pb2.ResultFrame(
+        batches=[value], errors=[call_pb2.CallErrors(calls=ids_to_wire([run_id]), failure=failure)]
+    )
     await replica.say(replica_service_pb2.ExecuteResponse(results=frame))
     assert await assemble(call, 1) == {1: LARGE}

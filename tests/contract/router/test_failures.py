@@ -10,6 +10,7 @@ import pytest
 import pytest_asyncio
 from google.protobuf import duration_pb2, timestamp_pb2
 
+from slotmesh.convert.batches import ids_from_wire, ids_to_wire
 from slotmesh.errors import Executed
 from slotmesh.internal.v1 import replica_service_pb2
 from slotmesh.v1 import call_pb2
@@ -115,8 +116,8 @@ async def test_refused_runs_go_elsewhere_unseen(mesh: RouterBench) -> None:
             refused=replica_service_pb2.RunsRefused(
                 runs=[call_pb2.IdRange(first=run.first_run_id, last=last)],
                 failure=call_pb2.Failure(code=8, reason="QUEUE_FULL", executed=Executed.NO.value),  # type: ignore[arg-type]
-                capacity=call_pb2.Capacity(max_ongoing=512, others=512, keyed_window=8192),
-            )
+            ),
+            capacity=replica_service_pb2.Capacity(max_ongoing=512, others=512, keyed_window=8192),
         )
 
     full.answer = refuse
@@ -190,7 +191,7 @@ async def test_failures_count_in_the_size_of_a_frame(mesh: RouterBench) -> None:
     for start in range(0, 512, 256):
         errors = [
             call_pb2.CallErrors(
-                call_ids=[run.first_run_id + offset],
+                calls=ids_to_wire([run.first_run_id + offset]),
                 failure=call_pb2.Failure(code=2, message=text, reason="HANDLER_ERROR", executed=3),  # type: ignore[arg-type]
             )
             for offset in range(start, start + 256)
@@ -200,4 +201,4 @@ async def test_failures_count_in_the_size_of_a_frame(mesh: RouterBench) -> None:
     while failed < 512:
         frame = (await next_frame(call)).results
         assert frame.ByteSize() < 2 * 1024 * 1024
-        failed += sum(len(errors.call_ids) for errors in frame.errors)
+        failed += sum(len(ids_from_wire(errors.calls)) for errors in frame.errors)

@@ -32,8 +32,8 @@ def far_too_many(batch: replica_service_pb2.RunBatch) -> Response:
     """Refuses more than was ever sent."""
     full = call_pb2.Failure(code=8, reason="QUEUE_FULL", message="full", executed=call_pb2.EXECUTED_NO)
     runs = [call_pb2.IdRange(first=9, last=5), call_pb2.IdRange(first=batch.first_run_id, last=2**53)]
-    capacity = call_pb2.Capacity(max_ongoing=512)
-    return Response(refused=replica_service_pb2.RunsRefused(runs=runs, failure=full, capacity=capacity))
+    refused = replica_service_pb2.RunsRefused(runs=runs, failure=full)
+    return Response(refused=refused, capacity=replica_service_pb2.Capacity(max_ongoing=512))
 
 
 @pytest.mark.asyncio

@@ -11,6 +11,7 @@ import pytest_asyncio
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
 
+from slotmesh.convert.batches import ids_from_wire
 from slotmesh.v1 import mesh_pb2, router_service_pb2
 from tests.support.fakes.replica import FakeReplica, echo, hold
 from tests.support.router_bench import Request, RouterBench, batch, calls, next_frame, outcomes, router_bench, taken
@@ -130,7 +131,7 @@ async def test_a_run_that_finds_the_queue_full_is_one_failure(mesh: RouterBench)
     await call.write(calls(1, *[b"x"] * 5000))
     frame = (await next_frame(call)).results
     (errors,) = frame.errors
-    assert list(errors.call_ids) == list(range(11, 5001))
+    assert list(ids_from_wire(errors.calls)) == list(range(11, 5001))
     assert errors.failure.reason == "QUEUE_FULL"
     assert errors.failure.HasField("retry_delay")
     assert errors.failure.metadata["backend"] == "b"

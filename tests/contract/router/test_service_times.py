@@ -16,7 +16,7 @@ BATCHING = "tests.contract.batching_handlers:Batching"
 
 
 async def test_a_router_that_wants_to_know_hears_how_quick_calls_are_before_their_first_results() -> None:
-    async with running_replica() as replica, replica.router(features=["service_times"]) as stream:
+    async with running_replica() as replica, replica.router() as stream:
         await stream.send(stream.run([b"x"] * 4))
         await stream.wait_answers(4)
         assert [kind for kind in stream.frames if kind != "heartbeat"][:3] == ["capacity", "service_times", "results"]
@@ -34,7 +34,7 @@ async def test_one_that_does_not_hears_nothing_of_it() -> None:
 
 
 async def test_a_batch_method_says_how_many_calls_it_takes_at_once() -> None:
-    async with running_replica(BATCHING) as replica, replica.router(features=["service_times"]) as stream:
+    async with running_replica(BATCHING) as replica, replica.router() as stream:
         await stream.send(stream.run([b"a"] * 4, method="gathered"))
         await stream.wait_answers(4)
         (told,) = stream.service_times[0].methods
@@ -69,7 +69,7 @@ async def test_calls_that_wait_beside_one_another_are_told_to_take_their_time(ow
     """However many end in each moment: 200 that sleep for 20 ms are no quick calls."""
     async with (
         running_replica(f"tests.contract.sleeping_handlers:{'OwnLoop' if own_loop else 'Sleeping'}") as replica,
-        replica.router(features=["service_times"]) as stream,
+        replica.router() as stream,
     ):
         for _ in range(3):
             await stream.send(stream.run([b"x"] * 200, method="nap"))

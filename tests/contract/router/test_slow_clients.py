@@ -8,6 +8,7 @@ import grpc
 import pytest
 import pytest_asyncio
 
+from slotmesh.convert.batches import ids_of_results
 from slotmesh.v1 import router_service_pb2
 from tests.support.fakes.replica import echo, hold, results
 from tests.support.router_bench import (
@@ -60,7 +61,7 @@ async def test_a_client_that_reads_no_results_is_admitted_no_more_until_it_does(
     answered, rejected = 0, ""
     while answered < 16 or not rejected:
         frame = await next_frame(call)
-        answered += sum(len(batch.call_ids) for batch in frame.results.batches)
+        answered += sum(len(ids_of_results(batch)) for batch in frame.results.batches)
         rejected = rejected or frame.rejected.failure.message
         assert answered <= 16, "admitted all the same"
     assert "read them" in rejected

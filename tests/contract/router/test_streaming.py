@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
+from slotmesh.convert.batches import ids_of_results
 from slotmesh.errors import Executed, Reason
 from slotmesh.streams.limits import CHUNK_BYTES, MAX_INLINE_BYTES
 from slotmesh.transport.duplex import read_frame
@@ -141,11 +142,11 @@ class TestLargeValues:
             parts += frame.chunk.data
         assert parts == large
         announced, *others = frame.results.batches
-        assert (list(announced.call_ids), list(announced.chunked_sizes)) == ([1], [len(large)])
+        assert (list(ids_of_results(announced)), list(announced.chunked_sizes)) == ([1], [len(large)])
         assert announced.partial
         while not others:
             others = list((await next_frame(call)).results.batches)
-        assert [(list(each.call_ids), list(each.payloads)) for each in others] == [([1], [b"small"])]
+        assert [(list(ids_of_results(each)), list(each.payloads)) for each in others] == [([1], [b"small"])]
 
     @pytest.mark.asyncio
     async def test_what_is_too_large_for_its_caller_ends_the_call(self, mesh: RouterBench) -> None:

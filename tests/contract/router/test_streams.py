@@ -12,6 +12,7 @@ import pytest_asyncio
 from router_service.core.replicas.frames import MAX_FRAME_SLICES
 from router_service.shell.clients.stream import ClientStream
 from slotmesh.calls.key_hash import partition_of
+from slotmesh.convert.batches import ids_of_results
 from slotmesh.errors import Executed
 from slotmesh.internal.v1 import replica_service_pb2
 from slotmesh.transport.duplex import read_frame
@@ -63,7 +64,7 @@ async def test_batches_may_follow_open_at_once_and_half_close_answers_all(mesh: 
     while (frame := await read_frame(call)) is not None:
         frames.append(frame)
     assert frames[0].WhichOneof("frame") == "opened"
-    assert sum(len(batch.call_ids) for frame in frames for batch in frame.results.batches) == 2
+    assert sum(len(ids_of_results(batch)) for frame in frames for batch in frame.results.batches) == 2
     assert await call.code() is grpc.StatusCode.OK
 
 

@@ -14,6 +14,7 @@ import pytest_asyncio
 from google.protobuf import duration_pb2, struct_pb2
 
 from slotmesh.codec import JSON
+from slotmesh.convert.batches import ids_to_wire
 from slotmesh.errors import Executed, Reason
 from slotmesh.internal.v1 import replica_service_pb2
 from slotmesh.runtime.channels import open_channel
@@ -69,7 +70,7 @@ async def test_failures_carry_their_reason_and_whether_the_call_ran(mesh: Router
         wire = call_pb2.Failure(
             code=2, reason="HANDLER_ERROR", message="ValueError: no", executed=call_pb2.EXECUTED_YES
         )
-        errors = call_pb2.CallErrors(call_ids=[run.first_run_id], failure=wire)
+        errors = call_pb2.CallErrors(calls=ids_to_wire([run.first_run_id]), failure=wire)
         return replica_service_pb2.ExecuteResponse(results=call_pb2.ResultFrame(errors=[errors]))
 
     for replica in mesh.replicas:

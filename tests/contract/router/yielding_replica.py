@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+from slotmesh.convert.batches import ids_of_results
 from slotmesh.internal.v1 import replica_service_pb2
 from slotmesh.streams.limits import CHUNK_BYTES
 from slotmesh.v1 import call_pb2, router_service_pb2
@@ -63,7 +64,7 @@ async def read_values(call: Call, count: int) -> list[tuple[int, bytes]]:
         assert not frame.errors
         for batch in frame.batches:
             assert batch.partial
-            read += zip(batch.call_ids, batch.payloads, strict=True)
+            read += zip(ids_of_results(batch), batch.payloads, strict=True)
     assert len(read) == count
     return read
 

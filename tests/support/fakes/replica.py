@@ -9,6 +9,7 @@ from typing import Any
 
 import grpc
 
+from slotmesh.convert.batches import ids_to_wire
 from slotmesh.internal.v1 import replica_service_pb2, replica_service_pb2_grpc
 from slotmesh.server.server import GrpcServer
 from slotmesh.transport.duplex import read_request
@@ -40,7 +41,7 @@ def fail(batch: replica_service_pb2.RunBatch) -> Response:
     """The handler raises in each call."""
     failure = call_pb2.Failure(code=2, reason="HANDLER_ERROR", message="ValueError: no", executed=call_pb2.EXECUTED_YES)
     ids = range(batch.first_run_id, batch.first_run_id + len(batch.payloads))
-    return Response(results=call_pb2.ResultFrame(errors=[call_pb2.CallErrors(call_ids=ids, failure=failure)]))
+    return Response(results=call_pb2.ResultFrame(errors=[call_pb2.CallErrors(calls=ids_to_wire(ids), failure=failure)]))
 
 
 def hold(_batch: replica_service_pb2.RunBatch) -> None:
@@ -52,7 +53,7 @@ class FakeReplica(replica_service_pb2_grpc.ReplicaServiceServicer):
 
     def __init__(self, answer: Answer = echo, max_ongoing: int = 512) -> None:
         self.answer = answer
-        self.capacity = call_pb2.Capacity(max_ongoing=max_ongoing, keyed_window=8192)
+        self.capacity = replica_service_pb2.Capacity(max_ongoing=max_ongoing, keyed_window=8192)
         self.frames: list[replica_service_pb2.ExecuteRequest] = []
         self.held: list[replica_service_pb2.RunBatch] = []
         """Runs that got no answer when they came."""
@@ -61,8 +62,6 @@ class FakeReplica(replica_service_pb2_grpc.ReplicaServiceServicer):
         """Changes what the health check says."""
         self.contexts: list[Context] = []
         self.slots = ScriptedSlots()
-        self.features: list[str] = []
-        """What it names to routers that connect."""
         self.greets = True
         """It says what it can take when a router has connected; else it keeps silent."""
         self._broken = asyncio.Event()
@@ -97,7 +96,8 @@ class FakeReplica(replica_service_pb2_grpc.ReplicaServiceServicer):
             return
         self.slots.opened(opening.open.replica_id, opening.open.incarnation, self.address)
         if self.greets:
-            await self._write(context, Response(capacity=self.capacity, features=self.features))
+            opened = replica_service_pb2.ExecuteOpened(features=["of-tomorrow"])
+            await self._write(context, Response(opened=opened, capacity=self.capacity))
         while (request := await read_request(context)) is not None:
             self.frames.append(request)
             for batch in request.runs.batches:
@@ -121,7 +121,7 @@ class FakeReplica(replica_service_pb2_grpc.ReplicaServiceServicer):
         elif outcome is not None:
             self.capacity.others = self.slots.held_permits
             if outcome.HasField("slots"):
-                outcome.slots.capacity.CopyFrom(self.capacity)
+                outcome.capacity.CopyFrom(self.capacity)
             await self._write(context, outcome)
 
     async def _tell_slots(self, context: Context) -> None:

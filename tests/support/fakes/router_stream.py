@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from slotmesh.convert.batches import ids_to_wire
 from slotmesh.errors import Failure
 from slotmesh.status import to_wire
 from slotmesh.streams.arriving_payloads import BadChunk
@@ -190,7 +191,7 @@ class FakeStream:
         """One failure for all of them, as one entry."""
         for call_id in ids:
             self.unanswered.pop(call_id, None)
-        errors = [call_pb2.CallErrors(call_ids=ids, failure=to_wire(failure))]
+        errors = [call_pb2.CallErrors(calls=ids_to_wire(ids), failure=to_wire(failure))]
         self._answered(Response(results=call_pb2.ResultFrame(errors=errors)))
 
     def reject(self, batch: Batch, failure: Failure) -> None:

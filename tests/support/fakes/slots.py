@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from google.protobuf import duration_pb2
 
 from slotmesh.calls.slot_tokens import SECRET_BYTES, format_token
+from slotmesh.convert.batches import ids_to_wire
 from slotmesh.errors import Failure, Reason
 from slotmesh.internal.v1 import replica_service_pb2
 from slotmesh.status import to_wire
@@ -143,8 +144,8 @@ def refused(op: SlotOp, reason: Reason = Reason.QUEUE_FULL) -> Response:
         refused=replica_service_pb2.RunsRefused(
             runs=[call_pb2.IdRange(first=op.op_id, last=op.op_id)],
             failure=to_wire(Failure(reason=reason, message="not here")),
-            capacity=call_pb2.Capacity(max_ongoing=8, others=8),
-        )
+        ),
+        capacity=replica_service_pb2.Capacity(max_ongoing=8, others=8),
     )
 
 
@@ -157,7 +158,7 @@ def failed(op: SlotOp, reason: Reason, message: str = "no") -> Response:
 def not_honoured(op: SlotOp, reason: Reason, message: str) -> Response:
     """A dispatch whose token is not honoured fails as a call does."""
     failure = to_wire(Failure(reason=reason, message=message))
-    errors = call_pb2.CallErrors(call_ids=[op.op_id], failure=failure)
+    errors = call_pb2.CallErrors(calls=ids_to_wire([op.op_id]), failure=failure)
     return Response(results=call_pb2.ResultFrame(errors=[errors]))
 
 

@@ -20,7 +20,7 @@ from slotmesh.errors import Executed, Reason
 from tests.support.fakes.clock import FakeClock
 from tests.support.wait import wait_until
 from tests.unit.replica.feature_kinds import ENCODED, KINDS, Kind, Lane, calls, outcome_of, running
-from tests.unit.replica.hosting import Hosting, RememberingOutbox
+from tests.unit.replica.hosting import Hosting, RememberingOutbox, open_link
 
 Cell = Callable[[Hosting, Kind, bool], Awaitable[None]]
 FEATURES: dict[str, Cell] = {}
@@ -187,7 +187,7 @@ async def streaming(host: Hosting, kind: Kind, is_whole: bool) -> None:
 async def batches(host: Hosting, kind: Kind, is_whole: bool) -> None:
     """Calls of several callers, and several of one; batch methods get them together."""
     other = RememberingOutbox()
-    link, _ = host.engine.open()
+    link, _ = open_link(host.engine)
     link.outbox = other
     mine = [b"wait", b"mine"] if is_whole else [b"wait"]
     if kind.is_batched:
@@ -203,7 +203,7 @@ async def batches(host: Hosting, kind: Kind, is_whole: bool) -> None:
 @feature
 async def links_that_end(host: Hosting, kind: Kind, is_whole: bool) -> None:
     """What runs of a caller that is gone ends, or is heard by nobody; what waits never starts."""
-    link, _ = host.engine.open()
+    link, _ = open_link(host.engine)
     link.outbox = outbox = RememberingOutbox()
     parts = [[b"wait1", b"2"]] if is_whole else [[b"wait1"], [b"2"]]
     host.engine.submit([calls(host, kind, part, key="k", link=link) for part in parts])
@@ -270,7 +270,7 @@ async def sessions_that_move(host: Hosting, kind: Kind, is_whole: bool) -> None:
 
 async def asked_again(host: Hosting, kind: Kind) -> RememberingOutbox:
     """The router where the session is now wants the outcome of the first call."""
-    link, _ = host.engine.open()
+    link, _ = open_link(host.engine)
     link.outbox = outbox = RememberingOutbox()
     options = ReplicaCallOptions(method=kind.method, content_type=OCTET_STREAM, ordering_key="k")
     asking = ReplicaRun(link, 1, [b""], options, "e", host.clock.now())

@@ -14,6 +14,7 @@ from replica_service.core.runs import ReplicaRun, RouterPeer
 from replica_service.shell.engine import Engine
 from replica_service.shell.handler.binding import bind_methods
 from replica_service.shell.handler.handler_loop import OwnLoop, SharedLoop
+from replica_service.shell.router_outbox import Outbox
 from slotmesh.codec import OCTET_STREAM
 from slotmesh.errors import Failure
 from slotmesh.handlers import describe
@@ -90,6 +91,13 @@ class RememberingOutbox:
         self.order.append(run_id)
 
 
+def open_link(engine: Engine) -> tuple[RouterPeer, Outbox]:
+    """The link of a router whose heartbeats are always fresh."""
+    link, outbox = engine.open()
+    link.fresh_until = inf
+    return link, outbox
+
+
 class Hosting:
     """Sends runs to the engine."""
 
@@ -97,7 +105,7 @@ class Hosting:
         self.engine = engine
         self.handler = handler
         self.clock = clock
-        self.link, _ = engine.open()
+        self.link, _ = open_link(engine)
         self.link.outbox = self.outbox = RememberingOutbox()
         self._next = 1
         self.sent: dict[int, list[bytes]] = {}

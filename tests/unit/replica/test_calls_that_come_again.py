@@ -17,7 +17,7 @@ from slotmesh.codec import OCTET_STREAM
 from slotmesh.errors import Executed, Reason
 from tests.support.fakes.clock import FakeClock
 from tests.support.memory_nodes import MAX_ONGOING, METHOD, ReplicaNode
-from tests.unit.replica.hosting import RememberingOutbox
+from tests.unit.replica.hosting import RememberingOutbox, open_link
 
 SESSION = "5e55" * 8
 
@@ -29,7 +29,7 @@ class Router:
         self.engine = replica.engine
         self.link: RouterPeer
         self.outbox: Outbox
-        self.link, self.outbox = replica.engine.open()
+        self.link, self.outbox = open_link(replica.engine)
         self._ids = count(1)
 
     def send(self, ids: Sequence[int], key: str = "", *, epoch: int = 1, attempt: int = 0) -> None:

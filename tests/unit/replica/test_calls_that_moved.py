@@ -16,7 +16,7 @@ from slotmesh.codec import JSON
 from slotmesh.errors import Executed, Reason
 from slotmesh.handlers import deployment
 from tests.support.wait import wait_until
-from tests.unit.replica.hosting import Hosting, RememberingOutbox, hosting
+from tests.unit.replica.hosting import Hosting, RememberingOutbox, hosting, open_link
 
 SESSION = "5e55" * 8
 
@@ -59,7 +59,7 @@ def taken_over(host: Hosting, method: str, key: str) -> tuple[RouterPeer, Rememb
     engine = host.engine
     ((_, _, report),) = engine.reconcile([(SESSION, 2, [(1, 1)])])
     assert report.running == [(1, 1)]
-    link, _ = engine.open()
+    link, _ = open_link(engine)
     link.outbox = outbox = RememberingOutbox()
     options = ReplicaCallOptions(method=method, content_type=JSON, ordering_key=key)
     asking = ReplicaRun(link, 1, [b""], options, "e", host.clock.now())
@@ -97,7 +97,7 @@ async def test_a_call_that_had_not_begun_when_its_router_sent_it_again(key: str)
         engine.submit([host.run("block", [b"[]"], content_type=JSON)])
         await wait_until(lambda: handler.is_blocked)
         submit(host, "yields", key)
-        again = host.run("yields", [b'["1"]'], key=key, content_type=JSON, link=engine.open()[0])
+        again = host.run("yields", [b'["1"]'], key=key, content_type=JSON, link=open_link(engine)[0])
         again.link.outbox = outbox = RememberingOutbox()
         again.record = Record(SESSION, 1, range(1, 2), 1, attempt=1, recovers=False)
         engine.submit([again])

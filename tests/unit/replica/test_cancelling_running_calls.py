@@ -9,7 +9,7 @@ import pytest
 from slotmesh.errors import Executed, Reason
 from slotmesh.handlers import deployment
 from tests.support.wait import wait_until
-from tests.unit.replica.hosting import hosting
+from tests.unit.replica.hosting import hosting, open_link
 
 pytestmark = pytest.mark.asyncio
 
@@ -143,7 +143,7 @@ async def test_another_routers_calls_are_left_alone() -> None:
     async with hosting(Handler) as host:
         mine = host.run("wait", [b"mine"])
         host.engine.submit([mine])
-        other, _ = host.engine.open()
+        other, _ = open_link(host.engine)
         await wait_until(lambda: host.handler.began == [b"mine"])
         host.engine.cancel(other, [(mine.first, mine.first)])
         host.handler.gate.set()

@@ -11,9 +11,9 @@ import pytest
 from slotmesh.codec import JSON
 from slotmesh.errors import Executed, HandlerError, Reason
 from slotmesh.handlers import batch, deployment
-from slotmesh.streams.limits import MAX_INLINE_BYTES
+from slotmesh.streams.limits import MAX_PAYLOAD_BYTES
 from tests.support.wait import wait_until
-from tests.unit.replica.hosting import RememberingOutbox, hosting
+from tests.unit.replica.hosting import RememberingOutbox, hosting, open_link
 
 pytestmark = pytest.mark.asyncio
 
@@ -69,14 +69,14 @@ class Handler:
 
 async def test_a_result_over_the_limit_fails_its_call_only() -> None:
     async with hosting(Handler) as host:
-        sizes = [b"1", b"%d" % (MAX_INLINE_BYTES + 1), b"%d" % MAX_INLINE_BYTES]
+        sizes = [b"1", b"%d" % (MAX_PAYLOAD_BYTES + 1), b"%d" % MAX_PAYLOAD_BYTES]
         run = host.run("inflate", sizes)
         outbox = await host.execute(run)
-        assert [len(result or b"") for result in host.results(run)] == [1, 0, MAX_INLINE_BYTES]
+        assert [len(result or b"") for result in host.results(run)] == [1, 0, MAX_PAYLOAD_BYTES]
         failure = outbox.failures_of[run.first + 1]
         assert (failure.reason, failure.executed) == (Reason.PAYLOAD_TOO_LARGE, Executed.YES)
-        assert str(MAX_INLINE_BYTES + 1) in failure.message
-        assert failure.metadata == {"actual": str(MAX_INLINE_BYTES + 1), "limit": str(MAX_INLINE_BYTES)}
+        assert str(MAX_PAYLOAD_BYTES + 1) in failure.message
+        assert failure.metadata == {"actual": str(MAX_PAYLOAD_BYTES + 1), "limit": str(MAX_PAYLOAD_BYTES)}
 
 
 async def test_a_result_that_cannot_be_sent_fails_its_call_only() -> None:
@@ -144,7 +144,7 @@ async def test_batches_are_cut_by_the_clock() -> None:
 
 async def test_a_router_that_had_no_room_hears_of_room() -> None:
     async with hosting(Handler, max_ongoing=2, prefetch=0) as host:
-        other, _ = host.engine.open()
+        other, _ = open_link(host.engine)
         other.outbox = outbox = RememberingOutbox()
         host.engine._links[other] = outbox  # type: ignore[assignment]
         host.engine.submit([host.run("wait", [b"1", b"2"])])
@@ -220,7 +220,7 @@ async def test_partitions_of_many_endpoints_are_revoked_in_one_step_and_reported
 
 async def test_new_settings_reach_the_routers() -> None:
     async with hosting(Handler, max_ongoing=1) as host:
-        _, outbox = host.engine.open()
+        _, outbox = open_link(host.engine)
         outbox.next_frame()
         host.engine.configure(max_ongoing=7, prefetch=3)
         frame = outbox.next_frame()

@@ -11,16 +11,16 @@ from replica_service.convert.slots import Issuer
 from replica_service.core.permits import PermitCapacity
 from replica_service.shell.router_outbox import Outbox, Response
 from slotmesh.codec import JSON, MSGPACK
+from slotmesh.convert.batches import ids_from_wire, ids_of_results
 from slotmesh.errors import Executed, Failure, Reason
-from slotmesh.streams.features import CHUNKS
 from slotmesh.streams.limits import CHUNK_BYTES, MAX_FRAME_BYTES, MAX_FRAME_CALLS
 from tests.support.fakes.clock import FakeClock
 
 BROKEN = Failure(reason=Reason.HANDLER_ERROR, message="no", executed=Executed.YES)
 
 
-def outbox(*, cuts: bool = True) -> Outbox:
-    made = Outbox(lambda: PermitCapacity(8, 0, 4096, False, 0), Issuer(FakeClock()), [CHUNKS] if cuts else ())
+def outbox() -> Outbox:
+    made = Outbox(lambda: PermitCapacity(8, 0, 4096, False, 0), Issuer(FakeClock()))
     assert made.next_frame() is not None, "capacity comes first"
     return made
 
@@ -51,15 +51,15 @@ class Router:
             return
         results = frame.results
         self.frames += 1
-        assert sum(len(batch.call_ids) for batch in results.batches) <= MAX_FRAME_CALLS
+        assert sum(len(ids_of_results(batch)) for batch in results.batches) <= MAX_FRAME_CALLS
         for batch in results.batches:
-            sizes = batch.chunked_sizes or [0] * len(batch.call_ids)
-            for run_id, payload, size in zip(batch.call_ids, batch.payloads, sizes, strict=True):
+            sizes = batch.chunked_sizes or [0] * len(ids_of_results(batch))
+            for run_id, payload, size in zip(ids_of_results(batch), batch.payloads, sizes, strict=True):
                 value = bytes(self._parts.pop(run_id)) if size else payload
                 assert not size or size == len(value)
                 self._hear(run_id, value if batch.partial else ("result", value))
         for errors in results.errors:
-            for run_id in errors.call_ids:
+            for run_id in ids_from_wire(errors.calls):
                 self._hear(run_id, "failed")
         for each in results.done:
             for run_id in range(each.first, each.last + 1):

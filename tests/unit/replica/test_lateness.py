@@ -11,7 +11,7 @@ from slotmesh.codec import JSON
 from slotmesh.errors import Executed, Reason
 from slotmesh.handlers import batch, deployment
 from tests.support.fakes.clock import FakeClock
-from tests.unit.replica.hosting import hosting
+from tests.unit.replica.hosting import hosting, open_link
 
 pytestmark = pytest.mark.asyncio
 
@@ -61,7 +61,7 @@ async def test_calls_that_are_late_by_then_are_not_executed(method: str, all_lat
         if reason is Reason.DEADLINE_IN_QUEUE:
             late.deadline = clock.now() + TAKES_S
         else:
-            late.link, _ = host.engine.open()
+            late.link, _ = open_link(host.engine)
             late.link.outbox = host.outbox
             late.link.fresh_until = clock.now() + TAKES_S
         behind = host.run(method, [b"[5, 0]"], content_type=JSON, time_left_s=TAKES_S if all_late else inf)

@@ -10,9 +10,10 @@ from replica_service.convert.slots import Issuer, SlotReleased
 from replica_service.core.permits import PermitCapacity
 from replica_service.shell.router_outbox import Outbox, Response
 from slotmesh.codec import JSON, OCTET_STREAM
+from slotmesh.convert.batches import ids_from_wire, ids_of_results
 from slotmesh.errors import Failure, Reason
-from slotmesh.streams.features import CHUNKS
-from slotmesh.streams.limits import CHUNK_BYTES, MAX_FRAME_BYTES, MAX_FRAME_CALLS, MAX_INLINE_BYTES
+from slotmesh.internal.v1 import replica_service_pb2
+from slotmesh.streams.limits import CHUNK_BYTES, MAX_FRAME_BYTES, MAX_FRAME_CALLS
 from slotmesh.v1 import call_pb2
 from tests.support.fakes.clock import FakeClock
 
@@ -50,7 +51,7 @@ def desk() -> Desk:
 
 def test_the_first_frame_is_the_capacity(desk: Desk) -> None:
     assert desk.first is not None
-    assert desk.first.capacity == call_pb2.Capacity(max_ongoing=8, prefetch=2, keyed_window=100, others=1)
+    assert desk.first.capacity == replica_service_pb2.Capacity(max_ongoing=8, prefetch=2, keyed_window=100, others=1)
     assert desk.outbox.next_frame() is None
 
 
@@ -61,9 +62,9 @@ def test_answers_about_slots_leave_together_but_not_before_the_first_capacity() 
     first, second = outbox.next_frame(), outbox.next_frame()
     assert first is not None
     assert second is not None
-    assert [frame.WhichOneof("frame") for frame in (first, second)] == ["capacity", "slots"]
+    assert [frame.WhichOneof("frame") for frame in (first, second)] == ["opened", "slots"]
     assert [(each.op_id, each.released.max_ongoing) for each in second.slots.results] == [(1, 8), (2, 8)]
-    assert second.slots.capacity == first.capacity
+    assert second.capacity == first.capacity
     assert outbox.next_frame() is None
     outbox.slot_answer(3, LATE)
     outbox.discard()
@@ -75,14 +76,15 @@ def test_results_of_many_runs_leave_together_with_the_newest_capacity(desk: Desk
     desk.outbox.results(3, [b"c"], 1, OCTET_STREAM)
     desk.outbox.results(9, [b"{}"], 2, JSON)
     desk.others = 5
-    frame = desk.frame()
+    (response,) = desk.frames()
+    frame = response.results
     assert desk.woken == 3
     assert frame.frame_no == 1
-    assert [(list(batch.call_ids), list(batch.payloads), batch.content_type) for batch in frame.batches] == [
+    assert [(list(ids_of_results(batch)), list(batch.payloads), batch.content_type) for batch in frame.batches] == [
         ([1, 2, 3], [b"a", b"b", b"c"], OCTET_STREAM),
         ([9], [b"{}"], JSON),
     ]
-    assert frame.capacity.others == 5
+    assert response.capacity.others == 5
     desk.outbox.results(10, [b""], 0, OCTET_STREAM)
     assert desk.frame().frame_no == 2
 
@@ -92,7 +94,7 @@ def test_equal_failures_are_told_once(desk: Desk) -> None:
         desk.outbox.failed(first, 1, FULL)
     desk.outbox.failed(4, 2, LATE)
     errors = desk.frame().errors
-    assert [(list(error.call_ids), error.failure.reason) for error in errors] == [
+    assert [(list(ids_from_wire(error.calls)), error.failure.reason) for error in errors] == [
         ([1, 2, 3], "QUEUE_FULL"),
         ([4, 5], "DEADLINE_IN_QUEUE"),
     ]
@@ -105,7 +107,7 @@ def test_refusals_carry_ranges_and_capacity(desk: Desk) -> None:
     first, second = desk.frames()
     assert [(each.first, each.last) for each in first.refused.runs] == [(1, 3), (9, 9)]
     assert first.refused.failure.reason == "QUEUE_FULL"
-    assert first.refused.capacity.max_ongoing == 8
+    assert first.capacity.max_ongoing == 8
     assert [(each.first, each.last) for each in second.refused.runs] == [(20, 20)]
 
 
@@ -114,12 +116,12 @@ def test_large_results_are_spread_over_frames(desk: Desk) -> None:
     desk.outbox.results(1, [payload] * 10, 10 * len(payload), OCTET_STREAM)
     desk.outbox.results(11, [bytes(4 * 1024 * 1024)], 4 * 1024 * 1024, OCTET_STREAM)
     frames = [frame.results for frame in desk.frames()]
-    ids = [run_id for frame in frames for batch in frame.batches for run_id in batch.call_ids]
+    ids = [run_id for frame in frames for batch in frame.batches for run_id in ids_of_results(batch)]
     assert ids == list(range(1, 12))
     assert [frame.frame_no for frame in frames] == list(range(1, len(frames) + 1))
     for frame in frames[:-1]:
         assert sum(len(payload) for batch in frame.batches for payload in batch.payloads) <= MAX_FRAME_BYTES
-    assert list(frames[-1].batches[0].call_ids) == [11]
+    assert list(ids_of_results(frames[-1].batches[0])) == [11]
 
 
 def test_a_frame_has_a_bounded_number_of_calls(desk: Desk) -> None:
@@ -128,8 +130,8 @@ def test_a_frame_has_a_bounded_number_of_calls(desk: Desk) -> None:
     desk.outbox.failed(count + 1, count, FULL)
     answered = []
     for frame in desk.frames():
-        ids = [run_id for batch in frame.results.batches for run_id in batch.call_ids]
-        ids += [run_id for errors in frame.results.errors for run_id in errors.call_ids]
+        ids = [run_id for batch in frame.results.batches for run_id in ids_of_results(batch)]
+        ids += [run_id for errors in frame.results.errors for run_id in ids_from_wire(errors.calls)]
         assert 0 < len(ids) <= MAX_FRAME_CALLS
         answered += ids
     assert sorted(answered) == list(range(1, 2 * count + 1))
@@ -138,7 +140,8 @@ def test_a_frame_has_a_bounded_number_of_calls(desk: Desk) -> None:
 def test_capacity_alone_where_there_are_no_results(desk: Desk) -> None:
     desk.outbox.tell_capacity()
     (frame,) = desk.frames()
-    assert frame.WhichOneof("frame") == "capacity"
+    assert frame.WhichOneof("frame") is None
+    assert frame.HasField("capacity")
     desk.outbox.tell_capacity()
     desk.outbox.results(1, [b""], 0, OCTET_STREAM)
     desk.outbox.next_frame()
@@ -150,7 +153,7 @@ def test_capacity_alone_where_there_are_no_results(desk: Desk) -> None:
 def test_who_goes_away_says_so_after_the_capacity(desk: Desk) -> None:
     desk.outbox.go_away("bye")
     desk.outbox.refused(1, 1, FULL)
-    assert [frame.WhichOneof("frame") for frame in desk.frames()] == ["capacity", "go_away", "refused"]
+    assert [frame.WhichOneof("frame") for frame in desk.frames()] == [None, "go_away", "refused"]
 
 
 def test_nothing_is_kept_for_a_router_that_is_gone(desk: Desk) -> None:
@@ -162,16 +165,6 @@ def test_nothing_is_kept_for_a_router_that_is_gone(desk: Desk) -> None:
     assert desk.outbox.next_frame() is None
 
 
-class CuttingDesk(Desk):
-    """The router takes large results in chunks."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.outbox = Outbox(lambda: PermitCapacity(8, 2, 100, False, 1), Issuer(FakeClock()), [CHUNKS])
-        self.outbox.connect(self.wake)
-        self.first = self.outbox.next_frame()
-
-
 def kinds(frames: Iterable[Response]) -> list[str]:
     return [
         f"chunk {frame.chunk.call_id}" if frame.WhichOneof("frame") == "chunk" else str(frame.WhichOneof("frame"))
@@ -180,7 +173,7 @@ def kinds(frames: Iterable[Response]) -> list[str]:
 
 
 def test_a_large_result_leaves_before_the_frame_that_speaks_of_it() -> None:
-    desk = CuttingDesk()
+    desk = Desk()
     payload = bytes(range(256)) * (CHUNK_BYTES // 256) * 4 + b"end"
     desk.outbox.results(7, [payload], len(payload), JSON)
     *chunks, frame = desk.frames()
@@ -193,7 +186,7 @@ def test_a_large_result_leaves_before_the_frame_that_speaks_of_it() -> None:
 
 
 def test_others_wait_for_one_chunk_at_most_and_large_results_take_turns() -> None:
-    desk = CuttingDesk()
+    desk = Desk()
     desk.outbox.results(20, [b"before"], 6, OCTET_STREAM)
     payload = bytes(2 * CHUNK_BYTES)
     desk.outbox.results(1, [payload, payload], 2 * len(payload), OCTET_STREAM)
@@ -213,60 +206,53 @@ def test_others_wait_for_one_chunk_at_most_and_large_results_take_turns() -> Non
         "chunk 2",
         *["results"] * 2,
     ]
-    told = [call_id for frame in seen for batch in frame.results.batches for call_id in batch.call_ids]
+    told = [call_id for frame in seen for batch in frame.results.batches for call_id in ids_of_results(batch)]
     assert sorted(told) == [1, 2, *range(10, 16), 20]
 
 
 def test_a_large_result_that_nothing_waits_before_leaves_whole_if_it_fits_into_a_frame() -> None:
-    desk = CuttingDesk()
+    desk = Desk()
     largest = bytes(MAX_FRAME_BYTES)
     desk.outbox.results(1, [largest], len(largest), OCTET_STREAM)
     (frame,) = desk.frames()
     (batch,) = frame.results.batches
-    assert (list(batch.call_ids), list(batch.payloads), list(batch.chunked_sizes)) == ([1], [largest], [])
+    assert (list(ids_of_results(batch)), list(batch.payloads), list(batch.chunked_sizes)) == ([1], [largest], [])
     desk.outbox.results(2, [largest + b"1"], len(largest) + 1, OCTET_STREAM)
     assert kinds(desk.frames()) == ["chunk 2"] * 5 + ["results"]
 
 
 def test_only_the_first_of_several_large_results_leaves_whole() -> None:
-    desk = CuttingDesk()
+    desk = Desk()
     payload = bytes(2 * CHUNK_BYTES)
     desk.outbox.results(1, [payload, payload], 2 * len(payload), OCTET_STREAM)
     assert kinds(desk.frames()) == ["results", "chunk 2", "chunk 2", "results"]
 
 
 def test_a_result_has_its_payload_in_a_frame_that_also_ends_a_result_in_chunks() -> None:
-    desk = CuttingDesk()
+    desk = Desk()
     large, other = bytes(MAX_FRAME_BYTES + 1), b"x" * CHUNK_BYTES
     desk.outbox.results(1, [large], len(large), OCTET_STREAM)
     assert kinds(filter(None, (desk.outbox.next_frame() for _ in range(5)))) == ["chunk 1"] * 5
     desk.outbox.results(2, [other], len(other), OCTET_STREAM)
     (frame,) = desk.frames()
-    found = {tuple(each.call_ids): (list(each.payloads), list(each.chunked_sizes)) for each in frame.results.batches}
+    found = {
+        tuple(ids_of_results(each)): (list(each.payloads), list(each.chunked_sizes)) for each in frame.results.batches
+    }
     assert found == {(2,): ([other], []), (1,): ([b""], [len(large)])}
 
 
 def test_small_results_beside_a_large_one_do_not_wait_for_it() -> None:
-    desk = CuttingDesk()
+    desk = Desk()
     payloads = [b"a", bytes(CHUNK_BYTES + 1), b"c"]
     desk.outbox.results(1, payloads, sum(map(len, payloads)), OCTET_STREAM)
     first, second, third, last = desk.frames()
     assert kinds([first, second, third, last]) == ["results", "chunk 2", "chunk 2", "results"]
-    assert list(first.results.batches[0].call_ids) == [1, 3]
-    assert list(last.results.batches[0].call_ids) == [2]
-
-
-def test_who_does_not_take_chunks_is_told_what_is_too_large(desk: Desk) -> None:
-    payloads = [b"a", bytes(MAX_INLINE_BYTES + 1)]
-    desk.outbox.results(1, payloads, sum(map(len, payloads)), OCTET_STREAM)
-    frame = desk.frame()
-    assert list(frame.batches[0].call_ids) == [1]
-    assert list(frame.errors[0].call_ids) == [2]
-    assert frame.errors[0].failure.reason == "PAYLOAD_TOO_LARGE"
+    assert list(ids_of_results(first.results.batches[0])) == [1, 3]
+    assert list(ids_of_results(last.results.batches[0])) == [2]
 
 
 def test_what_nobody_reads_is_not_cut() -> None:
-    desk = CuttingDesk()
+    desk = Desk()
     payload = bytes(CHUNK_BYTES + 1)
     desk.outbox.results(1, [payload], len(payload), OCTET_STREAM)
     assert desk.outbox.next_frame() is not None

@@ -20,11 +20,10 @@ from replica_service.shell.links.direct_slots import DirectSlots, ReservationTer
 from slotmesh.calls.slot_tokens import format_token
 from slotmesh.codec import OCTET_STREAM
 from slotmesh.errors import Executed, Failure, Reason
-from slotmesh.streams.features import HEARTBEATS
 from slotmesh.v1 import call_pb2
 from tests.contract.slot_handlers import Handler
 from tests.support.fakes.clock import FakeClock
-from tests.unit.replica.hosting import Hosting, RememberingOutbox, hosting
+from tests.unit.replica.hosting import Hosting, RememberingOutbox, hosting, open_link
 
 pytestmark = pytest.mark.asyncio
 
@@ -62,7 +61,7 @@ async def test_who_tries_the_slot_of_another_is_in_the_audit_log(
 
 async def parked_in_a_slot(host: Hosting, lease_s: float = 10.0, timeout_s: float = inf) -> RouterPeer:
     """A call was dispatched over a link that is not fresh any more."""
-    link, _ = host.engine.open([HEARTBEATS])
+    link, _ = host.engine.open()
     link.outbox = RememberingOutbox()
     assert isinstance(host.clock, FakeClock)
     host.clock.advance(FRESH_S)
@@ -129,7 +128,7 @@ async def test_a_router_that_says_no_more_hears_of_its_slot(host: Hosting, end: 
     secret = await reserved(host)
     parked = await parked_in_a_slot(host)
     outbox = RememberingOutbox()
-    link, _ = host.engine.open()
+    link, _ = open_link(host.engine)
     link.outbox = outbox
     host.engine.post(RunsReceived([reservation_run(link, 1, "e", 10.0, host.clock.now(), float("inf"))]))
     finishing = asyncio.ensure_future(host.engine.finish(link))

@@ -16,7 +16,7 @@ from replica_service.core.session_records import Record
 from slotmesh.errors import Executed, Reason
 from tests.support.fakes.clock import FakeClock
 from tests.support.wait import wait_until
-from tests.unit.replica.hosting import Hosting, RememberingOutbox, hosting
+from tests.unit.replica.hosting import Hosting, RememberingOutbox, hosting, open_link
 
 pytestmark = pytest.mark.asyncio
 
@@ -204,7 +204,7 @@ async def test_a_call_that_another_router_has_joined_stops_its_lane_when_that_on
         run = stopping(host, method, [b"0", b"1"])
         host.engine.submit([run])
         await started(host, b"0")
-        link, _ = host.engine.open()
+        link, _ = open_link(host.engine)
         link.outbox = RememberingOutbox()
         host.engine.reconcile([("s", 2, [(1, 1)])])
         recovery = of_session(ReplicaRun(link, 7, [b""], run.options, "e", 0.0), epoch=2, recovers=True)

@@ -15,6 +15,7 @@ from router_service.core.routing_table import BackendRoute, ReplicaRoute, Routin
 from router_service.core.scheduler import RouterScheduler
 from router_service.shell.clients.outbox import ResultOutbox
 from router_service.shell.dispatcher import Dispatcher
+from slotmesh.convert.batches import ids_from_wire, ids_of_results
 from slotmesh.errors import Failure, Reason
 from slotmesh.spec.model import Backend
 from slotmesh.streams.chunks import Payload
@@ -114,10 +115,10 @@ def said(frame: Frame) -> list[tuple[int, object]]:
         return [(frame.chunk.call_id, "chunk")]
     told: list[tuple[int, object]] = []
     for batch in frame.results.batches:
-        sizes: Sequence[int] = batch.chunked_sizes or [0] * len(batch.call_ids)
+        sizes: Sequence[int] = batch.chunked_sizes or [0] * len(ids_of_results(batch))
         told += zip(
-            batch.call_ids, (size or each for size, each in zip(sizes, batch.payloads, strict=True)), strict=True
+            ids_of_results(batch), (size or each for size, each in zip(sizes, batch.payloads, strict=True)), strict=True
         )
-    told += [(call_id, "failed") for errors in frame.results.errors for call_id in errors.call_ids]
+    told += [(call_id, "failed") for errors in frame.results.errors for call_id in ids_from_wire(errors.calls)]
     told += [(call_id, "done") for each in frame.results.done for call_id in range(each.first, each.last + 1)]
     return told

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from slotmesh.streams.arriving_payloads import Assembly, BadChunk, JoinedAssembly, PartsAssembly
 from slotmesh.streams.chunks import SMALL_CHUNKS, ChunkTurns, Payload, PayloadParts, cut, joined
-from slotmesh.streams.features import LARGE_CHUNKS
 from slotmesh.streams.limits import CHUNK_BYTES, LARGE_CHUNK_BYTES, MIN_CHUNK_BYTES
 
 SIZES = st.one_of(
@@ -114,24 +113,22 @@ def sizes_of(turns: ChunkTurns[int], count: int) -> list[int]:
 
 
 def test_chunks_are_large_while_nothing_small_leaves_between_them() -> None:
-    turns: ChunkTurns[int] = ChunkTurns([LARGE_CHUNKS])
+    turns: ChunkTurns[int] = ChunkTurns()
     turns.add(1, bytes(64 * LARGE_CHUNK_BYTES))
     assert sizes_of(turns, 2) == [LARGE_CHUNK_BYTES] * 2
     turns.passed(CHUNK_BYTES)
     assert sizes_of(turns, SMALL_CHUNKS + 2) == [CHUNK_BYTES] * SMALL_CHUNKS + [LARGE_CHUNK_BYTES] * 2
     turns.passed(CHUNK_BYTES + 1)
     assert sizes_of(turns, 1) == [LARGE_CHUNK_BYTES], "who sends much is not in a hurry"
-    turns.peer_reads(())
-    assert sizes_of(turns, 2) == [CHUNK_BYTES] * 2
 
 
 def test_no_two_chunks_follow_each_other_while_other_frames_wait() -> None:
     turns: ChunkTurns[int] = ChunkTurns()
-    turns.add(1, bytes(4 * CHUNK_BYTES))
+    turns.add(1, bytes(4 * LARGE_CHUNK_BYTES))
     others = ["a", "b"]
     frames: list[str] = []
     while frame := turns.next(
-        lambda: f"chunk {turns.take().offset // CHUNK_BYTES}", lambda: (others and others.pop(0)) or None
+        lambda: f"chunk {turns.take().offset // LARGE_CHUNK_BYTES}", lambda: (others and others.pop(0)) or None
     ):
         frames.append(frame)
     assert frames == ["a", "chunk 0", "b", "chunk 1", "chunk 2", "chunk 3"]

@@ -47,7 +47,7 @@ def payloads_of(each: list[int]) -> list[bytes]:
 
 def result_frame(payloads: list[bytes]) -> Response:
     batch = call_pb2.ResultBatch(first_call_id=7, content_type="application/json", payloads=payloads)
-    return Response(results=call_pb2.ResultFrame(frame_no=3, batches=[batch], capacity=call_pb2.Capacity(prefetch=9)))
+    return Response(results=call_pb2.ResultFrame(frame_no=3, batches=[batch], done=[call_pb2.IdRange(first=9, last=9)]))
 
 
 @settings(max_examples=examples(40))

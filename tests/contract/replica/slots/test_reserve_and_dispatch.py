@@ -175,7 +175,7 @@ async def test_operations_share_the_ids_of_runs(replica: RunningReplica) -> None
 
 
 async def test_a_reservation_waits_for_its_router_to_be_heard(clock: FakeClock, replica: RunningReplica) -> None:
-    async with replica.router(features=["heartbeats"]) as stream:
+    async with replica.router() as stream:
         stream.echoes = False
         clock.advance(10)
         reserving = asyncio.ensure_future(FramesDoor(stream).reserve())
@@ -187,7 +187,7 @@ async def test_a_reservation_waits_for_its_router_to_be_heard(clock: FakeClock, 
 
 async def test_with_a_sign_of_life_a_router_hears_how_loaded_the_replica_is(replica: RunningReplica) -> None:
     """It would go on counting what others have had, and send elsewhere what then waits there behind leases."""
-    async with replica.router("router-2") as other, replica.router(features=["heartbeats"]) as stream:
+    async with replica.router("router-2") as other, replica.router() as stream:
         door = FramesDoor(other)
         slot = await door.reserve()
         await wait_until(lambda: stream.capacities[-1].others == 1)

@@ -145,5 +145,7 @@ def test_a_batch_that_does_not_add_up_is_told_by_its_field(batch: Batch, reason:
 
 
 def test_a_replica_that_reports_no_room_at_all_has_one_permit() -> None:
-    capacity = convert.capacity_from_wire(call_pb2.Capacity(max_ongoing=0, prefetch=2, others=3, draining=True))
+    capacity = convert.capacity_from_wire(
+        replica_service_pb2.Capacity(max_ongoing=0, prefetch=2, others=3, draining=True)
+    )
     assert (capacity.max_ongoing, capacity.prefetch, capacity.others, capacity.draining) == (1, 2, 3, True)

@@ -24,6 +24,7 @@ from router_service.core.runs import Caller
 from router_service.core.scheduler import RouterScheduler
 from router_service.shell.clients.outbox import ResultOutbox
 from router_service.shell.dispatcher import Dispatcher
+from slotmesh.convert.batches import ids_of_results
 from slotmesh.errors import Reason
 from slotmesh.transport.pump import Pacer
 from slotmesh.v1 import call_pb2
@@ -266,7 +267,7 @@ def test_all_is_counted_until_it_was_written(unread: Unread, clock: FakeClock, i
     stream.results(1, 50)
     assert (unread.queued, unread.leaving) == (50 * (SIZE + CALL_BYTES), 0)
     frame = stream.frame()
-    taken = sum(len(each.call_ids) for each in frame.batches)
+    taken = sum(len(ids_of_results(each)) for each in frame.batches)
     assert (unread.queued + unread.leaving, unread.leaving) == (50 * (SIZE + CALL_BYTES), taken * (SIZE + CALL_BYTES))
     while stream.outbox:
         stream.frame()
@@ -288,7 +289,7 @@ def test_results_that_came_together_leave_in_frames_that_fit(unread: Unread, clo
     while stream.outbox:
         frame = stream.frame()
         assert sum(len(payload) for batch in frame.batches for payload in batch.payloads) <= 2 * MIN_FRAME_BYTES
-        told += [call_id for batch in frame.batches for call_id in batch.call_ids]
+        told += [call_id for batch in frame.batches for call_id in ids_of_results(batch)]
         unread.leaving = MAX_LEAVING_BYTES
     assert told == list(range(1, 51))
     assert stream.caller.calls == 0

@@ -9,7 +9,7 @@ import pytest
 
 from router_service.core.commands import DeliverDone, DeliverFailure, DeliverResults
 from slotmesh.errors import Failure, Reason
-from slotmesh.streams.features import BLOCKS, CHUNKS, ID_RANGES
+from slotmesh.streams.features import BLOCKS, CHUNKS
 from slotmesh.streams.limits import CHUNK_BYTES
 from tests.unit.router.values_client import Client
 from tests.unit.router.world_callers import options
@@ -99,7 +99,7 @@ KINDS = {
     "a large value, then failures": _large_value_then_failure,
     "single outcomes": _one_by_one,
 }
-FEATURES = {"with chunks": (CHUNKS, BLOCKS, ID_RANGES), "without": ()}
+FEATURES = {"with chunks": (CHUNKS, BLOCKS), "without": ()}
 kinds = pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
 features = pytest.mark.parametrize("named", FEATURES.values(), ids=FEATURES)
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from router_service.core.commands import DeliverDone, DeliverResults
 from router_service.shell.clients.outbox import MAX_UNREAD_BYTES
+from slotmesh.convert.batches import ids_of_results
 from slotmesh.streams.chunks import PayloadParts
 from slotmesh.streams.features import CHUNKS
-from slotmesh.streams.limits import CHUNK_BYTES
+from slotmesh.streams.limits import CHUNK_BYTES, LARGE_CHUNK_BYTES
 from tests.unit.router.values_client import RUN_ID_OF_CALL, Client
 from tests.unit.router.world_callers import options
 
@@ -21,12 +22,12 @@ class TestFrames:
         client.failed(2)
         (frame,) = client.frames()
         values, results = frame.results.batches
-        assert (values.partial, list(values.call_ids), list(values.payloads)) == (
+        assert (values.partial, list(ids_of_results(values)), list(values.payloads)) == (
             True,
             [1, 2, 1, 1],
             [b"a", b"x", b"b", b"c"],
         )
-        assert (results.partial, list(results.call_ids)) == (False, [3])
+        assert (results.partial, list(ids_of_results(results))) == (False, [3])
         assert [(each.first, each.last) for each in frame.results.done] == [(1, 1)]
 
     def test_content_types_are_told_apart(self) -> None:
@@ -62,7 +63,7 @@ class TestFrames:
 class TestLargeValues:
     def test_what_their_call_says_next_waits_and_others_pass(self) -> None:
         client = Client(CHUNKS)
-        large = CHUNK_BYTES + 1
+        large = LARGE_CHUNK_BYTES + 1
         client.values((1, b"first"), (1, bytes(large)), (1, b"next"), (2, b"other"))
         client.values((1, b"last"), (2, b"more"))
         client.done(1, 2)
@@ -82,18 +83,18 @@ class TestLargeValues:
 
     def test_two_of_one_call_are_never_in_chunks_at_once(self) -> None:
         client = Client(CHUNKS)
-        sizes = [CHUNK_BYTES + 1, 2 * CHUNK_BYTES, CHUNK_BYTES + 2]
+        sizes = [LARGE_CHUNK_BYTES + 1, 2 * LARGE_CHUNK_BYTES, LARGE_CHUNK_BYTES + 2]
         client.values(*[(1, bytes(size)) for size in sizes])
         # So much waits that a frame does not have it all.
         for call_id in range(2, 12):
-            client.values((call_id, bytes(CHUNK_BYTES)))
+            client.values((call_id, bytes(LARGE_CHUNK_BYTES)))
         client.failed(1)
         heard = [what for call_id, what in client.heard() if call_id == 1]
         assert heard == [each for size in sizes for each in ("chunk", "chunk", size)] + ["failed"]
 
     def test_those_of_several_calls_take_turns(self) -> None:
         client = Client(CHUNKS)
-        client.values((1, bytes(3 * CHUNK_BYTES)), (2, bytes(3 * CHUNK_BYTES)))
+        client.values((1, bytes(3 * LARGE_CHUNK_BYTES)), (2, bytes(3 * LARGE_CHUNK_BYTES)))
         chunks = [call_id for call_id, what in client.heard() if what == "chunk"]
         assert chunks == [1, 2, 1, 2, 1, 2]
 
