@@ -55,6 +55,6 @@ async def test_what_is_answered_at_once_is_written_before_the_next_frame_is_aske
         stream = RouterStream(it.engine, context, it.clock)  # type: ignore[arg-type]
         running = asyncio.create_task(stream.run())
         await wait_until(lambda: context.asked.count("read") == 2, what="the second frame is asked for")
-        assert context.asked == ["capacity", "read", "results", "read"]
+        assert context.asked == ["opened", "heartbeat", "read", "results", "read"]
         context.end()
         await running
