@@ -20,7 +20,7 @@ from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from controller_service.core.desired.revisions import ChangeOrigin, Resource, ResourceChange, RevisionRecord
-from controller_service.core.desired.shifts import Guard, ShiftRecord
+from controller_service.core.desired.shifts import ShiftRecord
 from controller_service.core.desired.state import AnsweredRequest, Desired, ReplicaOrder, RolloutRecord
 from controller_service.core.partition_owners import NO_OWNER, Incarnation, PartitionOwnership
 from controller_service.core.roster import IncarnationRoster, LeaderTerm, ListedIncarnation
@@ -127,7 +127,6 @@ RESOURCE: Final = Stored(_resource_document, _resource_of)
 _PACKED_BYTES: Final = PARTITIONS * (2 + 8 + 1 + 1)
 """Of each partition the index of its owner, its epoch above the base, and a byte for each of two sets."""
 _OWNERS: Final = many(FORMS[Incarnation])
-_INTEGERS: Final = many(FORMS[int])
 
 
 def _ownership_document(ownership: PartitionOwnership) -> Document:
@@ -161,19 +160,10 @@ def _unpacked(text: object) -> tuple[tuple[int, ...], ...]:
 def _ownership_of(document: object) -> PartitionOwnership:
     given = object_of(document)
     owners = within("owners", _OWNERS.read, given.get("owners"))
-    if "packed" in given:
-        parts = _unpacked(given["packed"])
-    else:  # of an older version
-        names = ("partition_owners", "epochs", "leaving", "inherited")
-        parts = tuple(within(it, _INTEGERS.read, given.get(it, [])) for it in names)
-    of, epochs, leaving, inherited = parts
+    of, epochs, leaving, inherited = _unpacked(given.get("packed"))
     base = within("base_epoch", FORMS[int].read, given.get("base_epoch"))
-    if len(of) != PARTITIONS or len(epochs) != PARTITIONS:
-        raise BadDocument(f"must be of {PARTITIONS} partitions, are of {len(of)} and {len(epochs)}")
     if not all(NO_OWNER <= index < len(owners) for index in of):
         raise BadDocument("an index in `partition_owners` is of no owner")
-    if not all(0 <= number < PARTITIONS for number in (*leaving, *inherited)):
-        raise BadDocument("a number in `leaving` or `inherited` is of no partition")
     return PartitionOwnership(
         owners=owners,
         partition_owners=of,
@@ -190,7 +180,7 @@ OWNERSHIP: Final = Stored(
 
 # -- history, rollouts, shifts ----------------------------------------------------------------------------------------
 
-_ORIGIN: Final = RecordForm(ChangeOrigin, sparse=("identity", "method", "part_of"), is_open=True)
+_ORIGIN: Final = RecordForm(ChangeOrigin, is_open=True)
 _CHANGES: Final = many(
     Form(
         lambda it: {"subject": it.subject, "before": _side(it.before), "after": _side(it.after)},
@@ -236,18 +226,16 @@ def _rollout_of(name: str, document: object) -> RolloutRecord:
 
 
 _OF_ROLLOUT: Final = Form(_BACKEND.write, lambda document: _BACKEND.read(document, name=""))
-_EARLIER: Final = {"good": _OF_ROLLOUT, "previous": _OF_ROLLOUT}
+_FORMER: Final = {"good": _OF_ROLLOUT, "previous": _OF_ROLLOUT}
 _ROLLOUT: Final = _stored(
-    "rollout of backend", RecordForm(RolloutRecord, outside=("backend",), absent=_EARLIER, forms=_EARLIER), "backend"
+    "rollout of backend", RecordForm(RolloutRecord, outside=("backend",), forms=_FORMER), "backend"
 )
-ROLLOUT: Final = Stored(lambda record: {**dict.fromkeys(_EARLIER), **_ROLLOUT.write(record)}, _rollout_of)
+ROLLOUT: Final = Stored(lambda record: {**dict.fromkeys(_FORMER), **_ROLLOUT.write(record)}, _rollout_of)
 SHIFT: Final = _stored(
     "shift of endpoint",
     RecordForm(
         ShiftRecord,
         outside=("endpoint",),
-        sparse=("awaits", "deletes"),
-        forms={"guards": many(RecordForm(Guard, sparse=("shadow",)).form)},
     ),
     "endpoint",
 )
@@ -258,9 +246,8 @@ TERM: Final = _stored("term", RecordForm(LeaderTerm, outside=("term_id",)), "ter
 
 # -- the roster, and the whole state ----------------------------------------------------------------------------------
 
-_LATER: Final = ("draining", "process", "template", "fixed", "is_unresolved")
-MEMBER: Final = RecordForm(ListedIncarnation, outside=("suspect",), absent=_LATER, sparse=("fenced_after_s",)).form
-ROSTER: Final = RecordForm(IncarnationRoster, outside=("members",), absent=("departed", "covers"), is_open=True)
+MEMBER: Final = RecordForm(ListedIncarnation, outside=("suspect",)).form
+ROSTER: Final = RecordForm(IncarnationRoster, outside=("members",))
 """Without its members: there may be thousands."""
 
 

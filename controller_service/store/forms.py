@@ -11,7 +11,7 @@ from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields
 from enum import Enum
-from types import MappingProxyType
+from types import MappingProxyType, NoneType
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar, get_args, get_origin, get_type_hints
 
 from controller_service.core.partition_owners import Incarnation
@@ -137,7 +137,6 @@ class RecordForm:
         *,
         outside: Iterable[str] = (),
         absent: Iterable[str] = (),
-        sparse: Iterable[str] = (),
         forms: Mapping[str, Form] = MappingProxyType({}),
         keys: Mapping[str, str] = MappingProxyType({}),
         named: str = "",
@@ -145,7 +144,7 @@ class RecordForm:
     ) -> None:
         """`outside`: fields that stand elsewhere. `absent`: those that may be missing; they have their default then.
 
-        `sparse`: likewise, and left out if they are empty: earlier versions, which do not know them, read the rest.
+        Fields that may be None are left out then.
         `forms` and `keys`: of fields that have others. `named`: what fields are called in messages. `is_open`: other
         keys are ignored.
         """
@@ -154,16 +153,14 @@ class RecordForm:
         self._kind = kind
         self._parts = [(keys.get(it, it), it, forms.get(it) or _form_of(hints[it])) for it in names]
         self._known = {key for key, _, _ in self._parts}
-        self._sparse = frozenset(sparse)
-        self._required = self._known - {*absent, *sparse}
+        optional = {key for key, name, _ in self._parts if NoneType in get_args(hints[name])}
+        self._required = self._known - {*absent} - optional
         self._named = named
         self._is_open = is_open
 
     def write(self, value: Any) -> Document:
-        found = ((key, form, getattr(value, name), name) for key, name, form in self._parts)
-        return {
-            key: form.write(it) for key, form, it, name in found if it or (it is not None and name not in self._sparse)
-        }
+        found = ((key, form, getattr(value, name)) for key, name, form in self._parts)
+        return {key: form.write(it) for key, form, it in found if it is not None}
 
     def read(self, document: Any, **outside: Any) -> Any:
         """Raises BadDocument."""

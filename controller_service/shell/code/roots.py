@@ -32,7 +32,7 @@ from slotmesh.runtime.environment import importable_here
 FileId = tuple[int, int]
 """Device and inode."""
 _BESIDE: Final = re.compile(
-    r"(-(wal|shm|journal|room)|\.(code|lock|events|damaged|unfinished)|\.backup-v\d+|\.standby-[\w-]+(\.new)?)*"
+    r"(-(wal|shm|journal|room)|\.(code|lock|events|damaged|unfinished)|\.standby-[\w-]+(\.new)?)*"
 )
 """What the names of files that the store keeps beside the state file have after its name."""
 

@@ -181,11 +181,11 @@ class LaunchRecord:
     fixed: str
     code: str = ""
     handler_version: str = ""
-    """Empty: by an older version, too."""
+    """Empty: the handler has none."""
     pid: int = 0
     process: str = ""
     directory: str = ""
-    """The identity of the directory that it was written to; empty: by an older version."""
+    """The identity of the directory that it was written to."""
     controller: str = ""
     """Where the controller served that started it, for people."""
     generation: str = ""

@@ -186,7 +186,7 @@ class ProcessLauncher(Launcher):
             if found is None:
                 self._directory.remove(record.replica_id)
                 continue
-            if record.directory not in ("", self._directory.identity):
+            if record.directory != self._directory.identity:
                 found.close()
                 why = f"was started by another controller ({record.controller or 'unknown'}), by whose launch directory"
                 self._strangers[record.replica_id] = Stranger(

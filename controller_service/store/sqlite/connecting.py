@@ -1,10 +1,9 @@
-"""Opens state files: creates a missing one, refuses files of another kind, and migrates older ones.
+"""Opens state files: creates a missing one, refuses files of another kind or version.
 
 Invariants: a file is this user's alone, of mode 600 whatever the umask is: databases are created here, before SQLite
-opens them, and an older file with another mode is corrected when it is opened; neither follows symbolic links, which
+opens them, and a file with another mode is corrected when it is opened; neither follows symbolic links, which
 another user may have put there. A file is created under another name and appears as a whole; a present file that cannot
-be used is refused, and never begun anew, an empty one and one whose main part is missing included. Migrations go
-forward only, after a backup that is whole and a state file itself; each step is one transaction with its version.
+be used is refused, and never begun anew, an empty one and one whose main part is missing included.
 Owner: the thread of the store.
 """
 
@@ -24,17 +23,15 @@ from controller_service.store.protocol import Leader
 from controller_service.store.sqlite.rows import (
     APPLICATION_ID,
     CREATE,
-    MIGRATIONS,
     VERSION,
     Head,
-    Migrations,
     write_changes,
 )
 from slotmesh.logs import get_logger
 
 PRIVATE: Final = 0o600
 _LOGS: Final = ("-wal", "-journal")
-"""What SQLite has beside a database, and reads with it: after a crash, or of an earlier version that is running."""
+"""What SQLite has beside a database, and reads with it after a crash."""
 _BESIDE: Final = ("", *_LOGS, "-shm")
 """What SQLite has of one database."""
 
@@ -47,9 +44,8 @@ def create_private(path: Path) -> None:
 
 
 def shut_from_others(path: Path) -> None:
-    """Takes a database, its log and backups from others who can read or write them, with a warning. Never raises."""
-    backups = (it for it in path.parent.iterdir() if it.name.startswith(f"{path.name}.backup-v"))
-    for beside in (*(path.with_name(f"{path.name}{suffix}") for suffix in _BESIDE), *backups):
+    """Takes a database and its log from others who can read or write them, with a warning. Never raises."""
+    for beside in (path.with_name(f"{path.name}{suffix}") for suffix in _BESIDE):
         with suppress(OSError):  # it is missing, or another user's, who decides on it
             descriptor = os.open(beside, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
             try:
@@ -148,13 +144,13 @@ def connect(path: Path) -> sqlite3.Connection:
 def connect_to_write(path: Path) -> sqlite3.Connection:
     """Each commit is in the file itself when it returns, and on the disk. Raises what SQLite raises.
 
-    The state is small and seldom written, so there is no write-ahead log, as earlier versions had: it holds what the
-    file lacks, so that neither is worth anything without the other, and a copy of the file alone may be nearly empty.
+    The state is small and seldom written, so there is no write-ahead log: it would hold what the file lacks, so that
+    neither is worth anything without the other, and a copy of the file alone may be nearly empty.
     """
     shut_from_others(path)
     connection = connect(path)
     try:
-        with suppress(sqlite3.OperationalError):  # another program has the log of an earlier version open: it stays
+        with suppress(sqlite3.OperationalError):  # another program has made a log, and has it open: it stays
             connection.execute("PRAGMA journal_mode = DELETE")
         connection.execute("PRAGMA synchronous = EXTRA")
         connection.execute("PRAGMA fullfsync = ON")
@@ -289,53 +285,14 @@ def create(path: Path, generation: str, desired: Desired) -> None:
     sync_directory(path.parent)
 
 
-def migrate(
-    connection: sqlite3.Connection, path: Path, *, to: int = VERSION, migrations: Migrations = MIGRATIONS
-) -> Path | None:
-    """Returns where the backup is, if there was anything to do. Raises StateRefused for a newer version."""
+def require_version(connection: sqlite3.Connection, path: Path) -> None:
+    """Raises StateRefused for a file of another schema."""
     (version,) = connection.execute("PRAGMA user_version").fetchone()
-    if version == to:
-        return None
-    if version > to:
+    if version != VERSION:
         raise StateRefused(
-            f"{path}: was written by a newer slotmesh (schema {version}; this version knows {to}). Nothing was changed."
-            f" Use the newer version again, or go back to {backup_path(path, to)} if there is one: what changed since"
-            " is not in there"
+            f"{path}: was written by another version of slotmesh (schema {version}; this version reads {VERSION})."
+            " Nothing was changed: start the version that wrote it"
         )
-    if version < 1 or any(each not in migrations for each in range(version, to)):
-        raise StateRefused(f"{path}: has schema {version}, which this version of slotmesh cannot bring to {to}")
-    backup = back_up(connection, backup_path(path, version))
-    for each in range(version, to):
-        connection.execute("BEGIN IMMEDIATE")
-        try:
-            for statement in migrations[each]:
-                connection.execute(statement)
-            connection.execute(f"PRAGMA user_version = {each + 1}")
-            connection.execute("COMMIT")
-        except BaseException:
-            connection.execute("ROLLBACK")
-            raise
-    return backup
-
-
-def backup_path(path: Path, version: int) -> Path:
-    return path.with_name(f"{path.name}.backup-v{version}")
-
-
-def back_up(connection: sqlite3.Connection, backup: Path) -> Path:
-    """A copy of the database, which is there as a whole or not at all."""
-    unfinished = backup.with_name(f"{backup.name}.unfinished")
-    unfinished.unlink(missing_ok=True)
-    create_private(unfinished)
-    copy = sqlite3.connect(unfinished, isolation_level=None)
-    try:
-        connection.backup(copy)
-        copy.execute("PRAGMA journal_mode = DELETE")
-    finally:
-        copy.close()
-    unfinished.replace(backup)
-    sync_directory(backup.parent)
-    return backup
 
 
 def sync_directory(folder: Path) -> None:

@@ -2,9 +2,7 @@
 
 Invariants: only what changed is written; every row that is read has the checksum that it was written with; rows that
 contradict each other are damage, and no state is made of them. A file is identified by `application_id`, the version of
-its tables by `user_version`. Versions only go up, one step at a time; a step never reads code that may change later. A
-row is a JSON document with a checksum, so that a new field needs no new version; a version is due when older programs
-could misread.
+its tables by `user_version`. A row is a JSON document with a checksum.
 """
 
 from __future__ import annotations
@@ -12,7 +10,7 @@ from __future__ import annotations
 import json
 import sqlite3
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias, TypeVar
 
@@ -43,11 +41,7 @@ CREATE: Final = (
         PRIMARY KEY (kind, name)
     ) WITHOUT ROWID""",
 )
-"""The tables of the newest version. `term` counts the starts of controllers that may write."""
-
-Migrations: TypeAlias = Mapping[int, Sequence[str]]
-"""By version: the statements that make it the next one."""
-MIGRATIONS: Final[Migrations] = {}
+"""The tables. `term` counts the starts of controllers that may write."""
 
 
 def checksum_of(*parts: object) -> int:

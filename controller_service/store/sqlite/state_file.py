@@ -27,12 +27,12 @@ from controller_service.store.sqlite.connecting import (
     connect_to_write,
     create,
     damaged,
-    migrate,
     reason_of,
     refused,
     require_folder,
     require_state_file,
     require_usable_path,
+    require_version,
 )
 from controller_service.store.sqlite.rows import DamagedRows, Head, read_head, read_rows, read_state, write_changes
 from controller_service.store.sqlite.state_lock import StateLock, leader_of, standbys_of
@@ -82,7 +82,7 @@ class StateFile:
                 require_state_file(path)
                 connection = connect_to_write(path)
                 try:
-                    migrate(connection, path)
+                    require_version(connection, path)
                     _require_whole(connection)
                     head = read_head(connection)
                     head, state = _begin_term(connection, head, read_state(head, read_rows(connection)))

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from controller_service.core.desired.state import ChangeSet, Desired
-from controller_service.store.sqlite.connecting import back_up
 from controller_service.store.sqlite.state_file import StateFile, create_file
 from slotmesh.spec.model import Backend
 
@@ -43,14 +42,6 @@ def test_all_files_of_an_open_state_are_private(tmp_path: Path) -> None:
     assert modes(tmp_path)["imported"] == 0o600
 
 
-def test_a_backup_is_private(tmp_path: Path) -> None:
-    open_state(tmp_path / "state").close()
-    with sqlite3.connect(tmp_path / "state") as connection:
-        back_up(connection, tmp_path / "backup")
-    connection.close()
-    assert modes(tmp_path)["backup"] == 0o600
-
-
 def test_files_are_private_before_they_have_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[int] = []
     connect = sqlite3.connect
@@ -66,18 +57,17 @@ def test_files_are_private_before_they_have_content(tmp_path: Path, monkeypatch:
     assert seen == [0o600]
 
 
-def test_what_an_older_version_has_left_readable_is_shut(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_what_was_left_readable_is_shut(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING)
     path = tmp_path / "state"
     open_state(path).close()
-    (tmp_path / "state.backup-v1").touch()
-    for name in ("state", "state.lock", "state.backup-v1"):
+    for name in ("state", "state.lock"):
         (tmp_path / name).chmod(0o644)
     file = open_state(path)
     assert set(modes(tmp_path).values()) == {0o600}
     said = [record.getMessage() for record in caplog.records if "others could read" in record.getMessage()]
     assert sorted(line.rpartition(" path=")[2] for line in said) == [
-        f"{tmp_path}/{name} mode=644" for name in ("state", "state.backup-v1", "state.lock")
+        f"{tmp_path}/{name} mode=644" for name in ("state", "state.lock")
     ]
     file.close()
     caplog.clear()

@@ -16,7 +16,7 @@ import pytest
 
 from controller_service.core.desired.state import ChangeSet, Desired
 from controller_service.store.protocol import StoreWriteFailed
-from controller_service.store.sqlite.connecting import StateRefused, backup_path, migrate
+from controller_service.store.sqlite.connecting import StateRefused
 from controller_service.store.sqlite.rows import VERSION, checksum_of
 from controller_service.store.sqlite.state_file import StateFile, read_file
 from slotmesh.spec.model import Backend
@@ -204,13 +204,14 @@ def test_a_row_that_this_version_cannot_read(state: Path, name: str, text: str, 
     assert expected in refusal(state)
 
 
-def test_a_newer_schema(state: Path) -> None:
+@pytest.mark.parametrize("version", [0, VERSION + 1])
+def test_a_file_of_another_schema_is_left_as_it_is(state: Path, version: int) -> None:
     with sqlite3.connect(state) as connection:
-        connection.execute(f"PRAGMA user_version = {VERSION + 1}")
+        connection.execute(f"PRAGMA user_version = {version}")
     connection.close()
-    told = refusal(state)
-    assert f"newer slotmesh (schema {VERSION + 1}; this version knows {VERSION})" in told
-    assert str(backup_path(state, VERSION)) in told
+    before = state.read_bytes()
+    assert f"another version of slotmesh (schema {version}; this version reads {VERSION})" in refusal(state)
+    assert state.read_bytes() == before
 
 
 def test_a_second_controller_hears_who_has_the_file(state: Path) -> None:
@@ -279,42 +280,3 @@ def told(path: str) -> None:
         open_state(Path(path))
     except StateRefused as refused:
         sys.stdout.write(str(refused))
-
-
-# -- migrations -------------------------------------------------------------------------------------------------------
-
-STEPS = {
-    VERSION: ("ALTER TABLE head ADD COLUMN note TEXT NOT NULL DEFAULT 'one'",),
-    VERSION + 1: ("UPDATE head SET note = note || ' two'",),
-}
-
-
-def test_an_older_file_becomes_a_newer_one_after_a_backup(state: Path) -> None:
-    before = read_file(state)
-    connection = sqlite3.connect(state, isolation_level=None)
-    backup = migrate(connection, state, to=VERSION + 2, migrations=STEPS)
-    assert connection.execute("SELECT note FROM head").fetchall() == [("one two",)]
-    assert connection.execute("PRAGMA user_version").fetchone() == (VERSION + 2,)
-    connection.close()
-    assert backup == backup_path(state, VERSION)
-    assert read_file(backup) == before
-    assert "newer slotmesh" in refusal(state)
-    backup.replace(state)
-    open_state(state).close()
-
-
-def test_a_step_that_fails_leaves_the_version_before_it(state: Path) -> None:
-    steps = {**STEPS, VERSION + 1: ("UPDATE head SET note = 'half'", "UPDATE nothing SET a = 1")}
-    connection = sqlite3.connect(state, isolation_level=None)
-    with pytest.raises(sqlite3.OperationalError):
-        migrate(connection, state, to=VERSION + 2, migrations=steps)
-    assert connection.execute("SELECT note FROM head").fetchall() == [("one",)]
-    assert connection.execute("PRAGMA user_version").fetchone() == (VERSION + 1,)
-    connection.close()
-
-
-def test_a_step_that_is_not_there_is_refused(state: Path) -> None:
-    connection = sqlite3.connect(state, isolation_level=None)
-    with pytest.raises(StateRefused, match="cannot bring to"):
-        migrate(connection, state, to=VERSION + 1, migrations={})
-    connection.close()

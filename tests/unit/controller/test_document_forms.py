@@ -31,11 +31,10 @@ class Outer:
     owner: Incarnation
     inner: tuple[Inner, ...] = ()
     weights: dict[str, float] = field(default_factory=dict)
-    later: str = ""
     maybe: str = "default"
 
 
-FORM = RecordForm(Outer, outside=("name",), sparse=("later",), absent=("maybe",))
+FORM = RecordForm(Outer, outside=("name",), absent=("maybe",))
 VALUE = Outer(
     name="n",
     share=1,
@@ -60,9 +59,9 @@ def test_a_record_is_written_field_by_field_and_read_again() -> None:
     assert FORM.read(DOCUMENT, name="n") == VALUE
 
 
-def test_what_earlier_versions_did_not_write_has_its_default() -> None:
-    older = {key: it for key, it in DOCUMENT.items() if key != "maybe"}
-    assert FORM.read(older, name="n").maybe == "default"
+def test_what_may_be_missing_has_its_default() -> None:
+    document = {key: it for key, it in DOCUMENT.items() if key != "maybe"}
+    assert FORM.read(document, name="n").maybe == "default"
 
 
 @pytest.mark.parametrize(

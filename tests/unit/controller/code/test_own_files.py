@@ -14,7 +14,7 @@ HANDLER = "own_app:App"
 OWN = [
     *("state.db", "state.db-wal", "state.db-shm", "state.db-journal", "state.db-room", "state.db.lock"),
     *("state.db.events", "state.db.events-wal", "state.db.events.damaged", "state.db.unfinished-journal"),
-    *("state.db.backup-v3", "state.db.backup-v3.unfinished", "state.db.standby-ab12", "state.db.standby-ab12.new"),
+    *("state.db.standby-ab12", "state.db.standby-ab12.new"),
     *("state.db.code/x.py", "run/replica.json", "run/code/x.py"),
 ]
 ALIKE = ["run.py", "run-me.txt", "run.toml", "state.db.py", "state.dbs", "sub/run/a.py", "sub/state.db-notes"]
