@@ -44,7 +44,6 @@ from slotmesh.security.identity import Role
 from slotmesh.server.info_servicer import InfoServicer
 from slotmesh.server.rpc_gate import observe_edge
 from slotmesh.server.server import GrpcServer, Server
-from slotmesh.streams.features import OF_DIRECT_STREAMS
 from slotmesh.telemetry import names
 from slotmesh.telemetry.setup import metrics_target, setup_metrics
 from slotmesh.telemetry.setup_tracing import setup_tracing
@@ -144,7 +143,6 @@ class ReplicaApp:
             info_service_pb2.SERVER_KIND_REPLICA,
             server_id=self.identity.replica_id,
             incarnation=self.identity.incarnation,
-            features=OF_DIRECT_STREAMS,
             tls=self.tls,
         )
         self.server.add(info_service_pb2_grpc.add_InfoServiceServicer_to_server, self._info)

@@ -50,7 +50,6 @@ from slotmesh.security.tokens import Tokens
 from slotmesh.server.info_servicer import InfoServicer
 from slotmesh.server.rpc_gate import observe_edge
 from slotmesh.server.server import GrpcServer
-from slotmesh.streams.features import OF_ROUTERS_TO_CLIENTS
 from slotmesh.streams.limits import MAX_ROUTER_REQUEST_BYTES
 from slotmesh.telemetry import names
 from slotmesh.telemetry.security_metrics import observe_tokens
@@ -198,7 +197,7 @@ def _server(settings: RouterSettings, tls: TlsSource | None, tokens: Tokens | No
 
 def _info(settings: RouterSettings, server: GrpcServer, tls: TlsSource | None) -> InfoServicer:
     kind = info_service_pb2.SERVER_KIND_ROUTER
-    info = InfoServicer(kind, server_id=settings.router_id, features=OF_ROUTERS_TO_CLIENTS, tls=tls)
+    info = InfoServicer(kind, server_id=settings.router_id, tls=tls)
     server.add(info_service_pb2_grpc.add_InfoServiceServicer_to_server, info)
     return info
 

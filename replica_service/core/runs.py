@@ -21,7 +21,7 @@ from typing import Any, Final, TypeAlias
 from replica_service.core.call_metadata import Arrival, ReplicaCallOptions, RerunOrigin, ReservedSlot, Weighed
 from replica_service.core.call_states import CallState, LaneState
 from replica_service.core.session_records import Record, Taker
-from slotmesh.streams.limits import MAX_PAYLOAD_BYTES
+from slotmesh.streams.limits import MAX_INLINE_BYTES
 
 FRESH_S = 3.0
 """Seconds for which a router's echo of a stamp lets its runs start, counted from the stamp."""
@@ -44,6 +44,7 @@ class RouterPeer:
         *,
         stream_id: str = "",
         fresh_until: float = inf,
+        max_result_bytes: int = MAX_INLINE_BYTES,
     ) -> None:
         """`outbox` takes the outcomes. It is the shell's, opaque here."""
         self.outbox = outbox
@@ -66,6 +67,8 @@ class RouterPeer:
         """Assembles payloads of its calls that arrive in chunks. The shell's, opaque here."""
         self.requests: Any = None
         """Requests of its client-streaming calls. The shell's, opaque here."""
+        self.max_result_bytes = max_result_bytes
+        """The largest result that the link carries."""
         self.fresh_until = fresh_until
         """Monotonic seconds, exclusive. Infinite: always."""
         self.parked: list[ReplicaRun] = []
@@ -134,8 +137,8 @@ class ReplicaRun:
     ) -> None:
         """`begin` and `end`: the range of the payloads that belongs to this run, by default all."""
         self.link = link
-        self.max_result_bytes = MAX_PAYLOAD_BYTES
-        """A larger result fails its call. By default what a stream carries."""
+        self.max_result_bytes = link.max_result_bytes
+        """A larger result fails its call."""
         self.first = first
         """Run id of `payloads[0]`; the others follow one by one."""
         self.payloads = payloads

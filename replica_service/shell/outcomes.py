@@ -31,7 +31,7 @@ from slotmesh.errors import Executed, Failure
 from slotmesh.handlers.description import CALL
 from slotmesh.ids import STREAM_ID_BYTES, new_id
 from slotmesh.internal.v1 import replica_service_pb2
-from slotmesh.streams.limits import MAX_METHODS
+from slotmesh.streams.limits import MAX_METHODS, MAX_PAYLOAD_BYTES
 from slotmesh.transport.pump import WokenPumps
 
 
@@ -130,7 +130,9 @@ def connect_link(
 
     `methods`: of the handler; the empty name stands for the handler itself.
     """
-    link = RouterPeer(stream_id=stream_id or new_id(STREAM_ID_BYTES), fresh_until=now + FRESH_S)
+    link = RouterPeer(
+        stream_id=stream_id or new_id(STREAM_ID_BYTES), fresh_until=now + FRESH_S, max_result_bytes=MAX_PAYLOAD_BYTES
+    )
     times = scheduler.service_times
     described = {name: method for name, method in sorted(methods.items()) if not isinstance(method, RpcMethod)}
     outbox = link.outbox = Outbox(

@@ -122,7 +122,7 @@ class ConnectionBroke(CommandFailed):
 
 
 class NotOffered(CommandFailed):
-    """The server does not have the rpc: it is of another kind, or of an older version."""
+    """The server does not have the rpc: it is of another kind, or of another version."""
 
     def __init__(self, peer: Peer) -> None:
         super().__init__(str(peer.is_another_kind()))
@@ -216,7 +216,7 @@ def _no_leader(
 
 
 async def standing_of(channel: grpc.aio.Channel, peer: Peer) -> ControllerStatus:
-    """The role that the controller reports. A controller of an older version counts as leading.
+    """The role that the controller reports.
 
     Raises SlotmeshError, or CommandFailed where it cannot be asked or is no controller.
     """
@@ -225,7 +225,6 @@ async def standing_of(channel: grpc.aio.Channel, peer: Peer) -> ControllerStatus
         info = await stub.GetServerInfo(pb.GetServerInfoRequest(), timeout=CONNECT_TIMEOUT_S)
     if info.kind != pb.SERVER_KIND_CONTROLLER:
         raise peer.is_another_kind()
-    info.controller.leads |= not info.HasField("controller")
     return ControllerStatus(peer.address, info.controller, info.incarnation)
 
 

@@ -72,11 +72,6 @@ class Members:
         return tuple(it for it in self.routers if it.generation != self.generation or it.revision < revision)
 
 
-def is_paused(rollout: rollout_pb2.Rollout) -> bool:
-    """Whether a rollout is paused now, or the next one will be."""
-    return rollout.paused or rollout.phase == rollout_pb2.ROLLOUT_PHASE_PAUSED
-
-
 def is_over(rollout: rollout_pb2.Rollout) -> bool:
     """Whether waiting for a rollout changes nothing more."""
     return rollout.phase in {
@@ -102,7 +97,6 @@ class ControllerStatus:
 
     address: str
     role: ControllerStanding
-    """A controller of an older version leads."""
     generation: str = ""
     """The generation of its store; empty if not reported. With the term it identifies the start of a leader."""
 

@@ -232,10 +232,7 @@ def _backend(
     }
 
 
-def _bad(load: mesh_pb2.BackendLoad) -> int | None:
-    """None from routers of older versions."""
-    if not load.HasField("ended"):
-        return None
+def _bad(load: mesh_pb2.BackendLoad) -> int:
     return load.ended.failed + load.ended.unanswered + load.shadow_ended.failed + load.shadow_ended.unanswered
 
 

@@ -17,7 +17,7 @@ from typing import Annotated, Final, TypeAlias
 import typer
 
 from slotmesh.cli.console import FAILED, NOT_IN_TIME, CommandFailed, Looks, is_interactive, say
-from slotmesh.cli.controller_view import ENDED, Members, Snapshot, is_paused, is_waiting
+from slotmesh.cli.controller_view import ENDED, Members, Snapshot, is_waiting
 from slotmesh.cli.documents import word_of
 from slotmesh.cli.operator import Operator
 from slotmesh.cli.parameters import duration
@@ -116,7 +116,7 @@ def _of(backend: str, wanted: int | None, members: Members, rollout: rollout_pb2
     replicas = [it for it in members.replicas if it.backend == backend and it.state not in ENDED]
     current = sum(it.replica_id in members.ready(backend) and not it.outdated for it in replicas)
     old = sum(it.outdated for it in replicas)
-    is_held = bool(old) and is_paused(rollout)
+    is_held = bool(old) and rollout.paused
     held = f"; its rollout is paused: `slotmesh rollout resume {backend}` lets it continue" if is_held else ""
     if wanted is not None and current < wanted:
         new = "new replicas" if old else "replicas"

@@ -33,8 +33,7 @@ NO_CONTROLLER = (
 )
 _NO_ROUTER = Failure(
     reason=Reason.ROUTER_LOST,
-    message="the controller has named no router of this mesh yet: see whether one is attached (`slotmesh status`); "
-    "controllers of older versions name none",
+    message="the controller has named no router of this mesh yet: see whether one is attached (`slotmesh status`)",
 )
 _OUTSIDE = (
     "outside of a handler: ask in its methods, or in what they have started; elsewhere slotmesh.connect(ADDRESS) is "

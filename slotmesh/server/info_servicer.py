@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import resource
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,7 +28,6 @@ class InfoServicer(info_service_pb2_grpc.InfoServiceServicer):
         *,
         server_id: str = "",
         incarnation: str = "",
-        features: Sequence[str] = (),
         tls: TlsSource | None = None,
         amend: Callable[[info_service_pb2.GetServerInfoResponse], None] = lambda _: None,
     ) -> None:
@@ -41,7 +40,7 @@ class InfoServicer(info_service_pb2_grpc.InfoServiceServicer):
         self.address = ""
         """The address for clients, `HOST:PORT`."""
         self._info = info_service_pb2.GetServerInfoResponse(
-            kind=kind, server_id=server_id, version=VERSION, features=features, incarnation=incarnation
+            kind=kind, server_id=server_id, version=VERSION, incarnation=incarnation
         )
         self._info.start_time.FromMicroseconds(round(time.time() * 1e6))
 

@@ -91,7 +91,7 @@ class OpenAttach(_message.Message):
     """The intended replica. Another one refuses with REPLICA_GONE. Empty: any."""
     @_builtins.property
     def features(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Names of the client's optional features: `direct_calls`."""
+        """Names of the client's optional features. There are none today; a replica ignores unknown names."""
 
     def __init__(
         self,
@@ -322,7 +322,7 @@ class AttachOpened(_message.Message):
     """The replica."""
     @_builtins.property
     def features(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Names of the replica's optional features: `direct_calls`."""
+        """Names of the replica's optional features. There are none today; a client ignores unknown names."""
 
     def __init__(
         self,

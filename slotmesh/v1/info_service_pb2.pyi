@@ -88,7 +88,7 @@ class ControllerStanding(_message.Message):
     """The leader's address, `HOST:PORT`, possibly its own. Empty if unknown."""
     store_problem: _builtins.str
     """From a leader: why its state cannot be written now, and the way out: changes are refused, the stored state stays in
-    effect. Empty if it can be written, and from older controllers.
+    effect. Empty if it can be written.
     """
     @_builtins.property
     def standby_addresses(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
@@ -103,7 +103,7 @@ class ControllerStanding(_message.Message):
 
     @_builtins.property
     def leads_since_time(self) -> _timestamp_pb2.Timestamp:
-        """When it began to lead. Unset if it does not, and from older controllers."""
+        """When it began to lead. Unset if it does not."""
 
     def __init__(
         self,
@@ -201,7 +201,6 @@ class GetServerInfoResponse(_message.Message):
     KIND_FIELD_NUMBER: _builtins.int
     SERVER_ID_FIELD_NUMBER: _builtins.int
     VERSION_FIELD_NUMBER: _builtins.int
-    FEATURES_FIELD_NUMBER: _builtins.int
     ADDRESS_FIELD_NUMBER: _builtins.int
     START_TIME_FIELD_NUMBER: _builtins.int
     INCARNATION_FIELD_NUMBER: _builtins.int
@@ -221,28 +220,24 @@ class GetServerInfoResponse(_message.Message):
     incarnation: _builtins.str
     """For a replica: its incarnation, as in `Replica`. For a controller: the generation of its store. Empty for a router."""
     open_descriptors: _builtins.int
-    """Open descriptors of its process. 0: unknown, as from older versions, or without `/proc`."""
+    """Open descriptors of its process. 0: unknown, as without `/proc`."""
     max_descriptors: _builtins.int
     """The limit of open descriptors. 0: unknown, or unlimited."""
-    @_builtins.property
-    def features(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Names of the optional features that it offers to clients."""
-
     @_builtins.property
     def start_time(self) -> _timestamp_pb2.Timestamp:
         """When it started."""
 
     @_builtins.property
     def controller(self) -> Global___ControllerStanding:
-        """For a controller: its leadership. Unset from other servers, and from older controllers, which lead."""
+        """For a controller: its leadership. Unset from other servers."""
 
     @_builtins.property
     def time(self) -> _timestamp_pb2.Timestamp:
-        """The wall-clock time of the server, for comparing clocks. Unset from older versions."""
+        """The wall-clock time of the server, for comparing clocks."""
 
     @_builtins.property
     def tls(self) -> Global___TlsStanding:
-        """Unset in plain text, and from older versions."""
+        """Its trust settings. Unset in plain text."""
 
     def __init__(
         self,
@@ -250,7 +245,6 @@ class GetServerInfoResponse(_message.Message):
         kind: Global___ServerKind.ValueType = ...,
         server_id: _builtins.str = ...,
         version: _builtins.str = ...,
-        features: _abc.Iterable[_builtins.str] | None = ...,
         address: _builtins.str = ...,
         start_time: _timestamp_pb2.Timestamp | None = ...,
         incarnation: _builtins.str = ...,
@@ -262,7 +256,7 @@ class GetServerInfoResponse(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["controller", b"controller", "start_time", b"start_time", "time", b"time", "tls", b"tls"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "controller", b"controller", "features", b"features", "incarnation", b"incarnation", "kind", b"kind", "max_descriptors", b"max_descriptors", "open_descriptors", b"open_descriptors", "server_id", b"server_id", "start_time", b"start_time", "time", b"time", "tls", b"tls", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "controller", b"controller", "incarnation", b"incarnation", "kind", b"kind", "max_descriptors", b"max_descriptors", "open_descriptors", b"open_descriptors", "server_id", b"server_id", "start_time", b"start_time", "time", b"time", "tls", b"tls", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -226,7 +226,7 @@ class Backend(_message.Message):
     code: _builtins.str
     """The code that replicas run, in responses: the digest of the snapshot that the controller stored for `version`, or
     `dist:NAME==VERSION`, an installed distribution. Ignored in requests. Empty: replicas import what is installed
-    where they run; older controllers store no snapshots.
+    where they run.
     """
     @_builtins.property
     def user_config(self) -> _struct_pb2.Struct:
@@ -907,16 +907,16 @@ class Replica(_message.Message):
     replicas that the controller has launched.
     """
     end_reason: _builtins.str
-    """Why it ends or has ended, as reported by the replica: `SIGTERM`. Empty while it does not end, if it ended without a
-    report, and for older replicas.
+    """Why it ends or has ended, as reported by the replica: `SIGTERM`. Empty while it does not end, and if it ended
+    without a report.
     """
     handler_version: _builtins.str
     """The version of the handler's code that it was started with: the `version` of its backend at that time. Empty if unknown:
-    the backend had none, the controller has not launched it, or the controller is older.
+    the backend had none, or the controller has not launched it.
     """
     @_builtins.property
     def start_time(self) -> _timestamp_pb2.Timestamp:
-        """When its process started, by the clock of its machine; of an older replica, when it attached."""
+        """When its process started, by the clock of its machine; if that is unknown, when it attached."""
 
     @_builtins.property
     def load(self) -> Global___ReplicaLoad:
@@ -976,7 +976,7 @@ class ReplicaLoad(_message.Message):
 
     @_builtins.property
     def totals(self) -> Global___ReplicaTotals:
-        """Counters since its start. Unset from older replicas."""
+        """Counters since its start."""
 
     def __init__(
         self,
@@ -1018,7 +1018,7 @@ class ReplicaTotals(_message.Message):
     def times(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Ended calls by execution time, in the buckets of `CallEnds.times`. A call starts when it gets its permit; a call of
         a batch method when its batch is cut; calls of one ordering key one after another. The time that a call waits at
-        the replica before that is excluded. Empty from older replicas.
+        the replica before that is excluded.
         """
 
     def __init__(
@@ -1070,18 +1070,18 @@ class Router(_message.Message):
     version: _builtins.str
     """The version of slotmesh, as `0.1.0`."""
     incarnation: _builtins.str
-    """Identifies this start of the router: its counters begin with it. Empty from older routers."""
+    """Identifies this start of the router: its counters begin with it."""
     end_reason: _builtins.str
-    """Why it ends, as reported by the router: `SIGTERM`. Empty while it does not end, and from older routers."""
+    """Why it ends, as reported by the router: `SIGTERM`. Empty while it does not end."""
     pid: _builtins.int
-    """Process id on its machine. 0 from older routers."""
+    """Process id on its machine."""
     @_builtins.property
     def linked_replica_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Ids of the replicas with a working link."""
 
     @_builtins.property
     def start_time(self) -> _timestamp_pb2.Timestamp:
-        """When its process started, by the clock of its machine; of an older router, when it attached."""
+        """When its process started, by the clock of its machine; if that is unknown, when it attached."""
 
     @_builtins.property
     def loads(self) -> _containers.RepeatedCompositeFieldContainer[Global___BackendLoad]:
@@ -1089,7 +1089,7 @@ class Router(_message.Message):
 
     @_builtins.property
     def endpoint_loads(self) -> _containers.RepeatedCompositeFieldContainer[Global___EndpointLoad]:
-        """The most recently reported load of each endpoint. Empty from older routers."""
+        """The most recently reported load of each endpoint."""
 
     def __init__(
         self,
@@ -1146,9 +1146,7 @@ class BackendLoad(_message.Message):
     sent: _builtins.int
     """Calls sent to replicas since the router's start; unchanged if none was sent in between."""
     shadow_copies: _builtins.int
-    """Copies of calls for this backend as a shadow that have ended or were dropped, since the router's start. 0 from
-    older routers.
-    """
+    """Copies of calls for this backend as a shadow that have ended or were dropped, since the router's start."""
     shadow_drops: _builtins.int
     """Those among them that were dropped, as no slot was free."""
     @_builtins.property
@@ -1158,18 +1156,16 @@ class BackendLoad(_message.Message):
     @_builtins.property
     def queue_time(self) -> _duration_pb2.Duration:
         """The time until all calls that wait now will have been sent, at the rate of the last second; if none was ever sent,
-        the time that they have waited. Unset if none waits, and from older routers.
+        the time that they have waited. Unset if none waits.
         """
 
     @_builtins.property
     def ended(self) -> Global___CallEnds:
-        """The outcomes of its calls since the router's start. Unset from older routers."""
+        """The outcomes of its calls since the router's start."""
 
     @_builtins.property
     def shadow_ended(self) -> Global___CallEnds:
-        """The outcomes of the copies that it received; times start at the arrival of the copied call. Unset from older
-        routers.
-        """
+        """The outcomes of the copies that it received; times start at the arrival of the copied call."""
 
     def __init__(
         self,

@@ -85,7 +85,7 @@ class DescribedEndpoint(_message.Message):
     @_builtins.property
     def methods(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Names of methods reported by connected replicas, sorted; `__call__` for the handler itself. Empty if no replica is
-        connected, or only older ones are. At most 10,000 in a response: those of further endpoints are omitted.
+        connected. At most 10,000 in a response: those of further endpoints are omitted.
         """
 
     @_builtins.property

@@ -73,7 +73,7 @@ DEPLOY: Final = (
         _CHANGES,
     ),
     mutant(
-        "a request of an older client is checked for ready replicas",
+        "a request that does not ask for it is checked for ready replicas",
         _CONTROLLER,
         "            requires_ready=request.require_ready,",
         "            requires_ready=True,",

@@ -37,7 +37,7 @@ class DirectStream:
         await self._call.write(Request(**frame))
 
     async def open(self, replica_id: str = "") -> None:
-        await self.send(open=direct_service_pb2.OpenAttach(replica_id=replica_id, features=["direct_calls"]))
+        await self.send(open=direct_service_pb2.OpenAttach(replica_id=replica_id, features=["of-tomorrow"]))
 
     async def attach(self, slot_id: int, token: str, ttl_s: float | None = None, endpoint: str = "") -> str:
         """Returns the reason of the failure, or nothing."""

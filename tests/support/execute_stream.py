@@ -62,9 +62,14 @@ class ExecuteStream:
         self._writing = asyncio.Lock()
         self._next = 1
 
+    async def write(self, request: Request) -> None:
+        """One frame at a time: heartbeats are echoed beside those of a test."""
+        async with self._writing:
+            await self.call.write(request)
+
     async def send(self, *batches: replica_service_pb2.RunBatch) -> None:
         """One frame of runs."""
-        await self.call.write(Request(runs=replica_service_pb2.RunFrame(batches=batches)))
+        await self.write(Request(runs=replica_service_pb2.RunFrame(batches=batches)))
 
     def run(
         self,
@@ -111,13 +116,8 @@ class ExecuteStream:
         """One operation on a slot: `reserve`, `renew`, `release` or `dispatch`; returns its id."""
         op_id, self._next = self._next, self._next + 1
         ops = [replica_service_pb2.SlotOp(op_id=op_id, **op)]
-        await self._write(Request(slots=replica_service_pb2.SlotOps(ops=ops)))
+        await self.write(Request(slots=replica_service_pb2.SlotOps(ops=ops)))
         return op_id
-
-    async def _write(self, request: Request) -> None:
-        """For tests in which several write: gRPC takes one message after another."""
-        async with self._writing:
-            await self.call.write(request)
 
     def large(self, *sizes: int, **fields: Any) -> replica_service_pb2.RunBatch:
         """A run whose payloads come in chunks."""
@@ -130,30 +130,30 @@ class ExecuteStream:
 
     async def send_chunk(self, run_id: int, offset: int, total: int, data: bytes) -> None:
         chunk = call_pb2.Chunk(call_id=run_id, offset=offset, total=total, data=data)
-        await self.call.write(Request(chunk=chunk))
+        await self.write(Request(chunk=chunk))
 
     async def cancel(self, *ranges: tuple[int, int], tell_stopped: bool = False) -> None:
         """Takes run ids back, both ends included."""
         wire = [call_pb2.IdRange(first=first, last=last) for first, last in ranges]
         cancel = replica_service_pb2.CancelRuns(runs=wire, tell_stopped=tell_stopped)
-        await self._write(Request(cancel=cancel))
+        await self.write(Request(cancel=cancel))
 
     async def take_values(self, **counts: int) -> None:
         """Takes values: `r7=3` takes three of run id 7."""
         take = call_pb2.TakeItems(call_ids=[int(name[1:]) for name in counts], counts=counts.values())
-        await self._write(Request(take=take))
+        await self.write(Request(take=take))
 
     async def acknowledge(self, *ranges: tuple[int, int]) -> None:
         """Says that clients have the outcomes of these run ids, both ends included."""
         wire = [call_pb2.IdRange(first=first, last=last) for first, last in ranges]
-        await self.call.write(Request(ack=replica_service_pb2.AckRuns(runs=wire)))
+        await self.write(Request(ack=replica_service_pb2.AckRuns(runs=wire)))
 
     async def reconcile(self, session_id: str, epoch: int, *ranges: tuple[int, int]) -> replica_service_pb2.Reconciled:
         """Asks what became of calls of one session."""
         wire = [call_pb2.IdRange(first=first, last=last) for first, last in ranges]
         asked = replica_service_pb2.SessionCalls(session_id=session_id, epoch=epoch, calls=wire)
         heard = len(self.reconciled)
-        await self.call.write(Request(reconcile=replica_service_pb2.Reconcile(sessions=[asked])))
+        await self.write(Request(reconcile=replica_service_pb2.Reconcile(sessions=[asked])))
         await wait_until(lambda: len(self.reconciled) > heard, what="an answer")
         return self.reconciled[heard]
 
@@ -177,7 +177,7 @@ class ExecuteStream:
                 self._take(response)
                 if response.WhichOneof("frame") == "heartbeat" and self.echoes:
                     echo = call_pb2.Heartbeat(echoed_stamp=response.heartbeat.stamp)
-                    await self.call.write(Request(heartbeat=echo))
+                    await self.write(Request(heartbeat=echo))
         except grpc.aio.AioRpcError as error:
             self.error = error
         finally:

@@ -42,7 +42,6 @@ from slotmesh.runtime.clock import Clock
 from slotmesh.security.identity import caller_name
 from slotmesh.security.rpc_roles import callable_endpoints, slot_refusal
 from slotmesh.status import to_exception
-from slotmesh.streams.features import OF_DIRECT_STREAMS
 from slotmesh.transport.duplex import LAST_WRITE_S, Interruption, read_request
 from slotmesh.transport.prompt_writer import PromptWriter
 from slotmesh.v1 import direct_service_pb2
@@ -125,9 +124,7 @@ class AttachStream:
 
     async def run(self) -> None:
         """Serves the client until one of the two ends the stream."""
-        opened = direct_service_pb2.AttachOpened(
-            version=VERSION, features=OF_DIRECT_STREAMS, replica_id=self._engine.slots.issuer.replica_id
-        )
+        opened = direct_service_pb2.AttachOpened(version=VERSION, replica_id=self._engine.slots.issuer.replica_id)
         self._writer.send(Response(opened=opened))
         if self._engine.scheduler.draining:
             self.go_away()

@@ -127,7 +127,7 @@ def _lacking(members: Members) -> frozenset[tuple[str, str]]:
 
 
 async def _sampled(operator: Operator) -> tuple[dict[str, float], dict[str, Prospect]]:
-    """The age of reports that are overdue, by router, and prospects, by backend. Older controllers report neither."""
+    """The age of reports that are overdue, by router, and prospects, by backend. Empty without an answer."""
     try:
         sample = await operator.sample(timeout_s=ASK_WITHIN_S)
     except (CommandFailed, SlotmeshError):

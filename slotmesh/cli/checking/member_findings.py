@@ -8,7 +8,7 @@ from typing import Final
 from slotmesh.cli.checking.findings import MeshFinding, Section, SeenMesh, Severity, credential_fix, ok
 from slotmesh.cli.checking.losses import HANGS, lost_text
 from slotmesh.cli.console import some_of
-from slotmesh.cli.controller_view import FAILED_STATE, READY_STATE, Snapshot, is_paused
+from slotmesh.cli.controller_view import FAILED_STATE, READY_STATE, Snapshot
 from slotmesh.cli.documents import time_of
 from slotmesh.cli.parameters import REPLICA
 from slotmesh.cli.view.replicas import LOOPING_AFTER
@@ -127,7 +127,7 @@ def rollouts(seen: SeenMesh) -> Iterator[MeshFinding]:
                 " it and apply it again. To end this warning, apply what is in force, or roll back to its revision"
             )
             yield MeshFinding(Section.BACKENDS, Severity.WARNING, subject, text, fix)
-        if is_paused(each):
+        if each.paused:
             text = (
                 f"rollouts of {each.backend} are paused: a change of what its replicas are started with has no effect"
             )

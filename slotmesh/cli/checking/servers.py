@@ -289,7 +289,7 @@ def revocations(seen: SeenMesh) -> Iterator[MeshFinding]:
         if each.info.version and not each.info.HasField("tls") and each.ingress is None:
             subject = each.announced.subject
             text = f"{subject} does not say which list of revoked certificates it has"
-            fix = "it is of an older version, or in plain text, and asks for no certificates"
+            fix = "it is in plain text, and requests no certificates"
             yield MeshFinding(_SECTION, Severity.WARNING, subject, text, fix)
     revoked = max(tls.revoked for _, tls in reports)
     newest_made = f"{max(newest.values()):{_MINUTE}}"

@@ -102,8 +102,7 @@ async def _roll_back(
             say(line, err=True)
     printable_change(applied, is_planned=dry_run).write(output)
     would = "would be" if dry_run else "is"
-    # Older controllers return another one for 0.
-    restored = undone.rolled_back_to if revision is None else revision
+    restored = undone.rolled_back_to
     if restored == 0:
         say(f"slotmesh: the configuration {would} that of revision 0, before anything was applied", err=True)
     elif revision is not None or restored != applied.revision:

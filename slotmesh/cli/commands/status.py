@@ -103,7 +103,7 @@ async def _query(address: str) -> tuple[Snapshot | ControllerStatus, MeshFigures
 
 
 async def _load(operator: Operator) -> MeshFigures:
-    """Controllers of older versions do not report the load: it is unknown then."""
+    """Unknown if the controller does not answer."""
     try:
         return figures_of(await operator.sample())
     except CommandFailed:

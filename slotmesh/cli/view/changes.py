@@ -8,7 +8,6 @@ from functools import partial
 from typing import Any, Final, TextIO
 
 from slotmesh.cli.console import OutputForm, Printable, console_of, say, table_of
-from slotmesh.cli.controller_view import is_paused
 from slotmesh.cli.documents import local_time, message_document, word_of
 from slotmesh.cli.parameters import BACKEND, ENDPOINT
 from slotmesh.cli.versions import NO_TIMES, VersionTimes, shown_version
@@ -147,7 +146,7 @@ def _lines(settings: dict[str, Any]) -> str:
 def rollout_lines(rollouts: Iterable[rollout_pb2.Rollout]) -> Iterator[str]:
     """A line for each rollout that is not simply complete."""
     for rollout in rollouts:
-        if rollout.phase != rollout_pb2.ROLLOUT_PHASE_COMPLETE or rollout.taken_back or is_paused(rollout):
+        if rollout.phase != rollout_pb2.ROLLOUT_PHASE_COMPLETE or rollout.taken_back or rollout.paused:
             yield rollout_line(rollout)
 
 
@@ -164,7 +163,7 @@ def rollout_line(rollout: rollout_pb2.Rollout) -> str:
     if rollout.taken_back:
         line += f"; the one before was taken back{local_time(rollout, 'taken_back_time', ' at %H:%M:%S')}:"
         line += f" {rollout.taken_back}"
-    if is_paused(rollout):
+    if rollout.paused:
         held = "paused: the next change" if is_complete else "it"
         line += f"; {held} waits for {resume_command(rollout.backend)}"
     return line
@@ -176,5 +175,5 @@ def resume_command(backend: str) -> str:
 
 
 def rollout_document(rollout: rollout_pb2.Rollout) -> dict[str, Any]:
-    """The rollout as values of JSON; `paused` also if only the phase states it, as controllers of older versions do."""
-    return {**message_document(rollout), "paused": is_paused(rollout)}
+    """The rollout as values of JSON."""
+    return {**message_document(rollout), "paused": rollout.paused}

@@ -22,8 +22,7 @@ from slotmesh.errors import Executed, Failure, Reason
 from slotmesh.grpc_internals.call_writer import writer_of
 from slotmesh.runtime.channels import Dialer
 from slotmesh.security.identity import Role
-from slotmesh.status import from_rpc_error, from_wire, is_unknown_there
-from slotmesh.streams.features import DIRECT_CALLS, OF_DIRECT_STREAMS
+from slotmesh.status import from_rpc_error, from_wire
 from slotmesh.transport.prompt_writer import PromptWriter
 from slotmesh.v1 import call_pb2, direct_service_pb2, direct_service_pb2_grpc, slot_service_pb2
 from slotmesh.version import VERSION
@@ -97,7 +96,7 @@ class DirectReplicaLink:
         self._silent_since: float | None = None
         """When the oldest unanswered renewal was sent; monotonic seconds."""
         self._timer = self._loop.call_later(ttl_s / RENEWALS_A_LEASE, self._renew)
-        opening = direct_service_pb2.OpenAttach(version=VERSION, features=OF_DIRECT_STREAMS, replica_id=slot.replica_id)
+        opening = direct_service_pb2.OpenAttach(version=VERSION, replica_id=slot.replica_id)
         self._writer.send(Request(open=opening))
         self._task = self._loop.create_task(self._read(), name=f"slotmesh-client-direct-{slot.replica_id}")
 
@@ -172,10 +171,8 @@ class DirectReplicaLink:
                 self._attached(response.attached)
             case "detached":
                 self._detached(response.detached)
-            case "opened" if DIRECT_CALLS in response.opened.features:
-                self._is_open = True
             case "opened":
-                self._lose_all(_unknown_there(self.replica_id, self._address))
+                self._is_open = True
             case "go_away":
                 self._leave()
             case "renewed" | None:
@@ -241,8 +238,6 @@ class DirectReplicaLink:
             self._lose_all(replace(failure, executed=Executed.UNKNOWN))
         elif self._is_open or failure.executed is not Executed.NO:
             self._lose(failure.message)
-        elif is_unknown_there(error):
-            self._lose_all(_unknown_there(self.replica_id, self._address))
         else:
             self._lose_all(failure)
 
@@ -274,12 +269,3 @@ class DirectReplicaLink:
     def _end(self) -> None:
         self.is_over = True
         self._timer.cancel()
-
-
-def _unknown_there(replica_id: str, address: str) -> Failure:
-    return Failure(
-        reason=Reason.NOT_IMPLEMENTED,
-        message=f"replica {replica_id} at {address} is of an older version and has no direct lanes: call through a "
-        "router, or start the replica anew with this version",
-        metadata={"replica_id": replica_id},
-    )

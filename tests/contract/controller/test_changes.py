@@ -237,7 +237,7 @@ async def test_a_request_may_ask_that_backends_that_get_more_are_ready(rpc: str)
             (text,) = violations(error).values()
             assert text.startswith("backend v2 has no ready replica: no replica of it is attached")
         assert await configuration(mesh) == before
-        await change(request(validate_only=True))  # as older clients ask: it is not checked
+        await change(request(validate_only=True))  # it is not checked
         async with FakeReplica(mesh.channel, "v2", "a") as replica:
             error = await refused(change(request(require_ready=True)))
             assert "its replicas are starting" in str(violations(error))

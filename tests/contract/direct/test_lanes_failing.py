@@ -151,7 +151,7 @@ async def test_a_client_that_closes_gives_all_slots_back(mesh: RunningMesh) -> N
         lanes.greet("c")
 
 
-class _Older(slot_service_pb2_grpc.SlotServiceServicer):
+class _Scripted(slot_service_pb2_grpc.SlotServiceServicer):
     """A replica, or what stands for one, that gives slots and knows nothing of direct streams."""
 
     def __init__(self) -> None:
@@ -180,16 +180,16 @@ class _Older(slot_service_pb2_grpc.SlotServiceServicer):
 
 
 @asynccontextmanager
-async def _served(older: _Older, direct: Any = None) -> AsyncIterator[str]:
-    """An older replica that runs; its address."""
+async def _served(scripted: _Scripted, direct: Any = None) -> AsyncIterator[str]:
+    """A scripted replica that runs; its address."""
     server = grpc.aio.server(options=server_options())
-    slot_service_pb2_grpc.add_SlotServiceServicer_to_server(older, server)
+    slot_service_pb2_grpc.add_SlotServiceServicer_to_server(scripted, server)
     if direct is not None:
         direct_service_pb2_grpc.add_DirectServiceServicer_to_server(direct, server)
-    older.address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+    scripted.address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
     await server.start()
     try:
-        yield older.address
+        yield scripted.address
     finally:
         await server.stop(0)
 
@@ -201,7 +201,7 @@ class _Silent(direct_service_pb2_grpc.DirectServiceServicer):
         self.calls = 0
 
     async def Attach(self, request_iterator: Any, context: Any) -> None:  # type: ignore[override]
-        opened = direct_service_pb2.AttachOpened(features=["direct_calls"])
+        opened = direct_service_pb2.AttachOpened(features=["of-tomorrow"])
         await context.write(direct_service_pb2.AttachResponse(opened=opened))
         while (request := await context.read()) is not grpc.aio.EOF:
             self.calls += request.HasField("call")
@@ -210,28 +210,9 @@ class _Silent(direct_service_pb2_grpc.DirectServiceServicer):
                 await context.write(direct_service_pb2.AttachResponse(attached=attached))
 
 
-class _Featureless(direct_service_pb2_grpc.DirectServiceServicer):
-    async def Attach(self, request_iterator: Any, context: Any) -> None:  # type: ignore[override]
-        await context.read()
-        await context.write(direct_service_pb2.AttachResponse(opened=direct_service_pb2.AttachOpened()))
-        await context.read()
-
-
-@pytest.mark.parametrize("knows_the_service", [False, True])
-async def test_an_older_replica_is_refused_clearly(knows_the_service: bool) -> None:
-    older = _Older()
-    async with _served(older, _Featureless() if knows_the_service else None) as address:
-        async with slotmesh.connect(address) as mesh:
-            lanes = mesh.endpoint("e").direct()
-            with pytest.raises(slotmesh.NotImplementedByPeer, match=r"replica old .* has no direct lanes") as caught:
-                await lanes.echo()
-            assert caught.value.executed is Executed.NO
-            await wait_until(lambda: older.released == older.reserved, what="what was reserved is given back")
-
-
 async def test_a_replica_that_says_nothing_for_a_whole_lease_is_lost() -> None:
-    older, silent = _Older(), _Silent()
-    async with _served(older, silent) as address, slotmesh.connect(address) as mesh:
+    scripted, silent = _Scripted(), _Silent()
+    async with _served(scripted, silent) as address, slotmesh.connect(address) as mesh:
         call = mesh.endpoint("e").direct(ttl=0.3).echo()
         with pytest.raises(slotmesh.ReplicaLost, match=r"answered no renewal for 0\.3 s") as caught:
             await call

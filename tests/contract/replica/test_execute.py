@@ -62,7 +62,7 @@ async def test_the_first_frame_must_be_open(replica: RunningReplica) -> None:
 
 async def test_frames_that_it_does_not_know_end_the_stream(replica: RunningReplica) -> None:
     async with replica.router() as stream:
-        await stream.call.write(Request())
+        await stream.write(Request())
         await wait_until(lambda: stream.ended)
         assert_ended(stream, grpc.StatusCode.UNIMPLEMENTED, "NOT_IMPLEMENTED")
         assert stream.error is not None
@@ -71,7 +71,7 @@ async def test_frames_that_it_does_not_know_end_the_stream(replica: RunningRepli
 
 async def test_a_second_open_ends_the_stream(replica: RunningReplica) -> None:
     async with replica.router() as stream:
-        await stream.call.write(Request(open=replica_service_pb2.OpenExecute()))
+        await stream.write(Request(open=replica_service_pb2.OpenExecute()))
         await wait_until(lambda: stream.ended)
         assert_ended(stream, grpc.StatusCode.INVALID_ARGUMENT, "BAD_REQUEST")
 

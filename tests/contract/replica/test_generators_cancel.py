@@ -153,6 +153,6 @@ async def test_a_frame_with_uneven_columns_takes_what_it_says(replica: RunningRe
         await stream.send(stream.run([b"300"], method="count", streaming=True))
         await has_values(stream, 1, CREDIT)
         take = call_pb2.TakeItems(call_ids=[1, 2], counts=[100])
-        await stream.call.write(Request(take=take))
+        await stream.write(Request(take=take))
         await stream.wait_answers(1)
         assert stream.done == {1}

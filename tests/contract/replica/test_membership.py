@@ -82,9 +82,9 @@ class FakeController(membership_service_pb2_grpc.MembershipServiceServicer):
         self._first = first
         self.refusal = refusal
         self.term = 0
-        """Under which it configures; 0: as controllers of older versions, which do not say."""
+        """Under which it configures."""
         self.acknowledges = True
-        """Whether it confirms reports that have a stamp, as controllers of older versions do not."""
+        """Whether it confirms reports that have a stamp."""
 
     async def AttachReplica(  # type: ignore[override]  # it writes to the context instead of yielding
         self, request_iterator: object, context: Any
