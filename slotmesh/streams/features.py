@@ -1,8 +1,8 @@
 """Optional behaviours of streams, by the names that both ends exchange when a stream opens.
 
 Each end announces the features that it supports, and a behaviour is used if the end that has to support it has
-announced it. The protos specify what a name means, at `OpenStream`, `StreamOpened` and `OpenExecute`;
-unknown names are ignored.
+announced it. The protos specify what a name means, at `OpenStream` and `StreamOpened`; unknown names are ignored. Between the servers
+of a mesh, and between clients and replicas, there are none.
 """
 
 from __future__ import annotations
@@ -32,15 +32,8 @@ LARGE_BESIDE: Final = "large_beside"
 EXECUTORS: Final = "executors"
 """A client gets the name of the replica that has executed each of its calls."""
 
-# -- between client and replica ----------------------------------------------------------------------------------------
-
-DIRECT_CALLS: Final = "direct_calls"
-"""Calls run one after another in slots that a direct stream holds."""
-
-# -- on all streams ----------------------------------------------------------------------------------------------------
-
 CHUNKS: Final = "chunks"
-"""The end that names it takes large payloads in chunks."""
+"""The end that names it takes large payloads in chunks of up to 1 MiB."""
 
 BLOCKS: Final = "blocks"
 """The end that names it reads payloads of a batch in one block."""
@@ -64,6 +57,3 @@ OF_ROUTERS_TO_CLIENTS: Final = (
     BLOCKS,
 )
 """What a router names to its clients."""
-
-OF_DIRECT_STREAMS: Final = (DIRECT_CALLS,)
-"""What a client and a replica name to each other where they speak without a router."""

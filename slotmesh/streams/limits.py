@@ -52,12 +52,12 @@ MAX_OPTIONS_BYTES: Final = 64 * 1024
 # -- payloads ----------------------------------------------------------------------------------------------------------
 
 CHUNK_BYTES: Final = 256 * 1024
-"""What one chunk carries at most while other frames leave between chunks, or if the peer reads no larger ones. Payloads
+"""What one chunk carries at most while other frames leave between chunks. Payloads
 up to this size travel inline: they are no longer than a chunk. So does a larger one that fits into its frame
 (`MAX_FRAME_BYTES`): a message costs as much as copying hundreds of kilobytes."""
 
 LARGE_CHUNK_BYTES: Final = MAX_FRAME_BYTES
-"""The same for a peer with the feature `large_chunks`, while no other frames leave between the chunks."""
+"""The same while no other frames leave between the chunks."""
 
 MIN_CHUNK_BYTES: Final = 16 * 1024
 """What one chunk carries at least, unless it is the last of its payload: each is a frame, and costs as much."""

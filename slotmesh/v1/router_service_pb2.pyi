@@ -442,8 +442,8 @@ class OpenStream(_message.Message):
 
     @_builtins.property
     def features(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Names of the client's optional features: `sessions`, `resent_all`, `chunks`, `large_chunks`, `take_items`,
-        `id_ranges`, `blocks`; or requested ones: `executors`. Unknown names are ignored.
+        """Names of the client's optional features: `sessions`, `resent_all`, `chunks`, `take_items`, `blocks`; or requested
+        ones: `executors`. Unknown names are ignored.
         """
 
     @_builtins.property

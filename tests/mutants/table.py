@@ -359,13 +359,6 @@ _CHUNKS_AND_CODEC: Final = (
         "tests/contract/client/test_chunks.py",
     ),
     mutant(
-        "peers that read small chunks get large ones",
-        "slotmesh",
-        "self._largest = LARGE_CHUNK_BYTES if LARGE_CHUNKS in features else CHUNK_BYTES",
-        "self._largest = LARGE_CHUNK_BYTES",
-        "tests/unit/wire/test_assembly.py",
-    ),
-    mutant(
         "small calls wait for large chunks",
         "slotmesh",
         "self._small_left = SMALL_CHUNKS",

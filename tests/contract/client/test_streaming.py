@@ -66,9 +66,7 @@ async def test_values_and_ordinary_calls_share_a_stream(router: FakeRouter, digi
     assert router.opened == 1
     assert list(router.openings[0].features) == [
         "chunks",
-        "large_chunks",
         "take_items",
-        "id_ranges",
         "blocks",
         "sessions",
         "resent_all",

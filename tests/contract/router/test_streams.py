@@ -264,7 +264,7 @@ async def test_what_a_router_offers_is_named(mesh: RouterBench) -> None:
     await call.write(Request(open=router_service_pb2.OpenStream(endpoint="echo")))
     offered = set((await next_frame(call)).opened.features)
     assert offered == {
-        *("sessions", "chunks", "large_chunks", "take_items", "ordering_keys"),
+        *("sessions", "chunks", "take_items", "ordering_keys"),
         *("stop_generation", "large_beside", "executors", "blocks"),
     }
 

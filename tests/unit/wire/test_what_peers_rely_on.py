@@ -43,21 +43,15 @@ def test_a_bound_of_streams_is_what_older_peers_keep_to(name: str, value: int) -
 @pytest.mark.parametrize(
     ("end", "names"),
     [
-        ("OF_CLIENTS", {"chunks", "large_chunks", "take_items", "id_ranges", "blocks"}),
+        ("OF_CLIENTS", {"chunks", "take_items", "blocks"}),
         ("OF_CLIENTS_IN_SESSIONS", {"sessions", "resent_all"}),
         (
             "OF_ROUTERS_TO_CLIENTS",
             {
-                *("sessions", "chunks", "large_chunks", "take_items", "ordering_keys"),
+                *("sessions", "chunks", "take_items", "ordering_keys"),
                 *("stop_generation", "large_beside", "executors", "blocks"),
             },
         ),
-        ("OF_DIRECT_STREAMS", {"direct_calls"}),
-        (
-            "OF_ROUTERS_TO_REPLICAS",
-            {"heartbeats", "chunks", "large_chunks", "service_times", "id_ranges", "blocks", "request_items"},
-        ),
-        ("OF_REPLICAS", {"blocks", "request_items", "large_chunks"}),
     ],
 )
 def test_each_end_names_its_features(end: str, names: set[str]) -> None:

@@ -105,11 +105,13 @@ export class RouterLink {
   }
 
   #acceptResults({ batches, errors, done }) {
-    for (const { callIds, payloads, partial } of batches) {
+    for (const { firstCallId, callIds, payloads, partial } of batches) {
       if (partial) continue; // the call goes on
-      callIds.forEach((id, at) => this.#settle(id)?.succeed(payloads[at]));
+      payloads.forEach((payload, at) => this.#settle(firstCallId ? firstCallId + at : callIds[at])?.succeed(payload));
     }
-    for (const { callIds, failure } of errors) this.#fail(callIds, failureFromWire(failure));
+    for (const { calls, failure } of errors) {
+      for (const { first, last } of calls) this.#fail(idsOf(first, last), failureFromWire(failure));
+    }
     for (const { first, last } of done) {
       for (let id = first; id <= last; id += 1) {
         const call = this.#settle(id);
@@ -229,4 +231,9 @@ function ranges(ids) {
     else found.push({ first: id, last: id });
   }
   return found;
+}
+
+/** The ids of a range, both ends included. */
+function idsOf(first, last) {
+  return Array.from({ length: last - first + 1 }, (_, at) => first + at);
 }
