@@ -1,8 +1,8 @@
 """Optional behaviours of streams, by the names that both ends exchange when a stream opens.
 
 Each end announces the features that it supports, and a behaviour is used if the end that has to support it has
-announced it. The protos specify what a name means, at `OpenStream` and `StreamOpened`; unknown names are ignored. Between the servers
-of a mesh, and between clients and replicas, there are none.
+announced it. The protos specify what a name means, at `OpenStream` and `StreamOpened`; unknown names are ignored.
+Between the servers of a mesh, and between clients and replicas, there are none.
 """
 
 from __future__ import annotations
