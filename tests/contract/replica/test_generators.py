@@ -164,7 +164,9 @@ async def test_a_call_that_fails_late_has_the_values_before(
 
 async def test_a_value_that_is_too_large_fails_its_call(replica: RunningReplica) -> None:
     async with replica.router() as stream:
-        await stream.send(stream.run([b"7 %d 7" % (4 * MIB + 1)], method="inflate", streaming=True))
+        await stream.send(
+            stream.run([b"7 %d 7" % (4 * MIB + 1)], method="inflate", streaming=True, max_result_bytes=4 * MIB)
+        )
         await stream.wait_answers(1)
         assert failure(stream, 1) == ("PAYLOAD_TOO_LARGE", YES)
         assert list(map(len, stream.values[1])) == [7]

@@ -9,6 +9,7 @@ import pytest
 import pytest_asyncio
 
 from slotmesh.internal.v1 import replica_service_pb2
+from slotmesh.streams.limits import MAX_INLINE_BYTES
 from tests.support.execute_stream import ExecuteStream
 from tests.support.replicas import RunningReplica, running_replica
 from tests.support.wait import wait_until
@@ -94,7 +95,7 @@ async def test_a_result_that_cannot_be_sent_is_a_failure(replica: RunningReplica
         lane = Lane(stream)
         await stream.send(
             lane.calls(b"1", b"2", method="unsendable"),
-            lane.calls(b"1", b"2", method="huge_in_thread", key="thread"),
+            lane.calls(b"1", b"2", method="huge_in_thread", key="thread", max_result_bytes=MAX_INLINE_BYTES),
         )
         await stream.wait_answers(4)
         assert failures(stream, (1, 2, 3, 4)) == [("HANDLER_ERROR", YES), STOPPED, ("PAYLOAD_TOO_LARGE", YES), STOPPED]
