@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import grpc
@@ -177,7 +177,8 @@ class ExecuteStream:
                 self._take(response)
                 if response.WhichOneof("frame") == "heartbeat" and self.echoes:
                     echo = call_pb2.Heartbeat(echoed_stamp=response.heartbeat.stamp)
-                    await self.write(Request(heartbeat=echo))
+                    with suppress(asyncio.InvalidStateError):  # after the half-close
+                        await self.write(Request(heartbeat=echo))
         except grpc.aio.AioRpcError as error:
             self.error = error
         finally:
