@@ -149,7 +149,7 @@ class FakeStream:
         for call_id, outcome in zip(ids, outcomes, strict=True):
             self.unanswered.pop(call_id, None)
             if isinstance(outcome, Failure):
-                frame.errors.add(call_ids=[call_id], failure=to_wire(outcome))
+                frame.errors.add(calls=ids_to_wire([call_id]), failure=to_wire(outcome))
             else:
                 results.call_ids.append(call_id)
                 is_large = takes_chunks and len(outcome) > CHUNK_BYTES
