@@ -54,8 +54,8 @@ DEPLOY: Final = (
     mutant(
         "the state file forgets of which shift a revision is a part",
         _CONTROLLER,
-        'sparse=("identity", "method", "part_of"),',
-        'sparse=("identity", "method"), outside=("part_of",),',
+        "RecordForm(ChangeOrigin, is_open=True)",
+        'RecordForm(ChangeOrigin, outside=("part_of",), is_open=True)',
         "tests/contract/controller/test_shift_restart.py",
     ),
     mutant(

@@ -119,13 +119,6 @@ FENCE: Final = (
         _CONTRACT,
     ),
     mutant(
-        "the state file names fences of replicas that have none",
-        CONTROLLER,
-        'absent=_LATER, sparse=("fenced_after_s",)',
-        'absent=(*_LATER, "fenced_after_s")',
-        "tests/unit/controller/test_fences.py",
-    ),
-    mutant(
         "an ingress follows the routes of an older copy",
         "ingress_service",
         "if self.is_held and self.revision >= 0:",

@@ -135,7 +135,7 @@ OPERATOR: Final = (
     mutant(
         "a copy of a launch directory takes over the processes of the first one",
         _CONTROLLER,
-        'if record.directory not in ("", self._directory.identity):',
+        "if record.directory != self._directory.identity:",
         "if False:",
         "tests/contract/controller/test_launched_processes.py",
     ),

@@ -166,13 +166,6 @@ _SHADOWS: Final = (
         "    if False:\n",
         "tests/contract/controller/test_shadow_guards.py",
     ),
-    mutant(
-        "a stored guard forgets its shadow",
-        "controller_service",
-        'RecordForm(Guard, sparse=("shadow",))',
-        'RecordForm(Guard, outside=("shadow",))',
-        "tests/contract/controller/test_shadow_guards.py",
-    ),
 )
 
 QUESTIONS: Final = (*_CALLS, *_OPERATORS, *_CHECK, *_SHADOWS)

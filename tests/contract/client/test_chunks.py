@@ -176,11 +176,11 @@ async def test_after_a_break_calls_are_announced_again_with_all_their_chunks() -
         first.held = True
         async with slotmesh.connect([first.address, second.address], close_grace=0) as mesh:
             echo = mesh.endpoint("digits").options(content_type=OCTET_STREAM).echo
-            calls = [echo(large(2 * MIB, seed)) for seed in (1, 2)]
+            calls = [echo(large(8 * MIB, seed)) for seed in (1, 2)]
             small = echo(b"small")
             await first.until(lambda: len(chunks_of(first)) >= 5)
             first.break_streams()
-            assert await asyncio.gather(*calls, small) == [large(2 * MIB, 1), large(2 * MIB, 2), b"small"]
+            assert await asyncio.gather(*calls, small) == [large(8 * MIB, 1), large(8 * MIB, 2), b"small"]
         assert chunks_of(second).count(1) == chunks_of(second).count(2) == 8
         assert all(batch.resend for batch in second.batches)
         assert not first.breaches

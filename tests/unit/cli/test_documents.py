@@ -11,7 +11,6 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from slotmesh.cli.commands.calls import call_document
 from slotmesh.cli.documents import message_document, word_of
 from slotmesh.cli.shifting import shift_document
-from slotmesh.cli.view.changes import rollout_document
 from slotmesh.v1 import controller_service_pb2 as pb
 from slotmesh.v1 import mesh_pb2, rollout_pb2
 from slotmesh.v1 import traffic_shift_pb2 as shift_pb
@@ -81,10 +80,6 @@ def test_a_shift_has_figures_by_backend_and_guards_as_people_write_them() -> Non
     assert document["guards"] == ["error_rate=0.01", "dark:p99=200ms"]
     assert document["figures"] == {"v2": {"calls": 10, "failed": 1, "unanswered": 0, "p99_s": 0.02}}
     assert document["shadow_figures"] == {"dark": {"copies": 7, "failed": 0, "unanswered": 0, "p99_s": None}}
-
-
-def test_a_rollout_is_paused_though_an_older_controller_states_only_the_phase() -> None:
-    assert rollout_document(rollout_pb2.Rollout(phase=rollout_pb2.ROLLOUT_PHASE_PAUSED))["paused"] is True
 
 
 def test_an_open_call_has_its_key_only_if_the_router_has_sent_it() -> None:
