@@ -37,6 +37,7 @@ from controller_service.shell.members.router_links import RouterLinks
 from controller_service.shell.members.tables import TableBoard
 from controller_service.shell.mesh_state import ChangeJournal, Key, MeshState, WorkQueue
 from controller_service.shell.metrics import observe as observe_controller
+from controller_service.shell.operations import OperationWaits
 from controller_service.shell.replica_logs import LogBook, echo_output
 from controller_service.store.protocol import Candidacy, MemoryCandidacy, Store
 from controller_service.store.sqlite.connecting import StateRefused
@@ -119,7 +120,9 @@ class Controller:
             StateKeeper(store, self.newer, clock),
         )
         parts = (self.configurator, store, state, self.board, archive.feed, self._logs)
-        controls = OperatorControls(self._shifter, control, keeper)
+        most = settings.max_operation_waits
+        self.operations = OperationWaits(store, state, self.newer, loads, launches=launches, max_waits=most)
+        controls = OperatorControls(self._shifter, control, keeper, self.operations)
         operators = ControllerServicer(*parts, loads=loads, controls=controls, launches=launches)
         members = MembershipServicer(self.replicas, self.routers)
         front.open(operators, members, HttpRouteServicer(store, self.newer), self.leadership)
@@ -192,6 +195,7 @@ class Controller:
 
     def _close(self) -> None:
         self._front.close()
+        self.operations.close()
         self.replicas.close()
         self.routers.close()
 

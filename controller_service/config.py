@@ -153,6 +153,9 @@ class ControllerSettings(TokenPortSettings):
         description="Changes a second of one caller, known by certificate or token; those of ten seconds may come at "
         "once.",
     )
+    max_operation_waits: int = Field(
+        1_000, ge=1, le=1_000_000, description="Rpcs that wait for operations at a time (WaitOperations)."
+    )
     autoscale_policies: str = Field(
         "",
         description="Functions that backends may name as the policy of their `autoscale`, as `my_policies:nightly`; "

@@ -28,15 +28,17 @@ from controller_service.shell.members.replica_links import ReplicaLinks
 from controller_service.shell.members.router_links import RouterLinks
 from controller_service.shell.members.tables import TableBoard
 from controller_service.shell.mesh_state import MeshState
+from controller_service.shell.operations import OperationWaits
 from controller_service.shell.replica_logs import MAX_LINE_BYTES, LogBook
 from controller_service.store.protocol import Store
-from slotmesh.convert.specification import mesh_from_wire, traffic_from_wire
+from slotmesh.convert.same_names import message_of
+from slotmesh.convert.specification import mesh_from_wire, seconds, traffic_from_wire
 from slotmesh.internal.v1 import membership_service_pb2_grpc
 from slotmesh.names import sendable_text
 from slotmesh.spec.model import InvalidSpec, SpecViolation
 from slotmesh.status import to_exception
 from slotmesh.v1 import controller_service_pb2 as pb
-from slotmesh.v1 import controller_service_pb2_grpc
+from slotmesh.v1 import controller_service_pb2_grpc, operations_pb2
 
 
 class MembershipServicer(membership_service_pb2_grpc.MembershipServiceServicer):
@@ -63,6 +65,7 @@ class OperatorControls(NamedTuple):
     shifts: Shifter
     replicas: ReplicaControl
     state: StateKeeper
+    operations: OperationWaits
 
 
 @answers_once(pb.DESCRIPTOR.services_by_name["ControllerService"])
@@ -85,7 +88,7 @@ class ControllerServicer(ResourceServicer, controller_service_pb2_grpc.Controlle
         """`loads`: what members have reported of theirs. `launches`: whether this controller starts replicas."""
         super().__init__(configurator, store, state, board, shifts=controls.shifts, loads=loads, launches=launches)
         self._logs = logs
-        self._control, self._keeper = controls.replicas, controls.state
+        self._control, self._keeper, self._operations = controls.replicas, controls.state, controls.operations
         self._feed = feed
 
     @changes(pb.ApplyMeshResponse)
@@ -149,6 +152,14 @@ class ControllerServicer(ResourceServicer, controller_service_pb2_grpc.Controlle
     async def AdoptState(self, request: pb.AdoptStateRequest, context: Context) -> pb.AdoptStateResponse:
         generation, revision, changed = await self._keeper.adopt(origin_of(context), from_members=from_members(request))
         return pb.AdoptStateResponse(generation=generation, revision=revision, changed=changed)
+
+    async def WaitOperations(
+        self, request: operations_pb2.WaitOperationsRequest, context: Context
+    ) -> operations_pb2.WaitOperationsResponse:
+        operations = await self._operations.wait([*request.names], seconds(request.timeout))
+        return operations_pb2.WaitOperationsResponse(
+            operations=[message_of(operations_pb2.Operation, it) for it in operations]
+        )
 
     async def WatchEvents(  # type: ignore[override]  # it writes instead of yielding
         self, request: pb.WatchEventsRequest, context: Context

@@ -120,6 +120,11 @@ class MeshState:
         self.observed = observed
         self._queue = queue
         self._feed = feed
+        self._listeners: list[Callable[[], object]] = []
+
+    def listen(self, listener: Callable[[], object]) -> None:
+        """`listener` is called when the observed state has changed."""
+        self._listeners.append(listener)
 
     def apply(self, transition: Transition, *wakes: Key) -> None:
         """What was observed, and the keys that it concerns."""
@@ -127,6 +132,8 @@ class MeshState:
             self.observed = transition.observed
             for key in wakes:
                 self._queue.add(key)
+            for listener in self._listeners:
+                listener()
         for notice in transition.notices:
             self.publish(notice)
 

@@ -4,6 +4,7 @@ import grpc
 import warnings
 
 from slotmesh.v1 import controller_service_pb2 as slotmesh_dot_v1_dot_controller__service__pb2
+from slotmesh.v1 import operations_pb2 as slotmesh_dot_v1_dot_operations__pb2
 
 GRPC_GENERATED_VERSION = '1.76.0'
 GRPC_VERSION = grpc.__version__
@@ -189,6 +190,11 @@ class ControllerServiceStub(object):
                 '/slotmesh.v1.ControllerService/UndoRollout',
                 request_serializer=slotmesh_dot_v1_dot_controller__service__pb2.UndoRolloutRequest.SerializeToString,
                 response_deserializer=slotmesh_dot_v1_dot_controller__service__pb2.UndoRolloutResponse.FromString,
+                _registered_method=True)
+        self.WaitOperations = channel.unary_unary(
+                '/slotmesh.v1.ControllerService/WaitOperations',
+                request_serializer=slotmesh_dot_v1_dot_operations__pb2.WaitOperationsRequest.SerializeToString,
+                response_deserializer=slotmesh_dot_v1_dot_operations__pb2.WaitOperationsResponse.FromString,
                 _registered_method=True)
         self.WatchEvents = channel.unary_stream(
                 '/slotmesh.v1.ControllerService/WatchEvents',
@@ -431,6 +437,16 @@ class ControllerServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def WaitOperations(self, request, context):
+        """Waits for operations: what follows from changes, as routers that have a table or replicas that are replaced. Returns
+        when all are done, or one has failed or fails for 3 s, or after `timeout`; then their states show the progress.
+        Errors: BAD_REQUEST if a name is that of no operation, or of a revision that is to come or is not kept;
+        QUOTA_EXCEEDED if too many rpcs wait; NOT_LEADER if the controller leads no more: wait again at the next one.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def WatchEvents(self, request, context):
         """Streams events, for people. The controller keeps the newest 10,000 events; with a state file they include events of
         earlier controllers. Events may be dropped for a slow reader; the next event states the number.
@@ -580,6 +596,11 @@ def add_ControllerServiceServicer_to_server(servicer, server):
                     servicer.UndoRollout,
                     request_deserializer=slotmesh_dot_v1_dot_controller__service__pb2.UndoRolloutRequest.FromString,
                     response_serializer=slotmesh_dot_v1_dot_controller__service__pb2.UndoRolloutResponse.SerializeToString,
+            ),
+            'WaitOperations': grpc.unary_unary_rpc_method_handler(
+                    servicer.WaitOperations,
+                    request_deserializer=slotmesh_dot_v1_dot_operations__pb2.WaitOperationsRequest.FromString,
+                    response_serializer=slotmesh_dot_v1_dot_operations__pb2.WaitOperationsResponse.SerializeToString,
             ),
             'WatchEvents': grpc.unary_stream_rpc_method_handler(
                     servicer.WatchEvents,
@@ -1320,6 +1341,33 @@ class ControllerService(object):
             '/slotmesh.v1.ControllerService/UndoRollout',
             slotmesh_dot_v1_dot_controller__service__pb2.UndoRolloutRequest.SerializeToString,
             slotmesh_dot_v1_dot_controller__service__pb2.UndoRolloutResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def WaitOperations(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/slotmesh.v1.ControllerService/WaitOperations',
+            slotmesh_dot_v1_dot_operations__pb2.WaitOperationsRequest.SerializeToString,
+            slotmesh_dot_v1_dot_operations__pb2.WaitOperationsResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -6,6 +6,7 @@ The control plane's API for operators."""
 from collections import abc as _abc
 from grpc import aio as _aio
 from slotmesh.v1 import controller_service_pb2 as _controller_service_pb2
+from slotmesh.v1 import operations_pb2 as _operations_pb2
 import abc as _abc_1
 
 
@@ -121,6 +122,12 @@ class ControllerServiceStub:
     """Restores the previous settings of a backend: those that a rollout in progress replaces, or those before a complete
     one. This is a change like any other, and is rolled out. Errors: BACKEND_NOT_FOUND, BAD_REQUEST if there are no
     previous settings.
+    """
+    WaitOperations: _aio.UnaryUnaryMultiCallable[_operations_pb2.WaitOperationsRequest, _operations_pb2.WaitOperationsResponse]
+    """Waits for operations: what follows from changes, as routers that have a table or replicas that are replaced. Returns
+    when all are done, or one has failed or fails for 3 s, or after `timeout`; then their states show the progress.
+    Errors: BAD_REQUEST if a name is that of no operation, or of a revision that is to come or is not kept;
+    QUOTA_EXCEEDED if too many rpcs wait; NOT_LEADER if the controller leads no more: wait again at the next one.
     """
     WatchEvents: _aio.UnaryStreamMultiCallable[_controller_service_pb2.WatchEventsRequest, _controller_service_pb2.WatchEventsResponse]
     """Streams events, for people. The controller keeps the newest 10,000 events; with a state file they include events of
@@ -395,6 +402,18 @@ class ControllerServiceServicer(metaclass=_abc_1.ABCMeta):
         """Restores the previous settings of a backend: those that a rollout in progress replaces, or those before a complete
         one. This is a change like any other, and is rolled out. Errors: BACKEND_NOT_FOUND, BAD_REQUEST if there are no
         previous settings.
+        """
+
+    @_abc_1.abstractmethod
+    def WaitOperations(
+        self,
+        request: _operations_pb2.WaitOperationsRequest,
+        context: _aio.ServicerContext[_operations_pb2.WaitOperationsRequest, _abc.Awaitable[_operations_pb2.WaitOperationsResponse]],
+    ) -> _abc.Awaitable[_operations_pb2.WaitOperationsResponse]:
+        """Waits for operations: what follows from changes, as routers that have a table or replicas that are replaced. Returns
+        when all are done, or one has failed or fails for 3 s, or after `timeout`; then their states show the progress.
+        Errors: BAD_REQUEST if a name is that of no operation, or of a revision that is to come or is not kept;
+        QUOTA_EXCEEDED if too many rpcs wait; NOT_LEADER if the controller leads no more: wait again at the next one.
         """
 
     @_abc_1.abstractmethod

@@ -14,7 +14,7 @@ from slotmesh.v1 import roles_pb2
 from tests.arch.sources import ROOT
 from tests.support.declared_rpcs import declared_rpcs
 
-SHOWS = re.compile(r"(Get|List|Describe|Watch)[A-Z]")
+SHOWS = re.compile(r"(Get|List|Describe|Watch|Wait)[A-Z]")
 RPCS = tuple(declared_rpcs())
 
 

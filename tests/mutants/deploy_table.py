@@ -8,6 +8,7 @@ from tests.mutants.mutant import mutant
 
 _CLI: Final = "slotmesh/cli"
 _CONTROLLER: Final = "controller_service"
+_OPERATIONS: Final = "tests/unit/controller/test_operations.py"
 _ANSWERED: Final = "tests/unit/controller/test_answered_requests.py"
 _CHANGES: Final = "tests/contract/controller/test_changes.py"
 _LOST: Final = "tests/contract/cli/test_lost_replies.py"
@@ -178,6 +179,41 @@ DEPLOY: Final = (
         "if terms.validate_only or (plan.changes_nothing and signed.answer is None):",
         "if terms.validate_only or plan.changes_nothing:",
         _REPEATED,
+    ),
+    mutant(
+        "an operation is done before routers had the time to attach again",
+        _CONTROLLER,
+        'pending = [] if facts.is_settled else ["routers: may not',
+        'pending = [] if True else ["routers: may not',
+        _OPERATIONS,
+    ),
+    mutant(
+        "a rollout is done before routers reach its replicas",
+        _CONTROLLER,
+        "if not owners <= it.linked]",
+        "if False]",
+        _OPERATIONS,
+    ),
+    mutant(
+        "a rollout that was replaced is waited for as if it were the present one",
+        _CONTROLLER,
+        "if template_of(asked) != template_of(backend):\n        return",
+        "if False:\n        return",
+        _OPERATIONS,
+    ),
+    mutant(
+        "rpcs that wait for operations are not counted",
+        _CONTROLLER,
+        "        self._waiting += 1\n",
+        "",
+        "tests/contract/controller/test_operations.py",
+    ),
+    mutant(
+        "an rpc that waits for operations goes on at a controller that leads no more",
+        _CONTROLLER,
+        "            if self._is_closed:\n                text",
+        "            if False:\n                text",
+        "tests/contract/controller/test_operations.py",
     ),
     mutant(
         "a long reply is kept as a whole",

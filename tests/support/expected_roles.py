@@ -42,7 +42,7 @@ _SERVICES: Final[dict[str, tuple[tuple[set[Role], str], ...]]] = {
     "slotmesh.v1.TapService": ((_SEES, "TapCalls ListCalls"),),
     "slotmesh.v1.ControllerService": (
         (_SEES, "GetBackend ListBackends GetEndpoint ListEndpoints ListRevisions"),
-        (_SEES, "ListReplicas ListRouters GetSnapshot WatchEvents"),
+        (_SEES, "ListReplicas ListRouters GetSnapshot WatchEvents WaitOperations"),
         ({_V, _I, _O}, "GetHttpRoute ListHttpRoutes"),
         ({_O}, "ApplyMesh ApplyBackend DeleteBackend ApplyEndpoint DeleteEndpoint ApplyHttpRoute DeleteHttpRoute"),
         ({_O}, "SetTraffic ShiftTraffic EndShift Rollback PauseRollout UndoRollout"),

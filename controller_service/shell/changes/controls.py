@@ -123,7 +123,7 @@ class ReplicaControl:
             replica = self._state.observed.replica(replica_id)
             if replica is None or replica.gone:
                 raise to_exception(_not_found(replica_id))
-            return self._plan([] if replica.is_drain_requested else [replica.owner], terms, is_end=False)
+            return self._plan([replica.owner], terms, is_end=False)
 
         return await self._configurator.change(plan, terms)
 

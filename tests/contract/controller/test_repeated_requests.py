@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import pytest
 from google.protobuf.message import Message
 
+from controller_service.core.partition_owners import Incarnation
 from controller_service.shell.changes.requests import MAX_REPLY_BYTES
 from slotmesh.convert.specification import mesh_to_wire
 from slotmesh.errors import Reason
@@ -210,8 +211,8 @@ async def test_of_a_long_reply_the_revision_is_repeated() -> None:
         assert again == pb.ApplyMeshResponse(revision=state_of(mesh)[0])
 
 
-async def test_a_repeated_order_to_drain_does_not_drain_the_next_process_of_that_name() -> None:
-    async with running_controller() as mesh:
+async def test_a_repeated_order_to_drain_does_not_drain_the_next_process_of_that_name(tmp_path: Path) -> None:
+    async with running_controller(state=tmp_path / "state") as mesh:
         await mesh.apply('backends: {v1: {handler: "app:One"}}')
         request = pb.DrainReplicaRequest(name="a")
         async with FakeReplica(mesh.channel, "v1", "a") as replica:
@@ -226,6 +227,11 @@ async def test_a_repeated_order_to_drain_does_not_drain_the_next_process_of_that
             assert known is not None
             assert not known.is_drain_requested
             assert not replica.drains
+            await wait_until(lambda: lists(mesh, replica), what="that the store lists it")
+            async with running_controller(state=as_if_killed(tmp_path / "state")) as after:
+                known = after.controller.state.observed.replica("a")
+                assert known is not None
+                assert not known.is_drain_requested
             await send(mesh, request, "drain-again")
             await wait_until(lambda: replica.drains, what="the order to drain")
 
@@ -272,6 +278,10 @@ async def test_a_repeated_order_to_forget_has_the_reply_of_the_first() -> None:
             assert meanwhile == first, "it came twice before it was stored"
             assert await send(mesh, request, "forget") == first
             assert await send(mesh, request, "another") != first, "nothing is left to be forgotten"
+
+
+def lists(mesh: Controlled, replica: FakeReplica) -> bool:
+    return Incarnation(replica.replica_id, replica.incarnation) in mesh.controller.store.read().roster.owners()
 
 
 def is_suspect(mesh: Controlled, replica_id: str) -> bool:

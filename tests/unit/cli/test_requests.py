@@ -17,7 +17,7 @@ def test_each_rpc_of_controllers_has_a_request_of_its_own() -> None:
 def test_what_changes_nothing_is_a_query_and_may_be_repeated() -> None:
     changes = {it.name for it in RPCS.values() if "request_id" in it.input_type.fields_by_name}
     queries = {it.name for it in RPCS.values()} - changes
-    assert all(name.startswith(("Get", "List", "Describe", "Watch", "Read")) for name in queries)
+    assert all(name.startswith(("Get", "List", "Describe", "Watch", "Wait", "Read")) for name in queries)
 
 
 @pytest.mark.asyncio

@@ -35,6 +35,7 @@ ROWS: Final[dict[str, tuple[str | None, str | None, str | None, str | None]]] = 
     "max_router_table_parts": POSITIVE,
     "router_hello_timeout": ("1s", "999ms", "1h", "3600001ms"),
     "max_changes_per_caller": POSITIVE,
+    "max_operation_waits": ("1", "0", "1000000", "1000001"),
     "max_connections": POSITIVE,
     "max_connection_streams": ("1", "0", "1000000", "1000001"),
     "handshake_timeout": ("100ms", "99ms", "10m", "600001ms"),

@@ -1,0 +1,264 @@
+"""Operations: what follows from a change, and is waited for. Whether one is done follows from the present state.
+
+An operation is only a name; nothing is stored of it, so that any controller of the state can tell how far it is:
+  revisions/REVISION            every attached router has a table of that revision, or of a newer one
+  rollouts/BACKEND@REVISION     the replicas of a backend run its settings of that revision, and all routers reach them
+  shifts/ENDPOINT               the newest shift of an endpoint's traffic is complete, and in force at all routers
+  drains/REPLICA@INCARNATION    that process of a replica has ended
+Invariants: pure. An operation that is done stays so, except that a rollout may be replaced by a later one, and that
+routers and replicas may come and go. Unknown is not no: after the start of a controller nothing that routers have to
+confirm is done before they had the time to attach again.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from controller_service.core.desired.handler_code import template_of
+from controller_service.core.desired.revisions import Resource
+from controller_service.core.desired.shifts import ShiftPhase, ShiftRecord
+from controller_service.core.desired.state import Desired, RolloutRecord
+from controller_service.core.observed.replica_groups import outdated_among
+from controller_service.core.observed.state import Observed, ObservedReplica, ReplicaState, wanted_replicas
+from controller_service.core.partition_owners import Incarnation
+from controller_service.core.reconciling.rollouts import EndedCalls, RolloutPhase, RolloutProgress, show_progress
+from slotmesh.spec.model import Backend, InvalidSpec, SpecViolation
+from slotmesh.spec.rules import show
+
+MAX_REASON_CHARS: Final = 200
+_ENDED: Final = {ReplicaState.STOPPED, ReplicaState.FAILED}
+_NUMBER: Final = re.compile(r"[0-9]{1,18}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operation:
+    """How far an operation is."""
+
+    name: str
+    done: bool = False
+    """Waiting changes nothing more."""
+    failure: str = ""
+    """If it is done: why it did not come to its end; empty if it did. Otherwise why it fails now: it may recover."""
+    completed: int = 0
+    """Of `total`: routers, replicas, steps of a shift; 1 once a replica has ended."""
+    total: int = 0
+    ongoing_calls: int = 0
+    """Calls left at a draining replica."""
+    pending: tuple[str, ...] = ()
+    """What is missing, a line each, for people."""
+
+
+class BeforeChange(NamedTuple):
+    """A resource as it was before a change."""
+
+    resource: Resource | None
+    changed_at: int
+    """The revision that changed it; 0 if none has."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeshFacts:
+    """All that operations follow from."""
+
+    desired: Desired
+    observed: Observed
+    generation: str
+    launches: bool
+    """Whether this controller starts replicas."""
+    is_settled: bool = True
+    """Members had the time to attach since the controller started."""
+    is_on_hold: bool = False
+    """It reconciles nothing, since members know a newer state."""
+    now: float = 0.0
+    time_of_day_s: float = 0.0
+    ended_calls: Mapping[str, EndedCalls] = field(default_factory=dict[str, EndedCalls])
+    ongoing_calls: Callable[[str], int] = lambda _: 0
+    """By the newest report of a replica."""
+    later: dict[int, Mapping[str, BeforeChange]] = field(default_factory=dict, init=False)
+    """By revision: the first change of each resource after it, by subject."""
+
+    def changed_after(self, revision: int) -> Mapping[str, BeforeChange]:
+        """As in `later`; found once."""
+        if (found := self.later.get(revision)) is None:
+            found = self.later[revision] = dict[str, BeforeChange]()
+            for record in self.desired.history:
+                for change in record.changes if record.revision > revision else ():
+                    found.setdefault(change.subject, BeforeChange(change.before, record.revision))
+        return found
+
+
+def find_operation(name: str, facts: MeshFacts) -> Operation:
+    """How far it is. Raises InvalidSpec if the name is that of no operation, or of one that is not kept any more."""
+    kind, _, rest = name.partition("/")
+    resource, _, version = rest.rpartition("@")
+    if kind == "revisions" and _NUMBER.fullmatch(rest):
+        return _revision(name, int(rest), facts)
+    if kind == "rollouts" and resource and _NUMBER.fullmatch(version):
+        return _rollout(name, resource, int(version), facts)
+    if kind == "shifts" and rest:
+        return _shift(name, rest, facts)
+    if kind == "drains" and resource:
+        return _drain(name, Incarnation(resource, version), facts)
+    raise _refusal(f"{show(name)!r} is no operation: take a name from the `operations` of a response")
+
+
+def _refusal(text: str) -> InvalidSpec:
+    return InvalidSpec([SpecViolation("names", text)])
+
+
+def _ended(name: str, failure: str = "", completed: int = 0, total: int = 0) -> Operation:
+    return Operation(name=name, done=True, failure=failure[:MAX_REASON_CHARS], completed=completed, total=total)
+
+
+ON_HOLD: Final = "it is stored; the controller is on hold, since members know a newer state than its state file"
+
+
+def _revision(name: str, revision: int, facts: MeshFacts) -> Operation:
+    if revision > facts.desired.revision:
+        raise _refusal(f"{name} is to come: this controller's state is at revision {facts.desired.revision}")
+    if facts.is_on_hold:
+        return _ended(name, ON_HOLD)
+    routers = facts.observed.routers.values()
+    behind = [it.router_id for it in routers if it.generation != facts.generation or it.revision < revision]
+    pending = [] if facts.is_settled else ["routers: may not be attached to this controller yet"]
+    if behind:
+        names = f"{', '.join(sorted(behind))[:MAX_REASON_CHARS]}"
+        pending.append(f"routers: {len(behind)} of {len(routers)} do not have the change yet: {names}")
+    reached = len(routers) - len(behind)
+    return Operation(name=name, done=not pending, completed=reached, total=len(routers), pending=tuple(pending))
+
+
+def _rollout(name: str, backend_name: str, revision: int, facts: MeshFacts) -> Operation:
+    desired = facts.desired
+    if revision > desired.revision:
+        raise _refusal(f"{name} is to come: this controller's state is at revision {desired.revision}")
+    asked, replaced_at = _settings_at(facts, backend_name, revision)
+    if not isinstance(asked, Backend):
+        raise _refusal(f"{name}: there was no backend {show(backend_name)!r} at that revision")
+    if facts.is_on_hold:
+        return _ended(name, ON_HOLD)
+    backend = desired.backends.get(backend_name)
+    if backend is None:
+        return _ended(name, f"the backend was deleted at revision {replaced_at}")
+    replicas = [*facts.observed.replicas(backend_name)]
+    progress = show_progress(
+        desired.rollouts.get(backend_name),
+        backend,
+        wanted_replicas(backend, facts.observed),
+        replicas,
+        facts.now,
+        time_of_day_s=facts.time_of_day_s,
+        ended_calls=facts.ended_calls,
+    )
+    record = progress.record
+    if template_of(asked) != template_of(backend):
+        return _ended(name, f"taken back: {record.why}" if record.why else f"replaced by revision {replaced_at}")
+    is_outdated = outdated_among(desired.backends)
+    old = [it for it in replicas if is_outdated(it) and it.state not in _ENDED]
+    ready = [it for it in replicas if it.shown_state is ReplicaState.READY and it.takes_calls]
+    current = [it for it in ready if not is_outdated(it)]
+    wanted = progress.wanted if facts.launches else backend.num_replicas or 0
+    is_short = len(current) < wanted and backend.autoscale is None
+    pending = [*_missing(backend, replicas, len(current), len(old), wanted, progress, facts, is_short=is_short)]
+    owners = {it.owner for it in ready}
+    unlinked = [it.router_id for it in facts.observed.routers.values() if not owners <= it.linked]
+    if unlinked:
+        pending.append(f"routers: {', '.join(sorted(unlinked))} not linked to all replicas of {backend_name} yet")
+    if not facts.is_settled:
+        pending.append("routers: may not be attached to this controller yet")
+    return Operation(
+        name=name,
+        done=not pending,
+        failure="" if _has_way_back(record) or not facts.launches else progress.trouble[:MAX_REASON_CHARS],
+        completed=len(current),
+        total=max(wanted, len(current)),
+        pending=tuple(pending),
+    )
+
+
+def _has_way_back(record: RolloutRecord) -> bool:
+    """Whether a rollout that fails is taken back: there are other settings that were good."""
+    return record.good is not None and template_of(record.good) != record.template
+
+
+def _missing(
+    backend: Backend,
+    replicas: list[ObservedReplica],
+    current: int,
+    old: int,
+    wanted: int,
+    progress: RolloutProgress,
+    facts: MeshFacts,
+    *,
+    is_short: bool,
+) -> Iterator[str]:
+    name, held = backend.name, ""
+    if progress.record.is_paused and old:
+        held = f"; its rollout is paused: `slotmesh rollout resume {name}` lets it continue"
+    if is_short:
+        new = "new replicas" if old else "replicas"
+        yield f"{name}: {current} of {wanted} {new} ready{_why(replicas, facts)}{held}"
+    elif old:
+        yield f"{name}: {current} replicas ready, {old} that were there before drain{held}"
+    elif facts.launches and progress.phase is not RolloutPhase.COMPLETE:
+        of_wanted = f"{progress.available} of {progress.wanted} replicas"
+        yield f"{name}: {of_wanted} have been ready for its min_ready, the rollout is not complete yet"
+
+
+def _why(replicas: list[ObservedReplica], facts: MeshFacts) -> str:
+    """The newest failure of a replica that should have got ready."""
+    is_outdated = outdated_among(facts.desired.backends)
+    failed = [it for it in replicas if it.error and not is_outdated(it)]
+    newest = max(failed, key=lambda it: it.started_at, default=None)
+    if newest is None:
+        return ""
+    reason = newest.error.strip().splitlines()[-1][:MAX_REASON_CHARS]
+    return f"; {newest.replica_id} {newest.shown_state.name.lower()}: {reason}"
+
+
+def _settings_at(facts: MeshFacts, backend: str, revision: int) -> BeforeChange:
+    """The backend at a revision. Raises InvalidSpec."""
+    desired = facts.desired
+    oldest = desired.history[0].base if desired.history else desired.configured_at
+    if revision < oldest:
+        raise _refusal(f"revision {revision} is not kept any more: the history begins after revision {oldest}")
+    present = BeforeChange(desired.backends.get(backend), 0)
+    return facts.changed_after(revision).get(f"backend/{backend}", present)
+
+
+def _shift(name: str, endpoint: str, facts: MeshFacts) -> Operation:
+    record = facts.desired.shifts.get(endpoint)
+    if record is None:
+        raise _refusal(f"{name}: the traffic of {show(endpoint)!r} was never shifted")
+    if facts.is_on_hold:
+        return _ended(name, ON_HOLD)
+    if record.is_under_way:
+        pending = (_of_shift(record),)
+        return Operation(name=name, completed=max(0, record.number - 1), total=record.steps, pending=pending)
+    if record.phase is not ShiftPhase.COMPLETE:
+        return _ended(name, record.why or record.phase.name.lower(), max(0, record.number - 1), record.steps)
+    at_routers = _revision(name, facts.desired.configured_at, facts)
+    steps = record.steps
+    return Operation(name=name, done=at_routers.done, completed=steps, total=steps, pending=at_routers.pending)
+
+
+def _of_shift(record: ShiftRecord) -> str:
+    if record.is_waiting:
+        return f"traffic of {record.endpoint} moves when {', '.join(sorted(record.awaits))} is rolled out"
+    return f"traffic of {record.endpoint} is in step {record.number} of {record.steps}"
+
+
+def _drain(name: str, owner: Incarnation, facts: MeshFacts) -> Operation:
+    replica = facts.observed.incarnation(owner)
+    if replica is None and not owner.incarnation:
+        replica = facts.observed.replica(owner.replica_id)  # a process that had not attached
+    if replica is None and not facts.is_settled:
+        return Operation(name=name, total=1, pending=("replicas: may not be attached to this controller yet",))
+    if replica is None or replica.gone or replica.state in _ENDED:
+        return _ended(name, completed=1, total=1)
+    calls = facts.ongoing_calls(owner.replica_id)
+    line = f"{owner.replica_id} {replica.shown_state.name.lower()}, with {calls} calls left"
+    return Operation(name=name, total=1, ongoing_calls=calls, pending=(line,))

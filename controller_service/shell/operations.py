@@ -1,0 +1,139 @@
+"""Rpcs that wait for operations.
+
+Invariants: `core.reconciling.operations` decides what is done; a waiting rpc looks again when the stored or the
+observed state has changed, and each second for what follows from time alone; the number of waiting rpcs and of their
+operations is bounded; all end when this controller leads no more.
+Owner: the event loop; the servicer calls it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Final
+
+from controller_service.convert.operators import KnownLoads
+from controller_service.core.reconciling.operations import MeshFacts, Operation, find_operation
+from controller_service.shell.leadership import NewerMembers
+from controller_service.shell.mesh_state import MeshState
+from controller_service.store.protocol import Store
+from slotmesh.errors import Failure, Reason
+from slotmesh.runtime.loop_slices import LoopSlices
+from slotmesh.spec.model import InvalidSpec, SpecViolation
+from slotmesh.status import to_exception
+
+MAX_NAMES: Final = 1_000
+MAX_TIMEOUT_S: Final = 600.0
+LOOK_AGAIN_S: Final = 1.0
+"""The longest time between two looks: replicas may have been ready, or have failed, for long enough meanwhile."""
+FAILING_S: Final = 3.0
+"""A rollout with previous settings is taken back before: one that fails for longer does not get ready by itself."""
+_REST_S: Final = 0.02
+"""The shortest time between two looks, however often the state changes."""
+
+
+class OperationWaits:
+    """The rpcs that wait now."""
+
+    def __init__(
+        self,
+        store: Store,
+        state: MeshState,
+        newer: NewerMembers,
+        loads: KnownLoads,
+        *,
+        launches: bool,
+        max_waits: int,
+    ) -> None:
+        self._store = store
+        self._state = state
+        self._newer = newer
+        self._loads = loads
+        self._launches = launches
+        self._max_waits = max_waits
+        self._waiting = 0
+        self._is_closed = False
+        self._changed = asyncio.Event()
+        store.listen(lambda *_: self._wake())
+        for listen in (state.listen, newer.listen):
+            listen(self._wake)
+
+    async def wait(self, names: Sequence[str], timeout_s: float) -> list[Operation]:
+        """The operations, once all are done, or one has failed or fails for `FAILING_S`, or at the timeout.
+
+        Raises InvalidSpec; QuotaExceeded if too many rpcs wait; NotLeader when this controller leads no more.
+        """
+        if violations := _violations(names, timeout_s):
+            raise InvalidSpec(violations)
+        if self._waiting >= self._max_waits:
+            text = (
+                f"{self._max_waits} rpcs wait for operations (max_operation_waits of the controller): try again later"
+            )
+            raise to_exception(Failure(reason=Reason.QUOTA_EXCEEDED, message=text, retry_delay_s=LOOK_AGAIN_S))
+        self._waiting += 1
+        try:
+            return await self._wait(names, asyncio.get_running_loop().time() + timeout_s)
+        finally:
+            self._waiting -= 1
+
+    def close(self) -> None:
+        """This controller leads no more: all rpcs end."""
+        self._is_closed = True
+        self._wake()
+
+    async def _wait(self, names: Sequence[str], until: float) -> list[Operation]:
+        now: Callable[[], float] = asyncio.get_running_loop().time
+        failing_since: float | None = None
+        while True:
+            if self._is_closed:
+                text = "this controller leads no more: wait for the operations again at the next one"
+                raise to_exception(Failure(reason=Reason.NOT_LEADER, message=text, retry_delay_s=LOOK_AGAIN_S))
+            changed, slices = self._changed, LoopSlices()
+            operations = await self._look(names, slices)
+            if now() >= until or all(it.done for it in operations) or any(it.done and it.failure for it in operations):
+                return operations
+            failing_since = (failing_since or now()) if any(it.failure for it in operations) else None
+            if failing_since is not None and now() >= failing_since + FAILING_S:
+                return operations
+            with suppress(TimeoutError):
+                async with asyncio.timeout_at(min(until, now() + LOOK_AGAIN_S)):
+                    await changed.wait()
+                    await asyncio.sleep(max(_REST_S, slices.used_s))
+
+    async def _look(self, names: Sequence[str], slices: LoopSlices) -> list[Operation]:
+        clock, operations = self._state.clock, list[Operation]()
+        facts = MeshFacts(
+            desired=self._store.read(),
+            observed=self._state.observed,
+            generation=self._store.generation,
+            launches=self._launches,
+            is_settled=self._newer.settled.is_set(),
+            is_on_hold=bool(self._newer),
+            now=clock.now(),
+            time_of_day_s=clock.time_of_day(),
+            ended_calls=self._loads.ended_calls,
+            ongoing_calls=self._ongoing_calls,
+        )
+        for name in names:
+            operations.append(find_operation(name, facts))
+            if slices.are_used:
+                await slices.rest()
+        return operations
+
+    def _ongoing_calls(self, replica_id: str) -> int:
+        newest = self._loads.of_replica(replica_id).newest
+        return 0 if newest is None else newest.ongoing + newest.waiting
+
+    def _wake(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+
+def _violations(names: Sequence[str], timeout_s: float) -> list[SpecViolation]:
+    violations = []
+    if not 0 < len(names) <= MAX_NAMES:
+        violations.append(SpecViolation("names", f"must be 1 to {MAX_NAMES} names of operations, are {len(names)}"))
+    if not 0.0 <= timeout_s <= MAX_TIMEOUT_S:
+        violations.append(SpecViolation("timeout", f"must be 0 to {MAX_TIMEOUT_S:g} s, is {timeout_s:g} s"))
+    return violations
