@@ -60,8 +60,11 @@ def changes(
     ) -> Callable[[Any, RequestT, Context], Coroutine[Any, Any, ReplyT]]:
         @functools.wraps(change)
         async def rpc(self: Any, request: RequestT, context: Context) -> ReplyT:
-            outcome = await change(self, request, terms_from_wire(request, origin_of(context)))
-            return reply_of(reply, outcome.revision, outcome.plan)
+            outcome = await change(self, request, terms := terms_from_wire(request, origin_of(context)))
+            response = reply_of(reply, outcome.revision, outcome.plan)
+            if terms.validate_only:
+                response.ClearField("operations")
+            return response
 
         return rpc
 

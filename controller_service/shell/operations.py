@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Final
 
-from controller_service.convert.operators import KnownLoads
+from controller_service.convert.statuses import KnownLoads
 from controller_service.core.reconciling.operations import MeshFacts, Operation, find_operation
 from controller_service.shell.leadership import NewerMembers
 from controller_service.shell.mesh_state import MeshState

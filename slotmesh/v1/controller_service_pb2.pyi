@@ -346,6 +346,7 @@ class ApplyMeshResponse(_message.Message):
     WAITS_FIELD_NUMBER: _builtins.int
     WARNINGS_FIELD_NUMBER: _builtins.int
     CODE_FIELD_NUMBER: _builtins.int
+    OPERATIONS_FIELD_NUMBER: _builtins.int
     revision: _builtins.int
     """The configuration's revision after the change."""
     @_builtins.property
@@ -388,6 +389,10 @@ class ApplyMeshResponse(_message.Message):
     def code(self) -> _containers.RepeatedCompositeFieldContainer[Global___CodeChange]:
         """The code that the change brings, if the controller takes snapshots of it. Empty from older controllers."""
 
+    @_builtins.property
+    def operations(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """What follows from the change, for WaitOperations. Empty with `validate_only`."""
+
     def __init__(
         self,
         *,
@@ -402,10 +407,11 @@ class ApplyMeshResponse(_message.Message):
         waits: _abc.Iterable[Global___TrafficWait] | None = ...,
         warnings: _abc.Iterable[_builtins.str] | None = ...,
         code: _abc.Iterable[Global___CodeChange] | None = ...,
+        operations: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "conflicts", b"conflicts", "created", b"created", "deleted", b"deleted", "fields", b"fields", "revision", b"revision", "rolling", b"rolling", "unchanged", b"unchanged", "updated", b"updated", "waits", b"waits", "warnings", b"warnings"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "conflicts", b"conflicts", "created", b"created", "deleted", b"deleted", "fields", b"fields", "operations", b"operations", "revision", b"revision", "rolling", b"rolling", "unchanged", b"unchanged", "updated", b"updated", "waits", b"waits", "warnings", b"warnings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -621,19 +627,25 @@ class ApplyBackendResponse(_message.Message):
 
     REVISION_FIELD_NUMBER: _builtins.int
     CHANGE_FIELD_NUMBER: _builtins.int
+    OPERATIONS_FIELD_NUMBER: _builtins.int
     revision: _builtins.int
     """The configuration's revision after the change."""
     change: Global___Change.ValueType
     """The effect on the backend."""
+    @_builtins.property
+    def operations(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """What follows from the change, for WaitOperations. Empty with `validate_only`."""
+
     def __init__(
         self,
         *,
         revision: _builtins.int = ...,
         change: Global___Change.ValueType = ...,
+        operations: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["change", b"change", "revision", b"revision"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["change", b"change", "operations", b"operations", "revision", b"revision"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -795,19 +807,25 @@ class DeleteBackendResponse(_message.Message):
 
     REVISION_FIELD_NUMBER: _builtins.int
     CHANGE_FIELD_NUMBER: _builtins.int
+    OPERATIONS_FIELD_NUMBER: _builtins.int
     revision: _builtins.int
     """The configuration's revision after the change."""
     change: Global___Change.ValueType
     """The effect on the backend."""
+    @_builtins.property
+    def operations(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """What follows from the change, for WaitOperations. Empty with `validate_only`."""
+
     def __init__(
         self,
         *,
         revision: _builtins.int = ...,
         change: Global___Change.ValueType = ...,
+        operations: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["change", b"change", "revision", b"revision"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["change", b"change", "operations", b"operations", "revision", b"revision"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -863,19 +881,25 @@ class ApplyEndpointResponse(_message.Message):
 
     REVISION_FIELD_NUMBER: _builtins.int
     CHANGE_FIELD_NUMBER: _builtins.int
+    OPERATIONS_FIELD_NUMBER: _builtins.int
     revision: _builtins.int
     """The configuration's revision after the change."""
     change: Global___Change.ValueType
     """The effect on the endpoint."""
+    @_builtins.property
+    def operations(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """What follows from the change, for WaitOperations. Empty with `validate_only`."""
+
     def __init__(
         self,
         *,
         revision: _builtins.int = ...,
         change: Global___Change.ValueType = ...,
+        operations: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["change", b"change", "revision", b"revision"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["change", b"change", "operations", b"operations", "revision", b"revision"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1037,19 +1061,25 @@ class DeleteEndpointResponse(_message.Message):
 
     REVISION_FIELD_NUMBER: _builtins.int
     CHANGE_FIELD_NUMBER: _builtins.int
+    OPERATIONS_FIELD_NUMBER: _builtins.int
     revision: _builtins.int
     """The configuration's revision after the change."""
     change: Global___Change.ValueType
     """The effect on the resource."""
+    @_builtins.property
+    def operations(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """What follows from the change, for WaitOperations. Empty with `validate_only`."""
+
     def __init__(
         self,
         *,
         revision: _builtins.int = ...,
         change: Global___Change.ValueType = ...,
+        operations: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["change", b"change", "revision", b"revision"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["change", b"change", "operations", b"operations", "revision", b"revision"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1101,19 +1131,25 @@ class ApplyHttpRouteResponse(_message.Message):
 
     REVISION_FIELD_NUMBER: _builtins.int
     CHANGE_FIELD_NUMBER: _builtins.int
+    OPERATIONS_FIELD_NUMBER: _builtins.int
     revision: _builtins.int
     """The configuration's revision after the change."""
     change: Global___Change.ValueType
     """The effect on the route."""
+    @_builtins.property
+    def operations(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """What follows from the change, for WaitOperations. Empty with `validate_only`."""
+
     def __init__(
         self,
         *,
         revision: _builtins.int = ...,
         change: Global___Change.ValueType = ...,
+        operations: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["change", b"change", "revision", b"revision"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["change", b"change", "operations", b"operations", "revision", b"revision"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1275,19 +1311,25 @@ class DeleteHttpRouteResponse(_message.Message):
 
     REVISION_FIELD_NUMBER: _builtins.int
     CHANGE_FIELD_NUMBER: _builtins.int
+    OPERATIONS_FIELD_NUMBER: _builtins.int
     revision: _builtins.int
     """The configuration's revision after the change."""
     change: Global___Change.ValueType
     """The effect on the route."""
+    @_builtins.property
+    def operations(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """What follows from the change, for WaitOperations. Empty with `validate_only`."""
+
     def __init__(
         self,
         *,
         revision: _builtins.int = ...,
         change: Global___Change.ValueType = ...,
+        operations: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["change", b"change", "revision", b"revision"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["change", b"change", "operations", b"operations", "revision", b"revision"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1355,19 +1397,25 @@ class SetTrafficResponse(_message.Message):
 
     REVISION_FIELD_NUMBER: _builtins.int
     CHANGE_FIELD_NUMBER: _builtins.int
+    OPERATIONS_FIELD_NUMBER: _builtins.int
     revision: _builtins.int
     """The configuration's revision after the change."""
     change: Global___Change.ValueType
     """The effect on the resource."""
+    @_builtins.property
+    def operations(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """What follows from the change, for WaitOperations. Empty with `validate_only`."""
+
     def __init__(
         self,
         *,
         revision: _builtins.int = ...,
         change: Global___Change.ValueType = ...,
+        operations: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["change", b"change", "revision", b"revision"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["change", b"change", "operations", b"operations", "revision", b"revision"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1471,19 +1519,25 @@ class ShiftTrafficResponse(_message.Message):
 
     REVISION_FIELD_NUMBER: _builtins.int
     STEPS_FIELD_NUMBER: _builtins.int
+    OPERATIONS_FIELD_NUMBER: _builtins.int
     revision: _builtins.int
     """The configuration's revision that has the first step."""
     steps: _builtins.int
     """The number of steps."""
+    @_builtins.property
+    def operations(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """What follows from the change, for WaitOperations. Empty with `validate_only`."""
+
     def __init__(
         self,
         *,
         revision: _builtins.int = ...,
         steps: _builtins.int = ...,
+        operations: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["revision", b"revision", "steps", b"steps"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["operations", b"operations", "revision", b"revision", "steps", b"steps"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1536,16 +1590,22 @@ class EndShiftResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     REVISION_FIELD_NUMBER: _builtins.int
+    OPERATIONS_FIELD_NUMBER: _builtins.int
     revision: _builtins.int
     """The configuration's revision after that."""
+    @_builtins.property
+    def operations(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """What follows from the change, for WaitOperations. Empty with `validate_only`."""
+
     def __init__(
         self,
         *,
         revision: _builtins.int = ...,
+        operations: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["revision", b"revision"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["operations", b"operations", "revision", b"revision"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1756,6 +1816,7 @@ class RollbackResponse(_message.Message):
     ROLLING_FIELD_NUMBER: _builtins.int
     WAITS_FIELD_NUMBER: _builtins.int
     FIELDS_FIELD_NUMBER: _builtins.int
+    OPERATIONS_FIELD_NUMBER: _builtins.int
     revision: _builtins.int
     """The configuration's revision after the change."""
     rolled_back_to: _builtins.int
@@ -1786,6 +1847,10 @@ class RollbackResponse(_message.Message):
     def fields(self) -> _containers.RepeatedCompositeFieldContainer[Global___FieldChange]:
         """The fields that differ."""
 
+    @_builtins.property
+    def operations(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """What follows from the change, for WaitOperations. Empty with `validate_only`."""
+
     def __init__(
         self,
         *,
@@ -1797,10 +1862,11 @@ class RollbackResponse(_message.Message):
         rolling: _abc.Iterable[_builtins.str] | None = ...,
         waits: _abc.Iterable[Global___TrafficWait] | None = ...,
         fields: _abc.Iterable[Global___FieldChange] | None = ...,
+        operations: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["created", b"created", "deleted", b"deleted", "fields", b"fields", "revision", b"revision", "rolled_back_to", b"rolled_back_to", "rolling", b"rolling", "updated", b"updated", "waits", b"waits"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["created", b"created", "deleted", b"deleted", "fields", b"fields", "operations", b"operations", "revision", b"revision", "rolled_back_to", b"rolled_back_to", "rolling", b"rolling", "updated", b"updated", "waits", b"waits"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2392,16 +2458,22 @@ class UndoRolloutResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     REVISION_FIELD_NUMBER: _builtins.int
+    OPERATIONS_FIELD_NUMBER: _builtins.int
     revision: _builtins.int
     """The configuration's revision after the change."""
+    @_builtins.property
+    def operations(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """What follows from the change, for WaitOperations. Empty with `validate_only`."""
+
     def __init__(
         self,
         *,
         revision: _builtins.int = ...,
+        operations: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["revision", b"revision"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["operations", b"operations", "revision", b"revision"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

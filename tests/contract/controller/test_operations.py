@@ -64,7 +64,9 @@ async def test_a_revision_is_in_force_once_each_router_has_it() -> None:
 async def test_a_rollout_is_done_once_its_replicas_take_calls_of_each_router(tmp_path: Path) -> None:
     async with running_controller(launches=True, state=tmp_path / "state") as mesh, AsyncExitStack() as stack:
         router = await stack.enter_async_context(FakeRouter(mesh.channel, "r"))
-        first = f"rollouts/v1@{(await mesh.apply(MESH % 'app:One')).revision}"
+        applied = await mesh.apply(MESH % "app:One")
+        first = f"rollouts/v1@{applied.revision}"
+        assert list(applied.operations) == [f"revisions/{applied.revision}", first]
         (operation,) = await operations(mesh, first)
         assert (operation.done, operation.completed, operation.total) == (False, 0, 1)
         assert list(operation.pending) == ["v1: 0 of 1 replicas ready"]
@@ -96,7 +98,7 @@ async def test_a_drain_is_done_once_that_process_has_ended() -> None:
         await mesh.apply(MESH % "app:One")
         async with FakeReplica(mesh.channel, "v1", "a") as replica:
             await replica.report("READY")
-            drained = await mesh.operator.DrainReplica(pb.DrainReplicaRequest(replica_id="a"))
+            drained = await mesh.operator.DrainReplica(pb.DrainReplicaRequest(name="a"))
             name = f"drains/a@{replica.incarnation}"
             assert list(drained.operations) == [name]
             (operation,) = await operations(mesh, name)
@@ -116,9 +118,9 @@ async def test_a_shift_is_done_when_it_is_complete_and_fails_when_it_is_ended() 
     async with running_controller() as mesh:
         await mesh.apply('backends: {v1: {handler: "a:A"}, v2: {handler: "a:B"}}\nendpoints: {e: {traffic: {v1: 1.0}}}')
         every = duration_pb2.Duration(seconds=3_600)
-        await mesh.operator.ShiftTraffic(
-            pb.ShiftTrafficRequest(endpoint="e", weights={"v2": 1.0}, step=0.5, every=every)
-        )
+        request = pb.ShiftTrafficRequest(endpoint="e", weights={"v2": 1.0}, step=0.5, every=every)
+        shifted = await mesh.operator.ShiftTraffic(request)
+        assert list(shifted.operations) == [f"revisions/{shifted.revision}", "shifts/e"]
         (operation,) = await operations(mesh, "shifts/e")
         assert (operation.done, operation.completed, operation.total) == (False, 0, 2)
         waits = waiting(mesh, "shifts/e")
