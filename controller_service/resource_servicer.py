@@ -12,33 +12,47 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any, TypeVar
 
 import grpc
+from google.protobuf.field_mask_pb2 import FieldMask
 from google.protobuf.message import Message
 
 from controller_service.convert.changes import ChangeRequest, origin_of, reply_of, terms_from_wire
+from controller_service.convert.masks import require_paths, with_fields
 from controller_service.convert.operators import shift_to_wire
 from controller_service.convert.pages import fill_page
 from controller_service.convert.replicas import TIME_BOUNDS, page_of_replicas
 from controller_service.convert.routers import router_to_wire
 from controller_service.convert.statuses import KnownLoads, KnownMesh, backend_with_status, snapshot_to_wire
+from controller_service.core.desired.handler_code import as_written
 from controller_service.core.desired.planning import ChangeTerms
+from controller_service.core.desired.revisions import etag_of
 from controller_service.core.desired.state import Desired
 from controller_service.core.observed.replica_groups import outdated_among
 from controller_service.shell.changes.configurator import Configurator, PlannedChange
-from controller_service.shell.changes.requests import known_backend, known_endpoint, known_route
+from controller_service.shell.changes.requests import (
+    BACKEND,
+    ENDPOINT,
+    ROUTE,
+    known_backend,
+    known_endpoint,
+    known_route,
+    no_such,
+)
 from controller_service.shell.loops.shifter import Shifter
 from controller_service.shell.members.tables import TableBoard
 from controller_service.shell.mesh_state import MeshState
 from controller_service.store.protocol import Store
 from slotmesh.convert.specification import (
     backend_from_wire,
+    backend_to_wire,
     endpoint_from_wire,
     endpoint_to_wire,
     route_from_wire,
     route_to_wire,
 )
 from slotmesh.security.rpc_roles import known_endpoints
-from slotmesh.spec.model import Endpoint, InvalidSpec, Mesh, SpecViolation
+from slotmesh.spec.model import Backend, Endpoint, InvalidSpec, SpecViolation
 from slotmesh.spec.routes import Route
+from slotmesh.status import to_exception
 from slotmesh.v1 import controller_service_pb2 as pb
 from slotmesh.v1 import mesh_pb2
 
@@ -83,6 +97,29 @@ def visible(routes: Mapping[str, Route]) -> dict[str, Route]:
     return {path: routes[path] for path in sorted(routes) if known is None or routes[path].endpoint in known}
 
 
+class ResourceEdit:
+    """What an Apply request makes of a resource: replaces it, or the fields of its `update_mask`."""
+
+    def __init__(self, request: Any, wanted: Any) -> None:
+        """`wanted`: the resource in the request. Raises InvalidSpec where the mask has other paths than its fields."""
+        self.wanted = wanted
+        self.paths: tuple[str, ...] = tuple(request.update_mask.paths)
+        self._allows_missing: bool = request.allow_missing
+        require_paths(wanted.DESCRIPTOR, self.paths)
+
+    def changes(self, path: str) -> bool:
+        """Whether it gives the field of this path, alone or with others."""
+        return not self.paths or any(f"{path}.".startswith(f"{it}.") for it in self.paths)
+
+    def of(self, present: Any | None, kind: str) -> Any:
+        """The message of the resource afterwards; `present`: before. Raises SlotmeshError where it must be there."""
+        if not self.paths or (present is None and self._allows_missing):
+            return self.wanted
+        if present is None:
+            raise to_exception(no_such(kind, self.wanted.name))
+        return with_fields(present, self.wanted, self.paths)
+
+
 class ResourceServicer:
     """Backends, endpoints and HTTP routes; replicas and routers."""
 
@@ -109,8 +146,15 @@ class ResourceServicer:
     @changes(pb.ApplyBackendResponse)
     async def ApplyBackend(self, request: pb.ApplyBackendRequest, terms: ChangeTerms) -> PlannedChange:
         require("backend", request.HasField("backend"))
-        backend, found = backend_from_wire(request.backend)
-        return await self._configurator.apply_mesh(Mesh(backends=(backend,)), terms, found=found)
+        edit = ResourceEdit(request, request.backend)
+
+        def edited(present: Backend | None) -> tuple[Backend, list[SpecViolation]]:
+            wire = edit.of(None if present is None else backend_to_wire(present), BACKEND)
+            backend, found = backend_from_wire(wire)
+            is_other_code = edit.changes("handler") and not edit.changes("version")
+            return as_written(backend) if is_other_code else backend, found
+
+        return await self._configurator.apply_backend(edited, request.backend.name, terms)
 
     async def GetBackend(self, request: pb.GetBackendRequest, context: Context) -> pb.GetBackendResponse:
         require("name", request.name)
@@ -134,10 +178,29 @@ class ResourceServicer:
     @changes(pb.ApplyEndpointResponse)
     async def ApplyEndpoint(self, request: pb.ApplyEndpointRequest, terms: ChangeTerms) -> PlannedChange:
         require("endpoint", request.HasField("endpoint"))
-        if request.clear_traffic and request.endpoint.HasField("traffic"):
-            raise InvalidSpec([SpecViolation("clear_traffic", "contradicts endpoint.traffic: set one of them")])
-        endpoint = endpoint_from_wire(request.endpoint)
-        return await self._configurator.apply_endpoint(endpoint, terms, clear_traffic=request.clear_traffic)
+        return await self._apply_endpoint(ResourceEdit(request, request.endpoint), terms)
+
+    @changes(pb.SetTrafficResponse)
+    async def SetTraffic(self, request: pb.SetTrafficRequest, terms: ChangeTerms) -> PlannedChange:
+        require("endpoint", request.endpoint)
+        require("traffic", request.HasField("traffic"))
+        paths = request.update_mask.paths
+        require_paths(request.traffic.DESCRIPTOR, paths)
+        endpoint = mesh_pb2.Endpoint(name=request.endpoint, traffic=request.traffic)
+        mask = FieldMask(paths=[f"traffic.{it}" for it in paths] or ["traffic"])
+        edit = ResourceEdit(pb.ApplyEndpointRequest(update_mask=mask), endpoint)
+        return await self._apply_endpoint(edit, terms, requires_ready=request.require_ready)
+
+    async def _apply_endpoint(
+        self, edit: ResourceEdit, terms: ChangeTerms, *, requires_ready: bool = False
+    ) -> PlannedChange:
+        def edited(present: Endpoint | None) -> Endpoint:
+            return endpoint_from_wire(edit.of(None if present is None else endpoint_to_wire(present), ENDPOINT))
+
+        moves = edit.changes("traffic.weights")
+        return await self._configurator.apply_endpoint(
+            *(edited, edit.wanted.name, terms), moves=moves, requires_ready=requires_ready
+        )
 
     async def GetEndpoint(self, request: pb.GetEndpointRequest, context: Context) -> pb.GetEndpointResponse:
         require("name", request.name)
@@ -163,19 +226,24 @@ class ResourceServicer:
     @changes(pb.ApplyHttpRouteResponse)
     async def ApplyHttpRoute(self, request: pb.ApplyHttpRouteRequest, terms: ChangeTerms) -> PlannedChange:
         require("route", request.HasField("route"))
-        return await self._configurator.apply_mesh(Mesh(routes=(route_from_wire(request.route),)), terms)
+        edit = ResourceEdit(request, request.route)
+
+        def edited(present: Route | None) -> Route:
+            return route_from_wire(edit.of(None if present is None else route_to_wire(present), ROUTE))
+
+        return await self._configurator.apply_route(edited, request.route.name, terms)
 
     async def GetHttpRoute(self, request: pb.GetHttpRouteRequest, context: Context) -> pb.GetHttpRouteResponse:
         require("name", request.name)
         desired = self._store.read()
         route = known_route(visible(desired.routes), request.name)
-        return pb.GetHttpRouteResponse(route=route_to_wire(route), revision=desired.configured_at)
+        return pb.GetHttpRouteResponse(route=_route(route), revision=desired.configured_at)
 
     async def ListHttpRoutes(self, request: pb.ListHttpRoutesRequest, context: Context) -> pb.ListHttpRoutesResponse:
         desired = self._store.read()
         rows = [it for it in visible(desired.routes).items() if request.endpoint in {"", it[1].endpoint}]
         page = pb.ListHttpRoutesResponse(revision=desired.configured_at)
-        return fill_page(request, page, "routes", rows, route_to_wire)
+        return fill_page(request, page, "routes", rows, _route)
 
     @changes(pb.DeleteHttpRouteResponse)
     async def DeleteHttpRoute(self, request: pb.DeleteHttpRouteRequest, terms: ChangeTerms) -> PlannedChange:
@@ -225,6 +293,7 @@ class ResourceServicer:
     def _endpoint(self, endpoint: Endpoint, desired: Desired) -> mesh_pb2.Endpoint:
         """The endpoint as it is configured, with its actual state."""
         wire = endpoint_to_wire(endpoint)
+        wire.etag = etag_of(endpoint)
         if (shift := desired.shifts.get(endpoint.name)) is not None:
             wire.status.shift.CopyFrom(shift_to_wire(shift, *self._shifts.known_of(shift)))
         return wire
@@ -234,3 +303,9 @@ def _named_by(endpoint: Endpoint | None) -> frozenset[str]:
     """The backends that the policy of an endpoint names."""
     traffic = None if endpoint is None else endpoint.traffic
     return frozenset() if traffic is None else frozenset({*traffic.weights, *traffic.shadows})
+
+
+def _route(route: Route) -> mesh_pb2.HttpRoute:
+    wire = route_to_wire(route)
+    wire.etag = etag_of(route)
+    return wire

@@ -32,7 +32,7 @@ from controller_service.shell.operations import OperationWaits
 from controller_service.shell.replica_logs import MAX_LINE_BYTES, LogBook
 from controller_service.store.protocol import Store
 from slotmesh.convert.same_names import message_of
-from slotmesh.convert.specification import mesh_from_wire, seconds, traffic_from_wire
+from slotmesh.convert.specification import mesh_from_wire, seconds
 from slotmesh.internal.v1 import membership_service_pb2_grpc
 from slotmesh.names import sendable_text
 from slotmesh.spec.model import InvalidSpec, SpecViolation
@@ -93,6 +93,7 @@ class ControllerServicer(ResourceServicer, controller_service_pb2_grpc.Controlle
 
     @changes(pb.ApplyMeshResponse)
     async def ApplyMesh(self, request: pb.ApplyMeshRequest, terms: ChangeTerms) -> PlannedChange:
+        require("mesh", request.HasField("mesh"))
         if request.force and not request.merge:
             raise InvalidSpec([SpecViolation("force", "has a meaning with `merge` only")])
         mesh, found = await asyncio.to_thread(mesh_from_wire, request.mesh)  # it may have thousands of endpoints
@@ -107,37 +108,28 @@ class ControllerServicer(ResourceServicer, controller_service_pb2_grpc.Controlle
         require("backend", request.backend)
         return await self._configurator.hold_rollout(request.backend, terms, is_paused=not request.resume)
 
-    @changes(pb.SetTrafficResponse)
-    async def SetTraffic(self, request: pb.SetTrafficRequest, terms: ChangeTerms) -> PlannedChange:
-        if request.clear_shadows and request.traffic.shadows:
-            raise InvalidSpec([SpecViolation("clear_shadows", "contradicts traffic.shadows: set one of them")])
-        return await self._configurator.set_traffic(
-            request.endpoint,
-            traffic_from_wire(request.traffic),
-            terms,
-            clear_shadows=request.clear_shadows,
-            requires_ready=request.require_ready,
-        )
-
     @changes(pb.ShiftTrafficResponse)
     async def ShiftTraffic(self, request: pb.ShiftTrafficRequest, terms: ChangeTerms) -> PlannedChange:
+        require("endpoint", request.endpoint)
         shift = requested_shift_from_wire(request)
         return await self._shifts.begin(shift, terms, requires_ready=request.require_ready)
-
-    @changes(pb.EndShiftResponse)
-    async def EndShift(self, request: pb.EndShiftRequest, terms: ChangeTerms) -> PlannedChange:
-        return await self._shifts.end(request.endpoint, terms, goes_back=request.go_back)
 
     async def ListRevisions(self, request: pb.ListRevisionsRequest, context: Context) -> pb.ListRevisionsResponse:
         return page_of_revisions(request, self._store.read())
 
     @changes(pb.RollbackResponse)
     async def Rollback(self, request: pb.RollbackRequest, terms: ChangeTerms) -> PlannedChange:
-        return await self._configurator.roll_back(request.revision if request.HasField("revision") else None, terms)
-
-    @changes(pb.UndoRolloutResponse)
-    async def UndoRollout(self, request: pb.UndoRolloutRequest, terms: ChangeTerms) -> PlannedChange:
-        return await self._configurator.undo_rollout(request.backend, terms)
+        match request.WhichOneof("target"):
+            case "revision":
+                return await self._configurator.roll_back(request.revision, terms)
+            case "change":
+                return await self._configurator.roll_back(request.change, terms, undoes=True)
+            case "backend":
+                return await self._configurator.undo_rollout(request.backend, terms)
+            case "endpoint":
+                return await self._shifts.undo(request.endpoint, terms)
+            case _:
+                raise InvalidSpec([SpecViolation("revision", "required, or `change`, `backend` or `endpoint`")])
 
     @changes(pb.DrainReplicaResponse)
     async def DrainReplica(self, request: pb.DrainReplicaRequest, terms: ChangeTerms) -> PlannedChange:

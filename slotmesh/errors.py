@@ -427,7 +427,7 @@ class ReplicaGone(SlotError):
 
 
 class RevisionConflict(Aborted):
-    """The configuration has changed since the expected revision; read it again and decide anew."""
+    """The configuration, or a resource, has changed since it was read; read it again and decide anew."""
 
     reason = Reason.REVISION_CONFLICT
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import Any, Final, TypeVar
 from urllib.parse import unquote
 
@@ -23,6 +24,7 @@ from controller_service.core.desired.state import Desired
 from slotmesh.convert.same_names import message_of
 from slotmesh.security.identity import caller_name, current_rpc
 from slotmesh.spec.model import Backend, InvalidSpec, SpecViolation
+from slotmesh.spec.routes import route_subject
 from slotmesh.v1 import controller_service_pb2 as pb
 
 CLIENT_KEY: Final = "slotmesh-client"
@@ -52,10 +54,8 @@ ChangeRequest = (
     | pb.DeleteHttpRouteRequest
     | pb.SetTrafficRequest
     | pb.ShiftTrafficRequest
-    | pb.EndShiftRequest
     | pb.RollbackRequest
     | pb.PauseRolloutRequest
-    | pb.UndoRolloutRequest
     | pb.DrainReplicaRequest
     | pb.ForgetReplicaRequest
 )
@@ -63,13 +63,39 @@ ChangeRequest = (
 
 def terms_from_wire(request: ChangeRequest, origin: ChangeOrigin) -> ChangeTerms:
     """The terms in every request that changes the configuration."""
-    if isinstance(request, pb.UndoRolloutRequest | pb.DrainReplicaRequest | pb.ForgetReplicaRequest):
+    if isinstance(request, pb.DrainReplicaRequest | pb.ForgetReplicaRequest):
         return ChangeTerms(origin=origin)  # these have none
     return ChangeTerms(
         origin=origin,
         validate_only=request.validate_only,
         expected_revision=request.expected_revision if request.HasField("expected_revision") else None,
+        etags={subject: etag for subject, etag in _etags(request) if etag},
     )
+
+
+def _etags(request: ChangeRequest) -> Iterator[tuple[str, str]]:
+    """By subject: the etags that the resources of a request should have now; empty: any."""
+    match request:
+        case pb.ApplyMeshRequest():
+            yield from ((f"backend/{it.name}", it.etag) for it in request.mesh.backends)
+            yield from ((f"endpoint/{it.name}", it.etag) for it in request.mesh.endpoints)
+            yield from ((route_subject(it.name), it.etag) for it in request.mesh.routes)
+        case pb.ApplyBackendRequest():
+            yield f"backend/{request.backend.name}", request.backend.etag
+        case pb.ApplyEndpointRequest():
+            yield f"endpoint/{request.endpoint.name}", request.endpoint.etag
+        case pb.ApplyHttpRouteRequest():
+            yield route_subject(request.route.name), request.route.etag
+        case pb.DeleteBackendRequest():
+            yield f"backend/{request.name}", request.etag
+        case pb.DeleteEndpointRequest():
+            yield f"endpoint/{request.name}", request.etag
+        case pb.DeleteHttpRouteRequest():
+            yield route_subject(request.name), request.etag
+        case pb.SetTrafficRequest() | pb.ShiftTrafficRequest():
+            yield f"endpoint/{request.endpoint}", request.etag
+        case pb.RollbackRequest() | pb.PauseRolloutRequest() | pb.DrainReplicaRequest() | pb.ForgetReplicaRequest():
+            pass
 
 
 def change_of(plan: Plan) -> pb.Change.ValueType:

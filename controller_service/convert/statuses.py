@@ -15,6 +15,7 @@ from controller_service.convert.checks import timestamp
 from controller_service.convert.operators import decision_to_wire, rollout_to_wire
 from controller_service.convert.replicas import TIME_BOUNDS, replica_load_to_wire, replica_to_wire, without_long_texts
 from controller_service.convert.routers import backend_load_to_wire, endpoint_load_to_wire, router_to_wire
+from controller_service.core.desired.revisions import etag_of
 from controller_service.core.desired.state import Desired
 from controller_service.core.loads import RecentReports, RouterLoad, SampledLoad
 from controller_service.core.observed.replica_groups import outdated_among
@@ -70,6 +71,7 @@ class KnownMesh:
 def backend_with_status(backend: Backend, known: KnownMesh) -> mesh_pb2.Backend:
     """The backend as it is configured, with its actual state."""
     wire = backend_to_wire(backend)
+    wire.etag = etag_of(backend)
     wire.status.CopyFrom(status_of(backend, known))
     return wire
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Final
+
+from google.protobuf.field_mask_pb2 import FieldMask
 
 from slotmesh.cli.console import CommandFailed
 from slotmesh.cli.controller_connection import ControllerConnection
@@ -86,12 +88,13 @@ class Operator:
             raise to_exception(Failure(reason=Reason.ENDPOINT_NOT_FOUND, message=message), endpoint=name)
         return endpoints[name]
 
-    async def set_traffic(self, endpoint: str, policy: TrafficPolicy, **terms: Any) -> int:
-        """Changes an endpoint's policy: weights and shadows that are not given stay as they are.
+    async def set_traffic(self, endpoint: str, policy: TrafficPolicy, fields: Sequence[str], **terms: Any) -> int:
+        """Changes these fields of an endpoint's policy: `weights`, `shadows`. Returns the revision that has it.
 
-        `terms`: other fields of the request. Returns the revision that has it.
+        `terms`: other fields of the request.
         """
-        request = pb.SetTrafficRequest(endpoint=endpoint, traffic=traffic_to_wire(policy), **terms)
+        traffic, mask = traffic_to_wire(policy), FieldMask(paths=fields)
+        request = pb.SetTrafficRequest(endpoint=endpoint, traffic=traffic, update_mask=mask, **terms)
         return int((await self.send(request)).revision)
 
     async def shift(self, endpoint: str) -> TrafficShift | None:

@@ -15,6 +15,7 @@ from slotmesh.cli.controller_view import is_under_way, is_waiting
 from slotmesh.cli.documents import local_time, message_document, word_of
 from slotmesh.cli.operator import Operator
 from slotmesh.cli.parameters import duration
+from slotmesh.errors import Reason, SlotmeshError
 from slotmesh.names import did_you_mean
 from slotmesh.spec.model import InvalidSpec, SpecViolation, TrafficPolicy
 from slotmesh.spec.rules import show, traffic_violations
@@ -95,9 +96,8 @@ class PolicyChange:
     """A requested change of a traffic policy."""
 
     policy: TrafficPolicy
-    """Weights and shadows that are not given stay as they are."""
-    clear_shadows: bool = False
-    """There should be no shadows."""
+    fields: tuple[str, ...]
+    """Those of its fields that change: `weights`, `shadows`."""
 
 
 def read_policy(
@@ -131,7 +131,8 @@ def read_policy(
     if violations:
         unknown = [] if backends is None else [*_unknown_backends(endpoint, policy, backends)]
         raise InvalidSpec([*violations, *unknown])
-    return PolicyChange(policy, clear_shadows=no_shadows or bool(shadows and not policy.shadows))
+    given = {"weights": weights, "shadows": shadows or no_shadows}
+    return PolicyChange(policy, tuple(name for name, is_given in given.items() if is_given))
 
 
 def _unknown_backends(endpoint: str, policy: TrafficPolicy, backends: Collection[str]) -> Iterator[SpecViolation]:
@@ -161,6 +162,8 @@ def read_shares(path: str, texts: Sequence[str], violations: list[SpecViolation]
 
 
 POLL_S: Final = 0.2
+_ATTEMPTS: Final = 10
+"""The number of attempts to stop a shift while it takes steps."""
 STEP: Final = 0.1
 EVERY: Final = timedelta(seconds=30)
 
@@ -232,7 +235,25 @@ async def change_shift(operator: Operator, endpoint: str, options: TrafficChange
     """Begins or ends a shift. Returns the revision after that. Raises CommandFailed."""
     if options.to:
         return int((await operator.send(_request(endpoint, options))).revision)
-    return int((await operator.send(pb.EndShiftRequest(endpoint=endpoint, go_back=options.goes_back))).revision)
+    if options.goes_back:
+        return int((await operator.send(pb.RollbackRequest(endpoint=endpoint))).revision)
+    return await _stop_shift(operator, endpoint)
+
+
+async def _stop_shift(operator: Operator, endpoint: str) -> int:
+    """Sets the weights that the endpoint has, which ends its shift. Returns the revision after that."""
+    for remaining in reversed(range(_ATTEMPTS)):
+        live = (await operator.send(pb.GetEndpointRequest(name=endpoint))).endpoint
+        if not is_under_way(live.status.shift):
+            raise CommandFailed(f"no shift of {endpoint} is under way")
+        weights = TrafficPolicy(weights=dict(live.traffic.weights))
+        try:
+            return await operator.set_traffic(endpoint, weights, ["weights"], etag=live.etag)
+        except SlotmeshError as error:
+            # A step was taken in between.
+            if not remaining or error.reason is not Reason.REVISION_CONFLICT:
+                raise
+    raise AssertionError("the last attempt returns or raises")
 
 
 async def follow_shift(operator: Operator, endpoint: str, patience: timedelta | None) -> shift_pb.TrafficShift:

@@ -6,6 +6,7 @@ The control plane's API for operators."""
 from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import duration_pb2 as _duration_pb2
+from google.protobuf import field_mask_pb2 as _field_mask_pb2
 from google.protobuf import message as _message
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
@@ -306,7 +307,9 @@ class ApplyMeshRequest(_message.Message):
     """See ControllerService. Empty: repeated requests are independent."""
     @_builtins.property
     def mesh(self) -> _mesh_pb2.Mesh:
-        """The desired mesh. An endpoint without `traffic` keeps its present policy."""
+        """The desired mesh. Of an endpoint that exists, the message fields that are unset here stay as they are: `traffic`,
+        `grpc_services` and `tenants`; the last two are removed if they are set and empty.
+        """
 
     def __init__(
         self,
@@ -588,9 +591,13 @@ class ApplyBackendRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     BACKEND_FIELD_NUMBER: _builtins.int
+    UPDATE_MASK_FIELD_NUMBER: _builtins.int
+    ALLOW_MISSING_FIELD_NUMBER: _builtins.int
     VALIDATE_ONLY_FIELD_NUMBER: _builtins.int
     EXPECTED_REVISION_FIELD_NUMBER: _builtins.int
     REQUEST_ID_FIELD_NUMBER: _builtins.int
+    allow_missing: _builtins.bool
+    """With `update_mask`: create the resource if it does not exist."""
     validate_only: _builtins.bool
     """See ControllerService."""
     expected_revision: _builtins.int
@@ -601,17 +608,23 @@ class ApplyBackendRequest(_message.Message):
     def backend(self) -> _mesh_pb2.Backend:
         """The desired backend."""
 
+    @_builtins.property
+    def update_mask(self) -> _field_mask_pb2.FieldMask:
+        """The fields to change. Unset: all. See ControllerService."""
+
     def __init__(
         self,
         *,
         backend: _mesh_pb2.Backend | None = ...,
+        update_mask: _field_mask_pb2.FieldMask | None = ...,
+        allow_missing: _builtins.bool = ...,
         validate_only: _builtins.bool = ...,
         expected_revision: _builtins.int | None = ...,
         request_id: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision", "backend", b"backend", "expected_revision", b"expected_revision"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision", "backend", b"backend", "expected_revision", b"expected_revision", "update_mask", b"update_mask"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision", "backend", b"backend", "expected_revision", b"expected_revision", "request_id", b"request_id", "validate_only", b"validate_only"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision", "allow_missing", b"allow_missing", "backend", b"backend", "expected_revision", b"expected_revision", "request_id", b"request_id", "update_mask", b"update_mask", "validate_only", b"validate_only"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__expected_revision: _TypeAlias = _typing.Literal["expected_revision"]  # noqa: Y015
     _WhichOneofArgType__expected_revision: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision"]  # noqa: Y015
@@ -770,11 +783,14 @@ class DeleteBackendRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     NAME_FIELD_NUMBER: _builtins.int
+    ETAG_FIELD_NUMBER: _builtins.int
     VALIDATE_ONLY_FIELD_NUMBER: _builtins.int
     EXPECTED_REVISION_FIELD_NUMBER: _builtins.int
     REQUEST_ID_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """The backend's name."""
+    etag: _builtins.str
+    """Its `etag` in an earlier response. Empty: whatever it is now. See ControllerService."""
     validate_only: _builtins.bool
     """See ControllerService."""
     expected_revision: _builtins.int
@@ -785,13 +801,14 @@ class DeleteBackendRequest(_message.Message):
         self,
         *,
         name: _builtins.str = ...,
+        etag: _builtins.str = ...,
         validate_only: _builtins.bool = ...,
         expected_revision: _builtins.int | None = ...,
         request_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision", "expected_revision", b"expected_revision"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision", "expected_revision", b"expected_revision", "name", b"name", "request_id", b"request_id", "validate_only", b"validate_only"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision", "etag", b"etag", "expected_revision", b"expected_revision", "name", b"name", "request_id", b"request_id", "validate_only", b"validate_only"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__expected_revision: _TypeAlias = _typing.Literal["expected_revision"]  # noqa: Y015
     _WhichOneofArgType__expected_revision: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision"]  # noqa: Y015
@@ -838,12 +855,13 @@ class ApplyEndpointRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     ENDPOINT_FIELD_NUMBER: _builtins.int
-    CLEAR_TRAFFIC_FIELD_NUMBER: _builtins.int
+    UPDATE_MASK_FIELD_NUMBER: _builtins.int
+    ALLOW_MISSING_FIELD_NUMBER: _builtins.int
     VALIDATE_ONLY_FIELD_NUMBER: _builtins.int
     EXPECTED_REVISION_FIELD_NUMBER: _builtins.int
     REQUEST_ID_FIELD_NUMBER: _builtins.int
-    clear_traffic: _builtins.bool
-    """Remove the policy: calls queue until a policy is set. Excludes `endpoint.traffic`."""
+    allow_missing: _builtins.bool
+    """With `update_mask`: create the resource if it does not exist."""
     validate_only: _builtins.bool
     """See ControllerService."""
     expected_revision: _builtins.int
@@ -852,20 +870,25 @@ class ApplyEndpointRequest(_message.Message):
     """See ControllerService. Empty: repeated requests are independent."""
     @_builtins.property
     def endpoint(self) -> _mesh_pb2.Endpoint:
-        """The desired endpoint. Without `traffic` it keeps its present policy."""
+        """The desired endpoint."""
+
+    @_builtins.property
+    def update_mask(self) -> _field_mask_pb2.FieldMask:
+        """The fields to change. Unset: all. See ControllerService."""
 
     def __init__(
         self,
         *,
         endpoint: _mesh_pb2.Endpoint | None = ...,
-        clear_traffic: _builtins.bool = ...,
+        update_mask: _field_mask_pb2.FieldMask | None = ...,
+        allow_missing: _builtins.bool = ...,
         validate_only: _builtins.bool = ...,
         expected_revision: _builtins.int | None = ...,
         request_id: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision", "endpoint", b"endpoint", "expected_revision", b"expected_revision"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision", "endpoint", b"endpoint", "expected_revision", b"expected_revision", "update_mask", b"update_mask"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision", "clear_traffic", b"clear_traffic", "endpoint", b"endpoint", "expected_revision", b"expected_revision", "request_id", b"request_id", "validate_only", b"validate_only"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision", "allow_missing", b"allow_missing", "endpoint", b"endpoint", "expected_revision", b"expected_revision", "request_id", b"request_id", "update_mask", b"update_mask", "validate_only", b"validate_only"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__expected_revision: _TypeAlias = _typing.Literal["expected_revision"]  # noqa: Y015
     _WhichOneofArgType__expected_revision: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision"]  # noqa: Y015
@@ -1024,11 +1047,14 @@ class DeleteEndpointRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     NAME_FIELD_NUMBER: _builtins.int
+    ETAG_FIELD_NUMBER: _builtins.int
     VALIDATE_ONLY_FIELD_NUMBER: _builtins.int
     EXPECTED_REVISION_FIELD_NUMBER: _builtins.int
     REQUEST_ID_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """The endpoint's name."""
+    etag: _builtins.str
+    """Its `etag` in an earlier response. Empty: whatever it is now. See ControllerService."""
     validate_only: _builtins.bool
     """See ControllerService."""
     expected_revision: _builtins.int
@@ -1039,13 +1065,14 @@ class DeleteEndpointRequest(_message.Message):
         self,
         *,
         name: _builtins.str = ...,
+        etag: _builtins.str = ...,
         validate_only: _builtins.bool = ...,
         expected_revision: _builtins.int | None = ...,
         request_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision", "expected_revision", b"expected_revision"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision", "expected_revision", b"expected_revision", "name", b"name", "request_id", b"request_id", "validate_only", b"validate_only"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision", "etag", b"etag", "expected_revision", b"expected_revision", "name", b"name", "request_id", b"request_id", "validate_only", b"validate_only"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__expected_revision: _TypeAlias = _typing.Literal["expected_revision"]  # noqa: Y015
     _WhichOneofArgType__expected_revision: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision"]  # noqa: Y015
@@ -1092,9 +1119,13 @@ class ApplyHttpRouteRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     ROUTE_FIELD_NUMBER: _builtins.int
+    UPDATE_MASK_FIELD_NUMBER: _builtins.int
+    ALLOW_MISSING_FIELD_NUMBER: _builtins.int
     VALIDATE_ONLY_FIELD_NUMBER: _builtins.int
     EXPECTED_REVISION_FIELD_NUMBER: _builtins.int
     REQUEST_ID_FIELD_NUMBER: _builtins.int
+    allow_missing: _builtins.bool
+    """With `update_mask`: create the resource if it does not exist."""
     validate_only: _builtins.bool
     """See ControllerService."""
     expected_revision: _builtins.int
@@ -1105,17 +1136,23 @@ class ApplyHttpRouteRequest(_message.Message):
     def route(self) -> _mesh_pb2.HttpRoute:
         """The desired route."""
 
+    @_builtins.property
+    def update_mask(self) -> _field_mask_pb2.FieldMask:
+        """The fields to change. Unset: all. See ControllerService."""
+
     def __init__(
         self,
         *,
         route: _mesh_pb2.HttpRoute | None = ...,
+        update_mask: _field_mask_pb2.FieldMask | None = ...,
+        allow_missing: _builtins.bool = ...,
         validate_only: _builtins.bool = ...,
         expected_revision: _builtins.int | None = ...,
         request_id: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision", "expected_revision", b"expected_revision", "route", b"route"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision", "expected_revision", b"expected_revision", "route", b"route", "update_mask", b"update_mask"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision", "expected_revision", b"expected_revision", "request_id", b"request_id", "route", b"route", "validate_only", b"validate_only"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision", "allow_missing", b"allow_missing", "expected_revision", b"expected_revision", "request_id", b"request_id", "route", b"route", "update_mask", b"update_mask", "validate_only", b"validate_only"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__expected_revision: _TypeAlias = _typing.Literal["expected_revision"]  # noqa: Y015
     _WhichOneofArgType__expected_revision: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision"]  # noqa: Y015
@@ -1274,11 +1311,14 @@ class DeleteHttpRouteRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     NAME_FIELD_NUMBER: _builtins.int
+    ETAG_FIELD_NUMBER: _builtins.int
     VALIDATE_ONLY_FIELD_NUMBER: _builtins.int
     EXPECTED_REVISION_FIELD_NUMBER: _builtins.int
     REQUEST_ID_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """The route's name: its path."""
+    etag: _builtins.str
+    """Its `etag` in an earlier response. Empty: whatever it is now. See ControllerService."""
     validate_only: _builtins.bool
     """See ControllerService."""
     expected_revision: _builtins.int
@@ -1289,13 +1329,14 @@ class DeleteHttpRouteRequest(_message.Message):
         self,
         *,
         name: _builtins.str = ...,
+        etag: _builtins.str = ...,
         validate_only: _builtins.bool = ...,
         expected_revision: _builtins.int | None = ...,
         request_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision", "expected_revision", b"expected_revision"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision", "expected_revision", b"expected_revision", "name", b"name", "request_id", b"request_id", "validate_only", b"validate_only"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision", "etag", b"etag", "expected_revision", b"expected_revision", "name", b"name", "request_id", b"request_id", "validate_only", b"validate_only"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__expected_revision: _TypeAlias = _typing.Literal["expected_revision"]  # noqa: Y015
     _WhichOneofArgType__expected_revision: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision"]  # noqa: Y015
@@ -1343,15 +1384,16 @@ class SetTrafficRequest(_message.Message):
 
     ENDPOINT_FIELD_NUMBER: _builtins.int
     TRAFFIC_FIELD_NUMBER: _builtins.int
-    CLEAR_SHADOWS_FIELD_NUMBER: _builtins.int
+    UPDATE_MASK_FIELD_NUMBER: _builtins.int
+    ETAG_FIELD_NUMBER: _builtins.int
     VALIDATE_ONLY_FIELD_NUMBER: _builtins.int
     EXPECTED_REVISION_FIELD_NUMBER: _builtins.int
     REQUEST_ID_FIELD_NUMBER: _builtins.int
     REQUIRE_READY_FIELD_NUMBER: _builtins.int
     endpoint: _builtins.str
     """The endpoint's name."""
-    clear_shadows: _builtins.bool
-    """Remove all shadows. Excludes `traffic.shadows`."""
+    etag: _builtins.str
+    """The endpoint's `etag` in an earlier response. Empty: whatever it is now. See ControllerService."""
     validate_only: _builtins.bool
     """See ControllerService."""
     expected_revision: _builtins.int
@@ -1364,24 +1406,27 @@ class SetTrafficRequest(_message.Message):
     """
     @_builtins.property
     def traffic(self) -> _mesh_pb2.TrafficPolicy:
-        """The new policy. Weights replace all weights of the endpoint; if empty, the present ones are kept. Shadows replace
-        all its shadows; if empty, the present ones are kept.
-        """
+        """The new policy."""
+
+    @_builtins.property
+    def update_mask(self) -> _field_mask_pb2.FieldMask:
+        """The fields of `traffic` to change: `weights` or `shadows`. Unset: both."""
 
     def __init__(
         self,
         *,
         endpoint: _builtins.str = ...,
         traffic: _mesh_pb2.TrafficPolicy | None = ...,
-        clear_shadows: _builtins.bool = ...,
+        update_mask: _field_mask_pb2.FieldMask | None = ...,
+        etag: _builtins.str = ...,
         validate_only: _builtins.bool = ...,
         expected_revision: _builtins.int | None = ...,
         request_id: _builtins.str = ...,
         require_ready: _builtins.bool = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision", "expected_revision", b"expected_revision", "traffic", b"traffic"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision", "expected_revision", b"expected_revision", "traffic", b"traffic", "update_mask", b"update_mask"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision", "clear_shadows", b"clear_shadows", "endpoint", b"endpoint", "expected_revision", b"expected_revision", "request_id", b"request_id", "require_ready", b"require_ready", "traffic", b"traffic", "validate_only", b"validate_only"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision", "endpoint", b"endpoint", "etag", b"etag", "expected_revision", b"expected_revision", "request_id", b"request_id", "require_ready", b"require_ready", "traffic", b"traffic", "update_mask", b"update_mask", "validate_only", b"validate_only"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__expected_revision: _TypeAlias = _typing.Literal["expected_revision"]  # noqa: Y015
     _WhichOneofArgType__expected_revision: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision"]  # noqa: Y015
@@ -1453,6 +1498,7 @@ class ShiftTrafficRequest(_message.Message):
     EVERY_FIELD_NUMBER: _builtins.int
     GUARDS_FIELD_NUMBER: _builtins.int
     MIN_CALLS_FIELD_NUMBER: _builtins.int
+    ETAG_FIELD_NUMBER: _builtins.int
     VALIDATE_ONLY_FIELD_NUMBER: _builtins.int
     EXPECTED_REVISION_FIELD_NUMBER: _builtins.int
     REQUEST_ID_FIELD_NUMBER: _builtins.int
@@ -1465,6 +1511,8 @@ class ShiftTrafficRequest(_message.Message):
     """The number of ended calls in a step, for each backend whose weight rises, that guards require before the next step:
     1 to 1,000,000. 0 means 100.
     """
+    etag: _builtins.str
+    """The endpoint's `etag` in an earlier response. Empty: whatever it is now. See ControllerService."""
     validate_only: _builtins.bool
     """See ControllerService."""
     expected_revision: _builtins.int
@@ -1496,6 +1544,7 @@ class ShiftTrafficRequest(_message.Message):
         every: _duration_pb2.Duration | None = ...,
         guards: _abc.Iterable[_traffic_shift_pb2.ShiftGuard] | None = ...,
         min_calls: _builtins.int = ...,
+        etag: _builtins.str = ...,
         validate_only: _builtins.bool = ...,
         expected_revision: _builtins.int | None = ...,
         request_id: _builtins.str = ...,
@@ -1503,7 +1552,7 @@ class ShiftTrafficRequest(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision", "every", b"every", "expected_revision", b"expected_revision"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision", "endpoint", b"endpoint", "every", b"every", "expected_revision", b"expected_revision", "guards", b"guards", "min_calls", b"min_calls", "request_id", b"request_id", "require_ready", b"require_ready", "step", b"step", "validate_only", b"validate_only", "weights", b"weights"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision", "endpoint", b"endpoint", "etag", b"etag", "every", b"every", "expected_revision", b"expected_revision", "guards", b"guards", "min_calls", b"min_calls", "request_id", b"request_id", "require_ready", b"require_ready", "step", b"step", "validate_only", b"validate_only", "weights", b"weights"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__expected_revision: _TypeAlias = _typing.Literal["expected_revision"]  # noqa: Y015
     _WhichOneofArgType__expected_revision: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision"]  # noqa: Y015
@@ -1542,74 +1591,6 @@ class ShiftTrafficResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ShiftTrafficResponse: _TypeAlias = ShiftTrafficResponse  # noqa: Y015
-
-@_typing.final
-class EndShiftRequest(_message.Message):
-    """Arguments of `ControllerService.EndShift`."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    ENDPOINT_FIELD_NUMBER: _builtins.int
-    GO_BACK_FIELD_NUMBER: _builtins.int
-    VALIDATE_ONLY_FIELD_NUMBER: _builtins.int
-    EXPECTED_REVISION_FIELD_NUMBER: _builtins.int
-    REQUEST_ID_FIELD_NUMBER: _builtins.int
-    endpoint: _builtins.str
-    """The endpoint's name."""
-    go_back: _builtins.bool
-    """Restore the weights before the shift. Otherwise the present ones are kept."""
-    validate_only: _builtins.bool
-    """See ControllerService."""
-    expected_revision: _builtins.int
-    """See ControllerService. Unset: any revision."""
-    request_id: _builtins.str
-    """See ControllerService. Empty: repeated requests are independent."""
-    def __init__(
-        self,
-        *,
-        endpoint: _builtins.str = ...,
-        go_back: _builtins.bool = ...,
-        validate_only: _builtins.bool = ...,
-        expected_revision: _builtins.int | None = ...,
-        request_id: _builtins.str = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision", "expected_revision", b"expected_revision"]  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision", "endpoint", b"endpoint", "expected_revision", b"expected_revision", "go_back", b"go_back", "request_id", b"request_id", "validate_only", b"validate_only"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType__expected_revision: _TypeAlias = _typing.Literal["expected_revision"]  # noqa: Y015
-    _WhichOneofArgType__expected_revision: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision"]  # noqa: Y015
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__expected_revision) -> _WhichOneofReturnType__expected_revision | None: ...
-
-Global___EndShiftRequest: _TypeAlias = EndShiftRequest  # noqa: Y015
-
-@_typing.final
-class EndShiftResponse(_message.Message):
-    """Result of `ControllerService.EndShift`."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    REVISION_FIELD_NUMBER: _builtins.int
-    OPERATIONS_FIELD_NUMBER: _builtins.int
-    revision: _builtins.int
-    """The configuration's revision after that."""
-    @_builtins.property
-    def operations(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """What follows from the change, for WaitOperations. Empty with `validate_only`."""
-
-    def __init__(
-        self,
-        *,
-        revision: _builtins.int = ...,
-        operations: _abc.Iterable[_builtins.str] | None = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["operations", b"operations", "revision", b"revision"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___EndShiftResponse: _TypeAlias = EndShiftResponse  # noqa: Y015
 
 @_typing.final
 class ListRevisionsRequest(_message.Message):
@@ -1766,13 +1747,25 @@ class RollbackRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     REVISION_FIELD_NUMBER: _builtins.int
+    CHANGE_FIELD_NUMBER: _builtins.int
+    BACKEND_FIELD_NUMBER: _builtins.int
+    ENDPOINT_FIELD_NUMBER: _builtins.int
     VALIDATE_ONLY_FIELD_NUMBER: _builtins.int
     EXPECTED_REVISION_FIELD_NUMBER: _builtins.int
     REQUEST_ID_FIELD_NUMBER: _builtins.int
     revision: _builtins.int
-    """The revision to restore. Unset: the newest change is undone. All revisions of one shift count as one change: the
-    weights before the shift are restored, and the shift ends if it is in progress.
+    """Restores the backends, endpoints and HTTP routes of this revision. 0: before anything was applied."""
+    change: _builtins.int
+    """Undoes the change of this revision, which must be the newest change. All revisions of one shift count as one
+    change: the weights before the shift are restored, and the shift ends if it is in progress. So do a deployment
+    and what the controller has rolled back of it.
     """
+    backend: _builtins.str
+    """Restores the previous settings of this backend: those that a rollout in progress replaces, or those before a
+    complete one. This is rolled out like any change.
+    """
+    endpoint: _builtins.str
+    """Ends the shift of this endpoint in progress, and restores the weights before it."""
     validate_only: _builtins.bool
     """See ControllerService."""
     expected_revision: _builtins.int
@@ -1782,23 +1775,26 @@ class RollbackRequest(_message.Message):
     def __init__(
         self,
         *,
-        revision: _builtins.int | None = ...,
+        revision: _builtins.int = ...,
+        change: _builtins.int = ...,
+        backend: _builtins.str = ...,
+        endpoint: _builtins.str = ...,
         validate_only: _builtins.bool = ...,
         expected_revision: _builtins.int | None = ...,
         request_id: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision", "_revision", b"_revision", "expected_revision", b"expected_revision", "revision", b"revision"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision", "backend", b"backend", "change", b"change", "endpoint", b"endpoint", "expected_revision", b"expected_revision", "revision", b"revision", "target", b"target"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision", "_revision", b"_revision", "expected_revision", b"expected_revision", "request_id", b"request_id", "revision", b"revision", "validate_only", b"validate_only"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision", "backend", b"backend", "change", b"change", "endpoint", b"endpoint", "expected_revision", b"expected_revision", "request_id", b"request_id", "revision", b"revision", "target", b"target", "validate_only", b"validate_only"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__expected_revision: _TypeAlias = _typing.Literal["expected_revision"]  # noqa: Y015
     _WhichOneofArgType__expected_revision: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision"]  # noqa: Y015
-    _WhichOneofReturnType__revision: _TypeAlias = _typing.Literal["revision"]  # noqa: Y015
-    _WhichOneofArgType__revision: _TypeAlias = _typing.Literal["_revision", b"_revision"]  # noqa: Y015
+    _WhichOneofReturnType_target: _TypeAlias = _typing.Literal["revision", "change", "backend", "endpoint"]  # noqa: Y015
+    _WhichOneofArgType_target: _TypeAlias = _typing.Literal["target", b"target"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__expected_revision) -> _WhichOneofReturnType__expected_revision | None: ...
     @_typing.overload
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__revision) -> _WhichOneofReturnType__revision | None: ...
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_target) -> _WhichOneofReturnType_target | None: ...
 
 Global___RollbackRequest: _TypeAlias = RollbackRequest  # noqa: Y015
 
@@ -2424,60 +2420,6 @@ class PauseRolloutResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___PauseRolloutResponse: _TypeAlias = PauseRolloutResponse  # noqa: Y015
-
-@_typing.final
-class UndoRolloutRequest(_message.Message):
-    """Arguments of `ControllerService.UndoRollout`."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    BACKEND_FIELD_NUMBER: _builtins.int
-    REQUEST_ID_FIELD_NUMBER: _builtins.int
-    backend: _builtins.str
-    """The backend's name."""
-    request_id: _builtins.str
-    """See ControllerService. Empty: repeated requests are independent."""
-    def __init__(
-        self,
-        *,
-        backend: _builtins.str = ...,
-        request_id: _builtins.str = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["backend", b"backend", "request_id", b"request_id"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___UndoRolloutRequest: _TypeAlias = UndoRolloutRequest  # noqa: Y015
-
-@_typing.final
-class UndoRolloutResponse(_message.Message):
-    """Result of `ControllerService.UndoRollout`."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    REVISION_FIELD_NUMBER: _builtins.int
-    OPERATIONS_FIELD_NUMBER: _builtins.int
-    revision: _builtins.int
-    """The configuration's revision after the change."""
-    @_builtins.property
-    def operations(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """What follows from the change, for WaitOperations. Empty with `validate_only`."""
-
-    def __init__(
-        self,
-        *,
-        revision: _builtins.int = ...,
-        operations: _abc.Iterable[_builtins.str] | None = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["operations", b"operations", "revision", b"revision"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___UndoRolloutResponse: _TypeAlias = UndoRolloutResponse  # noqa: Y015
 
 @_typing.final
 class WatchEventsRequest(_message.Message):

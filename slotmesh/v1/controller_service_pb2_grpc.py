@@ -41,6 +41,16 @@ class ControllerServiceStub(object):
     revision from an earlier response, it is refused with REVISION_CONFLICT if the configuration has changed since; the
     details contain both revisions as `expected_revision` and `revision`.
 
+    Each resource has an `etag`, which follows from its configuration, and not from its status. A change of a resource
+    that has the `etag` of an earlier response is refused with REVISION_CONFLICT if the resource has changed since, and is
+    made whatever has become of others; the details contain its name as `resource` and its present `etag`.
+
+    An Apply request without `update_mask` creates the resource, or replaces all of it: fields that it does not set get
+    their defaults. With `update_mask` only the fields of these paths change, as `num_replicas`, `traffic.weights` or
+    `autoscale.max`: those that the request does not set get their defaults. The resource must exist then, unless
+    `allow_missing` is set: a missing one is created of all that the request has. `name`, `etag` and fields that are only
+    in responses cannot be in a mask.
+
     Lists are in pages. `page_size` is the limit of resources in the response; 0 means 1,000. A page over 1 MiB ends
     earlier, after at least one resource. `page_token` is the `next_page_token` of the previous page; empty means the
     first page. The other fields of the request select resources, and must be the same for all pages: BAD_REQUEST if
@@ -136,11 +146,6 @@ class ControllerServiceStub(object):
                 request_serializer=slotmesh_dot_v1_dot_controller__service__pb2.ShiftTrafficRequest.SerializeToString,
                 response_deserializer=slotmesh_dot_v1_dot_controller__service__pb2.ShiftTrafficResponse.FromString,
                 _registered_method=True)
-        self.EndShift = channel.unary_unary(
-                '/slotmesh.v1.ControllerService/EndShift',
-                request_serializer=slotmesh_dot_v1_dot_controller__service__pb2.EndShiftRequest.SerializeToString,
-                response_deserializer=slotmesh_dot_v1_dot_controller__service__pb2.EndShiftResponse.FromString,
-                _registered_method=True)
         self.ListRevisions = channel.unary_unary(
                 '/slotmesh.v1.ControllerService/ListRevisions',
                 request_serializer=slotmesh_dot_v1_dot_controller__service__pb2.ListRevisionsRequest.SerializeToString,
@@ -186,11 +191,6 @@ class ControllerServiceStub(object):
                 request_serializer=slotmesh_dot_v1_dot_controller__service__pb2.PauseRolloutRequest.SerializeToString,
                 response_deserializer=slotmesh_dot_v1_dot_controller__service__pb2.PauseRolloutResponse.FromString,
                 _registered_method=True)
-        self.UndoRollout = channel.unary_unary(
-                '/slotmesh.v1.ControllerService/UndoRollout',
-                request_serializer=slotmesh_dot_v1_dot_controller__service__pb2.UndoRolloutRequest.SerializeToString,
-                response_deserializer=slotmesh_dot_v1_dot_controller__service__pb2.UndoRolloutResponse.FromString,
-                _registered_method=True)
         self.WaitOperations = channel.unary_unary(
                 '/slotmesh.v1.ControllerService/WaitOperations',
                 request_serializer=slotmesh_dot_v1_dot_operations__pb2.WaitOperationsRequest.SerializeToString,
@@ -223,6 +223,16 @@ class ControllerServiceServicer(object):
     revision from an earlier response, it is refused with REVISION_CONFLICT if the configuration has changed since; the
     details contain both revisions as `expected_revision` and `revision`.
 
+    Each resource has an `etag`, which follows from its configuration, and not from its status. A change of a resource
+    that has the `etag` of an earlier response is refused with REVISION_CONFLICT if the resource has changed since, and is
+    made whatever has become of others; the details contain its name as `resource` and its present `etag`.
+
+    An Apply request without `update_mask` creates the resource, or replaces all of it: fields that it does not set get
+    their defaults. With `update_mask` only the fields of these paths change, as `num_replicas`, `traffic.weights` or
+    `autoscale.max`: those that the request does not set get their defaults. The resource must exist then, unless
+    `allow_missing` is set: a missing one is created of all that the request has. `name`, `etag` and fields that are only
+    in responses cannot be in a mask.
+
     Lists are in pages. `page_size` is the limit of resources in the response; 0 means 1,000. A page over 1 MiB ends
     earlier, after at least one resource. `page_token` is the `next_page_token` of the previous page; empty means the
     first page. The other fields of the request select resources, and must be the same for all pages: BAD_REQUEST if
@@ -245,7 +255,7 @@ class ControllerServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def ApplyBackend(self, request, context):
-        """Creates or replaces a backend.
+        """Creates or changes a backend. Errors: BACKEND_NOT_FOUND with `update_mask`.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -273,7 +283,8 @@ class ControllerServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def ApplyEndpoint(self, request, context):
-        """Creates an endpoint or changes its traffic policy. Errors: BAD_REQUEST if the policy names an unknown backend.
+        """Creates or changes an endpoint. Errors: BAD_REQUEST if its traffic names an unknown backend; ENDPOINT_NOT_FOUND with
+        `update_mask`.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -301,7 +312,8 @@ class ControllerServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def ApplyHttpRoute(self, request, context):
-        """Creates or replaces an HTTP route. Errors: BAD_REQUEST if its path matches the same requests as that of another one.
+        """Creates or changes an HTTP route. Errors: BAD_REQUEST if its path matches the same requests as that of another one;
+        ROUTE_NOT_FOUND with `update_mask`.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -329,8 +341,9 @@ class ControllerServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def SetTraffic(self, request, context):
-        """Changes an endpoint's traffic policy immediately. Errors: ENDPOINT_NOT_FOUND; BAD_REQUEST if weights do not sum to
-        1.
+        """Changes an endpoint's traffic policy immediately: as ApplyEndpoint with the mask `traffic`, and with `require_ready`.
+        It ends a shift in progress; with the present weights, that stops where it is. Errors: ENDPOINT_NOT_FOUND;
+        BAD_REQUEST if weights do not sum to 1.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -346,14 +359,6 @@ class ControllerServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def EndShift(self, request, context):
-        """Ends the shift of an endpoint in progress: keeps the present weights, or restores those before the shift. Errors:
-        ENDPOINT_NOT_FOUND; BAD_REQUEST if none is in progress.
-        """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
     def ListRevisions(self, request, context):
         """Returns the newest changes of the configuration, newest first, in pages. The controller keeps 200 of them, fewer if
         they are large.
@@ -363,9 +368,10 @@ class ControllerServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def Rollback(self, request, context):
-        """Restores backends and endpoints of an earlier revision, as a new revision. Traffic to a backend whose code changes
-        with it moves when that backend's rollout is complete (`RollbackResponse.waits`). Errors: BAD_REQUEST if that
-        revision is not kept.
+        """Undoes something, as a new revision: restores an earlier configuration, or undoes the newest change, the newest
+        rollout of a backend, or the shift of an endpoint in progress. Traffic to a backend whose code changes with it moves
+        when that backend's rollout is complete (`RollbackResponse.waits`). Errors: BACKEND_NOT_FOUND; ENDPOINT_NOT_FOUND;
+        BAD_REQUEST if there is nothing to undo.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -423,15 +429,6 @@ class ControllerServiceServicer(object):
         """Pauses the rollouts of a backend, or resumes them. While they are paused, replicas that end are replaced, but no
         others are started and no old ones drain. Lasts until they are resumed, or the rollout is rolled back. Errors:
         BACKEND_NOT_FOUND; BAD_REQUEST if this controller launches no replicas.
-        """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
-    def UndoRollout(self, request, context):
-        """Restores the previous settings of a backend: those that a rollout in progress replaces, or those before a complete
-        one. This is a change like any other, and is rolled out. Errors: BACKEND_NOT_FOUND, BAD_REQUEST if there are no
-        previous settings.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -542,11 +539,6 @@ def add_ControllerServiceServicer_to_server(servicer, server):
                     request_deserializer=slotmesh_dot_v1_dot_controller__service__pb2.ShiftTrafficRequest.FromString,
                     response_serializer=slotmesh_dot_v1_dot_controller__service__pb2.ShiftTrafficResponse.SerializeToString,
             ),
-            'EndShift': grpc.unary_unary_rpc_method_handler(
-                    servicer.EndShift,
-                    request_deserializer=slotmesh_dot_v1_dot_controller__service__pb2.EndShiftRequest.FromString,
-                    response_serializer=slotmesh_dot_v1_dot_controller__service__pb2.EndShiftResponse.SerializeToString,
-            ),
             'ListRevisions': grpc.unary_unary_rpc_method_handler(
                     servicer.ListRevisions,
                     request_deserializer=slotmesh_dot_v1_dot_controller__service__pb2.ListRevisionsRequest.FromString,
@@ -592,11 +584,6 @@ def add_ControllerServiceServicer_to_server(servicer, server):
                     request_deserializer=slotmesh_dot_v1_dot_controller__service__pb2.PauseRolloutRequest.FromString,
                     response_serializer=slotmesh_dot_v1_dot_controller__service__pb2.PauseRolloutResponse.SerializeToString,
             ),
-            'UndoRollout': grpc.unary_unary_rpc_method_handler(
-                    servicer.UndoRollout,
-                    request_deserializer=slotmesh_dot_v1_dot_controller__service__pb2.UndoRolloutRequest.FromString,
-                    response_serializer=slotmesh_dot_v1_dot_controller__service__pb2.UndoRolloutResponse.SerializeToString,
-            ),
             'WaitOperations': grpc.unary_unary_rpc_method_handler(
                     servicer.WaitOperations,
                     request_deserializer=slotmesh_dot_v1_dot_operations__pb2.WaitOperationsRequest.FromString,
@@ -634,6 +621,16 @@ class ControllerService(object):
     validated as usual, and the response states what it would change; nothing is stored. With `expected_revision`, a
     revision from an earlier response, it is refused with REVISION_CONFLICT if the configuration has changed since; the
     details contain both revisions as `expected_revision` and `revision`.
+
+    Each resource has an `etag`, which follows from its configuration, and not from its status. A change of a resource
+    that has the `etag` of an earlier response is refused with REVISION_CONFLICT if the resource has changed since, and is
+    made whatever has become of others; the details contain its name as `resource` and its present `etag`.
+
+    An Apply request without `update_mask` creates the resource, or replaces all of it: fields that it does not set get
+    their defaults. With `update_mask` only the fields of these paths change, as `num_replicas`, `traffic.weights` or
+    `autoscale.max`: those that the request does not set get their defaults. The resource must exist then, unless
+    `allow_missing` is set: a missing one is created of all that the request has. `name`, `etag` and fields that are only
+    in responses cannot be in a mask.
 
     Lists are in pages. `page_size` is the limit of resources in the response; 0 means 1,000. A page over 1 MiB ends
     earlier, after at least one resource. `page_token` is the `next_page_token` of the previous page; empty means the
@@ -1055,33 +1052,6 @@ class ControllerService(object):
             _registered_method=True)
 
     @staticmethod
-    def EndShift(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/slotmesh.v1.ControllerService/EndShift',
-            slotmesh_dot_v1_dot_controller__service__pb2.EndShiftRequest.SerializeToString,
-            slotmesh_dot_v1_dot_controller__service__pb2.EndShiftResponse.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
     def ListRevisions(request,
             target,
             options=(),
@@ -1314,33 +1284,6 @@ class ControllerService(object):
             '/slotmesh.v1.ControllerService/PauseRollout',
             slotmesh_dot_v1_dot_controller__service__pb2.PauseRolloutRequest.SerializeToString,
             slotmesh_dot_v1_dot_controller__service__pb2.PauseRolloutResponse.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def UndoRollout(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/slotmesh.v1.ControllerService/UndoRollout',
-            slotmesh_dot_v1_dot_controller__service__pb2.UndoRolloutRequest.SerializeToString,
-            slotmesh_dot_v1_dot_controller__service__pb2.UndoRolloutResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -28,6 +28,16 @@ class ControllerServiceStub:
     revision from an earlier response, it is refused with REVISION_CONFLICT if the configuration has changed since; the
     details contain both revisions as `expected_revision` and `revision`.
 
+    Each resource has an `etag`, which follows from its configuration, and not from its status. A change of a resource
+    that has the `etag` of an earlier response is refused with REVISION_CONFLICT if the resource has changed since, and is
+    made whatever has become of others; the details contain its name as `resource` and its present `etag`.
+
+    An Apply request without `update_mask` creates the resource, or replaces all of it: fields that it does not set get
+    their defaults. With `update_mask` only the fields of these paths change, as `num_replicas`, `traffic.weights` or
+    `autoscale.max`: those that the request does not set get their defaults. The resource must exist then, unless
+    `allow_missing` is set: a missing one is created of all that the request has. `name`, `etag` and fields that are only
+    in responses cannot be in a mask.
+
     Lists are in pages. `page_size` is the limit of resources in the response; 0 means 1,000. A page over 1 MiB ends
     earlier, after at least one resource. `page_token` is the `next_page_token` of the previous page; empty means the
     first page. The other fields of the request select resources, and must be the same for all pages: BAD_REQUEST if
@@ -46,7 +56,7 @@ class ControllerServiceStub:
     ApplyMesh: _aio.UnaryUnaryMultiCallable[_controller_service_pb2.ApplyMeshRequest, _controller_service_pb2.ApplyMeshResponse]
     """Applies a whole mesh in one change: creates and updates; deletes missing resources only with `prune`."""
     ApplyBackend: _aio.UnaryUnaryMultiCallable[_controller_service_pb2.ApplyBackendRequest, _controller_service_pb2.ApplyBackendResponse]
-    """Creates or replaces a backend."""
+    """Creates or changes a backend. Errors: BACKEND_NOT_FOUND with `update_mask`."""
     GetBackend: _aio.UnaryUnaryMultiCallable[_controller_service_pb2.GetBackendRequest, _controller_service_pb2.GetBackendResponse]
     """Returns a backend with its status: replicas, rollout, and decisions on their number. Errors: BACKEND_NOT_FOUND."""
     ListBackends: _aio.UnaryUnaryMultiCallable[_controller_service_pb2.ListBackendsRequest, _controller_service_pb2.ListBackendsResponse]
@@ -54,7 +64,9 @@ class ControllerServiceStub:
     DeleteBackend: _aio.UnaryUnaryMultiCallable[_controller_service_pb2.DeleteBackendRequest, _controller_service_pb2.DeleteBackendResponse]
     """Deletes a backend. Errors: BACKEND_NOT_FOUND; BACKEND_IN_USE if a traffic policy names it."""
     ApplyEndpoint: _aio.UnaryUnaryMultiCallable[_controller_service_pb2.ApplyEndpointRequest, _controller_service_pb2.ApplyEndpointResponse]
-    """Creates an endpoint or changes its traffic policy. Errors: BAD_REQUEST if the policy names an unknown backend."""
+    """Creates or changes an endpoint. Errors: BAD_REQUEST if its traffic names an unknown backend; ENDPOINT_NOT_FOUND with
+    `update_mask`.
+    """
     GetEndpoint: _aio.UnaryUnaryMultiCallable[_controller_service_pb2.GetEndpointRequest, _controller_service_pb2.GetEndpointResponse]
     """Returns an endpoint with its status: the newest shift of its traffic. Errors: ENDPOINT_NOT_FOUND."""
     ListEndpoints: _aio.UnaryUnaryMultiCallable[_controller_service_pb2.ListEndpointsRequest, _controller_service_pb2.ListEndpointsResponse]
@@ -62,7 +74,9 @@ class ControllerServiceStub:
     DeleteEndpoint: _aio.UnaryUnaryMultiCallable[_controller_service_pb2.DeleteEndpointRequest, _controller_service_pb2.DeleteEndpointResponse]
     """Deletes an endpoint. Its queued calls fail with ENDPOINT_NOT_FOUND."""
     ApplyHttpRoute: _aio.UnaryUnaryMultiCallable[_controller_service_pb2.ApplyHttpRouteRequest, _controller_service_pb2.ApplyHttpRouteResponse]
-    """Creates or replaces an HTTP route. Errors: BAD_REQUEST if its path matches the same requests as that of another one."""
+    """Creates or changes an HTTP route. Errors: BAD_REQUEST if its path matches the same requests as that of another one;
+    ROUTE_NOT_FOUND with `update_mask`.
+    """
     GetHttpRoute: _aio.UnaryUnaryMultiCallable[_controller_service_pb2.GetHttpRouteRequest, _controller_service_pb2.GetHttpRouteResponse]
     """Returns an HTTP route. Errors: ROUTE_NOT_FOUND, also if the caller must not call its endpoint."""
     ListHttpRoutes: _aio.UnaryUnaryMultiCallable[_controller_service_pb2.ListHttpRoutesRequest, _controller_service_pb2.ListHttpRoutesResponse]
@@ -70,8 +84,9 @@ class ControllerServiceStub:
     DeleteHttpRoute: _aio.UnaryUnaryMultiCallable[_controller_service_pb2.DeleteHttpRouteRequest, _controller_service_pb2.DeleteHttpRouteResponse]
     """Deletes an HTTP route. Errors: ROUTE_NOT_FOUND."""
     SetTraffic: _aio.UnaryUnaryMultiCallable[_controller_service_pb2.SetTrafficRequest, _controller_service_pb2.SetTrafficResponse]
-    """Changes an endpoint's traffic policy immediately. Errors: ENDPOINT_NOT_FOUND; BAD_REQUEST if weights do not sum to
-    1.
+    """Changes an endpoint's traffic policy immediately: as ApplyEndpoint with the mask `traffic`, and with `require_ready`.
+    It ends a shift in progress; with the present weights, that stops where it is. Errors: ENDPOINT_NOT_FOUND;
+    BAD_REQUEST if weights do not sum to 1.
     """
     ShiftTraffic: _aio.UnaryUnaryMultiCallable[_controller_service_pb2.ShiftTrafficRequest, _controller_service_pb2.ShiftTrafficResponse]
     """Changes the weights of an endpoint in steps, and rolls them back if a guard trips. The first step takes effect
@@ -79,18 +94,15 @@ class ControllerServiceStub:
     endpoint's weights ends it at its present step. Errors: ENDPOINT_NOT_FOUND; BAD_REQUEST if a shift of the endpoint
     is in progress.
     """
-    EndShift: _aio.UnaryUnaryMultiCallable[_controller_service_pb2.EndShiftRequest, _controller_service_pb2.EndShiftResponse]
-    """Ends the shift of an endpoint in progress: keeps the present weights, or restores those before the shift. Errors:
-    ENDPOINT_NOT_FOUND; BAD_REQUEST if none is in progress.
-    """
     ListRevisions: _aio.UnaryUnaryMultiCallable[_controller_service_pb2.ListRevisionsRequest, _controller_service_pb2.ListRevisionsResponse]
     """Returns the newest changes of the configuration, newest first, in pages. The controller keeps 200 of them, fewer if
     they are large.
     """
     Rollback: _aio.UnaryUnaryMultiCallable[_controller_service_pb2.RollbackRequest, _controller_service_pb2.RollbackResponse]
-    """Restores backends and endpoints of an earlier revision, as a new revision. Traffic to a backend whose code changes
-    with it moves when that backend's rollout is complete (`RollbackResponse.waits`). Errors: BAD_REQUEST if that
-    revision is not kept.
+    """Undoes something, as a new revision: restores an earlier configuration, or undoes the newest change, the newest
+    rollout of a backend, or the shift of an endpoint in progress. Traffic to a backend whose code changes with it moves
+    when that backend's rollout is complete (`RollbackResponse.waits`). Errors: BACKEND_NOT_FOUND; ENDPOINT_NOT_FOUND;
+    BAD_REQUEST if there is nothing to undo.
     """
     ListReplicas: _aio.UnaryUnaryMultiCallable[_controller_service_pb2.ListReplicasRequest, _controller_service_pb2.ListReplicasResponse]
     """Returns the replicas, by backend and id, in pages."""
@@ -117,11 +129,6 @@ class ControllerServiceStub:
     """Pauses the rollouts of a backend, or resumes them. While they are paused, replicas that end are replaced, but no
     others are started and no old ones drain. Lasts until they are resumed, or the rollout is rolled back. Errors:
     BACKEND_NOT_FOUND; BAD_REQUEST if this controller launches no replicas.
-    """
-    UndoRollout: _aio.UnaryUnaryMultiCallable[_controller_service_pb2.UndoRolloutRequest, _controller_service_pb2.UndoRolloutResponse]
-    """Restores the previous settings of a backend: those that a rollout in progress replaces, or those before a complete
-    one. This is a change like any other, and is rolled out. Errors: BACKEND_NOT_FOUND, BAD_REQUEST if there are no
-    previous settings.
     """
     WaitOperations: _aio.UnaryUnaryMultiCallable[_operations_pb2.WaitOperationsRequest, _operations_pb2.WaitOperationsResponse]
     """Waits for operations: what follows from changes, as routers that have a table or replicas that are replaced. Returns
@@ -154,6 +161,16 @@ class ControllerServiceServicer(metaclass=_abc_1.ABCMeta):
     revision from an earlier response, it is refused with REVISION_CONFLICT if the configuration has changed since; the
     details contain both revisions as `expected_revision` and `revision`.
 
+    Each resource has an `etag`, which follows from its configuration, and not from its status. A change of a resource
+    that has the `etag` of an earlier response is refused with REVISION_CONFLICT if the resource has changed since, and is
+    made whatever has become of others; the details contain its name as `resource` and its present `etag`.
+
+    An Apply request without `update_mask` creates the resource, or replaces all of it: fields that it does not set get
+    their defaults. With `update_mask` only the fields of these paths change, as `num_replicas`, `traffic.weights` or
+    `autoscale.max`: those that the request does not set get their defaults. The resource must exist then, unless
+    `allow_missing` is set: a missing one is created of all that the request has. `name`, `etag` and fields that are only
+    in responses cannot be in a mask.
+
     Lists are in pages. `page_size` is the limit of resources in the response; 0 means 1,000. A page over 1 MiB ends
     earlier, after at least one resource. `page_token` is the `next_page_token` of the previous page; empty means the
     first page. The other fields of the request select resources, and must be the same for all pages: BAD_REQUEST if
@@ -182,7 +199,7 @@ class ControllerServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _controller_service_pb2.ApplyBackendRequest,
         context: _aio.ServicerContext[_controller_service_pb2.ApplyBackendRequest, _abc.Awaitable[_controller_service_pb2.ApplyBackendResponse]],
     ) -> _abc.Awaitable[_controller_service_pb2.ApplyBackendResponse]:
-        """Creates or replaces a backend."""
+        """Creates or changes a backend. Errors: BACKEND_NOT_FOUND with `update_mask`."""
 
     @_abc_1.abstractmethod
     def GetBackend(
@@ -214,7 +231,9 @@ class ControllerServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _controller_service_pb2.ApplyEndpointRequest,
         context: _aio.ServicerContext[_controller_service_pb2.ApplyEndpointRequest, _abc.Awaitable[_controller_service_pb2.ApplyEndpointResponse]],
     ) -> _abc.Awaitable[_controller_service_pb2.ApplyEndpointResponse]:
-        """Creates an endpoint or changes its traffic policy. Errors: BAD_REQUEST if the policy names an unknown backend."""
+        """Creates or changes an endpoint. Errors: BAD_REQUEST if its traffic names an unknown backend; ENDPOINT_NOT_FOUND with
+        `update_mask`.
+        """
 
     @_abc_1.abstractmethod
     def GetEndpoint(
@@ -246,7 +265,9 @@ class ControllerServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _controller_service_pb2.ApplyHttpRouteRequest,
         context: _aio.ServicerContext[_controller_service_pb2.ApplyHttpRouteRequest, _abc.Awaitable[_controller_service_pb2.ApplyHttpRouteResponse]],
     ) -> _abc.Awaitable[_controller_service_pb2.ApplyHttpRouteResponse]:
-        """Creates or replaces an HTTP route. Errors: BAD_REQUEST if its path matches the same requests as that of another one."""
+        """Creates or changes an HTTP route. Errors: BAD_REQUEST if its path matches the same requests as that of another one;
+        ROUTE_NOT_FOUND with `update_mask`.
+        """
 
     @_abc_1.abstractmethod
     def GetHttpRoute(
@@ -278,8 +299,9 @@ class ControllerServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _controller_service_pb2.SetTrafficRequest,
         context: _aio.ServicerContext[_controller_service_pb2.SetTrafficRequest, _abc.Awaitable[_controller_service_pb2.SetTrafficResponse]],
     ) -> _abc.Awaitable[_controller_service_pb2.SetTrafficResponse]:
-        """Changes an endpoint's traffic policy immediately. Errors: ENDPOINT_NOT_FOUND; BAD_REQUEST if weights do not sum to
-        1.
+        """Changes an endpoint's traffic policy immediately: as ApplyEndpoint with the mask `traffic`, and with `require_ready`.
+        It ends a shift in progress; with the present weights, that stops where it is. Errors: ENDPOINT_NOT_FOUND;
+        BAD_REQUEST if weights do not sum to 1.
         """
 
     @_abc_1.abstractmethod
@@ -292,16 +314,6 @@ class ControllerServiceServicer(metaclass=_abc_1.ABCMeta):
         immediately. The shift is stored, and continues after a restart of the controller. Any other change of the
         endpoint's weights ends it at its present step. Errors: ENDPOINT_NOT_FOUND; BAD_REQUEST if a shift of the endpoint
         is in progress.
-        """
-
-    @_abc_1.abstractmethod
-    def EndShift(
-        self,
-        request: _controller_service_pb2.EndShiftRequest,
-        context: _aio.ServicerContext[_controller_service_pb2.EndShiftRequest, _abc.Awaitable[_controller_service_pb2.EndShiftResponse]],
-    ) -> _abc.Awaitable[_controller_service_pb2.EndShiftResponse]:
-        """Ends the shift of an endpoint in progress: keeps the present weights, or restores those before the shift. Errors:
-        ENDPOINT_NOT_FOUND; BAD_REQUEST if none is in progress.
         """
 
     @_abc_1.abstractmethod
@@ -320,9 +332,10 @@ class ControllerServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _controller_service_pb2.RollbackRequest,
         context: _aio.ServicerContext[_controller_service_pb2.RollbackRequest, _abc.Awaitable[_controller_service_pb2.RollbackResponse]],
     ) -> _abc.Awaitable[_controller_service_pb2.RollbackResponse]:
-        """Restores backends and endpoints of an earlier revision, as a new revision. Traffic to a backend whose code changes
-        with it moves when that backend's rollout is complete (`RollbackResponse.waits`). Errors: BAD_REQUEST if that
-        revision is not kept.
+        """Undoes something, as a new revision: restores an earlier configuration, or undoes the newest change, the newest
+        rollout of a backend, or the shift of an endpoint in progress. Traffic to a backend whose code changes with it moves
+        when that backend's rollout is complete (`RollbackResponse.waits`). Errors: BACKEND_NOT_FOUND; ENDPOINT_NOT_FOUND;
+        BAD_REQUEST if there is nothing to undo.
         """
 
     @_abc_1.abstractmethod
@@ -391,17 +404,6 @@ class ControllerServiceServicer(metaclass=_abc_1.ABCMeta):
         """Pauses the rollouts of a backend, or resumes them. While they are paused, replicas that end are replaced, but no
         others are started and no old ones drain. Lasts until they are resumed, or the rollout is rolled back. Errors:
         BACKEND_NOT_FOUND; BAD_REQUEST if this controller launches no replicas.
-        """
-
-    @_abc_1.abstractmethod
-    def UndoRollout(
-        self,
-        request: _controller_service_pb2.UndoRolloutRequest,
-        context: _aio.ServicerContext[_controller_service_pb2.UndoRolloutRequest, _abc.Awaitable[_controller_service_pb2.UndoRolloutResponse]],
-    ) -> _abc.Awaitable[_controller_service_pb2.UndoRolloutResponse]:
-        """Restores the previous settings of a backend: those that a rollout in progress replaces, or those before a complete
-        one. This is a change like any other, and is rolled out. Errors: BACKEND_NOT_FOUND, BAD_REQUEST if there are no
-        previous settings.
         """
 
     @_abc_1.abstractmethod

@@ -176,6 +176,7 @@ class Backend(_message.Message):
     PROGRESS_DEADLINE_FIELD_NUMBER: _builtins.int
     MAX_ERROR_RATE_FIELD_NUMBER: _builtins.int
     CODE_FIELD_NUMBER: _builtins.int
+    ETAG_FIELD_NUMBER: _builtins.int
     STATUS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Unique in the mesh: 1 to 63 of `a-z A-Z 0-9 _ . -`, starting with a letter or digit."""
@@ -227,6 +228,10 @@ class Backend(_message.Message):
     """The code that replicas run, in responses: the digest of the snapshot that the controller stored for `version`, or
     `dist:NAME==VERSION`, an installed distribution. Ignored in requests. Empty: replicas import what is installed
     where they run.
+    """
+    etag: _builtins.str
+    """In responses: follows from the fields above. In requests: the change is refused with REVISION_CONFLICT if the backend
+    has another one now; empty: whatever it is now.
     """
     @_builtins.property
     def user_config(self) -> _struct_pb2.Struct:
@@ -293,11 +298,12 @@ class Backend(_message.Message):
         progress_deadline: _duration_pb2.Duration | None = ...,
         max_error_rate: _builtins.float | None = ...,
         code: _builtins.str = ...,
+        etag: _builtins.str = ...,
         status: Global___BackendStatus | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_max_error_rate", b"_max_error_rate", "_max_ongoing", b"_max_ongoing", "_max_queued_bytes", b"_max_queued_bytes", "_max_queued_calls", b"_max_queued_calls", "_max_surge", b"_max_surge", "_max_unavailable", b"_max_unavailable", "_max_wire_batch_size", b"_max_wire_batch_size", "_num_replicas", b"_num_replicas", "_own_loop", b"_own_loop", "_prefetch", b"_prefetch", "autoscale", b"autoscale", "graceful_timeout", b"graceful_timeout", "health_check_period", b"health_check_period", "health_check_timeout", b"health_check_timeout", "max_error_rate", b"max_error_rate", "max_ongoing", b"max_ongoing", "max_queue_time", b"max_queue_time", "max_queued_bytes", b"max_queued_bytes", "max_queued_calls", b"max_queued_calls", "max_surge", b"max_surge", "max_unavailable", b"max_unavailable", "max_wire_batch_size", b"max_wire_batch_size", "min_ready", b"min_ready", "num_replicas", b"num_replicas", "own_loop", b"own_loop", "prefetch", b"prefetch", "progress_deadline", b"progress_deadline", "status", b"status", "user_config", b"user_config"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_max_error_rate", b"_max_error_rate", "_max_ongoing", b"_max_ongoing", "_max_queued_bytes", b"_max_queued_bytes", "_max_queued_calls", b"_max_queued_calls", "_max_surge", b"_max_surge", "_max_unavailable", b"_max_unavailable", "_max_wire_batch_size", b"_max_wire_batch_size", "_num_replicas", b"_num_replicas", "_own_loop", b"_own_loop", "_prefetch", b"_prefetch", "autoscale", b"autoscale", "balancer", b"balancer", "code", b"code", "graceful_timeout", b"graceful_timeout", "handler", b"handler", "health_check_period", b"health_check_period", "health_check_timeout", b"health_check_timeout", "max_error_rate", b"max_error_rate", "max_ongoing", b"max_ongoing", "max_queue_time", b"max_queue_time", "max_queued_bytes", b"max_queued_bytes", "max_queued_calls", b"max_queued_calls", "max_surge", b"max_surge", "max_unavailable", b"max_unavailable", "max_wire_batch_size", b"max_wire_batch_size", "min_ready", b"min_ready", "name", b"name", "num_replicas", b"num_replicas", "own_loop", b"own_loop", "prefetch", b"prefetch", "progress_deadline", b"progress_deadline", "slo_scope", b"slo_scope", "status", b"status", "user_config", b"user_config", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_max_error_rate", b"_max_error_rate", "_max_ongoing", b"_max_ongoing", "_max_queued_bytes", b"_max_queued_bytes", "_max_queued_calls", b"_max_queued_calls", "_max_surge", b"_max_surge", "_max_unavailable", b"_max_unavailable", "_max_wire_batch_size", b"_max_wire_batch_size", "_num_replicas", b"_num_replicas", "_own_loop", b"_own_loop", "_prefetch", b"_prefetch", "autoscale", b"autoscale", "balancer", b"balancer", "code", b"code", "etag", b"etag", "graceful_timeout", b"graceful_timeout", "handler", b"handler", "health_check_period", b"health_check_period", "health_check_timeout", b"health_check_timeout", "max_error_rate", b"max_error_rate", "max_ongoing", b"max_ongoing", "max_queue_time", b"max_queue_time", "max_queued_bytes", b"max_queued_bytes", "max_queued_calls", b"max_queued_calls", "max_surge", b"max_surge", "max_unavailable", b"max_unavailable", "max_wire_batch_size", b"max_wire_batch_size", "min_ready", b"min_ready", "name", b"name", "num_replicas", b"num_replicas", "own_loop", b"own_loop", "prefetch", b"prefetch", "progress_deadline", b"progress_deadline", "slo_scope", b"slo_scope", "status", b"status", "user_config", b"user_config", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__max_error_rate: _TypeAlias = _typing.Literal["max_error_rate"]  # noqa: Y015
     _WhichOneofArgType__max_error_rate: _TypeAlias = _typing.Literal["_max_error_rate", b"_max_error_rate"]  # noqa: Y015
@@ -511,24 +517,25 @@ class Endpoint(_message.Message):
     TRAFFIC_FIELD_NUMBER: _builtins.int
     GRPC_SERVICES_FIELD_NUMBER: _builtins.int
     TENANTS_FIELD_NUMBER: _builtins.int
+    ETAG_FIELD_NUMBER: _builtins.int
     STATUS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Unique in the mesh; rules as for a backend's name."""
+    etag: _builtins.str
+    """In responses: follows from the fields above. In requests: the change is refused with REVISION_CONFLICT if the endpoint
+    has another one now; empty: whatever it is now.
+    """
     @_builtins.property
     def traffic(self) -> Global___TrafficPolicy:
         """Its traffic policy. Unset: calls queue until a policy is set."""
 
     @_builtins.property
     def grpc_services(self) -> Global___GrpcServices:
-        """Services of the user's own protos: routers serve their rpcs with this endpoint's handler. In requests: unset keeps
-        the present ones, set and empty removes them.
-        """
+        """Services of the user's own protos: routers serve their rpcs with this endpoint's handler."""
 
     @_builtins.property
     def tenants(self) -> Global___TenantLimits:
-        """The limits of each tenant (`CallOptions.tenant`). In requests: unset keeps the present ones, set and empty removes
-        them.
-        """
+        """The limits of each tenant (`CallOptions.tenant`)."""
 
     @_builtins.property
     def status(self) -> Global___EndpointStatus:
@@ -541,11 +548,12 @@ class Endpoint(_message.Message):
         traffic: Global___TrafficPolicy | None = ...,
         grpc_services: Global___GrpcServices | None = ...,
         tenants: Global___TenantLimits | None = ...,
+        etag: _builtins.str = ...,
         status: Global___EndpointStatus | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["grpc_services", b"grpc_services", "status", b"status", "tenants", b"tenants", "traffic", b"traffic"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["grpc_services", b"grpc_services", "name", b"name", "status", b"status", "tenants", b"tenants", "traffic", b"traffic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["etag", b"etag", "grpc_services", b"grpc_services", "name", b"name", "status", b"status", "tenants", b"tenants", "traffic", b"traffic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -812,6 +820,7 @@ class HttpRoute(_message.Message):
     ENDPOINT_FIELD_NUMBER: _builtins.int
     METHOD_FIELD_NUMBER: _builtins.int
     METHODS_FIELD_NUMBER: _builtins.int
+    ETAG_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Its path, unique in the mesh: segments of `a-z A-Z 0-9 . _ ~ -`, and parameters as `{name}`, which become the
     arguments of their names: `/users/{name}`. At most 256 characters and 16 segments; not below `/-/`. Two routes must
@@ -821,6 +830,10 @@ class HttpRoute(_message.Message):
     """The endpoint's name. Its existence is checked when it is called."""
     method: _builtins.str
     """The method of its handlers."""
+    etag: _builtins.str
+    """In responses: follows from the fields above. In requests: the change is refused with REVISION_CONFLICT if the route
+    has another one now; empty: whatever it is now.
+    """
     @_builtins.property
     def methods(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """HTTP methods: GET, POST, PUT, PATCH, DELETE, each once. Empty means POST."""
@@ -832,10 +845,11 @@ class HttpRoute(_message.Message):
         endpoint: _builtins.str = ...,
         method: _builtins.str = ...,
         methods: _abc.Iterable[_builtins.str] | None = ...,
+        etag: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["endpoint", b"endpoint", "method", b"method", "methods", b"methods", "name", b"name"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["endpoint", b"endpoint", "etag", b"etag", "method", b"method", "methods", b"methods", "name", b"name"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

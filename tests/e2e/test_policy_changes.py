@@ -85,7 +85,7 @@ async def test_no_call_is_lost_and_none_runs_where_the_weight_was_0(tmp_path: Pa
         # What was admitted under a policy that was in force all the time of the call went where that policy says.
         for turn in range(TURNS):
             only, other = ("a", "b") if turn % 2 else ("b", "a")
-            revision = await mesh.operator.set_traffic("e", TrafficPolicy(weights={only: 1.0, other: 0.0}))
+            revision = await mesh.operator.set_traffic("e", TrafficPolicy(weights={only: 1.0, other: 0.0}), ["weights"])
             await mesh.wait_for_revision(revision)
             assert set((await load.calls(TURN_CALLS)).values()) == {only}
 
@@ -104,5 +104,7 @@ async def change_all_the_time(mesh: ProcessMesh, pouring: asyncio.Task[None]) ->
     started = loop.time()
     for change in range(CHANGES):
         assert not pouring.done(), pouring.exception()
-        await mesh.operator.set_traffic("e", TrafficPolicy(weights={**POLICIES[change % len(POLICIES)], "c": 0.0}))
+        await mesh.operator.set_traffic(
+            "e", TrafficPolicy(weights={**POLICIES[change % len(POLICIES)], "c": 0.0}), ["weights"]
+        )
         await asyncio.sleep(started + (change + 1) * CHANGE_EVERY_S - loop.time())

@@ -159,7 +159,9 @@ async def test_a_shard_key_has_the_same_backend_at_every_router_and_after_all_re
             assert await backend_of_each_key(router) == homes
 
         # c grows at the cost of both others.
-        revision = await mesh.operator.set_traffic("e", TrafficPolicy(weights={"a": 0.25, "b": 0.15, "c": 0.6}))
+        revision = await mesh.operator.set_traffic(
+            "e", TrafficPolicy(weights={"a": 0.25, "b": 0.15, "c": 0.6}), ["weights"]
+        )
         await mesh.wait_for_revision(revision)
         after = await backend_of_each_key(mesh.routers[0])
         moved_to = Counter(after[key] for key in KEYS if homes[key] != after[key])

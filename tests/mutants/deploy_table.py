@@ -18,6 +18,27 @@ _SHIFT_ROLLBACK: Final = "tests/unit/controller/test_shift_rollback.py"
 
 DEPLOY: Final = (
     mutant(
+        "the page token of another query is taken",
+        _CONTROLLER,
+        "if token[:_DIGEST_BYTES] == _digest(request):",
+        "if token[:_DIGEST_BYTES]:",
+        "tests/unit/controller/test_replica_pages.py",
+    ),
+    mutant(
+        "the etag of a resource is compared only if it is gone",
+        _CONTROLLER,
+        "        if present != etag:\n",
+        "        if present != etag and not present:\n",
+        _CHANGES,
+    ),
+    mutant(
+        "a rollback undoes the newest change whichever was named",
+        _CONTROLLER,
+        "    if revision not in {it.revision for it in newest}:\n",
+        "    if revision > newest[-1].revision:\n",
+        "tests/contract/controller/test_history.py",
+    ),
+    mutant(
         "a rollback after a shift undoes its last step",
         _CONTROLLER,
         "    if newest.origin.part_of:\n        return tuple(",
@@ -62,7 +83,7 @@ DEPLOY: Final = (
     mutant(
         "traffic for a backend without a ready replica is accepted although the request asks for the check",
         _CONTROLLER,
-        "            if requires_ready:\n                self.require_ready(",
+        "            if requires_ready and wanted.traffic is not None:\n                self.require_ready(",
         "            if False:\n                self.require_ready(",
         _CHANGES,
     ),
@@ -76,8 +97,8 @@ DEPLOY: Final = (
     mutant(
         "a request that does not ask for it is checked for ready replicas",
         _CONTROLLER,
-        "            requires_ready=request.require_ready,",
-        "            requires_ready=True,",
+        "self._apply_endpoint(edit, terms, requires_ready=request.require_ready)",
+        "self._apply_endpoint(edit, terms, requires_ready=True)",
         _CHANGES,
     ),
     mutant(

@@ -118,3 +118,10 @@ def violations(error: grpc.RpcError) -> dict[str, str]:
             detail.Unpack(bad_request)
             return {violation.field: violation.description for violation in bad_request.field_violations}
     return {}
+
+
+async def undo_newest(mesh: Controlled, **terms: Any) -> pb.RollbackResponse:
+    """Undoes the newest change."""
+    newest = (await mesh.operator.ListRevisions(pb.ListRevisionsRequest(page_size=1))).revisions[0].revision
+    response: pb.RollbackResponse = await mesh.operator.Rollback(pb.RollbackRequest(change=newest, **terms))
+    return response

@@ -45,7 +45,7 @@ _SERVICES: Final[dict[str, tuple[tuple[set[Role], str], ...]]] = {
         (_SEES, "ListReplicas ListRouters GetSnapshot WatchEvents WaitOperations"),
         ({_V, _I, _O}, "GetHttpRoute ListHttpRoutes"),
         ({_O}, "ApplyMesh ApplyBackend DeleteBackend ApplyEndpoint DeleteEndpoint ApplyHttpRoute DeleteHttpRoute"),
-        ({_O}, "SetTraffic ShiftTraffic EndShift Rollback PauseRollout UndoRollout"),
+        ({_O}, "SetTraffic ShiftTraffic Rollback PauseRollout"),
         ({_O}, "DrainReplica ForgetReplica AdoptState ReadLogs"),
     ),
     "slotmesh.v1.HttpRouteService": (({_V, _I, _O}, "WatchHttpRoutes"),),

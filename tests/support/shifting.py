@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 from google.protobuf import duration_pb2
+from google.protobuf.field_mask_pb2 import FieldMask
 
 from slotmesh.histogram import CALL_TIMES
 from slotmesh.internal.v1 import membership_service_pb2
@@ -137,3 +139,16 @@ async def reported(mesh: Controlled, router: FakeRouter, totals: CallTotals) -> 
         return observed is not None and [it.sent for it in observed.loads] == [it.sent for it in loads]
 
     await wait_until(has_them, what="the report", timeout=40.0)
+
+
+async def stop_shift(mesh: Controlled, **terms: Any) -> None:
+    """Sets the present weights, which ends the shift where it is."""
+    live = (await mesh.operator.GetEndpoint(pb.GetEndpointRequest(name="e"))).endpoint
+    only = FieldMask(paths=["weights"])
+    request = pb.SetTrafficRequest(endpoint="e", traffic=live.traffic, update_mask=only, etag=live.etag, **terms)
+    await mesh.operator.SetTraffic(request)
+
+
+async def undo_shift(mesh: Controlled, **terms: Any) -> None:
+    """Ends the shift, with the weights before it."""
+    await mesh.operator.Rollback(pb.RollbackRequest(endpoint="e", **terms))

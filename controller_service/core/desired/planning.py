@@ -8,7 +8,8 @@ Owner: `shell.changes.configurator`.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Final
 
 from controller_service.core.desired.handler_code import (
@@ -30,7 +31,7 @@ from controller_service.core.desired.revisions import (
 from controller_service.core.desired.shifts import intended_endpoints
 from controller_service.core.desired.state import ChangeSet, Desired, RolloutRecord, restored
 from slotmesh.names import did_you_mean
-from slotmesh.spec.model import NO_SERVICES, Backend, Endpoint, InvalidSpec, Mesh, SpecViolation, TrafficPolicy
+from slotmesh.spec.model import NO_SERVICES, Backend, Endpoint, InvalidSpec, Mesh, SpecViolation
 from slotmesh.spec.rules import clash_violations, mesh_violations, show
 from slotmesh.spec.tenants import NO_LIMITS
 
@@ -87,6 +88,8 @@ class ChangeTerms:
     """It is planned, and not made."""
     expected_revision: int | None = None
     """It is refused where the configuration has changed since this revision. None: it is never."""
+    etags: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    """By subject: it is refused where a resource has another etag."""
     origin: ChangeOrigin = UNKNOWN_ORIGIN
     """Who wants it."""
 
@@ -100,17 +103,17 @@ def plan_mesh(
     *,
     prune: bool,
     launches: bool,
-    clear_traffic: Collection[str] = (),
+    replaces: Collection[str] = (),
     found: Collection[SpecViolation] = (),
 ) -> Plan:
     """Creates and updates what `mesh` has; `prune` deletes what it lacks. Raises InvalidSpec with every violation.
 
-    `clear_traffic` names endpoints of `mesh` without a policy that should have none. `found` are violations that were
-    found before, and that the mesh does not show any more.
+    `replaces` names endpoints of `mesh` that should have nothing but what it has; others keep what is not in it.
+    `found` are violations that were found before, and that the mesh does not show any more.
     """
     intended = intended_endpoints(desired.endpoints, desired.shifts)
     mesh = replace(
-        mesh, endpoints=tuple(_completed(it, intended.get(it.name), it.name in clear_traffic) for it in mesh.endpoints)
+        mesh, endpoints=tuple(_completed(it, intended.get(it.name), it.name in replaces) for it in mesh.endpoints)
     )
     backends = {it.name: it for it in mesh.backends}
     known = backends.keys() if prune else {**desired.backends, **backends}.keys()
@@ -213,15 +216,6 @@ def plan_undo(desired: Desired, name: str) -> Plan:
     )
 
 
-def changed_policy(current: TrafficPolicy | None, requested: TrafficPolicy, *, clear_shadows: bool) -> TrafficPolicy:
-    """The policy of an endpoint: weights and shadows of the request, and the present ones where it has none."""
-    before = current or TrafficPolicy(weights={})
-    return TrafficPolicy(
-        weights=requested.weights or before.weights,
-        shadows={} if clear_shadows else requested.shadows or before.shadows,
-    )
-
-
 def users_of(desired: Desired, backend: str) -> list[str]:
     """The endpoints whose policies name a backend, or will: it must not be deleted while they do."""
     policies = (*desired.endpoints.values(), *intended_endpoints(desired.endpoints, desired.shifts).values())
@@ -234,14 +228,14 @@ def users_of(desired: Desired, backend: str) -> list[str]:
     )
 
 
-def _completed(endpoint: Endpoint, there: Endpoint | None, is_cleared: bool) -> Endpoint:
+def _completed(endpoint: Endpoint, there: Endpoint | None, is_whole: bool) -> Endpoint:
     """The desired endpoint: what the request does not have is as it is, and what is empty there is taken away.
 
-    `is_cleared`: so is its policy, if the request has none.
+    `is_whole`: what the request does not have is taken away, too.
     """
     traffic, services, tenants = endpoint.traffic, endpoint.grpc_services, endpoint.tenants
-    if there is not None:
-        traffic = there.traffic if traffic is None and not is_cleared else traffic
+    if there is not None and not is_whole:
+        traffic = there.traffic if traffic is None else traffic
         services = there.grpc_services if services is None else services
         tenants = there.tenants if tenants is None else tenants
     return replace(

@@ -9,8 +9,11 @@ Owner: the store, by `Desired`.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
+from enum import Enum
+from hashlib import blake2b
 from typing import Any, Final, TypeAlias
 
 from slotmesh.spec.model import NO_SERVICES, SETTINGS, Backend, Endpoint, JsonValue, Mesh, TrafficPolicy
@@ -168,6 +171,21 @@ def changed_fields(change: ResourceChange) -> list[str]:
         return []
     before, after = fields_of(change.before), fields_of(change.after)
     return [name for name in before if before[name] != after[name]]
+
+
+def etag_of(resource: Resource) -> str:
+    """A digest of what is configured: resources with equal etags are equal."""
+    content = json.dumps([subject_of(resource), fields_of(resource)], sort_keys=True, default=_plain)
+    return blake2b(content.encode(), digest_size=8).hexdigest()
+
+
+def _plain(value: Any) -> Any:
+    """Of values that JSON does not have: mappings, sections of settings, members of enums, bytes."""
+    if isinstance(value, Mapping):
+        return dict(value)
+    if is_dataclass(value):
+        return {it.name: getattr(value, it.name) for it in fields(value)}
+    return value.name if isinstance(value, Enum) else value.hex()
 
 
 def by_subject(*kinds: Iterable[Resource]) -> dict[str, Resource]:

@@ -1,4 +1,4 @@
-"""Plans that restore an earlier configuration: a named revision, or the one before the newest change.
+"""Plans that restore an earlier configuration: that of a revision, or the one before the newest change.
 
 Invariants: pure; a change is undone as a whole: all steps of a shift, and a deployment with its take-back. A change
 that is undone already is refused, with the revision that undoes the change before.
@@ -20,35 +20,43 @@ from controller_service.core.desired.revisions import (
 )
 from controller_service.core.desired.shifts import is_waiting_change
 from controller_service.core.desired.state import Desired
-from slotmesh.spec.model import NO_SERVICES, Backend, Endpoint, InvalidSpec, Mesh, SpecViolation, TrafficPolicy
-from slotmesh.spec.tenants import NO_LIMITS
+from slotmesh.spec.model import Backend, Endpoint, InvalidSpec, Mesh, SpecViolation, TrafficPolicy
 
 
-def plan_rollback(desired: Desired, revision: int | None, *, launches: bool) -> Plan:
-    """Brings back the configuration as of a revision; None: the one before the newest change. Raises InvalidSpec."""
-    history = desired.history
-    if not history:
-        raise InvalidSpec([SpecViolation("revision", "there is no change that could be undone: none is kept")])
-    oldest = history[0].base
-    if revision is None:
-        newest = newest_change(history)
-        if is_take_back(newest[0]):
-            raise _undone_already(desired, newest)
-        if _stands_alone(desired, newest):
-            plan = _plan_as_of(desired, newest[0].base, launches=launches)
-        elif is_waiting_change(newest[0].origin.part_of):
-            plan = _plan_without(desired, newest, launches=launches)
-        else:
-            plan = _plan_without_shift(desired, newest, launches=launches)
-        if plan.changes_nothing and not _is_under_way(desired, newest):
-            raise _undone_already(desired, newest)
-        return plan
+def plan_rollback(desired: Desired, revision: int, *, launches: bool) -> Plan:
+    """Brings back the configuration as of a revision. Raises InvalidSpec."""
+    oldest = _kept(desired, "revision")[0].base
     if not oldest <= revision <= desired.revision:
         text = f"must be {oldest} … {desired.revision}, the revisions that are kept, is {revision}"
         raise InvalidSpec([SpecViolation("revision", text)])
     plan = _plan_as_of(desired, revision, launches=launches)
     confirmed = confirmed_rollouts(desired, desired.apply(plan.change).backends.values())
     return replace(plan, change=replace(plan.change, put_rollouts=confirmed))
+
+
+def plan_undo_of_change(desired: Desired, revision: int, *, launches: bool) -> Plan:
+    """Undoes the change of a revision, which must be the newest change. Raises InvalidSpec."""
+    newest = newest_change(_kept(desired, "change"))
+    if revision not in {it.revision for it in newest}:
+        text = f"must be {newest[-1].revision}, the revision of the newest change, is {revision}: list revisions again"
+        raise InvalidSpec([SpecViolation("change", text)])
+    if is_take_back(newest[0]):
+        raise _undone_already(desired, newest)
+    if _stands_alone(desired, newest):
+        plan = _plan_as_of(desired, newest[0].base, launches=launches)
+    elif is_waiting_change(newest[0].origin.part_of):
+        plan = _plan_without(desired, newest, launches=launches)
+    else:
+        plan = _plan_without_shift(desired, newest, launches=launches)
+    if plan.changes_nothing and not _is_under_way(desired, newest):
+        raise _undone_already(desired, newest)
+    return plan
+
+
+def _kept(desired: Desired, field: str) -> History:
+    if not desired.history:
+        raise InvalidSpec([SpecViolation(field, "there is no change that could be undone: none is kept")])
+    return desired.history
 
 
 def _plan_as_of(desired: Desired, revision: int, *, launches: bool) -> Plan:
@@ -93,13 +101,8 @@ def _plan_without(desired: Desired, change: History, *, launches: bool) -> Plan:
 
 def _plan_whole(desired: Desired, mesh: Mesh, *, launches: bool) -> Plan:
     """Makes the configuration what the mesh has, and nothing else."""
-    whole = (
-        replace(it, grpc_services=it.grpc_services or NO_SERVICES, tenants=it.tenants or NO_LIMITS)
-        for it in mesh.endpoints
-    )
-    without_policy = [endpoint.name for endpoint in mesh.endpoints if endpoint.traffic is None]
-    mesh = replace(mesh, endpoints=tuple(whole))
-    plan = plan_mesh(desired, mesh, prune=True, launches=launches, clear_traffic=without_policy)
+    replaced = [endpoint.name for endpoint in mesh.endpoints]
+    plan = plan_mesh(desired, mesh, prune=True, launches=launches, replaces=replaced)
     return replace(plan, fields=tuple(field_changes(desired, desired.apply(plan.change))))
 
 

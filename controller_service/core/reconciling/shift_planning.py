@@ -109,6 +109,17 @@ def plan_end(desired: Desired, name: str, *, goes_back: bool, who: str, time_s: 
     return plan_move(desired, shift, ended(shift, ShiftPhase.STOPPED, why, time_s, goes_back=goes_back))
 
 
+def with_stopped_shift(desired: Desired, plan: Plan, name: str, *, who: str, time_s: float) -> Plan:
+    """The plan, which also ends the shift of an endpoint at its present weights, if one is under way."""
+    shift = desired.shifts.get(name)
+    if shift is None or not shift.is_under_way or shift.is_waiting:
+        return plan
+    stopped = plan_end(desired, name, goes_back=False, who=who, time_s=time_s)
+    if plan.changes_nothing:
+        return stopped
+    return replace(plan, change=replace(plan.change, put_shifts=(*plan.change.put_shifts, *stopped.change.put_shifts)))
+
+
 def plan_move(desired: Desired, shift: ShiftRecord, move: ShiftMove) -> Plan:
     """What a move changes: the shift, and the weights of its endpoint, whose shadows stay."""
     if move.record is None:

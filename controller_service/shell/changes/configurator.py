@@ -9,7 +9,7 @@ Owner: the event loop; the servicer calls it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final, TypeAlias
@@ -27,7 +27,6 @@ from controller_service.core.desired.planning import (
     ALWAYS,
     ChangeTerms,
     Plan,
-    changed_policy,
     confirmed_rollouts,
     plan_file,
     plan_mesh,
@@ -35,12 +34,12 @@ from controller_service.core.desired.planning import (
     unknown_policies,
     users_of,
 )
-from controller_service.core.desired.rollback import plan_rollback
+from controller_service.core.desired.rollback import plan_rollback, plan_undo_of_change
 from controller_service.core.desired.shifts import intended_endpoints
 from controller_service.core.desired.state import ChangeSet, Desired
 from controller_service.core.reconciling.endpoints import require_ready, rising
 from controller_service.core.reconciling.rollouts import begun
-from controller_service.core.reconciling.shift_planning import hold_back
+from controller_service.core.reconciling.shift_planning import hold_back, with_stopped_shift
 from controller_service.shell.changes.requests import (
     AlreadyAnswered,
     ConfigurationBounds,
@@ -52,6 +51,7 @@ from controller_service.shell.changes.requests import (
     known_endpoint,
     known_route,
     not_stored,
+    require_etags,
     require_new,
     revision_conflict,
 )
@@ -62,8 +62,8 @@ from controller_service.shell.mesh_state import MeshState
 from controller_service.store.protocol import Conflict, Store, StoreWriteFailed
 from slotmesh.errors import Failure, Reason
 from slotmesh.spec.descriptor_sets import services_violations
-from slotmesh.spec.model import Endpoint, InvalidSpec, Mesh, SpecViolation, TrafficPolicy
-from slotmesh.spec.routes import route_subject
+from slotmesh.spec.model import Backend, Endpoint, InvalidSpec, Mesh, SpecViolation
+from slotmesh.spec.routes import Route, route_subject
 from slotmesh.spec.rules import show
 from slotmesh.status import to_exception
 
@@ -154,43 +154,45 @@ class Configurator:
 
         return await self._apply(mesh, plan, terms)
 
-    async def apply_endpoint(
-        self, endpoint: Endpoint, terms: ChangeTerms = ALWAYS, *, clear_traffic: bool = False
+    async def apply_backend(
+        self, edit: Callable[[Backend | None], tuple[Backend, list[SpecViolation]]], name: str, terms: ChangeTerms
     ) -> PlannedChange:
-        """Creates an endpoint, or changes its policy: `clear_traffic` takes that away. Raises InvalidSpec."""
-        mesh = Mesh(endpoints=(endpoint,))
-        clear = (endpoint.name,) if clear_traffic else ()
-        found = [*services_violations(f"endpoints.{show(endpoint.name)}", endpoint.grpc_services)]
-        now = () if endpoint.traffic is None and not clear else (endpoint.name,)
+        """Makes a backend what `edit` makes of it; None: it is not there. Raises what that raises, and InvalidSpec."""
 
-        def plan(desired: Desired) -> Plan:
-            planned = self._plan(desired, mesh, clear_traffic=clear, found=found)
-            return self._held(desired, planned, terms, immediately=now)
+        def plan(code: Code, desired: Desired) -> Plan:
+            backend, found = edit(desired.backends.get(name))
+            filled, violations = with_code(desired, Mesh(backends=(backend,)), code)
+            return self._held(desired, self._plan(desired, filled, found=[*found, *violations]), terms)
 
-        return await self._commit(terms, plan)
+        backend, _ = edit(self._store.read().backends.get(name))
+        return await self._apply(Mesh(backends=(backend,)), plan, terms)
 
-    async def set_traffic(
+    async def apply_endpoint(
         self,
+        edit: Callable[[Endpoint | None], Endpoint],
         name: str,
-        traffic: TrafficPolicy,
         terms: ChangeTerms = ALWAYS,
         *,
-        clear_shadows: bool = False,
+        moves: bool = True,
         requires_ready: bool = False,
     ) -> PlannedChange:
-        """Changes the parts of an endpoint's policy that are given. Raises EndpointNotFound, InvalidSpec.
+        """Makes an endpoint what `edit` makes of it; None: it is not there. Raises what that raises, and InvalidSpec.
 
-        `requires_ready`: it is refused if a backend that gets more calls has no ready replica.
+        `moves`: its weights are given. They are in force immediately, and end a shift. `requires_ready`: it is refused
+        if a backend that gets more calls has no ready replica.
         """
 
         def plan(desired: Desired) -> Plan:
-            live = known_endpoint(desired, name)
-            before = (live if traffic.weights else intended_endpoints(desired.endpoints, desired.shifts)[name]).traffic
-            policy = changed_policy(before, traffic, clear_shadows=clear_shadows)
-            planned = self._plan(desired, Mesh(endpoints=(Endpoint(name=name, traffic=policy),)))
-            if requires_ready:
-                self.require_ready(desired, name, rising(before, policy))
-            return self._held(desired, planned, terms, immediately=(name,) if traffic.weights else ())
+            known = desired.endpoints if moves else intended_endpoints(desired.endpoints, desired.shifts)
+            wanted, live = edit(known.get(name)), desired.endpoints.get(name)
+            found = services_violations(f"endpoints.{show(name)}", wanted.grpc_services)
+            planned = self._plan(desired, Mesh(endpoints=(wanted,)), found=[*found], replaces=(name,))
+            if requires_ready and wanted.traffic is not None:
+                self.require_ready(desired, name, rising(None if live is None else live.traffic, wanted.traffic))
+            if moves and live is not None and _weights(wanted) == _weights(live):
+                who, time_s = terms.origin.who, self._state.clock.time_of_day()
+                planned = with_stopped_shift(desired, planned, name, who=who, time_s=time_s)
+            return self._held(desired, planned, terms, immediately=(name,) if moves else ())
 
         return await self._commit(terms, plan)
 
@@ -229,6 +231,12 @@ class Configurator:
 
         return await self.change(plan, terms)
 
+    async def apply_route(self, edit: Callable[[Route | None], Route], path: str, terms: ChangeTerms) -> PlannedChange:
+        """Makes a route what `edit` makes of it; None: it is not there. Raises what that raises, and InvalidSpec."""
+        return await self.change(
+            lambda desired: self._plan(desired, Mesh(routes=(edit(desired.routes.get(path)),))), terms
+        )
+
     async def undo_rollout(self, name: str, terms: ChangeTerms = ALWAYS) -> PlannedChange:
         """Brings back what replicas were started with before. Raises BackendNotFound, InvalidSpec."""
         return await self.change(lambda desired: plan_undo(desired, known_backend(desired, name).name), terms)
@@ -246,11 +254,15 @@ class Configurator:
 
         return await self.change(plan, terms)
 
-    async def roll_back(self, revision: int | None, terms: ChangeTerms = ALWAYS) -> PlannedChange:
-        """Makes backends and endpoints what they were; None: before the newest change. Raises InvalidSpec."""
+    async def roll_back(self, revision: int, terms: ChangeTerms = ALWAYS, *, undoes: bool = False) -> PlannedChange:
+        """Makes backends, endpoints and routes what they were at a revision. Raises InvalidSpec.
+
+        `undoes`: what they were before the newest change, which must be that of the revision.
+        """
+        make_plan = plan_undo_of_change if undoes else plan_rollback
 
         def plan(desired: Desired) -> Plan:
-            return self._held(desired, plan_rollback(desired, revision, launches=self._launches), terms)
+            return self._held(desired, make_plan(desired, revision, launches=self._launches), terms)
 
         return await self._commit(terms, plan, is_large=True)
 
@@ -313,12 +325,12 @@ class Configurator:
         mesh: Mesh,
         *,
         prune: bool = False,
-        clear_traffic: Collection[str] = (),
+        replaces: Collection[str] = (),
         found: Collection[SpecViolation] = (),
     ) -> Plan:
         found = [*found, *unknown_policies(mesh, self._policies)]
         launches, confirmed = self._launches, confirmed_rollouts(desired, mesh.backends)
-        plan = plan_mesh(desired, mesh, prune=prune, launches=launches, clear_traffic=clear_traffic, found=found)
+        plan = plan_mesh(desired, mesh, prune=prune, launches=launches, replaces=replaces, found=found)
         return replace(plan, change=replace(plan.change, put_rollouts=confirmed))
 
     def _held(self, desired: Desired, plan: Plan, terms: ChangeTerms, *, immediately: Collection[str] = ()) -> Plan:
@@ -335,6 +347,7 @@ class Configurator:
             require_new(desired.answers, self._state.clock.time_of_day())
             if (expected := terms.expected_revision) is not None and not desired.is_configured_as_of(expected):
                 raise to_exception(revision_conflict(expected, desired.configured_at))
+            require_etags(desired, terms.etags)
             plan = await asyncio.to_thread(self._bounded, make_plan, desired) if is_large else make_plan(desired)
             if not is_large:
                 self._bounds.require_kept(desired, plan.change)
@@ -369,6 +382,10 @@ class Configurator:
             origin=replace(terms.origin, time_s=time_s, note=plan.note, part_of=plan.part_of),
             answer=answer_now(lambda kind: reply_of(kind, revision, plan), time_s),
         )
+
+
+def _weights(endpoint: Endpoint) -> Mapping[str, float]:
+    return {} if endpoint.traffic is None else endpoint.traffic.weights
 
 
 def _decides_alike(one: Desired, other: Desired) -> bool:

@@ -25,7 +25,7 @@ from google.protobuf.message_factory import GetMessageClass
 
 from controller_service.convert.checks import names_all_violations
 from controller_service.core.desired.merging import FieldConflict
-from controller_service.core.desired.revisions import Resource, subject_of
+from controller_service.core.desired.revisions import Resource, etag_of, subject_of
 from controller_service.core.desired.state import AnsweredRequest, AnsweredRequests, ChangeSet, Desired, find_answer
 from controller_service.shell.leadership import leads_no_more
 from controller_service.store.protocol import LeadershipLost, StoreWriteFailed
@@ -33,7 +33,7 @@ from slotmesh.convert.specification import backend_to_wire, endpoint_to_wire, ro
 from slotmesh.errors import Executed, Failure, Reason
 from slotmesh.security.identity import of_caller
 from slotmesh.spec.model import Backend, Endpoint, InvalidSpec, SpecViolation
-from slotmesh.spec.routes import Route, route_subject
+from slotmesh.spec.routes import Route, route_path, route_subject
 from slotmesh.spec.rules import show
 from slotmesh.status import to_exception
 
@@ -62,24 +62,37 @@ def not_stored(failed: StoreWriteFailed) -> Failure:
     )
 
 
+BACKEND, ENDPOINT, ROUTE = "backend", "endpoint", "route"
+_NOT_FOUND: Final = {
+    BACKEND: Reason.BACKEND_NOT_FOUND,
+    ENDPOINT: Reason.ENDPOINT_NOT_FOUND,
+    ROUTE: Reason.ROUTE_NOT_FOUND,
+}
+
+
+def no_such(kind: str, name: str) -> Failure:
+    """There is no resource of this kind that has this name."""
+    return Failure(reason=_NOT_FOUND[kind], message=f"there is no {kind} {show(name)!r}")
+
+
 def known_backend(desired: Desired, name: str) -> Backend:
     """Raises BackendNotFound."""
     if (backend := desired.backends.get(name)) is None:
-        raise to_exception(Failure(reason=Reason.BACKEND_NOT_FOUND, message=f"there is no backend {show(name)!r}"))
+        raise to_exception(no_such(BACKEND, name))
     return backend
 
 
 def known_endpoint(desired: Desired, name: str) -> Endpoint:
     """Raises EndpointNotFound."""
     if (endpoint := desired.endpoints.get(name)) is None:
-        raise to_exception(Failure(reason=Reason.ENDPOINT_NOT_FOUND, message=f"there is no endpoint {show(name)!r}"))
+        raise to_exception(no_such(ENDPOINT, name))
     return endpoint
 
 
 def known_route(routes: Mapping[str, Route], path: str) -> Route:
     """Raises RouteNotFound."""
     if (route := routes.get(path)) is None:
-        raise to_exception(Failure(reason=Reason.ROUTE_NOT_FOUND, message=f"there is no route {show(path)!r}"))
+        raise to_exception(no_such(ROUTE, path))
     return route
 
 
@@ -95,6 +108,24 @@ def revision_conflict(expected: int, present: int) -> Failure:
         )
     facts = {"expected_revision": str(expected), "revision": str(present)}
     return Failure(reason=Reason.REVISION_CONFLICT, message=text, metadata=facts)
+
+
+def require_etags(desired: Desired, etags: Mapping[str, str]) -> None:
+    """Raises RevisionConflict where a resource is another one than that with its etag."""
+    for subject, etag in etags.items():
+        resource = _resource(desired, subject)
+        present = "" if resource is None else etag_of(resource)
+        if present != etag:
+            text = f"{subject} has changed since its etag was read: read it again, and decide anew"
+            facts = {"resource": subject, "etag": present}
+            raise to_exception(Failure(reason=Reason.REVISION_CONFLICT, message=text, metadata=facts))
+
+
+def _resource(desired: Desired, subject: str) -> Resource | None:
+    kind, _, name = subject.partition("/")
+    if kind == "route":
+        return desired.routes.get(route_path(subject))
+    return desired.backends.get(name) if kind == "backend" else desired.endpoints.get(name)
 
 
 def code_not_kept(why: str) -> Failure:

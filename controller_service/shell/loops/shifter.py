@@ -5,7 +5,7 @@ are: written before announced, with a revision, planned anew where another chang
 Invariants: one task moves shifts; operators' requests go through the store, are answered after the store has them, and
 win where they were faster. A
 store that cannot write, or a look that fails, is tried again with the next look. Figures are of this controller's life.
-Owner: one task; servicers call `begin`, `end` and `known_of`.
+Owner: one task; servicers call `begin`, `undo` and `known_of`.
 """
 
 from __future__ import annotations
@@ -117,13 +117,13 @@ class Shifter:
 
         return await self._change(plan, terms)
 
-    async def end(self, name: str, terms: ChangeTerms, *, goes_back: bool) -> PlannedChange:
-        """The end of a shift. Raises EndpointNotFound, InvalidSpec, RevisionConflict."""
+    async def undo(self, name: str, terms: ChangeTerms) -> PlannedChange:
+        """Ends a shift, with the weights before it. Raises EndpointNotFound, InvalidSpec, RevisionConflict."""
         who, time_s = terms.origin.who, self._state.clock.time_of_day()
 
         def plan(desired: Desired) -> Plan:
             known_endpoint(desired, name)
-            return plan_end(desired, name, goes_back=goes_back, who=who, time_s=time_s)
+            return plan_end(desired, name, goes_back=True, who=who, time_s=time_s)
 
         return await self._change(plan, terms)
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import typer
 
-from slotmesh.cli.console import Output, OutputForm, confirm, is_interactive, say
+from slotmesh.cli.console import CommandFailed, Output, OutputForm, confirm, is_interactive, say
 from slotmesh.cli.operator import Operator
 from slotmesh.cli.parameters import CONTROLLER, REVISION, ControllerAddress, DryRun, Yes, name_of
 from slotmesh.cli.versions import times_for
@@ -83,7 +83,7 @@ async def rollback(
 
 async def _confirmed(operator: Operator, revision: int | None) -> int | None:
     """Asks before anything is deleted. Returns the revision that it was asked about."""
-    planned = await operator.send(pb.RollbackRequest(revision=revision, validate_only=True))
+    planned = await operator.send(await _request(operator, revision, validate_only=True))
     restored = planned.rolled_back_to
     for subject in planned.deleted:
         typer.echo(f"- {subject}", err=True)
@@ -92,10 +92,20 @@ async def _confirmed(operator: Operator, revision: int | None) -> int | None:
     return restored if restored != planned.revision else revision
 
 
+async def _request(operator: Operator, revision: int | None, **terms: Any) -> pb.RollbackRequest:
+    """To go back to a revision; None: to undo the newest change, which is named."""
+    if revision is not None:
+        return pb.RollbackRequest(revision=revision, **terms)
+    newest = await operator.revisions(1)
+    if not newest:
+        raise CommandFailed("there is no change that could be undone: none is kept")
+    return pb.RollbackRequest(change=newest[0].revision, **terms)
+
+
 async def _roll_back(
     operator: Operator, revision: int | None, output: OutputForm, *, dry_run: bool
 ) -> pb.ApplyMeshResponse:
-    undone = await operator.send(pb.RollbackRequest(revision=revision, validate_only=dry_run))
+    undone = await operator.send(await _request(operator, revision, validate_only=dry_run))
     applied = as_applied(undone)
     if dry_run:
         for line in difference(applied, await times_for(operator, applied)):

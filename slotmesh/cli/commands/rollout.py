@@ -99,7 +99,7 @@ async def undo(backend: BackendName, address: ControllerAddress = CONTROLLER) ->
     Handler, version, user_config and the like become what they were; the rest stays. It is rolled out like any change.
     """
     async with Operator.at(address) as operator:
-        revision = (await operator.send(pb.UndoRolloutRequest(backend=backend))).revision
+        revision = (await operator.send(pb.RollbackRequest(backend=backend))).revision
         try:
             it = await operator.backend(backend)
             is_by_code = is_named_by_code(it.version)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Final
+from typing import Annotated
 
 import typer
+from google.protobuf.field_mask_pb2 import FieldMask
 
 from slotmesh.cli.console import Output, OutputForm, say
 from slotmesh.cli.operator import Operator
@@ -19,12 +20,10 @@ from slotmesh.cli.waiting import (
     patience_of,
     wait_until_ready,
 )
-from slotmesh.errors import BackendNotFound, Reason, SlotmeshError
+from slotmesh.errors import BackendNotFound
 from slotmesh.spec.writing import UNSET
 from slotmesh.v1 import controller_service_pb2 as pb
-
-ATTEMPTS: Final = 10
-"""The number of attempts while other clients change the configuration in between."""
+from slotmesh.v1 import mesh_pb2
 
 
 async def scale(
@@ -65,29 +64,16 @@ async def scale(
 
 
 async def set_num_replicas(operator: Operator, backend: str, replicas: int, *, dry_run: bool) -> pb.ApplyMeshResponse:
-    """Sets the number of replicas, whatever else of the backend is changed meanwhile.
-
-    Reads the backend and writes it back with the new `num_replicas`; if its revision has changed in between, does so
-    again.
-
-    Raises:
-        SlotmeshError: the controller refuses, or the revision has changed in each of `ATTEMPTS` attempts.
-    """
-    for remaining in reversed(range(ATTEMPTS)):
-        read = await operator.send(pb.GetBackendRequest(name=backend))
-        before = str(read.backend.num_replicas) if read.backend.HasField("num_replicas") else UNSET
-        # As the controller sent it: settings that only a newer version knows stay as they are.
-        read.backend.num_replicas = replicas
-        request = pb.ApplyBackendRequest(backend=read.backend, validate_only=dry_run, expected_revision=read.revision)
-        try:
-            response = await operator.send(request)
-        except SlotmeshError as error:
-            if remaining and error.reason is Reason.REVISION_CONFLICT:
-                continue
-            raise
-        subject, is_changed = f"backend/{backend}", before != str(replicas)
-        applied = pb.ApplyMeshResponse(revision=response.revision)
-        (applied.updated if is_changed else applied.unchanged).append(subject)
-        applied.fields.add(resource=subject, field="num_replicas", before=before, after=str(replicas))
-        return applied
-    raise AssertionError("the last attempt returns or raises")
+    """Sets the number of replicas, whatever else of the backend is changed meanwhile. Raises SlotmeshError."""
+    read = await operator.backend(backend)
+    before = str(read.num_replicas) if read.HasField("num_replicas") else UNSET
+    request = pb.ApplyBackendRequest(
+        backend=mesh_pb2.Backend(name=backend, num_replicas=replicas),
+        update_mask=FieldMask(paths=["num_replicas"]),
+        validate_only=dry_run,
+    )
+    response: pb.ApplyBackendResponse = await operator.send(request)
+    subject, applied = f"{BACKEND}/{backend}", pb.ApplyMeshResponse(revision=response.revision)
+    (applied.unchanged if response.change == pb.CHANGE_UNCHANGED else applied.updated).append(subject)
+    applied.fields.add(resource=subject, field="num_replicas", before=before, after=str(replicas))
+    return applied

@@ -243,9 +243,7 @@ async def _set_traffic(operator: Operator, endpoint: str, current: TrafficPolicy
     except InvalidSpec as invalid:
         lines = [f"{endpoint}: nothing was changed", *str(invalid).splitlines()]
         raise CommandFailed("\n  ".join(lines), WRONG_INPUT) from invalid
-    return await operator.set_traffic(
-        endpoint, change.policy, clear_shadows=change.clear_shadows, require_ready=not asked.forces
-    )
+    return await operator.set_traffic(endpoint, change.policy, change.fields, require_ready=not asked.forces)
 
 
 async def _wait_for_routers(operator: Operator, endpoint: str, revision: int, patience: timedelta) -> None:

@@ -42,11 +42,18 @@ routes:
   /e: {endpoint: e, method: classify}
 """
 ALL_V2 = TrafficPolicy(weights={"v2": 1.0})
+
+
+async def roll_back(operator: Operator) -> Any:
+    (newest,) = await operator.revisions(1)
+    return await operator.send(pb.RollbackRequest(change=newest.revision))
+
+
 COMMANDS: dict[str, Callable[[Operator], Awaitable[Any]]] = {
-    "roll back": lambda operator: operator.send(pb.RollbackRequest()),
+    "roll back": roll_back,
     "apply": lambda operator: operator.apply(parse_mesh('backends: {v9: {handler: "app:New"}}')),
     "apply a file": lambda operator: operator.apply_file(parse_mesh('backends: {v9: {handler: "app:New"}}')),
-    "set traffic": lambda operator: operator.set_traffic("e", ALL_V2),
+    "set traffic": lambda operator: operator.set_traffic("e", ALL_V2, ["weights"]),
     "shift traffic": lambda operator: operator.send(shift_of("e")),
     "scale": lambda operator: set_num_replicas(operator, "v1", 3, dry_run=False),
     "delete a backend": lambda operator: operator.delete("backend/v3"),
@@ -103,7 +110,7 @@ async def test_it_is_repeated_where_a_controller_leads_then() -> None:
         async with tcp_proxy(address) as first, tcp_proxy(address) as second:
             async with Operator.at(f"{first.address},{second.address}") as operator:
                 revisions = cut_at_next_commit(mesh, first, is_back=False)
-                assert await operator.set_traffic("e", ALL_V2) == revisions[0]
+                assert await operator.set_traffic("e", ALL_V2, ["weights"]) == revisions[0]
                 assert len(revisions) == 1
                 assert second.is_used
 
@@ -111,7 +118,7 @@ async def test_it_is_repeated_where_a_controller_leads_then() -> None:
 async def test_a_refusal_is_not_repeated() -> None:
     async with running_controller() as mesh, Operator.at(mesh.controller.address) as operator:
         with pytest.raises(BackendNotFound):
-            await operator.send(pb.UndoRolloutRequest(backend="no"))
+            await operator.send(pb.RollbackRequest(backend="no"))
 
 
 class SilentController(controller_service_pb2_grpc.ControllerServiceServicer):

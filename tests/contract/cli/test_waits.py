@@ -171,7 +171,7 @@ async def test_a_shift_is_followed_at_the_controller_that_leads_when_the_connect
                 with after_change(operator, "stored", "slotmesh traffic e", None):
                     following = asyncio.create_task(follow_shift(operator, "e", None))
                     await wait_until(lambda: second.is_used, timeout=30.0, what="the other connection")
-                    await mesh.operator.EndShift(pb.EndShiftRequest(endpoint="e", go_back=True))
+                    await mesh.operator.Rollback(pb.RollbackRequest(endpoint="e"))
                     with pytest.raises(CommandFailed, match="e: stopped") as ended:
                         await following
                 assert ended.value.exit_code == NOT_IN_TIME

@@ -75,11 +75,9 @@ CHANGES: dict[str, tuple[Any, str, str]] = {
         "endpoint/digits",
         "ENDPOINT_UPDATED",
     ),
-    "Rollback": (pb.RollbackRequest(), "endpoint/digits", "ENDPOINT_UPDATED"),
     "ShiftTraffic": (pb.ShiftTrafficRequest(**SHIFT), "endpoint/digits", "TRAFFIC_SHIFT_STARTED"),
-    "EndShift": (pb.EndShiftRequest(endpoint="digits", go_back=True), "endpoint/digits", "TRAFFIC_SHIFT_ENDED"),
+    "Rollback": (pb.RollbackRequest(endpoint="digits"), "endpoint/digits", "TRAFFIC_SHIFT_ENDED"),
     "PauseRollout": (pb.PauseRolloutRequest(backend="v1"), "rollout/v1", ""),
-    "UndoRollout": (pb.UndoRolloutRequest(backend="v1"), "backend/v1", "BACKEND_UPDATED"),
     "ApplyHttpRoute": (
         pb.ApplyHttpRouteRequest(route=mesh_pb2.HttpRoute(name="/v2/digits", endpoint="digits", method="m")),
         "route/v2/digits",

@@ -12,7 +12,7 @@ import pytest_asyncio
 
 from slotmesh.v1 import controller_service_pb2 as pb
 from slotmesh.v1 import mesh_pb2
-from tests.support.controllers import Controlled, running_controller, violations
+from tests.support.controllers import Controlled, running_controller, undo_newest, violations
 
 MESH = """
 backends:
@@ -131,7 +131,7 @@ async def test_going_back_makes_a_new_revision_with_the_old_configuration(mesh: 
     start = await mesh.operator.Rollback(pb.RollbackRequest(revision=0, validate_only=True))
     assert (start.rolled_back_to, sorted(start.deleted)) == (0, ["backend/v1", "backend/v2", "endpoint/e"])
     # The newest change is undone: the rollback itself.
-    undone = await mesh.operator.Rollback(pb.RollbackRequest())
+    undone = await undo_newest(mesh)
     assert undone.rolled_back_to == newest
     assert await configuration(mesh) == there
 
@@ -141,17 +141,23 @@ async def test_an_endpoint_that_had_no_policy_has_none_again(mesh: Controlled) -
     await mesh.apply(MESH.replace("e: {traffic: {v1: 1.0}}", "e:"))
     before = await configuration(mesh)
     await set_traffic(mesh, v1=1.0)
-    await mesh.operator.Rollback(pb.RollbackRequest())
+    await undo_newest(mesh)
     assert await configuration(mesh) == before
 
 
 @pytest.mark.asyncio
 async def test_what_is_not_kept_or_has_changed_meanwhile_is_refused(mesh: Controlled) -> None:
     with pytest.raises(grpc.aio.AioRpcError) as refused:
+        await mesh.operator.Rollback(pb.RollbackRequest(change=1))
+    assert "none is kept" in violations(refused.value)["change"]
+    with pytest.raises(grpc.aio.AioRpcError) as refused:
         await mesh.operator.Rollback(pb.RollbackRequest())
-    assert "none is kept" in violations(refused.value)["revision"]
+    assert violations(refused.value).keys() == {"revision"}
     first = (await mesh.apply(MESH)).revision
     second = await set_traffic(mesh, v1=0.5, v2=0.5)
+    with pytest.raises(grpc.aio.AioRpcError) as refused:
+        await mesh.operator.Rollback(pb.RollbackRequest(change=first))
+    assert f"must be {second}, the revision of the newest change" in violations(refused.value)["change"]
     for revision in (-1, second + 1_000):
         with pytest.raises(grpc.aio.AioRpcError) as refused:
             await mesh.operator.Rollback(pb.RollbackRequest(revision=revision))

@@ -104,7 +104,7 @@ async def test_the_next_file_is_compared_with_the_one_before_also_where_that_cha
 async def test_force_without_merge_is_a_mistake() -> None:
     async with running_controller() as mesh:
         with pytest.raises(grpc.aio.AioRpcError) as refused:
-            await mesh.operator.ApplyMesh(pb.ApplyMeshRequest(force=True))
+            await mesh.operator.ApplyMesh(pb.ApplyMeshRequest(mesh=mesh_pb2.Mesh(), force=True))
         assert "merge" in violations(refused.value)["force"]
 
 

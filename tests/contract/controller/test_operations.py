@@ -125,7 +125,7 @@ async def test_a_shift_is_done_when_it_is_complete_and_fails_when_it_is_ended() 
         assert (operation.done, operation.completed, operation.total) == (False, 0, 2)
         waits = waiting(mesh, "shifts/e")
         await is_waiting(mesh)
-        await mesh.operator.EndShift(pb.EndShiftRequest(endpoint="e"))
+        await mesh.operator.Rollback(pb.RollbackRequest(endpoint="e"))
         (operation,) = await within(waits, "the operation")
         assert operation.done
         assert operation.failure

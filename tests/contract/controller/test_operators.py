@@ -81,7 +81,7 @@ async def test_single_resources_are_applied_read_and_deleted() -> None:
         traffic = mesh_pb2.TrafficPolicy(weights={"v1": 1.0})
         changed = await call.SetTraffic(pb.SetTrafficRequest(endpoint="digits", traffic=traffic))
         got_endpoint = (await call.GetEndpoint(pb.GetEndpointRequest(name="digits"))).endpoint
-        assert got_endpoint == mesh_pb2.Endpoint(name="digits", traffic=traffic)
+        assert got_endpoint == mesh_pb2.Endpoint(name="digits", traffic=traffic, etag=got_endpoint.etag)
 
         code, reason, error = await refused(call.DeleteBackend(pb.DeleteBackendRequest(name="v1")))
         assert (code, reason) == ("FAILED_PRECONDITION", Reason.BACKEND_IN_USE)

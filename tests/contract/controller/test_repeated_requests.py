@@ -58,11 +58,9 @@ CASES = {
         pb.SetTrafficRequest(endpoint="digits", traffic=WEIGHTS),
         [pb.SetTrafficRequest(endpoint="digits", traffic=OTHER_WEIGHTS)],
     ),
-    "Rollback": Case(pb.RollbackRequest()),
-    "ShiftTraffic": Case(pb.ShiftTrafficRequest(**SHIFT), [pb.EndShiftRequest(endpoint="digits", go_back=True)]),
-    "EndShift": Case(pb.EndShiftRequest(endpoint="digits"), [pb.ShiftTrafficRequest(**SHIFT)]),
+    "ShiftTraffic": Case(pb.ShiftTrafficRequest(**SHIFT), [pb.RollbackRequest(endpoint="digits")]),
+    "Rollback": Case(pb.RollbackRequest(endpoint="digits"), [pb.ShiftTrafficRequest(**SHIFT)]),
     "PauseRollout": Case(pb.PauseRolloutRequest(backend="v1"), [pb.PauseRolloutRequest(resume=True, backend="v1")]),
-    "UndoRollout": Case(pb.UndoRolloutRequest(backend="v1")),
     "ApplyHttpRoute": Case(
         pb.ApplyHttpRouteRequest(route=mesh_pb2.HttpRoute(name="/v2/digits", endpoint="digits", method="m")),
         [pb.DeleteHttpRouteRequest(name="/v2/digits")],
@@ -76,7 +74,7 @@ CASES = {
 }
 """In this order."""
 FIRST: dict[str, Message] = {
-    "EndShift": pb.ShiftTrafficRequest(**SHIFT),
+    "Rollback": pb.ShiftTrafficRequest(**SHIFT),
 }
 """What has to be there."""
 OF_THE_STATE = {"AdoptState"}
@@ -149,7 +147,8 @@ async def test_of_two_that_are_carried_out_at_the_same_time_one_takes_effect(tmp
         await mesh.apply('backends: {v1: {handler: "app:One"}, v2: {handler: "app:Two"}}')
         await mesh.apply('backends: {v1: {handler: "app:New"}}')
         before = state_of(mesh)[0]
-        replies = await asyncio.gather(*(send(mesh, pb.RollbackRequest(), "same") for _ in range(8)))
+        undo = pb.RollbackRequest(change=before)
+        replies = await asyncio.gather(*(send(mesh, undo, "same") for _ in range(8)))
         assert all(reply == replies[0] for reply in replies)
         desired = mesh.controller.store.read()
         assert desired.backends["v1"].handler == "app:One", "an even number of rollbacks would be none"
@@ -161,7 +160,11 @@ async def test_an_id_names_one_request_of_one_rpc() -> None:
         await mesh.apply('backends: {v1: {handler: "app:One"}, v2: {handler: "app:Two"}}')
         await send(mesh, pb.DeleteBackendRequest(name="v1"), "mine")
         before = mesh.controller.store.read()
-        for other in (pb.DeleteBackendRequest(name="v2"), pb.DeleteEndpointRequest(name="v1"), pb.RollbackRequest()):
+        for other in (
+            pb.DeleteBackendRequest(name="v2"),
+            pb.DeleteEndpointRequest(name="v1"),
+            pb.RollbackRequest(change=1),
+        ):
             error = await refused(send(mesh, other, "mine"))
             assert from_rpc_error(error).reason is Reason.BAD_REQUEST
             assert violations(error) == {
@@ -174,11 +177,11 @@ async def test_an_id_names_one_request_of_one_rpc() -> None:
 @pytest.mark.parametrize("request_id", ["with blank", "ümlaut", "x" * 129, "a\nb"])
 async def test_an_id_that_is_none_is_refused(request_id: str) -> None:
     async with running_controller() as mesh:
-        error = await refused(send(mesh, pb.ApplyMeshRequest(), request_id))
+        error = await refused(send(mesh, pb.ApplyMeshRequest(mesh=mesh_pb2.Mesh()), request_id))
         assert violations(error)["request_id"].startswith(
             "must be 1 … 128 printable ASCII characters without blanks, is"
         )
-        await send(mesh, pb.ApplyMeshRequest(), "x" * 128)
+        await send(mesh, pb.ApplyMeshRequest(mesh=mesh_pb2.Mesh()), "x" * 128)
 
 
 async def test_what_was_refused_is_carried_out_when_it_is_repeated_and_what_changed_nothing_is_not() -> None:

@@ -62,7 +62,7 @@ async def test_replicas_are_replaced_one_by_one_and_that_can_be_undone() -> None
         await roll_out(mesh, stack, "app:New")
         shown = await rollout(mesh)
         assert (shown.handler, shown.wanted, shown.available) == ("app:New", 2, 2)
-        await mesh.operator.UndoRollout(pb.UndoRolloutRequest(backend="v1"))
+        await mesh.operator.Rollback(pb.RollbackRequest(backend="v1"))
         assert await handler(mesh) == "app:Old"
         assert not await is_in(mesh, "COMPLETE")
 
@@ -101,7 +101,7 @@ async def test_a_rollout_that_is_held_is_held_by_the_next_controller_too(tmp_pat
             assert await is_in(mesh, "PAUSED")
             await mesh.operator.PauseRollout(pb.PauseRolloutRequest(resume=True, backend="v1"))
             assert await is_in(mesh, "PROGRESSING")
-            await mesh.operator.UndoRollout(pb.UndoRolloutRequest(backend="v1"))
+            await mesh.operator.Rollback(pb.RollbackRequest(backend="v1"))
             assert await handler(mesh) == "app:Old", "what was good is known to it"
 
 
@@ -169,14 +169,14 @@ async def test_what_cannot_be_done_is_refused() -> None:
         requests = [
             mesh.operator.GetBackend(pb.GetBackendRequest(name="no")),
             mesh.operator.PauseRollout(pb.PauseRolloutRequest(backend="no")),
-            mesh.operator.UndoRollout(pb.UndoRolloutRequest(backend="no")),
+            mesh.operator.Rollback(pb.RollbackRequest(backend="no")),
         ]
         for request in requests:
             with pytest.raises(grpc.aio.AioRpcError, match="there is no backend 'no'"):
                 await request
         await mesh.apply(MESH % "app:Old")
         with pytest.raises(grpc.aio.AioRpcError, match="nothing that v1 could go back to"):
-            await mesh.operator.UndoRollout(pb.UndoRolloutRequest(backend="v1"))
+            await mesh.operator.Rollback(pb.RollbackRequest(backend="v1"))
     async with running_controller() as mesh:
         await mesh.apply(MESH % "app:Old")
         listed = await mesh.operator.ListBackends(pb.ListBackendsRequest())

@@ -17,7 +17,7 @@ from slotmesh.v1 import controller_service_pb2 as pb
 from slotmesh.v1 import http_route_service_pb2 as routes_pb
 from slotmesh.v1 import mesh_pb2
 from slotmesh.v1.http_route_service_pb2_grpc import HttpRouteServiceStub
-from tests.support.controllers import Controlled, running_controller, violations
+from tests.support.controllers import Controlled, running_controller, undo_newest, violations
 
 ONE = "routes: {/a: {endpoint: e, method: m}}"
 TWO = "routes: {/a: {endpoint: e, method: n}, '/u/{name}': {endpoint: u, method: show, methods: [GET]}}"
@@ -50,7 +50,7 @@ async def test_routes_are_stored_merged_and_pruned(tmp_path: Path) -> None:
     async with running_controller(state=state) as mesh:
         assert await listed(mesh) == {"/a": ("e", "n", ["POST"]), "/u/{name}": ("u", "show", ["GET"])}
         assert list((await merge(mesh, ONE, prune=True)).deleted) == ["route/u/{name}"]
-        back = await mesh.operator.Rollback(pb.RollbackRequest())
+        back = await undo_newest(mesh)
         assert (list(back.created), list(back.updated)) == (["route/u/{name}"], ["route/a"])
         history = await mesh.operator.ListRevisions(pb.ListRevisionsRequest(page_size=1))
         [change] = [it for it in history.revisions[0].changes if it.resource == "route/a"]
@@ -122,6 +122,7 @@ async def test_a_route_is_applied_and_read_by_its_path() -> None:
         applied = await mesh.operator.ApplyHttpRoute(pb.ApplyHttpRouteRequest(route=route))
         assert applied.change == pb.CHANGE_CREATED
         read = await mesh.operator.GetHttpRoute(pb.GetHttpRouteRequest(name="/u/{name}"))
+        route.etag = read.route.etag
         assert (read.route, read.revision) == (route, applied.revision)
         await mesh.apply(ONE)
         found = await mesh.operator.ListHttpRoutes(pb.ListHttpRoutesRequest(endpoint="u"))

@@ -12,7 +12,7 @@ from controller_service.store.state_document import export_state
 from slotmesh.v1 import controller_service_pb2 as pb
 from slotmesh.v1 import mesh_pb2
 from slotmesh.v1 import traffic_shift_pb2 as shift_pb
-from tests.support.controllers import Controlled, as_if_killed, eventually, running_controller
+from tests.support.controllers import Controlled, as_if_killed, eventually, running_controller, undo_newest
 from tests.support.fakes.members import FakeReplica, FakeRouter
 from tests.support.shifting import (
     ERRORS,
@@ -26,6 +26,7 @@ from tests.support.shifting import (
     shift_in,
     shift_request,
     shifting_controller,
+    stop_shift,
 )
 
 
@@ -90,7 +91,7 @@ async def is_at(mesh: Controlled, number: int) -> bool:
 async def test_what_has_ended_stays_ended_and_is_in_an_export(tmp_path: Path) -> None:
     async with shifting_controller(tmp_path / "state") as (mesh, _):
         await mesh.operator.ShiftTraffic(shift_request(ERRORS, every=SHORT))
-        await mesh.operator.EndShift(pb.EndShiftRequest(endpoint="e"))
+        await stop_shift(mesh)
         ended = await shift(mesh)
         store = mesh.controller.store
         assert '"phase": "stopped"' in export_state(store.generation, store.read())
@@ -112,8 +113,8 @@ async def test_a_rollback_undoes_all_steps_also_those_before_the_restart(tmp_pat
         )
         state = as_if_killed(tmp_path / "state")
     async with running_controller(state=state) as mesh:
-        planned = await mesh.operator.Rollback(pb.RollbackRequest(validate_only=True))
-        done = await mesh.operator.Rollback(pb.RollbackRequest())
+        planned = await undo_newest(mesh, validate_only=True)
+        done = await undo_newest(mesh)
         assert await policy(mesh) == ({"v1": 1.0}, {"v3": 0.5})
         assert list(done.updated) == list(planned.updated) == ["endpoint/e"]
         (first, *_) = [
@@ -135,10 +136,10 @@ async def test_a_rollback_of_a_shift_leaves_what_was_changed_during_it(tmp_path:
         await router.wait_for(
             lambda table: {"v2": 1.0}.items() <= announced(table).items(), "the second step", timeout=40.0
         )
-        planned = await mesh.operator.Rollback(pb.RollbackRequest(validate_only=True))
+        planned = await undo_newest(mesh, validate_only=True)
         repeated = await mesh.operator.Rollback(pb.RollbackRequest(revision=planned.rolled_back_to))
         assert not planned.deleted
         assert not repeated.deleted
-        await mesh.operator.Rollback(pb.RollbackRequest())
+        await undo_newest(mesh)
         assert await policy(mesh) == ({"v1": 1.0}, {"v3": 0.5})
         assert (await mesh.operator.GetBackend(pb.GetBackendRequest(name="v3"))).backend.num_replicas == 2

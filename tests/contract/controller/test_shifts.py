@@ -8,6 +8,7 @@ from typing import Any
 import grpc
 import pytest
 from google.protobuf import duration_pb2
+from google.protobuf.field_mask_pb2 import FieldMask
 
 from slotmesh.convert.specification import mesh_to_wire
 from slotmesh.spec.document import parse_mesh
@@ -29,6 +30,8 @@ from tests.support.shifting import (
     shift_in,
     shift_request,
     shifting_controller,
+    stop_shift,
+    undo_shift,
 )
 
 
@@ -152,10 +155,15 @@ async def test_who_changes_the_weights_meanwhile_ends_it_and_shadows_do_not() ->
     async with shifting_controller() as (mesh, _):
         await begin(mesh)
         shadows = mesh_pb2.TrafficPolicy(shadows={"v2": 0.2})
-        await mesh.operator.SetTraffic(pb.SetTrafficRequest(endpoint="e", traffic=shadows))
+        only = FieldMask(paths=["shadows"])
+        await mesh.operator.SetTraffic(pb.SetTrafficRequest(endpoint="e", traffic=shadows, update_mask=only))
         assert (await shift(mesh)).phase == shift_pb.SHIFT_PHASE_SHIFTING
         await mesh.operator.SetTraffic(
-            pb.SetTrafficRequest(endpoint="e", traffic=mesh_pb2.TrafficPolicy(weights={"v1": 0.7, "v2": 0.3})),
+            pb.SetTrafficRequest(
+                endpoint="e",
+                traffic=mesh_pb2.TrafficPolicy(weights={"v1": 0.7, "v2": 0.3}),
+                update_mask=FieldMask(paths=["weights"]),
+            ),
             metadata=(("slotmesh-client", "somebody"),),
         )
         ended = await shift(mesh)
@@ -205,14 +213,15 @@ async def test_an_operator_ends_it_where_it_is_or_goes_back(go_back: bool, expec
         await begin(mesh)
         with pytest.raises(grpc.aio.AioRpcError, match="with --shift-stop where it is or with --shift-back"):
             await begin(mesh, v3=1.0)
-        await mesh.operator.EndShift(pb.EndShiftRequest(endpoint="e", go_back=go_back, validate_only=True))
+        end = undo_shift if go_back else stop_shift
+        await end(mesh, validate_only=True)
         assert (await shift(mesh)).phase == shift_pb.SHIFT_PHASE_SHIFTING
-        await mesh.operator.EndShift(pb.EndShiftRequest(endpoint="e", go_back=go_back))
+        await end(mesh)
         assert (await shift(mesh)).phase == shift_pb.SHIFT_PHASE_STOPPED
         assert (await policy(mesh))[0] == expected
         assert [kind for kind, _ in await events(mesh)] == ["STARTED", "ENDED"]
         with pytest.raises(grpc.aio.AioRpcError, match="no shift of e is under way"):
-            await mesh.operator.EndShift(pb.EndShiftRequest(endpoint="e"))
+            await undo_shift(mesh)
 
 
 @pytest.mark.asyncio
@@ -222,7 +231,7 @@ async def test_what_it_may_go_back_to_cannot_be_deleted_meanwhile() -> None:
         assert (await policy(mesh))[0] == {"v1": 0.0, "v2": 1.0}
         with pytest.raises(grpc.aio.AioRpcError, match="is named by the traffic of e"):
             await mesh.operator.DeleteBackend(pb.DeleteBackendRequest(name="v1"))
-        await mesh.operator.EndShift(pb.EndShiftRequest(endpoint="e", go_back=True))
+        await undo_shift(mesh)
         assert (await policy(mesh))[0] == {"v1": 1.0}
 
 

@@ -17,7 +17,7 @@ from examples.own_proto import greeter_pb2
 from examples.own_proto.greeter_pb2 import GreetRequest, GreetResponse
 from examples.own_proto.greeter_pb2_grpc import GreeterServicer
 from slotmesh.spec.descriptor_sets import Files, read_services, services_of_files
-from slotmesh.spec.model import Endpoint
+from slotmesh.spec.model import Endpoint, Mesh
 from slotmesh.status import DOMAIN
 from slotmesh.testing import Backend
 from tests.contract.own_protos.greeters import (
@@ -284,7 +284,7 @@ async def test_endpoints_may_have_one_rpc_in_several_kinds() -> None:
     ):
         for name, services in (("old", older), ("new", newer)):
             endpoint = Endpoint(name=name, grpc_services=services)
-            await mesh._controller.configurator.apply_endpoint(endpoint)
+            await mesh._controller.configurator.apply_mesh(Mesh(endpoints=(endpoint,)))
         await mesh.wait_ready()
         sent = request("Ada").SerializeToString()
         old = await channel.unary_unary(f"/{SERVICE}/Greet")(sent, metadata=(("slotmesh-endpoint", "old"),))

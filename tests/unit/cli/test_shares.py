@@ -25,23 +25,23 @@ def mistakes(*weights: str, **said: object) -> list[str]:
 
 
 def test_weights_are_all_weights_and_shadows_stay() -> None:
-    assert policy("v1=0.9", "v3=0.1") == PolicyChange(TrafficPolicy(weights={"v1": 0.9, "v3": 0.1}))
+    assert policy("v1=0.9", "v3=0.1") == PolicyChange(TrafficPolicy(weights={"v1": 0.9, "v3": 0.1}), ("weights",))
     assert policy("v2=1", "v1=0").policy.weights == {"v2": 1.0, "v1": 0.0}
 
 
 def test_shadows_that_are_said_are_all_shadows_and_weights_stay() -> None:
-    assert policy(shadows=["v2=0.2"]) == PolicyChange(TrafficPolicy(weights={}, shadows={"v2": 0.2}))
+    assert policy(shadows=["v2=0.2"]) == PolicyChange(TrafficPolicy(weights={}, shadows={"v2": 0.2}), ("shadows",))
     said = TrafficPolicy(weights={"v1": 1.0}, shadows={"v2": 0.2})
-    assert policy("v1=1", shadows=["v2=0.2", "v3=0"]) == PolicyChange(said)
+    assert policy("v1=1", shadows=["v2=0.2", "v3=0"]) == PolicyChange(said, ("weights", "shadows"))
 
 
 @pytest.mark.parametrize("said", [{"no_shadows": True}, {"shadows": ["v3=0"]}, {"shadows": ["v3=0.0", "v9=0"]}])
 def test_shadows_can_be_taken_away(said: dict[str, object]) -> None:
-    assert policy(**said) == PolicyChange(TrafficPolicy(weights={}), clear_shadows=True)  # type: ignore[arg-type]
+    assert policy(**said) == PolicyChange(TrafficPolicy(weights={}), ("shadows",))  # type: ignore[arg-type]
 
 
 def test_an_endpoint_without_a_policy_gets_its_first() -> None:
-    assert policy("v1=1", current=None) == PolicyChange(TrafficPolicy(weights={"v1": 1.0}))
+    assert policy("v1=1", current=None) == PolicyChange(TrafficPolicy(weights={"v1": 1.0}), ("weights",))
     assert mistakes(shadows=["v2=0.1"], current=None) == [
         "digits.traffic: there are no weights yet: give some, as v1=1"
     ]

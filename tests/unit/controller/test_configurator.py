@@ -49,7 +49,7 @@ async def test_a_plan_is_made_anew_when_the_ground_has_moved() -> None:
     store = SlowStore(generation="0" * 32)
     changing = configurator(store)
     await changing.apply_mesh(Mesh(backends=(Backend(name="v1"),), endpoints=(Endpoint(name="e"),)))
-    naming = changing.set_traffic("e", TrafficPolicy(weights={"v1": 1.0}))
+    naming = changing.apply_endpoint(lambda _: Endpoint(name="e", traffic=TrafficPolicy(weights={"v1": 1.0})), "e")
     # Both were planned when nobody used v1; the second to be written must not be.
     named, deleted = await asyncio.gather(naming, changing.delete_backend("v1"), return_exceptions=True)
     assert isinstance(named, PlannedChange)
@@ -80,7 +80,7 @@ BACK = RolloutRecord(
         (lambda it: it.apply_mesh(Mesh(backends=(OLD,)), ChangeTerms(validate_only=True)), False),
         (lambda it: it.roll_back(1, ChangeTerms(validate_only=True)), False),
         (lambda it: it.apply_mesh(Mesh(backends=(Backend(name="v2"),))), False),
-        (lambda it: it.apply_endpoint(Endpoint(name="e")), False),
+        (lambda it: it.apply_endpoint(lambda _: Endpoint(name="e"), "e"), False),
     ],
 )
 @pytest.mark.asyncio

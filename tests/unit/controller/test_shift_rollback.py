@@ -8,7 +8,7 @@ import pytest
 
 from controller_service.core.desired.planning import Plan
 from controller_service.core.desired.revisions import BY_CONTROLLER, ChangeOrigin, taken_back_note
-from controller_service.core.desired.rollback import plan_rollback
+from controller_service.core.desired.rollback import plan_rollback, plan_undo_of_change
 from controller_service.core.desired.shifts import ShiftPhase
 from controller_service.core.desired.state import ChangeSet, Desired
 from controller_service.core.reconciling.shift_planning import RequestedShift, plan_end, plan_move, plan_shift
@@ -69,18 +69,23 @@ def finished(desired: Desired, how: str, *, is_begun: bool = False) -> Desired:
     return desired
 
 
+def undone(desired: Desired) -> Plan:
+    """The newest change."""
+    return plan_undo_of_change(desired, desired.history[-1].revision, launches=False)
+
+
 @pytest.mark.parametrize("how", ["under way", "complete", "stopped"])
 def test_it_brings_the_weights_before_the_shift_back(how: str) -> None:
     before = start()
     after = finished(before, how)
-    plan = plan_rollback(after, None, launches=False)
+    plan = undone(after)
     done = committed(after, plan)
     assert weights(done) == BEFORE
     assert (done.endpoints, done.backends) == (before.endpoints, before.backends), "and nothing before it is undone"
     assert plan.restores == before.configured_at
     assert not done.shifts["e"].is_under_way
     assert done.history[-1].origin.part_of == ""
-    forward = committed(done, plan_rollback(done, None, launches=False))
+    forward = committed(done, undone(done))
     assert weights(forward) == weights(after), "the rollback is a change by itself: undone, the traffic is as it was"
 
 
@@ -90,7 +95,7 @@ def test_a_shift_that_has_gone_back_is_undone_already_and_the_revision_before_is
     after = finished(before, how)
     assert weights(after) == BEFORE
     with pytest.raises(InvalidSpec, match=f"undone already .*; {before.history[-1].base} undoes the change before"):
-        plan_rollback(after, None, launches=False)
+        undone(after)
     done = committed(after, plan_rollback(after, before.history[-1].base, launches=False))
     assert done.backends["v1"].num_replicas == 1
 
@@ -101,7 +106,7 @@ def test_what_undoes_the_change_before_is_not_named_where_others_have_changed_so
     desired = desired.apply(ChangeSet(put_backends=(Backend(name="v2", num_replicas=5),)))
     after = finished(desired, how, is_begun=True)
     with pytest.raises(InvalidSpec, match=r"undone already .*; the history has the revisions"):
-        plan_rollback(after, None, launches=False)
+        undone(after)
 
 
 def deployed(desired: Desired, handler: str, *, also: tuple[Backend, ...] = ()) -> Desired:
@@ -124,7 +129,7 @@ def test_a_deployment_that_was_taken_back_is_not_made_again(times: int) -> None:
         after = taken_back(deployed(after, "app:Bad"), good)
     base = good.history[-1].base
     with pytest.raises(InvalidSpec, match=f"undone already .*taken back.*; {base} undoes the change before that"):
-        plan_rollback(after, None, launches=False)
+        undone(after)
     assert committed(after, plan_rollback(after, base, launches=False)).backends == start().backends
 
 
@@ -132,7 +137,7 @@ def test_what_else_such_a_deployment_has_changed_is_undone() -> None:
     good = deployed(deployed(start(), "app:Good"), "app:Good", also=(Backend(name="v2", handler="app:Good"),))
     bad = deployed(good, "app:Bad", also=(Backend(name="v2", handler="app:Bad"), Backend(name="v3", num_replicas=7)))
     after = taken_back(taken_back(bad, good), good, "v2")
-    done = committed(after, plan_rollback(after, None, launches=False))
+    done = committed(after, undone(after))
     assert (done.backends, done.endpoints) == (good.backends, good.endpoints)
 
 
@@ -140,14 +145,14 @@ def test_a_rollout_that_was_taken_back_after_other_changes_is_not_made_again() -
     good = deployed(start(), "app:Good")
     bad = deployed(good, "app:Bad").apply(ChangeSet(put_backends=(Backend(name="v2", num_replicas=5),)))
     with pytest.raises(InvalidSpec, match=r"undone already .*; the history has the revisions"):
-        plan_rollback(taken_back(bad, good), None, launches=False)
+        undone(taken_back(bad, good))
 
 
 def test_what_an_operator_has_brought_back_can_be_undone() -> None:
     """It looks like what the controller takes back, and somebody has asked for it."""
     good = deployed(start(), "app:Good")
     back = deployed(deployed(good, "app:Bad"), "app:Good")
-    done = committed(back, plan_rollback(back, None, launches=False))
+    done = committed(back, undone(back))
     assert done.backends["v1"].handler == "app:Bad"
 
 
@@ -166,7 +171,7 @@ def test_what_others_have_changed_during_the_shift_stays(how: str) -> None:
     while how == "complete" and desired.shifts["e"].is_under_way:
         desired = stepped(desired)
     others = weights(desired, "f")
-    plan = plan_rollback(desired, None, launches=False)
+    plan = undone(desired)
     assert (plan.updated, plan.created, plan.deleted, plan.restores) == (("endpoint/e",), (), (), None)
     done = committed(desired, plan)
     assert weights(done) == BEFORE
@@ -183,20 +188,18 @@ def test_the_weights_before_are_known_although_the_first_steps_are_not_kept(lost
     desired = finished(start(), "complete")
     first = len(desired.history) - STEPS - 1
     kept = desired.history[first + lost :]
-    assert weights(committed(desired, plan_rollback(replace(desired, history=kept), None, launches=False))) == BEFORE
+    assert weights(committed(desired, undone(replace(desired, history=kept)))) == BEFORE
     unmarked = tuple(
         replace(it, origin=ChangeOrigin()) if number < first + lost else it for number, it in enumerate(desired.history)
     )
-    assert (
-        weights(committed(desired, plan_rollback(replace(desired, history=unmarked), None, launches=False))) == BEFORE
-    )
+    assert weights(committed(desired, undone(replace(desired, history=unmarked)))) == BEFORE
 
 
 def test_a_second_shift_of_the_endpoint_is_another_change() -> None:
     first = finished(start(), "complete")
     back = RequestedShift(endpoint="e", weights={"v1": 1.0}, step=0.5, every_s=1.0, guards=())
     desired = stepped(begun(first, back, time_s=9.0))
-    done = committed(desired, plan_rollback(desired, None, launches=False))
+    done = committed(desired, undone(desired))
     assert weights(done) == weights(first)
 
 

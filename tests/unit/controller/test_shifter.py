@@ -329,9 +329,9 @@ async def test_what_cannot_be_stored_is_tried_again_with_the_same_figures(caplog
 async def test_an_operator_who_was_faster_wins() -> None:
     bench = await bench_of(ERRORS)
     bench.report(replace(CALLS, failed=50, total=150))
-    await bench.shifter.end("e", ChangeTerms(), goes_back=False)
+    await bench.shifter.undo("e", ChangeTerms())
     await bench.shifter.look()
-    assert (bench.shift.phase, bench.weights) == (ShiftPhase.STOPPED, {"v1": 0.5, "v2": 0.5})
+    assert (bench.shift.phase, bench.weights) == (ShiftPhase.STOPPED, {"v1": 1.0})
 
 
 async def test_it_ends_when_it_is_told_to_just_as_something_changes() -> None:
@@ -341,7 +341,7 @@ async def test_it_ends_when_it_is_told_to_just_as_something_changes() -> None:
         bench.report(replace(CALLS, failed=50, total=150))
         for _ in range(turns):
             await asyncio.sleep(0)
-        await bench.shifter.end("e", ChangeTerms(), goes_back=True) if bench.shift.is_under_way else None
+        await bench.shifter.undo("e", ChangeTerms()) if bench.shift.is_under_way else None
         task.cancel()
         await wait_until(task.done, what=f"the end after {turns} turns")
         assert task.cancelled()

@@ -9,7 +9,7 @@ import pytest
 from controller_service.core.desired.handler_code import template_of
 from controller_service.core.desired.planning import Plan, plan_file, plan_mesh, users_of
 from controller_service.core.desired.revisions import ChangeOrigin
-from controller_service.core.desired.rollback import plan_rollback
+from controller_service.core.desired.rollback import plan_rollback, plan_undo_of_change
 from controller_service.core.desired.shifts import ShiftPhase
 from controller_service.core.desired.state import ChangeSet, Desired, RolloutRecord
 from controller_service.core.observed.state import Observed
@@ -57,6 +57,9 @@ class History:
         return self.held(plan_file(self.desired, said, prune=False, launches=True, force=False))
 
     def roll_back(self, revision: int | None = None) -> Plan:
+        if revision is None:
+            newest = self.desired.history[-1].revision
+            return self.held(plan_undo_of_change(self.desired, newest, launches=True))
         return self.held(plan_rollback(self.desired, revision, launches=True))
 
     def roll_out(self, *names: str) -> None:

@@ -72,13 +72,13 @@ def config(**values: Any) -> mesh_pb2.Backend:
         ),
         (pb.SetTrafficRequest(endpoint="e", traffic=POLICY), "endpoints.e.traffic.v1", 'traffic.weights["v1"]'),
         (pb.SetTrafficRequest(endpoint="e", traffic=POLICY), "endpoints.e.shadows", "traffic.shadows"),
-        (pb.SetTrafficRequest(endpoint="e", traffic=POLICY), "clear_shadows", "clear_shadows"),
+        (pb.SetTrafficRequest(endpoint="e", traffic=POLICY), "update_mask", "update_mask"),
         (pb.ShiftTrafficRequest(endpoint="e", weights={"v1": 1.0}), "endpoints.e.traffic.v1", 'weights["v1"]'),
         (pb.ShiftTrafficRequest(endpoint="e", weights={"v1": 1.0}), "weights.v1", 'weights["v1"]'),
         (pb.ShiftTrafficRequest(guards=[shift_pb.ShiftGuard()]), "guards[0].max_time", "guards[0].max_time"),
         (pb.ShiftTrafficRequest(guards=[shift_pb.ShiftGuard()]), "guards[1].max_time", "guards"),
         (pb.ShiftTrafficRequest(weights={"x" * 81: 1.0}), f"weights.{show('x' * 81)}", "weights"),
-        (pb.UndoRolloutRequest(backend="v1"), "backends.v1.handler", "backend"),
+        (pb.RollbackRequest(backend="v1"), "backends.v1.handler", "backend"),
         (pb.RollbackRequest(revision=7), "endpoints.e.traffic.v1", ""),
         (
             grpc_inference_service_pb2.ModelInferRequest(

@@ -106,7 +106,7 @@ def test_every_field_but_the_name_is_a_setting_with_its_default() -> None:
 
 
 def test_the_message_has_the_same_settings() -> None:
-    assert set(mesh_pb2.Backend.DESCRIPTOR.fields_by_name) == {"name", "status", *SETTINGS}
+    assert set(mesh_pb2.Backend.DESCRIPTOR.fields_by_name) == {"name", "etag", "status", *SETTINGS}
 
 
 @each_setting

@@ -68,7 +68,7 @@ async def test_going_back_to_lost_code_of_files_that_were_edited_is_refused_with
         await store.commit(ChangeSet(put_rollouts=(rollout,)), expected_revision=store.read().revision)
     project.snapshots.collect([live.code], settle_s=0.0)
     ways = {
-        "roll back": lambda: configurator.roll_back(None),
+        "roll back": lambda: configurator.roll_back(store.read().configured_at, undoes=True),
         "undo": lambda: configurator.undo_rollout("shop"),
         "apply an earlier version": lambda: configurator.apply_mesh(Mesh(backends=(first,))),
     }
@@ -78,7 +78,7 @@ async def test_going_back_to_lost_code_of_files_that_were_edited_is_refused_with
     assert store.read().backends["shop"] == live
     project.write("helpers.py", "PRICE = 1")
     project.snapshots.versions_of([HANDLER])
-    await configurator.roll_back(None)
+    await configurator.roll_back(store.read().configured_at, undoes=True)
     assert store.read().backends["shop"].version == "v1", "with the same files it is taken again"
 
 
