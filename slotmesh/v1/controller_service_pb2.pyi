@@ -390,7 +390,7 @@ class ApplyMeshResponse(_message.Message):
 
     @_builtins.property
     def code(self) -> _containers.RepeatedCompositeFieldContainer[Global___CodeChange]:
-        """The code that the change brings, if the controller takes snapshots of it. Empty from older controllers."""
+        """The code that the change brings, if the controller takes snapshots of it."""
 
     @_builtins.property
     def operations(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
@@ -1716,7 +1716,7 @@ class ConfigurationChange(_message.Message):
     change: Global___Change.ValueType
     """The effect on the resource."""
     version: _builtins.str
-    """For a backend: its version after the change, as in `Backend`. Empty if it has none, and from older controllers."""
+    """For a backend: its version after the change, as in `Backend`. Empty if it has none."""
     previous_version: _builtins.str
     """For a backend: its version before the change."""
     @_builtins.property

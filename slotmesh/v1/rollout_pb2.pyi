@@ -96,8 +96,7 @@ class Rollout(_message.Message):
     """Why the previous rollout was rolled back. Empty if it was not."""
     paused: _builtins.bool
     """It was paused by `PauseRollout` and not resumed, also where it is complete: then the next change of what replicas are
-    started with is not rolled out until it is resumed. Controllers of older versions leave it unset; of these, only the
-    phase PAUSED is known.
+    started with is not rolled out until it is resumed.
     """
     @_builtins.property
     def start_time(self) -> _timestamp_pb2.Timestamp:

@@ -95,7 +95,7 @@ async def test_calls_that_run_when_their_router_goes_run_on_and_others_never_sta
 
 @pytest.mark.parametrize("method", ["wait", "wait_in_thread"])
 async def test_a_newer_epoch_starts_nothing_of_an_older_one(replica: RunningReplica, method: str) -> None:
-    """The older router lives: it is told what was handed back, and that the rest is no longer its own."""
+    """The earlier router lives: it is told what was handed back, and that the rest is no longer its own."""
     async with replica.router() as first, replica.router("router-2") as second:
         await first.send(first.run([b"a", b"b", b"c"], method=method, key="k", session_id=SESSION, call_ids=[1]))
         await wait_until(lambda: replica.handler.started == [b"a"])

@@ -50,7 +50,7 @@ class FakeRouter(FakeServer, router_service_pb2_grpc.RouterServiceServicer):
     """While true, calls that are taken back are answered as if they were not."""
 
     idle_heartbeat_s = 0.0
-    """How far apart it allows heartbeats of idle sessions. 0: it does not say so, as routers of older versions."""
+    """How far apart it allows heartbeats of idle sessions. 0: it does not say so."""
 
     def __init__(
         self,

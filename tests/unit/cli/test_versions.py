@@ -79,7 +79,7 @@ def test_history_shows_readable_versions() -> None:
     same = printed(revision(1, FIRST, changed("1", "1", "num_replicas")))
     assert "updated backend/b: num_replicas" in same
     older = pb.ConfigurationChange(resource="backend/b", change=pb.CHANGE_UPDATED, fields=["version"])
-    assert "updated backend/b: version" in printed(revision(1, FIRST, older)), "an older controller has no values"
+    assert "updated backend/b: version" in printed(revision(1, FIRST, older)), "without values"
 
 
 def test_a_difference_shows_them_too() -> None:

@@ -18,7 +18,7 @@ class PulsingStream:
     """A pulse, and the router at its other end."""
 
     def __init__(self, *, allowed_rest_s: float) -> None:
-        """`allowed_rest_s` 0: a router of an older version, which announces nothing."""
+        """`allowed_rest_s` 0: a router that announces nothing."""
         self.time = Timeline(seed=1)
         self.unanswered = 0
         self.router_lives = True

@@ -184,7 +184,7 @@ def test_what_others_have_changed_during_the_shift_stays(how: str) -> None:
 
 @pytest.mark.parametrize("lost", [1, 2])
 def test_the_weights_before_are_known_although_the_first_steps_are_not_kept(lost: int) -> None:
-    """The history is bounded, and the steps of an older controller do not say of which shift they are."""
+    """The history is bounded, and a step may not say of which shift it is."""
     desired = finished(start(), "complete")
     first = len(desired.history) - STEPS - 1
     kept = desired.history[first + lost :]

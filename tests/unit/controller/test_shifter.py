@@ -196,7 +196,7 @@ async def test_without_calls_it_goes_on_only_when_every_router_says_that_there_a
     bench.report()
     bench.report(ends, name="older", run_id="")
     await bench.shifter.look()
-    assert bench.shift.number == 1, "a router of an older version does not say"
+    assert bench.shift.number == 1, "one router does not say"
     bench.state.apply(routers.left(bench.state.observed, "older", "gone"))
     await bench.shifter.look()
     assert bench.shift.number == 2
