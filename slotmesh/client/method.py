@@ -13,7 +13,7 @@ from typing import Any, Final, Generic, Literal, Unpack, cast, overload
 
 import grpc
 
-from slotmesh.calls.call_options import OptionChanges
+from slotmesh.calls.call_options import CallRpc, OptionChanges
 from slotmesh.client.calls.buffer import BufferShare
 from slotmesh.client.calls.call_spans import in_span, spanned
 from slotmesh.client.calls.call_spec import CallSpec, payload_of, rpc_timeout_s, time_left_s, trace_metadata
@@ -189,7 +189,8 @@ class Method(Generic[ResultT, P, ValueT]):
         """
         spec = self._spec.streamed()
         payload = payload_of(spec, args, kwargs)
-        request = router_service_pb2.CallStreamingRequest(endpoint=spec.endpoint, options=spec.wire, payload=payload)
+        options = spec.options.to_wire(spec.method, rpc=CallRpc.CALL_STREAMING)
+        request = router_service_pb2.CallStreamingRequest(endpoint=spec.endpoint, options=options, payload=payload)
         timeout_s = rpc_timeout_s(spec.options.timeout_s)
         rpc = _OwnRpc(spec, self._stream)
         try:

@@ -13,7 +13,7 @@ from tests.fuzz.rpcs import recorded_handlers
 from tests.fuzz.targets import TARGETS
 from tests.fuzz.targets.rpcs import BENCHES, methods
 
-GENERATED = (Path("slotmesh/v1"), Path("slotmesh/inference"))
+GENERATED = (Path("slotmesh/v1"), Path("slotmesh/internal/v1"), Path("slotmesh/inference"))
 MAX_CORPUS_BYTES = 8 * 1024
 """Of one target."""
 

@@ -42,6 +42,7 @@ from router_service.core.events import (
     RouterTimePassed,
     RunsCompleted,
     RunsRefused,
+    ServiceTimesReported,
     SessionReconciled,
 )
 from router_service.core.limits.capacity import KnownReplica
@@ -279,6 +280,8 @@ class RouterNode:
                 refused = response.refused
                 ids = ids_from_wire(refused.runs)
                 self.step(RunsRefused(replica, ids, from_wire(refused.failure), capacity))
+            case "service_times":
+                self.step(ServiceTimesReported(replica, router_convert.times_of(response.service_times)))
             case "stopped":
                 self.step(LanesStopped(replica, ranges_from_wire(response.stopped.runs)))
             case "reconciled":

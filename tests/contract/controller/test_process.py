@@ -95,9 +95,13 @@ async def controller(
 
     `parent` outlives it where it is given.
     """
-    (tmp_path / "replica_service").mkdir()
-    (tmp_path / "replica_service" / "__init__.py").touch()
-    (tmp_path / "replica_service" / "__main__.py").write_text(MEMBER, "utf-8")
+    stand_in = tmp_path / "stand_in"
+    (stand_in / "replica_service").mkdir(parents=True)
+    (stand_in / "replica_service" / "__init__.py").touch()
+    (stand_in / "replica_service" / "__main__.py").write_text(MEMBER, "utf-8")
+    # Only in processes of replicas: a controller refuses to start where another module has the name of a service.
+    on_path = f"import sys\nif 'replica_service' in sys.orig_argv:\n    sys.path.insert(0, {str(stand_in)!r})\n"
+    (tmp_path / "sitecustomize.py").write_text(on_path, "utf-8")
     (tmp_path / "app.py").touch()  # the module of the handlers, which the stand-in does not import
     (tmp_path / "mesh.yaml").write_text(spec, "utf-8")
     with ExitStack() as pipes:
@@ -107,7 +111,6 @@ async def controller(
         command += [f"--announce-fd={announced.fd}", f"--spec={tmp_path / 'mesh.yaml'}"]
         if with_launcher:
             command.append(f"--parent-fd={parent.fd}")
-        # The stand-in comes first on the path of the modules.
         environment = {**os.environ, "PYTHONPATH": f"{tmp_path}:{ROOT}", "TMPDIR": str(tmp_path)}
         process = start(command, cwd=tmp_path, env=environment, pass_fds=(*announced.pass_fds, *parent.pass_fds))
         try:

@@ -249,9 +249,15 @@ SAME: Final[dict[str, Callable[[Any], Awaitable[Any]]]] = {
     "ApplyBackend": lambda it: it.ApplyBackend(
         pb.ApplyBackendRequest(backend=mesh_pb2.Backend(name="v1", handler="app:One"))
     ),
-    "ApplyEndpoint": lambda it: it.ApplyEndpoint(pb.ApplyEndpointRequest(endpoint=mesh_pb2.Endpoint(name="faces"))),
+    "ApplyEndpoint": lambda it: it.ApplyEndpoint(
+        pb.ApplyEndpointRequest(
+            endpoint=mesh_pb2.Endpoint(name="faces", traffic=mesh_pb2.TrafficPolicy(weights={"v2": 1.0}))
+        )
+    ),
     "SetTraffic": lambda it: it.SetTraffic(
-        pb.SetTrafficRequest(endpoint="digits", traffic=mesh_pb2.TrafficPolicy(weights={"v2": 0.5, "v1": 0.5}))
+        pb.SetTrafficRequest(
+            endpoint="digits", traffic=mesh_pb2.TrafficPolicy(weights={"v2": 0.5, "v1": 0.5}, shadows={"v2": 0.5})
+        )
     ),
     "dry run of another backend": lambda it: it.ApplyBackend(
         pb.ApplyBackendRequest(backend=mesh_pb2.Backend(name="v3", handler="app:Three"), validate_only=True)
