@@ -35,7 +35,7 @@ def tracer(monkeypatch: pytest.MonkeyPatch) -> Iterator[TracerProvider]:
     """The test's process has a tracer set up, as an application has."""
     provider = TracerProvider(resource=Resource({"service.name": "client"}), shutdown_on_exit=False)
     monkeypatch.setattr(trace, "_TRACER_PROVIDER", provider)
-    monkeypatch.setattr("slotmesh.client.method._TRACER", provider.get_tracer("slotmesh"))
+    monkeypatch.setattr("slotmesh.client.calls.call_spans._TRACER", provider.get_tracer("slotmesh"))
     yield provider
     provider.shutdown()
 
