@@ -98,6 +98,9 @@ class AdapterProcess:
         match report:
             case {"ready": {"client": str(name), "level": str(level), "features": list(features)}} if level in LEVELS:
                 self.client = ClientUnderTest(name, level, frozenset(features))
+            case {"ready": _}:
+                fields = f"`client` (a text), `level` ({', '.join(LEVELS)}) and `features` (a list)"
+                self.errors.append(f"`ready` needs {fields}, got {report}")
             case {"closed": True}:
                 self.closed = True
             case {"reset": True}:
@@ -127,10 +130,15 @@ async def adapter_process(command: Sequence[str]) -> AsyncIterator[AdapterProces
     reading = asyncio.create_task(adapter.read())
     try:
         with suppress(NotKept):
-            await until(lambda: adapter.client or adapter.ended, "", timeout_s=START_TIMEOUT_S)
+            await until(lambda: adapter.client or adapter.ended or adapter.errors, "", timeout_s=START_TIMEOUT_S)
         if adapter.client is None:
             end = f"ended with status {process.returncode}" if adapter.ended else f"took {START_TIMEOUT_S:g} s"
-            raise AdapterError("; ".join([f"{' '.join(command)!r} {end} and did not write `ready`", *adapter.errors]))
+            end = (
+                f"has to write `ready` first: {'; '.join(adapter.errors)}"
+                if adapter.errors
+                else f"{end} before `ready`"
+            )
+            raise AdapterError(f"{' '.join(command)!r} {end}")
         yield adapter
     finally:
         with suppress(ProcessLookupError):

@@ -55,7 +55,12 @@ def test_an_adapter_that_cannot_be_used_ends_it_with_2(tmp_path: Path) -> None:
     assert (missing.returncode, "cannot be started" in missing.stderr) == (2, True)
     ended = run(tmp_path, "--client", f"{sys.executable} -c 'print(1)'")
     assert ended.returncode == 2
-    assert "did not write `ready`; not a report: 1" in ended.stderr
+    assert "has to write `ready` first: not a report: 1" in ended.stderr
+    adapter = tmp_path / "adapter.py"
+    ready = {"ready": {"client": "x", "level": "basik", "features": []}}
+    adapter.write_text(f"import sys\nprint({json.dumps(ready)!r}, flush=True)\nsys.stdin.read()\n")
+    wrong = run(tmp_path, "--client", f"{sys.executable} {adapter}")
+    assert (wrong.returncode, "`level` (basic, windowed, resumable)" in wrong.stderr) == (2, True)
 
 
 def test_no_case_is_no_success(tmp_path: Path) -> None:
