@@ -8,7 +8,7 @@ Owner: the player of one case.
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, Final
 
 import grpc
 
@@ -24,6 +24,8 @@ from slotmesh.v1 import call_pb2, router_service_pb2, router_service_pb2_grpc
 
 Request = router_service_pb2.StreamCallsRequest
 Response = router_service_pb2.StreamCallsResponse
+BREAK_S: Final = 0.1
+"""gRPC shows a cancelled rpc and a broken connection first as the end of the requests, and this much later at most."""
 _STREAMS_ONLY = Failure(reason=Reason.NOT_IMPLEMENTED, message="the cases are about StreamCalls")
 
 Context = grpc.aio.ServicerContext[Request, Response]
@@ -39,6 +41,8 @@ class ScriptedStream:
         self._where = where
         self.opening: router_service_pb2.OpenStream | None = None
         self.half_closed = False
+        self.broken = False
+        """The client has cancelled the rpc, or its connection broke."""
         self.heartbeats = 0
         self.silent = False
         """While true, nothing is written, not even the echo of a heartbeat."""
@@ -78,6 +82,10 @@ class ScriptedStream:
         try:
             while (frame := await self._queued.get()) is not None:
                 await context.write(frame)
+        except asyncio.CancelledError:
+            self.broken = True
+            self._record.show(f"client > {self._where}", "the rpc is cancelled, or the connection broken")
+            raise
         finally:
             reader.cancel()
             await asyncio.gather(reader, return_exceptions=True)
@@ -96,6 +104,7 @@ class ScriptedStream:
                 if not self.silent:
                     stamp = request.heartbeat.stamp
                     self._queued.put_nowait(Response(heartbeat=call_pb2.Heartbeat(echoed_stamp=stamp)))
+        await asyncio.sleep(BREAK_S)  # cancelled by `serve` if the stream is broken
         self._record.show(f"client > {self._where}", "half-close")
         self.half_closed = True
 
