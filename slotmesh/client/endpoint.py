@@ -139,7 +139,8 @@ class Endpoint(MethodSpace):
         Args:
             **arguments: any of these.
 
-                `ttl`: length of the lease, after which the mesh takes the slot back unless it is renewed; more
+                `ttl`: length of the lease, after which the mesh takes the slot back unless it is renewed; more than 0
+                and at most 300 seconds, or a timedelta. 10 s.
 
                 `timeout`: how long to wait for a slot; seconds or a timedelta. None: the view's timeout, or the
                 backend's `max_queue_time` where the view has none.
