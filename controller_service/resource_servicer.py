@@ -75,10 +75,7 @@ def changes(
         @functools.wraps(change)
         async def rpc(self: Any, request: RequestT, context: Context) -> ReplyT:
             outcome = await change(self, request, terms := terms_from_wire(request, origin_of(context)))
-            response = reply_of(reply, outcome.revision, outcome.plan)
-            if terms.validate_only and "operations" in reply.DESCRIPTOR.fields_by_name:
-                response.ClearField("operations")
-            return response
+            return reply_of(reply, outcome.revision, outcome.plan, validate_only=terms.validate_only)
 
         return rpc
 

@@ -118,7 +118,7 @@ def from_members(request: pb.AdoptStateRequest) -> bool:
 ReplyT = TypeVar("ReplyT", bound=Message)
 
 
-def reply_of(kind: type[ReplyT], revision: int, plan: Plan) -> ReplyT:
+def reply_of(kind: type[ReplyT], revision: int, plan: Plan, *, validate_only: bool = False) -> ReplyT:
     """A message of that kind, the response of an rpc: it has those of the facts that it has fields for."""
     facts = {
         "revision": revision,
@@ -126,7 +126,7 @@ def reply_of(kind: type[ReplyT], revision: int, plan: Plan) -> ReplyT:
         "rolled_back_to": revision if plan.restores is None else plan.restores,
         "steps": plan.change.put_shifts[0].steps if plan.change.put_shifts else 0,
         "incarnations": [it.owner.incarnation for it in plan.change.put_orders],
-        "operations": _operations(revision, plan),
+        "operations": [] if validate_only else _operations(revision, plan),
     }
     return message_of(
         kind, plan, **{name: facts[name] for name in facts.keys() & kind.DESCRIPTOR.fields_by_name.keys()}
@@ -137,7 +137,9 @@ def _operations(revision: int, plan: Plan) -> list[str]:
     """What follows from a change, by the names of `core.reconciling.operations`."""
     if orders := plan.change.put_orders:
         return [f"drains/{it.owner.replica_id}@{it.owner.incarnation}" for it in orders]
-    backends = (it.removeprefix("backend/") for it in (*plan.created, *plan.updated) if it.startswith("backend/"))
+    changed = (it.removeprefix("backend/") for it in (*plan.created, *plan.updated) if it.startswith("backend/"))
+    resumed = (it.backend for it in plan.change.put_rollouts if not it.is_paused)
+    backends = dict.fromkeys([*changed, *resumed])
     shifted = dict.fromkeys([*(it.endpoint for it in plan.waits), *(it.endpoint for it in plan.change.put_shifts)])
     rollouts, shifts = (f"rollouts/{it}@{revision}" for it in backends), (f"shifts/{it}" for it in shifted)
     return [f"revisions/{revision}", *rollouts, *shifts]

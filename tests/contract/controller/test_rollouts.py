@@ -91,15 +91,18 @@ async def test_a_rollout_that_is_held_is_held_by_the_next_controller_too(tmp_pat
     async with AsyncExitStack() as stack, AsyncExitStack() as life:
         mesh = await life.enter_async_context(running_controller(launches=True, state=tmp_path / "state"))
         await first(mesh, stack)
-        await mesh.operator.PauseRollout(pb.PauseRolloutRequest(backend="v1", validate_only=True))
+        planned = await mesh.operator.PauseRollout(pb.PauseRolloutRequest(backend="v1", validate_only=True))
         assert not (await rollout(mesh)).paused
-        await mesh.operator.PauseRollout(pb.PauseRolloutRequest(backend="v1"))
+        assert not planned.operations
+        paused = await mesh.operator.PauseRollout(pb.PauseRolloutRequest(backend="v1"))
+        assert list(paused.operations) == [f"revisions/{paused.revision}"]
         await mesh.apply(MESH % "app:New")
         await eventually(lambda: is_in(mesh, "PAUSED"), what="held")
         state = as_if_killed(tmp_path / "state")
         async with running_controller(launches=True, state=state) as mesh:
             assert await is_in(mesh, "PAUSED")
-            await mesh.operator.PauseRollout(pb.PauseRolloutRequest(resume=True, backend="v1"))
+            resumed = await mesh.operator.PauseRollout(pb.PauseRolloutRequest(resume=True, backend="v1"))
+            assert list(resumed.operations) == [f"revisions/{resumed.revision}", f"rollouts/v1@{resumed.revision}"]
             assert await is_in(mesh, "PROGRESSING")
             await mesh.operator.Rollback(pb.RollbackRequest(backend="v1"))
             assert await handler(mesh) == "app:Old", "what was good is known to it"

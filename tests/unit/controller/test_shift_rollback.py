@@ -184,15 +184,11 @@ def test_what_others_have_changed_during_the_shift_stays(how: str) -> None:
 
 @pytest.mark.parametrize("lost", [1, 2])
 def test_the_weights_before_are_known_although_the_first_steps_are_not_kept(lost: int) -> None:
-    """The history is bounded, and a step may not say of which shift it is."""
+    """The history is bounded."""
     desired = finished(start(), "complete")
     first = len(desired.history) - STEPS - 1
     kept = desired.history[first + lost :]
     assert weights(committed(desired, undone(replace(desired, history=kept)))) == BEFORE
-    unmarked = tuple(
-        replace(it, origin=ChangeOrigin()) if number < first + lost else it for number, it in enumerate(desired.history)
-    )
-    assert weights(committed(desired, undone(replace(desired, history=unmarked)))) == BEFORE
 
 
 def test_a_second_shift_of_the_endpoint_is_another_change() -> None:
