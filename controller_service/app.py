@@ -120,8 +120,12 @@ class Controller:
             StateKeeper(store, self.newer, clock),
         )
         parts = (self.configurator, store, state, self.board, archive.feed, self._logs)
-        most = settings.max_operation_waits
-        self.operations = OperationWaits(store, state, self.newer, loads, launches=launches, max_waits=most)
+        self.operations = OperationWaits(
+            *(store, state, self.newer, loads),
+            launches=launches,
+            max_waits=settings.max_operation_waits,
+            waits_for=lambda shift: self._shifter.known_of(shift)[2],
+        )
         controls = OperatorControls(self._shifter, control, keeper, self.operations)
         operators = ControllerServicer(*parts, loads=loads, controls=controls, launches=launches)
         members = MembershipServicer(self.replicas, self.routers)

@@ -14,6 +14,7 @@ from contextlib import suppress
 from typing import Final
 
 from controller_service.convert.statuses import KnownLoads
+from controller_service.core.desired.shifts import ShiftRecord
 from controller_service.core.reconciling.operations import MeshFacts, Operation, find_operation
 from controller_service.shell.leadership import NewerMembers
 from controller_service.shell.mesh_state import MeshState
@@ -27,8 +28,6 @@ MAX_NAMES: Final = 1_000
 MAX_TIMEOUT_S: Final = 600.0
 LOOK_AGAIN_S: Final = 1.0
 """The longest time between two looks: replicas may have been ready, or have failed, for long enough meanwhile."""
-FAILING_S: Final = 3.0
-"""A rollout with previous settings is taken back before: one that fails for longer does not get ready by itself."""
 _REST_S: Final = 0.02
 """The shortest time between two looks, however often the state changes."""
 
@@ -45,13 +44,16 @@ class OperationWaits:
         *,
         launches: bool,
         max_waits: int,
+        waits_for: Callable[[ShiftRecord], str],
     ) -> None:
+        """`waits_for`: as in `MeshFacts`."""
         self._store = store
         self._state = state
         self._newer = newer
         self._loads = loads
         self._launches = launches
         self._max_waits = max_waits
+        self._waits_for = waits_for
         self._waiting = 0
         self._is_closed = False
         self._changed = asyncio.Event()
@@ -60,7 +62,7 @@ class OperationWaits:
             listen(self._wake)
 
     async def wait(self, names: Sequence[str], timeout_s: float) -> list[Operation]:
-        """The operations, once all are done, or one has failed or fails for `FAILING_S`, or at the timeout.
+        """The operations, once all are done, or one has failed, or at the timeout.
 
         Raises InvalidSpec; QuotaExceeded if too many rpcs wait; NotLeader when this controller leads no more.
         """
@@ -84,17 +86,13 @@ class OperationWaits:
 
     async def _wait(self, names: Sequence[str], until: float) -> list[Operation]:
         now: Callable[[], float] = asyncio.get_running_loop().time
-        failing_since: float | None = None
         while True:
             if self._is_closed:
                 text = "this controller leads no more: wait for the operations again at the next one"
                 raise to_exception(Failure(reason=Reason.NOT_LEADER, message=text, retry_delay_s=LOOK_AGAIN_S))
             changed, slices = self._changed, LoopSlices()
             operations = await self._look(names, slices)
-            if now() >= until or all(it.done for it in operations) or any(it.done and it.failure for it in operations):
-                return operations
-            failing_since = (failing_since or now()) if any(it.failure for it in operations) else None
-            if failing_since is not None and now() >= failing_since + FAILING_S:
+            if now() >= until or all(it.done for it in operations) or any(it.failure for it in operations):
                 return operations
             with suppress(TimeoutError):
                 async with asyncio.timeout_at(min(until, now() + LOOK_AGAIN_S)):
@@ -114,6 +112,7 @@ class OperationWaits:
             time_of_day_s=clock.time_of_day(),
             ended_calls=self._loads.ended_calls,
             ongoing_calls=self._ongoing_calls,
+            waits_for=self._waits_for,
         )
         for name in names:
             operations.append(find_operation(name, facts))

@@ -18,8 +18,9 @@ from google.protobuf.message_factory import GetMessageClass
 from slotmesh.cli.connection import ConnectionBroke, Peer, is_lost, leader_among, standing_of
 from slotmesh.cli.console import CommandFailed, Looks, say
 from slotmesh.cli.controller_view import ControllerStatus
-from slotmesh.errors import SlotmeshError
+from slotmesh.errors import Reason, SlotmeshError
 from slotmesh.ids import new_id
+from slotmesh.status import from_rpc_error
 from slotmesh.v1 import controller_service_pb2
 from slotmesh.v1.controller_service_pb2 import AdoptStateRequest
 from slotmesh.v1.info_service_pb2 import ControllerStanding
@@ -38,6 +39,10 @@ RPCS: Final = {
     for rpc in controller_service_pb2.DESCRIPTOR.services_by_name["ControllerService"].methods
 }
 """The rpcs of controllers by the type of the request. Those whose requests have a `request_id` change state."""
+
+
+def _leads_no_more(error: grpc.RpcError) -> bool:
+    return from_rpc_error(error).reason is Reason.NOT_LEADER
 
 
 class ControllerConnection:
@@ -84,7 +89,7 @@ class ControllerConnection:
             try:
                 return await self.call(request, timeout=timeout_s)
             except grpc.RpcError as error:
-                if not (is_lost(error) and await self.is_back()):
+                if not ((is_lost(error) or _leads_no_more(error)) and await self.is_back()):
                     raise
 
     async def _change(self, request: Any, **terms: Any) -> Any:
@@ -120,7 +125,7 @@ class ControllerConnection:
         return self._known is not None and self._known.is_on_hold
 
     def hold_on(self, within_s: float) -> None:
-        """From now on, repeats a query whose connection breaks, if a controller leads within that time."""
+        """From now on, repeats a query if its connection breaks or its controller resigns, and one leads in time."""
         self._holds_on_s = within_s
 
     async def standing(self) -> ControllerStatus:

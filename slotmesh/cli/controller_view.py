@@ -19,11 +19,6 @@ SUSPECT_STATE: Final = mesh_pb2.REPLICA_STATE_SUSPECT
 ENDED: Final = frozenset({mesh_pb2.REPLICA_STATE_STOPPED, FAILED_STATE})
 
 
-_OVER: Final = frozenset(
-    {rollout_pb2.ROLLOUT_PHASE_COMPLETE, rollout_pb2.ROLLOUT_PHASE_PAUSED, rollout_pb2.ROLLOUT_PHASE_FAILING}
-)
-
-
 @dataclass(frozen=True, slots=True)
 class ShadowCount:
     """What became of copies of calls for a shadow, since the start of the routers that count them."""
@@ -70,15 +65,6 @@ class Members:
     def behind(self, revision: int) -> tuple[mesh_pb2.Router, ...]:
         """The routers where no table of this revision, or a newer one, is in force yet."""
         return tuple(it for it in self.routers if it.generation != self.generation or it.revision < revision)
-
-
-def is_over(rollout: rollout_pb2.Rollout) -> bool:
-    """Whether waiting for a rollout changes nothing more."""
-    return rollout.phase in {
-        rollout_pb2.ROLLOUT_PHASE_COMPLETE,
-        rollout_pb2.ROLLOUT_PHASE_PAUSED,
-        rollout_pb2.ROLLOUT_PHASE_FAILING,
-    }
 
 
 def is_under_way(shift: shift_pb.TrafficShift) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from typing import Any, Final
 
 from google.protobuf.field_mask_pb2 import FieldMask
@@ -25,11 +26,13 @@ from slotmesh.spec.routes import route_path
 from slotmesh.status import to_exception
 from slotmesh.v1 import controller_service_pb2 as pb
 from slotmesh.v1 import mesh_pb2
-from slotmesh.v1.rollout_pb2 import Rollout
+from slotmesh.v1.operations_pb2 import Operation, WaitOperationsRequest
 from slotmesh.v1.traffic_shift_pb2 import TrafficShift
 
 RPC_TIMEOUT_S: Final = 30.0
 """The time limit for a response of a reachable controller."""
+MAX_NAMES: Final = 1_000
+"""Operations that one request may name."""
 
 
 class Operator:
@@ -142,16 +145,6 @@ class Operator:
         response: pb.GetBackendResponse = await self.send(pb.GetBackendRequest(name=name))
         return response.backend
 
-    async def rollout(self, backend: str) -> Rollout | None:
-        """The newest rollout of a backend; None if the controller does not launch it. Raises BackendNotFound."""
-        status = (await self.backend(backend)).status
-        return status.rollout if status.HasField("rollout") else None
-
-    async def rollouts(self) -> tuple[Rollout, ...]:
-        """The newest rollout of each backend, by name."""
-        backends, _ = await self.pages(pb.ListBackendsRequest(), "backends")
-        return tuple(it.status.rollout for it in backends if it.status.HasField("rollout"))
-
     async def configuration(self) -> Mesh:
         """All backends, endpoints and routes, by name."""
         return (await self.configured())[1]
@@ -177,9 +170,19 @@ class Operator:
             response = await self.send(request(name=name))
         return int(response.revision)
 
-    async def drain(self, replica_id: str) -> None:
-        """Drains a replica: it finishes its running calls and ends. Raises ReplicaNotFound."""
-        await self.send(pb.DrainReplicaRequest(name=replica_id))
+    async def drain(self, replica_id: str) -> list[str]:
+        """Drains a replica: it finishes its running calls and ends. Returns operations. Raises ReplicaNotFound."""
+        return list((await self.send(pb.DrainReplicaRequest(name=replica_id))).operations)
+
+    async def operations(self, names: Sequence[str], timeout_s: float = 0.0) -> list[Operation]:
+        """These operations, once all are done, or one has failed, or after that time."""
+        batches = [names[at : at + MAX_NAMES] for at in range(0, len(names), MAX_NAMES)]
+        found: list[Operation] = []
+        for batch in batches:
+            request = WaitOperationsRequest(names=batch)
+            request.timeout.FromTimedelta(timedelta(seconds=timeout_s / len(batches)))
+            found += (await self.send(request)).operations
+        return found
 
     async def pages(self, request: Any, field: str, most: int | None = None) -> tuple[list[Any], Any]:
         """The entries of all pages, or of the first pages that have `most`; and the last of these pages."""

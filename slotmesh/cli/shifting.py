@@ -10,11 +10,12 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from slotmesh.cli.console import NOT_IN_TIME, WRONG_INPUT, CommandFailed, Looks, ProgressBar
+from slotmesh.cli.console import NOT_IN_TIME, WRONG_INPUT, CommandFailed, ProgressBar
 from slotmesh.cli.controller_view import is_under_way, is_waiting
 from slotmesh.cli.documents import local_time, message_document, word_of
 from slotmesh.cli.operator import Operator
 from slotmesh.cli.parameters import duration
+from slotmesh.cli.waiting import follow_operations
 from slotmesh.errors import Reason, SlotmeshError
 from slotmesh.names import did_you_mean
 from slotmesh.spec.model import InvalidSpec, SpecViolation, TrafficPolicy
@@ -161,7 +162,6 @@ def read_shares(path: str, texts: Sequence[str], violations: list[SpecViolation]
     return shares
 
 
-POLL_S: Final = 0.2
 _ATTEMPTS: Final = 10
 """The number of attempts to stop a shift while it takes steps."""
 STEP: Final = 0.1
@@ -256,33 +256,22 @@ async def _stop_shift(operator: Operator, endpoint: str) -> int:
     raise AssertionError("the last attempt returns or raises")
 
 
-async def follow_shift(operator: Operator, endpoint: str, patience: timedelta | None) -> shift_pb.TrafficShift:
+async def follow_shift(operator: Operator, endpoint: str, patience: timedelta | None) -> None:
     """Shows how far a shift is until it has got there. `patience`: how long to wait; None: until it ends.
 
     Raises CommandFailed where it ends elsewhere, or not in time.
     """
-    looks = Looks(POLL_S, None if patience is None else patience.total_seconds())
     with ProgressBar(sys.stdout) as bar:
-        async for is_late in looks:
-            shift = await operator.shift(endpoint)
-            if shift is None:
-                raise CommandFailed(f"{endpoint}: the shift is gone, with its endpoint", NOT_IN_TIME)
-            left = shift.waits_for or "; ".join(map(_calls, shift.figures))
-            bar.show(shift.endpoint, shift.step_number, shift.steps, left)
-            if shift.phase == shift_pb.SHIFT_PHASE_COMPLETE:
-                return shift
-            if not is_under_way(shift):
-                raise CommandFailed(f"{endpoint}: {_phase(shift)}: {shift.reason}", NOT_IN_TIME)
+        async for (shift,), is_late in follow_operations(operator, [f"shifts/{endpoint}"], patience):
+            left = "; ".join(shift.pending)
+            bar.show(endpoint, shift.completed, shift.total, left)
+            if shift.failure:
+                raise CommandFailed(f"{endpoint}: {shift.failure}", NOT_IN_TIME)
+            if shift.done:
+                return
             if is_late:
-                raise CommandFailed(_late(shift, patience or timedelta()), NOT_IN_TIME)
-    raise AssertionError("the last look returns or raises")
-
-
-def _late(shift: shift_pb.TrafficShift, patience: timedelta) -> str:
-    line = (
-        f"{shift.endpoint}: after {format_duration(patience)} at step {shift.step_number} of {shift.steps}, and goes on"
-    )
-    return f"{line}; the next step waits: {shift.waits_for}" if shift.waits_for else line
+                after = format_duration(patience or timedelta())
+                raise CommandFailed(f"{endpoint}: not complete after {after}, and goes on: {left}", NOT_IN_TIME)
 
 
 def _request(endpoint: str, options: TrafficChange) -> pb.ShiftTrafficRequest:

@@ -350,6 +350,7 @@ class ApplyMeshResponse(_message.Message):
     WARNINGS_FIELD_NUMBER: _builtins.int
     CODE_FIELD_NUMBER: _builtins.int
     OPERATIONS_FIELD_NUMBER: _builtins.int
+    ROLLED_BACK_FIELD_NUMBER: _builtins.int
     revision: _builtins.int
     """The configuration's revision after the change."""
     @_builtins.property
@@ -396,6 +397,12 @@ class ApplyMeshResponse(_message.Message):
     def operations(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """What follows from the change, for WaitOperations. Empty with `validate_only`."""
 
+    @_builtins.property
+    def rolled_back(self) -> _containers.RepeatedCompositeFieldContainer[Global___RolledBackSettings]:
+        """With `merge`: backends for which the mesh has settings that were rolled back. The mesh has not changed since then,
+        so that the request does not bring these settings back.
+        """
+
     def __init__(
         self,
         *,
@@ -411,14 +418,47 @@ class ApplyMeshResponse(_message.Message):
         warnings: _abc.Iterable[_builtins.str] | None = ...,
         code: _abc.Iterable[Global___CodeChange] | None = ...,
         operations: _abc.Iterable[_builtins.str] | None = ...,
+        rolled_back: _abc.Iterable[Global___RolledBackSettings] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "conflicts", b"conflicts", "created", b"created", "deleted", b"deleted", "fields", b"fields", "operations", b"operations", "revision", b"revision", "rolling", b"rolling", "unchanged", b"unchanged", "updated", b"updated", "waits", b"waits", "warnings", b"warnings"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "conflicts", b"conflicts", "created", b"created", "deleted", b"deleted", "fields", b"fields", "operations", b"operations", "revision", b"revision", "rolled_back", b"rolled_back", "rolling", b"rolling", "unchanged", b"unchanged", "updated", b"updated", "waits", b"waits", "warnings", b"warnings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ApplyMeshResponse: _TypeAlias = ApplyMeshResponse  # noqa: Y015
+
+@_typing.final
+class RolledBackSettings(_message.Message):
+    """Settings of a backend that were applied before and rolled back by the controller."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BACKEND_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    FIELDS_FIELD_NUMBER: _builtins.int
+    backend: _builtins.str
+    """The backend's name."""
+    reason: _builtins.str
+    """Why the rollout was rolled back."""
+    @_builtins.property
+    def fields(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The settings that differ from those in force, as `handler`."""
+
+    def __init__(
+        self,
+        *,
+        backend: _builtins.str = ...,
+        reason: _builtins.str = ...,
+        fields: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["backend", b"backend", "fields", b"fields", "reason", b"reason"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RolledBackSettings: _TypeAlias = RolledBackSettings  # noqa: Y015
 
 @_typing.final
 class CodeChange(_message.Message):

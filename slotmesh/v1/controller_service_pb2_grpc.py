@@ -436,7 +436,7 @@ class ControllerServiceServicer(object):
 
     def WaitOperations(self, request, context):
         """Waits for operations: what follows from changes, as routers that have a table or replicas that are replaced. Returns
-        when all are done, or one has failed or fails for 3 s, or after `timeout`; then their states show the progress.
+        when all are done, or one has failed, or after `timeout`; then their states show the progress.
         Errors: BAD_REQUEST if a name is that of no operation, or of a revision that is to come or is not kept;
         QUOTA_EXCEEDED if too many rpcs wait; NOT_LEADER if the controller leads no more: wait again at the next one.
         """

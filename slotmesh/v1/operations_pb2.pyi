@@ -41,15 +41,15 @@ class Operation(_message.Message):
     - `revisions/REVISION`: each connected router has the configuration of that revision, or a newer one.
     - `rollouts/BACKEND@REVISION`: all wanted replicas of a backend are ready with its settings of that revision, and
       each connected router is connected to them. It fails if the rollout is rolled back, or replaced by a later
-      change; without settings to roll back to it may go on failing.
+      change, or if its replicas fail and there are no settings to roll back to. Such replicas may recover: wait again.
     - `shifts/ENDPOINT`: the newest shift of an endpoint's traffic is complete at each connected router; also traffic
       that moves once rollouts are complete. It fails if the shift ends otherwise.
     - `drains/REPLICA@INCARNATION`: that process of a replica has ended.
     """
     done: _builtins.bool
-    """It is complete, or has failed: waiting longer changes nothing."""
+    """It is complete, or has failed."""
     failure: _builtins.str
-    """If it is done: why it did not complete; empty if it did. Otherwise why it fails at present; it may recover."""
+    """Why it has failed. Empty if it has not."""
     completed: _builtins.int
     """What is done of `total`: routers, replicas, or steps of a shift; 1 if a replica has ended."""
     total: _builtins.int

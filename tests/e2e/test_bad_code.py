@@ -24,7 +24,7 @@ import pytest
 import slotmesh
 from slotmesh.cli.controller_view import READY_STATE
 from slotmesh.cli.operator import Operator
-from slotmesh.cli.waiting import FAILING_S
+from slotmesh.cli.waiting import LOOK_S
 from slotmesh.v1 import rollout_pb2
 from tests.support.mesh import ROOT
 from tests.support.shell import Said
@@ -218,7 +218,7 @@ async def test_bad_code_is_taken_back_and_never_runs_again(kind: str, tmp_path: 
                 assert undone.status == 0, undone.err
             else:
                 assert said.status == 3, said.err
-                assert "applied, and taken back:\n  b: " in said.err
+                assert "applied, but failed:\n  b: taken back: " in said.err
             await eventually(lambda: is_rolled_out(shop), "what was before is in force again")
             await shop.require_old("old")
             await shop.kill_replicas()
@@ -243,9 +243,9 @@ async def test_apply_ends_early_where_nothing_is_to_go_back_to_and_waits_for_wha
         shop.write("app.py", IN_MODULE["constructor"])
         said = await shop.apply("--wait", "--timeout", "10m")
         assert said.status == 3, said.err
-        assert "applied, but it fails, and goes on failing:\n  b: " in said.err
-        # It gets ready later than a rollout may fail while it is waited for.
-        slow = APP.replace("prices.construct()", f"__import__('time').sleep({FAILING_S + 2})")
+        assert "applied, but failed:\n  b: fails, and there is nothing to go back to: " in said.err
+        # The command looks more than once before it is ready.
+        slow = APP.replace("prices.construct()", f"__import__('time').sleep({2 * LOOK_S})")
         shop.write("other.py", slow)
         other = {"backends": {"c": {"handler": "shop.other:Shop"}}, "endpoints": {"f": {"traffic": {"c": 1}}}}
         (shop.root / "mesh.yaml").write_text(json.dumps(other))
@@ -290,5 +290,6 @@ async def responds(shop: Shop) -> bool:
 async def is_rolled_out(shop: Shop) -> bool:
     async with Operator.at(shop.controller) as operator:
         return all(
-            it.phase == rollout_pb2.ROLLOUT_PHASE_COMPLETE and not it.outdated for it in await operator.rollouts()
+            it.phase == rollout_pb2.ROLLOUT_PHASE_COMPLETE and not it.outdated
+            for it in (await operator.snapshot()).rollouts
         )

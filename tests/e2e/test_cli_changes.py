@@ -97,7 +97,7 @@ async def test_draining_is_told_to_the_replica_and_can_be_waited_for(mesh: Contr
 
         late = await said(mesh, "drain", "a1", "--wait", "--timeout=200ms")
         assert (late.status, late.out) == (3, "")
-        assert late.err == "draining, but not ended within 200ms:\n  a1 draining\n"
+        assert late.err == "draining, but not ended within 200ms:\n  a1 draining, with 0 calls left\n"
         waiting = asyncio.create_task(said(mesh, "drain", "a1", "a2", "--wait"))
         await wait_until(lambda: second.drains, what="the order to drain")
         await first.report("STOPPED")

@@ -46,8 +46,15 @@ async def is_under_way(mesh: Controlled) -> bool:
 
 
 async def test_who_waits_hears_that_it_got_there() -> None:
-    async with shifting_controller() as (mesh, _):
-        said = await run(mesh, "traffic", "e", "--shift", "v2=1.0", "--step", "0.5", "--every", "1s", "--wait")
+    async with shifting_controller() as (mesh, router):
+        steps = ("--shift", "v2=1.0", "--step", "0.5", "--every", "1s")
+        waiting = asyncio.create_task(run(mesh, "traffic", "e", *steps, "--wait"))
+        await router.wait_for(
+            lambda table: dict(table.endpoints[0].traffic.weights) == {"v2": 1.0}, what="the last step", timeout=40.0
+        )
+        assert not waiting.done(), "the router does not have it in force"
+        await router.acknowledge()
+        said = await waiting
         assert (said.status, said.err) == (0, "")
         assert said.out.splitlines()[-1].endswith("step 2 of 2: all steps were taken")
         assert (await policy(mesh))[0] == {"v2": 1.0}

@@ -93,8 +93,7 @@ async def rolled_out(mesh: ProcessMesh, *, taken_back: bool = False) -> rollout_
     """The rollout, once it is complete, and what was taken back is gone."""
     async with asyncio.timeout(TIMEOUT_S):
         while True:
-            found = await mesh.operator.rollout("b")
-            assert found is not None
+            found = (await mesh.operator.backend("b")).status.rollout
             if (
                 found.phase == rollout_pb2.ROLLOUT_PHASE_COMPLETE
                 and not found.outdated

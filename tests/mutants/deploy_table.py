@@ -223,6 +223,27 @@ DEPLOY: Final = (
         _OPERATIONS,
     ),
     mutant(
+        "a rollout that fails is waited for although there is nothing to go back to",
+        _CONTROLLER,
+        "if progress.trouble and facts.launches and not _has_way_back(record):",
+        "if False:",
+        _OPERATIONS,
+    ),
+    mutant(
+        "a file is not told that its settings were taken back",
+        _CONTROLLER,
+        "        if fields:\n            yield RolledBackSettings",
+        "        if False:\n            yield RolledBackSettings",
+        "tests/unit/controller/test_rollouts.py",
+    ),
+    mutant(
+        "a command ends its wait when its controller leads no more",
+        _CLI,
+        "if not ((is_lost(error) or _leads_no_more(error)) and await",
+        "if not (is_lost(error) and await",
+        "tests/contract/cli/test_waits.py",
+    ),
+    mutant(
         "rpcs that wait for operations are not counted",
         _CONTROLLER,
         "        self._waiting += 1\n",

@@ -14,7 +14,6 @@ _PLAIN_TEXT: Final = "tests/unit/cli/checking/test_unreached_security.py"
 _LEADER: Final = "tests/unit/cli/test_leader.py"
 _SHARES: Final = "tests/unit/router/limits/test_tenant_shares.py"
 _WORDS: Final = "tests/contract/controller/test_operator_words.py"
-_PAUSED: Final = "tests/unit/cli/test_paused_rollouts.py"
 
 TRUTH: Final = (
     mutant(
@@ -103,10 +102,10 @@ TRUTH: Final = (
     ),
     mutant(
         "what waits for a paused rollout does not report the pause",
-        _CLI,
-        "if is_held else",
-        "if False else",
-        _PAUSED,
+        _CONTROLLER,
+        "if progress.record.is_paused and old:",
+        "if False:",
+        "tests/unit/controller/test_operations.py",
     ),
     mutant(
         "calls that were not requested are counted as none",
@@ -159,10 +158,10 @@ TRUTH: Final = (
     ),
     mutant(
         "a change is ready before its rollout is complete",
-        _CLI,
-        "elif rollout.phase in {rollout_pb2.ROLLOUT_PHASE_PROGRESSING, rollout_pb2.ROLLOUT_PHASE_ROLLING_BACK}:",
-        "elif rollout.phase in {rollout_pb2.ROLLOUT_PHASE_ROLLING_BACK}:",
-        "tests/unit/cli/test_waiting.py",
+        _CONTROLLER,
+        "elif facts.launches and progress.phase is not RolloutPhase.COMPLETE:",
+        "elif False:",
+        "tests/unit/controller/test_operations.py",
     ),
     mutant(
         "members begin anew at each controller that they attach to",

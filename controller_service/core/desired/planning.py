@@ -31,8 +31,9 @@ from controller_service.core.desired.revisions import (
 from controller_service.core.desired.shifts import intended_endpoints
 from controller_service.core.desired.state import ChangeSet, Desired, RolloutRecord, restored
 from slotmesh.names import did_you_mean
-from slotmesh.spec.model import NO_SERVICES, Backend, Endpoint, InvalidSpec, Mesh, SpecViolation
+from slotmesh.spec.model import DOCUMENT_SETTINGS, NO_SERVICES, Backend, Endpoint, InvalidSpec, Mesh, SpecViolation
 from slotmesh.spec.rules import clash_violations, mesh_violations, show
+from slotmesh.spec.setting import Change
 from slotmesh.spec.tenants import NO_LIMITS
 
 
@@ -45,6 +46,16 @@ class TrafficWaits:
     """Whose rollouts these are, by name."""
     deleted_afterwards: tuple[str, ...] = ()
     """Backends that have this traffic until then."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RolledBackSettings:
+    """Settings of a file that were taken back, and that applying the unchanged file does not bring back."""
+
+    backend: str
+    reason: str
+    fields: tuple[str, ...]
+    """Those that differ from what is in force."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +85,8 @@ class Plan:
     """What takes effect in another way than the request may suggest, for a person."""
     code: tuple[CodeChange, ...] = ()
     """The snapshots that it brings."""
+    rolled_back: tuple[RolledBackSettings, ...] = ()
+    """Of a merged file only."""
 
     @property
     def changes_nothing(self) -> bool:
@@ -174,8 +187,31 @@ def plan_file(
     change = replace(plan.change, put_applied=tuple(it for it in merged.applied if subject_of(it) not in contested))
     as_written, _ = with_code(desired, mesh, code)
     change = replace(change, put_rollouts=confirmed_rollouts(desired, as_written.backends))
-    fields = tuple(field_changes(desired, desired.apply(change)))
-    return replace(plan, change=change, fields=fields, conflicts=merged.conflicts)
+    after = desired.apply(change)
+    return replace(
+        plan,
+        change=change,
+        fields=tuple(field_changes(desired, after)),
+        conflicts=merged.conflicts,
+        rolled_back=tuple(rolled_back_settings(after, mesh.backends)),
+    )
+
+
+def rolled_back_settings(after: Desired, wanted: Iterable[Backend]) -> Iterator[RolledBackSettings]:
+    """What was taken back of these backends of a file. A version that the file does not name is not compared."""
+    for it in wanted:
+        live, record = after.backends.get(it.name), after.rollouts.get(it.name)
+        if live is None or record is None or not record.why or record.template != template_of(live):
+            continue
+        fields = [
+            name
+            for name, setting in DOCUMENT_SETTINGS.items()
+            if setting.change is not Change.TAKEN_OVER
+            and getattr(it, setting.attribute) != getattr(live, setting.attribute)
+            and not (name == "version" and not it.version)
+        ]
+        if fields:
+            yield RolledBackSettings(backend=it.name, reason=record.why, fields=tuple(fields))
 
 
 def confirmed_rollouts(desired: Desired, wanted: Iterable[Backend]) -> tuple[RolloutRecord, ...]:

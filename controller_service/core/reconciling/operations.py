@@ -5,9 +5,9 @@ An operation is only a name; nothing is stored of it, so that any controller of 
   rollouts/BACKEND@REVISION     the replicas of a backend run its settings of that revision, and all routers reach them
   shifts/ENDPOINT               the newest shift of an endpoint's traffic is complete, and in force at all routers
   drains/REPLICA@INCARNATION    that process of a replica has ended
-Invariants: pure. An operation that is done stays so, except that a rollout may be replaced by a later one, and that
-routers and replicas may come and go. Unknown is not no: after the start of a controller nothing that routers have to
-confirm is done before they had the time to attach again.
+Invariants: pure. An operation that is done stays so, except that a rollout may be replaced by a later one, that one
+which fails may recover, and that routers and replicas may come and go. Unknown is not no: after the start of
+a controller nothing that routers have to confirm is done before they had the time to attach again.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from slotmesh.spec.model import Backend, InvalidSpec, SpecViolation
 from slotmesh.spec.rules import show
 
 MAX_REASON_CHARS: Final = 200
+MAX_FAILURE_CHARS: Final = 1_000
 _ENDED: Final = {ReplicaState.STOPPED, ReplicaState.FAILED}
 _NUMBER: Final = re.compile(r"[0-9]{1,18}")
 
@@ -39,9 +40,9 @@ class Operation:
 
     name: str
     done: bool = False
-    """Waiting changes nothing more."""
+    """It is complete, or has failed."""
     failure: str = ""
-    """If it is done: why it did not come to its end; empty if it did. Otherwise why it fails now: it may recover."""
+    """Why it has failed; empty if it has not."""
     completed: int = 0
     """Of `total`: routers, replicas, steps of a shift; 1 once a replica has ended."""
     total: int = 0
@@ -77,6 +78,8 @@ class MeshFacts:
     ended_calls: Mapping[str, EndedCalls] = field(default_factory=dict[str, EndedCalls])
     ongoing_calls: Callable[[str], int] = lambda _: 0
     """By the newest report of a replica."""
+    waits_for: Callable[[ShiftRecord], str] = lambda _: ""
+    """What the next step of a shift waits for, although its time has come; empty if that is not known."""
     later: dict[int, Mapping[str, BeforeChange]] = field(default_factory=dict, init=False)
     """By revision: the first change of each resource after it, by subject."""
 
@@ -110,7 +113,7 @@ def _refusal(text: str) -> InvalidSpec:
 
 
 def _ended(name: str, failure: str = "", completed: int = 0, total: int = 0) -> Operation:
-    return Operation(name=name, done=True, failure=failure[:MAX_REASON_CHARS], completed=completed, total=total)
+    return Operation(name=name, done=True, failure=failure[:MAX_FAILURE_CHARS], completed=completed, total=total)
 
 
 ON_HOLD: Final = "it is stored; the controller is on hold, since members know a newer state than its state file"
@@ -122,11 +125,11 @@ def _revision(name: str, revision: int, facts: MeshFacts) -> Operation:
     if facts.is_on_hold:
         return _ended(name, ON_HOLD)
     routers = facts.observed.routers.values()
-    behind = [it.router_id for it in routers if it.generation != facts.generation or it.revision < revision]
+    behind = [it for it in routers if it.generation != facts.generation or it.revision < revision]
     pending = [] if facts.is_settled else ["routers: may not be attached to this controller yet"]
     if behind:
-        names = f"{', '.join(sorted(behind))[:MAX_REASON_CHARS]}"
-        pending.append(f"routers: {len(behind)} of {len(routers)} do not have the change yet: {names}")
+        named = ", ".join(sorted(f"{it.router_id} ({it.address})" for it in behind))[:MAX_REASON_CHARS]
+        pending.append(f"routers: {len(behind)} of {len(routers)} do not have the change yet: {named}")
     reached = len(routers) - len(behind)
     return Operation(name=name, done=not pending, completed=reached, total=len(routers), pending=tuple(pending))
 
@@ -156,6 +159,9 @@ def _rollout(name: str, backend_name: str, revision: int, facts: MeshFacts) -> O
     record = progress.record
     if template_of(asked) != template_of(backend):
         return _ended(name, f"taken back: {record.why}" if record.why else f"replaced by revision {replaced_at}")
+    if progress.trouble and facts.launches and not _has_way_back(record):
+        failure = f"fails, and there is nothing to go back to: {progress.trouble}"
+        return _ended(name, failure, progress.available, progress.wanted)
     is_outdated = outdated_among(desired.backends)
     old = [it for it in replicas if is_outdated(it) and it.state not in _ENDED]
     ready = [it for it in replicas if it.shown_state is ReplicaState.READY and it.takes_calls]
@@ -172,7 +178,6 @@ def _rollout(name: str, backend_name: str, revision: int, facts: MeshFacts) -> O
     return Operation(
         name=name,
         done=not pending,
-        failure="" if _has_way_back(record) or not facts.launches else progress.trouble[:MAX_REASON_CHARS],
         completed=len(current),
         total=max(wanted, len(current)),
         pending=tuple(pending),
@@ -232,23 +237,27 @@ def _settings_at(facts: MeshFacts, backend: str, revision: int) -> BeforeChange:
 def _shift(name: str, endpoint: str, facts: MeshFacts) -> Operation:
     record = facts.desired.shifts.get(endpoint)
     if record is None:
-        raise _refusal(f"{name}: the traffic of {show(endpoint)!r} was never shifted")
+        raise _refusal(f"{name}: no shift of {show(endpoint)!r} is known: there was none, or the endpoint was deleted")
     if facts.is_on_hold:
         return _ended(name, ON_HOLD)
     if record.is_under_way:
-        pending = (_of_shift(record),)
+        pending = (_of_shift(record, facts.waits_for(record)),)
         return Operation(name=name, completed=max(0, record.number - 1), total=record.steps, pending=pending)
     if record.phase is not ShiftPhase.COMPLETE:
-        return _ended(name, record.why or record.phase.name.lower(), max(0, record.number - 1), record.steps)
+        how = record.phase.name.lower().replace("_", " ")
+        return _ended(name, f"{how}: {record.why}" if record.why else how, max(0, record.number - 1), record.steps)
     at_routers = _revision(name, facts.desired.configured_at, facts)
     steps = record.steps
     return Operation(name=name, done=at_routers.done, completed=steps, total=steps, pending=at_routers.pending)
 
 
-def _of_shift(record: ShiftRecord) -> str:
+def _of_shift(record: ShiftRecord, waits_for: str) -> str:
     if record.is_waiting:
-        return f"traffic of {record.endpoint} moves when {', '.join(sorted(record.awaits))} is rolled out"
-    return f"traffic of {record.endpoint} is in step {record.number} of {record.steps}"
+        why = waits_for or f"the rollout of {', '.join(sorted(record.awaits))}"
+        weights = " ".join(f"{name}={weight:.6g}" for name, weight in sorted(record.target.items()))
+        return f"traffic of {record.endpoint} moves to {weights} later; it waits for {why}"
+    line = f"traffic of {record.endpoint} is in step {record.number} of {record.steps}"
+    return f"{line}; the next step waits: {waits_for}" if waits_for else line
 
 
 def _drain(name: str, owner: Incarnation, facts: MeshFacts) -> Operation:

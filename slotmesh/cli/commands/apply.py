@@ -16,11 +16,10 @@ from slotmesh.cli.versions import times_for
 from slotmesh.cli.view.changes import code_changes, code_lines, conflicts, difference, print_change
 from slotmesh.cli.waiting import (
     DEFAULT_PATIENCE,
-    EndedRollouts,
     Patience,
     WaitForReady,
     after_change,
-    ends_of_rollouts,
+    operations_of,
     patience_of,
     wait_until_ready,
 )
@@ -74,15 +73,17 @@ async def apply(
             return
         if _changes(planned):
             confirm("apply this?", yes=yes)
-        ended = await ends_of_rollouts(operator) if patience is not None else {}
         # Applies exactly the changes shown above: any change in between is a REVISION_CONFLICT.
         applied = await operator.apply_file(mesh, prune=prune, force=force, expected_revision=planned.revision)
         # After a lost reply the lists of a long one are not known any more. They are what was planned.
         planned.revision = applied.revision
         print_change(planned, output)
         if patience is not None:
-            await _wait(operator, mesh, planned, ended, patience)
-        elif mesh.backends:
+            await _wait(operator, mesh, planned, patience)
+            return
+        for line in _rolled_back(planned):
+            say(f"slotmesh: taken back before: {line}", err=True)
+        if mesh.backends:
             typer.echo(
                 f"slotmesh: replicas come and go now; how they do:  slotmesh status --address {address}", err=True
             )
@@ -107,16 +108,17 @@ def _changes(planned: pb.ApplyMeshResponse) -> bool:
     return bool(planned.created or planned.updated or planned.deleted)
 
 
-async def _wait(
-    operator: Operator, mesh: Mesh, applied: pb.ApplyMeshResponse, ended: EndedRollouts, patience: timedelta
-) -> None:
-    backends, revision = {it.name for it in mesh.backends}, applied.revision
+def _rolled_back(planned: pb.ApplyMeshResponse) -> list[str]:
+    return [
+        f"{it.backend}: {it.reason}; its {', '.join(it.fields)} is not what the file says" for it in planned.rolled_back
+    ]
+
+
+async def _wait(operator: Operator, mesh: Mesh, applied: pb.ApplyMeshResponse, patience: timedelta) -> None:
+    names = operations_of(applied, {it.name for it in mesh.backends})
     done = "applied" if _changes(applied) else "applied before"
-    endpoints = [it.endpoint for it in applied.waits]
-    with after_change(operator, f"{done}, revision {revision}", "slotmesh status", patience):
-        await wait_until_ready(
-            operator, backends, revision, patience, done=done, ended=ended, file=mesh.backends, endpoints=endpoints
-        )
+    with after_change(operator, f"{done}, revision {applied.revision}", "slotmesh status", patience):
+        await wait_until_ready(operator, names, patience, done=done, rolled_back=_rolled_back(applied))
 
 
 def _read(file: Path, *, prune: bool) -> Mesh:

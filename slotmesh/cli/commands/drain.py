@@ -10,7 +10,7 @@ from slotmesh.cli.console import Output, OutputForm, say, write_subjects
 from slotmesh.cli.controller_view import ENDED
 from slotmesh.cli.operator import Operator
 from slotmesh.cli.parameters import CONTROLLER, REPLICA, ControllerAddress, ReplicaIds, unknown
-from slotmesh.cli.waiting import DEFAULT_PATIENCE, Patience, after_change, wait_until_ended
+from slotmesh.cli.waiting import DEFAULT_PATIENCE, Patience, after_change, wait_until_done
 from slotmesh.errors import ReplicaNotFound
 
 
@@ -39,12 +39,13 @@ async def drain(
         for replica_id in replicas:
             if replica_id not in there:
                 raise unknown(f"{REPLICA}/{replica_id}", [f"{REPLICA}/{it}" for it in there])
+        drains: list[str] = []
         for replica_id in replicas:
             try:
-                await operator.drain(replica_id)
+                drains += await operator.drain(replica_id)
             except ReplicaNotFound:
                 say(f"slotmesh: {REPLICA}/{replica_id} has ended meanwhile", err=True)
-        if wait:
+        if wait and drains:
             with after_change(operator, "draining", "slotmesh status", timeout):
-                await wait_until_ended(operator, set(replicas), timeout)
+                await wait_until_done(operator, drains, timeout, "draining, but not ended")
     write_subjects(output, "drained" if wait else "draining", [f"{REPLICA}/{it}" for it in replicas])

@@ -14,11 +14,10 @@ from slotmesh.cli.versions import times_for
 from slotmesh.cli.view.changes import as_applied, consequences, difference, printable_change
 from slotmesh.cli.waiting import (
     DEFAULT_PATIENCE,
-    EndedRollouts,
     Patience,
     WaitForReady,
     after_change,
-    ends_of_rollouts,
+    operations_of,
     patience_of,
     wait_until_ready,
 )
@@ -73,12 +72,11 @@ async def rollback(
     """
     patience = None if dry_run else patience_of(wait, timeout)
     async with Operator.at(address) as operator:
-        ended = {} if patience is None else await ends_of_rollouts(operator)
         if is_interactive() and not (yes or dry_run):
             revision = await _confirmed(operator, revision)
         applied = await _roll_back(operator, revision, output, dry_run=dry_run)
         if patience is not None:
-            await _wait(operator, applied, ended, patience)
+            await _wait(operator, applied, patience)
 
 
 async def _confirmed(operator: Operator, revision: int | None) -> int | None:
@@ -124,13 +122,10 @@ async def _roll_back(
     return applied
 
 
-async def _wait(operator: Operator, applied: pb.ApplyMeshResponse, ended: EndedRollouts, patience: timedelta) -> None:
+async def _wait(operator: Operator, applied: pb.ApplyMeshResponse, patience: timedelta) -> None:
     """Until the backends and the traffic are what they were. Raises CommandFailed."""
     done = f"rolled back, revision {applied.revision}"
     changed = {it.removeprefix("backend/") for it in (*applied.created, *applied.updated) if it.startswith("backend/")}
     backends = changed.union(*(it.backends for it in applied.waits))
-    endpoints = [it.endpoint for it in applied.waits]
     with after_change(operator, done, "slotmesh status", patience):
-        await wait_until_ready(
-            operator, backends, applied.revision, patience, done=done, ended=ended, endpoints=endpoints
-        )
+        await wait_until_ready(operator, operations_of(applied, backends), patience, done=done)

@@ -6,25 +6,23 @@ import json
 import sys
 from datetime import timedelta
 from enum import StrEnum
-from typing import Annotated, Final
+from typing import Annotated
 
 import typer
 
-from slotmesh.cli.console import FAILED, NOT_IN_TIME, CommandFailed, Looks, ProgressBar, say
-from slotmesh.cli.controller_view import is_over
+from slotmesh.cli.console import FAILED, NOT_IN_TIME, CommandFailed, ProgressBar, say
 from slotmesh.cli.credentials import connects
-from slotmesh.cli.documents import word_of
 from slotmesh.cli.operator import Operator
 from slotmesh.cli.parameters import CONTROLLER, BackendName, ControllerAddress, duration
 from slotmesh.cli.versions import MOST_REVISIONS, NO_TIMES, shown_version, version_times
 from slotmesh.cli.view.changes import resume_command, rollout_document, rollout_line
+from slotmesh.cli.waiting import follow_operations
 from slotmesh.errors import SlotmeshError
 from slotmesh.spec.model import is_named_by_code
 from slotmesh.units import format_duration
 from slotmesh.v1 import controller_service_pb2 as pb
 from slotmesh.v1 import rollout_pb2
-
-POLL_S: Final = 0.2
+from slotmesh.v1.operations_pb2 import Operation
 
 rollout = typer.Typer(
     name="rollout", no_args_is_help=True, help="Watch how replicas are replaced, hold that, or take it back."
@@ -53,7 +51,8 @@ async def status(
     """Show how far the newest rollout of a backend is.
 
     Exit status 1: it failed, or the newest change was taken back, and nothing was changed since: a script that deploys
-    sees that its change is not in force, although all replicas are well. 3: it is not complete in time.
+    sees that its change is not in force, although all replicas are well. Also if a later change replaces it while it is
+    waited for. 3: it is not complete in time.
 
     Like this:
 
@@ -61,11 +60,13 @@ async def status(
         slotmesh rollout status digits-v1 --wait --timeout 2m --output json
     """
     waits = sys.stdout.isatty() and output is RolloutOutput.TABLE if wait is None else wait
-    found, is_late = await _follow(backend, timeout if waits else None, address)
+    found, operation = await _follow(backend, timeout if waits else None, address)
     say(json.dumps(rollout_document(found), indent=2) if output is RolloutOutput.JSON else rollout_line(found))
-    if is_late:
-        typer.echo(f"{backend}: not complete after {format_duration(timeout)}", err=True)
-        raise typer.Exit(NOT_IN_TIME)
+    if not operation.done:
+        lines = [f"{backend}: not complete after {format_duration(timeout)}:", *operation.pending]
+        raise CommandFailed("\n  ".join(lines), NOT_IN_TIME)
+    if operation.failure:
+        raise CommandFailed(f"{backend}: {operation.failure}")
     if found.taken_back or found.phase == rollout_pb2.ROLLOUT_PHASE_FAILING:
         raise typer.Exit(FAILED)
 
@@ -111,18 +112,19 @@ async def undo(backend: BackendName, address: ControllerAddress = CONTROLLER) ->
     typer.echo(f"{backend}: goes back to {version}, revision {revision}")
 
 
-async def _follow(backend: str, patience: timedelta | None, address: str) -> tuple[rollout_pb2.Rollout, bool]:
-    """The rollout, and whether it is not complete in time. `patience`: how long to wait; None: not at all."""
-    looks = Looks(POLL_S, 0.0 if patience is None else patience.total_seconds())
+async def _follow(backend: str, patience: timedelta | None, address: str) -> tuple[rollout_pb2.Rollout, Operation]:
+    """The rollout, and how far it is as an operation. `patience`: how long to wait; None: not at all."""
     async with Operator.at(address) as operator:
+        found = await operator.send(pb.GetBackendRequest(name=backend))
+        if not found.backend.status.HasField("rollout"):
+            raise CommandFailed(f"{backend}: this controller launches no replicas, so it has no rollouts")
+        rollout = found.backend.status.rollout
+        if patience is None or rollout.phase == rollout_pb2.ROLLOUT_PHASE_PAUSED:
+            return rollout, Operation(done=True)
         with ProgressBar(sys.stdout) as bar:
-            async for is_last in looks:
-                it = await operator.rollout(backend)
-                if it is None:
-                    raise CommandFailed(f"{backend}: this controller launches no replicas, so it has no rollouts")
-                if patience is not None:
-                    left = f"{word_of(it, 'phase').lower()}, {it.outdated} old left"
-                    bar.show(it.backend, it.available, it.wanted, left)
-                if is_over(it) or is_last:
-                    return it, patience is not None and not is_over(it)
-    raise AssertionError("the last look returns")
+            names = [f"rollouts/{backend}@{found.revision}"]
+            async for (operation,), is_late in follow_operations(operator, names, patience):
+                bar.show(backend, operation.completed, operation.total, "; ".join(operation.pending))
+                if operation.done or is_late:
+                    break
+        return (await operator.backend(backend)).status.rollout, operation

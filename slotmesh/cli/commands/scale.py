@@ -16,7 +16,7 @@ from slotmesh.cli.waiting import (
     Patience,
     WaitForReady,
     after_change,
-    ends_of_rollouts,
+    operations_of,
     patience_of,
     wait_until_ready,
 )
@@ -50,7 +50,6 @@ async def scale(
     patience = None if dry_run else patience_of(wait, timeout)
     async with Operator.at(address) as operator:
         try:
-            ended = await ends_of_rollouts(operator) if patience is not None else {}
             applied = await set_num_replicas(operator, backend, replicas, dry_run=dry_run)
         except BackendNotFound as error:
             known = [f"{BACKEND}/{it.name}" for it in (await operator.configuration()).backends]
@@ -60,7 +59,7 @@ async def scale(
         print_change(applied, output, is_planned=dry_run)
         if patience is not None:
             with after_change(operator, f"scaled, revision {applied.revision}", "slotmesh status", patience):
-                await wait_until_ready(operator, {backend}, applied.revision, patience, done="scaled", ended=ended)
+                await wait_until_ready(operator, operations_of(applied, {backend}), patience, done="scaled")
 
 
 async def set_num_replicas(operator: Operator, backend: str, replicas: int, *, dry_run: bool) -> pb.ApplyMeshResponse:

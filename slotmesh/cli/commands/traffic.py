@@ -10,11 +10,9 @@ from typing import Annotated, Any, Final, TextIO, TypeAlias
 import typer
 
 from slotmesh.cli.console import (
-    NOT_IN_TIME,
     WRONG_INPUT,
     AsJson,
     CommandFailed,
-    Looks,
     Output,
     OutputForm,
     Printable,
@@ -42,9 +40,8 @@ from slotmesh.cli.shifting import (
     shift_lines,
 )
 from slotmesh.cli.view.replicas import readiness, shadow_troubles
-from slotmesh.cli.waiting import KnownRouters, after_change
+from slotmesh.cli.waiting import after_change, wait_until_done
 from slotmesh.spec.model import InvalidSpec, TrafficPolicy
-from slotmesh.units import format_duration
 from slotmesh.v1 import traffic_shift_pb2 as shift_pb
 
 
@@ -125,10 +122,6 @@ def _share(share: float | None) -> str:
 
 ShownTraffic: TypeAlias = tuple[int, Snapshot, shift_pb.TrafficShift | None]
 """A revision of the configuration, the mesh, and the newest shift of the endpoint."""
-
-POLL_S: Final = 0.05
-"""How soon it is seen that a router has the change."""
-
 
 Shadows = Annotated[
     list[str] | None,
@@ -228,7 +221,7 @@ async def _carry_out(
             if asked.to and waits:
                 await follow_shift(operator, endpoint, timeout)
             elif asked.is_of_policy and timeout is not None:
-                await _wait_for_routers(operator, endpoint, revision, timeout)
+                await wait_until_done(operator, [f"revisions/{revision}"], timeout, f"{done}, but not in force")
             snapshot = await operator.snapshot()
             revision = snapshot.members.revision if asked.to and waits else revision
             return revision, snapshot, await operator.shift(endpoint)
@@ -244,19 +237,3 @@ async def _set_traffic(operator: Operator, endpoint: str, current: TrafficPolicy
         lines = [f"{endpoint}: nothing was changed", *str(invalid).splitlines()]
         raise CommandFailed("\n  ".join(lines), WRONG_INPUT) from invalid
     return await operator.set_traffic(endpoint, change.policy, change.fields, require_ready=not asked.forces)
-
-
-async def _wait_for_routers(operator: Operator, endpoint: str, revision: int, patience: timedelta) -> None:
-    known = KnownRouters(operator)
-    async for is_late in Looks(POLL_S, patience.total_seconds()):
-        members = await operator.members()
-        behind = (*members.behind(revision), *known.missing(members))
-        if not behind:
-            return
-        if is_late:
-            routers = ", ".join(f"{router.router_id} ({router.address})" for router in behind)
-            raise CommandFailed(
-                f"{endpoint}: stored as revision {revision}, but after {format_duration(patience)} not yet in force at"
-                f" {routers}; a router takes it as soon as the controller reaches it",
-                NOT_IN_TIME,
-            )

@@ -23,14 +23,14 @@ from slotmesh.cli.controller_view import ENDED
 from slotmesh.cli.local.child import NOT_STARTED, environment, how, import_path
 from slotmesh.cli.operator import Operator
 from slotmesh.cli.view.changes import subjects_of
-from slotmesh.cli.waiting import NO_ENDS, EndedRollouts, ends_of_rollouts
+from slotmesh.cli.waiting import backend_of
 from slotmesh.errors import ReplicaNotFound, SlotmeshError
 from slotmesh.runtime.parent import ParentPipe
 from slotmesh.spec.descriptor_sets import BadProtoFile, services_of_paths
 from slotmesh.spec.document import load_mesh
 from slotmesh.spec.model import Backend, InvalidSpec, Mesh, SpecViolation
 from slotmesh.v1 import controller_service_pb2 as pb
-from slotmesh.v1 import rollout_pb2
+from slotmesh.v1.operations_pb2 import Operation
 
 NOT_RELOADED: Final = "replicas of before go on"
 
@@ -142,10 +142,8 @@ class Reloader:
         """The content of the file when it was last read."""
         self._is_behind = False
         """The file has changed, and could not be applied yet."""
-        self._rolling: set[str] = set()
-        """Backends whose rollouts are looked at until they end."""
-        self._ended: EndedRollouts = NO_ENDS
-        """What had been taken back of them before."""
+        self._rolling: dict[str, str] = {}
+        """Operations that are looked at until they end: the newest rollouts, by backend."""
         self._changes = FileChanges(self._watched(mesh))
 
     async def follow(self, operator: Operator) -> None:
@@ -162,33 +160,28 @@ class Reloader:
                 if changed:
                     await self._reload(operator, changed)
                 elif self._rolling:
-                    self._tell_ends(await operator.rollouts())
+                    self._tell_ends(await operator.operations([*self._rolling.values()]))
             except (CommandFailed, InvalidSpec, SlotmeshError) as error:
                 self._tell(f"not reloaded, what runs goes on: {error}" if changed else str(error))
                 self._rolling.clear()
 
     async def _apply(self, operator: Operator, mesh: Mesh) -> pb.ApplyMeshResponse:
         """Applies what the files are now, and looks at the rollouts that this begins until they end."""
-        ended = await ends_of_rollouts(operator)
         applied = await operator.apply_file(unnamed(mesh), force=True)
-        self._ended, self._rolling = ended, self._rolling | {*applied.rolling}
+        self._rolling |= {name: f"rollouts/{name}@{applied.revision}" for name in applied.rolling}
         return applied
 
-    def _tell_ends(self, rollouts: Iterable[rollout_pb2.Rollout]) -> None:
+    def _tell_ends(self, rollouts: Iterable[Operation]) -> None:
         """A line for each rollout that has ended, or does not get on."""
         for each in rollouts:
-            name = each.backend
-            if name not in self._rolling:
+            if not each.done:
                 continue
-            if each.taken_back and each.taken_back_time.ToNanoseconds() != self._ended.get(name, 0):
-                self._tell(f"{name}: the change was taken back, replicas of before go on: {each.taken_back}")
-            elif each.trouble:
-                self._tell(f"{name}: the change fails: {each.trouble}; look at it: slotmesh logs {name}")
-            elif each.phase == rollout_pb2.ROLLOUT_PHASE_COMPLETE:
-                self._tell(f"{name}: all replicas are replaced")
+            name = backend_of(each)
+            if each.failure:
+                self._tell(f"{name}: the change failed: {each.failure}; look at it: slotmesh logs {name}")
             else:
-                continue
-            self._rolling.discard(name)
+                self._tell(f"{name}: all replicas are replaced")
+            del self._rolling[name]
 
     async def _reload(self, operator: Operator, changed: frozenset[Path]) -> None:
         if self._file is not None and (self._file in changed or self._is_behind):

@@ -98,7 +98,7 @@ async def test_a_backend_that_fails_is_not_ready_because_its_file_is_applied_aga
         await eventually(lambda: is_in(mesh, "FAILING"), what="it fails")
         said = await apply_and_wait(mesh, "app:Raises")
         assert (said.status, said.out.splitlines()[0]) == (3, "unchanged backend/v1")
-        assert "applied before, but it fails, and goes on failing:\n  v1: " in said.err
+        assert "applied before, but failed:\n  v1: fails, and there is nothing to go back to: " in said.err
         assert "exited with status 1" in said.err
 
 
@@ -143,6 +143,21 @@ async def test_apply_goes_on_waiting_at_the_controller_that_leads_when_the_conne
                 out, err = await within(process.communicate(), "the end of the command", timeout=60.0)
                 assert (process.returncode, err.decode().splitlines()[-1]) == (0, "slotmesh: ready")
                 assert b"created   backend/v1" in out
+
+
+async def test_apply_goes_on_waiting_when_its_controller_has_ended_the_wait_as_it_leads_no_more() -> None:
+    async with running_controller(launches=True) as mesh, AsyncExitStack() as stack:
+        operations = mesh.controller.operations
+        address = mesh.controller.address
+        async with command(address, "apply", "-", "--wait", "--timeout=60s", stdin=MESH % "app:One") as process:
+            await waits(process)
+            await wait_until(lambda: operations._waiting, what="that it waits")
+            operations.close()
+            await wait_until(lambda: not operations._waiting, what="the end of the rpc")
+            operations._is_closed = False  # the next controller
+            await make_ready(mesh, stack, *await mesh.wait_for_launches(2))
+            _, err = await within(process.communicate(), "the end of the command", timeout=60.0)
+            assert (process.returncode, err.decode().splitlines()[-1]) == (0, "slotmesh: ready")
 
 
 @pytest.mark.parametrize("arguments", [("apply", "-"), ("scale", "v1", "4")])

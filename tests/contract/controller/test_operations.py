@@ -141,7 +141,7 @@ async def test_a_shift_is_done_when_it_is_complete_and_fails_when_it_is_ended() 
         (["revisions/99"], 0, "names", "revisions/99 is to come: this controller's state is at revision "),
         (["rollouts/v1@99"], 0, "names", "rollouts/v1@99 is to come: this controller's state is at revision "),
         (["rollouts/no@1"], 0, "names", "rollouts/no@1: there was no backend 'no' at that revision"),
-        (["shifts/e"], 0, "names", "shifts/e: the traffic of 'e' was never shifted"),
+        (["shifts/e"], 0, "names", "shifts/e: no shift of 'e' is known"),
         (["what/e"], 0, "names", "'what/e' is no operation: take a name from the `operations` of a response"),
         (["revisions/one"], 0, "names", "'revisions/one' is no operation"),
         (["drains/a"], 0, "names", "'drains/a' is no operation"),

@@ -9,12 +9,8 @@ import pytest
 
 from slotmesh.cli.checking.findings import Section, Severity
 from slotmesh.cli.commands.status import print_tables
-from slotmesh.cli.controller_view import READY_STATE, ControllerStatus, Members, Snapshot
 from slotmesh.cli.view.changes import rollout_document, rollout_line, rollout_lines
-from slotmesh.cli.waiting import still_lacks
-from slotmesh.spec.model import Backend
-from slotmesh.v1 import mesh_pb2, rollout_pb2
-from slotmesh.v1.info_service_pb2 import ControllerStanding
+from slotmesh.v1 import rollout_pb2
 from tests.support.messages import changed
 from tests.unit.cli.checking.meshes import SEEN, SNAPSHOT, one, wrong
 
@@ -60,16 +56,3 @@ def test_a_check_warns_of_it(rollout: rollout_pb2.Rollout) -> None:
     assert "paused" in text
     assert wrong(seen, Section.BACKENDS)[0].fix == WAY_OUT
     assert not wrong(replace(SEEN, snapshot=replace(SNAPSHOT, rollouts=(COMPLETE,))), Section.BACKENDS)
-
-
-def test_what_waits_for_new_replicas_reports_the_pause() -> None:
-    old = mesh_pb2.Replica(replica_id="b-1", backend="b", state=READY_STATE, outdated=True)
-    snapshot = Snapshot(
-        backends=(Backend(name="a", num_replicas=0), Backend(name="b", num_replicas=1)),
-        endpoints=(),
-        members=Members(replicas=(old,), routers=(), generation="g", revision=7),
-        rollouts=(HELD,),
-        controller=ControllerStatus("h:1", ControllerStanding(leads=True)),
-    )
-    (lacking,) = still_lacks(snapshot, {"a", "b"}, 7)
-    assert lacking == f"b: 0 of 1 new replicas ready; its rollout is paused: {WAY_OUT} lets it continue"

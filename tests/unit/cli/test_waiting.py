@@ -1,111 +1,134 @@
-"""What a mesh that was changed still lacks."""
+"""What commands print while they wait for operations, and how they end."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from contextlib import nullcontext
+from datetime import timedelta
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
-from slotmesh.cli.console import NOT_IN_TIME
-from slotmesh.cli.controller_view import FAILED_STATE, READY_STATE, STARTING_STATE, Members, Snapshot
-from slotmesh.cli.operator import Operator
-from slotmesh.cli.waiting import KnownRouters, _not_ready, still_lacks
-from slotmesh.spec.model import Backend
-from slotmesh.v1 import mesh_pb2, rollout_pb2
+import pytest
 
+from slotmesh.cli.console import NOT_IN_TIME, CommandFailed
+from slotmesh.cli.controller_connection import ControllerConnection
+from slotmesh.cli.operator import MAX_NAMES, Operator
+from slotmesh.cli.waiting import operations_of, wait_until_done, wait_until_ready
+from slotmesh.spec.model import Backend, Mesh
+from slotmesh.v1 import controller_service_pb2 as pb
+from slotmesh.v1.operations_pb2 import Operation, WaitOperationsResponse
 
-def replica(
-    name: str,
-    state: mesh_pb2.ReplicaState.ValueType = READY_STATE,
-    *,
-    outdated: bool = False,
-    error: str = "",
-) -> mesh_pb2.Replica:
-    return mesh_pb2.Replica(replica_id=name, backend="v1", state=state, outdated=outdated, error=error)
+pytestmark = pytest.mark.asyncio
+
+LONG, NO_TIME = timedelta(hours=1), timedelta()
+BACKENDS = tuple(Backend(name=name, handler="a:B", version="2", num_replicas=1) for name in "uvwx")
 
 
-def router(*linked: str, revision: int = 7) -> mesh_pb2.Router:
-    return mesh_pb2.Router(
-        router_id="r", address="h:1", generation="g", revision=revision, linked_replica_ids=frozenset(linked)
+def pending(name: str, *lines: str) -> Operation:
+    return Operation(name=name, pending=lines)
+
+
+def finished(name: str, failure: str = "", completed: int = 1) -> Operation:
+    return Operation(name=name, done=True, failure=failure, completed=completed, total=1)
+
+
+class ToldOperator:
+    """A controller that returns these operations, one list after another."""
+
+    def __init__(self, *looks: Sequence[Operation]) -> None:
+        self.looks = [*looks]
+
+    async def operations(self, names: Sequence[str], timeout_s: float) -> list[Operation]:
+        found = self.looks.pop(0)
+        assert [it.name for it in found] == names
+        return [*found]
+
+    async def configuration(self) -> Mesh:
+        return Mesh(backends=BACKENDS)
+
+
+async def ready(patience: timedelta, *looks: Sequence[Operation], rolled_back: Sequence[str] = ()) -> None:
+    operator = cast("Operator", ToldOperator(*looks))
+    names = [it.name for it in looks[0]]
+    await wait_until_ready(operator, names, patience, done="applied", rolled_back=rolled_back)
+
+
+async def test_what_is_lacking_is_printed_when_it_changes(capsys: pytest.CaptureFixture[str]) -> None:
+    routers = "routers: 1 of 1 do not have the change yet: r"
+    await ready(
+        LONG,
+        [pending("revisions/7", routers), pending("rollouts/v@7", "v: 0 of 1 replicas ready", routers)],
+        [finished("revisions/7"), pending("rollouts/v@7", "v: 0 of 1 replicas ready")],
+        [finished("revisions/7"), finished("rollouts/v@7")],
     )
+    lines = [routers, "v: 0 of 1 replicas ready", "ready"]
+    assert capsys.readouterr().err.splitlines() == [f"slotmesh: {it}" for it in lines]
 
 
-def lacking(*replicas: mesh_pb2.Replica, at: mesh_pb2.Router | None = None, wanted: int | None = 2) -> list[str]:
-    members = Members(replicas=replicas, routers=() if at is None else (at,), generation="g", revision=7)
-    snapshot = Snapshot(backends=(Backend(name="v1", num_replicas=wanted),), endpoints=(), members=members)
-    return still_lacks(snapshot, {"v1"}, 7)
+async def test_what_is_late_is_named_once() -> None:
+    line = "routers: may not be attached to this controller yet"
+    with pytest.raises(CommandFailed) as failed:
+        await ready(NO_TIME, [pending("revisions/7", line), pending("shifts/e", line)])
+    assert (str(failed.value), failed.value.exit_code) == (f"applied, but not ready within 0s:\n  {line}", NOT_IN_TIME)
 
 
-def test_all_are_ready_and_linked() -> None:
-    assert lacking(replica("a"), replica("b"), at=router("a", "b")) == []
-    assert lacking(replica("a"), replica("b")) == [], "no router is attached"
-    assert lacking(wanted=None) == [], "somebody else starts replicas"
-
-
-def test_replicas_that_are_missing_and_why() -> None:
-    assert lacking(replica("a"), replica("b", STARTING_STATE)) == ["v1: 1 of 2 replicas ready"]
-    failed = replica("b", FAILED_STATE, error="Traceback\nValueError: no model\n")
-    assert lacking(replica("a"), failed) == ["v1: 1 of 2 replicas ready; b failed: ValueError: no model"]
-
-
-def test_replicas_of_before_count_for_nothing_and_have_to_go() -> None:
-    old = [replica("a", outdated=True), replica("b", outdated=True, error="an old one")]
-    assert lacking(*old) == ["v1: 0 of 2 new replicas ready"], "the old ones still serve"
-    new = [replica("c"), replica("d")]
-    assert lacking(*old, *new) == ["v1: 2 replicas ready, 2 that were there before drain"]
-    ended = [replica("a", mesh_pb2.REPLICA_STATE_STOPPED, outdated=True), replica("b", FAILED_STATE, outdated=True)]
-    assert lacking(*ended, *new) == []
-
-
-def test_routers_that_are_behind_or_not_linked() -> None:
-    both = replica("a"), replica("b")
-    assert lacking(*both, at=router("a", "b", revision=6)) == ["routers: 1 of 1 do not have the change yet"]
-    assert lacking(*both, at=router("a")) == ["routers: r not linked to all replicas yet"]
-
-
-def test_routers_of_before_are_missing_at_another_controller_until_they_attach() -> None:
-    connection = SimpleNamespace(reconnects=0)
-    known = KnownRouters(cast("Operator", SimpleNamespace(connection=connection)))
-    attached = Members(replicas=(), routers=(router(),), generation="g", revision=7)
-    none = Members(replicas=(), routers=(), generation="g", revision=7)
-    assert known.missing(attached) == ()
-    assert known.missing(none) == (), "it has left"
-    assert known.missing(attached) == ()
-    connection.reconnects = 1
-    assert [it.router_id for it in known.missing(none)] == ["r"]
-    assert known.missing(attached) == ()
-
-
-def test_a_failure_names_the_other_backends_of_the_change_and_their_state() -> None:
-    replicas = (
-        mesh_pb2.Replica(replica_id="u-1", backend="u", state=READY_STATE),
-        mesh_pb2.Replica(replica_id="w-1", backend="w", state=STARTING_STATE),
-        mesh_pb2.Replica(replica_id="x-1", backend="x", state=READY_STATE),
-    )
-    members = Members(replicas=replicas, routers=(router(revision=6),), generation="g", revision=7)
-    backends = tuple(Backend(name=name, handler="a:B", version="2", num_replicas=1) for name in ("u", "v", "w", "x"))
-    snapshot = Snapshot(backends=backends, endpoints=(), members=members)
-    failure = _not_ready("applied, and taken back:", ["v: it died"], snapshot, {"u", "v", "w"})
-    assert failure.exit_code == NOT_IN_TIME
-    assert str(failure).splitlines() == [
-        "applied, and taken back:",
-        "  v: it died",
+async def test_a_failure_names_the_other_backends_of_the_change_and_their_state() -> None:
+    others = [finished("rollouts/u@7"), pending("rollouts/w@7", "w: 0 of 1 replicas ready", "routers: r not linked")]
+    with pytest.raises(CommandFailed) as failed:
+        await ready(
+            LONG, [pending("revisions/7", "routers: 1"), *others, finished("rollouts/v@7", "taken back: it died")]
+        )
+    assert failed.value.exit_code == NOT_IN_TIME
+    assert str(failed.value).splitlines() == [
+        "applied, but failed:",
+        "  v: taken back: it died",
         "  the other backends of this change:",
         "    u: ready, with 1 replicas of a:B 2",
         "    w: 0 of 1 replicas ready",
     ]
-    alone = _not_ready("applied, and taken back:", ["v: it died"], snapshot, {"v"})
-    assert str(alone) == "applied, and taken back:\n  v: it died"
+    with pytest.raises(CommandFailed) as alone:
+        await ready(LONG, [finished("rollouts/v@7", "taken back: it died"), finished("shifts/e", "stopped")])
+    assert str(alone.value) == "applied, but failed:\n  v: taken back: it died\n  traffic of e: stopped"
 
 
-def test_a_rollout_that_is_not_complete_is_waited_for_as_status_shows_it() -> None:
-    members = Members(replicas=(replica("a"), replica("b")), routers=(), generation="g", revision=7)
-    backends = (Backend(name="v1", num_replicas=2),)
-    for phase, lines in (
-        (rollout_pb2.ROLLOUT_PHASE_PROGRESSING, ["v1: 1 of 2 replicas have been ready for its min_ready, "]),
-        (rollout_pb2.ROLLOUT_PHASE_COMPLETE, []),
-        (rollout_pb2.ROLLOUT_PHASE_PAUSED, []),
+async def test_what_was_taken_back_before_is_not_waited_for() -> None:
+    with pytest.raises(CommandFailed) as failed:
+        await ready(LONG, [pending("rollouts/v@7", "v: 0 of 1 replicas ready")], rolled_back=["v: it died"])
+    assert str(failed.value) == "applied, and taken back:\n  v: it died"
+
+
+async def test_a_wait_without_words_ends_or_fails() -> None:
+    name = "revisions/7"
+    for looks, error in (
+        ([[pending(name, "routers: 1")], [finished(name)]], ""),
+        ([[finished(name, "it is stored")]], "e: stored, but not in force: it is stored"),
     ):
-        rollout = rollout_pb2.Rollout(backend="v1", phase=phase, available=1, wanted=2)
-        snapshot = Snapshot(backends=backends, endpoints=(), members=members, rollouts=(rollout,))
-        found = still_lacks(snapshot, {"v1"}, 7)
-        assert [line.partition("the rollout")[0] for line in found] == lines
+        operator = cast("Operator", ToldOperator(*looks))
+        if not error:
+            await wait_until_done(operator, [name], LONG, "e: stored, but not in force")
+            continue
+        with pytest.raises(CommandFailed) as failed:
+            await wait_until_done(operator, [name], LONG, "e: stored, but not in force")
+        assert (str(failed.value), failed.value.exit_code) == (error, NOT_IN_TIME)
+
+
+async def test_more_operations_than_a_request_may_name_are_waited_for_in_several() -> None:
+    sent: list[Any] = []
+
+    async def send(request: Any, timeout_s: float) -> WaitOperationsResponse:
+        sent.append(request)
+        return WaitOperationsResponse(operations=[finished(it) for it in request.names])
+
+    connection = SimpleNamespace(send=send, peer=SimpleNamespace(telling=nullcontext))
+    names = [f"rollouts/{number}@1" for number in range(MAX_NAMES + 1)]
+    found = await Operator(cast("ControllerConnection", connection)).operations(names, 1.0)
+    assert [it.name for it in found] == names
+    assert [(len(it.names), it.timeout.ToTimedelta()) for it in sent] == [
+        (MAX_NAMES, timedelta(seconds=0.5)),
+        (1, timedelta(seconds=0.5)),
+    ]
+
+
+async def test_backends_that_were_as_they_should_be_are_waited_for_too() -> None:
+    applied = pb.ApplyMeshResponse(revision=7, operations=["revisions/7"], waits=[pb.TrafficWait(endpoint="e")])
+    assert operations_of(applied, {"b", "a"}) == ["revisions/7", "rollouts/a@7", "rollouts/b@7", "shifts/e"]

@@ -67,8 +67,8 @@ def test_what_is_there_is_done_unless_members_may_still_attach(name: str) -> Non
 @pytest.mark.parametrize(
     ("facts", "line"),
     [
-        (with_router(revision=1), "routers: 1 of 1 do not have the change yet: r"),
-        (with_router(generation="other"), "routers: 1 of 1 do not have the change yet: r"),
+        (with_router(revision=1), "routers: 1 of 1 do not have the change yet: r (h:1)"),
+        (with_router(generation="other"), "routers: 1 of 1 do not have the change yet: r (h:1)"),
     ],
 )
 def test_a_revision_waits_for_each_router(facts: MeshFacts, line: str) -> None:
@@ -131,14 +131,14 @@ def test_a_rollout_whose_settings_are_not_there_any_more_has_failed(record: Roll
 
 
 @pytest.mark.parametrize(("good", "is_failing"), [(None, True), (NEW, True), (OLD, False)])
-def test_a_rollout_that_fails_reports_that_where_there_is_nothing_to_go_back_to(
+def test_a_rollout_that_fails_has_failed_where_there_is_nothing_to_go_back_to(
     good: Backend | None, is_failing: bool
 ) -> None:
     facts = with_record(is_complete=False, good=good)
     sick = replace(REPLICA, is_unhealthy=True, error="ValueError: no")
     operation = find_operation("rollouts/b@2", replace(facts, observed=facts.observed.with_replica(sick)))
-    assert operation.failure == ("the health checks of b-1 fail: ValueError: no" if is_failing else "")
-    assert not operation.done
+    why = "fails, and there is nothing to go back to: the health checks of b-1 fail: ValueError: no"
+    assert (operation.done, operation.failure) == ((True, why) if is_failing else (False, ""))
 
 
 def test_settings_of_revisions_that_the_history_has_dropped_are_not_known() -> None:
@@ -157,9 +157,14 @@ SHIFT = ShiftRecord(endpoint="e", before={"b": 1.0}, target={"c": 1.0}, step=0.5
     ("changes", "done", "failure", "pending"),
     [
         ({}, False, "", ("traffic of e is in step 1 of 2",)),
-        ({"awaits": {"c": "t"}, "number": 0}, False, "", ("traffic of e moves when c is rolled out",)),
+        (
+            {"awaits": {"c": "t"}, "number": 0},
+            False,
+            "",
+            ("traffic of e moves to c=1 later; it waits for the rollout of c",),
+        ),
         ({"phase": ShiftPhase.COMPLETE}, True, "", ()),
-        ({"phase": ShiftPhase.TAKEN_BACK, "why": "p99"}, True, "p99", ()),
+        ({"phase": ShiftPhase.TAKEN_BACK, "why": "p99"}, True, "taken back: p99", ()),
         ({"phase": ShiftPhase.STOPPED}, True, "stopped", ()),
     ],
 )
@@ -176,6 +181,21 @@ def test_a_shift_is_done_when_it_has_ended(
     if done and not failure:
         behind = replace(facts, observed=DONE.observed)
         assert not find_operation("shifts/e", behind).done, "the routers do not have its last step"
+
+
+@pytest.mark.parametrize(
+    ("changes", "line"),
+    [
+        ({}, "traffic of e is in step 1 of 2; the next step waits: 3 of 5 calls"),
+        ({"awaits": {"c": "t"}, "number": 0}, "traffic of e moves to c=1 later; it waits for 3 of 5 calls"),
+    ],
+)
+def test_a_shift_reports_what_its_next_step_waits_for(changes: dict[str, object], line: str) -> None:
+    shift = replace(SHIFT, **changes)  # type: ignore[arg-type]
+    facts = replace(
+        DONE, desired=DONE.desired.apply(ChangeSet(put_shifts=(shift,))), waits_for=lambda _: "3 of 5 calls"
+    )
+    assert find_operation("shifts/e", facts).pending == (line,)
 
 
 @pytest.mark.parametrize("name", ["revisions/2", "rollouts/b@2"])

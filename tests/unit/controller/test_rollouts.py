@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from controller_service.core.desired.handler_code import HandlerCode, template_of
-from controller_service.core.desired.planning import plan_file, plan_undo
+from controller_service.core.desired.planning import RolledBackSettings, plan_file, plan_undo
 from controller_service.core.desired.state import ChangeSet, Desired, RolloutRecord, restored
 from controller_service.core.observed.replica_groups import group_replicas
 from controller_service.core.observed.state import ObservedReplica, ReplicaState
@@ -275,3 +275,22 @@ def test_a_file_that_names_no_version_gets_that_of_the_code_each_time() -> None:
     plan = plan_file(state, said, prune=False, launches=True, force=False, code=fills)
     assert not plan.conflicts
     assert state.apply(plan.change).backends["v1"].version == "7"
+
+
+def test_a_file_is_told_which_of_its_settings_were_taken_back_until_it_has_others() -> None:
+    file = Mesh(backends=(replace(OLD, handler="a:Bad"),))
+    state = Desired().apply(plan_file(Desired(), file, prune=False, launches=True, force=False).change)
+    live = replace(OLD, version="file:1")
+    back = RolloutRecord(backend="v1", template=template_of(live), is_complete=True, good=live, why="it died")
+    state = state.apply(ChangeSet(put_backends=(live,), put_rollouts=(back,)))
+
+    def rolled_back(desired: Desired, backend: Backend, *, force: bool = False) -> tuple[RolledBackSettings, ...]:
+        return plan_file(desired, Mesh(backends=(backend,)), prune=False, launches=True, force=force).rolled_back
+
+    (bad,) = file.backends
+    assert rolled_back(state, bad) == (RolledBackSettings(backend="v1", reason="it died", fields=("handler",)),)
+    assert rolled_back(state, OLD) == (), "it is in force"
+    assert rolled_back(state, replace(OLD, num_replicas=9)) == (), "no process is started differently"
+    assert rolled_back(state, replace(OLD, handler="a:Newer"), force=True) == (), "that is tried"
+    wanted = state.apply(ChangeSet(put_rollouts=(replace(back, why=""),)))
+    assert rolled_back(wanted, bad) == (), "an operator has wanted what is in force"
