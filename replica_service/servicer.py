@@ -21,6 +21,7 @@ from replica_service.shell.links.attach_stream import AttachRequest, AttachStrea
 from replica_service.shell.links.direct_slots import RETRY_DELAY_S, DirectSlots, ReservationTerms, WriteValue
 from replica_service.shell.links.router_stream import ExecuteRequest, Response, RouterStream
 from slotmesh.calls.call_options import GIVES_VALUES, CallRpc
+from slotmesh.calls.request_ids import NOT_REPEATED
 from slotmesh.convert.call_options import options_failure, refused_option
 from slotmesh.convert.slot_requests import reservation_failure, ttl_of
 from slotmesh.errors import Failure, Reason
@@ -31,7 +32,7 @@ from slotmesh.runtime.clock import Clock
 from slotmesh.runtime.loop_slices import StepQueue
 from slotmesh.security.identity import caller_name, of_caller
 from slotmesh.security.rpc_roles import callable_endpoints, endpoint_refusal, slot_refusal
-from slotmesh.server.call_values import failed, payload_of, put_output
+from slotmesh.server.call_values import failed, identity_of, payload_of, put_output
 from slotmesh.spec.rules import show
 from slotmesh.status import abort, to_exception
 from slotmesh.transport.duplex import read_request
@@ -128,13 +129,14 @@ class ReplicaSlotServicer(slot_service_pb2_grpc.SlotServiceServicer):
             await abort(context, failure)
         secret = _value_of(self._issuer.secret_of(request.token, caller_name(), callable_endpoints()))
         _check(refused_option(request.options, rpc))
+        identity = _value_of(identity_of(request)) or NOT_REPEATED
         payload = _value_of(await payload_of(request, self._turns))
         _check(options_failure(request.options))
         wait_s = _wait_s(request.options, context)
         if rpc in GIVES_VALUES:
             request.options.stream.each_value = True
         options = _value_of(slot_call_options(request.options))
-        failure = await slots.dispatch(secret, request.endpoint, options, payload, wait_s, write)
+        failure = await slots.dispatch(secret, request.endpoint, options, payload, wait_s, write, identity)
         if failure is not None:
             await abort(context, failed(failure, request))
 

@@ -33,7 +33,7 @@ from slotmesh.runtime.loop_slices import StepQueue
 from slotmesh.security.audit import AUDIT
 from slotmesh.security.identity import caller, current_rpc, of_caller, quota_name
 from slotmesh.security.rpc_roles import endpoint_refusal, known_endpoints
-from slotmesh.server.call_values import failed, payload_of, put_output
+from slotmesh.server.call_values import failed, identity_of, payload_of, put_output
 from slotmesh.status import abort
 from slotmesh.streams import features
 from slotmesh.streams.chunks import joined
@@ -234,11 +234,16 @@ class RouterServicer(router_service_pb2_grpc.RouterServiceServicer):
     ) -> tuple[RouterCallOptions, bytes, TraceContext | None]:
         """Options, payload and trace of a call, once there is a routing table. Ends the rpc of an invalid request."""
         endpoint, wire = request.endpoint, request.options
-        payload = endpoint_failure(endpoint) or endpoint_refusal(endpoint) or await payload_of(request, self._turns)
+        identity = endpoint_failure(endpoint) or endpoint_refusal(endpoint) or identity_of(request)
+        if isinstance(identity, Failure):
+            return await abort(context, self._dispatcher.noted(identity, endpoint))
+        payload = await payload_of(request, self._turns)
         trace = self._handed.take(context, wire)
         if isinstance(payload, Failure):
             return await abort(context, self._dispatcher.noted(payload, endpoint))
         options = convert.options_of_rpc(wire, rpc)
+        if identity is not None and not isinstance(options, Failure):
+            options = convert.with_request(options, identity)
         if isinstance(options, Failure):
             return await abort(context, self._dispatcher.noted(options, endpoint))
         await self._dispatcher.first_table.wait_a_while()

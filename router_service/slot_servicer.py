@@ -6,6 +6,7 @@ Owner: the app registers one instance.
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Any, cast
 
 import grpc
@@ -32,7 +33,7 @@ from slotmesh.names import endpoint_failure, overlong_endpoint
 from slotmesh.runtime.loop_slices import StepQueue
 from slotmesh.security.identity import caller_name, of_caller
 from slotmesh.security.rpc_roles import callable_endpoints, endpoint_refusal, slot_refusal
-from slotmesh.server.call_values import failed, payload_of, put_output
+from slotmesh.server.call_values import failed, identity_of, payload_of, put_output
 from slotmesh.status import abort
 from slotmesh.streams.chunks import joined
 from slotmesh.streams.limits import MAX_INLINE_BYTES
@@ -244,6 +245,9 @@ class RouterSlotServicer(slot_service_pb2_grpc.SlotServiceServicer):
         key = overlong_endpoint(request.endpoint) or slot_refusal(request.endpoint) or _giver_of(request.token)
         if isinstance(key, Failure):
             await abort(context, key)
+        identity = identity_of(request)
+        if isinstance(identity, Failure):
+            await abort(context, identity)
         self._handed.take(context, request.options)
         payload = await payload_of(request, self._turns)
         if isinstance(payload, Failure):
@@ -251,7 +255,7 @@ class RouterSlotServicer(slot_service_pb2_grpc.SlotServiceServicer):
         options = convert.options_of_rpc(request.options, rpc)
         if isinstance(options, Failure):
             await abort(context, options)
-        return key, options, payload
+        return key, options if identity is None else replace(options, request=identity), payload
 
 
 def _into(request: slot_service_pb2.DispatchRequest | slot_service_pb2.DispatchStreamingRequest) -> Dispatch:

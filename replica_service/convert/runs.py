@@ -20,6 +20,7 @@ from replica_service.core.call_metadata import (
     Arrival,
     HandlerCredit,
     ReplicaCallOptions,
+    RequestIdentity,
     RerunOrigin,
 )
 from replica_service.core.call_states import CallState
@@ -143,6 +144,12 @@ def runs_of(frame: replica_service_pb2.RunFrame, link: RouterPeer, now: float, *
                 rejected.append((run, arrival))
                 continue
             run.arrival = arrival._replace(heads=AnswerHeads(options.http)) if options.http else arrival
+        if batch.HasField("request"):
+            if run.hi > 1 or batch.ordering_keys or batch.session_id:
+                rejected.append((run, _NOT_ALONE))
+                continue
+            run.request = RequestIdentity((run.endpoint, batch.request.id), batch.request.digest)
+            run.ordering_key = run.ordering_key or f"\0{batch.request.id}"
         if run.ordering_key and not batch.ordering_keys:
             run.partition, run.owner_epoch = batch.partition, batch.owner_epoch
         if failure := (_column_failure(batch, run) if has_columns else None) or _batch_failure(batch, run):
@@ -342,6 +349,7 @@ def disorder(field: str, first: int, last: int) -> Failure:
 
 
 _TOO_MANY = bad_request("runs.batches.payloads", f"one frame has at most {MAX_ELEMENTS} in all; send several frames")
+_NOT_ALONE = bad_request("request", "only a single call without a session, and without a column of keys, has one")
 _EMPTY = bad_request("runs.batches.payloads", "a run has at least one")
 
 

@@ -18,7 +18,7 @@ from typing import NamedTuple
 from google.protobuf import duration_pb2
 
 from replica_service.convert.runs import MAX_KNOWN_BYTES, NO_OPTIONS, disorder, options_from_wire
-from replica_service.core.call_metadata import ReplicaCallOptions, ReservedSlot
+from replica_service.core.call_metadata import ReplicaCallOptions, RequestIdentity, ReservedSlot
 from replica_service.core.events import (
     AttachReceived,
     DispatchReceived,
@@ -195,7 +195,7 @@ def _op_of(wire: replica_service_pb2.SlotOp, link: RouterPeer, issuer: Issuer, n
             return _reserve_op(wire.reserve, link, op_id, wire.identity, now)
         case "dispatch":
             secret = issuer.secret_of(wire.dispatch.token, wire.identity, endpoints)
-            return _dispatch_op(wire.dispatch, link, op_id, secret, now)
+            return _dispatch_op(wire, link, secret, now)
         case "renew":
             secret = issuer.secret_of(wire.renew.token, wire.identity, endpoints)
             ttl_s = ttl_of(wire.renew)
@@ -222,15 +222,25 @@ def _reserve_op(
     return RunsReceived([reservation_run(link, op_id, wire.endpoint, ttl_s, now, deadline, identity)])
 
 
+def dispatch_of(run: ReplicaRun, secret: bytes, request_id: str, digest: bytes) -> DispatchReceived:
+    """Returns the event of a call in a slot. `request_id`: empty if its caller does not repeat it."""
+    if request_id:
+        run.request = RequestIdentity((f"slot {secret.hex()}", request_id), digest)
+    return DispatchReceived(run, secret)
+
+
 def _dispatch_op(
-    wire: slot_service_pb2.DispatchRequest, link: RouterPeer, op_id: int, secret: bytes | Failure, now: float
+    op: replica_service_pb2.SlotOp, link: RouterPeer, secret: bytes | Failure, now: float
 ) -> DispatchReceived | Fail:
+    wire, op_id = op.dispatch, op.op_id
     deadline = _deadline(wire.options, now)  # first: `slot_call_options` clears the timeout
     options = oversized(len(wire.payload)) or slot_call_options(wire.options)
     if isinstance(options, Failure):
         return Fail(ReplicaRun(link, op_id, [b""], NO_OPTIONS, wire.endpoint, now), 0, 1, options)
     run = ReplicaRun(link, op_id, [wire.payload], options, wire.endpoint, now, deadline)
-    return Fail(run, 0, 1, secret) if isinstance(secret, Failure) else DispatchReceived(run, secret)
+    if isinstance(secret, Failure):
+        return Fail(run, 0, 1, secret)
+    return dispatch_of(run, secret, op.request.id, op.request.digest)
 
 
 def _deadline(options: call_pb2.CallOptions, now: float) -> float:

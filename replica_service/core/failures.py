@@ -74,6 +74,10 @@ EVICTED = Failure(
     message="the call ended, but its result is no longer kept",
     executed=Executed.YES,
 )
+NOT_BEGUN = Failure(
+    reason=Reason.BACKEND_UNAVAILABLE,
+    message="the call that had this request_id first was taken back before it started",
+)
 
 SLOT_UNKNOWN = Failure(
     reason=Reason.SLOT_UNKNOWN, message="token: the replica has no such slot, or it ended long ago; reserve another"
@@ -129,6 +133,22 @@ def no_such_method(method: str, offered: Iterable[str]) -> Failure:
         reason=Reason.METHOD_NOT_FOUND,
         message=f"options.method: the handler has no method {show(method or '__call__')!r}; it has {names}",
         metadata={"field": "options.method", "method": show(method)},
+    )
+
+
+def request_differs(request_id: str) -> Failure:
+    return Failure(
+        reason=Reason.BAD_REQUEST,
+        message=f"request_id: {show(request_id)!r} is the id of another call; choose a new id for each call",
+        metadata={"field": "request_id"},
+    )
+
+
+def too_many_requests(most: int) -> Failure:
+    return Failure(
+        reason=Reason.QUEUE_FULL,
+        message=f"the replica remembers {most} calls with a request_id; it takes more as these expire",
+        retry_delay_s=1.0,
     )
 
 

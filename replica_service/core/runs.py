@@ -18,7 +18,14 @@ from collections.abc import Sequence
 from math import inf
 from typing import Any, Final, TypeAlias
 
-from replica_service.core.call_metadata import Arrival, ReplicaCallOptions, RerunOrigin, ReservedSlot, Weighed
+from replica_service.core.call_metadata import (
+    Arrival,
+    ReplicaCallOptions,
+    RequestIdentity,
+    RerunOrigin,
+    ReservedSlot,
+    Weighed,
+)
 from replica_service.core.call_states import CallState, LaneState
 from replica_service.core.session_records import Record, Taker
 from slotmesh.streams.limits import MAX_INLINE_BYTES
@@ -114,6 +121,7 @@ class ReplicaRun:
         "partition",
         "payloads",
         "record",
+        "request",
         "slot",
         "started_at",
         "state",
@@ -144,7 +152,8 @@ class ReplicaRun:
         self.payloads = payloads
         self.options = options
         self.ordering_key = options.ordering_key
-        """The key of its batch, or its own if the batch has a column of keys. Empty means none."""
+        """The key of its batch, or its own if the batch has a column of keys. Empty means none. A call with a request
+        id, and neither key nor slot, has a key that is no other call's: it is alone in its lane."""
         self.endpoint = endpoint
         self.arrived = arrived  # monotonic seconds
         self.arrival: Arrival | None = None
@@ -167,6 +176,8 @@ class ReplicaRun:
         self.lane: ReplicaLane | None = None
         self.record: RunRecord | None = None
         """What a session keeps of its calls; None without a session."""
+        self.request: RequestIdentity | None = None
+        """Of a single call that its caller may repeat."""
         self.origin: RerunOrigin | None = None  # the first attempt at calls without a session
         self.lease_s, self.identity = 0.0, ""
         """Of a reservation: the lease (0: no reservation) and the caller. Its single call starts by becoming a slot."""
@@ -188,9 +199,15 @@ class ReplicaRun:
         part.state, part.max_result_bytes, part.arrival = self.state, self.max_result_bytes, self.arrival
         if self.origin is not None:
             part.origin = self.origin._replace(run_ids=self.origin.run_ids[lo:hi])
+        part.request = self.request
         if self.record is not None:
             part.record = self.record.cut_out(lo, hi)
         return part
+
+    @property
+    def ends_with_caller(self) -> bool:
+        """Whether its running calls are cancelled when their caller cancels them."""
+        return self.request is None or self.options.streaming
 
     def split(self, lo: int, hi: int) -> ReplicaRun:
         """Returns a new run for the calls from `lo` up to `hi`, with the same indices. The caller adjusts this run."""
@@ -208,7 +225,7 @@ class ReplicaRun:
         part.ordering_key, part.partition, part.owner_epoch = self.ordering_key, self.partition, self.owner_epoch
         part.lane, part.slot, part.weighed = self.lane, self.slot, self.weighed
         part.origin, part.max_result_bytes, part.arrival = self.origin, self.max_result_bytes, self.arrival
-        part.state, part.traced = _WAITING, self.traced
+        part.state, part.traced, part.request = _WAITING, self.traced, self.request
         link.splits += 1
         part.key = -link.splits
         self.is_split = part.is_split = True

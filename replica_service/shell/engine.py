@@ -54,6 +54,7 @@ from replica_service.shell.handler.failures import HandlerErrors
 from replica_service.shell.handler.handler_loop import HandlerLoop
 from replica_service.shell.handler.methods import BatchHosts, HandlerMethod
 from replica_service.shell.outcomes import OutcomeReporter, connect_link, never_started
+from replica_service.shell.repetitions import Repetitions
 from replica_service.shell.router_outbox import Outbox
 from replica_service.shell.sessions import Question, Sessions
 from replica_service.shell.slots import Slots
@@ -89,7 +90,8 @@ class Engine:
         self.counters = ReplicaCounters()
         self.traces: ReplicaTraces | None = None  # where calls are traced
         self.sessions = Sessions(self._fence_runs, clock.now, resume_ttl_s)
-        self.outcomes = outcomes = OutcomeReporter(self.counters, self.sessions, self.post)
+        self.repetitions = Repetitions(clock.now, self._fail)
+        self.outcomes = outcomes = OutcomeReporter(self.counters, self.sessions, self.repetitions, self.post)
         self.methods = methods
         self.errors = errors = HandlerErrors(clock.now)
         self.scheduler = ReplicaScheduler(
@@ -114,13 +116,7 @@ class Engine:
         self._recalls = Recalls(self.scheduler, self.sessions, executors, self.post)
         self._conditions = conditions = Conditions()
         self._waiters = conditions.waiters
-        self.slots = Slots(
-            self.scheduler,
-            issuer or Issuer(clock),
-            clock.now,
-            self.post,
-            lambda run, why: outcomes.failed(run, 0, 1, why),
-        )
+        self.slots = Slots(self.scheduler, issuer or Issuer(clock), clock.now, self.post, self.repetitions, self._fail)
         self._timer = DeadlineTimer(clock.now, partial(self.post, ReplicaTimePassed()))
         self.tell_keys: Callable[[CallKeyHook], object] = lambda _command: None
         """Calls the handler's hooks for keys, and posts their end. Used after `scheduler.hold_keys`."""
@@ -150,6 +146,8 @@ class Engine:
             self.outcomes.failed(run, 0, len(run.payloads), failure)
         if any(run.record is not None for run in runs):
             runs = self.sessions.admit(runs)
+        if any(run.request is not None for run in runs):
+            runs = self.repetitions.admit(runs)
         if self.traces is not None:
             self.traces.begin(runs)
         self.post(RunsReceived(runs))
@@ -168,7 +166,8 @@ class Engine:
     def cancel(self, link: RouterPeer, ranges: Iterable[tuple[int, int]], *, tells_stopped: bool = False) -> None:
         """Cancels ranges of run ids, both ends included: waiting calls never start, running ones are cancelled.
 
-        A `def` method runs to its end, and so does a batch, because of its other calls; a method that yields is closed
+        A `def` method runs to its end, and so does a batch, because of its other calls, and a call with a request id,
+        because of repetitions; a method that yields is closed
         at its next value, in a batch when none of its calls is left. Regardless of how running calls end, their lanes
         stop there if they stop at failures. `tells_stopped`: report the stops to the router.
         """
@@ -178,6 +177,7 @@ class Engine:
         stopped = self._recalls.cancel(link, own, ranges)
         if tells_stopped and stopped:
             link.outbox.stopped(stopped)
+        self.repetitions.cancel(link, ranges)
         self._conditions.look_around()
 
     def take(self, link: RouterPeer, run_ids: Iterable[int], counts: Iterable[int]) -> None:
@@ -191,7 +191,8 @@ class Engine:
         """
         link.outbox.take_values(lambda run_ids: self._executors.generators.take(link, run_ids, repeat(1)))
         self._executors.generators.take_all(link)
-        await self._conditions.until(lambda: not (link.unkeyed or link.keyed or self.sessions.owes(link)))
+        owes = (self.sessions.owes, self.repetitions.owes)
+        await self._conditions.until(lambda: not (link.unkeyed or link.keyed or any(each(link) for each in owes)))
 
     def close(self, link: RouterPeer) -> None:
         """Removes the link of a router's stream that has ended."""
@@ -199,6 +200,7 @@ class Engine:
         if outbox is not None:
             outbox.discard()
             self.sessions.close(link)
+            self.repetitions.close(link)
             self.leave(link)
 
     def leave(self, link: RouterPeer) -> None:
@@ -282,6 +284,7 @@ class Engine:
         """Ends all calls that still run."""
         self._timer.stop()
         self.sessions.stop()
+        self.repetitions.stop()
         self.batch_hosts.close()
         await self._executors.close()
 
@@ -331,6 +334,10 @@ class Engine:
                     self.counters.defects += 1
                     _log.error("a defect of the replica: an event was ignored", what=what)
 
+    def _fail(self, run: ReplicaRun, failure: Failure) -> None:
+        """Fails the only call of a run that was not submitted to the scheduler."""
+        self.outcomes.failed(run, 0, 1, failure)
+
     def _end_unstarted(self, command: Refuse | Fail) -> None:
         """Delivers the outcome of calls that never start, or hands them back."""
         run, lo, hi, failure = command.run, command.lo, command.hi, command.failure
@@ -346,6 +353,8 @@ class Engine:
             run.link.outbox.refused(run.first + lo, hi - lo, failure)
             if run.lease_s:
                 self.slots.refused()
+            elif run.request is not None:
+                self.repetitions.refused(run, failure)
 
     def _batch_settings_changed(self) -> None:
         """Handles changed batch settings: a batch may be due, or at another time."""

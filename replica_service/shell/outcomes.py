@@ -22,6 +22,7 @@ from replica_service.core.session_records import Mark
 from replica_service.shell.handler.binding import RpcMethod
 from replica_service.shell.handler.failures import too_large
 from replica_service.shell.handler.methods import HandlerMethod
+from replica_service.shell.repetitions import Repetitions
 from replica_service.shell.router_outbox import Outbox
 from replica_service.shell.sessions import Sessions
 from replica_service.shell.telemetry import ReplicaCounters
@@ -38,13 +39,16 @@ from slotmesh.transport.pump import WokenPumps
 class OutcomeReporter:
     """Passes outcomes to callers, and the ends of work to the scheduler."""
 
-    def __init__(self, counters: ReplicaCounters, sessions: Sessions, post: Callable[[Ended], None]) -> None:
+    def __init__(
+        self, counters: ReplicaCounters, sessions: Sessions, repetitions: Repetitions, post: Callable[[Ended], None]
+    ) -> None:
         """`post` passes events of ended work to the scheduler."""
         self.post = post
         self.woken = WokenPumps()
         """The streams to routers."""
         self._counters = counters
         self._sessions = sessions
+        self._repetitions = repetitions
 
     def payloads(self, run: ReplicaRun, lo: int, payloads: Sequence[bytes]) -> None:
         if run.options.no_reply:
@@ -70,11 +74,15 @@ class OutcomeReporter:
         _concluded(run, lo, len(payloads))
         if run.record is None:
             run.link.outbox.results(run.first + lo, payloads, size, run.options.content_type)
+            if run.request is not None:
+                self._repetitions.ended(run, payloads[0])
         else:
             self._sessions.results(run, run.record, lo, payloads, size)
 
     def values(self, run: ReplicaRun, index: int, payloads: Sequence[bytes]) -> None:
         run.link.outbox.values(run.first + index, payloads, sum(map(len, payloads)), run.options.content_type)
+        if run.request is not None:
+            self._repetitions.yielded(run, payloads)
 
     def streamed(self, run: ReplicaRun, index: int) -> None:
         self._done(run, index, 1)
@@ -85,6 +93,8 @@ class OutcomeReporter:
         _concluded(run, lo, count)
         if run.record is None:
             run.link.outbox.done(run.first + lo, count)
+            if run.request is not None:
+                self._repetitions.ended(run, None)
         else:
             self._sessions.ended(run, run.record, lo, count, Mark.DONE)
 
@@ -99,6 +109,8 @@ class OutcomeReporter:
             run.link.outbox.done(run.first + lo, count)
         else:
             run.link.outbox.failed(run.first + lo, count, failure)
+            if run.request is not None:
+                self._repetitions.ended(run, failure)
 
 
 def never_started(run: ReplicaRun, lo: int, hi: int, failure: Failure) -> None:

@@ -16,6 +16,7 @@ from enum import StrEnum
 from replica_service.convert.slots import Granted, Issuer, SlotReleased, slot_ops_of
 from replica_service.core.call_metadata import ReservedSlot
 from replica_service.core.events import (
+    DispatchReceived,
     Fail,
     Grant,
     ReleaseReceived,
@@ -25,6 +26,7 @@ from replica_service.core.events import (
 from replica_service.core.failures import SLOT_UNKNOWN
 from replica_service.core.runs import ReplicaRun, RouterPeer
 from replica_service.core.scheduler import ReplicaScheduler
+from replica_service.shell.repetitions import Repetitions
 from slotmesh.errors import Failure, Reason
 from slotmesh.internal.v1 import replica_service_pb2
 from slotmesh.security.audit import AUDIT
@@ -52,6 +54,7 @@ class Slots:
         issuer: Issuer,
         now: Callable[[], float],
         post: Callable[[ReplicaEvent], None],
+        repetitions: Repetitions,
         fail: Callable[[ReplicaRun, Failure], None],
     ) -> None:
         """`fail` answers a call that fails as it is."""
@@ -60,6 +63,7 @@ class Slots:
         self._scheduler = scheduler
         self._now = now
         self._post = post
+        self._repetitions = repetitions
         self._fail = fail
 
     def _is_of_another(self, secret: bytes, identity: str, endpoints: Container[str] | None) -> bool:
@@ -85,10 +89,17 @@ class Slots:
                     outbox.slot_answer(op_id, op)
                 case Fail():
                     self._fail(op.run, op.failure)
+                case DispatchReceived():
+                    self.dispatch(op)
                 case ReleaseReceived():
                     outbox.slot_answer(op_id, self.release(op.secret))
                 case _:
                     self._post(op)
+
+    def dispatch(self, event: DispatchReceived) -> None:
+        """Runs a call in a slot, unless it is a repetition."""
+        if event.run.request is None or self._repetitions.begins(event.run):
+            self._post(event)
 
     def release(self, secret: bytes) -> SlotReleased:
         """Gives a slot back, if it is still reserved."""

@@ -9,6 +9,7 @@ from router_service.convert.options import (
     options_of_rpc,
     partitions_of,
     with_relative_slo,
+    with_request,
 )
 from router_service.convert.runs import (
     add_batch,
@@ -83,4 +84,5 @@ __all__ = [
     "traces_of",
     "values_of",
     "with_relative_slo",
+    "with_request",
 ]

@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 from router_service.core.calls import RouterCallOptions
 from slotmesh.calls.call_options import GIVES_VALUES, CallRpc, Reader
 from slotmesh.calls.key_hash import partition_of
+from slotmesh.calls.request_ids import CallIdentity
 from slotmesh.calls.result_envelopes import RPC, RPC_REQUESTS, BadFrames, MetadataPairs, metadata_from_bytes
 from slotmesh.codec import OCTET_STREAM
 from slotmesh.convert import call_options as stated
@@ -48,6 +49,16 @@ def options_of_rpc(wire: call_pb2.CallOptions, rpc: CallRpc) -> RouterCallOption
     if rpc in GIVES_VALUES:
         wire.MergeFrom(EACH_VALUE)
     return options_from_wire(wire)
+
+
+def with_request(options: RouterCallOptions, request: CallIdentity) -> RouterCallOptions | Failure:
+    """The options of a call with a request id, which decides where the call goes if there is no ordering key."""
+    if options.partition >= 0:
+        return replace(options, request=request)
+    if options.shard_key:
+        problem = "has no effect on a call with a request_id, which determines its replica: leave one of them empty"
+        return bad_option("shard_key", problem)
+    return replace(options, request=request, partition=partition_of(request.request_id))
 
 
 class OptionsByKey:

@@ -155,6 +155,8 @@ def add_batch(
         batch.options.ordering_key = outgoing.options.ordering_key
         batch.partition = outgoing.partition
         batch.owner_epoch = outgoing.owner_epoch
+    if (request := outgoing.options.request) is not None and not outgoing.is_shadow:
+        batch.request.id, batch.request.digest = request
     batch.max_result_bytes = outgoing.max_result_bytes
     if outgoing.level:
         batch.values_ahead, batch.bytes_ahead = CREDITS[outgoing.level]

@@ -74,6 +74,8 @@ def add_op(frame: replica_service_pb2.SlotOps, outgoing: OutgoingOp, now: float)
             op.dispatch.endpoint = outgoing.endpoint
             op.dispatch.payload = joined(outgoing.payload)
             op.dispatch.options.MergeFromString(outgoing.options.wire)
+            if (request := outgoing.options.request) is not None:
+                op.request.id, op.request.digest = request
             _put_time_left(op.dispatch.options, outgoing.deadline, now)
         case OutgoingRenew():
             op.renew.token = outgoing.token

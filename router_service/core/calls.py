@@ -14,6 +14,7 @@ from math import inf
 from typing import NamedTuple
 
 from slotmesh.calls.call_options import StatedOptions
+from slotmesh.calls.request_ids import CallIdentity
 from slotmesh.calls.slot_tokens import DEFAULT_LEASE_S
 from slotmesh.errors import Failure
 from slotmesh.streams.chunks import Announced, Payload
@@ -122,7 +123,10 @@ class RouterCallOptions(StatedOptions):
     timeout_s: float = inf
     """Seconds from arrival to deadline, after which calls fail. Infinite where calls have no timeout."""
     partition: int = -1
-    """Partition of the ordering key; -1 without one."""
+    """Partition of the ordering key, or of the request id of a call without one; -1 without both."""
+    request: CallIdentity | None = None
+    """Of a single call that its caller may repeat: the replica that owns the partition remembers it. None: it has no
+    request id."""
     takes_requests: bool = False
     """Requests of a call come one by one, once its handler has begun: it is sent to one replica, and to no shadow."""
     backend: str = ""

@@ -138,7 +138,9 @@ class CallContext:
     attempt: int = 0
     """0 at the first attempt of the mesh to run the call, one more at each after that."""
     idempotency_key: str = ""
-    """The same at each attempt at this call, wherever it runs, and no other call's; at most 128 characters."""
+    """The same at each attempt at this call, wherever it runs, and no other call's; at most 128 characters.
+
+    A unary call that is repeated with its `request_id` is the same call."""
     shard_key: str = ""
     """Calls of one shard key go to one backend; empty: the call has none."""
     is_shadow: bool = False

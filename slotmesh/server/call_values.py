@@ -1,7 +1,8 @@
 """Arguments and results of the rpcs for single calls: payload bytes, or JSON values.
 
 Purpose: the requests of `Call`, `CallStreaming`, `Dispatch` and `DispatchStreaming` have the same `input`, and their
-responses the same `output`, in the form of the input. A call itself has a payload always.
+responses the same `output`, in the form of the input. A call itself has a payload always. They also have the same
+`request_id`.
 Invariants: a payload that is too large is refused before the call is made. JSON values are converted in steps, between
 those of other calls. A request without `input` has no arguments, in JSON.
 Owner: the servicers of routers and replicas.
@@ -9,14 +10,17 @@ Owner: the servicers of routers and replicas.
 
 from __future__ import annotations
 
+from hashlib import blake2b
 from typing import TypeAlias
 
+from slotmesh.calls.request_ids import CallIdentity
 from slotmesh.codec import JSON
 from slotmesh.convert.json_values import json_arguments, put_json_result
 from slotmesh.convert.slot_requests import oversized
 from slotmesh.errors import Failure, at_field, bad_field
 from slotmesh.runtime.loop_slices import StepQueue
-from slotmesh.spec.rules import show
+from slotmesh.security.identity import of_caller
+from slotmesh.spec.rules import request_id_problem, show
 from slotmesh.v1 import router_service_pb2, slot_service_pb2
 
 CallInput: TypeAlias = (
@@ -45,6 +49,20 @@ async def payload_of(request: CallInput, turns: StepQueue) -> bytes | Failure:
     options.content_type = JSON
     encoded = await turns.take(json_arguments(request.arguments))
     return encoded if isinstance(encoded, Failure) else oversized(len(encoded)) or encoded
+
+
+def identity_of(request: CallInput) -> CallIdentity | Failure | None:
+    """The identity of a call with a `request_id`, before its input is converted; None without one."""
+    if not request.request_id:
+        return None
+    if problem := request_id_problem(request.request_id):
+        return bad_field("request_id", problem)
+    options = request.options
+    form = "payload" if request.HasField("payload") else "arguments"
+    common = (type(request).__name__, options.method, options.ordering_key, options.content_type, form)
+    digest = blake2b("\0".join(common).encode() + b"\0", digest_size=16)
+    digest.update(request.payload or request.arguments.SerializeToString(deterministic=True))
+    return CallIdentity(of_caller(request.request_id), digest.digest())
 
 
 def failed(failure: Failure, request: CallInput) -> Failure:

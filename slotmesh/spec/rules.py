@@ -140,6 +140,16 @@ def show(text: str) -> str:
     return "".join(char if char.isprintable() else "?" for char in clipped) or "(empty)"
 
 
+_REQUEST_ID: Final = re.compile(r"[!-~]{1,128}")
+
+
+def request_id_problem(request_id: str) -> str | None:
+    """The problem of a request id that is not empty; None if it is valid."""
+    if _REQUEST_ID.fullmatch(request_id) is not None:
+        return None
+    return f"must be 1 … 128 printable ASCII characters without blanks, is {show(request_id)!r}"
+
+
 def number(value: float) -> str:
     """A number as a message may repeat it. Python refuses to format very long integers."""
     if isinstance(value, int) and value.bit_length() > _SHOWN:

@@ -152,10 +152,15 @@ class CallRequest(_message.Message):
     OPTIONS_FIELD_NUMBER: _builtins.int
     PAYLOAD_FIELD_NUMBER: _builtins.int
     ARGUMENTS_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
     endpoint: _builtins.str
     """The endpoint to call. Required."""
     payload: _builtins.bytes
     """The arguments, encoded by `options.content_type`. At most 4 MiB."""
+    request_id: _builtins.str
+    """The same id again, at any router, is the same call: it gets the first outcome. See `RouterService`. Empty: repeated
+    calls are independent.
+    """
     @_builtins.property
     def options(self) -> _call_pb2.CallOptions:
         """How to call it."""
@@ -173,10 +178,11 @@ class CallRequest(_message.Message):
         options: _call_pb2.CallOptions | None = ...,
         payload: _builtins.bytes = ...,
         arguments: _struct_pb2.Value | None = ...,
+        request_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["arguments", b"arguments", "input", b"input", "options", b"options", "payload", b"payload"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["arguments", b"arguments", "endpoint", b"endpoint", "input", b"input", "options", b"options", "payload", b"payload"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["arguments", b"arguments", "endpoint", b"endpoint", "input", b"input", "options", b"options", "payload", b"payload", "request_id", b"request_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_input: _TypeAlias = _typing.Literal["payload", "arguments"]  # noqa: Y015
     _WhichOneofArgType_input: _TypeAlias = _typing.Literal["input", b"input"]  # noqa: Y015
@@ -236,10 +242,15 @@ class CallStreamingRequest(_message.Message):
     OPTIONS_FIELD_NUMBER: _builtins.int
     PAYLOAD_FIELD_NUMBER: _builtins.int
     ARGUMENTS_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
     endpoint: _builtins.str
     """The endpoint to call. Required."""
     payload: _builtins.bytes
     """The arguments, encoded by `options.content_type`. At most 4 MiB."""
+    request_id: _builtins.str
+    """The same id again, at any router, is the same call: it gets the first outcome. See `RouterService`. Empty: repeated
+    calls are independent.
+    """
     @_builtins.property
     def options(self) -> _call_pb2.CallOptions:
         """How to call it."""
@@ -257,10 +268,11 @@ class CallStreamingRequest(_message.Message):
         options: _call_pb2.CallOptions | None = ...,
         payload: _builtins.bytes = ...,
         arguments: _struct_pb2.Value | None = ...,
+        request_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["arguments", b"arguments", "input", b"input", "options", b"options", "payload", b"payload"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["arguments", b"arguments", "endpoint", b"endpoint", "input", b"input", "options", b"options", "payload", b"payload"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["arguments", b"arguments", "endpoint", b"endpoint", "input", b"input", "options", b"options", "payload", b"payload", "request_id", b"request_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_input: _TypeAlias = _typing.Literal["payload", "arguments"]  # noqa: Y015
     _WhichOneofArgType_input: _TypeAlias = _typing.Literal["input", b"input"]  # noqa: Y015

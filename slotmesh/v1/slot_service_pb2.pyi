@@ -257,6 +257,7 @@ class DispatchRequest(_message.Message):
     PAYLOAD_FIELD_NUMBER: _builtins.int
     ARGUMENTS_FIELD_NUMBER: _builtins.int
     ENDPOINT_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
     token: _builtins.str
     """The slot's token. Required."""
     payload: _builtins.bytes
@@ -264,6 +265,10 @@ class DispatchRequest(_message.Message):
     endpoint: _builtins.str
     """The intended endpoint. Required from callers that are limited to some endpoints: PERMISSION_DENIED without. Empty:
     any; a token of another endpoint fails with SLOT_UNKNOWN.
+    """
+    request_id: _builtins.str
+    """The same id with the same token again, at any router and at the replica, is the same call: it gets the first outcome.
+    See `RouterService`. Empty: a second call in a slot fails with SLOT_USED.
     """
     @_builtins.property
     def options(self) -> _call_pb2.CallOptions:
@@ -281,10 +286,11 @@ class DispatchRequest(_message.Message):
         payload: _builtins.bytes = ...,
         arguments: _struct_pb2.Value | None = ...,
         endpoint: _builtins.str = ...,
+        request_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["arguments", b"arguments", "input", b"input", "options", b"options", "payload", b"payload"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["arguments", b"arguments", "endpoint", b"endpoint", "input", b"input", "options", b"options", "payload", b"payload", "token", b"token"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["arguments", b"arguments", "endpoint", b"endpoint", "input", b"input", "options", b"options", "payload", b"payload", "request_id", b"request_id", "token", b"token"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_input: _TypeAlias = _typing.Literal["payload", "arguments"]  # noqa: Y015
     _WhichOneofArgType_input: _TypeAlias = _typing.Literal["input", b"input"]  # noqa: Y015
@@ -345,6 +351,7 @@ class DispatchStreamingRequest(_message.Message):
     PAYLOAD_FIELD_NUMBER: _builtins.int
     ARGUMENTS_FIELD_NUMBER: _builtins.int
     ENDPOINT_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
     token: _builtins.str
     """The slot's token. Required."""
     payload: _builtins.bytes
@@ -352,6 +359,10 @@ class DispatchStreamingRequest(_message.Message):
     endpoint: _builtins.str
     """The intended endpoint. Required from callers that are limited to some endpoints: PERMISSION_DENIED without. Empty:
     any; a token of another endpoint fails with SLOT_UNKNOWN.
+    """
+    request_id: _builtins.str
+    """The same id with the same token again, at any router and at the replica, is the same call: it gets the first outcome.
+    See `RouterService`. Empty: a second call in a slot fails with SLOT_USED.
     """
     @_builtins.property
     def options(self) -> _call_pb2.CallOptions:
@@ -369,10 +380,11 @@ class DispatchStreamingRequest(_message.Message):
         payload: _builtins.bytes = ...,
         arguments: _struct_pb2.Value | None = ...,
         endpoint: _builtins.str = ...,
+        request_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["arguments", b"arguments", "input", b"input", "options", b"options", "payload", b"payload"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["arguments", b"arguments", "endpoint", b"endpoint", "input", b"input", "options", b"options", "payload", b"payload", "token", b"token"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["arguments", b"arguments", "endpoint", b"endpoint", "input", b"input", "options", b"options", "payload", b"payload", "request_id", b"request_id", "token", b"token"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_input: _TypeAlias = _typing.Literal["payload", "arguments"]  # noqa: Y015
     _WhichOneofArgType_input: _TypeAlias = _typing.Literal["input", b"input"]  # noqa: Y015

@@ -22,6 +22,7 @@ from tests.mutants.net_control_table import NET_CONTROL
 from tests.mutants.netb_table import NETB
 from tests.mutants.operator_table import OPERATOR
 from tests.mutants.questions_table import QUESTIONS
+from tests.mutants.repeated_calls_table import REPEATED_CALLS
 from tests.mutants.rollback_table import ROLLBACK
 from tests.mutants.scale_table import SCALE
 from tests.mutants.seeds_table import SEEDS
@@ -638,6 +639,7 @@ MUTANTS: Final = (
     *GUARDS,
     *OPERATOR,
     *QUESTIONS,
+    *REPEATED_CALLS,
     *NET_CONTROL,
     *NETB,
     *STARTUP,

@@ -11,7 +11,6 @@ Owner: the context of an rpc's task; what runs in the background has no request.
 from __future__ import annotations
 
 import functools
-import re
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -34,7 +33,7 @@ from slotmesh.errors import Executed, Failure, Reason
 from slotmesh.security.identity import of_caller
 from slotmesh.spec.model import Backend, Endpoint, InvalidSpec, SpecViolation
 from slotmesh.spec.routes import Route, route_path, route_subject
-from slotmesh.spec.rules import show
+from slotmesh.spec.rules import request_id_problem, show
 from slotmesh.status import to_exception
 
 STORE_RETRY_S: Final = 5.0
@@ -245,7 +244,6 @@ Rpc = Callable[..., Awaitable[Any]]
 
 MAX_REPLY_BYTES: Final = 16 * 1024
 """Of a longer reply its lists are not remembered: there may be thousands of names."""
-_ID: Final = re.compile(r"[!-~]{1,128}")
 
 
 class AlreadyAnswered(Exception):
@@ -313,9 +311,8 @@ def _once(rpc: Rpc, name: str, reply: type[Message]) -> Rpc:
     async def once(servicer: object, request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
         if not request.request_id:
             return await rpc(servicer, request, context)
-        if _ID.fullmatch(request.request_id) is None:
-            text = f"must be 1 … 128 printable ASCII characters without blanks, is {show(request.request_id)!r}"
-            raise InvalidSpec([SpecViolation("request_id", text)])
+        if (problem := request_id_problem(request.request_id)) is not None:
+            raise InvalidSpec([SpecViolation("request_id", problem)])
         token = _ASKED.set(_Asked(request.request_id, of_caller(request.request_id), _digest(name, request), reply))
         try:
             return await rpc(servicer, request, context)

@@ -113,13 +113,15 @@ class GeneratorExecutor:
         if running := self._running.get(link):
             for first, last in ranges:
                 for run_id in among(running, first, last):
-                    if (entry := running.get(run_id)) is not None:  # cancelling one may end others
+                    entry = running.get(run_id)  # cancelling one may end others
+                    if entry is not None and entry.recipient.run.ends_with_caller:
                         entry.drive.cancel(entry.recipient, CANCELLED, TAKEN_BACK)
 
     def abandon(self, link: RouterPeer) -> None:
         for entry in list(self._running.get(link, {}).values()):
             run = entry.recipient.run
-            if entry.recipient.takes_values or (run.record is None and not run.options.no_reply):
+            outlives = run.record is not None or not run.ends_with_caller or run.options.no_reply
+            if entry.recipient.takes_values or not outlives:
                 entry.drive.cancel(entry.recipient, CANCELLED, TAKEN_BACK)
 
     def cut_off(self) -> None:
@@ -257,7 +259,7 @@ class GeneratorExecutor:
         for recipient in recipients:
             run = recipient.run
             timer = None
-            if run.deadline < inf:
+            if run.deadline < inf and run.ends_with_caller:
                 left_s = max(run.deadline - self._now(), 0.0)
                 timer = self._loop.call_later(
                     left_s, drive.cancel, recipient, EXPIRED, OVERDUE, context=self._environment.context

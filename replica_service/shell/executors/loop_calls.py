@@ -67,15 +67,20 @@ class RunningCalls:
 
     def cancel(self, link: RouterPeer, ranges: Iterable[tuple[int, int]]) -> None:
         """Cancels the router's running calls in these ranges of run ids, both ends included."""
-        waiting = {site.run_id: task for task, site in self.sites.items() if site.run.link is link}
+        waiting = {
+            site.run_id: task
+            for task, site in self.sites.items()
+            if site.run.link is link and site.run.ends_with_caller
+        }
         for first, last in ranges:
             for run_id in among(waiting, first, last):
                 self._cancel(waiting[run_id], TAKEN_BACK)
 
     def abandon(self, link: RouterPeer) -> None:
-        """Cancels the calls of an ended link, except those of a session and those without reply."""
+        """Cancels the calls of an ended link, except those of a session, with a request id or without reply."""
         for task, site in list(self.sites.items()):
-            if site.run.link is link and site.run.record is None and not site.run.options.no_reply:
+            run = site.run
+            if run.link is link and run.record is None and run.ends_with_caller and not run.options.no_reply:
                 self._cancel(task, TAKEN_BACK)
 
     def cut_off(self) -> None:

@@ -19,12 +19,13 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from math import inf
 
-from replica_service.convert.slots import Granted, Issuer, SlotAnswer, SlotReleased, reservation_run
+from replica_service.convert.slots import Granted, Issuer, SlotAnswer, SlotReleased, dispatch_of, reservation_run
 from replica_service.core.call_metadata import ReplicaCallOptions, SlotState
-from replica_service.core.events import DispatchReceived, RenewalReceived, RunsReceived
+from replica_service.core.events import RenewalReceived, RunsReceived
 from replica_service.core.failures import CUT_OFF, ENDED, EXPIRED, OVERDUE
 from replica_service.core.runs import ReplicaRun, RouterPeer
 from replica_service.shell.engine import Engine
+from slotmesh.calls.request_ids import NOT_REPEATED, CallIdentity
 from slotmesh.errors import Failure, Reason
 from slotmesh.ids import STREAM_ID_BYTES, new_id
 from slotmesh.runtime.clock import Clock
@@ -278,15 +279,19 @@ class DirectSlots:
         payload: bytes,
         timeout_s: float | None,
         write: WriteValue,
+        identity: CallIdentity = NOT_REPEATED,
     ) -> Failure | None:
-        """Runs a call in a slot and writes its results. Returns its failure, if it failed."""
+        """Runs a call in a slot and writes its results. Returns its failure, if it failed.
+
+        `identity`: what identifies the call if its caller may repeat it.
+        """
         call, link, now = DirectCall(), self._line.link, self._now()
         run_id = self._line.expect_call(call)
         deadline = inf if timeout_s is None else now + timeout_s
         run = ReplicaRun(link, run_id, [payload], options, endpoint, now, deadline)
         timer = None
         try:
-            self._engine.post(DispatchReceived(run, secret))
+            self._slots.dispatch(dispatch_of(run, secret, *identity))
             if timeout_s is not None:
                 timer = asyncio.get_running_loop().call_later(timeout_s, self._overdue, call, run)
             return await call.write(write, lambda: self._engine.take(link, (run_id,), (1,)))

@@ -136,7 +136,7 @@ def cut_frame(replica: RoutedReplica, max_calls: int, max_bytes: int) -> list[Ou
         ):
             kind = (
                 *(run.options.wire, run.endpoint, run.attempt, run.deadline, lane is None, run.shadow_of is None),
-                *(run.session, run.recovers, level, run.origin and run.origin.stream_id),
+                *(run.session, run.recovers, level, run.origin and run.origin.stream_id, run.options.request),
             )
             at = newest.get(kind, -1)
             if at < 0 or at < earliest or not _follows(sent, groups[at]):
@@ -188,6 +188,8 @@ def _alike(run: RouterRun, other: RouterRun) -> bool:
         and run.earlier is other.earlier
         and (run.partition is None) is (other.partition is None)
         and run.shadow_of is other.shadow_of
+        and run.options.request is None
+        and other.options.request is None
     )
 
 

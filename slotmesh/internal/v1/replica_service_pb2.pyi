@@ -261,6 +261,7 @@ class RunBatch(_message.Message):
     ORIGIN_STREAM_ID_FIELD_NUMBER: _builtins.int
     ORIGIN_RUN_IDS_FIELD_NUMBER: _builtins.int
     ORIGINS_FIELD_NUMBER: _builtins.int
+    REQUEST_FIELD_NUMBER: _builtins.int
     first_run_id: _builtins.int
     """The router's id of the first call; the others follow one by one. Run ids strictly increase on a stream, and a new
     attempt takes new ones.
@@ -357,6 +358,10 @@ class RunBatch(_message.Message):
     def origins(self) -> Global___RunOrigins:
         """The origin of the calls, as far as handlers may query it. Unset if there is none."""
 
+    @_builtins.property
+    def request(self) -> Global___RequestIdentity:
+        """The request id of a single call. `partition` and `owner_epoch` are the id's if there is no ordering key."""
+
     def __init__(
         self,
         *,
@@ -385,14 +390,41 @@ class RunBatch(_message.Message):
         origin_stream_id: _builtins.str = ...,
         origin_run_ids: _abc.Iterable[_builtins.int] | None = ...,
         origins: Global___RunOrigins | None = ...,
+        request: Global___RequestIdentity | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["options", b"options", "origins", b"origins", "time_left", b"time_left"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["options", b"options", "origins", b"origins", "request", b"request", "time_left", b"time_left"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "block", b"block", "bytes_ahead", b"bytes_ahead", "call_ids", b"call_ids", "chunked_sizes", b"chunked_sizes", "endpoint", b"endpoint", "epoch", b"epoch", "first_run_id", b"first_run_id", "max_result_bytes", b"max_result_bytes", "options", b"options", "ordering_keys", b"ordering_keys", "origin_run_ids", b"origin_run_ids", "origin_stream_id", b"origin_stream_id", "origins", b"origins", "owner_epoch", b"owner_epoch", "owner_epochs", b"owner_epochs", "partition", b"partition", "partitions", b"partitions", "payload_sizes", b"payload_sizes", "payloads", b"payloads", "recover", b"recover", "session_id", b"session_id", "time_left", b"time_left", "values_ahead", b"values_ahead", "waited_us", b"waited_us"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "block", b"block", "bytes_ahead", b"bytes_ahead", "call_ids", b"call_ids", "chunked_sizes", b"chunked_sizes", "endpoint", b"endpoint", "epoch", b"epoch", "first_run_id", b"first_run_id", "max_result_bytes", b"max_result_bytes", "options", b"options", "ordering_keys", b"ordering_keys", "origin_run_ids", b"origin_run_ids", "origin_stream_id", b"origin_stream_id", "origins", b"origins", "owner_epoch", b"owner_epoch", "owner_epochs", b"owner_epochs", "partition", b"partition", "partitions", b"partitions", "payload_sizes", b"payload_sizes", "payloads", b"payloads", "recover", b"recover", "request", b"request", "session_id", b"session_id", "time_left", b"time_left", "values_ahead", b"values_ahead", "waited_us", b"waited_us"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___RunBatch: _TypeAlias = RunBatch  # noqa: Y015
+
+@_typing.final
+class RequestIdentity(_message.Message):
+    """What identifies a call that its caller may repeat."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ID_FIELD_NUMBER: _builtins.int
+    DIGEST_FIELD_NUMBER: _builtins.int
+    id: _builtins.str
+    """The caller's `request_id`, made unique among identities."""
+    digest: _builtins.bytes
+    """Hash of the rpc, its method and its arguments, which are the same in a repetition."""
+    def __init__(
+        self,
+        *,
+        id: _builtins.str = ...,
+        digest: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["digest", b"digest", "id", b"id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RequestIdentity: _TypeAlias = RequestIdentity  # noqa: Y015
 
 @_typing.final
 class RunOrigins(_message.Message):
@@ -566,6 +598,7 @@ class SlotOp(_message.Message):
     DISPATCH_FIELD_NUMBER: _builtins.int
     IDENTITY_FIELD_NUMBER: _builtins.int
     ENDPOINTS_FIELD_NUMBER: _builtins.int
+    REQUEST_FIELD_NUMBER: _builtins.int
     op_id: _builtins.int
     """Chosen by the router; the result carries it."""
     identity: _builtins.str
@@ -594,6 +627,10 @@ class SlotOp(_message.Message):
         that of another identity. Set for all but `reserve`, whose endpoint the router has checked. Empty means all.
         """
 
+    @_builtins.property
+    def request(self) -> Global___RequestIdentity:
+        """Of `dispatch`: the request id of the call, in place of `dispatch.request_id`."""
+
     def __init__(
         self,
         *,
@@ -604,10 +641,11 @@ class SlotOp(_message.Message):
         dispatch: _slot_service_pb2.DispatchRequest | None = ...,
         identity: _builtins.str = ...,
         endpoints: _abc.Iterable[_builtins.str] | None = ...,
+        request: Global___RequestIdentity | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["dispatch", b"dispatch", "op", b"op", "release", b"release", "renew", b"renew", "reserve", b"reserve"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["dispatch", b"dispatch", "op", b"op", "release", b"release", "renew", b"renew", "request", b"request", "reserve", b"reserve"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["dispatch", b"dispatch", "endpoints", b"endpoints", "identity", b"identity", "op", b"op", "op_id", b"op_id", "release", b"release", "renew", b"renew", "reserve", b"reserve"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["dispatch", b"dispatch", "endpoints", b"endpoints", "identity", b"identity", "op", b"op", "op_id", b"op_id", "release", b"release", "renew", b"renew", "request", b"request", "reserve", b"reserve"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_op: _TypeAlias = _typing.Literal["reserve", "renew", "release", "dispatch"]  # noqa: Y015
     _WhichOneofArgType_op: _TypeAlias = _typing.Literal["op", b"op"]  # noqa: Y015

@@ -1,0 +1,64 @@
+"""Mutants of calls that are repeated with their request id."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.mutants.mutant import mutant
+
+REPLICA: Final = "replica_service"
+_MODEL: Final = "tests/properties/test_repeated_calls.py"
+_CONTRACT: Final = "tests/contract/replica/test_repeated_calls.py"
+_MESH: Final = "tests/contract/mesh/test_repeated_calls.py"
+
+REPEATED_CALLS: Final = (
+    mutant(
+        "an id of another call gets that call's outcome",
+        REPLICA,
+        "if known.digest != request.digest:",
+        'if known.digest == b"":',
+        _MODEL,
+    ),
+    mutant(
+        "a call that was not executed is remembered",
+        REPLICA,
+        "if failure is not None and failure.executed is Executed.NO:\n            del",
+        "if failure is not None and failure.executed is None:\n            del",
+        _MODEL,
+    ),
+    mutant(
+        "a dropped outcome makes the id a new one",
+        REPLICA,
+        "oldest.outcome = CallOutcome(failure=failures.EVICTED)\n",
+        "oldest.outcome = None\n",
+        _MODEL,
+    ),
+    mutant(
+        "a call with an id ends with its caller",
+        REPLICA,
+        "return self.request is None or self.options.streaming",
+        "return True",
+        _CONTRACT,
+    ),
+    mutant(
+        "repetitions of a call that never started wait for ever",
+        REPLICA,
+        "                self.repetitions.refused(run, failure)\n",
+        "                pass\n",
+        _CONTRACT,
+    ),
+    mutant(
+        "a router chooses the replica of a call with an id anew each time",
+        "router_service/convert",
+        "replace(options, request=request, partition=partition_of(request.request_id))",
+        "replace(options, request=request)",
+        _MESH,
+    ),
+    mutant(
+        "the handler sees a lane of one call as an ordering key",
+        REPLICA,
+        "        ordering_key = options.ordering_key\n",
+        "",
+        _MESH,
+    ),
+)

@@ -1,0 +1,195 @@
+"""The memory of repeated calls against a naive model: one effect for each id, equal outcomes, and bounds.
+
+The model remembers each attempt, and looks at all of them each time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from itertools import count
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from replica_service.core.call_metadata import ReplicaCallOptions, RequestIdentity
+from replica_service.core.repeated_calls import CallOutcome, RepeatedCalls
+from replica_service.core.runs import ReplicaRun, RouterPeer
+from replica_service.core.session_outcomes import CALL_BYTES
+from slotmesh.errors import Executed, Failure, Reason
+from tests.support.examples import examples
+
+KEEP_S = 60.0
+MAX_CALLS, MAX_KEPT, MAX_BYTES = 6, 3, 3 * CALL_BYTES + 1000
+KEYS = st.tuples(st.sampled_from(("e", "f")), st.sampled_from(("a", "b", "c", "d")))
+STREAMING = (ReplicaCallOptions(), ReplicaCallOptions(streaming=True))
+
+
+@dataclass
+class First:
+    """The call of an id that was executed, or is about to be."""
+
+    run: ReplicaRun
+    waiting: list[tuple[RouterPeer, int]] = field(default_factory=list)
+    values: list[bytes] = field(default_factory=list)
+    outcome: tuple[list[bytes], Failure | None] | None = None
+    ended_at: float = 0.0
+    place: int = 0
+    """In the order of ends."""
+    is_kept: bool = False
+
+
+class RepeatedCallsMachine(RuleBasedStateMachine):
+    @initialize()
+    def start(self) -> None:
+        self.now = 0.0
+        self.calls = RepeatedCalls(keep_s=KEEP_S, max_calls=MAX_CALLS, max_kept=MAX_KEPT, max_bytes=MAX_BYTES)
+        self.links = [RouterPeer(), RouterPeer()]
+        self.ids = count(1)
+        self.known: dict[tuple[str, str], First] = {}
+
+    # -- events ----------------------------------------------------------------------------------------------------
+
+    @rule(key=KEYS, digest=st.sampled_from((b"1", b"1", b"1", b"2")), at=st.integers(0, 1), streaming=st.booleans())
+    def a_call_arrives(self, key: tuple[str, str], digest: bytes, at: int, streaming: bool) -> None:
+        self.forget_expired()
+        link = self.links[at]
+        run = ReplicaRun(link, next(self.ids), [b""], STREAMING[streaming], key[0], self.now)
+        run.request = RequestIdentity(key, digest + (b"s" if streaming else b""))
+        known = self.known.get(key)
+        begins = self.calls.begin(run, self.now)
+        if known is None:
+            if len(self.known) >= MAX_CALLS:
+                assert isinstance(begins, Failure)
+                assert begins.reason is Reason.QUEUE_FULL
+                assert begins.executed is Executed.NO
+            else:
+                assert begins is True
+                self.known[key] = First(run)
+        elif known.run.request is not None and known.run.request.digest != run.request.digest:
+            assert isinstance(begins, Failure)
+            assert (begins.reason, begins.metadata) == (Reason.BAD_REQUEST, {"field": "request_id"})
+        elif known.outcome is None:
+            assert begins is False
+            known.waiting.append((link, run.first))
+        else:
+            assert isinstance(begins, CallOutcome)
+            self.check(known, begins)
+
+    @precondition(lambda self: self.pending())
+    @rule(data=st.data(), size=st.integers(0, 900))
+    def it_ends(self, data: st.DataObject, size: int) -> None:
+        known = self.draw(data)
+        known.ended_at = self.now
+        if known.run.options.streaming:
+            known.outcome = (known.values, None)
+            ended = self.calls.ended(known.run, None, self.now)
+        else:
+            known.outcome = ([b"x" * size], None)
+            ended = self.calls.ended(known.run, b"x" * size, self.now)
+        self.has_ended(known, ended)
+
+    @precondition(lambda self: self.pending())
+    @rule(data=st.data(), executed=st.sampled_from((Executed.YES, Executed.UNKNOWN)))
+    def it_fails(self, data: st.DataObject, executed: Executed) -> None:
+        known = self.draw(data)
+        failure = Failure(reason=Reason.HANDLER_ERROR, message="no", executed=executed)
+        known.ended_at, known.outcome = self.now, (known.values, failure)
+        self.has_ended(known, self.calls.ended(known.run, failure, self.now))
+
+    @precondition(lambda self: self.pending())
+    @rule(data=st.data())
+    def it_never_starts(self, data: st.DataObject) -> None:
+        known = self.draw(data)
+        ended = self.calls.ended(known.run, Failure(reason=Reason.CANCELLED, message="no"), self.now)
+        assert ended is not None
+        assert ended[1] == known.waiting
+        self.known = {key: each for key, each in self.known.items() if each is not known}
+
+    @precondition(lambda self: self.pending())
+    @rule(data=st.data(), sizes=st.lists(st.integers(0, 300), max_size=3))
+    def it_yields(self, data: st.DataObject, sizes: list[int]) -> None:
+        known = self.draw(data)
+        if known.run.options.streaming:
+            values = [b"v" * size for size in sizes]
+            known.values += values
+            self.calls.yielded(known.run, values)
+
+    @rule(at=st.integers(0, 1), first=st.integers(1, 30), length=st.integers(0, 10))
+    def callers_leave(self, at: int, first: int, length: int) -> None:
+        link, gone = self.links[at], range(first, first + length + 1)
+        expected = []
+        for known in self.known.values():
+            expected += [run_id for each, run_id in known.waiting if each is link and run_id in gone]
+            known.waiting = [each for each in known.waiting if each[0] is not link or each[1] not in gone]
+        assert sorted(self.calls.leave(link, [(gone[0], gone[-1])])) == sorted(expected)
+
+    @rule(at=st.integers(0, 1))
+    def a_link_ends(self, at: int) -> None:
+        """Its calls that run continue, and another link takes its place."""
+        self.calls.close(self.links[at])
+        for known in self.known.values():
+            known.waiting = [each for each in known.waiting if each[0] is not self.links[at]]
+        self.links[at] = RouterPeer()
+
+    @rule(seconds=st.sampled_from((0.5, 20.0, 59.0, 60.0)))
+    def time_passes(self, seconds: float) -> None:
+        self.now += seconds
+
+    @rule()
+    def the_sweep_comes(self) -> None:
+        self.calls.expire(self.now)
+        self.forget_expired()
+
+    # -- the model -------------------------------------------------------------------------------------------------
+
+    def pending(self) -> list[First]:
+        return [known for known in self.known.values() if known.outcome is None]
+
+    def draw(self, data: st.DataObject) -> First:
+        return data.draw(st.sampled_from(self.pending()))
+
+    def has_ended(self, known: First, ended: object) -> None:
+        known.is_kept, known.place = True, next(self.ids)
+        kept = sorted((each for each in self.known.values() if each.is_kept), key=lambda each: each.place)
+        while len(kept) > MAX_KEPT or sum(map(size_of, kept)) > MAX_BYTES:
+            kept.pop(0).is_kept = False
+        assert isinstance(ended, tuple)
+        outcome, waiting = ended
+        assert waiting == known.waiting
+        assert known.outcome is not None
+        assert (list(outcome.values), outcome.failure) == known.outcome, "those who wait get it, kept or not"
+        known.waiting = []
+
+    def check(self, known: First, outcome: CallOutcome) -> None:
+        assert known.outcome is not None
+        if known.is_kept:
+            assert (list(outcome.values), outcome.failure) == known.outcome
+            assert outcome.is_streamed == known.run.options.streaming
+        else:
+            assert outcome.failure is not None
+            assert (outcome.failure.reason, outcome.failure.executed) == (Reason.RESULT_EVICTED, Executed.YES)
+
+    def forget_expired(self) -> None:
+        self.known = {
+            key: each for key, each in self.known.items() if each.outcome is None or each.ended_at + KEEP_S > self.now
+        }
+
+    @invariant()
+    def counts_agree(self) -> None:
+        if not hasattr(self, "calls"):
+            return
+        assert self.calls.bytes <= MAX_BYTES
+        assert len(self.known) <= len(self.calls) <= MAX_CALLS
+        for link in self.links:
+            waits = any(each is link for known in self.known.values() for each, _ in known.waiting)
+            assert self.calls.owes(link) == waits
+
+
+def size_of(known: First) -> int:
+    assert known.outcome is not None
+    return sum(map(len, known.outcome[0])) + CALL_BYTES
+
+
+TestRepeatedCalls = RepeatedCallsMachine.TestCase
+TestRepeatedCalls.settings = settings(max_examples=examples(200), stateful_step_count=50, deadline=None)
