@@ -10,6 +10,7 @@ RUN python -m venv /opt/slotmesh
 ENV PATH=/opt/slotmesh/bin:$PATH
 WORKDIR /src
 COPY pyproject.toml constraints.txt README.md LICENSE ./
+COPY docs/protocol.md docs/protocol.md
 COPY slotmesh slotmesh
 COPY router_service router_service
 COPY replica_service replica_service

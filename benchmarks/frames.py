@@ -11,7 +11,6 @@ from typing import Any
 import grpc
 
 from slotmesh.codec import OCTET_STREAM
-from slotmesh.streams.features import SESSIONS
 from slotmesh.transport.duplex import read_frame
 from slotmesh.v1 import call_pb2, router_service_pb2, router_service_pb2_grpc
 
@@ -71,7 +70,6 @@ async def frame_stream(
         opening = router_service_pb2.OpenStream(endpoint=endpoint, default_options=wire)
         if in_session:
             opening.session_id, opening.epoch = secrets.token_hex(16), 1
-            opening.features.append(SESSIONS)
         await call.write(Request(open=opening))
         opened = await read_frame(call)
         if opened is None or opened.WhichOneof("frame") != "opened":

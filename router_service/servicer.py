@@ -35,7 +35,6 @@ from slotmesh.security.identity import caller, current_rpc, of_caller, quota_nam
 from slotmesh.security.rpc_roles import endpoint_refusal, known_endpoints
 from slotmesh.server.call_values import failed, identity_of, payload_of, put_output
 from slotmesh.status import abort
-from slotmesh.streams import features
 from slotmesh.streams.chunks import joined
 from slotmesh.streams.limits import MAX_INLINE_BYTES, MAX_PAYLOAD_BYTES
 from slotmesh.transport.duplex import read_request, run_stream, write_as_bytes, writing_bytes
@@ -265,7 +264,6 @@ class RouterServicer(router_service_pb2_grpc.RouterServiceServicer):
                 window=router_service_pb2.Window(calls=self._window.calls, bytes=self._window.bytes),
                 alternates=self.alternates.others(by_token=by_token),
                 max_payload_bytes=self._max_payload_bytes,
-                features=features.OF_ROUTERS_TO_CLIENTS,
                 roster=roster,
                 idle_heartbeat=duration_to_wire(self.idle_heartbeat_s) if self.idle_heartbeat_s else None,
             )

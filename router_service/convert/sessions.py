@@ -23,7 +23,6 @@ from slotmesh.convert.batches import ranges_from_wire, ranges_to_wire
 from slotmesh.errors import Executed, Failure, Reason, bad_field
 from slotmesh.internal.v1 import replica_service_pb2
 from slotmesh.names import endpoint_failure
-from slotmesh.streams.features import RESENT_ALL
 from slotmesh.streams.limits import MAX_CALL_ID, MAX_ROSTERS
 from slotmesh.v1 import call_pb2, router_service_pb2
 
@@ -185,10 +184,7 @@ def session_of(
     key = of_caller(opening.session_id)
     mark = mark_of(opening.session_id, key)
     rosters = [roster_from_wire(each, mark) for each in opening.rosters]
-    says_all = RESENT_ALL in opening.features
-    connection = SessionConnection(
-        key, opening.epoch, unanswered, rosters, owner_mark=mark, says_when_all_are_resent=says_all
-    )
+    connection = SessionConnection(key, opening.epoch, unanswered, rosters, owner_mark=mark)
     return OF_ANOTHER_IDENTITY if are_of_another(rosters) else connection
 
 

@@ -103,10 +103,7 @@ class SessionConnection:
     Compared by identity.
     """
 
-    __slots__ = (
-        *("acknowledged", "epoch", "is_suspended", "owner_mark", "rosters"),
-        *("says_when_all_are_resent", "session_id", "unanswered"),
-    )
+    __slots__ = ("acknowledged", "epoch", "is_suspended", "owner_mark", "rosters", "session_id", "unanswered")
 
     def __init__(
         self,
@@ -116,7 +113,6 @@ class SessionConnection:
         rosters: Sequence[RosterVersion] = (),
         *,
         owner_mark: str = "",
-        says_when_all_are_resent: bool = False,
     ) -> None:
         self.session_id = session_id
         """The key under which replicas know it: of the id that the client has chosen, and of the caller's name."""
@@ -128,8 +124,6 @@ class SessionConnection:
         """The calls that earlier connections have sent, and that have no outcome yet."""
         self.rosters = rosters
         """Those that the client has acknowledged on earlier connections."""
-        self.says_when_all_are_resent = says_when_all_are_resent
-        """The client does, of the unanswered calls."""
         self.acknowledged = 0
         """The newest of this router's rosters that the client knows, by number."""
         self.is_suspended = True

@@ -36,27 +36,27 @@ async def run(command: str, level: str | None, cases: list[Case], report_path: P
             if (client := adapter.client) is None:
                 return UNUSABLE
             report = ConformanceReport(client, level or client.level)
-            _print(f"{client.name}, level {report.level}, features: {', '.join(sorted(client.features)) or 'none'}")
+            capabilities = ", ".join(sorted(client.capabilities)) or "none"
+            _print(f"{client.name}, level {report.level}, capabilities: {capabilities}")
             for case in cases:
                 played = await _played(case, adapter, report.level)
                 report.cases.append(played)
-                _print(*played.lines())
+                if not played.skipped:
+                    _print(played.line())
     except AdapterError as error:
         sys.stderr.write(f"{error}\n")
         return UNUSABLE
     finally:
         if report is not None and report_path is not None:
             report.save(report_path)
-    _print(
-        ", ".join(f"{count} {verdict}" for verdict, count in sorted(report.tally.items())) or "no case has that name"
-    )
+    _print(*report.summary())
     return 0 if report.is_kept else 1
 
 
 async def _played(case: Case, adapter: AdapterProcess, level: str) -> PlayedCase:
-    features = adapter.client.features if adapter.client is not None else ()
-    if missing := case.mismatch(level, features):
-        return PlayedCase(case, Verdict.SKIPPED, missing=missing)
+    capabilities = adapter.client.capabilities if adapter.client is not None else ()
+    if mismatch := case.mismatch(level, capabilities):
+        return PlayedCase(case, Verdict.SKIPPED, skipped=mismatch)
     began = time.monotonic()
     problem = await play(case, adapter)
     return PlayedCase(case, Verdict.FAILED if problem else Verdict.KEPT, time.monotonic() - began, problem)

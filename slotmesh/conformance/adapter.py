@@ -11,12 +11,12 @@ import asyncio
 import json
 import os
 from asyncio.subprocess import PIPE, Process
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
-from slotmesh.conformance.case import LEVELS
+from slotmesh.conformance.case import LEVELS, SESSIONS
 from slotmesh.conformance.waiting import AdapterError, NotKept, until
 
 START_TIMEOUT_S: Final = 20.0
@@ -30,7 +30,8 @@ class ClientUnderTest:
 
     name: str
     level: str
-    features: frozenset[str]
+    capabilities: frozenset[str]
+    """Optional parts of the protocol that it has; `sessions` if its level is `resumable`."""
 
 
 class AdapterProcess:
@@ -43,6 +44,8 @@ class AdapterProcess:
         """By id of the command."""
         self.closed = False
         self._resets = 0
+        self.on_report: Callable[[Any], object] = lambda _report: None
+        """Called with each line of the adapter."""
         self.errors: list[str] = []
         """Lines that are no reports, and reports of one call that are repeated."""
 
@@ -95,11 +98,13 @@ class AdapterProcess:
                 self._take(report)
 
     def _take(self, report: Any) -> None:
+        self.on_report(report)
         match report:
-            case {"ready": {"client": str(name), "level": str(level), "features": list(features)}} if level in LEVELS:
-                self.client = ClientUnderTest(name, level, frozenset(features))
+            case {"ready": {"client": str(name), "level": str(level), "capabilities": list(named)}} if level in LEVELS:
+                capabilities = frozenset([*named, SESSIONS] if level == "resumable" else named)
+                self.client = ClientUnderTest(name, level, capabilities)
             case {"ready": _}:
-                fields = f"`client` (a text), `level` ({', '.join(LEVELS)}) and `features` (a list)"
+                fields = f"`client` (a text), `level` ({', '.join(LEVELS)}) and `capabilities` (a list)"
                 self.errors.append(f"`ready` needs {fields}, got {report}")
             case {"closed": True}:
                 self.closed = True

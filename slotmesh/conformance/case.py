@@ -18,13 +18,16 @@ LEVELS: Final = ("basic", "windowed", "resumable")
 
 STEPS: Final = frozenset(
     {
-        *("absent", "accept", "acked", "calls", "cancelled", "chunked", "client", "closed", "end", "half_close"),
-        *("heartbeats", "kill", "open", "report", "roster_acked", "send", "silence", "start", "taken", "untaken"),
-        *("unreported", "vanish"),
+        *("absent", "accept", "acked", "calls", "cancelled", "chunked", "client", "closed", "echo", "end"),
+        *("half_close", "heartbeats", "kill", "open", "openings", "refuse", "report", "roster_acked", "send"),
+        *("silence", "start", "taken", "unclosed", "untaken", "untried", "unreported", "vanish"),
     }
 )
 
-_FIELDS: Final = frozenset({"about", "rules", "needs", "routers", "steps"})
+SESSIONS: Final = "sessions"
+"""The capability of each client of the level `resumable`: its streams have a session."""
+
+_FIELDS: Final = frozenset({"about", "rules", "needs", "unless", "routers", "steps"})
 _FOLDER: Final = Path(__file__).parent / "cases"
 
 
@@ -44,17 +47,21 @@ class Case:
     rules: tuple[str, ...]
     """Ids of the rules in docs/protocol.md that it checks; rules that hold in each case are not among them."""
     needs: frozenset[str]
-    """Features of a client without which the case does not apply to it."""
+    """Capabilities of a client without which the case does not apply to it."""
+    unless: frozenset[str]
+    """Capabilities of a client with which it does not."""
     routers: tuple[str, ...]
     steps: tuple[tuple[str, Any], ...]
     """Kind and argument."""
 
-    def mismatch(self, level: str, features: Collection[str]) -> str:
-        """Why the case does not apply to clients of this level with these features; empty if it does."""
+    def mismatch(self, level: str, capabilities: Collection[str]) -> str:
+        """Why the case does not apply to clients of this level with these capabilities; empty if it does."""
         if LEVELS.index(self.level) > LEVELS.index(level):
-            return f"level {self.level}"
-        missing = sorted(self.needs - set(features))
-        return f"feature {', '.join(missing)}" if missing else ""
+            return f"needs level {self.level}"
+        if missing := sorted(self.needs.difference(capabilities)):
+            return f"needs {', '.join(missing)}"
+        excess = sorted(self.unless.intersection(capabilities))
+        return f"not with {', '.join(excess)}" if excess else ""
 
 
 def load_cases() -> list[Case]:
@@ -62,9 +69,9 @@ def load_cases() -> list[Case]:
     return [load_case(path) for level in LEVELS for path in sorted((_FOLDER / level).glob("*.yaml"))]
 
 
-def cases_of(level: str, *features: str) -> list[Case]:
-    """The cases that apply to clients of this level with these features."""
-    return [case for case in load_cases() if not case.mismatch(level, features)]
+def cases_of(level: str, *capabilities: str) -> list[Case]:
+    """The cases that apply to clients of this level with these capabilities."""
+    return [case for case in load_cases() if not case.mismatch(level, capabilities)]
 
 
 def load_case(path: Path) -> Case:
@@ -85,6 +92,7 @@ def load_case(path: Path) -> Case:
         about=document["about"].strip(),
         rules=tuple(document.get("rules", ())),
         needs=frozenset(document.get("needs", ())),
+        unless=frozenset(document.get("unless", ())),
         routers=tuple(document.get("routers", ("A",))),
         steps=tuple(_step(name, number, step) for number, step in enumerate(document["steps"], 1)),
     )

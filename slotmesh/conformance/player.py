@@ -9,17 +9,20 @@ Owner: the program that plays cases.
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from slotmesh.conformance.adapter import AdapterProcess
 from slotmesh.conformance.case import Case
 from slotmesh.conformance.frames import to_response
-from slotmesh.conformance.record import PADDING, ClientRecord
+from slotmesh.conformance.record import PADDING, ClientRecord, shortened
 from slotmesh.conformance.report import CaseProblem
 from slotmesh.conformance.scripted_servicer import Response, ScriptedRouter, ScriptedStream
 from slotmesh.conformance.waiting import AdapterError, NotKept, until
 from slotmesh.errors import Executed, Failure, Reason
+from slotmesh.status import DOMAIN
+from slotmesh.v1 import call_pb2
 from slotmesh.version import VERSION
 
 STEP_TIMEOUT_S: Final = 5.0
@@ -57,6 +60,7 @@ class _Player:
         self.routers = {name: ScriptedRouter(name, self._record) for name in case.routers}
         self._case = case
         self._adapter = adapter
+        adapter.on_report = lambda report: self._record.show("client reports", shortened(json.dumps(report)))
         self._streams: dict[str, ScriptedStream] = {}
         self._taken: set[ScriptedStream] = set()
         self._expected: set[str] = set()
@@ -110,16 +114,13 @@ class _Player:
             case "absent":
                 sent = [name for name in argument if name in self._record.sent]
                 _require(not sent, f"{argument} are not sent", f"{sent} were sent")
-            case "kill":
-                await self.routers[argument].kill()
-            case "start":
-                await self.routers[argument].start()
-            case "vanish":
-                self.routers[argument].vanish()
+            case "unclosed":
+                _require(not self._adapter.closed, "the client is not closed yet", "it reported `closed`")
             case "closed":
                 await self._until(lambda: self._adapter.closed, timeout_s, "the client reports that it is closed")
             case _:
-                await self._about_stream(kind, argument, arguments, timeout_s)
+                if not await self._about_routers(kind, argument, arguments):
+                    await self._about_stream(kind, argument, arguments, timeout_s)
 
     # -- the client ------------------------------------------------------------------------------------------------
 
@@ -134,18 +135,18 @@ class _Player:
                 command["payload"] = self._made(name, command)
                 self._members[name] = [name]
             case "map":
-                names = command.pop("names")
+                names = command.pop("names", ()) or [f"{command['id']}{at}" for at in range(command.pop("count"))]
                 command["payloads"] = [self._made(name, command) for name in names]
                 self._members[command["id"]] = names
                 command.pop("size", None)
             case _:
                 pass
-        self._record.show("application", f"{command['do']} {command.get('id', '')}")
+        self._record.show("application", shortened(json.dumps(command)))
         await self._adapter.command(command)
 
     def _made(self, name: str, command: dict[str, Any]) -> str:
         size = command.get("size", 0) if command["do"] == "map" else command.pop("size", 0)
-        self._record.make(name, command.get("key", ""), size)
+        self._record.make(name, command.get("key", ""), size, _options_of(command))
         return name.ljust(size, PADDING)
 
     async def _report(self, wanted: Mapping[str, Any], timeout_s: float) -> None:
@@ -159,6 +160,29 @@ class _Player:
         for stream in self._streams.values():
             stream.rules.reported(members)
             stream.rules.caught_up()
+
+    # -- routers ---------------------------------------------------------------------------------------------------
+
+    async def _about_routers(self, kind: str, argument: Any, arguments: Mapping[str, Any]) -> bool:
+        """Returns False if the step is none of these."""
+        match kind:
+            case "kill":
+                await self.routers[argument].kill()
+            case "start":
+                await self.routers[argument].start()
+            case "vanish":
+                self.routers[argument].vanish()
+            case "refuse":
+                self.routers[arguments["at"]].refusal = _failure(arguments)
+            case "untried":
+                tried = [name for name in argument if not self._taken.issuperset(self.routers[name].streams)]
+                _require(not tried, f"no other stream is opened at {argument}", f"streams at {tried}")
+            case "openings":
+                count, most = len(self.routers[arguments["at"]].streams), arguments["at_most"]
+                _require(count <= most, f"at most {most} streams are opened at router {arguments['at']}", count)
+            case _:
+                return False
+        return True
 
     # -- streams ---------------------------------------------------------------------------------------------------
 
@@ -187,10 +211,10 @@ class _Player:
             "version": VERSION,
             "window": wanted.get("window", _WINDOW),
             "alternates": wanted.get("alternates", []),
-            "features": wanted.get("features", ["sessions"]),
+            "features": wanted.get("features", []),
             "max_payload_bytes": wanted.get("max_payload_bytes", _MAX_PAYLOAD_BYTES),
         }
-        if "sessions" in opened["features"] and self._record.session_id:
+        if self._record.session_id:
             opened["roster"] = wanted.get("roster", _ROSTER)
         return to_response({"opened": opened}, self._id_of, self._address_of)
 
@@ -240,10 +264,18 @@ class _Player:
             case "untaken":
                 early = rules.taken & names
                 _require(not early, f"no value of {sorted(names)} is taken yet", sorted(early))
+            case "echo":
+                await asyncio.sleep(arguments.get("after_s", 0.0))
+
+                def reported() -> bool:
+                    stream.echo()
+                    return arguments["until"] in self._adapter.reports
+
+                await self._until(reported, timeout_s, f"the client reports {arguments['until']!r}")
             case "half_close":
                 await self._until(lambda: stream.half_closed, timeout_s, "the client half-closes")
             case "end":
-                stream.end(_failure(arguments) if "reason" in arguments else None)
+                stream.end(_failure(arguments) if "reason" in arguments else None, arguments.get("domain", DOMAIN))
             case "silence":
                 stream.silent = True
             case "acked":
@@ -275,11 +307,31 @@ class _Player:
         return value
 
 
+def _options_of(command: Mapping[str, Any]) -> call_pb2.CallOptions:
+    """The options of a call that this command makes; a lane that stops has a generation of the client's."""
+    options = call_pb2.CallOptions(
+        method=command.get("method", ""),
+        shard_key=command.get("shard_key", ""),
+        ordering_key=command.get("key", ""),
+        tenant=command.get("tenant", ""),
+        idempotent=command.get("idempotent", False),
+        metadata=command.get("metadata", {}),
+    )
+    if command.get("no_reply"):
+        options.stream.no_reply = True
+    if command["do"] == "stream":
+        options.stream.each_value = True
+    if "timeout_s" in command:
+        options.timeout.FromMilliseconds(round(command["timeout_s"] * 1_000))
+    return options
+
+
 def _failure(arguments: Mapping[str, Any]) -> Failure:
     return Failure(
         reason=Reason(arguments["reason"]),
         message=arguments.get("message", "the case ends this stream"),
         executed=Executed[arguments.get("executed", "NO")],
+        code=arguments.get("code"),
     )
 
 

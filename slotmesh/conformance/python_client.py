@@ -15,7 +15,7 @@ from slotmesh.codec import OCTET_STREAM
 
 Command = dict[str, Any]
 
-FEATURES = ["sessions", "no_reply", "streaming", "chunks", "ordering_keys", "stop", "tenants"]
+CAPABILITIES = ["no_reply", "streaming", "chunks", "ordering_keys", "stop", "tenants"]
 
 
 class PythonClient:
@@ -179,15 +179,14 @@ def report_line(report: dict[str, Any]) -> None:
 
 async def main() -> None:
     """Performs commands until stdin ends."""
-    report_line(
-        {"ready": {"client": f"slotmesh-python {slotmesh.__version__}", "level": "resumable", "features": FEATURES}}
-    )
+    client = f"slotmesh-python {slotmesh.__version__}"
+    report_line({"ready": {"client": client, "level": "resumable", "capabilities": CAPABILITIES}})
     reader = asyncio.StreamReader(limit=16 * 1024**2)
     loop = asyncio.get_running_loop()
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
-    client = PythonClient()
+    adapter = PythonClient()
     while line := await reader.readline():
-        await client.perform(json.loads(line))
+        await adapter.perform(json.loads(line))
 
 
 if __name__ == "__main__":

@@ -21,6 +21,11 @@ MAX_SHOWN_BYTES: Final = 1_000
 """Of larger frames a report has the size only."""
 
 
+def shortened(text: str) -> str:
+    """The text, or its beginning and its size."""
+    return text if len(text) <= MAX_SHOWN_BYTES else f"{text[:200]} … ({len(text)} characters)"
+
+
 def name_of(payload: bytes) -> str:
     """The call's name: its payload, without padding."""
     return payload.decode("utf-8", errors="replace").partition(PADDING)[0]
@@ -35,6 +40,16 @@ class Breach(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.rule}: {self.what}"
+
+
+class MadeCall(NamedTuple):
+    """A call of the application."""
+
+    place: int
+    """In the order in which calls were made."""
+    key: str
+    options: call_pb2.CallOptions | None
+    """The options that it asked for; None: any."""
 
 
 @dataclass(slots=True)
@@ -61,8 +76,8 @@ class ClientRecord:
     """Those that have no outcome, or whose outcome the client may not have read."""
     delivered: set[str] = field(default_factory=set)
     """Calls whose outcome was written to a stream."""
-    made: dict[str, tuple[int, str]] = field(default_factory=dict)
-    """Place in which the application made each call, and its ordering key."""
+    made: dict[str, MadeCall] = field(default_factory=dict)
+    """By name."""
     sizes: dict[str, int] = field(default_factory=dict)
     """Payload bytes of each call that the application made."""
     rosters: AcknowledgedRosters = field(default_factory=AcknowledgedRosters)
@@ -70,9 +85,9 @@ class ClientRecord:
     """Frames and events, a line each, oldest first."""
     began: float = field(default_factory=time.monotonic)
 
-    def make(self, name: str, key: str, size: int = 0) -> None:
+    def make(self, name: str, key: str, size: int = 0, options: call_pb2.CallOptions | None = None) -> None:
         """The application makes a call."""
-        self.made[name] = (len(self.made), key)
+        self.made[name] = MadeCall(len(self.made), key, options)
         self.sizes[name] = max(size, len(name.encode()))
 
     def announced_name(self, call_id: int, size: int, *, resend: bool) -> str:

@@ -6,10 +6,12 @@ Owner: the program that plays cases.
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 from xml.etree import ElementTree as Xml
@@ -19,8 +21,11 @@ from slotmesh.conformance.case import Case
 from slotmesh.conformance.record import Breach
 from slotmesh.version import VERSION
 
-SECTION: Final = "docs/protocol.md#{}"
-"""Where a rule stands, by its id in lower case."""
+_FOLDER: Final = Path(__file__).parent
+PAGE: Final = next(
+    path for path in (_FOLDER / "protocol.md", _FOLDER.parents[1] / "docs" / "protocol.md") if path.is_file()
+)
+"""docs/protocol.md: the copy in the package, or in the repository."""
 
 SHOWN_FRAMES: Final = 12
 """Newest frames that people see; the machine-readable report has all that were kept."""
@@ -32,6 +37,13 @@ class Verdict(StrEnum):
     KEPT = "kept"
     FAILED = "failed"
     SKIPPED = "skipped"
+
+
+@cache
+def rules_of_page() -> dict[str, tuple[int, str]]:
+    """Line and text of each rule."""
+    rows = (re.match(r"\| <a id=.*</a>(\w+) \| (.*) \| .* \|$", line) for line in PAGE.read_text("utf-8").splitlines())
+    return {row[1]: (number, row[2]) for number, row in enumerate(rows, 1) if row}
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +70,8 @@ class PlayedCase:
     verdict: Verdict
     seconds: float = 0.0
     problem: CaseProblem | None = None
-    missing: str = ""
-    """What the client lacks for the case, if it was skipped."""
+    skipped: str = ""
+    """Why it was skipped; else empty."""
 
     @property
     def broken_rules(self) -> tuple[str, ...]:
@@ -67,14 +79,19 @@ class PlayedCase:
         breaches = self.problem.breaches if self.problem else ()
         return tuple(dict.fromkeys(each.rule for each in breaches)) or self.case.rules
 
-    def lines(self) -> Iterator[str]:
+    def line(self) -> str:
         """For people."""
-        note = f"  needs {self.missing}" if self.missing else f"  {self.seconds:5.2f} s"
-        yield f"  {self.verdict:<8}{self.case.name:<40}{note}"
+        return f"  {self.verdict:<8}{self.case.name:<40}  {self.seconds:5.2f} s"
+
+    def details(self) -> Iterator[str]:
+        """Why it failed, for people."""
         if (problem := self.problem) is None:
             return
-        yield f"      {self.case.about}"
-        yield from (f"      rule {rule}: {SECTION.format(rule.lower())}" for rule in self.broken_rules)
+        yield f"{self.case.name}: {self.case.about}"
+        for rule in self.broken_rules:
+            line, text = rules_of_page()[rule]
+            yield f"      rule {rule}: {text}"
+            yield f"      {'':<{len(rule)}}       {PAGE}:{line}"
         yield f"      step {problem.step}"
         if problem.expected:
             yield f"      expected: {problem.expected}"
@@ -92,8 +109,8 @@ class PlayedCase:
             "rules": list(self.broken_rules if self.problem else self.case.rules),
             "seconds": round(self.seconds, 3),
         }
-        if self.missing:
-            document["needs"] = self.missing
+        if self.skipped:
+            document["skipped"] = self.skipped
         if self.problem is not None:
             document["problem"] = asdict(self.problem) | {
                 "breaches": [each._asdict() for each in self.problem.breaches]
@@ -120,6 +137,18 @@ class ConformanceReport:
         """Cases by verdict."""
         return Counter(played.verdict for played in self.cases)
 
+    def summary(self) -> Iterator[str]:
+        """After all cases, for people: what was skipped, why cases failed, and last how many did."""
+        skipped = Counter(played.skipped for played in self.cases if played.skipped)
+        if skipped:
+            yield f"  skipped {', '.join(f'{count} ({why})' for why, count in sorted(skipped.items()))}"
+        for played in self.cases:
+            if played.problem is not None:
+                yield ""
+                yield from played.details()
+        tally = (f"{count} {verdict}" for verdict, count in sorted(self.tally.items()))
+        yield ", ".join(tally) or "no case has that name"
+
     def save(self, path: Path) -> None:
         """Writes JUnit's XML to a path that ends in `.xml`, else JSON."""
         path.write_text(self._junit() if path.suffix == ".xml" else self._json(), "utf-8")
@@ -129,7 +158,7 @@ class ConformanceReport:
             "suite": f"slotmesh {VERSION}",
             "client": self.client.name,
             "level": self.level,
-            "features": sorted(self.client.features),
+            "capabilities": sorted(self.client.capabilities),
             "tally": {verdict.value: self.tally[verdict] for verdict in Verdict},
             "cases": [played.document() for played in self.cases],
         }
@@ -147,11 +176,11 @@ class ConformanceReport:
         for played in self.cases:
             level, _, name = played.case.name.partition("/")
             element = Xml.SubElement(suite, "testcase", classname=level, name=name, time=f"{played.seconds:.3f}")
-            if played.missing:
-                Xml.SubElement(element, "skipped", message=f"needs {played.missing}")
+            if played.skipped:
+                Xml.SubElement(element, "skipped", message=played.skipped)
             if played.problem is not None:
                 failure = Xml.SubElement(element, "failure", message=f"not kept: {', '.join(played.broken_rules)}")
-                failure.text = _printable("\n".join(played.lines()))
+                failure.text = _printable("\n".join(played.details()))
         return Xml.tostring(suite, encoding="unicode", xml_declaration=True) + "\n"
 
 

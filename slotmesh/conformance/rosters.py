@@ -45,9 +45,9 @@ class RosterRules:
             self._known.revisions.clear()
         listed = dict(map(version_of, frame.rosters))
         if len(listed) != len(frame.rosters):
-            self._breach("R9", f"open.rosters has a generation twice: {list(map(version_of, frame.rosters))}")
+            self._breach("R8", f"open.rosters has a generation twice: {list(map(version_of, frame.rosters))}")
         if listed != self._known.revisions:
-            self._breach("R9", f"open.rosters is {listed}, and {self._known.revisions} were acknowledged")
+            self._breach("R8", f"open.rosters is {listed}, and {self._known.revisions} were acknowledged")
 
     def named(self, wire: router_service_pb2.RosterVersion) -> None:
         """The router names a roster."""
@@ -76,4 +76,4 @@ class RosterRules:
             if not batch.resend:
                 self._known.first[name] = self._known.newest
             elif stated != self._known.first.get(name):
-                self._breach("R10", f"first_roster of {name!r} is {stated}, and was {self._known.first.get(name)}")
+                self._breach("R9", f"first_roster of {name!r} is {stated}, and was {self._known.first.get(name)}")

@@ -12,10 +12,11 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from copy import deepcopy
-from typing import Any
+from typing import Any, Final
 
-from slotmesh.conformance.record import PADDING, ClientRecord, SentCall, name_of
+from slotmesh.conformance.record import PADDING, ClientRecord, MadeCall, SentCall, name_of
 from slotmesh.conformance.rosters import RosterRules
+from slotmesh.convert.batches import block_problem, list_of
 from slotmesh.streams.arriving_payloads import BadChunk, JoinedAssembly
 from slotmesh.v1 import call_pb2, router_service_pb2
 
@@ -38,8 +39,8 @@ class StreamRules:
         self._defaults = call_pb2.CallOptions()
         self._last_id = 0
         self._unanswered: dict[int, SentCall] = {}
-        self._window = (START_CALLS, START_BYTES)
-        self._next_window: tuple[int, int] | None = None
+        self._windows = [(START_CALLS, START_BYTES)]
+        """Those that the client may know."""
         self._newest_of_key: dict[str, int] = {}
         self._new_calls = False
         self._owes_resent_all = False
@@ -50,8 +51,6 @@ class StreamRules:
         self._values: Counter[int] = Counter()
         """Written and not taken, by call."""
         self._taken: Counter[int] = Counter()
-        self._offered: set[str] = set()
-        """Features that the router has named."""
         self._chunks: dict[int, tuple[SentCall, JoinedAssembly]] = {}
         """Payloads that were announced and are not complete."""
         self.complete: set[str] = set()
@@ -132,32 +131,36 @@ class StreamRules:
         due = {call.call_id for name, call in self._record.unanswered.items() if name not in delivered} - streaming
         for number in sorted(listed):
             if number not in ids:
-                self._breach("R8", f"open.unanswered has id {number}, which was never sent")
+                self._breach("R7", f"open.unanswered has id {number}, which was never sent")
             if number in streaming:
                 self._breach("V6", f"open.unanswered has {ids[number]!r}, whose values do not outlive their connection")
         if missing := sorted(due - listed):
-            self._breach("R8", f"open.unanswered lacks {[ids[number] for number in missing]}")
+            self._breach("R7", f"open.unanswered lacks {[ids[number] for number in missing]}")
         self._to_resend = listed
-        self._owes_resent_all = bool(listed) and "resent_all" in self._features
+        self._owes_resent_all = bool(listed)
 
     def _batch(self, batch: router_service_pb2.CallBatch) -> None:
         options = batch.options if batch.HasField("options") else self._defaults
-        if not batch.payloads:
+        if (problem := block_problem(batch)) is not None:
+            self._breach("B4", " ".join(problem))
+            return
+        payloads = list_of(batch)
+        if not payloads:
             self._breach("B4", "a batch has at least one payload")
-        if batch.call_ids and len(batch.call_ids) != len(batch.payloads):
-            self._breach("B4", f"{len(batch.call_ids)} call_ids for {len(batch.payloads)} payloads")
+        if batch.call_ids and len(batch.call_ids) != len(payloads):
+            self._breach("B4", f"{len(batch.call_ids)} call_ids for {len(payloads)} payloads")
         if batch.resend and not self._session_id:
-            self._breach("R10", "resend needs a session")
+            self._breach("R9", "resend needs a session")
         if batch.resend and not batch.HasField("age"):
-            self._breach("R10", "a batch with resend has an age")
+            self._breach("R9", "a batch with resend has an age")
         if self._leaving:
             self._breach("B15", "calls arrived after GoAway")
         first = batch.first_call_id
-        ids: Sequence[int] = list(batch.call_ids) or range(first, first + len(batch.payloads))
-        sizes = self._column("C4", "chunked_sizes", list(batch.chunked_sizes), batch, "chunks") or [0] * len(ids)
-        keys = self._column("K1", "ordering_keys", list(batch.ordering_keys), batch, "ordering_keys")
+        ids: Sequence[int] = list(batch.call_ids) or range(first, first + len(payloads))
+        sizes = self._column("C1", "chunked_sizes", list(batch.chunked_sizes), len(payloads)) or [0] * len(ids)
+        keys = self._column("K1", "ordering_keys", list(batch.ordering_keys), len(payloads))
         names: list[str] = []
-        for at, (call_id, payload, size) in enumerate(zip(ids, batch.payloads, sizes, strict=False)):
+        for at, (call_id, payload, size) in enumerate(zip(ids, payloads, sizes, strict=False)):
             name = name_of(payload)
             if size:
                 if payload:
@@ -174,15 +177,11 @@ class StreamRules:
             if size:
                 self._chunks[call_id] = call, JoinedAssembly(size)
         self.rosters.calls(names, batch)
-        self._check_window(len(batch.payloads))
+        self._check_window(ids)
 
-    def _column(
-        self, rule: str, name: str, column: list[Any], batch: router_service_pb2.CallBatch, feature: str
-    ) -> list[Any]:
-        if column and feature not in self._offered:
-            self._breach(rule, f"{name} needs a router that names the feature {feature}")
-        if column and len(column) != len(batch.payloads):
-            self._breach(rule, f"{len(column)} {name} for {len(batch.payloads)} payloads")
+    def _column(self, rule: str, name: str, column: list[Any], payloads: int) -> list[Any]:
+        if column and len(column) != payloads:
+            self._breach(rule, f"{len(column)} {name} for {payloads} payloads")
             return []
         return column
 
@@ -218,9 +217,9 @@ class StreamRules:
             if before is not None:
                 self._breach("B17", f"call {call.name!r} was sent again, and not marked as resend")
             if record.session_id and any(call.call_id <= each.call_id for each in record.sent.values()):
-                self._breach("R10", f"id {call.call_id} of a new call is not above those of earlier connections")
+                self._breach("R9", f"id {call.call_id} of a new call is not above those of earlier connections")
             if self._owes_resent_all:
-                self._breach("R11", f"new call {call.name!r} was sent before resent_all")
+                self._breach("R10", f"new call {call.name!r} was sent before resent_all")
             self._new_calls = True
         self._check_order(call)
         record.sent[call.name] = call
@@ -230,18 +229,20 @@ class StreamRules:
 
     def _resent(self, call: SentCall, before: SentCall | None) -> None:
         if self._new_calls:
-            self._breach("R10", f"call {call.name!r} is sent again after new calls; resent calls go first")
+            self._breach("R9", f"call {call.name!r} is sent again after new calls; resent calls go first")
         if before is None:
-            self._breach("R10", f"call {call.name!r} is marked as resend and was never sent")
+            self._breach("R9", f"call {call.name!r} is marked as resend and was never sent")
         elif (before.call_id, before.payload) != (call.call_id, call.payload):
-            self._breach("R10", f"call {call.name!r} is sent again with another id or payload")
+            self._breach("R9", f"call {call.name!r} is sent again with another id or payload")
         elif not _same_options(before.options, call.options):
-            self._breach("R10", f"call {call.name!r} is sent again with other options")
+            self._breach("R9", f"call {call.name!r} is sent again with other options")
         if call.call_id not in self._to_resend:
-            self._breach("R10", f"call {call.name!r} is sent again and was not in open.unanswered")
+            self._breach("R9", f"call {call.name!r} is sent again and was not in open.unanswered")
 
     def _check_order(self, call: SentCall) -> None:
-        place, key = self._record.made.get(call.name, (0, ""))
+        place, key, wanted = self._record.made.get(call.name, _ANY_CALL)
+        if wanted is not None and (problem := _options_problem(wanted, call.options)):
+            self._breach("B6", f"call {call.name!r} has {problem}")
         if key and call.options.ordering_key != key:
             self._breach("B7", f"call {call.name!r} lost its ordering key {key!r}")
         if not key:
@@ -250,16 +251,22 @@ class StreamRules:
             self._breach("B7", f"call {call.name!r} was sent after a later one of its key {key!r}")
         self._newest_of_key[key] = max(place, self._newest_of_key.get(key, -1))
 
-    def _check_window(self, calls_of_batch: int) -> None:
-        calls, size = len(self._unanswered), sum(len(call.payload) for call in self._unanswered.values())
-        most_calls, most_bytes = self._window
-        alone = calls == calls_of_batch == 1
-        if not alone and (calls > most_calls or size > most_bytes):
-            self._breach(
-                "W1" if calls > most_calls else "W2",
-                f"{calls} calls and {size} bytes are unanswered, "
-                f"the window is {most_calls} calls and {most_bytes} bytes",
-            )
+    def _check_window(self, newest: Sequence[int]) -> None:
+        sizes = {number: len(call.payload) for number, call in self._unanswered.items()}
+        calls, size = len(sizes), sum(sizes.values())
+        largest = max(sizes, key=sizes.__getitem__, default=0)
+        beside = sizes.get(largest, 0) if len(newest) == 1 or largest not in newest else 0
+        if any(
+            calls <= window_calls and size - (beside if beside > window_bytes else 0) <= window_bytes
+            for window_calls, window_bytes in self._windows
+        ):
+            return
+        most_calls, most_bytes = self._windows[-1]
+        self._breach(
+            "W1" if calls > most_calls else "W2",
+            f"{calls} calls and {size} bytes are unanswered, the window is {most_calls} calls and {most_bytes} bytes, "
+            "beside one larger call",
+        )
 
     def _cancel(self, ranges: Iterable[call_pb2.IdRange]) -> None:
         for each in ranges:
@@ -273,11 +280,11 @@ class StreamRules:
 
     def _ack(self, through_frame: int) -> None:
         if not self._session_id:
-            self._breach("R6", "acks are for streams with a session")
+            self._breach("R5", "acks are for streams with a session")
         if through_frame > self.frames_sent:
-            self._breach("R6", f"frame {through_frame} is acknowledged, {self.frames_sent} were sent")
+            self._breach("R5", f"frame {through_frame} is acknowledged, {self.frames_sent} were sent")
         if through_frame <= self.acked:
-            self._breach("R6", f"acks go up: {through_frame} follows {self.acked}")
+            self._breach("R5", f"acks go up: {through_frame} follows {self.acked}")
         self.acked = max(through_frame, self.acked)
 
     def _take(self, frame: call_pb2.TakeItems) -> None:
@@ -294,6 +301,11 @@ class StreamRules:
     # -- to the client ---------------------------------------------------------------------------------------------
 
     @property
+    def unanswered(self) -> list[SentCall]:
+        """Calls of this stream whose outcome was not written."""
+        return list(self._unanswered.values())
+
+    @property
     def cancelled(self) -> set[str]:
         """Names of the calls that were cancelled."""
         return {call.name for call in self.calls.values() if call.call_id in self._cancelled}
@@ -302,10 +314,6 @@ class StreamRules:
     def taken(self) -> set[str]:
         """Names of the calls of which values were taken."""
         return {call.name for call in self.calls.values() if self._taken[call.call_id]}
-
-    def offer(self, features: Iterable[str]) -> None:
-        """The router names its features."""
-        self._offered.update(features)
 
     def values(self, ids: Iterable[int]) -> None:
         """Values of these calls are written."""
@@ -325,10 +333,8 @@ class StreamRules:
             self._record.unanswered.pop(name, None)
 
     def window(self, calls: int, nbytes: int) -> None:
-        """A window is written. A larger one counts at once, a smaller one once the client has it for sure."""
-        most_calls, most_bytes = self._window
-        self._next_window = (calls, nbytes)
-        self._window = (max(calls, most_calls), max(nbytes, most_bytes))
+        """A window is written. Earlier ones count until the client has it for sure."""
+        self._windows.append((calls, nbytes))
 
     def go_away(self) -> None:
         """GoAway is written."""
@@ -337,11 +343,30 @@ class StreamRules:
     def caught_up(self) -> None:
         """The client has shown that it read everything that was written."""
         self._leaving = self._go_away_written
-        if self._next_window is not None:
-            self._window, self._next_window = self._next_window, None
+        del self._windows[:-1]
 
     def _breach(self, rule: str, what: str) -> None:
         self._record.breach(rule, what)
+
+
+_ANY_CALL: Final = MadeCall(0, "", None)
+
+
+def _options_problem(wanted: call_pb2.CallOptions, got: call_pb2.CallOptions) -> str:
+    """The first option that is not as wanted; empty if all are."""
+    got = deepcopy(got)
+    got.stream.stop_generation = 0  # chosen by the client
+    for name in ("method", "shard_key", "ordering_key", "tenant", "idempotent", "metadata", "stream"):
+        if getattr(wanted, name) != getattr(got, name):
+            return f"{name} {_shown(getattr(got, name))}, and was made with {_shown(getattr(wanted, name))}"
+    waited_s = (wanted.timeout.ToTimedelta() - got.timeout.ToTimedelta()).total_seconds()
+    if wanted.HasField("timeout") != got.HasField("timeout") or not 0 <= waited_s <= MAX_WAITED_S:
+        return f"timeout {got.timeout.ToJsonString()}, and was made with {wanted.timeout.ToJsonString()}"
+    return ""
+
+
+def _shown(value: object) -> str:
+    return repr(value) if isinstance(value, str | bool) else " ".join(str(value).split()) or "none"
 
 
 def _same_options(first: call_pb2.CallOptions, again: call_pb2.CallOptions) -> bool:

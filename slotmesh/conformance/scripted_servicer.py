@@ -11,6 +11,8 @@ import asyncio
 from typing import Any, Final
 
 import grpc
+from google.rpc import error_details_pb2, status_pb2
+from grpc_status import rpc_status
 
 from slotmesh.conformance.frames import ids_answered, ids_of_values
 from slotmesh.conformance.record import ClientRecord
@@ -18,7 +20,7 @@ from slotmesh.conformance.relay import Relay
 from slotmesh.conformance.rules import StreamRules
 from slotmesh.errors import Failure, Reason
 from slotmesh.runtime.channels import server_options
-from slotmesh.status import abort
+from slotmesh.status import DOMAIN, abort, to_status
 from slotmesh.transport.duplex import read_request
 from slotmesh.v1 import call_pb2, router_service_pb2, router_service_pb2_grpc
 
@@ -34,8 +36,9 @@ Context = grpc.aio.ServicerContext[Request, Response]
 class ScriptedStream:
     """One stream of the client under test."""
 
-    def __init__(self, record: ClientRecord, where: str) -> None:
-        """`where` names router and stream."""
+    def __init__(self, record: ClientRecord, where: str, refusal: Failure | None) -> None:
+        """`where` names router and stream. `refusal`: ends it as soon as it is opened."""
+        self._refusal = refusal
         self.rules = StreamRules(record)
         self._record = record
         self._where = where
@@ -46,7 +49,9 @@ class ScriptedStream:
         self.heartbeats = 0
         self.silent = False
         """While true, nothing is written, not even the echo of a heartbeat."""
-        self._end: Failure | None = None
+        self.accepted = False
+        """`opened` was written."""
+        self._end: status_pb2.Status | None = None
         self._queued: asyncio.Queue[Response | None] = asyncio.Queue()
 
     def write(self, frame: Response) -> None:
@@ -59,7 +64,7 @@ class ScriptedStream:
         rules.answered(ids_answered(frame))
         if frame.WhichOneof("frame") == "go_away":
             rules.go_away()
-        rules.offer(frame.opened.features)
+        self.accepted |= frame.HasField("opened")
         if frame.opened.HasField("roster"):
             rules.rosters.named(frame.opened.roster)
         if frame.WhichOneof("frame") == "roster":
@@ -70,9 +75,26 @@ class ScriptedStream:
         self._record.show(f"client < {self._where}", frame)
         self._queued.put_nowait(frame)
 
-    def end(self, failure: Failure | None) -> None:
-        """Ends the stream after all queued frames: with OK, or with a failure as routers do."""
-        self._end = failure
+    def echo(self) -> None:
+        """Answers all calls with their names, once the stream was accepted."""
+        if self.accepted and (calls := self.rules.unanswered):
+            batch = call_pb2.ResultBatch(
+                call_ids=[call.call_id for call in calls], payloads=[call.name.encode() for call in calls]
+            )
+            self.write(Response(results=call_pb2.ResultFrame(batches=[batch])))
+
+    def end(self, failure: Failure | None, domain: str = DOMAIN) -> None:
+        """Ends the stream after all queued frames: with OK, or with a failure as routers do.
+
+        `domain`: of its ErrorInfo; empty: it has none, as if the transport had ended the rpc.
+        """
+        if failure is not None:
+            self._end = to_status(failure)
+            if domain != DOMAIN:
+                self._end.ClearField("details")
+                foreign = error_details_pb2.ErrorInfo(reason=failure.reason.value, domain=domain)
+                if domain:
+                    self._end.details.add().Pack(foreign)
         self._record.show(f"client < {self._where}", f"the stream ends, {failure.reason if failure else 'OK'}")
         self._queued.put_nowait(None)
 
@@ -90,7 +112,7 @@ class ScriptedStream:
             reader.cancel()
             await asyncio.gather(reader, return_exceptions=True)
         if self._end is not None:
-            await abort(context, self._end)
+            await context.abort_with_status(rpc_status.to_status(self._end))
 
     async def _read(self, context: Context) -> None:
         while (request := await read_request(context)) is not None:
@@ -99,6 +121,8 @@ class ScriptedStream:
             kind = request.WhichOneof("frame")
             if kind == "open" and self.opening is None:
                 self.opening = request.open
+                if self._refusal is not None:
+                    self.end(self._refusal)
             elif kind == "heartbeat":
                 self.heartbeats += 1
                 if not self.silent:
@@ -115,6 +139,8 @@ class ScriptedRouter(router_service_pb2_grpc.RouterServiceServicer):
     def __init__(self, name: str, record: ClientRecord) -> None:
         self.streams: list[ScriptedStream] = []
         """All that were opened here, in order."""
+        self.refusal: Failure | None = None
+        """Ends each further stream as soon as it is opened."""
         self._name = name
         self._record = record
         self._relay = Relay()
@@ -150,7 +176,7 @@ class ScriptedRouter(router_service_pb2_grpc.RouterServiceServicer):
     async def StreamCalls(  # type: ignore[override]  # it writes to the context instead of yielding
         self, request_iterator: object, context: Context
     ) -> None:
-        stream = ScriptedStream(self._record, f"{self._name}{len(self.streams) + 1}")
+        stream = ScriptedStream(self._record, f"{self._name}{len(self.streams) + 1}", self.refusal)
         self.streams.append(stream)
         await stream.serve(context)
 

@@ -1,7 +1,7 @@
 """Batches of calls and of results on the wire: their payloads and their ids.
 
 Ids that are consecutive, as most are, travel as a range: one by one they cost as much as their payloads. Payloads may
-be joined into one block; a client reads blocks only if it has named the feature `blocks`.
+be joined into one block; of clients only those with the feature `blocks` read blocks of results.
 """
 
 from __future__ import annotations

@@ -18,11 +18,10 @@ from typing import Any, Final
 import grpc
 
 from slotmesh.calls.key_hash import partition_of
-from slotmesh.convert.batches import errors_to_wire, ids_from_wire, ids_of_results, ids_to_wire
+from slotmesh.convert.batches import count_of, errors_to_wire, ids_from_wire, ids_of_results, ids_to_wire
 from slotmesh.errors import Executed, Failure, Reason
 from slotmesh.internal.v1 import replica_service_pb2
 from slotmesh.status import from_wire, to_wire
-from slotmesh.streams.features import CHUNKS, LARGE_BESIDE, ORDERING_KEYS
 from slotmesh.streams.limits import MAX_PAYLOAD_BYTES
 from slotmesh.streams.spliced_frames import whole
 from slotmesh.v1 import call_pb2, router_service_pb2
@@ -60,7 +59,6 @@ class Pipe:
 WINDOW_CALLS: Final = 8192
 """Calls that the client may have unanswered."""
 WINDOW_BYTES: Final = 64 * 1024 * 1024
-FEATURES: Final = (CHUNKS, ORDERING_KEYS, LARGE_BESIDE)
 OWNER_EPOCH: Final = 1
 LAST_CHANCE_TURNS: Final = 50
 """Iterations of the event loop in which the replica may report that an overdue call had not started; afterwards it
@@ -70,6 +68,9 @@ as started. About ten are enough; a time limit would not be reliable on a busy m
 _IN_QUEUE: Final = Failure(reason=Reason.DEADLINE_IN_QUEUE, message="the deadline passed before the call was started")
 _RUNNING: Final = Failure(
     reason=Reason.DEADLINE_RUNNING, message="the deadline passed while the call ran", executed=Executed.UNKNOWN
+)
+_LOST: Final = Failure(
+    reason=Reason.REPLICA_LOST, message="the replica ended while the call ran", executed=Executed.UNKNOWN
 )
 ToClient = router_service_pb2.StreamCallsResponse
 ToReplica = replica_service_pb2.ExecuteRequest
@@ -125,17 +126,21 @@ class RouterStandIn:
                 self.down.put(ToReplica(take=request.take))
             case "chunk":
                 self.down.put(ToReplica(chunk=request.chunk))
+            case "heartbeat":
+                self.up.put(ToClient(heartbeat=call_pb2.Heartbeat(echoed_stamp=request.heartbeat.stamp)))
             case _:
-                pass  # sessions are not offered, so there is nothing to acknowledge, and no heartbeat to return
+                pass  # acknowledged results: the replica keeps none, as they are passed on immediately
 
     def _run_of(self, batch: router_service_pb2.CallBatch) -> replica_service_pb2.RunBatch:
         options = batch.options if batch.HasField("options") else self._opening.default_options
-        ids = range(batch.first_call_id, batch.first_call_id + len(batch.payloads))
+        ids = range(batch.first_call_id, batch.first_call_id + count_of(batch))
         self._unanswered.update(ids)
         run = replica_service_pb2.RunBatch(
             first_run_id=batch.first_call_id,
             options=options,
             payloads=batch.payloads,
+            block=batch.block,
+            payload_sizes=batch.payload_sizes,
             endpoint=self._opening.endpoint,
             session_id=self._opening.session_id,
             epoch=self._opening.epoch,
@@ -202,6 +207,8 @@ class RouterStandIn:
             handle.cancel()
         self._deadlines.clear()
         self._overdue.clear()
+        if self._unanswered:
+            self._fail(sorted(self._unanswered), _LOST)
         self.up.end()
 
     def _pass_on(self, frame: call_pb2.ResultFrame) -> None:
@@ -280,7 +287,6 @@ def _opened() -> router_service_pb2.StreamOpened:
     return router_service_pb2.StreamOpened(
         window=router_service_pb2.Window(calls=WINDOW_CALLS, bytes=WINDOW_BYTES),
         max_payload_bytes=MAX_PAYLOAD_BYTES,
-        features=FEATURES,
     )
 
 

@@ -184,7 +184,7 @@ class StreamOptions(_message.Message):
     stop_generation: _builtins.int
     """Stop after a failure: once a call of this ordering key and this generation has failed, later ones fail with
     PREDECESSOR_FAILED, executed = no. A greater generation starts anew. 0: calls continue. Requires a session and an
-    ordering key, and a router that offers `stop_generation`; other routers ignore it, and calls continue.
+    ordering key.
     """
     http: _builtins.bytes
     """Set by HTTP fronts, together with CallBatch.http_requests: 16 to 32 random bytes that are secret to the front's
@@ -431,7 +431,7 @@ class ResultBatch(_message.Message):
     first_call_id: _builtins.int
     """The id of the first payload's call; the others are consecutive. 0 if `call_ids` has the ids."""
     block: _builtins.bytes
-    """With the feature `blocks`: all payloads, concatenated, in place of `payloads`. Never with `partial`."""
+    """With the client's feature `blocks`: all payloads, concatenated, in place of `payloads`. Never with `partial`."""
     payload_sizes: _builtins.bytes
     """The size of each payload in `block`, bytes: four bytes each, little-endian."""
     @_builtins.property

@@ -362,9 +362,7 @@ class StreamCallsRequest(_message.Message):
 
     @_builtins.property
     def take(self) -> _call_pb2.TakeItems:
-        """Flow control of handlers that yield. Without the client's feature `take_items`, values count as taken as soon as
-        they are written.
-        """
+        """Flow control of handlers that yield, by clients with the feature `take_items`."""
 
     @_builtins.property
     def roster(self) -> Global___RosterVersion:
@@ -454,8 +452,12 @@ class OpenStream(_message.Message):
 
     @_builtins.property
     def features(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Names of the client's optional features: `sessions`, `resent_all`, `chunks`, `take_items`, `blocks`; or requested
-        ones: `executors`. Unknown names are ignored.
+        """Names of the client's features; unknown names are ignored. A client needs none. There are:
+        - `chunks`: it reads results over 256 KiB in chunks. Without it, results over 4 MiB fail with PAYLOAD_TOO_LARGE.
+        - `blocks`: it reads the results of a batch in one `block`.
+        - `take_items`: it sends `take`. Without it, values of handlers that yield count as taken as soon as they are
+          written.
+        - `executors`: it requests `executors` in batches of results.
         """
 
     @_builtins.property
@@ -500,9 +502,9 @@ class CallFrame(_message.Message):
     BATCHES_FIELD_NUMBER: _builtins.int
     RESENT_ALL_FIELD_NUMBER: _builtins.int
     resent_all: _builtins.bool
-    """With an epoch above 1: this frame has the last re-sent calls of earlier connections; it may be empty. Set once,
-    before new calls, by clients with the feature `resent_all`. The router then knows all of them, and runs none that
-    later calls of its ordering key have overtaken while it was lost.
+    """With `open.unanswered`: this frame has the last re-sent calls of earlier connections; it may be empty. Required
+    once, before new calls. The router then knows all of them, and runs none that later calls of its ordering key have
+    overtaken while it was lost. Without it the router waits for 5 s.
     """
     @_builtins.property
     def batches(self) -> _containers.RepeatedCompositeFieldContainer[Global___CallBatch]:
@@ -554,7 +556,7 @@ class CallBatch(_message.Message):
     order of their ids.
     """
     block: _builtins.bytes
-    """With the feature `blocks`: all payloads, concatenated, in place of `payloads`."""
+    """All payloads, concatenated, in place of `payloads`. Not with `chunked_sizes`."""
     payload_sizes: _builtins.bytes
     """The size of each payload in `block`, bytes: four bytes each, little-endian."""
     @_builtins.property
@@ -784,7 +786,9 @@ class StreamOpened(_message.Message):
 
     @_builtins.property
     def features(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Names of the optional features that the router offers on this stream."""
+        """Names of the router's features; a client ignores unknown names. There are none today: all that this contract
+        describes is part of every router.
+        """
 
     @_builtins.property
     def roster(self) -> Global___RosterVersion:
@@ -822,8 +826,8 @@ Global___StreamOpened: _TypeAlias = StreamOpened  # noqa: Y015
 class Window(_message.Message):
     """The limit of unanswered calls of a client on this stream. A batch beyond it is rejected with WINDOW_EXCEEDED.
 
-    Before the first window the limit is 1,024 calls and 4 MiB. If no call is unanswered, one is always allowed. A router
-    that offers `large_beside` always allows one call with more bytes than the window, and does not count its bytes.
+    Before the first window the limit is 1,024 calls and 4 MiB. One call with more bytes than the window is allowed beside
+    all others, in a batch of its own; its bytes do not count.
     """
 
     DESCRIPTOR: _descriptor.Descriptor

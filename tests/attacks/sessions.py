@@ -35,9 +35,7 @@ async def abandoned(connection: Http2) -> str:
     """Opens a session and has its call answered; what it leaves is never closed. Returns how it went."""
     stream = connection.open(STREAM_CALLS)
     options = call_pb2.CallOptions(method="echo")
-    opening = router_service_pb2.OpenStream(
-        endpoint=ENDPOINT, session_id=uuid4().hex, epoch=1, default_options=options, features=["sessions"]
-    )
+    opening = router_service_pb2.OpenStream(endpoint=ENDPOINT, session_id=uuid4().hex, epoch=1, default_options=options)
     batch = router_service_pb2.CallBatch(first_call_id=1, payloads=[b"x" * 100])
     calls = router_service_pb2.CallFrame(batches=[batch])
     frames = [Frame(open=opening), Frame(calls=calls)]

@@ -19,7 +19,7 @@ def write(report: dict[str, Any]) -> None:
 
 
 def main() -> None:
-    write({"ready": {"client": "careless 1.0", "level": "basic", "features": []}})
+    write({"ready": {"client": "careless 1.0", "level": "basic", "capabilities": []}})
     channel: Any = None
     endpoint = ""
     for line in sys.stdin:

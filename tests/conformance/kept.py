@@ -26,4 +26,4 @@ async def require_kept(case: Case, adapter: AdapterProcess) -> None:
     """Fails the test, with what people see of it, unless the client keeps the case."""
     problem = await play(case, adapter)
     if problem is not None:
-        pytest.fail("\n".join(PlayedCase(case, Verdict.FAILED, problem=problem).lines()), pytrace=False)
+        pytest.fail("\n".join(PlayedCase(case, Verdict.FAILED, problem=problem).details()), pytrace=False)

@@ -17,8 +17,17 @@ def test_a_level_includes_those_below_it() -> None:
     basic = next(case for case in load_cases() if case.level == "basic" and not case.needs)
     resumable = next(case for case in load_cases() if case.level == "resumable")
     assert not basic.mismatch("windowed", ())
-    assert resumable.mismatch("windowed", ("sessions",)) == "level resumable"
-    assert resumable.mismatch("resumable", ()) == "feature sessions"
+    assert not resumable.mismatch("resumable", ("sessions",))
+    assert resumable.mismatch("windowed", ("sessions",)) == "needs level resumable"
+
+
+def test_a_case_applies_with_the_capabilities_that_it_needs_and_without_those_that_it_excludes() -> None:
+    cases = {case.name: case for case in load_cases()}
+    streaming, breaks = cases["basic/streaming"], cases["basic/stream_breaks"]
+    assert streaming.mismatch("basic", ()) == "needs streaming"
+    assert not streaming.mismatch("basic", ("streaming",))
+    assert breaks.mismatch("resumable", ("sessions",)) == "not with sessions"
+    assert not breaks.mismatch("resumable", ())
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,8 @@ import pytest
 import pytest_asyncio
 
 from slotmesh.conformance.adapter import AdapterProcess, adapter_process
-from slotmesh.conformance.case import Case, cases_of
-from slotmesh.conformance.python_client import FEATURES
+from slotmesh.conformance.case import SESSIONS, Case, cases_of
+from slotmesh.conformance.python_client import CAPABILITIES
 from tests.conformance.kept import as_parameters, require_kept
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -22,6 +22,6 @@ async def adapter() -> AsyncIterator[AdapterProcess]:
         yield adapter
 
 
-@pytest.mark.parametrize("case", as_parameters(cases_of("resumable", *FEATURES)))
+@pytest.mark.parametrize("case", as_parameters(cases_of("resumable", SESSIONS, *CAPABILITIES)))
 async def test_the_python_client_keeps(case: Case, adapter: AdapterProcess) -> None:
     await require_kept(case, adapter)

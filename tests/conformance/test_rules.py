@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from array import array
 from typing import Any
 
 import pytest
 from google.protobuf import duration_pb2
 
+from slotmesh.calls.payload_block import sizes_to_wire
 from slotmesh.conformance.record import PADDING, ClientRecord
 from slotmesh.conformance.rules import StreamRules
 from slotmesh.streams.limits import MIN_CHUNK_BYTES
@@ -116,16 +118,32 @@ def test_the_window_binds_once_it_is_known() -> None:
     assert "the window is 1 calls" in str(session.breaches[0])
 
 
-def test_one_call_alone_may_pass_the_window() -> None:
-    session = session_of("a", "b")
+@pytest.mark.parametrize(
+    ("frames", "is_breach"),
+    [
+        ([batch(1, "a....."), batch(2, "b"), batch(3, "c")], False),
+        ([batch(1, "b"), batch(2, "c"), batch(3, "a.....")], False),
+        ([batch(1, "a....."), batch(2, "b"), batch(3, "c..")], True),
+        ([batch(1, "a....."), batch(2, "b.....")], True),
+        ([batch(1, "a.....", "b")], True),
+    ],
+)
+def test_one_call_may_be_larger_than_the_window_in_a_batch_of_its_own(frames: list[Request], is_breach: bool) -> None:
+    session = session_of("a", "b", "c")
     rules = StreamRules(session)
-    rules.window(5, 1)
+    rules.window(5, 2)
     rules.caught_up()
-    for frame in (OPEN, batch(1, "a.....")):
+    for frame in (OPEN, *frames):
         rules.request(frame)
-    assert not session.breaches
-    rules.request(batch(2, "b"))
-    assert session.breaches
+    assert [each.rule for each in session.breaches] == ["W2"] * is_breach
+
+
+def test_payloads_in_a_block_are_read() -> None:
+    sizes = sizes_to_wire(array("I", [1, 1]))
+    block = router_service_pb2.CallBatch(first_call_id=1, block=b"ab", payload_sizes=sizes)
+    assert not breaches(OPEN, Request(calls=router_service_pb2.CallFrame(batches=[block])), cancel(1, 2))
+    block.block = b"abc"
+    assert "the sum of payload_sizes" in breaches(OPEN, Request(calls=router_service_pb2.CallFrame(batches=[block])))[0]
 
 
 def test_no_calls_after_go_away() -> None:
@@ -179,6 +197,7 @@ def test_no_calls_after_go_away() -> None:
             "go first",
         ),
         ([opening(session_id=SESSION_ID, epoch=2, unanswered=ids((1, 2))), batch(1, "c")], "not above those"),
+        ([opening(session_id=SESSION_ID, epoch=2, unanswered=ids((1, 2))), batch(3, "c")], "before resent_all"),
     ],
 )
 def test_a_session_goes_on(frames: list[Request], words: str) -> None:
@@ -224,7 +243,6 @@ def test_payloads_do_not_come_in_crumbs(size: int, words: str) -> None:
     session = ClientRecord()
     session.make("a", "", total)
     rules = StreamRules(session)
-    rules.offer(["chunks"])
     rules.request(OPEN)
     announced = router_service_pb2.CallBatch(first_call_id=1, payloads=[b""], chunked_sizes=[total])
     rules.request(Request(calls=router_service_pb2.CallFrame(batches=[announced])))

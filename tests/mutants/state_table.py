@@ -16,7 +16,7 @@ _HEARTBEATS: Final = (
     mutant(
         "the first call after a rest counts no silence",
         CLIENT,
-        "elif self.pulse is not None and self.pulse.is_resting:",
+        "elif self.pulse.is_resting:",
         "elif False:",
         "tests/contract/client/test_sessions.py",
     ),

@@ -10,7 +10,14 @@ from router_service import convert
 from router_service.core.callers import Window
 from router_service.core.calls import Batch, KeyedBatch, RouterCallOptions
 from router_service.core.commands import CallDelivery
-from router_service.core.events import CallsCancelled, CallsResent, CallsSubmitted, RosterAcknowledged, SessionConnected
+from router_service.core.events import (
+    AllCallsResent,
+    CallsCancelled,
+    CallsResent,
+    CallsSubmitted,
+    RosterAcknowledged,
+    SessionConnected,
+)
 from router_service.core.rosters import RosterVersion, SessionConnection
 from router_service.core.runs import Caller
 from slotmesh.client.stream.resends import Rosters
@@ -125,6 +132,7 @@ class Client:
             age_s = now - (self.calls[ids[0]].sent_at or 0.0)
             first = self.calls[ids[0]].first_roster
             router.do(router.scheduler.step(CallsResent(caller, ENDPOINT, [self._batch(ids)], age_s, first), now))
+        router.do(router.scheduler.step(AllCallsResent(caller), now))
         for call_id in sent:
             if self.calls[call_id].is_cancelled:
                 self.cancel(call_id, now)

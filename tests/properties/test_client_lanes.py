@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from slotmesh.client.calls.call_spec import CallSpec
-from slotmesh.client.calls.outbox import CallOutbox
+from slotmesh.client.calls.outbox import CallOutbox, LargeCalls
 from slotmesh.client.calls.queues import CallQueue, LaneGroups, StopGenerations
 from slotmesh.client.calls.sent_parts import SentPart
 from slotmesh.client.calls.waiting_runs import WaitingRunQueue
@@ -137,7 +137,7 @@ class LanesMachine(RuleBasedStateMachine):
 
     @rule(calls=st.integers(0, 30), nbytes=st.integers(0, 60))
     def write_a_frame(self, calls: int, nbytes: int) -> None:
-        parts = self.outbox.take(calls, nbytes, alone=not self.pending.calls)
+        parts = self.outbox.take(calls, nbytes, LargeCalls(nbytes, is_free=not self.pending.calls))
         self.refuse(self.outbox.take_refused())
         for part in parts:
             self.pending.add(part)

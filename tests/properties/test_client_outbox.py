@@ -35,6 +35,8 @@ class OutboxMachine(RuleBasedStateMachine):
         self.waiting: list[list[Sink]] = [[] for _ in range(QUEUES)]
         self.unanswered: dict[int, tuple[int, int]] = {}
         """Id -> queue, payload bytes."""
+        self.large = 0
+        """The id of the newest call that left with more bytes than the window."""
         self.window_calls, self.window_bytes = 4, 100
         self.idle_told = [0] * QUEUES
         self.now = 0.0
@@ -44,12 +46,9 @@ class OutboxMachine(RuleBasedStateMachine):
     tenants: tuple[str, ...] = ("",)
     """Those of the calls, by queue."""
 
-    knows_large = False
-    """Whether the router takes one call that is larger than the window beside the others."""
-
     def large_unanswered(self) -> int:
-        """Bytes of the call that is larger than the window. In these tests the window stays as it is then."""
-        return max((size for _, size in self.unanswered.values() if size > self.window_bytes), default=0)
+        """Bytes of the call that does not count in the window."""
+        return self.unanswered.get(self.large, (0, 0))[1]
 
     @rule(queue=st.integers(0, QUEUES - 1), method=st.integers(0, METHODS - 1), size=st.integers(0, 150))
     def call(self, queue: int, method: int, size: int) -> None:
@@ -86,22 +85,17 @@ class OutboxMachine(RuleBasedStateMachine):
 
     @rule(calls=st.integers(1, 8), nbytes=st.integers(1, 300))
     def change_the_window(self, calls: int, nbytes: int) -> None:
-        self.window_calls = calls
-        if not self.knows_large or not self.unanswered:
-            self.window_bytes = nbytes
+        self.window_calls, self.window_bytes = calls, nbytes
 
     @rule()
     def write_a_frame(self) -> None:
         calls = self.window_calls - self.pending.calls
-        nbytes = self.window_bytes - self.pending.nbytes
+        nbytes = self.window_bytes - self.pending.nbytes + self.large_unanswered()
         nothing_unanswered = not self.pending.calls
-        large = None
-        if self.knows_large:
-            nbytes += self.large_unanswered()
-            large = LargeCalls(self.window_bytes, is_free=not self.large_unanswered())
+        large = LargeCalls(self.window_bytes, is_free=not self.large_unanswered())
         shares = TenantShares(self.pending.by_tenant(), calls, nbytes) if self.outbox.rota.has_tenants else None
         before = self.pending.by_tenant()
-        parts = self.outbox.take(calls, nbytes, alone=nothing_unanswered, large=large, shares=shares)
+        parts = self.outbox.take(calls, nbytes, large, shares=shares)
         for part in parts:
             queue = next(index for index, specs in enumerate(self.specs) if part.spec in specs)
             wanted = [sink for sink in self.waiting[queue] if not sink.cancelled]
@@ -115,16 +109,16 @@ class OutboxMachine(RuleBasedStateMachine):
             last = self.waiting[queue].index(part.sinks[-1])
             self.waiting[queue] = self.waiting[queue][last + 1 :]
             self.pending.add(part)
+            if part.nbytes > large.over:
+                self.large = part.first
             for offset, payload in enumerate(part.payloads):
                 self.unanswered[part.first + offset] = (queue, len(payload))
         sent = sum(part.count for part in parts)
         assert sent <= max(calls, 0)
         self.check_tenants(before, parts)
-        sizes = [part.nbytes for part in parts if large is None or part.nbytes <= self.window_bytes]
-        assert len(sizes) >= len(parts) - (large is not None and large.is_free), "one large call, not two"
-        if sum(sizes) > max(nbytes, 0):
-            assert nothing_unanswered
-            assert sent == 1, "only one call alone may pass the window"
+        sizes = [part.nbytes for part in parts if part.nbytes <= self.window_bytes]
+        assert len(sizes) >= len(parts) - large.is_free, "one large call, not two"
+        assert sum(sizes) <= max(nbytes, 0)
         wanted_sizes = [sink.name[1] for queue in self.waiting for sink in queue if not sink.cancelled]
         if shares is not None:
             wanting = {
@@ -134,14 +128,12 @@ class OutboxMachine(RuleBasedStateMachine):
             }
             is_stuck = calls <= 0 or any(before.get(each, NOTHING_HELD).calls for each in wanting)
             assert parts or not wanting or is_stuck or (not nothing_unanswered and max(wanted_sizes) > nbytes)
-        elif not parts and wanted_sizes and large is not None:
+        elif not parts and wanted_sizes:
             heads = [next((sink.name[1] for sink in queue if not sink.cancelled), -1) for queue in self.waiting]
             has_large = max(heads) > self.window_bytes
             others_turn = any(nbytes < size <= self.window_bytes for size in heads)
             assert calls <= 0 or not has_large or not large.is_free or others_turn, "a large call waits for no reason"
             assert calls <= 0 or any(size > nbytes for size in heads), "calls wait for no reason"
-        elif not parts and wanted_sizes:
-            assert calls <= 0 or (not nothing_unanswered and max(wanted_sizes) > nbytes), "calls wait for no reason"
 
     def check_tenants(self, before: dict[str, TenantWindow], parts: list[SentPart]) -> None:
         """No tenant fills more than it leaves, but for one call of each."""
@@ -210,17 +202,11 @@ class OutboxMachine(RuleBasedStateMachine):
                 assert specs[0].queue.idle
 
 
-class LargeBesideMachine(OutboxMachine):
-    knows_large = True
-
-
 class TenantsMachine(OutboxMachine):
     tenants = ("", "a", "b")
 
 
 TestTenants = TenantsMachine.TestCase
 TestTenants.settings = settings(max_examples=examples(150), stateful_step_count=40, deadline=None)
-TestLargeBeside = LargeBesideMachine.TestCase
-TestLargeBeside.settings = settings(max_examples=examples(150), stateful_step_count=40, deadline=None)
 TestOutbox = OutboxMachine.TestCase
 TestOutbox.settings = settings(max_examples=examples(150), stateful_step_count=40, deadline=None)

@@ -41,9 +41,6 @@ class SessionMachine(RuleBasedStateMachine):
         self.last_id = 0
         self.window = (5, 200)
 
-    knows_large = False
-    """Whether the router takes one call that is larger than the window beside the others."""
-
     @rule(queue=st.integers(0, QUEUES - 1), sizes=st.lists(st.integers(0, 120), min_size=1, max_size=6))
     def call(self, queue: int, sizes: list[int]) -> None:
         for size in sizes:
@@ -59,25 +56,23 @@ class SessionMachine(RuleBasedStateMachine):
     def write_a_frame(self) -> None:
         calls, nbytes = self.window
         sizes = [len(sink.name) for sink in self.here.values()]
-        beside = max((size for size in sizes if size > nbytes), default=0) if self.knows_large else 0
+        beside = max((size for size in sizes if size > nbytes), default=0)
         room = calls - len(self.here), nbytes - sum(sizes) + beside
-        alone = not self.here
-        large = LargeCalls(nbytes, is_free=not beside) if self.knows_large else None
+        large = LargeCalls(nbytes, is_free=not beside)
         assert self.pending.calls - self.resends.calls == len(self.here)
         if self.resends:
-            taken = self.resends.take(*room, alone=alone, large=large)
+            taken = self.resends.take(*room, large)
             sent = [pair for each in taken for pair in zip(each.ids, each.payloads, strict=True)]
-            assert sent or room[0] <= 0 or not alone, "calls wait for no reason"
+            assert sent or room[0] <= 0 or self.here, "calls wait for no reason"
             for call_id, payload in sent:
                 assert self.unanswered[call_id].name == payload, "another call under the same id"
             left = [call_id for call_id in self.unanswered if call_id not in self.here]
             assert [call_id for call_id, _ in sent] == left[: len(sent)], "passed over, or sent twice"
-            if large is not None:
-                assert all(len(each.ids) == 1 for each in taken if len(each.payloads[0]) > nbytes), "not by itself"
-                if left[len(sent) :] and len(sent) < room[0] and large.is_free and not self.large_of(sent, nbytes):
-                    assert len(self.unanswered[left[len(sent)]].name) <= nbytes, "a large call waits for no reason"
+            assert all(len(each.ids) == 1 for each in taken if len(each.payloads[0]) > nbytes), "not by itself"
+            if left[len(sent) :] and len(sent) < room[0] and large.is_free and not self.large_of(sent, nbytes):
+                assert len(self.unanswered[left[len(sent)]].name) <= nbytes, "a large call waits for no reason"
         else:
-            parts = self.outbox.take(*room, alone=alone, large=large)
+            parts = self.outbox.take(*room, large)
             for part in parts:
                 self.pending.add(part)
             sent = [pair for part in parts for pair in enumerate(part.payloads, part.first)]
@@ -87,10 +82,10 @@ class SessionMachine(RuleBasedStateMachine):
             self.last_id = call_id
             self.here[call_id] = self.unanswered[call_id]
         assert len(sent) <= max(room[0], 0)
-        if large is not None and large.is_free and (beside_now := self.large_of(sent, nbytes)):
+        if large.is_free and (beside_now := self.large_of(sent, nbytes)):
             assert len(beside_now) == 1, "one large call, not two"
             sent = [pair for pair in sent if pair not in beside_now]
-        assert sum(len(payload) for _, payload in sent) <= max(room[1], 0) or (alone and len(sent) == 1)
+        assert sum(len(payload) for _, payload in sent) <= max(room[1], 0)
 
     @staticmethod
     def large_of(sent: list[tuple[int, bytes]], nbytes: int) -> list[tuple[int, bytes]]:
@@ -152,11 +147,5 @@ class SessionMachine(RuleBasedStateMachine):
         assert self.pending.nbytes == sum(len(sink.name) for sink in self.unanswered.values())
 
 
-class LargeBesideMachine(SessionMachine):
-    knows_large = True
-
-
-TestLargeBeside = LargeBesideMachine.TestCase
-TestLargeBeside.settings = settings(max_examples=examples(150), stateful_step_count=40, deadline=None)
 TestSession = SessionMachine.TestCase
 TestSession.settings = settings(max_examples=examples(150), stateful_step_count=40, deadline=None)

@@ -73,8 +73,8 @@ class Resumption:
         """Runs in order of arrival, and whether they were sent before."""
         self.keys: set[str] = set()
         """Ordering keys among them."""
-        self.awaits_calls = False
-        """Calls are still being resent; the client announces the last one."""
+        self.awaits_calls = bool(unanswered)
+        """Calls are still being resent; the client marks the last one."""
         self.resent = 0
         """Runs with ordering keys that were sent again."""
         self.lanes: dict[str, list[Sequence[int]]] = {}
@@ -152,7 +152,6 @@ class Resumptions(Feature):
         if session is not None and session.epoch > 1:
             resumption = self._by_session[session] = Resumption(session.unanswered, session.rosters)
             self.asking[session.session_id, session.epoch] = session, resumption
-            resumption.awaits_calls = session.says_when_all_are_resent and bool(session.unanswered)
             resumption.give_up_at = step.now + PATIENCE_S
             self._ask(session, resumption, step)
             self._go_on(session, resumption, step)

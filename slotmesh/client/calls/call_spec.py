@@ -340,12 +340,6 @@ MAX_BYTES_UNTIL_KNOWN: Final = MAX_PAYLOAD_BYTES
 """The limit until the router has stated its own."""
 
 
-def limit_of(stated: int, *, cuts: bool) -> int:
-    """The largest payload for a router with this stated limit. `cuts`: it takes chunks."""
-    limit = stated or MAX_INLINE_BYTES
-    return limit if cuts else min(limit, MAX_INLINE_BYTES)
-
-
 def too_large(actual: int, limit: int, *, was_sent: bool = False) -> Failure:
     """The failure of a call with a payload of `actual` bytes. `was_sent`: to another router."""
     return Failure(

@@ -132,18 +132,15 @@ class CallOutbox:
         self,
         calls: int,
         nbytes: int,
+        large: LargeCalls,
         *,
-        alone: bool,
-        cuts: bool = False,
-        large: LargeCalls | None = None,
         shares: TenantShares | None = None,
     ) -> list[SentPart]:
         """Takes the parts of the next frame.
 
-        At most `calls` calls of `nbytes` bytes, which is what the window has left. `alone`: nothing is unanswered, so
-        that one call may have more bytes than the window. `cuts`: large payloads follow the frame in chunks. `large`:
-        where one with more bytes may leave at any time; the others of that size wait, and their queues with them.
-        `shares`: what each tenant may add; None: all. Options of all batches have as many bytes as payloads may have.
+        At most `calls` calls of `nbytes` bytes, which is what the window has left. `large`: one with more bytes than
+        the window may leave at any time; the others of that size wait, and their queues with them. `shares`: what each
+        tenant may add; None: all. Options of all batches have as many bytes as payloads may have.
         """
         parts: list[SentPart] = []
         rota, lines, calls = self.rota, self.rota.lines, min(calls, FRAME_CALLS)
@@ -159,26 +156,24 @@ class CallOutbox:
             if shares is not None and not shares.trim(run.spec.tenant, sizes):
                 rota.pass_over_tenant()
                 continue
-            if sizes and large is not None and sizes[0] > large.over:
+            if sizes and sizes[0] > large.over:
                 if not large.is_free:
                     rota.pass_over()
                     continue
-                if parts and not cuts:
-                    break
                 large = LargeCalls(large.over, False)
                 parts.append(run.split(1, sizes[0]))
                 if run.specs is None:
                     queue.unanswered += 1
-                calls, room = calls - 1, room - (0 if cuts else sizes[0])
+                calls -= 1
             elif sizes:
                 total = inline = sum(sizes)
                 if total > nbytes or total > room:
-                    fitting = fitting_calls(sizes, nbytes, room, cuts=cuts)
-                    if not fitting and (parts or (sizes[0] > nbytes and not alone)):
+                    fitting = fitting_calls(sizes, nbytes, room)
+                    if not fitting and (parts or sizes[0] > nbytes):
                         break
                     del sizes[max(fitting, 1) :]
                     total = sum(sizes)
-                    inline = sum(inline_sizes(sizes)) if cuts else total
+                    inline = sum(inline_sizes(sizes))
                 parts.append(run.split(len(sizes), total))
                 if run.specs is None:
                     queue.unanswered += len(sizes)
@@ -348,7 +343,7 @@ def inline_sizes(sizes: list[int]) -> list[int]:
     return [0 if size > CHUNK_BYTES else size for size in sizes]
 
 
-def fitting_calls(sizes: list[int], nbytes: int, room: int, *, cuts: bool) -> int:
+def fitting_calls(sizes: list[int], nbytes: int, room: int) -> int:
     """How many of these calls fit into a window of `nbytes` bytes, and into a frame that has `room` bytes left."""
     fitting = bisect_right(list(accumulate(sizes)), nbytes)
-    return min(fitting, bisect_right(list(accumulate(inline_sizes(sizes) if cuts else sizes)), room))
+    return min(fitting, bisect_right(list(accumulate(inline_sizes(sizes))), room))

@@ -2,22 +2,19 @@
 
 Purpose: the one place that knows the form of a batch on the wire. The cost is per part; for a column, a key for each
 call.
-Invariant: a batch states the options of its calls' specs, whatever the router supports: if it does not support columns
-of ordering keys, each key has a batch of its own; if it does not support chunks, payloads are whole.
+Invariant: a batch states the options of its calls' specs.
 Owner: the `RouterLink` of one connection.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from itertools import groupby
+from collections.abc import Sequence
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
 from slotmesh.client.calls.call_spec import write_traces
 from slotmesh.convert.batches import write
 from slotmesh.streams.chunks import ChunkTurns, fits_whole
-from slotmesh.streams.features import BLOCKS, CHUNKS, LARGE_BESIDE, ORDERING_KEYS
 from slotmesh.streams.limits import CHUNK_BYTES, MAX_FRAME_BYTES
 from slotmesh.streams.spliced_frames import are_large, spliced
 from slotmesh.v1 import call_pb2, router_service_pb2
@@ -76,15 +73,9 @@ _ordering_key = attrgetter("ordering_key")
 class BatchWriter:
     """Appends batches to frames, and what is too large for them to the chunks that follow."""
 
-    def __init__(self, default_wire: call_pb2.CallOptions | None, features: Collection[str]) -> None:
-        """`default_wire`: the options that the stream was opened with. `features`: those that its router supports."""
+    def __init__(self, default_wire: call_pb2.CallOptions | None) -> None:
+        """`default_wire`: the options that the stream was opened with."""
         self._default_wire = default_wire
-        self._columns = ORDERING_KEYS in features
-        self._blocks = BLOCKS in features
-        self.cuts = CHUNKS in features
-        """Whether large payloads travel in chunks."""
-        self.large_beside = LARGE_BESIDE in features
-        """Whether one call that is larger than the window is allowed beside all others."""
         self.chunks = OutgoingChunks()
         """Announced payloads that have not left."""
         self._room = 0
@@ -106,16 +97,11 @@ class BatchWriter:
     def add(self, frame: router_service_pb2.CallFrame, part: SentPart) -> None:
         """Calls that leave for the first time."""
         if part.made_at is not None:
-            before = len(frame.batches)
-            self._add(frame, part, range(part.first, part.first + part.count), part.payloads, part.specs)
-            for batch in frame.batches[before:]:
-                self._shorten(batch, part)
+            ids = range(part.first, part.first + part.count)
+            self._shorten(self._add(frame, part, ids, part.payloads, part.specs), part)
             return
         first, payloads = part.first, part.payloads
-        if part.spec.traced or (self.cuts and part.nbytes > CHUNK_BYTES):
-            ids: Sequence[int] = range(first, first + part.count)
-            self._add(frame, part, ids, payloads, part.specs)
-        elif part.specs is None:
+        if part.specs is None and not part.spec.traced and part.nbytes <= CHUNK_BYTES:
             wire = part.spec.wire
             options = None if wire is self._default_wire else wire
             self._put(frame.batches.add(first_call_id=first, options=options), payloads)
@@ -124,14 +110,12 @@ class BatchWriter:
 
     def add_again(self, frame: router_service_pb2.CallFrame, resent: ResentCalls, now: float) -> None:
         """Calls that an earlier connection has sent."""
-        before = len(frame.batches)
         ids = range(resent.ids[0], resent.ids[-1] + 1) if resent.consecutive else resent.ids
-        self._add(frame, resent.part, ids, resent.payloads, resent.specs)
-        for batch in frame.batches[before:]:
-            batch.resend = True
-            batch.age.FromNanoseconds(round((now - resent.part.since) * 1e9))
-            if resent.part.roster is not None:
-                batch.first_roster.CopyFrom(resent.part.roster)
+        batch = self._add(frame, resent.part, ids, resent.payloads, resent.specs)
+        batch.resend = True
+        batch.age.FromNanoseconds(round((now - resent.part.since) * 1e9))
+        if resent.part.roster is not None:
+            batch.first_roster.CopyFrom(resent.part.roster)
 
     def _shorten(self, batch: router_service_pb2.CallBatch, part: SentPart) -> None:
         """Subtracts the time that calls have waited here from their timeouts."""
@@ -147,36 +131,18 @@ class BatchWriter:
         ids: Sequence[int],
         payloads: Sequence[bytes],
         specs: Sequence[CallSpec] | None,
-    ) -> None:
-        if specs is None:
-            self._add_batch(frame, part, part.spec.wire, ids, payloads)
-        elif self._columns:
-            batch = self._add_batch(frame, part, part.wire, ids, payloads)
-            batch.ordering_keys.extend(map(_ordering_key, specs))
-        else:
-            start, self._is_only = 0, False
-            for _, each in groupby(specs, key=_ordering_key):
-                neighbours = list(each)
-                stop = start + len(neighbours)
-                self._add_batch(frame, part, neighbours[0].wire, ids[start:stop], payloads[start:stop])
-                start = stop
-
-    def _add_batch(
-        self,
-        frame: router_service_pb2.CallFrame,
-        part: SentPart,
-        wire: call_pb2.CallOptions,
-        ids: Sequence[int],
-        payloads: Sequence[bytes],
     ) -> router_service_pb2.CallBatch:
         batch = frame.batches.add()
+        wire = part.wire
         if wire is not self._default_wire:
             batch.options.CopyFrom(wire)
+        if specs is not None:
+            batch.ordering_keys.extend(map(_ordering_key, specs))
         if isinstance(ids, range):
             batch.first_call_id = ids[0]
         else:
             batch.call_ids.extend(ids)
-        if self.cuts and part.nbytes > CHUNK_BYTES and max(map(len, payloads)) > CHUNK_BYTES:
+        if part.nbytes > CHUNK_BYTES and max(map(len, payloads)) > CHUNK_BYTES:
             sizes: list[int] = []
             for call_id, payload in zip(ids, payloads, strict=True):
                 size = len(payload)
@@ -202,4 +168,4 @@ class BatchWriter:
         if self._is_only and are_large(payloads):
             self._beside = payloads
         else:
-            write(batch, payloads, as_block=self._blocks)
+            write(batch, payloads, as_block=True)

@@ -41,13 +41,11 @@ class RouterLink:
         batches: BatchWriter,
         rosters: Rosters,
         *,
-        in_session: bool,
         on_leaving: Callable[[Sequence[str]], None],
         on_unstarted: OnUnstarted,
     ) -> None:
-        """`batches` writes them in the form that this router supports; `rosters`: acknowledged by this client.
+        """`pending` calls are sent again here. `rosters`: acknowledged by this client.
 
-        `in_session`: the router keeps sessions, so pending calls are sent again here; without, none is pending.
         `on_leaving` is called with the routers that a leaving router names as alternates; `on_unstarted` takes calls
         that are to be sent again elsewhere.
         """
@@ -57,20 +55,13 @@ class RouterLink:
         self._on_leaving = on_leaving
         self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._lingers = False
-        self._out = OutgoingFrames(
-            call, outbox, pending, batches, rosters, on_silence=self._on_silence if in_session else None
-        )
+        self._out = OutgoingFrames(call, outbox, pending, batches, rosters, on_silence=self._on_silence)
         self._pulse = self._out.pulse
         self._results = IncomingResults(pending, self._out.values, on_unstarted)
         self.wake, self.finish, self.take_back_all = self._out.wake, self._out.finish, self._out.take_back_all
         """As those of the frames that leave."""
         self.silent = False
         """The router is lost without notice."""
-
-    @property
-    def in_session(self) -> bool:
-        """Whether the session can continue on another stream when this one ends."""
-        return self._pulse is not None
 
     @property
     def answered(self) -> int:
@@ -117,12 +108,11 @@ class RouterLink:
     def accept(self, response: Response, payloads: Sequence[bytes] = ()) -> None:
         """Processes a frame from the router. `payloads`: those that are not in it, of its only batch, or its chunk."""
         pulse = self._pulse
-        if pulse is not None:
-            pulse.heard = True
+        pulse.heard = True
         match response.WhichOneof("frame"):
             case "results":
                 self._results.accept(response.results, payloads)
-                if pulse is not None and not self._lingers:
+                if not self._lingers:
                     pulse.delivered(response.results.frame_no)
             case "chunk":
                 self._results.accept_chunk(response.chunk, payloads[-1] if payloads else response.chunk.data)
@@ -136,8 +126,7 @@ class RouterLink:
             case "window":
                 self._out.set_window(response.window)
             case "heartbeat":
-                if pulse is not None:
-                    pulse.beaten(response.heartbeat)
+                pulse.beaten(response.heartbeat)
                 return
             case "go_away":
                 self._leave(response.go_away)
@@ -158,9 +147,9 @@ class RouterLink:
 
     def _accept_opened(self, opened: router_service_pb2.StreamOpened) -> None:
         self._out.set_window(opened.window)
-        if self._pulse is not None and opened.HasField("idle_heartbeat"):
+        if opened.HasField("idle_heartbeat"):
             self._pulse.allow_rest(max(0.0, opened.idle_heartbeat.ToNanoseconds() / 1e9))
-        if self.in_session and opened.HasField("roster"):
+        if opened.HasField("roster"):
             self._learn_roster(opened.roster)
 
     def _learn_roster(self, version: router_service_pb2.RosterVersion) -> None:

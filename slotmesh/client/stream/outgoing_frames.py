@@ -4,8 +4,8 @@ Purpose: stays within the window, sends again what an earlier stream of the sess
 writing half when nothing more is to be sent. One write is in progress; what accumulates meanwhile is the next frame,
 and a few calls wait for a moment if more are about to join (`slotmesh.streams.pacing`).
 Invariants: unanswered calls and bytes stay within the router's newest window (one call that is larger than the window
-is allowed beside the others, or alone if the router does not support that); calls that are sent again go first; a
-cancelled call counts until its outcome arrives, which is dropped.
+is allowed beside the others); calls that are sent again go first; a cancelled call counts until its outcome arrives,
+which is dropped.
 Owner: the `RouterLink` of one connection.
 """
 
@@ -47,9 +47,9 @@ class OutgoingFrames:
         batches: BatchWriter,
         rosters: Rosters,
         *,
-        on_silence: Callable[[], None] | None,
+        on_silence: Callable[[], None],
     ) -> None:
-        """`on_silence` is called when the router falls silent; None: it keeps no sessions, and sends no heartbeats."""
+        """`on_silence` is called when the router falls silent."""
         self._call = call
         self._outbox = outbox
         self._pending = pending
@@ -70,12 +70,8 @@ class OutgoingFrames:
         self._closing = False
         self.values = ArrivingValues(pending, self._pump.wake)
         """Acknowledges values that were read."""
-        self.pulse = (
-            None
-            if on_silence is None
-            else Pulse(self._pump.wake, on_silence, awaits_answers=lambda: self._pending.calls > 0)
-        )
-        """Sends heartbeats, in a session."""
+        self.pulse = Pulse(self._pump.wake, on_silence, awaits_answers=lambda: self._pending.calls > 0)
+        """Sends heartbeats and acknowledgements."""
         self.wake: Callable[[], None] = self._pump.wake
         """Calls wait in the outbox."""
         if self._resends:
@@ -90,8 +86,7 @@ class OutgoingFrames:
         """Sends nothing more."""
         self._recalls.stop()
         self._pacer.stop()
-        if self.pulse is not None:
-            self.pulse.stop()
+        self.pulse.stop()
 
     def finish(self) -> None:
         """Half-closes once nothing more is to be sent."""
@@ -146,7 +141,7 @@ class OutgoingFrames:
             return self._acknowledgement(self._roster)
         if self._recalls.found and (recalled := self._recalls.take_frame()):
             return Request(cancel=recalled)
-        if self.pulse is not None and self.pulse.is_due and (sign := self.pulse.next_frame()):
+        if self.pulse.is_due and (sign := self.pulse.next_frame()):
             return sign
         if self.values.unacknowledged and (taken := self.values.take_frame()):
             return Request(take=taken)
@@ -169,13 +164,12 @@ class OutgoingFrames:
         """Calls that this router has not received. No cancels are sent until all of them have left."""
         pending, resends = self._pending, self._resends
         here = pending.calls - resends.calls
-        large = self._large_calls()
+        beside = self._bytes_beside()
+        large = LargeCalls(self._window_bytes, not beside)
         taken = resends.take(
             self._window_calls - here,
-            self._window_bytes - pending.nbytes + resends.nbytes + self._bytes_beside(),
-            alone=not here,
-            cuts=self._batches.cuts,
-            large=large,
+            self._window_bytes - pending.nbytes + resends.nbytes + beside,
+            large,
         )
         self._refuse_resends()
         if not taken:
@@ -189,7 +183,7 @@ class OutgoingFrames:
         frame, now = request.calls, self._loop.time()
         self._batches.begin(len(taken))
         for resent in taken:
-            if large is not None and len(resent.payloads[0]) > large.over:
+            if len(resent.payloads[0]) > large.over:
                 self._large = resent.ids[0], len(resent.payloads[0])
             self._batches.add_again(frame, resent, now)
         if not resends:
@@ -213,19 +207,12 @@ class OutgoingFrames:
         if room <= 0 or (before and self._holds_back()):
             return None
         beside = self._bytes_beside() if self._large[1] else 0
-        large = LargeCalls(self._window_bytes, not beside) if self._batches.large_beside else None
+        large = LargeCalls(self._window_bytes, not beside)
         nbytes = self._window_bytes - pending.nbytes + beside
         shares = TenantShares(pending.by_tenant(), room, nbytes) if self._outbox.rota.has_tenants else None
         if room > FULL_CALLS and (waiting := self._outbox.count(2 * FRAME_CALLS)) > FULL_CALLS:
             room = min(room, most_calls(waiting, pending.calls))
-        parts = self._outbox.take(
-            room,
-            nbytes,
-            alone=not before,
-            cuts=self._batches.cuts,
-            large=large,
-            shares=shares,
-        )
+        parts = self._outbox.take(room, nbytes, large, shares=shares)
         if self._outbox.refused:
             for part in self._outbox.take_refused():
                 refuse(part)
@@ -233,7 +220,7 @@ class OutgoingFrames:
             return None
         if before:
             self._pacer.left()
-        elif self.pulse is not None and self.pulse.is_resting:
+        elif self.pulse.is_resting:
             self.pulse.rise()
         request = request or Request()
         frame, now, roster = request.calls, self._loop.time(), self._rosters.newest
@@ -242,17 +229,13 @@ class OutgoingFrames:
             chunks.turns.passed(sum(part.nbytes for part in parts))
         for part in parts:
             pending.add(part, now, roster)
-            if large is not None and part.nbytes > large.over:
+            if part.nbytes > large.over:
                 self._large = part.first, part.nbytes
             self._batches.add(frame, part)
         self._recalls.start()
         if self._closing:
             self._half_close_if_over()
         return self._batches.finished(request)
-
-    def _large_calls(self) -> LargeCalls | None:
-        """None if the router counts them as any other."""
-        return LargeCalls(self._window_bytes, not self._bytes_beside()) if self._batches.large_beside else None
 
     def _bytes_beside(self) -> int:
         """Unanswered bytes that do not count in the window."""
@@ -267,7 +250,6 @@ class OutgoingFrames:
         """Half-closes only when all was answered, so that cancels, acks and heartbeats can be sent until then."""
         if (self._outbox and not self._leaving) or self._pending.calls:
             return
-        if self.pulse is not None:
-            self.pulse.flush()
-            self.pulse.stop()
+        self.pulse.flush()
+        self.pulse.stop()
         self._pump.close()

@@ -2,9 +2,8 @@
 
 Purpose: opens a stream when there are calls to send, and continues at another router with the unanswered calls when a
 router is lost, leaves or falls silent.
-Invariants: a call that was sent gets its outcome or is sent again; if the next router keeps no sessions, or the
-caller's identity has changed, it fails instead, executed=unknown. Calls fail for lack of a router only when `Search`
-has found none in time.
+Invariants: a call that was sent gets its outcome or is sent again; if the caller's identity has changed, it fails
+instead, executed=unknown. Calls fail for lack of a router only when `Search` has found none in time.
 Owner: the endpoint's `CallStream`.
 """
 
@@ -19,7 +18,7 @@ from typing import Final
 
 import grpc
 
-from slotmesh.client.calls.call_spec import MAX_BYTES_UNTIL_KNOWN, limit_of
+from slotmesh.client.calls.call_spec import MAX_BYTES_UNTIL_KNOWN
 from slotmesh.client.calls.outbox import CallOutbox
 from slotmesh.client.calls.sent_parts import fail, give_up
 from slotmesh.client.routers import Routers, Search, refusal_of
@@ -34,6 +33,7 @@ from slotmesh.errors import Executed, Failure, Reason
 from slotmesh.grpc_internals.call_writer import writer_of
 from slotmesh.status import from_rpc_error
 from slotmesh.streams import features
+from slotmesh.streams.limits import MAX_INLINE_BYTES
 from slotmesh.v1 import router_service_pb2
 
 _WORTH_ANOTHER_TRY: Final = frozenset(
@@ -184,12 +184,7 @@ class Connection:
         try:
             async with asyncio.timeout(search.timeout_s):
                 call = self._call(address, patiently=search.is_alone) if reached is None else reached[1]
-                try:
-                    return await self._open(call, address, with_session=True)
-                except grpc.RpcError as error:
-                    if from_rpc_error(error).reason is not Reason.NOT_IMPLEMENTED:
-                        raise
-                return await self._open(self._call(address), address, with_session=False)
+                return await self._open(call, address)
         except TimeoutError:
             problem = await self._routers.handshake_problem(address) if search.is_alone else ""
             self._routers.renew(address)
@@ -204,7 +199,7 @@ class Connection:
         call: StreamCall = self._routers.stub(address).StreamCalls(wait_for_ready=patiently)
         return call
 
-    async def _open(self, call: StreamCall, address: str, *, with_session: bool) -> RouterLink | Failure:
+    async def _open(self, call: StreamCall, address: str) -> RouterLink | Failure:
         """Returns when the router has responded: no calls are sent before that."""
         try:
             await call.wait_for_connection()
@@ -213,8 +208,7 @@ class Connection:
             opening = router_service_pb2.OpenStream(endpoint=self._endpoint, features=self._features)
             if wire is not None:
                 opening.default_options.CopyFrom(wire)
-            if with_session:
-                self._session.identify(opening, self._pending)
+            self._session.identify(opening, self._pending)
             with suppress(asyncio.InvalidStateError):  # the stream has failed; reading it raises the reason
                 await writer_of(call)(Request(open=opening))
             response = await call.read()
@@ -227,21 +221,17 @@ class Connection:
             raise
         opened = response.opened
         self.address = address
-        limit = limit_of(opened.max_payload_bytes, cuts=features.CHUNKS in opened.features)
+        limit = opened.max_payload_bytes or MAX_INLINE_BYTES
         if limit < self.max_payload_bytes:
             refuse_oversize(self._outbox, self._pending, limit)
         self.max_payload_bytes = limit
         self._routers.learn(opened.alternates)
-        in_session = with_session and features.SESSIONS in opened.features
-        if not in_session:
-            self._fail_sent(self._lost("the connection broke, and the next router keeps no sessions"))
         link = RouterLink(
             call,
             self._outbox,
             self._pending,
-            BatchWriter(wire, opened.features),
+            BatchWriter(wire),
             self._session.rosters,
-            in_session=in_session,
             on_leaving=self._on_leaving,
             on_unstarted=self._on_unstarted,
         )
@@ -275,14 +265,13 @@ class Connection:
             else:
                 left_behind = True
                 self._leave_behind(link, running)
-            failure = None if link.in_session else self._lost("the router ended the stream")
+            failure = None
         except grpc.RpcError as error:
             refusal = replace(from_rpc_error(error), executed=Executed.UNKNOWN)
             if refusal.reason in _WORTH_ANOTHER_TRY:
                 refusal = self._lost(f"the stream broke ({refusal.message})")
             cut_off = refusal
-            goes_on = link.in_session and refusal.reason in _WORTH_ANOTHER_STREAM
-            failure = None if goes_on else refusal
+            failure = None if refusal.reason in _WORTH_ANOTHER_STREAM else refusal
         except Exception as error:
             log.exception("the stream of endpoint %r failed", self._endpoint)
             failure = self._lost(f"the client failed: {error!r}", Reason.INTERNAL)
@@ -312,7 +301,7 @@ class Connection:
     def _on_leaving(self, alternates: Sequence[str]) -> None:
         """The router leaves: connects to another one while this one answers its calls."""
         self._routers.learn(alternates)
-        if self._link is not None and self._link.in_session and self._routers.others(self.address):
+        if self._link is not None and self._routers.others(self.address):
             self._next_router.seek()
 
     # -- failures --------------------------------------------------------------------------------------------------

@@ -16,7 +16,6 @@ from slotmesh.client.calls.sent_parts import SentPart, fail, refuse
 from slotmesh.client.stream.pending_calls import PendingCalls
 from slotmesh.convert.batches import ranges_to_wire
 from slotmesh.ids import new_id
-from slotmesh.streams import features
 from slotmesh.streams.limits import CHUNK_BYTES, MAX_FRAME_BYTES, MAX_ROSTERS
 from slotmesh.v1 import router_service_pb2
 
@@ -93,14 +92,11 @@ class Resends:
     def __bool__(self) -> bool:
         return bool(self.parts)
 
-    def take(
-        self, calls: int, nbytes: int, *, alone: bool, cuts: bool = False, large: LargeCalls | None = None
-    ) -> list[ResentCalls]:
+    def take(self, calls: int, nbytes: int, large: LargeCalls) -> list[ResentCalls]:
         """Takes the calls of the next frame: at most `calls` of `nbytes` bytes, the rest of the window.
 
-        `alone`: this router has nothing unanswered, so one call may have more bytes than the window. `cuts`: large
-        payloads follow the frame in chunks. `large`: if one with more bytes may leave at any time; the next of that
-        size waits for it, and so do the calls behind that, as the order is kept.
+        `large`: one with more bytes than the window may leave at any time; the next of that size waits for it, and so
+        do the calls behind that, as the order is kept.
         """
         taken: list[ResentCalls] = []
         calls, room, options_room = min(calls, FRAME_CALLS), MAX_FRAME_BYTES, MAX_FRAME_BYTES
@@ -115,16 +111,15 @@ class Resends:
                     self.stopped.append(part.first + place)
                     self._left(1, size)
                     continue
-                weight = (0 if cuts and size > CHUNK_BYTES else size) + request_bytes(part.payloads[place])
+                weight = (0 if size > CHUNK_BYTES else size) + request_bytes(part.payloads[place])
                 is_first = not taken and not places
-                if large is not None and size > large.over:
+                if size > large.over:
                     if large.is_free and places:
                         is_cut = True  # it leaves alone, next
                         break
                     is_beside = fits = large.is_free and (is_first or weight <= room)
                 else:
-                    fits = total + size <= nbytes and inline + weight <= room
-                    fits = fits or (is_first and (alone or size <= nbytes))
+                    fits = total + size <= nbytes and (is_first or inline + weight <= room)
                 if len(places) >= calls or not fits:
                     is_full = True
                     break
@@ -142,7 +137,7 @@ class Resends:
                 break
             if is_cut:
                 continue
-            if is_beside and large is not None:
+            if is_beside:
                 large = large._replace(is_free=False)
                 continue
             self._next_part()
@@ -197,7 +192,6 @@ class EndpointSession:
         self._epoch += 1
         opening.session_id = self._id
         opening.epoch = self._epoch
-        opening.features.extend(features.OF_CLIENTS_IN_SESSIONS)
         if self._epoch > 1:
             opening.unanswered.extend(ranges_to_wire(pending.unanswered()))
             opening.rosters.extend(self.rosters.at_opening(is_resuming=pending.calls > 0))

@@ -160,17 +160,6 @@ async def test_a_call_taken_back_stops_its_chunks(router: FakeRouter, echo: slot
     assert chunks_of(router).count(2) < 8
 
 
-async def test_a_router_that_knows_no_chunks_gets_whole_payloads_up_to_4_mib() -> None:
-    async with FakeRouter(features=[], max_payload_bytes=64 * MIB, window_bytes=64 * MIB) as router:
-        async with slotmesh.connect(router.address, close_grace=0) as mesh:
-            echo = mesh.endpoint("digits").options(content_type=OCTET_STREAM).echo
-            assert await echo(large(3 * MIB)) == large(3 * MIB)
-            with pytest.raises(slotmesh.PayloadTooLarge):
-                await echo(b"x" * (4 * MIB + 1))
-        assert not [each for each in router.arrivals if each.startswith("chunk")]
-        assert not router.breaches
-
-
 async def test_after_a_break_calls_are_announced_again_with_all_their_chunks() -> None:
     async with make_router() as first, make_router() as second:
         first.held = True

@@ -87,18 +87,8 @@ async def test_a_busy_lane_does_not_fill_the_column(router: FakeRouter, endpoint
     assert [*column.payloads[:8], *rest.payloads] == [b"%d" % number for number in range(100)]
 
 
-async def test_a_router_that_knows_no_columns_gets_a_batch_for_each_key(endpoint: slotmesh.Endpoint) -> None:
-    async with FakeRouter(features=()) as router, slotmesh.connect(router.address, close_grace=0) as mesh:
-        calls = [mesh.endpoint("digits").ordered(f"k{number // 2}").add(number) for number in range(6)]
-        assert await asyncio.gather(*calls) == [[number] for number in range(6)]
-        assert [batch.options.ordering_key for batch in router.batches] == ["k0", "k1", "k2"]
-        assert [len(batch.ids) for batch in router.batches] == [2, 2, 2]
-        assert not router.breaches
-
-
-@pytest.mark.parametrize("columns", [True, False])
-async def test_columns_are_sent_again_with_their_keys(columns: bool) -> None:
-    async with FakeRouter() as first, FakeRouter(features=["ordering_keys"] if columns else []) as second:
+async def test_columns_are_sent_again_with_their_keys() -> None:
+    async with FakeRouter() as first, FakeRouter() as second:
         first.held = True
         async with slotmesh.connect([first.address, second.address], close_grace=0) as mesh:
             calls = [mesh.endpoint("digits").ordered(f"k{number}").add(number) for number in range(5)]
@@ -111,7 +101,7 @@ async def test_columns_are_sent_again_with_their_keys(columns: bool) -> None:
         resent = [each for each in second.batches if each.resend]
         assert [key for each in resent for key in keys_of(each)] == ["k0", "k2", "k3", "k4"]
         assert [call_id for each in resent for call_id in each.ids] == [1, 3, 4, 5]
-        assert len(resent) == (1 if columns else 4)
+        assert len(resent) == 1
         assert not first.breaches
         assert not second.breaches
 

@@ -150,45 +150,6 @@ async def test_without_a_word_of_the_router_the_limit_is_four_mebibytes(mesh: sl
     assert isinstance(await failure_of(echo(b"x" * (4 * 1024 * 1024 + 1))), slotmesh.PayloadTooLarge)
 
 
-async def test_without_sessions_a_broken_stream_loses_what_was_sent_and_sends_the_rest_in_order(
-    router: FakeRouter, mesh: slotmesh.Mesh
-) -> None:
-    router.sessions = False
-    router.window_calls = 3
-    router.held = True
-    digits = mesh.endpoint("digits")
-    lane = digits.ordered("key")
-    calls = [lane.add(number) for number in range(8)]
-    await router.until(lambda: router.calls() == 3)
-    router.held = False
-    router.break_streams()
-    for call in calls[:3]:
-        error = await failure_of(call)
-        assert isinstance(error, slotmesh.RouterLost)
-        assert error.executed is Executed.UNKNOWN
-        assert router.address in str(error)
-    assert await asyncio.gather(*calls[3:]) == [[number] for number in range(3, 8)]
-    arrived = [decode(MSGPACK, payload)[0] for batch in router.batches for payload in batch.payloads]
-    assert arrived == list(range(8))
-    assert [batch.ids for batch in router.batches][:2] == [range(1, 4), range(4, 7)]
-    assert router.opened == 2
-
-
-async def test_without_sessions_a_map_over_a_broken_stream_ends_with_the_loss(
-    router: FakeRouter, mesh: slotmesh.Mesh
-) -> None:
-    router.sessions = False
-    router.window_calls = 3
-    router.held = True
-    together = mesh.endpoint("digits").echo.map(range(8), return_exceptions=True)
-    await router.until(lambda: router.calls() == 3)
-    router.held = False
-    router.break_streams()
-    results = await together
-    assert [type(result) for result in results[:3]] == [slotmesh.RouterLost] * 3
-    assert results[3:] == [[number] for number in range(3, 8)]
-
-
 async def test_an_idle_stream_that_broke_is_opened_again_by_the_next_call(
     router: FakeRouter, mesh: slotmesh.Mesh
 ) -> None:
@@ -284,11 +245,9 @@ async def test_a_router_that_drains_is_asked_again_until_another_one_is_there(
     assert await call == [1]
 
 
-@pytest.mark.parametrize("sessions", [True, False])
 async def test_a_router_that_leaves_and_is_the_only_one_answers_what_it_has_and_is_asked_again(
-    router: FakeRouter, mesh: slotmesh.Mesh, sessions: bool
+    router: FakeRouter, mesh: slotmesh.Mesh
 ) -> None:
-    router.sessions = sessions
     router.held = True
     echo = mesh.endpoint("digits").echo
     first, before = echo.map([0]), echo(1)

@@ -90,11 +90,7 @@ async def test_what_comes_over_the_stream_that_was_left_settles_and_acknowledges
 
 
 async def test_a_large_iteration_that_stays_is_nothing_to_the_next_stream() -> None:
-    features = ["chunks", "large_beside"]
-    async with (
-        FakeRouter(window_bytes=1_000, features=features) as one,
-        FakeRouter(window_bytes=1_000, features=features) as two,
-    ):
+    async with FakeRouter(window_bytes=1_000) as one, FakeRouter(window_bytes=1_000) as two:
         one.held = two.held = True
         async with slotmesh.connect([one.address, two.address], close_grace=5) as mesh:
             digits = Leaving(one, two, mesh).digits

@@ -63,31 +63,6 @@ async def test_endpoints_have_sessions_of_their_own(routers: Routers) -> None:
     assert len({opening.session_id for opening in one.openings}) == 2
 
 
-async def test_a_router_that_refuses_sessions_is_asked_again_without() -> None:
-    async with FakeRouter(sessions=False) as router, slotmesh.connect(router.address) as mesh:
-        assert await mesh.endpoint("digits").echo(1) == [1]
-        assert [(bool(each.session_id), each.epoch) for each in router.openings] == [(True, 1), (False, 0)]
-        assert not router.heartbeats
-        assert not router.acks
-
-
-async def test_where_the_next_router_keeps_no_sessions_what_was_sent_is_lost(
-    routers: Routers, digits: slotmesh.Endpoint
-) -> None:
-    one, two = routers
-    two.sessions = False
-    one.window_calls = 2
-    one.held = True
-    calls = [digits.echo(payload) for payload in count_to(4)]
-    await one.until(lambda: one.calls() == 2)
-    one.break_streams()
-    for call in calls[:2]:
-        error = await failure_of(call)
-        assert (type(error), error.executed) == (slotmesh.RouterLost, Executed.UNKNOWN)
-    assert await asyncio.gather(*calls[2:]) == [b"2", b"3"]
-    assert not any(batch.resend for batch in two.batches)
-
-
 @pytest.mark.parametrize("addresses", ["", " , ", "localhost:1,,localhost:2", [], ["localhost:1", "nonsense"]])
 async def test_addresses_that_are_none_are_refused_at_once(addresses: str | Sequence[str]) -> None:
     with pytest.raises(ValueError):  # noqa: PT011  # the address's own parser words it

@@ -64,13 +64,7 @@ async def test_values_and_ordinary_calls_share_a_stream(router: FakeRouter, digi
     assert await digits.echo.map([b"y"] * 3) == [b"y"] * 3
     assert [value async for value in values] == counted(3)
     assert router.opened == 1
-    assert list(router.openings[0].features) == [
-        "chunks",
-        "take_items",
-        "blocks",
-        "sessions",
-        "resent_all",
-    ]
+    assert list(router.openings[0].features) == ["chunks", "take_items", "blocks"]
 
 
 async def test_the_call_is_made_when_the_iterator_is_in_line_with_the_others(

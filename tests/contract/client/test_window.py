@@ -47,17 +47,9 @@ async def test_no_more_bytes_than_the_window_are_unanswered(router: FakeRouter, 
     assert await asyncio.gather(*calls) == [b"x" * 300] * 8
 
 
-async def test_a_call_larger_than_the_window_goes_alone(router: FakeRouter, echo: slotmesh.Method[bytes]) -> None:
-    calls = [echo(b"s"), echo(b"x" * 5_000), echo(b"a")]
-    await router.until(lambda: router.calls() == 1)
-    router.release()
-    assert await asyncio.gather(*calls) == [b"s", b"x" * 5_000, b"a"]
-    assert [len(batch.payloads) for batch in router.batches] == [1, 1, 1]
-
-
-async def test_a_call_larger_than_the_window_goes_beside_the_others_where_the_router_knows_that() -> None:
+async def test_a_call_larger_than_the_window_goes_beside_the_others() -> None:
     """So that it waits for nobody, who might wait for it, and nobody waits for it but its like."""
-    async with FakeRouter(window_calls=10, window_bytes=1_000, features=["large_beside"]) as router:
+    async with FakeRouter(window_calls=10, window_bytes=1_000) as router:
         router.held = True
         async with slotmesh.connect(router.address) as mesh:
             digits = mesh.endpoint("digits").options(content_type=OCTET_STREAM)
@@ -73,10 +65,9 @@ async def test_a_call_larger_than_the_window_goes_beside_the_others_where_the_ro
 
 
 async def test_a_large_call_counts_for_a_router_with_a_wider_window() -> None:
-    features = ["large_beside"]
     async with (
-        FakeRouter(window_bytes=1_000, features=features) as one,
-        FakeRouter(window_bytes=6_000, features=features) as two,
+        FakeRouter(window_bytes=1_000) as one,
+        FakeRouter(window_bytes=6_000) as two,
     ):
         one.held = two.held = True
         async with slotmesh.connect([one.address, two.address]) as mesh:
@@ -94,10 +85,9 @@ async def test_a_large_call_counts_for_a_router_with_a_wider_window() -> None:
 
 @pytest.mark.parametrize("is_first", [True, False])
 async def test_a_large_call_that_is_sent_again_goes_beside_the_others(is_first: bool) -> None:
-    features = ["large_beside"]
     async with (
-        FakeRouter(window_bytes=1_000, features=features) as one,
-        FakeRouter(window_bytes=1_000, features=features) as two,
+        FakeRouter(window_bytes=1_000) as one,
+        FakeRouter(window_bytes=1_000) as two,
     ):
         one.held = two.held = True
         async with slotmesh.connect([one.address, two.address]) as mesh:
@@ -116,10 +106,9 @@ async def test_a_large_call_that_is_sent_again_goes_beside_the_others(is_first: 
 
 
 async def test_where_a_narrower_window_is_full_a_large_call_waits() -> None:
-    features = ["large_beside"]
     async with (
-        FakeRouter(window_bytes=6_000, features=features) as one,
-        FakeRouter(window_bytes=1_000, features=features) as two,
+        FakeRouter(window_bytes=6_000) as one,
+        FakeRouter(window_bytes=1_000) as two,
     ):
         one.held = two.held = True
         async with slotmesh.connect([one.address, two.address]) as mesh:

@@ -109,18 +109,13 @@ def read_by(*routers: FakeRouter) -> set[int]:
     return {int(decode(MSGPACK, payload)[0]) for payload in payloads}
 
 
-@pytest.mark.parametrize("sessions", [True, long(False)], ids=["sessions", "without sessions"])
 @pytest.mark.parametrize("loss", LOSSES)
 @pytest.mark.parametrize(
     "face", ["calls", "idempotent", "lane", "no reply", "iterations", "map", long("lanes"), long("map of a lane")]
 )
-async def test_of_what_a_router_has_read_nobody_is_told_that_it_was_not_executed(
-    face: str, loss: str, sessions: bool
-) -> None:
+async def test_of_what_a_router_has_read_nobody_is_told_that_it_was_not_executed(face: str, loss: str) -> None:
     async with AsyncExitStack() as stack:
-        first, second = [
-            await stack.enter_async_context(FakeRouter(sessions=sessions, window_calls=WINDOW)) for _ in range(2)
-        ]
+        first, second = [await stack.enter_async_context(FakeRouter(window_calls=WINDOW)) for _ in range(2)]
         first.held = second.held = True
         addresses = f"{first.address},{second.address}"
         mesh = await stack.enter_async_context(slotmesh.connect(addresses, connect_timeout=PATIENCE_S))

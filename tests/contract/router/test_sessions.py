@@ -38,12 +38,12 @@ async def mesh() -> AsyncIterator[RouterBench]:
 
 
 def again(mesh: RouterBench, first: int, *payloads: bytes, age_s: int = 0) -> Request:
-    """A frame of calls that were sent before, when the roster in force was known already."""
+    """A frame of all calls that were sent before, when the roster in force was known already."""
     resent = batch(first, *payloads)
     resent.resend = True
     resent.first_roster.CopyFrom(mesh.roster)
     resent.age.CopyFrom(duration_pb2.Duration(seconds=age_s))
-    return Request(calls=router_service_pb2.CallFrame(batches=[resent]))
+    return Request(calls=router_service_pb2.CallFrame(batches=[resent], resent_all=True))
 
 
 def span(first: int, last: int) -> call_pb2.IdRange:
@@ -102,14 +102,6 @@ async def test_runs_of_a_session_say_whose_they_are(mesh: RouterBench) -> None:
     await plain.write(calls(1, b"a"))
     await outcomes(plain, 1)
     assert (replica.runs[-1].session_id, list(replica.runs[-1].call_ids)) == ("", [])
-
-
-@pytest.mark.asyncio
-async def test_a_router_that_knows_sessions_says_so(mesh: RouterBench) -> None:
-    call = mesh.stub.StreamCalls()
-    await call.write(Request(open=router_service_pb2.OpenStream(endpoint="echo")))
-    assert "sessions" in (await next_frame(call)).opened.features
-    call.cancel()
 
 
 @pytest.mark.asyncio

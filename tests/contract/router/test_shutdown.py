@@ -106,7 +106,7 @@ async def test_a_router_that_stops_takes_no_new_streams(mesh: RouterBench) -> No
 @pytest.mark.asyncio
 async def test_replicas_hear_what_was_acknowledged_last_before_a_router_is_gone(mesh: RouterBench) -> None:
     await mesh.linked(mesh.replicas[0])
-    call = await mesh.open(session_id="5e5510" * 5 + "00", epoch=1, features=["sessions"])
+    call = await mesh.open(session_id="5e5510" * 5 + "00", epoch=1)
     await call.write(calls(1, b"x"))
     frame = await next_frame(call)
     await call.write(Request(ack=router_service_pb2.AckResults(through_frame=frame.results.frame_no)))

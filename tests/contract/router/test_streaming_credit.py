@@ -9,7 +9,7 @@ import pytest
 import pytest_asyncio
 
 from router_service.shell.clients.taken_values import TAKE_VALUES
-from slotmesh.v1 import call_pb2, router_service_pb2
+from slotmesh.v1 import call_pb2
 from tests.contract.router.yielding_replica import Run, end, read_end, read_values, request, running, taken, values
 from tests.support.fakes.replica import FakeReplica, echo, hold
 from tests.support.router_bench import Request, RouterBench, calls, next_frame, outcomes, router_bench
@@ -76,13 +76,6 @@ class TestCredit:
         take = call_pb2.TakeItems(call_ids=[70, 71, 1, 99], counts=[100, 7, 1, 1])
         await call.write(Request(take=take))
         await wait_until(lambda: taken(replica) == {run.first_run_id: 100})
-
-    @pytest.mark.asyncio
-    async def test_a_router_that_translates_says_so(self, mesh: RouterBench) -> None:
-        call = mesh.stub.StreamCalls()
-        await call.write(Request(open=router_service_pb2.OpenStream(endpoint="echo")))
-        assert "take_items" in (await next_frame(call)).opened.features
-        call.cancel()
 
     @pytest.mark.asyncio
     @pytest.mark.parametrize("is_unary", [False, True])

@@ -258,18 +258,6 @@ async def test_results_out_of_order_and_in_pieces_find_their_calls(mesh: RouterB
 
 
 @pytest.mark.asyncio
-async def test_what_a_router_offers_is_named(mesh: RouterBench) -> None:
-    call: Call = mesh.stub.StreamCalls()
-    mesh.calls.append(call)
-    await call.write(Request(open=router_service_pb2.OpenStream(endpoint="echo")))
-    offered = set((await next_frame(call)).opened.features)
-    assert offered == {
-        *("sessions", "chunks", "take_items", "ordering_keys"),
-        *("stop_generation", "large_beside", "executors", "blocks"),
-    }
-
-
-@pytest.mark.asyncio
 async def test_alternates_are_the_other_routers(mesh: RouterBench) -> None:
     mesh.revision += 1
     wire = table(mesh.revision, {})

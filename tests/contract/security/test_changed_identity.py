@@ -234,9 +234,7 @@ async def test_a_client_that_knows_nothing_of_identities_is_not_answered_never_s
         source = running.mesh.authority.source("client", "elsewhere")
         async with Dialer(source).open(running.mesh.routers[0], Role.ROUTER) as channel:
             stub: Any = router_service_pb2_grpc.RouterServiceStub(channel)
-            opening = router_service_pb2.OpenStream(
-                endpoint=ENDPOINT, session_id="ab" * 16, epoch=1, features=["sessions"]
-            )
+            opening = router_service_pb2.OpenStream(endpoint=ENDPOINT, session_id="ab" * 16, epoch=1)
             stream, first = await opened(stub, running.tokens["operator/x"], opening)
             roster = first.opened.roster
             await stream.write(router_service_pb2.StreamCallsRequest(roster=roster))
@@ -248,7 +246,6 @@ async def test_a_client_that_knows_nothing_of_identities_is_not_answered_never_s
             await running.until_in_flight(1)
             stream.cancel()
             opening.epoch = 2
-            opening.features.append("resent_all")
             opening.unanswered.add(first=1, last=1)
             mine = (
                 first.opened.roster

@@ -3,7 +3,7 @@
 It echoes each call's payload, or answers as `answer` says. Tests script it: `held` keeps answers back, `set_window`
 narrows, `refusal`, `silent`, `break_streams`, `go_away`, `fence` and `FakeStream.reject` do what a real router does in
 rare moments; `mute`, `lose_results` and `cut_after` do what networks do. Calls that are taken back are answered
-CANCELLED, unless `deaf_to_cancels`. It keeps `sessions` as far as the client can see: it runs what is sent again.
+CANCELLED, unless `deaf_to_cancels`. It keeps sessions as far as the client can see: it runs what is sent again.
 It checks what every client has to keep to (ids strictly increase, the window is never passed, a call is taken back once
 and after it was sent, what is sent again was announced and goes first, acks go up) in `breaches`, and remembers every
 opening in `openings`, every batch in `batches`, every frame of cancels in `cancels`.
@@ -62,15 +62,10 @@ class FakeRouter(FakeServer, router_service_pb2_grpc.RouterServiceServicer):
         max_payload_bytes: int = 4 * 1024 * 1024,
         port: int = 0,
         keep_batches: bool = True,
-        sessions: bool = True,
         alternates: Sequence[str] = (),
-        features: Sequence[str] = ("chunks", "ordering_keys"),
     ) -> None:
-        """Without `sessions` it is a router that does not know of them, and refuses them."""
         super().__init__(port)
         self.answer = answer
-        self.features = list(features)
-        """Besides `sessions`."""
         self.arrivals: list[str] = []
         """`call ID`, `chunk ID`, and the kinds of other frames, as they came."""
         self.yields = yields
@@ -78,7 +73,6 @@ class FakeRouter(FakeServer, router_service_pb2_grpc.RouterServiceServicer):
         self.window_calls = window_calls
         self.window_bytes = window_bytes
         self.max_payload_bytes = max_payload_bytes
-        self.sessions = sessions
         self.alternates = alternates
         """What it says of other routers when a stream is opened."""
         self.openings: list[router_service_pb2.OpenStream] = []
@@ -167,13 +161,10 @@ class FakeRouter(FakeServer, router_service_pb2_grpc.RouterServiceServicer):
     ) -> None:
         opening = (await context.read()).open
         self.openings.append(opening)
-        refusal = self.refusal
-        if refusal is None and opening.session_id and not self.sessions:
-            refusal = Failure(reason=Reason.NOT_IMPLEMENTED, message="open.session_id: sessions are not known here")
-        if refusal is not None:
+        if self.refusal is not None:
             self.refused += 1
             await self._tell()
-            await abort(context, refusal)
+            await abort(context, self.refusal)
         pump: StreamPump[Response] = StreamPump(context.write, lambda: stream.next_frame())  # noqa: PLW0108
         stream = FakeStream(self, opening, pump)
         stream.to_resend.update(each for ids in opening.unanswered for each in range(ids.first, ids.last + 1))
@@ -186,9 +177,6 @@ class FakeRouter(FakeServer, router_service_pb2_grpc.RouterServiceServicer):
             opened.alternates.extend(self.alternates)
             if self.idle_heartbeat_s:
                 opened.idle_heartbeat.FromNanoseconds(round(self.idle_heartbeat_s * 1e9))
-            opened.features.extend(self.features)
-            if self.sessions:
-                opened.features.append("sessions")
             stream.say(Response(opened=opened))
             if self.leaving:
                 stream.say(Response(go_away=call_pb2.GoAway(message="I leave")))

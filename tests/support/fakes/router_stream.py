@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from slotmesh.convert.batches import ids_to_wire
+from slotmesh.convert.batches import count_of, ids_to_wire, list_of
 from slotmesh.errors import Failure
 from slotmesh.status import to_wire
 from slotmesh.streams.arriving_payloads import BadChunk
@@ -87,9 +87,9 @@ class FakeStream:
         self.has_said_all = self.has_said_all or frame.resent_all
         for wire in frame.batches:
             options = wire.options if wire.HasField("options") else defaults
-            ids = list(wire.call_ids) or range(wire.first_call_id, wire.first_call_id + len(wire.payloads))
+            ids = list(wire.call_ids) or range(wire.first_call_id, wire.first_call_id + count_of(wire))
             age_s = wire.age.ToNanoseconds() / 1e9
-            payloads, keys = list(wire.payloads), list(wire.ordering_keys)
+            payloads, keys = list_of(wire), list(wire.ordering_keys)
             chunked = list(wire.chunked_sizes) or [0] * len(payloads)
             sizes = [size or len(payload) for size, payload in zip(chunked, payloads, strict=True)]
             batch = Batch(self.frames, ids, options, payloads, wire.resend, age_s, keys, sizes)
@@ -252,21 +252,18 @@ class FakeStream:
             self._breach(f"ids {batch.ids} are sent again, and were not announced")
         if not batch.resend and self.to_resend:
             self._breach(f"new calls before {self.to_resend} were sent again")
-        says_all = self.opening.unanswered and "resent_all" in self.opening.features
-        if not batch.resend and says_all and not self.has_said_all:
+        if not batch.resend and self.opening.unanswered and not self.has_said_all:
             self._breach("new calls before it was said that all were sent again")
         self.to_resend.difference_update(batch.ids)
-        alone = not self.unanswered and len(batch.payloads) == 1
         self.unanswered.update(zip(batch.ids, batch.sizes, strict=True))
         if batch.keys and len(batch.keys) != len(batch.ids):
             self._breach(f"{len(batch.keys)} ordering keys for {len(batch.ids)} calls")
         whole = sum(len(payload) for payload in batch.payloads if len(payload) > CHUNK_BYTES)
-        if whole > MAX_FRAME_BYTES and "chunks" in self.router.features:
+        if whole > MAX_FRAME_BYTES:
             self._breach(f"{whole} bytes of large payloads arrived whole")
         calls, nbytes = len(self.unanswered), sum(self.unanswered.values())
-        if "large_beside" in self.router.features:
-            nbytes -= max((size for size in self.unanswered.values() if size > self.router.window_bytes), default=0)
-        if not alone and (calls > self.router.window_calls or nbytes > self.router.window_bytes):
+        nbytes -= max((size for size in self.unanswered.values() if size > self.router.window_bytes), default=0)
+        if calls > self.router.window_calls or nbytes > self.router.window_bytes:
             self._breach(f"{calls} calls of {nbytes} bytes unanswered")
 
     def _check_cancel(self, ids: list[int]) -> None:

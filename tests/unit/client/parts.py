@@ -7,10 +7,13 @@ from typing import Any
 
 from slotmesh.client.calls.call_spec import CallSpec
 from slotmesh.client.calls.options import ViewOptions
-from slotmesh.client.calls.outbox import CallOutbox
+from slotmesh.client.calls.outbox import CallOutbox, LargeCalls
 from slotmesh.client.calls.queues import CallQueue
 from slotmesh.client.calls.sent_parts import SentPart
 from slotmesh.codec import OCTET_STREAM
+
+NONE_LARGE = LargeCalls(10**9, is_free=True)
+"""A window that holds any call."""
 
 
 @dataclass(eq=False)

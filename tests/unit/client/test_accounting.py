@@ -12,7 +12,7 @@ from slotmesh.client.calls.outbox import CallOutbox
 from slotmesh.client.calls.queues import CallQueue, LaneGroups, StopGenerations, TenantWindow
 from slotmesh.client.stream.pending_calls import PendingCalls
 from slotmesh.errors import Failure, Reason
-from tests.unit.client.parts import Sink, make_call, make_map_part, make_part, make_spec
+from tests.unit.client.parts import NONE_LARGE, Sink, make_call, make_map_part, make_part, make_spec
 
 SIZES: Final = (3, 5, 7, 11)
 """Payload bytes of the four calls of each kind."""
@@ -63,17 +63,17 @@ def _cancelled(waiting: Waiting) -> None:
 
 
 def _sent(waiting: Waiting) -> None:
-    assert sum(part.count for part in waiting.outbox.take(PLENTY, PLENTY, alone=False)) == 4
+    assert sum(part.count for part in waiting.outbox.take(PLENTY, PLENTY, NONE_LARGE)) == 4
 
 
 def _sent_one_by_one(waiting: Waiting) -> None:
     for _ in range(4):
-        assert sum(part.count for part in waiting.outbox.take(1, PLENTY, alone=False)) == 1
+        assert sum(part.count for part in waiting.outbox.take(1, PLENTY, NONE_LARGE)) == 1
 
 
 def _cancelled_then_taken(waiting: Waiting) -> None:
     _cancelled(waiting)
-    assert waiting.outbox.take(PLENTY, PLENTY, alone=False) == []
+    assert waiting.outbox.take(PLENTY, PLENTY, NONE_LARGE) == []
 
 
 def _cancelled_then_dropped(waiting: Waiting) -> None:
@@ -82,7 +82,7 @@ def _cancelled_then_dropped(waiting: Waiting) -> None:
 
 
 def _partly_sent_then_cancelled(waiting: Waiting) -> None:
-    waiting.outbox.take(2, PLENTY, alone=False)
+    waiting.outbox.take(2, PLENTY, NONE_LARGE)
     _cancelled(waiting)
     waiting.outbox.drop_cancelled()
 
@@ -103,7 +103,7 @@ def _too_large(waiting: Waiting) -> None:
 def _too_large_in_part(waiting: Waiting) -> None:
     assert sorted(len(payload) for part in waiting.outbox.take_oversize(5) for payload in part.payloads) == [7, 11]
     assert (waiting.share.calls, waiting.share.nbytes) == (2, 8)
-    assert sum(part.count for part in waiting.outbox.take(PLENTY, PLENTY, alone=False)) == 2
+    assert sum(part.count for part in waiting.outbox.take(PLENTY, PLENTY, NONE_LARGE)) == 2
 
 
 ENDINGS = {

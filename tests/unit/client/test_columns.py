@@ -8,8 +8,9 @@ from slotmesh.client.calls.queues import CallQueue, LaneGroups
 from slotmesh.client.stream.batch_writer import BatchWriter
 from slotmesh.client.stream.pending_calls import PendingCalls
 from slotmesh.client.stream.resends import Resends
+from slotmesh.convert.batches import count_of
 from slotmesh.v1 import router_service_pb2
-from tests.unit.client.parts import Sink, make_call, make_spec
+from tests.unit.client.parts import NONE_LARGE, Sink, make_call, make_spec
 
 PLENTY = 10**9
 
@@ -27,18 +28,18 @@ class Lanes:
         queue = self._queues.setdefault(key, CallQueue(self._groups))
         return make_spec(method, queue, ordering_key=key, **options)
 
-    def frame(self, *features: str, calls: int = PLENTY) -> router_service_pb2.CallFrame:
+    def frame(self, calls: int = PLENTY) -> router_service_pb2.CallFrame:
         frame = router_service_pb2.CallFrame()
-        writer = BatchWriter(None, features)
-        for part in self.outbox.take(calls, PLENTY, alone=False):
+        writer = BatchWriter(None)
+        for part in self.outbox.take(calls, PLENTY, NONE_LARGE):
             self.pending.add(part)
             writer.add(frame, part)
         return frame
 
-    def frame_again(self, *features: str) -> router_service_pb2.CallFrame:
+    def frame_again(self) -> router_service_pb2.CallFrame:
         frame = router_service_pb2.CallFrame()
-        for resent in Resends(self.pending.parts()).take(PLENTY, PLENTY, alone=True):
-            BatchWriter(None, features).add_again(frame, resent, 0.0)
+        for resent in Resends(self.pending.parts()).take(PLENTY, PLENTY, NONE_LARGE):
+            BatchWriter(None).add_again(frame, resent, 0.0)
         return frame
 
 
@@ -47,7 +48,7 @@ def test_lanes_of_one_group_share_a_batch() -> None:
     specs = [lanes.spec(key) for key in "abc"]
     for number, spec in enumerate([*specs, *specs]):
         make_call(lanes.outbox, spec, b"%d" % number)
-    (batch,) = lanes.frame("ordering_keys").batches
+    (batch,) = lanes.frame().batches
     assert list(batch.ordering_keys) == list("abcabc")
     assert list(batch.payloads) == [b"%d" % number for number in range(6)]
     assert (batch.first_call_id, batch.options.ordering_key) == (1, "")
@@ -59,7 +60,7 @@ def test_one_lane_alone_is_an_ordinary_batch() -> None:
     spec = lanes.spec("a")
     for _ in range(3):
         make_call(lanes.outbox, spec, b"x")
-    (batch,) = lanes.frame("ordering_keys").batches
+    (batch,) = lanes.frame().batches
     assert not batch.ordering_keys
     assert batch.options.ordering_key == "a"
 
@@ -70,7 +71,7 @@ def test_a_lane_with_many_calls_has_the_rest_for_itself() -> None:
     for number in range(COLUMN_CALLS + 5):
         make_call(lanes.outbox, busy, b"%d" % number)
     make_call(lanes.outbox, other, b"o")
-    column, rest = lanes.frame("ordering_keys").batches
+    column, rest = lanes.frame().batches
     assert list(column.ordering_keys) == ["busy"] * COLUMN_CALLS + ["other"]
     assert (rest.options.ordering_key, len(rest.payloads)) == ("busy", 5)
 
@@ -90,33 +91,19 @@ def test_a_column_has_the_length_of_a_turn() -> None:
     lanes = Lanes()
     for number in range(TURN_CALLS + 3):
         make_call(lanes.outbox, lanes.spec(f"k{number}"), b"x")
-    assert [len(batch.payloads) for batch in lanes.frame("ordering_keys").batches] == [TURN_CALLS, 3]
-
-
-def test_a_router_without_columns_gets_a_batch_for_each_key() -> None:
-    lanes = Lanes()
-    for key in "aab":
-        make_call(lanes.outbox, lanes.spec(key), b"x")
-    first, second = lanes.frame().batches
-    assert (first.options.ordering_key, len(first.payloads), first.first_call_id) == ("a", 2, 1)
-    assert (second.options.ordering_key, len(second.payloads), second.first_call_id) == ("b", 1, 3)
+    assert [count_of(batch) for batch in lanes.frame().batches] == [TURN_CALLS, 3]
 
 
 def test_what_is_left_of_a_column_is_sent_again_with_its_keys() -> None:
     lanes = Lanes()
     for key in "abcd":
         make_call(lanes.outbox, lanes.spec(key), key.encode())
-    lanes.frame("ordering_keys")
+    lanes.frame()
     assert sum(count for *_, count in lanes.pending.settle([2])) == 1
-    (batch,) = lanes.frame_again("ordering_keys").batches
+    (batch,) = lanes.frame_again().batches
     assert (list(batch.call_ids), list(batch.ordering_keys)) == ([1, 3, 4], ["a", "c", "d"])
     assert batch.resend
     assert batch.HasField("age")
-    assert [(each.options.ordering_key, list(each.call_ids), each.resend) for each in lanes.frame_again().batches] == [
-        ("a", [1], True),
-        ("c", [3], True),
-        ("d", [4], True),
-    ]
 
 
 def test_groups_are_told_apart_by_all_but_the_key() -> None:
@@ -142,6 +129,6 @@ def test_calls_taken_back_leave_no_trace_in_their_queues() -> None:
     specs = [lanes.spec(key) for key in "ab"]
     sinks = [make_call(lanes.outbox, spec, b"x", Sink()) for spec in specs]
     sinks[0].cancelled = sinks[1].cancelled = True
-    assert not lanes.frame("ordering_keys").batches
+    assert not lanes.frame().batches
     assert all(spec.queue.idle for spec in specs)
     assert not lanes.outbox

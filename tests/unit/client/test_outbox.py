@@ -10,15 +10,15 @@ from slotmesh.client.calls.outbox import FRAME_CALLS, TURN_CALLS, CallOutbox, La
 from slotmesh.client.calls.queues import CallQueue, TenantShares
 from slotmesh.client.calls.waiting_runs import WaitingRunQueue
 from slotmesh.client.stream.pending_calls import PendingCalls
-from slotmesh.streams.limits import MAX_FRAME_BYTES
-from tests.unit.client.parts import Sink, make_call, make_spec
+from slotmesh.streams.limits import CHUNK_BYTES, MAX_FRAME_BYTES
+from tests.unit.client.parts import NONE_LARGE, Sink, make_call, make_spec
 
 PLENTY = 10**9
 
 
 def taken(outbox: CallOutbox, calls: int = PLENTY, nbytes: int = PLENTY, *, alone: bool = False) -> list[list[bytes]]:
     """The payloads of each batch of the next frame."""
-    frame = outbox.take(calls, nbytes, alone=alone)
+    frame = outbox.take(calls, nbytes, LargeCalls(nbytes, is_free=alone))
     for part in frame:
         assert part.nbytes == sum(map(len, part.payloads))
         assert [sink.name for sink in part.sinks] == part.payloads
@@ -77,13 +77,12 @@ def test_a_window_in_bytes_is_kept() -> None:
     assert taken(outbox, nbytes=2) == [[b"cc"]]
 
 
-def test_one_call_alone_may_pass_the_window() -> None:
+def test_one_call_may_be_larger_than_the_window() -> None:
     outbox, spec = CallOutbox(), make_spec()
     make_call(outbox, spec, b"abc")
     make_call(outbox, spec, b"d")
     assert taken(outbox, nbytes=2) == []
-    assert taken(outbox, nbytes=2, alone=True) == [[b"abc"]]
-    assert taken(outbox, nbytes=2) == [[b"d"]]
+    assert taken(outbox, nbytes=2, alone=True) == [[b"abc"], [b"d"]]
 
 
 def test_frames_are_bounded_in_calls_and_bytes() -> None:
@@ -92,16 +91,11 @@ def test_frames_are_bounded_in_calls_and_bytes() -> None:
         make_call(outbox, spec, b"")
     assert [len(batch) for batch in taken(outbox)] == [FRAME_CALLS]
     assert [len(batch) for batch in taken(outbox)] == [1]
-    large = b"x" * (MAX_FRAME_BYTES // 2 + 1)
-    for _ in range(3):
-        make_call(outbox, spec, large)
-    make_call(outbox, spec, large * 3)
-    assert [list(map(len, batch)) for _ in range(4) for batch in taken(outbox)] == [
-        [len(large)],
-        [len(large)],
-        [len(large)],
-        [len(large) * 3],
-    ]
+    fitting = MAX_FRAME_BYTES // CHUNK_BYTES
+    for size in [*[CHUNK_BYTES] * (fitting + 1), 2 * CHUNK_BYTES, 1]:
+        make_call(outbox, spec, b"x" * size)
+    assert [len(batch) for batch in taken(outbox)] == [fitting]
+    assert [len(batch) for batch in taken(outbox)] == [3], "what follows in chunks takes no room"
 
 
 def test_queues_take_turns() -> None:
@@ -168,7 +162,7 @@ async def test_a_map_leaves_in_parts_that_know_their_places() -> None:
     future: asyncio.Future[list[Any]] = asyncio.get_running_loop().create_future()
     outbox.add_map(spec, [b"0", b"1", b"2", b"3"], Gather(6, future, keeps_failures=False), 2)
     make_call(outbox, spec, b"later")
-    first = outbox.take(3, PLENTY, alone=False)
+    first = outbox.take(3, PLENTY, NONE_LARGE)
     assert [(part.offset, part.payloads) for part in first] == [(2, [b"0", b"1", b"2"])]
     future.cancel()
     assert taken(outbox) == [[b"later"]]
@@ -200,7 +194,7 @@ def send(outbox: CallOutbox, pending: PendingCalls, calls: int, nbytes: int = PL
     parts = outbox.take(
         calls - pending.calls,
         nbytes - pending.nbytes,
-        alone=not pending.calls,
+        LargeCalls(nbytes, is_free=not pending.calls),
         shares=shares_of(pending, calls, nbytes),
     )
     for part in parts:
@@ -281,9 +275,9 @@ def test_a_queue_that_is_passed_over_keeps_its_place_whatever_leaves_meanwhile()
     outbox, large, small = CallOutbox(), make_spec("large", tenant="a"), make_spec("small", tenant="a")
     make_call(outbox, large, b"x" * 200)
     make_call(outbox, small, b"small")
-    taken_now = outbox.take(10, 100, alone=False, large=LargeCalls(100, is_free=False))
+    taken_now = outbox.take(10, 100, LargeCalls(100, is_free=False))
     assert [part.payloads for part in taken_now] == [[b"small"]]
     assert outbox
-    later = outbox.take(10, 100, alone=False, large=LargeCalls(100, is_free=True))
+    later = outbox.take(10, 100, LargeCalls(100, is_free=True))
     assert [part.payloads for part in later] == [[b"x" * 200]]
     assert not outbox

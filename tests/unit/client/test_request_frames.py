@@ -12,6 +12,7 @@ from slotmesh.client.calls.options import ViewOptions
 from slotmesh.client.calls.outbox import TURN_CALLS, CallOutbox
 from slotmesh.client.calls.queues import CallQueue
 from slotmesh.streams.limits import MAX_FRAME_BYTES, MAX_ROUTER_REQUEST_BYTES
+from tests.unit.client.parts import NONE_LARGE
 
 
 @pytest.mark.asyncio
@@ -26,7 +27,7 @@ async def test_no_frame_is_larger_than_a_router_takes() -> None:
         run.sinks.append(asyncio.get_running_loop().create_future())
     frames = []
     while outbox.rota:
-        frames.append(sum(len(part.payloads) for part in outbox.take(8_192, 16 * 2**20, alone=True)))
+        frames.append(sum(len(part.payloads) for part in outbox.take(8_192, 16 * 2**20, NONE_LARGE)))
     assert sum(frames) == 5_000
     assert max(frames) <= TURN_CALLS
     assert TURN_CALLS * MAX_HTTP_BYTES + 2 * MAX_FRAME_BYTES < MAX_ROUTER_REQUEST_BYTES

@@ -1,10 +1,10 @@
 from __future__ import annotations
 
-from slotmesh.client.calls.outbox import FRAME_CALLS
+from slotmesh.client.calls.outbox import FRAME_CALLS, LargeCalls
 from slotmesh.client.stream.pending_calls import PendingCalls
 from slotmesh.client.stream.resends import Resends
-from slotmesh.streams.limits import MAX_FRAME_BYTES
-from tests.unit.client.parts import make_part
+from slotmesh.streams.limits import CHUNK_BYTES, MAX_FRAME_BYTES
+from tests.unit.client.parts import NONE_LARGE, make_part
 
 PLENTY = 10**9
 
@@ -22,7 +22,7 @@ def answer(pending: PendingCalls, *ids: int) -> None:
 
 
 def taken(resends: Resends, calls: int = PLENTY, nbytes: int = PLENTY, *, alone: bool = False) -> list[list[int]]:
-    return [list(resent.ids) for resent in resends.take(calls, nbytes, alone=alone)]
+    return [list(resent.ids) for resent in resends.take(calls, nbytes, LargeCalls(nbytes, is_free=alone))]
 
 
 def test_the_unanswered_leave_again_in_order_part_by_part() -> None:
@@ -30,7 +30,7 @@ def test_the_unanswered_leave_again_in_order_part_by_part() -> None:
     answer(pending, 2, 5, 7)
     resends = Resends(pending.parts())
     assert (resends.calls, resends.nbytes) == (4, 1 + 3 + 4 + 6)
-    frame = resends.take(PLENTY, PLENTY, alone=True)
+    frame = resends.take(PLENTY, PLENTY, NONE_LARGE)
     assert [(list(each.ids), each.payloads, each.consecutive) for each in frame] == [
         ([1, 3, 4], [b"x", b"xxx", b"xxxx"], False),
         ([6], [b"xxxxxx"], True),
@@ -59,9 +59,10 @@ def test_bytes_are_kept_to_but_for_one_call_alone() -> None:
 
 
 def test_frames_are_bounded() -> None:
-    resends = Resends(pending_of([0] * (FRAME_CALLS + 1), [MAX_FRAME_BYTES, 1]).parts())
+    full = [CHUNK_BYTES] * (MAX_FRAME_BYTES // CHUNK_BYTES)
+    resends = Resends(pending_of([0] * (FRAME_CALLS + 1), [*full, 1]).parts())
     assert [len(ids) for ids in taken(resends)] == [FRAME_CALLS]
-    assert [len(ids) for ids in taken(resends)] == [1, 1]
+    assert [len(ids) for ids in taken(resends)] == [1, len(full)]
     assert [len(ids) for ids in taken(resends)] == [1]
     assert not resends
 

