@@ -48,7 +48,7 @@ class HttpRouteServicer(http_route_service_pb2_grpc.HttpRouteServiceServicer):
             routes=map(route_to_wire, visible(desired.routes).values()),
             revision=desired.configured_at,
             generation=self._store.generation,
-            is_on_hold=bool(self._newer),
+            on_hold=bool(self._newer),
         )
 
 

@@ -133,13 +133,13 @@ class ControllerServicer(ResourceServicer, controller_service_pb2_grpc.Controlle
 
     @changes(pb.DrainReplicaResponse)
     async def DrainReplica(self, request: pb.DrainReplicaRequest, terms: ChangeTerms) -> PlannedChange:
-        require("name", request.name)
-        return await self._control.drain(request.name, terms)
+        require("replica_id", request.replica_id)
+        return await self._control.drain(request.replica_id, terms)
 
     @changes(pb.ForgetReplicaResponse)
     async def ForgetReplica(self, request: pb.ForgetReplicaRequest, terms: ChangeTerms) -> PlannedChange:
-        require("name", request.name)
-        return await self._control.forget(request.name, request.incarnation, terms)
+        require("replica_id", request.replica_id)
+        return await self._control.forget(request.replica_id, request.incarnation, terms)
 
     async def AdoptState(self, request: pb.AdoptStateRequest, context: Context) -> pb.AdoptStateResponse:
         generation, revision, changed = await self._keeper.adopt(origin_of(context), from_members=from_members(request))
@@ -157,8 +157,6 @@ class ControllerServicer(ResourceServicer, controller_service_pb2_grpc.Controlle
         self, request: pb.WatchEventsRequest, context: Context
     ) -> None:
         wanted, missed = wanted_notices(request), 0
-        if request.after and request.from_oldest:
-            raise InvalidSpec([SpecViolation("from_oldest", "contradicts after: set one of them")])
         try:
             watching = self._feed.watch(after=request.after, from_oldest=request.from_oldest)
         except NoCursor as error:
@@ -180,22 +178,23 @@ class ControllerServicer(ResourceServicer, controller_service_pb2_grpc.Controlle
     async def ReadLogs(  # type: ignore[override]  # it writes instead of yielding
         self, request: pb.ReadLogsRequest, context: Context
     ) -> None:
-        if request.lines < 0:
-            raise InvalidSpec([SpecViolation("lines", f"must be 0 or more, is {request.lines}")])
+        if request.max_lines < 0:
+            raise InvalidSpec([SpecViolation("max_lines", f"must be 0 or more, is {request.max_lines}")])
         max_ended = request.max_ended if request.HasField("max_ended") else None
         if max_ended is not None and max_ended < 0:
             raise InvalidSpec([SpecViolation("max_ended", f"must be 0 or more, is {max_ended}")])
         source = request.WhichOneof("source")
         if source is None:
-            raise InvalidSpec([SpecViolation("replica", "required, or `backend`")])
-        name = request.replica if source == "replica" else request.backend
-        if not self._logs.knows(name, of_backend=source == "backend"):
-            raise to_exception(logs_not_found(source, name, self._logs.names() if self._launches else None))
-        count = request.lines or sys.maxsize
+            raise InvalidSpec([SpecViolation("replica_id", "required, or `backend`")])
+        name, of_backend = getattr(request, source), source == "backend"
+        if not self._logs.knows(name, of_backend=of_backend):
+            known = self._logs.names() if self._launches else None
+            raise to_exception(logs_not_found(name, known, of_backend=of_backend))
+        count = request.max_lines or sys.maxsize
         pages = self._logs.read(name, count=count, follow=request.follow, max_ended=max_ended)
         async with aclosing(pages):
             async for page in pages:
                 lines = (sendable_text(line, MAX_LINE_BYTES) for line in page.lines)
                 answer = pb.ReadLogsResponse(replica_id=page.replica_id, lines=lines, missed=page.missed)
-                answer.left_out.extend(page.left_out)
+                answer.omitted_replica_ids.extend(page.left_out)
                 await context.write(answer)

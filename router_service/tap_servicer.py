@@ -66,7 +66,7 @@ class TapServicer(tap_service_pb2_grpc.TapServiceServicer):
         wish = tap_wish_of(request, allows_payloads=self._allows_payloads)
         if isinstance(wish, Failure):
             await abort(context, wish)
-        if request.payloads and (failure := payloads_refusal()):
+        if request.with_payloads and (failure := payloads_refusal()):
             await abort(context, failure)
         known = self._dispatcher.scheduler.topology.table.endpoints
         if wish.endpoint not in known:
@@ -92,7 +92,7 @@ class TapServicer(tap_service_pb2_grpc.TapServiceServicer):
         wanted = open_calls_filter_of(request, allows_keys=self._allows_payloads)
         if isinstance(wanted, Failure):
             await abort(context, wanted)
-        if request.show_keys and (failure := payloads_refusal()):
+        if request.with_ordering_keys and (failure := payloads_refusal()):
             await abort(context, failure)
         if self._lists >= MAX_LISTS:
             message = f"{MAX_LISTS} requests for the calls of this router are under way: try again"
@@ -110,7 +110,7 @@ class TapServicer(tap_service_pb2_grpc.TapServiceServicer):
                 if wanted.endpoint and wanted.endpoint not in known and not scan.endpoints:
                     await abort(context, failures.no_endpoint(wanted.endpoint, known))
                 calls = scan.calls(dispatcher.clock.now())
-                return open_calls_to_wire(scan, calls, self._tags, shows_keys=request.show_keys)
+                return open_calls_to_wire(scan, calls, self._tags, shows_keys=request.with_ordering_keys)
         finally:
             self._lists -= 1
 

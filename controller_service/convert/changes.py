@@ -136,13 +136,13 @@ def reply_of(kind: type[ReplyT], revision: int, plan: Plan, *, validate_only: bo
 def _operations(revision: int, plan: Plan) -> list[str]:
     """What follows from a change, by the names of `core.reconciling.operations`."""
     if orders := plan.change.put_orders:
-        return [f"drains/{it.owner.replica_id}@{it.owner.incarnation}" for it in orders]
+        return [f"drain/{it.owner.replica_id}@{it.owner.incarnation}" for it in orders]
     changed = (it.removeprefix("backend/") for it in (*plan.created, *plan.updated) if it.startswith("backend/"))
     resumed = (it.backend for it in plan.change.put_rollouts if not it.is_paused)
     backends = dict.fromkeys([*changed, *resumed])
     shifted = dict.fromkeys([*(it.endpoint for it in plan.waits), *(it.endpoint for it in plan.change.put_shifts)])
-    rollouts, shifts = (f"rollouts/{it}@{revision}" for it in backends), (f"shifts/{it}" for it in shifted)
-    return [f"revisions/{revision}", *rollouts, *shifts]
+    rollouts, shifts = (f"rollout/{it}@{revision}" for it in backends), (f"shift/{it}" for it in shifted)
+    return [f"revision/{revision}", *rollouts, *shifts]
 
 
 PAGE_SIZE: Final = 100

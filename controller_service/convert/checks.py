@@ -129,7 +129,7 @@ def _those_that_fit(violations: Sequence[SpecViolation]) -> list[SpecViolation]:
     return shown
 
 
-def logs_not_found(kind: str, name: str, known: Sequence[str] | None) -> Failure:
+def logs_not_found(name: str, known: Sequence[str] | None, *, of_backend: bool) -> Failure:
     """No output is known of a replica or backend of that name. `known` has those that there are.
 
     None: this controller starts no replicas.
@@ -139,5 +139,5 @@ def logs_not_found(kind: str, name: str, known: Sequence[str] | None) -> Failure
     else:
         those = ", ".join([*known[:_MOST_NAMED], *["…"][: len(known) > _MOST_NAMED]])
         way_out = did_you_mean(name, known) or (f"; there is that of {those}" if known else "; there is none yet")
-    reason = Reason.REPLICA_NOT_FOUND if kind == "replica" else Reason.BACKEND_NOT_FOUND
+    kind, reason = ("backend", Reason.BACKEND_NOT_FOUND) if of_backend else ("replica", Reason.REPLICA_NOT_FOUND)
     return Failure(reason=reason, message=f"no output is known of a {kind} {show(name)!r}{way_out}")

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, Final, TypeVar
 
+from google.api.field_behavior_pb2 import OUTPUT_ONLY, field_behavior
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import Message
 
@@ -17,8 +18,7 @@ from slotmesh.names import did_you_mean
 from slotmesh.spec.model import InvalidSpec, SpecViolation
 from slotmesh.spec.rules import show
 
-_NOT_CONFIGURED: Final = frozenset({"name", "etag", "status", "code"})
-"""Fields of resources that identify them, or that only responses have."""
+_IDENTITY: Final = frozenset({"name", "etag"})
 _PACKAGE: Final = "slotmesh.v1."
 """Messages of which a mask may have single fields: not those of JSON values and durations."""
 
@@ -32,7 +32,7 @@ def require_paths(kind: Descriptor, paths: Sequence[str]) -> None:
 
 
 def _problem(kind: Descriptor, path: str) -> Iterator[str]:
-    known: list[str] = [it.name for it in kind.fields if it.name not in _NOT_CONFIGURED]
+    known: list[str] = [it.name for it in kind.fields if it.name not in _IDENTITY and not _is_output(it)]
     name, dot, rest = path.partition(".")
     inner = None if name not in known else _settable(kind.fields_by_name[name])
     if name not in known:
@@ -41,6 +41,12 @@ def _problem(kind: Descriptor, path: str) -> Iterator[str]:
         yield f"{show(name)!r} is set as a whole: write it without what follows"
     elif dot and inner is not None:
         yield from (f"{name}: {text}" for text in _problem(inner, rest))
+
+
+def _is_output(field: FieldDescriptor) -> bool:
+    """Whether only responses have it."""
+    extensions: Any = field.GetOptions().Extensions
+    return OUTPUT_ONLY in extensions[field_behavior]
 
 
 def _settable(field: FieldDescriptor) -> Descriptor | None:

@@ -6,7 +6,8 @@ Owner: pure functions.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from typing import Final
 
 from controller_service.convert.checks import timestamp
 from controller_service.core.desired.shifts import Guard, GuardFigure, ShiftRecord
@@ -59,8 +60,9 @@ def rollout_to_wire(backend: Backend, progress: RolloutProgress) -> rollout_pb2.
         handler=backend.handler,
         version=backend.version,
         start_time=timestamp(record.since_s) if record.since_s else None,
-        taken_back=record.why,
-        taken_back_time=timestamp(record.failed_at_s) if record.failed_at_s else None,
+        problem=progress.trouble,
+        rollback_reason=record.why,
+        rollback_time=timestamp(record.failed_at_s) if record.failed_at_s else None,
         paused=record.is_paused,
     )
 
@@ -86,17 +88,15 @@ def decision_to_wire(
 
 
 def requested_shift_from_wire(request: pb.ShiftTrafficRequest) -> RequestedShift:
-    """Raises InvalidSpec where a guard is of no figure that this version knows."""
-    known = {figure.value: figure for figure in GuardFigure}
-    if unknown := [(at, it.figure) for at, it in enumerate(request.guards) if it.figure not in known]:
-        (at, figure), *_ = unknown
-        raise InvalidSpec([SpecViolation(f"guards[{at}].figure", f"{figure} is no figure that this version knows")])
+    """Raises InvalidSpec where a guard has no figure that this version knows, or lacks its limit."""
+    if violations := [*_guard_violations(request)]:
+        raise InvalidSpec(violations)
     return RequestedShift(
         endpoint=request.endpoint,
         weights=dict(request.weights),
         step=request.step,
         every_s=seconds(request.every),
-        guards=tuple(_guard(known[it.figure], it) for it in request.guards),
+        guards=tuple(_guard(GuardFigure(it.figure), it) for it in request.guards),
         min_calls=request.min_calls or DEFAULT_MIN_CALLS,
     )
 
@@ -115,7 +115,7 @@ def shift_to_wire(
         every=duration_to_wire(shift.every_s),
         guards=[_guard_to_wire(it) for it in shift.guards],
         start_time=timestamp(shift.began_s),
-        step_time=timestamp(shift.since_s),
+        step_start_time=timestamp(shift.since_s),
         end_time=timestamp(shift.ended_s) if shift.ended_s else None,
         reason=shift.why,
         waits_for=waits_for,
@@ -127,6 +127,18 @@ def shift_to_wire(
         if shift.is_under_way
         else (),
     )
+
+
+_LIMITS: Final = {GuardFigure.ERROR_RATE.value: "max_error_rate", GuardFigure.P99.value: "max_time"}
+"""By figure: the field that has its limit."""
+
+
+def _guard_violations(request: pb.ShiftTrafficRequest) -> Iterator[SpecViolation]:
+    for at, guard in enumerate(request.guards):
+        if (limit := _LIMITS.get(guard.figure)) is None:
+            yield SpecViolation(f"guards[{at}].figure", f"{guard.figure} is no figure that this version knows")
+        elif guard.WhichOneof("limit") != limit:
+            yield SpecViolation(f"guards[{at}].{limit}", "required with this figure")
 
 
 def _guard(figure: GuardFigure, wire: shift_pb.ShiftGuard) -> Guard:
@@ -148,7 +160,7 @@ def _figures_to_wire(backend: str, ends: CallEnds, *, is_shadow: bool = False) -
         shift_pb.ShiftFigures,
         ends,
         backend=backend,
-        is_shadow=is_shadow,
+        shadow=is_shadow,
         calls=ends.total,
         p99=None if time is None or math.isinf(time) else duration_to_wire(time),
     )

@@ -43,16 +43,16 @@ class EventKind(Enum):
     REPLICA_EXITED = 16
     """Its process was reaped."""
     ROUTER_ATTACHED = 17
-    ROUTER_LEFT = 18
-    TABLE_BROUGHT = 19
+    ROUTER_DETACHED = 18
+    TABLE_RECOVERED = 19
     """A controller without its own memory of the mesh has learnt from a router's table."""
     PARTITIONS_MOVED = 20
     """They have a new owner."""
-    PARTITIONS_LEAVING = 21
+    PARTITIONS_REVOKED = 21
     """Their owner has been ordered to give them up."""
     PARTITIONS_ORPHANED = 22
     """They have no owner: no replica is ready."""
-    REPLICA_FOUND = 23
+    REPLICA_ADOPTED = 23
     """Its process runs on from before this controller's start: it was not started again."""
     REPLICA_DEAD = 24
     """It was silent for too long: its process is killed, and another one is started in its place."""
@@ -63,7 +63,7 @@ class EventKind(Enum):
     ROLLOUT_STARTED = 30
     """Replicas are being replaced, since what they are started with was changed."""
     ROLLOUT_COMPLETE = 31
-    ROLLOUT_TAKEN_BACK = 32
+    ROLLOUT_ROLLED_BACK = 32
     """The new replicas fail: the settings before are in force again."""
     ROLLOUT_PAUSED = 33
     ROLLOUT_RESUMED = 34
@@ -71,7 +71,7 @@ class EventKind(Enum):
     TRAFFIC_SHIFT_STEPPED = 41
     """Its next step is in force."""
     TRAFFIC_SHIFT_COMPLETE = 42
-    TRAFFIC_SHIFT_TAKEN_BACK = 43
+    TRAFFIC_SHIFT_ROLLED_BACK = 43
     """A guard has tripped: the weights before are in force again."""
     TRAFFIC_SHIFT_ENDED = 44
     """An operator has ended it, or the weights were changed by another request meanwhile."""
@@ -105,7 +105,7 @@ def notices_of_moves(before: PartitionOwnership | None, after: PartitionOwnershi
     leaving = len(set(after.leaving).difference(() if before is None else before.leaving))
     moves = [
         (EventKind.PARTITIONS_MOVED, given, f"have a new owner, among {len(after.owners)} owners"),
-        (EventKind.PARTITIONS_LEAVING, leaving, "leave their owners for others"),
+        (EventKind.PARTITIONS_REVOKED, leaving, "leave their owners for others"),
         (EventKind.PARTITIONS_ORPHANED, orphaned, "have no owner: no replica is ready"),
     ]
     return [(kind, f"{count} partitions {what}") for kind, count, what in moves if count]

@@ -83,7 +83,7 @@ class WorkQueue(Generic[KeyT]):
 WARNED: Final = frozenset(
     {
         *(EventKind.REPLICA_DEAD, EventKind.BACKEND_CRASH_LOOPING),
-        *(EventKind.ROLLOUT_TAKEN_BACK, EventKind.TRAFFIC_SHIFT_TAKEN_BACK, EventKind.STATE_NOT_WRITABLE),
+        *(EventKind.ROLLOUT_ROLLED_BACK, EventKind.TRAFFIC_SHIFT_ROLLED_BACK, EventKind.STATE_NOT_WRITABLE),
     }
 )
 """Notices that an operator should look after."""

@@ -81,7 +81,7 @@ class RouteWatch:
         self._backoff.reset()
         self._warnings.reset()
         is_older = state.generation == self.generation and state.revision < self.revision
-        was_held, self.is_held = self.is_held, state.is_on_hold or is_older
+        was_held, self.is_held = self.is_held, state.on_hold or is_older
         self.problem = _HELD if self.is_held else ""
         if self.is_held and not was_held:
             _log.warning(

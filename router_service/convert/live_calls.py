@@ -29,19 +29,19 @@ def tap_wish_of(request: pb.TapCallsRequest, *, allows_payloads: bool) -> TapWis
         return bad_field("endpoint", "is required")
     if not (isfinite(share) and 0 <= share <= 1):
         return bad_field("sample_rate", f"must be above 0, and 1 at most, is {share}")
-    if not 0 <= request.max_calls_per_second <= MAX_CALLS_PER_S:
-        return bad_field("max_calls_per_second", f"must be 1 to {MAX_CALLS_PER_S}, is {request.max_calls_per_second}")
+    if not 0 <= request.max_calls_per_s <= MAX_CALLS_PER_S:
+        return bad_field("max_calls_per_s", f"must be 1 to {MAX_CALLS_PER_S}, is {request.max_calls_per_s}")
     if not 0 <= request.max_payload_bytes <= MAX_PAYLOAD_BYTES:
         return bad_field("max_payload_bytes", f"must be 1 to {MAX_PAYLOAD_BYTES}, is {request.max_payload_bytes}")
-    if request.payloads and not allows_payloads:
-        return bad_field("payloads", "this router does not show payloads; who may, starts it with --tap-payloads")
+    if request.with_payloads and not allows_payloads:
+        return bad_field("with_payloads", "this router does not show payloads; who may, starts it with --tap-payloads")
     return TapWish(
         endpoint=request.endpoint,
         method=request.method,
         tenant=request.tenant if request.HasField("tenant") else None,
         share=share or 1.0,
-        calls_per_s=request.max_calls_per_second or CALLS_PER_S,
-        payload_bytes=(request.max_payload_bytes or PAYLOAD_BYTES) if request.payloads else 0,
+        calls_per_s=request.max_calls_per_s or CALLS_PER_S,
+        payload_bytes=(request.max_payload_bytes or PAYLOAD_BYTES) if request.with_payloads else 0,
     )
 
 
@@ -97,9 +97,9 @@ def open_calls_filter_of(request: pb.ListCallsRequest, *, allows_keys: bool) -> 
         return bad_field("states", f"has a state that this router does not know: {unknown[0]}")
     if not 0 <= request.limit <= MAX_CALLS:
         return bad_field("limit", f"must be 1 to {MAX_CALLS}, is {request.limit}")
-    if request.show_keys and not allows_keys:
+    if request.with_ordering_keys and not allows_keys:
         return bad_field(
-            "show_keys", "this router does not show ordering keys; start it with --tap-payloads to allow it"
+            "with_ordering_keys", "this router does not show ordering keys; start it with --tap-payloads to allow it"
         )
     if request.HasField("ordering_key") and not request.ordering_key:
         return bad_field("ordering_key", "is empty; leave it unset for calls with any key or none")
@@ -120,7 +120,7 @@ def open_calls_to_wire(
         calls=[_open_call(call, tags, shows_keys) for call in calls],
         waiting=scan.waiting,
         at_replicas=scan.at_replicas,
-        is_partial=scan.is_partial,
+        partial=scan.is_partial,
     )
 
 
@@ -140,6 +140,6 @@ def _open_call(call: OpenCall, tags: KeyTags, shows_keys: bool) -> pb.OpenCall:
         ordering_key=key if key and shows_keys else None,
         request_bytes=call.request_bytes,
         attempt=call.attempt,
-        is_shadow=call.is_shadow,
+        shadow=call.is_shadow,
         waits_for=call.waits_for,
     )

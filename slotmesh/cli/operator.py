@@ -172,7 +172,7 @@ class Operator:
 
     async def drain(self, replica_id: str) -> list[str]:
         """Drains a replica: it finishes its running calls and ends. Returns operations. Raises ReplicaNotFound."""
-        return list((await self.send(pb.DrainReplicaRequest(name=replica_id))).operations)
+        return list((await self.send(pb.DrainReplicaRequest(replica_id=replica_id))).operations)
 
     async def operations(self, names: Sequence[str], timeout_s: float = 0.0) -> list[Operation]:
         """These operations, once all are done, or one has failed, or after that time."""

@@ -49,8 +49,8 @@ def shift_document(shift: shift_pb.TrafficShift) -> dict[str, Any]:
     """The shift as values of JSON: weights as `from` and `to`, guards as people write them, figures by backend."""
     figures: dict[bool, dict[str, Any]] = {False: {}, True: {}}
     for it in shift.figures:
-        figures[it.is_shadow][it.backend] = message_document(it, leave_out={"backend", "calls", "is_shadow"})
-        figures[it.is_shadow][it.backend]["copies" if it.is_shadow else "calls"] = it.calls
+        figures[it.shadow][it.backend] = message_document(it, leave_out={"backend", "calls", "shadow"})
+        figures[it.shadow][it.backend]["copies" if it.shadow else "calls"] = it.calls
     return {
         **message_document(shift, leave_out={"from_weights", "to_weights", "guards", "figures"}),
         "from": dict(shift.from_weights),
@@ -83,7 +83,7 @@ def _guard_text(guard: shift_pb.ShiftGuard) -> str:
 
 
 def _calls(it: shift_pb.ShiftFigures) -> str:
-    what = "copies of calls" if it.is_shadow else "calls"
+    what = "copies of calls" if it.shadow else "calls"
     line = f"{it.backend}: {it.calls} {what} in this step, {it.failed} failed, {it.unanswered} not answered"
     return f"{line}, p99 {format_duration(it.p99.ToTimedelta())} at most" if it.HasField("p99") else line
 
@@ -262,7 +262,7 @@ async def follow_shift(operator: Operator, endpoint: str, patience: timedelta | 
     Raises CommandFailed where it ends elsewhere, or not in time.
     """
     with ProgressBar(sys.stdout) as bar:
-        async for (shift,), is_late in follow_operations(operator, [f"shifts/{endpoint}"], patience):
+        async for (shift,), is_late in follow_operations(operator, [f"shift/{endpoint}"], patience):
             left = "; ".join(shift.pending)
             bar.show(endpoint, shift.completed, shift.total, left)
             if shift.failure:

@@ -69,8 +69,8 @@ def after_change(operator: Operator, done: str, look: str, patience: timedelta |
 
 def operations_of(applied: pb.ApplyMeshResponse, backends: Collection[str]) -> list[str]:
     """What follows from a change, also for backends that were as they should be already."""
-    rollouts = (f"rollouts/{it}@{applied.revision}" for it in sorted(backends))
-    return [f"revisions/{applied.revision}", *rollouts, *(f"shifts/{it.endpoint}" for it in applied.waits)]
+    rollouts = (f"rollout/{it}@{applied.revision}" for it in sorted(backends))
+    return [f"revision/{applied.revision}", *rollouts, *(f"shift/{it.endpoint}" for it in applied.waits)]
 
 
 async def follow_operations(
@@ -134,12 +134,12 @@ def lines_of(operations: Sequence[Operation]) -> list[str]:
 def backend_of(operation: Operation) -> str:
     """The backend of a rollout; empty for other operations."""
     kind, _, rest = operation.name.partition("/")
-    return rest.rpartition("@")[0] if kind == "rollouts" else ""
+    return rest.rpartition("@")[0] if kind == "rollout" else ""
 
 
 def _subject(operation: Operation) -> str:
     kind, _, rest = operation.name.partition("/")
-    return backend_of(operation) or (f"traffic of {rest}" if kind == "shifts" else "routers")
+    return backend_of(operation) or (f"traffic of {rest}" if kind == "shift" else "routers")
 
 
 async def _not_ready(

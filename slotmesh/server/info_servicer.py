@@ -68,9 +68,9 @@ def _describe_tls(tls: TlsSource, standing: info_service_pb2.TlsStanding) -> Non
     for name in {each.subject.public_bytes() for each in trust.authorities}:
         authority = standing.authorities.add(id=sha256(name).hexdigest()[:16])
         if (made_at := revocations.made_at.get(name)) is not None:
-            authority.list_make_time.FromSeconds(round(made_at))
+            authority.list_create_time.FromSeconds(round(made_at))
     if revocations.next_update is not None:
-        standing.lists_end_time.FromSeconds(round(revocations.next_update))
+        standing.lists_expire_time.FromSeconds(round(revocations.next_update))
 
 
 def _descriptors() -> tuple[int, int]:

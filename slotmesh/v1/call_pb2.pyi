@@ -359,8 +359,8 @@ class Failure(_message.Message):
 
     @_builtins.property
     def metadata(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
-        """Facts about the condition, as `backend`, `replica_id`, `limit`, `actual`. `field` is the field at fault, as a path in
-        the message that was sent, from its CallBatch for calls of a stream, or `payload` for the payload of one call.
+        """Facts about the condition, as `backend`, `replica_id`, `limit`, `actual`. `field` is the field at fault, as a path
+        in the message that was sent, from its CallBatch for calls of a stream, or `payload` for the payload of one call.
         """
 
     def __init__(
@@ -607,8 +607,8 @@ class TakeItems(_message.Message):
     COUNTS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def call_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """Calls with `each_value`: the client's ids between client and router, run ids between router and replica. Unknown ones
-        are ignored.
+        """Calls with `each_value`: the client's ids between client and router, run ids between router and replica. Unknown
+        ones are ignored.
         """
 
     @_builtins.property
@@ -632,7 +632,8 @@ Global___TakeItems: _TypeAlias = TakeItems  # noqa: Y015
 @_typing.final
 class Heartbeat(_message.Message):
     """A heartbeat, so that silence means a lost peer. A side that monitors its peer sends one every second: a client with a
-    session to its router, a replica to its routers. Routers echo each immediately, and send none of their own. A client without unanswered calls may send them at the interval of `StreamOpened.idle_heartbeat`.
+    session to its router, a replica to its routers. Routers echo each immediately, and send none of their own. A client
+    without unanswered calls may send them at the interval of `StreamOpened.idle_heartbeat`.
     """
 
     DESCRIPTOR: _descriptor.Descriptor

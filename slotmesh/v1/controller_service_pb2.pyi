@@ -91,7 +91,7 @@ class _EventKind:
 class _EventKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_EventKind.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
     EVENT_KIND_UNSPECIFIED: _EventKind.ValueType  # 0
-    """A kind unknown to this version."""
+    """Never sent; refused."""
     EVENT_KIND_BACKEND_CREATED: _EventKind.ValueType  # 1
     """A backend was created."""
     EVENT_KIND_BACKEND_UPDATED: _EventKind.ValueType  # 2
@@ -126,17 +126,17 @@ class _EventKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_EventKind.V
     """The process of a replica has ended."""
     EVENT_KIND_ROUTER_ATTACHED: _EventKind.ValueType  # 17
     """A router has connected to the controller."""
-    EVENT_KIND_ROUTER_LEFT: _EventKind.ValueType  # 18
+    EVENT_KIND_ROUTER_DETACHED: _EventKind.ValueType  # 18
     """A router has disconnected."""
-    EVENT_KIND_TABLE_BROUGHT: _EventKind.ValueType  # 19
+    EVENT_KIND_TABLE_RECOVERED: _EventKind.ValueType  # 19
     """A controller without stored state has recovered it from a router's table."""
     EVENT_KIND_PARTITIONS_MOVED: _EventKind.ValueType  # 20
     """Partitions have a new owner."""
-    EVENT_KIND_PARTITIONS_LEAVING: _EventKind.ValueType  # 21
+    EVENT_KIND_PARTITIONS_REVOKED: _EventKind.ValueType  # 21
     """The owner of partitions was requested to release them."""
     EVENT_KIND_PARTITIONS_ORPHANED: _EventKind.ValueType  # 22
     """Partitions have no owner, as no replica is ready."""
-    EVENT_KIND_REPLICA_FOUND: _EventKind.ValueType  # 23
+    EVENT_KIND_REPLICA_ADOPTED: _EventKind.ValueType  # 23
     """The process of a replica survived a restart of the controller, and was adopted."""
     EVENT_KIND_REPLICA_DEAD: _EventKind.ValueType  # 24
     """A launched replica was silent for too long: its process is killed and replaced."""
@@ -148,7 +148,7 @@ class _EventKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_EventKind.V
     """A rollout has begun, as settings of a backend's replicas were changed."""
     EVENT_KIND_ROLLOUT_COMPLETE: _EventKind.ValueType  # 31
     """All replicas of a backend run its present settings."""
-    EVENT_KIND_ROLLOUT_TAKEN_BACK: _EventKind.ValueType  # 32
+    EVENT_KIND_ROLLOUT_ROLLED_BACK: _EventKind.ValueType  # 32
     """The new replicas of a backend fail: the previous settings are restored."""
     EVENT_KIND_ROLLOUT_PAUSED: _EventKind.ValueType  # 33
     """The rollouts of a backend were paused."""
@@ -160,7 +160,7 @@ class _EventKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_EventKind.V
     """The next step of a shift takes effect."""
     EVENT_KIND_TRAFFIC_SHIFT_COMPLETE: _EventKind.ValueType  # 42
     """A shift is complete."""
-    EVENT_KIND_TRAFFIC_SHIFT_TAKEN_BACK: _EventKind.ValueType  # 43
+    EVENT_KIND_TRAFFIC_SHIFT_ROLLED_BACK: _EventKind.ValueType  # 43
     """A guard has tripped: the weights before the shift are restored."""
     EVENT_KIND_TRAFFIC_SHIFT_ENDED: _EventKind.ValueType  # 44
     """A shift was ended by a request, or by another change of the weights."""
@@ -185,7 +185,7 @@ class EventKind(_EventKind, metaclass=_EventKindEnumTypeWrapper):
     """Kinds of events."""
 
 EVENT_KIND_UNSPECIFIED: EventKind.ValueType  # 0
-"""A kind unknown to this version."""
+"""Never sent; refused."""
 EVENT_KIND_BACKEND_CREATED: EventKind.ValueType  # 1
 """A backend was created."""
 EVENT_KIND_BACKEND_UPDATED: EventKind.ValueType  # 2
@@ -220,17 +220,17 @@ EVENT_KIND_REPLICA_EXITED: EventKind.ValueType  # 16
 """The process of a replica has ended."""
 EVENT_KIND_ROUTER_ATTACHED: EventKind.ValueType  # 17
 """A router has connected to the controller."""
-EVENT_KIND_ROUTER_LEFT: EventKind.ValueType  # 18
+EVENT_KIND_ROUTER_DETACHED: EventKind.ValueType  # 18
 """A router has disconnected."""
-EVENT_KIND_TABLE_BROUGHT: EventKind.ValueType  # 19
+EVENT_KIND_TABLE_RECOVERED: EventKind.ValueType  # 19
 """A controller without stored state has recovered it from a router's table."""
 EVENT_KIND_PARTITIONS_MOVED: EventKind.ValueType  # 20
 """Partitions have a new owner."""
-EVENT_KIND_PARTITIONS_LEAVING: EventKind.ValueType  # 21
+EVENT_KIND_PARTITIONS_REVOKED: EventKind.ValueType  # 21
 """The owner of partitions was requested to release them."""
 EVENT_KIND_PARTITIONS_ORPHANED: EventKind.ValueType  # 22
 """Partitions have no owner, as no replica is ready."""
-EVENT_KIND_REPLICA_FOUND: EventKind.ValueType  # 23
+EVENT_KIND_REPLICA_ADOPTED: EventKind.ValueType  # 23
 """The process of a replica survived a restart of the controller, and was adopted."""
 EVENT_KIND_REPLICA_DEAD: EventKind.ValueType  # 24
 """A launched replica was silent for too long: its process is killed and replaced."""
@@ -242,7 +242,7 @@ EVENT_KIND_ROLLOUT_STARTED: EventKind.ValueType  # 30
 """A rollout has begun, as settings of a backend's replicas were changed."""
 EVENT_KIND_ROLLOUT_COMPLETE: EventKind.ValueType  # 31
 """All replicas of a backend run its present settings."""
-EVENT_KIND_ROLLOUT_TAKEN_BACK: EventKind.ValueType  # 32
+EVENT_KIND_ROLLOUT_ROLLED_BACK: EventKind.ValueType  # 32
 """The new replicas of a backend fail: the previous settings are restored."""
 EVENT_KIND_ROLLOUT_PAUSED: EventKind.ValueType  # 33
 """The rollouts of a backend were paused."""
@@ -254,7 +254,7 @@ EVENT_KIND_TRAFFIC_SHIFT_STEPPED: EventKind.ValueType  # 41
 """The next step of a shift takes effect."""
 EVENT_KIND_TRAFFIC_SHIFT_COMPLETE: EventKind.ValueType  # 42
 """A shift is complete."""
-EVENT_KIND_TRAFFIC_SHIFT_TAKEN_BACK: EventKind.ValueType  # 43
+EVENT_KIND_TRAFFIC_SHIFT_ROLLED_BACK: EventKind.ValueType  # 43
 """A guard has tripped: the weights before the shift are restored."""
 EVENT_KIND_TRAFFIC_SHIFT_ENDED: EventKind.ValueType  # 44
 """A shift was ended by a request, or by another change of the weights."""
@@ -469,18 +469,18 @@ class CodeChange(_message.Message):
     BACKENDS_FIELD_NUMBER: _builtins.int
     FOLDER_FIELD_NUMBER: _builtins.int
     FILES_FIELD_NUMBER: _builtins.int
-    SIZE_FIELD_NUMBER: _builtins.int
+    SIZE_BYTES_FIELD_NUMBER: _builtins.int
     ADDED_FIELD_NUMBER: _builtins.int
     CHANGED_FIELD_NUMBER: _builtins.int
     REMOVED_FIELD_NUMBER: _builtins.int
-    MORE_FIELD_NUMBER: _builtins.int
+    UNLISTED_FILES_FIELD_NUMBER: _builtins.int
     folder: _builtins.str
     """The folder that it was read from, on the controller's machine."""
     files: _builtins.int
     """The number of its files."""
-    size: _builtins.int
-    """Their size in bytes."""
-    more: _builtins.int
+    size_bytes: _builtins.int
+    """Their size."""
+    unlisted_files: _builtins.int
     """The number of files that differ and are not listed."""
     @_builtins.property
     def backends(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
@@ -496,7 +496,7 @@ class CodeChange(_message.Message):
 
     @_builtins.property
     def removed(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Files that are not there any more."""
+        """Files that the new code does not have."""
 
     def __init__(
         self,
@@ -504,15 +504,15 @@ class CodeChange(_message.Message):
         backends: _abc.Iterable[_builtins.str] | None = ...,
         folder: _builtins.str = ...,
         files: _builtins.int = ...,
-        size: _builtins.int = ...,
+        size_bytes: _builtins.int = ...,
         added: _abc.Iterable[_builtins.str] | None = ...,
         changed: _abc.Iterable[_builtins.str] | None = ...,
         removed: _abc.Iterable[_builtins.str] | None = ...,
-        more: _builtins.int = ...,
+        unlisted_files: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["added", b"added", "backends", b"backends", "changed", b"changed", "files", b"files", "folder", b"folder", "more", b"more", "removed", b"removed", "size", b"size"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["added", b"added", "backends", b"backends", "changed", b"changed", "files", b"files", "folder", b"folder", "removed", b"removed", "size_bytes", b"size_bytes", "unlisted_files", b"unlisted_files"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1442,7 +1442,7 @@ class SetTrafficRequest(_message.Message):
     """See ControllerService. Empty: repeated requests are independent."""
     require_ready: _builtins.bool
     """Refuse the change with BAD_REQUEST if a backend whose weight rises has no ready replica. A backend that autoscaling
-    has scaled to zero is accepted. Unset: readiness is not checked, as for requests of older clients.
+    has scaled to zero is accepted.
     """
     @_builtins.property
     def traffic(self) -> _mesh_pb2.TrafficPolicy:
@@ -2243,21 +2243,21 @@ class DrainReplicaRequest(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
-    NAME_FIELD_NUMBER: _builtins.int
+    REPLICA_ID_FIELD_NUMBER: _builtins.int
     REQUEST_ID_FIELD_NUMBER: _builtins.int
-    name: _builtins.str
-    """The replica's id. Errors: REPLICA_NOT_FOUND."""
+    replica_id: _builtins.str
+    """The replica. Errors: REPLICA_NOT_FOUND."""
     request_id: _builtins.str
     """See ControllerService. Empty: repeated requests are independent."""
     def __init__(
         self,
         *,
-        name: _builtins.str = ...,
+        replica_id: _builtins.str = ...,
         request_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "request_id", b"request_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["replica_id", b"replica_id", "request_id", b"request_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2272,7 +2272,7 @@ class DrainReplicaResponse(_message.Message):
     OPERATIONS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def operations(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """`drains/REPLICA@INCARNATION`, for WaitOperations."""
+        """`drain/REPLICA@INCARNATION`, for WaitOperations."""
 
     def __init__(
         self,
@@ -2351,11 +2351,11 @@ class ForgetReplicaRequest(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
-    NAME_FIELD_NUMBER: _builtins.int
+    REPLICA_ID_FIELD_NUMBER: _builtins.int
     INCARNATION_FIELD_NUMBER: _builtins.int
     REQUEST_ID_FIELD_NUMBER: _builtins.int
-    name: _builtins.str
-    """The replica's id. Errors: REPLICA_NOT_FOUND."""
+    replica_id: _builtins.str
+    """The replica. Errors: REPLICA_NOT_FOUND."""
     incarnation: _builtins.str
     """The incarnation. Empty: all silent ones."""
     request_id: _builtins.str
@@ -2363,13 +2363,13 @@ class ForgetReplicaRequest(_message.Message):
     def __init__(
         self,
         *,
-        name: _builtins.str = ...,
+        replica_id: _builtins.str = ...,
         incarnation: _builtins.str = ...,
         request_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["incarnation", b"incarnation", "name", b"name", "request_id", b"request_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["incarnation", b"incarnation", "replica_id", b"replica_id", "request_id", b"request_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2481,9 +2481,9 @@ class WatchEventsRequest(_message.Message):
     resource_prefix: _builtins.str
     """Only events whose resource has this prefix, as `replica/digits-v1-`. Empty: all."""
     after: _builtins.str
-    """Only events after this one: the `cursor` of an event. Empty: only new events."""
+    """Those after this one, the `cursor` of an event. Empty: as unset."""
     from_oldest: _builtins.bool
-    """All events that are kept, then new ones. Excludes `after`."""
+    """All events that are kept, then new ones. False: as unset."""
     until_newest: _builtins.bool
     """No new events: the stream ends after the newest one that is kept."""
     @_builtins.property
@@ -2499,11 +2499,13 @@ class WatchEventsRequest(_message.Message):
         from_oldest: _builtins.bool = ...,
         until_newest: _builtins.bool = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "from_oldest", b"from_oldest", "start", b"start"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "from_oldest", b"from_oldest", "kinds", b"kinds", "resource_prefix", b"resource_prefix", "until_newest", b"until_newest"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "from_oldest", b"from_oldest", "kinds", b"kinds", "resource_prefix", b"resource_prefix", "start", b"start", "until_newest", b"until_newest"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType_start: _TypeAlias = _typing.Literal["after", "from_oldest"]  # noqa: Y015
+    _WhichOneofArgType_start: _TypeAlias = _typing.Literal["start", b"start"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_start) -> _WhichOneofReturnType_start | None: ...
 
 Global___WatchEventsRequest: _TypeAlias = WatchEventsRequest  # noqa: Y015
 
@@ -2560,16 +2562,16 @@ class ReadLogsRequest(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
-    REPLICA_FIELD_NUMBER: _builtins.int
+    REPLICA_ID_FIELD_NUMBER: _builtins.int
     BACKEND_FIELD_NUMBER: _builtins.int
-    LINES_FIELD_NUMBER: _builtins.int
+    MAX_LINES_FIELD_NUMBER: _builtins.int
     FOLLOW_FIELD_NUMBER: _builtins.int
     MAX_ENDED_FIELD_NUMBER: _builtins.int
-    replica: _builtins.str
-    """The id of a replica, possibly one that has ended recently."""
+    replica_id: _builtins.str
+    """A replica, possibly one that has ended recently."""
     backend: _builtins.str
-    """The name of a backend: all its replicas."""
-    lines: _builtins.int
+    """A backend: all its replicas."""
+    max_lines: _builtins.int
     """The limit of lines of each replica, newest first. 0: all that are kept."""
     follow: _builtins.bool
     """Continue with new lines: of a replica until it ends, of a backend without end, including new replicas."""
@@ -2578,19 +2580,19 @@ class ReadLogsRequest(_message.Message):
     def __init__(
         self,
         *,
-        replica: _builtins.str = ...,
+        replica_id: _builtins.str = ...,
         backend: _builtins.str = ...,
-        lines: _builtins.int = ...,
+        max_lines: _builtins.int = ...,
         follow: _builtins.bool = ...,
         max_ended: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_max_ended", b"_max_ended", "backend", b"backend", "max_ended", b"max_ended", "replica", b"replica", "source", b"source"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_max_ended", b"_max_ended", "backend", b"backend", "max_ended", b"max_ended", "replica_id", b"replica_id", "source", b"source"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_max_ended", b"_max_ended", "backend", b"backend", "follow", b"follow", "lines", b"lines", "max_ended", b"max_ended", "replica", b"replica", "source", b"source"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_max_ended", b"_max_ended", "backend", b"backend", "follow", b"follow", "max_ended", b"max_ended", "max_lines", b"max_lines", "replica_id", b"replica_id", "source", b"source"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__max_ended: _TypeAlias = _typing.Literal["max_ended"]  # noqa: Y015
     _WhichOneofArgType__max_ended: _TypeAlias = _typing.Literal["_max_ended", b"_max_ended"]  # noqa: Y015
-    _WhichOneofReturnType_source: _TypeAlias = _typing.Literal["replica", "backend"]  # noqa: Y015
+    _WhichOneofReturnType_source: _TypeAlias = _typing.Literal["replica_id", "backend"]  # noqa: Y015
     _WhichOneofArgType_source: _TypeAlias = _typing.Literal["source", b"source"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__max_ended) -> _WhichOneofReturnType__max_ended | None: ...
@@ -2608,7 +2610,7 @@ class ReadLogsResponse(_message.Message):
     REPLICA_ID_FIELD_NUMBER: _builtins.int
     LINES_FIELD_NUMBER: _builtins.int
     MISSED_FIELD_NUMBER: _builtins.int
-    LEFT_OUT_FIELD_NUMBER: _builtins.int
+    OMITTED_REPLICA_IDS_FIELD_NUMBER: _builtins.int
     replica_id: _builtins.str
     """The replica."""
     missed: _builtins.int
@@ -2618,7 +2620,7 @@ class ReadLogsResponse(_message.Message):
         """Its lines, oldest first, without line ends."""
 
     @_builtins.property
-    def left_out(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+    def omitted_replica_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """In the first response, if `max_ended` is set: the ended replicas of the backend that are left out, newest first."""
 
     def __init__(
@@ -2627,11 +2629,11 @@ class ReadLogsResponse(_message.Message):
         replica_id: _builtins.str = ...,
         lines: _abc.Iterable[_builtins.str] | None = ...,
         missed: _builtins.int = ...,
-        left_out: _abc.Iterable[_builtins.str] | None = ...,
+        omitted_replica_ids: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["left_out", b"left_out", "lines", b"lines", "missed", b"missed", "replica_id", b"replica_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["lines", b"lines", "missed", b"missed", "omitted_replica_ids", b"omitted_replica_ids", "replica_id", b"replica_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -32,9 +32,11 @@ class ControllerServiceStub(object):
     Each change is stored before it takes effect. Invalid resources are refused with INVALID_ARGUMENT and BadRequest
     details that list all violations.
 
-    A request about one backend, endpoint, HTTP route or replica has its name in `name`, if the rpc is named after the
-    resource. A field that refers to another resource is named after its kind: `backend`, `endpoint`. In texts a resource
-    is `backend/NAME`, `endpoint/NAME`, `route/PATH`, `replica/NAME` or `router/NAME`.
+    Backends, endpoints and HTTP routes have names, which operators choose: `name` is that of the resource itself, in the
+    resource and in requests of rpcs that are named after it, as GetBackend. A field that refers to another resource is
+    named after its kind: `backend`, `endpoint`. The processes of a mesh have ids, named `replica_id` and `router_id` in
+    all messages. In texts a resource is `backend/NAME`, `endpoint/NAME`, `route/PATH`, `replica/ID` or `router/ID`, and
+    an operation likewise, as `rollout/NAME@REVISION`.
 
     Each request that changes the configuration has `validate_only` and `expected_revision`. With `validate_only` it is
     validated as usual, and the response states what it would change; nothing is stored. With `expected_revision`, a
@@ -42,8 +44,8 @@ class ControllerServiceStub(object):
     details contain both revisions as `expected_revision` and `revision`.
 
     Each resource has an `etag`, which follows from its configuration, and not from its status. A change of a resource
-    that has the `etag` of an earlier response is refused with REVISION_CONFLICT if the resource has changed since, and is
-    made whatever has become of others; the details contain its name as `resource` and its present `etag`.
+    that has the `etag` of an earlier response is refused with REVISION_CONFLICT if the resource has changed since, and
+    is made whatever has become of others; the details contain its name as `resource` and its present `etag`.
 
     An Apply request without `update_mask` creates the resource, or replaces all of it: fields that it does not set get
     their defaults. With `update_mask` only the fields of these paths change, as `num_replicas`, `traffic.weights` or
@@ -214,9 +216,11 @@ class ControllerServiceServicer(object):
     Each change is stored before it takes effect. Invalid resources are refused with INVALID_ARGUMENT and BadRequest
     details that list all violations.
 
-    A request about one backend, endpoint, HTTP route or replica has its name in `name`, if the rpc is named after the
-    resource. A field that refers to another resource is named after its kind: `backend`, `endpoint`. In texts a resource
-    is `backend/NAME`, `endpoint/NAME`, `route/PATH`, `replica/NAME` or `router/NAME`.
+    Backends, endpoints and HTTP routes have names, which operators choose: `name` is that of the resource itself, in the
+    resource and in requests of rpcs that are named after it, as GetBackend. A field that refers to another resource is
+    named after its kind: `backend`, `endpoint`. The processes of a mesh have ids, named `replica_id` and `router_id` in
+    all messages. In texts a resource is `backend/NAME`, `endpoint/NAME`, `route/PATH`, `replica/ID` or `router/ID`, and
+    an operation likewise, as `rollout/NAME@REVISION`.
 
     Each request that changes the configuration has `validate_only` and `expected_revision`. With `validate_only` it is
     validated as usual, and the response states what it would change; nothing is stored. With `expected_revision`, a
@@ -224,8 +228,8 @@ class ControllerServiceServicer(object):
     details contain both revisions as `expected_revision` and `revision`.
 
     Each resource has an `etag`, which follows from its configuration, and not from its status. A change of a resource
-    that has the `etag` of an earlier response is refused with REVISION_CONFLICT if the resource has changed since, and is
-    made whatever has become of others; the details contain its name as `resource` and its present `etag`.
+    that has the `etag` of an earlier response is refused with REVISION_CONFLICT if the resource has changed since, and
+    is made whatever has become of others; the details contain its name as `resource` and its present `etag`.
 
     An Apply request without `update_mask` creates the resource, or replaces all of it: fields that it does not set get
     their defaults. With `update_mask` only the fields of these paths change, as `num_replicas`, `traffic.weights` or
@@ -249,6 +253,12 @@ class ControllerServiceServicer(object):
 
     def ApplyMesh(self, request, context):
         """Applies a whole mesh in one change: creates and updates; deletes missing resources only with `prune`.
+
+        Example:
+
+        grpcurl -plaintext -d '{"mesh": {"backends": [{"name": "v2", "handler": "greeter:Greeter", "numReplicas": 1}],
+        "endpoints": [{"name": "greeting", "traffic": {"weights": {"Greeter": 1}}}]}}
+        ' localhost:7070 slotmesh.v1.ControllerService/ApplyMesh
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -256,6 +266,11 @@ class ControllerServiceServicer(object):
 
     def ApplyBackend(self, request, context):
         """Creates or changes a backend. Errors: BACKEND_NOT_FOUND with `update_mask`.
+
+        Example:
+
+        grpcurl -plaintext -d '{"backend": {"name": "next", "handler": "greeter:Greeter", "numReplicas": 1}}
+        ' localhost:7070 slotmesh.v1.ControllerService/ApplyBackend
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -263,6 +278,10 @@ class ControllerServiceServicer(object):
 
     def GetBackend(self, request, context):
         """Returns a backend with its status: replicas, rollout, and decisions on their number. Errors: BACKEND_NOT_FOUND.
+
+        Example:
+
+        grpcurl -plaintext -d '{"name": "next"}' localhost:7070 slotmesh.v1.ControllerService/GetBackend
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -270,6 +289,10 @@ class ControllerServiceServicer(object):
 
     def ListBackends(self, request, context):
         """Returns the backends with their status, by name, in pages.
+
+        Example:
+
+        grpcurl -plaintext -d '{"pageSize": 10}' localhost:7070 slotmesh.v1.ControllerService/ListBackends
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -277,14 +300,23 @@ class ControllerServiceServicer(object):
 
     def DeleteBackend(self, request, context):
         """Deletes a backend. Errors: BACKEND_NOT_FOUND; BACKEND_IN_USE if a traffic policy names it.
+
+        Example:
+
+        grpcurl -plaintext -d '{"name": "next"}' localhost:7070 slotmesh.v1.ControllerService/DeleteBackend
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ApplyEndpoint(self, request, context):
-        """Creates or changes an endpoint. Errors: BAD_REQUEST if its traffic names an unknown backend; ENDPOINT_NOT_FOUND with
-        `update_mask`.
+        """Creates or changes an endpoint. Errors: BAD_REQUEST if its traffic names an unknown backend; ENDPOINT_NOT_FOUND
+        with `update_mask`.
+
+        Example:
+
+        grpcurl -plaintext -d '{"endpoint": {"name": "hello", "traffic": {"weights": {"Greeter": 1}}}}
+        ' localhost:7070 slotmesh.v1.ControllerService/ApplyEndpoint
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -292,6 +324,10 @@ class ControllerServiceServicer(object):
 
     def GetEndpoint(self, request, context):
         """Returns an endpoint with its status: the newest shift of its traffic. Errors: ENDPOINT_NOT_FOUND.
+
+        Example:
+
+        grpcurl -plaintext -d '{"name": "hello"}' localhost:7070 slotmesh.v1.ControllerService/GetEndpoint
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -299,6 +335,10 @@ class ControllerServiceServicer(object):
 
     def ListEndpoints(self, request, context):
         """Returns the endpoints with their status, by name, in pages.
+
+        Example:
+
+        grpcurl -plaintext -d '{"backend": "Greeter"}' localhost:7070 slotmesh.v1.ControllerService/ListEndpoints
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -306,6 +346,10 @@ class ControllerServiceServicer(object):
 
     def DeleteEndpoint(self, request, context):
         """Deletes an endpoint. Its queued calls fail with ENDPOINT_NOT_FOUND.
+
+        Example:
+
+        grpcurl -plaintext -d '{"name": "hello"}' localhost:7070 slotmesh.v1.ControllerService/DeleteEndpoint
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -314,6 +358,11 @@ class ControllerServiceServicer(object):
     def ApplyHttpRoute(self, request, context):
         """Creates or changes an HTTP route. Errors: BAD_REQUEST if its path matches the same requests as that of another one;
         ROUTE_NOT_FOUND with `update_mask`.
+
+        Example:
+
+        grpcurl -plaintext -d '{"route": {"name": "/hello/{name}", "endpoint": "Greeter", "method": "hello"}}
+        ' localhost:7070 slotmesh.v1.ControllerService/ApplyHttpRoute
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -321,6 +370,10 @@ class ControllerServiceServicer(object):
 
     def GetHttpRoute(self, request, context):
         """Returns an HTTP route. Errors: ROUTE_NOT_FOUND, also if the caller must not call its endpoint.
+
+        Example:
+
+        grpcurl -plaintext -d '{"name": "/hello/{name}"}' localhost:7070 slotmesh.v1.ControllerService/GetHttpRoute
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -328,6 +381,10 @@ class ControllerServiceServicer(object):
 
     def ListHttpRoutes(self, request, context):
         """Returns the HTTP routes, by path, in pages. Callers that are limited to some endpoints get only routes to these.
+
+        Example:
+
+        grpcurl -plaintext -d '{"endpoint": "Greeter"}' localhost:7070 slotmesh.v1.ControllerService/ListHttpRoutes
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -335,15 +392,24 @@ class ControllerServiceServicer(object):
 
     def DeleteHttpRoute(self, request, context):
         """Deletes an HTTP route. Errors: ROUTE_NOT_FOUND.
+
+        Example:
+
+        grpcurl -plaintext -d '{"name": "/hello/{name}"}' localhost:7070 slotmesh.v1.ControllerService/DeleteHttpRoute
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def SetTraffic(self, request, context):
-        """Changes an endpoint's traffic policy immediately: as ApplyEndpoint with the mask `traffic`, and with `require_ready`.
-        It ends a shift in progress; with the present weights, that stops where it is. Errors: ENDPOINT_NOT_FOUND;
-        BAD_REQUEST if weights do not sum to 1.
+        """Changes an endpoint's traffic policy immediately: as ApplyEndpoint with the mask `traffic`, and with
+        `require_ready`. It ends a shift in progress; with the present weights, that stops where it is. Errors:
+        ENDPOINT_NOT_FOUND; BAD_REQUEST if weights do not sum to 1.
+
+        Example:
+
+        grpcurl -plaintext -d '{"endpoint": "greeting", "traffic": {"weights": {"Greeter": 0.9, "v2": 0.1}}}
+        ' localhost:7070 slotmesh.v1.ControllerService/SetTraffic
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -354,6 +420,12 @@ class ControllerServiceServicer(object):
         immediately. The shift is stored, and continues after a restart of the controller. Any other change of the
         endpoint's weights ends it at its present step. Errors: ENDPOINT_NOT_FOUND; BAD_REQUEST if a shift of the endpoint
         is in progress.
+
+        Example:
+
+        grpcurl -plaintext -d '{"endpoint": "greeting", "weights": {"v2": 0.5}, "step": 0.1, "every": "600s",
+        "guards": [{"figure": "SHIFT_FIGURE_ERROR_RATE", "maxErrorRate": 0.01}]}
+        ' localhost:7070 slotmesh.v1.ControllerService/ShiftTraffic
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -362,6 +434,11 @@ class ControllerServiceServicer(object):
     def ListRevisions(self, request, context):
         """Returns the newest changes of the configuration, newest first, in pages. The controller keeps 200 of them, fewer if
         they are large.
+
+        Example:
+
+        grpcurl -plaintext -d '{"resource": "endpoint/greeting"}
+        ' localhost:7070 slotmesh.v1.ControllerService/ListRevisions
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -369,9 +446,13 @@ class ControllerServiceServicer(object):
 
     def Rollback(self, request, context):
         """Undoes something, as a new revision: restores an earlier configuration, or undoes the newest change, the newest
-        rollout of a backend, or the shift of an endpoint in progress. Traffic to a backend whose code changes with it moves
-        when that backend's rollout is complete (`RollbackResponse.waits`). Errors: BACKEND_NOT_FOUND; ENDPOINT_NOT_FOUND;
-        BAD_REQUEST if there is nothing to undo.
+        rollout of a backend, or the shift of an endpoint in progress. Traffic to a backend whose code changes with it
+        moves when that backend's rollout is complete (`RollbackResponse.waits`). Errors: BACKEND_NOT_FOUND;
+        ENDPOINT_NOT_FOUND; BAD_REQUEST if there is nothing to undo.
+
+        Example:
+
+        grpcurl -plaintext -d '{"endpoint": "greeting"}' localhost:7070 slotmesh.v1.ControllerService/Rollback
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -379,6 +460,11 @@ class ControllerServiceServicer(object):
 
     def ListReplicas(self, request, context):
         """Returns the replicas, by backend and id, in pages.
+
+        Example:
+
+        grpcurl -plaintext -d '{"backend": "Greeter", "states": ["REPLICA_STATE_READY"]}
+        ' localhost:7070 slotmesh.v1.ControllerService/ListReplicas
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -386,6 +472,10 @@ class ControllerServiceServicer(object):
 
     def ListRouters(self, request, context):
         """Returns the routers, by id, in pages.
+
+        Example:
+
+        grpcurl -plaintext localhost:7070 slotmesh.v1.ControllerService/ListRouters
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -394,6 +484,10 @@ class ControllerServiceServicer(object):
     def GetSnapshot(self, request, context):
         """Returns a consistent view of this controller's knowledge: desired and actual state, loads, and loads a few seconds
         earlier, so that rates can be computed from one response.
+
+        Example:
+
+        grpcurl -plaintext localhost:7070 slotmesh.v1.ControllerService/GetSnapshot
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -401,6 +495,11 @@ class ControllerServiceServicer(object):
 
     def DrainReplica(self, request, context):
         """Drains a replica: it accepts no new calls, finishes its calls and exits. A launched replica is replaced.
+
+        Example:
+
+        grpcurl -plaintext -d '{"replicaId": "'$REPLICA_ID'"}
+        ' localhost:7070 slotmesh.v1.ControllerService/DrainReplica
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -410,6 +509,11 @@ class ControllerServiceServicer(object):
         """Resolves a conflict in which members have a newer state than the controller's store, and begins a new generation.
         The controller exits then, and must be restarted, unless a standby takes over. Errors: BAD_REQUEST if no member is
         newer, or the members' state cannot be adopted; the message states what to do.
+
+        Example:
+
+        grpcurl -plaintext -d '{"source": "STATE_SOURCE_MEMBERS"}
+        ' localhost:7070 slotmesh.v1.ControllerService/AdoptState
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -420,6 +524,11 @@ class ControllerServiceServicer(object):
         runs, a call that it executes may overlap the next call of its key. The replica is refused when it attaches again.
         Returns once this is stored. A repeated request has no effect. Errors: REPLICA_NOT_FOUND; REPLICA_CONNECTED, also
         if it may still attach to a controller that has just started, or a router has not reported its links yet.
+
+        Example:
+
+        grpcurl -plaintext -d '{"replicaId": "'$REPLICA_ID'"}
+        ' localhost:7070 slotmesh.v1.ControllerService/ForgetReplica
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -429,6 +538,11 @@ class ControllerServiceServicer(object):
         """Pauses the rollouts of a backend, or resumes them. While they are paused, replicas that end are replaced, but no
         others are started and no old ones drain. Lasts until they are resumed, or the rollout is rolled back. Errors:
         BACKEND_NOT_FOUND; BAD_REQUEST if this controller launches no replicas.
+
+        Example:
+
+        grpcurl -plaintext -d '{"backend": "Greeter", "validateOnly": true}
+        ' localhost:7070 slotmesh.v1.ControllerService/PauseRollout
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -439,6 +553,11 @@ class ControllerServiceServicer(object):
         when all are done, or one has failed, or after `timeout`; then their states show the progress.
         Errors: BAD_REQUEST if a name is that of no operation, or of a revision that is to come or is not kept;
         QUOTA_EXCEEDED if too many rpcs wait; NOT_LEADER if the controller leads no more: wait again at the next one.
+
+        Example:
+
+        grpcurl -plaintext -d '{"names": ["revision/1"], "timeout": "10s"}
+        ' localhost:7070 slotmesh.v1.ControllerService/WaitOperations
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -447,6 +566,11 @@ class ControllerServiceServicer(object):
     def WatchEvents(self, request, context):
         """Streams events, for people. The controller keeps the newest 10,000 events; with a state file they include events of
         earlier controllers. Events may be dropped for a slow reader; the next event states the number.
+
+        Example:
+
+        grpcurl -plaintext -d '{"fromOldest": true, "untilNewest": true}
+        ' localhost:7070 slotmesh.v1.ControllerService/WatchEvents
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -456,6 +580,11 @@ class ControllerServiceServicer(object):
         """Streams the stdout and stderr of replicas that this controller has started: the newest lines, of which it keeps 256
         KiB per replica, and with `follow` the new ones. Lines may be dropped for a slow reader; the next message states
         the number. Errors: REPLICA_NOT_FOUND if the name is unknown.
+
+        Example:
+
+        grpcurl -plaintext -d '{"backend": "Greeter", "maxLines": 10}
+        ' localhost:7070 slotmesh.v1.ControllerService/ReadLogs
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -613,9 +742,11 @@ class ControllerService(object):
     Each change is stored before it takes effect. Invalid resources are refused with INVALID_ARGUMENT and BadRequest
     details that list all violations.
 
-    A request about one backend, endpoint, HTTP route or replica has its name in `name`, if the rpc is named after the
-    resource. A field that refers to another resource is named after its kind: `backend`, `endpoint`. In texts a resource
-    is `backend/NAME`, `endpoint/NAME`, `route/PATH`, `replica/NAME` or `router/NAME`.
+    Backends, endpoints and HTTP routes have names, which operators choose: `name` is that of the resource itself, in the
+    resource and in requests of rpcs that are named after it, as GetBackend. A field that refers to another resource is
+    named after its kind: `backend`, `endpoint`. The processes of a mesh have ids, named `replica_id` and `router_id` in
+    all messages. In texts a resource is `backend/NAME`, `endpoint/NAME`, `route/PATH`, `replica/ID` or `router/ID`, and
+    an operation likewise, as `rollout/NAME@REVISION`.
 
     Each request that changes the configuration has `validate_only` and `expected_revision`. With `validate_only` it is
     validated as usual, and the response states what it would change; nothing is stored. With `expected_revision`, a
@@ -623,8 +754,8 @@ class ControllerService(object):
     details contain both revisions as `expected_revision` and `revision`.
 
     Each resource has an `etag`, which follows from its configuration, and not from its status. A change of a resource
-    that has the `etag` of an earlier response is refused with REVISION_CONFLICT if the resource has changed since, and is
-    made whatever has become of others; the details contain its name as `resource` and its present `etag`.
+    that has the `etag` of an earlier response is refused with REVISION_CONFLICT if the resource has changed since, and
+    is made whatever has become of others; the details contain its name as `resource` and its present `etag`.
 
     An Apply request without `update_mask` creates the resource, or replaces all of it: fields that it does not set get
     their defaults. With `update_mask` only the fields of these paths change, as `num_replicas`, `traffic.weights` or

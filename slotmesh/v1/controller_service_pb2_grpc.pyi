@@ -19,9 +19,11 @@ class ControllerServiceStub:
     Each change is stored before it takes effect. Invalid resources are refused with INVALID_ARGUMENT and BadRequest
     details that list all violations.
 
-    A request about one backend, endpoint, HTTP route or replica has its name in `name`, if the rpc is named after the
-    resource. A field that refers to another resource is named after its kind: `backend`, `endpoint`. In texts a resource
-    is `backend/NAME`, `endpoint/NAME`, `route/PATH`, `replica/NAME` or `router/NAME`.
+    Backends, endpoints and HTTP routes have names, which operators choose: `name` is that of the resource itself, in the
+    resource and in requests of rpcs that are named after it, as GetBackend. A field that refers to another resource is
+    named after its kind: `backend`, `endpoint`. The processes of a mesh have ids, named `replica_id` and `router_id` in
+    all messages. In texts a resource is `backend/NAME`, `endpoint/NAME`, `route/PATH`, `replica/ID` or `router/ID`, and
+    an operation likewise, as `rollout/NAME@REVISION`.
 
     Each request that changes the configuration has `validate_only` and `expected_revision`. With `validate_only` it is
     validated as usual, and the response states what it would change; nothing is stored. With `expected_revision`, a
@@ -29,8 +31,8 @@ class ControllerServiceStub:
     details contain both revisions as `expected_revision` and `revision`.
 
     Each resource has an `etag`, which follows from its configuration, and not from its status. A change of a resource
-    that has the `etag` of an earlier response is refused with REVISION_CONFLICT if the resource has changed since, and is
-    made whatever has become of others; the details contain its name as `resource` and its present `etag`.
+    that has the `etag` of an earlier response is refused with REVISION_CONFLICT if the resource has changed since, and
+    is made whatever has become of others; the details contain its name as `resource` and its present `etag`.
 
     An Apply request without `update_mask` creates the resource, or replaces all of it: fields that it does not set get
     their defaults. With `update_mask` only the fields of these paths change, as `num_replicas`, `traffic.weights` or
@@ -54,96 +56,235 @@ class ControllerServiceStub:
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     ApplyMesh: _aio.UnaryUnaryMultiCallable[_controller_service_pb2.ApplyMeshRequest, _controller_service_pb2.ApplyMeshResponse]
-    """Applies a whole mesh in one change: creates and updates; deletes missing resources only with `prune`."""
+    """Applies a whole mesh in one change: creates and updates; deletes missing resources only with `prune`.
+
+    Example:
+
+        grpcurl -plaintext -d '{"mesh": {"backends": [{"name": "v2", "handler": "greeter:Greeter", "numReplicas": 1}],
+          "endpoints": [{"name": "greeting", "traffic": {"weights": {"Greeter": 1}}}]}}
+          ' localhost:7070 slotmesh.v1.ControllerService/ApplyMesh
+    """
     ApplyBackend: _aio.UnaryUnaryMultiCallable[_controller_service_pb2.ApplyBackendRequest, _controller_service_pb2.ApplyBackendResponse]
-    """Creates or changes a backend. Errors: BACKEND_NOT_FOUND with `update_mask`."""
+    """Creates or changes a backend. Errors: BACKEND_NOT_FOUND with `update_mask`.
+
+    Example:
+
+        grpcurl -plaintext -d '{"backend": {"name": "next", "handler": "greeter:Greeter", "numReplicas": 1}}
+          ' localhost:7070 slotmesh.v1.ControllerService/ApplyBackend
+    """
     GetBackend: _aio.UnaryUnaryMultiCallable[_controller_service_pb2.GetBackendRequest, _controller_service_pb2.GetBackendResponse]
-    """Returns a backend with its status: replicas, rollout, and decisions on their number. Errors: BACKEND_NOT_FOUND."""
+    """Returns a backend with its status: replicas, rollout, and decisions on their number. Errors: BACKEND_NOT_FOUND.
+
+    Example:
+
+        grpcurl -plaintext -d '{"name": "next"}' localhost:7070 slotmesh.v1.ControllerService/GetBackend
+    """
     ListBackends: _aio.UnaryUnaryMultiCallable[_controller_service_pb2.ListBackendsRequest, _controller_service_pb2.ListBackendsResponse]
-    """Returns the backends with their status, by name, in pages."""
+    """Returns the backends with their status, by name, in pages.
+
+    Example:
+
+        grpcurl -plaintext -d '{"pageSize": 10}' localhost:7070 slotmesh.v1.ControllerService/ListBackends
+    """
     DeleteBackend: _aio.UnaryUnaryMultiCallable[_controller_service_pb2.DeleteBackendRequest, _controller_service_pb2.DeleteBackendResponse]
-    """Deletes a backend. Errors: BACKEND_NOT_FOUND; BACKEND_IN_USE if a traffic policy names it."""
+    """Deletes a backend. Errors: BACKEND_NOT_FOUND; BACKEND_IN_USE if a traffic policy names it.
+
+    Example:
+
+        grpcurl -plaintext -d '{"name": "next"}' localhost:7070 slotmesh.v1.ControllerService/DeleteBackend
+    """
     ApplyEndpoint: _aio.UnaryUnaryMultiCallable[_controller_service_pb2.ApplyEndpointRequest, _controller_service_pb2.ApplyEndpointResponse]
-    """Creates or changes an endpoint. Errors: BAD_REQUEST if its traffic names an unknown backend; ENDPOINT_NOT_FOUND with
-    `update_mask`.
+    """Creates or changes an endpoint. Errors: BAD_REQUEST if its traffic names an unknown backend; ENDPOINT_NOT_FOUND
+    with `update_mask`.
+
+    Example:
+
+        grpcurl -plaintext -d '{"endpoint": {"name": "hello", "traffic": {"weights": {"Greeter": 1}}}}
+          ' localhost:7070 slotmesh.v1.ControllerService/ApplyEndpoint
     """
     GetEndpoint: _aio.UnaryUnaryMultiCallable[_controller_service_pb2.GetEndpointRequest, _controller_service_pb2.GetEndpointResponse]
-    """Returns an endpoint with its status: the newest shift of its traffic. Errors: ENDPOINT_NOT_FOUND."""
+    """Returns an endpoint with its status: the newest shift of its traffic. Errors: ENDPOINT_NOT_FOUND.
+
+    Example:
+
+        grpcurl -plaintext -d '{"name": "hello"}' localhost:7070 slotmesh.v1.ControllerService/GetEndpoint
+    """
     ListEndpoints: _aio.UnaryUnaryMultiCallable[_controller_service_pb2.ListEndpointsRequest, _controller_service_pb2.ListEndpointsResponse]
-    """Returns the endpoints with their status, by name, in pages."""
+    """Returns the endpoints with their status, by name, in pages.
+
+    Example:
+
+        grpcurl -plaintext -d '{"backend": "Greeter"}' localhost:7070 slotmesh.v1.ControllerService/ListEndpoints
+    """
     DeleteEndpoint: _aio.UnaryUnaryMultiCallable[_controller_service_pb2.DeleteEndpointRequest, _controller_service_pb2.DeleteEndpointResponse]
-    """Deletes an endpoint. Its queued calls fail with ENDPOINT_NOT_FOUND."""
+    """Deletes an endpoint. Its queued calls fail with ENDPOINT_NOT_FOUND.
+
+    Example:
+
+        grpcurl -plaintext -d '{"name": "hello"}' localhost:7070 slotmesh.v1.ControllerService/DeleteEndpoint
+    """
     ApplyHttpRoute: _aio.UnaryUnaryMultiCallable[_controller_service_pb2.ApplyHttpRouteRequest, _controller_service_pb2.ApplyHttpRouteResponse]
     """Creates or changes an HTTP route. Errors: BAD_REQUEST if its path matches the same requests as that of another one;
     ROUTE_NOT_FOUND with `update_mask`.
+
+    Example:
+
+        grpcurl -plaintext -d '{"route": {"name": "/hello/{name}", "endpoint": "Greeter", "method": "hello"}}
+          ' localhost:7070 slotmesh.v1.ControllerService/ApplyHttpRoute
     """
     GetHttpRoute: _aio.UnaryUnaryMultiCallable[_controller_service_pb2.GetHttpRouteRequest, _controller_service_pb2.GetHttpRouteResponse]
-    """Returns an HTTP route. Errors: ROUTE_NOT_FOUND, also if the caller must not call its endpoint."""
+    """Returns an HTTP route. Errors: ROUTE_NOT_FOUND, also if the caller must not call its endpoint.
+
+    Example:
+
+        grpcurl -plaintext -d '{"name": "/hello/{name}"}' localhost:7070 slotmesh.v1.ControllerService/GetHttpRoute
+    """
     ListHttpRoutes: _aio.UnaryUnaryMultiCallable[_controller_service_pb2.ListHttpRoutesRequest, _controller_service_pb2.ListHttpRoutesResponse]
-    """Returns the HTTP routes, by path, in pages. Callers that are limited to some endpoints get only routes to these."""
+    """Returns the HTTP routes, by path, in pages. Callers that are limited to some endpoints get only routes to these.
+
+    Example:
+
+        grpcurl -plaintext -d '{"endpoint": "Greeter"}' localhost:7070 slotmesh.v1.ControllerService/ListHttpRoutes
+    """
     DeleteHttpRoute: _aio.UnaryUnaryMultiCallable[_controller_service_pb2.DeleteHttpRouteRequest, _controller_service_pb2.DeleteHttpRouteResponse]
-    """Deletes an HTTP route. Errors: ROUTE_NOT_FOUND."""
+    """Deletes an HTTP route. Errors: ROUTE_NOT_FOUND.
+
+    Example:
+
+        grpcurl -plaintext -d '{"name": "/hello/{name}"}' localhost:7070 slotmesh.v1.ControllerService/DeleteHttpRoute
+    """
     SetTraffic: _aio.UnaryUnaryMultiCallable[_controller_service_pb2.SetTrafficRequest, _controller_service_pb2.SetTrafficResponse]
-    """Changes an endpoint's traffic policy immediately: as ApplyEndpoint with the mask `traffic`, and with `require_ready`.
-    It ends a shift in progress; with the present weights, that stops where it is. Errors: ENDPOINT_NOT_FOUND;
-    BAD_REQUEST if weights do not sum to 1.
+    """Changes an endpoint's traffic policy immediately: as ApplyEndpoint with the mask `traffic`, and with
+    `require_ready`. It ends a shift in progress; with the present weights, that stops where it is. Errors:
+    ENDPOINT_NOT_FOUND; BAD_REQUEST if weights do not sum to 1.
+
+    Example:
+
+        grpcurl -plaintext -d '{"endpoint": "greeting", "traffic": {"weights": {"Greeter": 0.9, "v2": 0.1}}}
+          ' localhost:7070 slotmesh.v1.ControllerService/SetTraffic
     """
     ShiftTraffic: _aio.UnaryUnaryMultiCallable[_controller_service_pb2.ShiftTrafficRequest, _controller_service_pb2.ShiftTrafficResponse]
     """Changes the weights of an endpoint in steps, and rolls them back if a guard trips. The first step takes effect
     immediately. The shift is stored, and continues after a restart of the controller. Any other change of the
     endpoint's weights ends it at its present step. Errors: ENDPOINT_NOT_FOUND; BAD_REQUEST if a shift of the endpoint
     is in progress.
+
+    Example:
+
+        grpcurl -plaintext -d '{"endpoint": "greeting", "weights": {"v2": 0.5}, "step": 0.1, "every": "600s",
+          "guards": [{"figure": "SHIFT_FIGURE_ERROR_RATE", "maxErrorRate": 0.01}]}
+          ' localhost:7070 slotmesh.v1.ControllerService/ShiftTraffic
     """
     ListRevisions: _aio.UnaryUnaryMultiCallable[_controller_service_pb2.ListRevisionsRequest, _controller_service_pb2.ListRevisionsResponse]
     """Returns the newest changes of the configuration, newest first, in pages. The controller keeps 200 of them, fewer if
     they are large.
+
+    Example:
+
+        grpcurl -plaintext -d '{"resource": "endpoint/greeting"}
+          ' localhost:7070 slotmesh.v1.ControllerService/ListRevisions
     """
     Rollback: _aio.UnaryUnaryMultiCallable[_controller_service_pb2.RollbackRequest, _controller_service_pb2.RollbackResponse]
     """Undoes something, as a new revision: restores an earlier configuration, or undoes the newest change, the newest
-    rollout of a backend, or the shift of an endpoint in progress. Traffic to a backend whose code changes with it moves
-    when that backend's rollout is complete (`RollbackResponse.waits`). Errors: BACKEND_NOT_FOUND; ENDPOINT_NOT_FOUND;
-    BAD_REQUEST if there is nothing to undo.
+    rollout of a backend, or the shift of an endpoint in progress. Traffic to a backend whose code changes with it
+    moves when that backend's rollout is complete (`RollbackResponse.waits`). Errors: BACKEND_NOT_FOUND;
+    ENDPOINT_NOT_FOUND; BAD_REQUEST if there is nothing to undo.
+
+    Example:
+
+        grpcurl -plaintext -d '{"endpoint": "greeting"}' localhost:7070 slotmesh.v1.ControllerService/Rollback
     """
     ListReplicas: _aio.UnaryUnaryMultiCallable[_controller_service_pb2.ListReplicasRequest, _controller_service_pb2.ListReplicasResponse]
-    """Returns the replicas, by backend and id, in pages."""
+    """Returns the replicas, by backend and id, in pages.
+
+    Example:
+
+        grpcurl -plaintext -d '{"backend": "Greeter", "states": ["REPLICA_STATE_READY"]}
+          ' localhost:7070 slotmesh.v1.ControllerService/ListReplicas
+    """
     ListRouters: _aio.UnaryUnaryMultiCallable[_controller_service_pb2.ListRoutersRequest, _controller_service_pb2.ListRoutersResponse]
-    """Returns the routers, by id, in pages."""
+    """Returns the routers, by id, in pages.
+
+    Example:
+
+        grpcurl -plaintext localhost:7070 slotmesh.v1.ControllerService/ListRouters
+    """
     GetSnapshot: _aio.UnaryUnaryMultiCallable[_controller_service_pb2.GetSnapshotRequest, _controller_service_pb2.GetSnapshotResponse]
     """Returns a consistent view of this controller's knowledge: desired and actual state, loads, and loads a few seconds
     earlier, so that rates can be computed from one response.
+
+    Example:
+
+        grpcurl -plaintext localhost:7070 slotmesh.v1.ControllerService/GetSnapshot
     """
     DrainReplica: _aio.UnaryUnaryMultiCallable[_controller_service_pb2.DrainReplicaRequest, _controller_service_pb2.DrainReplicaResponse]
-    """Drains a replica: it accepts no new calls, finishes its calls and exits. A launched replica is replaced."""
+    """Drains a replica: it accepts no new calls, finishes its calls and exits. A launched replica is replaced.
+
+    Example:
+
+        grpcurl -plaintext -d '{"replicaId": "'$REPLICA_ID'"}
+          ' localhost:7070 slotmesh.v1.ControllerService/DrainReplica
+    """
     AdoptState: _aio.UnaryUnaryMultiCallable[_controller_service_pb2.AdoptStateRequest, _controller_service_pb2.AdoptStateResponse]
     """Resolves a conflict in which members have a newer state than the controller's store, and begins a new generation.
     The controller exits then, and must be restarted, unless a standby takes over. Errors: BAD_REQUEST if no member is
     newer, or the members' state cannot be adopted; the message states what to do.
+
+    Example:
+
+        grpcurl -plaintext -d '{"source": "STATE_SOURCE_MEMBERS"}
+          ' localhost:7070 slotmesh.v1.ControllerService/AdoptState
     """
     ForgetReplica: _aio.UnaryUnaryMultiCallable[_controller_service_pb2.ForgetReplicaRequest, _controller_service_pb2.ForgetReplicaResponse]
     """Declares a silent replica ended, on the operator's responsibility: its ordering keys get other owners. If it still
     runs, a call that it executes may overlap the next call of its key. The replica is refused when it attaches again.
     Returns once this is stored. A repeated request has no effect. Errors: REPLICA_NOT_FOUND; REPLICA_CONNECTED, also
     if it may still attach to a controller that has just started, or a router has not reported its links yet.
+
+    Example:
+
+        grpcurl -plaintext -d '{"replicaId": "'$REPLICA_ID'"}
+          ' localhost:7070 slotmesh.v1.ControllerService/ForgetReplica
     """
     PauseRollout: _aio.UnaryUnaryMultiCallable[_controller_service_pb2.PauseRolloutRequest, _controller_service_pb2.PauseRolloutResponse]
     """Pauses the rollouts of a backend, or resumes them. While they are paused, replicas that end are replaced, but no
     others are started and no old ones drain. Lasts until they are resumed, or the rollout is rolled back. Errors:
     BACKEND_NOT_FOUND; BAD_REQUEST if this controller launches no replicas.
+
+    Example:
+
+        grpcurl -plaintext -d '{"backend": "Greeter", "validateOnly": true}
+          ' localhost:7070 slotmesh.v1.ControllerService/PauseRollout
     """
     WaitOperations: _aio.UnaryUnaryMultiCallable[_operations_pb2.WaitOperationsRequest, _operations_pb2.WaitOperationsResponse]
     """Waits for operations: what follows from changes, as routers that have a table or replicas that are replaced. Returns
     when all are done, or one has failed, or after `timeout`; then their states show the progress.
     Errors: BAD_REQUEST if a name is that of no operation, or of a revision that is to come or is not kept;
     QUOTA_EXCEEDED if too many rpcs wait; NOT_LEADER if the controller leads no more: wait again at the next one.
+
+    Example:
+
+        grpcurl -plaintext -d '{"names": ["revision/1"], "timeout": "10s"}
+          ' localhost:7070 slotmesh.v1.ControllerService/WaitOperations
     """
     WatchEvents: _aio.UnaryStreamMultiCallable[_controller_service_pb2.WatchEventsRequest, _controller_service_pb2.WatchEventsResponse]
     """Streams events, for people. The controller keeps the newest 10,000 events; with a state file they include events of
     earlier controllers. Events may be dropped for a slow reader; the next event states the number.
+
+    Example:
+
+        grpcurl -plaintext -d '{"fromOldest": true, "untilNewest": true}
+          ' localhost:7070 slotmesh.v1.ControllerService/WatchEvents
     """
     ReadLogs: _aio.UnaryStreamMultiCallable[_controller_service_pb2.ReadLogsRequest, _controller_service_pb2.ReadLogsResponse]
     """Streams the stdout and stderr of replicas that this controller has started: the newest lines, of which it keeps 256
     KiB per replica, and with `follow` the new ones. Lines may be dropped for a slow reader; the next message states
     the number. Errors: REPLICA_NOT_FOUND if the name is unknown.
+
+    Example:
+
+        grpcurl -plaintext -d '{"backend": "Greeter", "maxLines": 10}
+          ' localhost:7070 slotmesh.v1.ControllerService/ReadLogs
     """
 
 class ControllerServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -152,9 +293,11 @@ class ControllerServiceServicer(metaclass=_abc_1.ABCMeta):
     Each change is stored before it takes effect. Invalid resources are refused with INVALID_ARGUMENT and BadRequest
     details that list all violations.
 
-    A request about one backend, endpoint, HTTP route or replica has its name in `name`, if the rpc is named after the
-    resource. A field that refers to another resource is named after its kind: `backend`, `endpoint`. In texts a resource
-    is `backend/NAME`, `endpoint/NAME`, `route/PATH`, `replica/NAME` or `router/NAME`.
+    Backends, endpoints and HTTP routes have names, which operators choose: `name` is that of the resource itself, in the
+    resource and in requests of rpcs that are named after it, as GetBackend. A field that refers to another resource is
+    named after its kind: `backend`, `endpoint`. The processes of a mesh have ids, named `replica_id` and `router_id` in
+    all messages. In texts a resource is `backend/NAME`, `endpoint/NAME`, `route/PATH`, `replica/ID` or `router/ID`, and
+    an operation likewise, as `rollout/NAME@REVISION`.
 
     Each request that changes the configuration has `validate_only` and `expected_revision`. With `validate_only` it is
     validated as usual, and the response states what it would change; nothing is stored. With `expected_revision`, a
@@ -162,8 +305,8 @@ class ControllerServiceServicer(metaclass=_abc_1.ABCMeta):
     details contain both revisions as `expected_revision` and `revision`.
 
     Each resource has an `etag`, which follows from its configuration, and not from its status. A change of a resource
-    that has the `etag` of an earlier response is refused with REVISION_CONFLICT if the resource has changed since, and is
-    made whatever has become of others; the details contain its name as `resource` and its present `etag`.
+    that has the `etag` of an earlier response is refused with REVISION_CONFLICT if the resource has changed since, and
+    is made whatever has become of others; the details contain its name as `resource` and its present `etag`.
 
     An Apply request without `update_mask` creates the resource, or replaces all of it: fields that it does not set get
     their defaults. With `update_mask` only the fields of these paths change, as `num_replicas`, `traffic.weights` or
@@ -191,7 +334,14 @@ class ControllerServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _controller_service_pb2.ApplyMeshRequest,
         context: _aio.ServicerContext[_controller_service_pb2.ApplyMeshRequest, _abc.Awaitable[_controller_service_pb2.ApplyMeshResponse]],
     ) -> _abc.Awaitable[_controller_service_pb2.ApplyMeshResponse]:
-        """Applies a whole mesh in one change: creates and updates; deletes missing resources only with `prune`."""
+        """Applies a whole mesh in one change: creates and updates; deletes missing resources only with `prune`.
+
+        Example:
+
+            grpcurl -plaintext -d '{"mesh": {"backends": [{"name": "v2", "handler": "greeter:Greeter", "numReplicas": 1}],
+              "endpoints": [{"name": "greeting", "traffic": {"weights": {"Greeter": 1}}}]}}
+              ' localhost:7070 slotmesh.v1.ControllerService/ApplyMesh
+        """
 
     @_abc_1.abstractmethod
     def ApplyBackend(
@@ -199,7 +349,13 @@ class ControllerServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _controller_service_pb2.ApplyBackendRequest,
         context: _aio.ServicerContext[_controller_service_pb2.ApplyBackendRequest, _abc.Awaitable[_controller_service_pb2.ApplyBackendResponse]],
     ) -> _abc.Awaitable[_controller_service_pb2.ApplyBackendResponse]:
-        """Creates or changes a backend. Errors: BACKEND_NOT_FOUND with `update_mask`."""
+        """Creates or changes a backend. Errors: BACKEND_NOT_FOUND with `update_mask`.
+
+        Example:
+
+            grpcurl -plaintext -d '{"backend": {"name": "next", "handler": "greeter:Greeter", "numReplicas": 1}}
+              ' localhost:7070 slotmesh.v1.ControllerService/ApplyBackend
+        """
 
     @_abc_1.abstractmethod
     def GetBackend(
@@ -207,7 +363,12 @@ class ControllerServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _controller_service_pb2.GetBackendRequest,
         context: _aio.ServicerContext[_controller_service_pb2.GetBackendRequest, _abc.Awaitable[_controller_service_pb2.GetBackendResponse]],
     ) -> _abc.Awaitable[_controller_service_pb2.GetBackendResponse]:
-        """Returns a backend with its status: replicas, rollout, and decisions on their number. Errors: BACKEND_NOT_FOUND."""
+        """Returns a backend with its status: replicas, rollout, and decisions on their number. Errors: BACKEND_NOT_FOUND.
+
+        Example:
+
+            grpcurl -plaintext -d '{"name": "next"}' localhost:7070 slotmesh.v1.ControllerService/GetBackend
+        """
 
     @_abc_1.abstractmethod
     def ListBackends(
@@ -215,7 +376,12 @@ class ControllerServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _controller_service_pb2.ListBackendsRequest,
         context: _aio.ServicerContext[_controller_service_pb2.ListBackendsRequest, _abc.Awaitable[_controller_service_pb2.ListBackendsResponse]],
     ) -> _abc.Awaitable[_controller_service_pb2.ListBackendsResponse]:
-        """Returns the backends with their status, by name, in pages."""
+        """Returns the backends with their status, by name, in pages.
+
+        Example:
+
+            grpcurl -plaintext -d '{"pageSize": 10}' localhost:7070 slotmesh.v1.ControllerService/ListBackends
+        """
 
     @_abc_1.abstractmethod
     def DeleteBackend(
@@ -223,7 +389,12 @@ class ControllerServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _controller_service_pb2.DeleteBackendRequest,
         context: _aio.ServicerContext[_controller_service_pb2.DeleteBackendRequest, _abc.Awaitable[_controller_service_pb2.DeleteBackendResponse]],
     ) -> _abc.Awaitable[_controller_service_pb2.DeleteBackendResponse]:
-        """Deletes a backend. Errors: BACKEND_NOT_FOUND; BACKEND_IN_USE if a traffic policy names it."""
+        """Deletes a backend. Errors: BACKEND_NOT_FOUND; BACKEND_IN_USE if a traffic policy names it.
+
+        Example:
+
+            grpcurl -plaintext -d '{"name": "next"}' localhost:7070 slotmesh.v1.ControllerService/DeleteBackend
+        """
 
     @_abc_1.abstractmethod
     def ApplyEndpoint(
@@ -231,8 +402,13 @@ class ControllerServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _controller_service_pb2.ApplyEndpointRequest,
         context: _aio.ServicerContext[_controller_service_pb2.ApplyEndpointRequest, _abc.Awaitable[_controller_service_pb2.ApplyEndpointResponse]],
     ) -> _abc.Awaitable[_controller_service_pb2.ApplyEndpointResponse]:
-        """Creates or changes an endpoint. Errors: BAD_REQUEST if its traffic names an unknown backend; ENDPOINT_NOT_FOUND with
-        `update_mask`.
+        """Creates or changes an endpoint. Errors: BAD_REQUEST if its traffic names an unknown backend; ENDPOINT_NOT_FOUND
+        with `update_mask`.
+
+        Example:
+
+            grpcurl -plaintext -d '{"endpoint": {"name": "hello", "traffic": {"weights": {"Greeter": 1}}}}
+              ' localhost:7070 slotmesh.v1.ControllerService/ApplyEndpoint
         """
 
     @_abc_1.abstractmethod
@@ -241,7 +417,12 @@ class ControllerServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _controller_service_pb2.GetEndpointRequest,
         context: _aio.ServicerContext[_controller_service_pb2.GetEndpointRequest, _abc.Awaitable[_controller_service_pb2.GetEndpointResponse]],
     ) -> _abc.Awaitable[_controller_service_pb2.GetEndpointResponse]:
-        """Returns an endpoint with its status: the newest shift of its traffic. Errors: ENDPOINT_NOT_FOUND."""
+        """Returns an endpoint with its status: the newest shift of its traffic. Errors: ENDPOINT_NOT_FOUND.
+
+        Example:
+
+            grpcurl -plaintext -d '{"name": "hello"}' localhost:7070 slotmesh.v1.ControllerService/GetEndpoint
+        """
 
     @_abc_1.abstractmethod
     def ListEndpoints(
@@ -249,7 +430,12 @@ class ControllerServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _controller_service_pb2.ListEndpointsRequest,
         context: _aio.ServicerContext[_controller_service_pb2.ListEndpointsRequest, _abc.Awaitable[_controller_service_pb2.ListEndpointsResponse]],
     ) -> _abc.Awaitable[_controller_service_pb2.ListEndpointsResponse]:
-        """Returns the endpoints with their status, by name, in pages."""
+        """Returns the endpoints with their status, by name, in pages.
+
+        Example:
+
+            grpcurl -plaintext -d '{"backend": "Greeter"}' localhost:7070 slotmesh.v1.ControllerService/ListEndpoints
+        """
 
     @_abc_1.abstractmethod
     def DeleteEndpoint(
@@ -257,7 +443,12 @@ class ControllerServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _controller_service_pb2.DeleteEndpointRequest,
         context: _aio.ServicerContext[_controller_service_pb2.DeleteEndpointRequest, _abc.Awaitable[_controller_service_pb2.DeleteEndpointResponse]],
     ) -> _abc.Awaitable[_controller_service_pb2.DeleteEndpointResponse]:
-        """Deletes an endpoint. Its queued calls fail with ENDPOINT_NOT_FOUND."""
+        """Deletes an endpoint. Its queued calls fail with ENDPOINT_NOT_FOUND.
+
+        Example:
+
+            grpcurl -plaintext -d '{"name": "hello"}' localhost:7070 slotmesh.v1.ControllerService/DeleteEndpoint
+        """
 
     @_abc_1.abstractmethod
     def ApplyHttpRoute(
@@ -267,6 +458,11 @@ class ControllerServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _abc.Awaitable[_controller_service_pb2.ApplyHttpRouteResponse]:
         """Creates or changes an HTTP route. Errors: BAD_REQUEST if its path matches the same requests as that of another one;
         ROUTE_NOT_FOUND with `update_mask`.
+
+        Example:
+
+            grpcurl -plaintext -d '{"route": {"name": "/hello/{name}", "endpoint": "Greeter", "method": "hello"}}
+              ' localhost:7070 slotmesh.v1.ControllerService/ApplyHttpRoute
         """
 
     @_abc_1.abstractmethod
@@ -275,7 +471,12 @@ class ControllerServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _controller_service_pb2.GetHttpRouteRequest,
         context: _aio.ServicerContext[_controller_service_pb2.GetHttpRouteRequest, _abc.Awaitable[_controller_service_pb2.GetHttpRouteResponse]],
     ) -> _abc.Awaitable[_controller_service_pb2.GetHttpRouteResponse]:
-        """Returns an HTTP route. Errors: ROUTE_NOT_FOUND, also if the caller must not call its endpoint."""
+        """Returns an HTTP route. Errors: ROUTE_NOT_FOUND, also if the caller must not call its endpoint.
+
+        Example:
+
+            grpcurl -plaintext -d '{"name": "/hello/{name}"}' localhost:7070 slotmesh.v1.ControllerService/GetHttpRoute
+        """
 
     @_abc_1.abstractmethod
     def ListHttpRoutes(
@@ -283,7 +484,12 @@ class ControllerServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _controller_service_pb2.ListHttpRoutesRequest,
         context: _aio.ServicerContext[_controller_service_pb2.ListHttpRoutesRequest, _abc.Awaitable[_controller_service_pb2.ListHttpRoutesResponse]],
     ) -> _abc.Awaitable[_controller_service_pb2.ListHttpRoutesResponse]:
-        """Returns the HTTP routes, by path, in pages. Callers that are limited to some endpoints get only routes to these."""
+        """Returns the HTTP routes, by path, in pages. Callers that are limited to some endpoints get only routes to these.
+
+        Example:
+
+            grpcurl -plaintext -d '{"endpoint": "Greeter"}' localhost:7070 slotmesh.v1.ControllerService/ListHttpRoutes
+        """
 
     @_abc_1.abstractmethod
     def DeleteHttpRoute(
@@ -291,7 +497,12 @@ class ControllerServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _controller_service_pb2.DeleteHttpRouteRequest,
         context: _aio.ServicerContext[_controller_service_pb2.DeleteHttpRouteRequest, _abc.Awaitable[_controller_service_pb2.DeleteHttpRouteResponse]],
     ) -> _abc.Awaitable[_controller_service_pb2.DeleteHttpRouteResponse]:
-        """Deletes an HTTP route. Errors: ROUTE_NOT_FOUND."""
+        """Deletes an HTTP route. Errors: ROUTE_NOT_FOUND.
+
+        Example:
+
+            grpcurl -plaintext -d '{"name": "/hello/{name}"}' localhost:7070 slotmesh.v1.ControllerService/DeleteHttpRoute
+        """
 
     @_abc_1.abstractmethod
     def SetTraffic(
@@ -299,9 +510,14 @@ class ControllerServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _controller_service_pb2.SetTrafficRequest,
         context: _aio.ServicerContext[_controller_service_pb2.SetTrafficRequest, _abc.Awaitable[_controller_service_pb2.SetTrafficResponse]],
     ) -> _abc.Awaitable[_controller_service_pb2.SetTrafficResponse]:
-        """Changes an endpoint's traffic policy immediately: as ApplyEndpoint with the mask `traffic`, and with `require_ready`.
-        It ends a shift in progress; with the present weights, that stops where it is. Errors: ENDPOINT_NOT_FOUND;
-        BAD_REQUEST if weights do not sum to 1.
+        """Changes an endpoint's traffic policy immediately: as ApplyEndpoint with the mask `traffic`, and with
+        `require_ready`. It ends a shift in progress; with the present weights, that stops where it is. Errors:
+        ENDPOINT_NOT_FOUND; BAD_REQUEST if weights do not sum to 1.
+
+        Example:
+
+            grpcurl -plaintext -d '{"endpoint": "greeting", "traffic": {"weights": {"Greeter": 0.9, "v2": 0.1}}}
+              ' localhost:7070 slotmesh.v1.ControllerService/SetTraffic
         """
 
     @_abc_1.abstractmethod
@@ -314,6 +530,12 @@ class ControllerServiceServicer(metaclass=_abc_1.ABCMeta):
         immediately. The shift is stored, and continues after a restart of the controller. Any other change of the
         endpoint's weights ends it at its present step. Errors: ENDPOINT_NOT_FOUND; BAD_REQUEST if a shift of the endpoint
         is in progress.
+
+        Example:
+
+            grpcurl -plaintext -d '{"endpoint": "greeting", "weights": {"v2": 0.5}, "step": 0.1, "every": "600s",
+              "guards": [{"figure": "SHIFT_FIGURE_ERROR_RATE", "maxErrorRate": 0.01}]}
+              ' localhost:7070 slotmesh.v1.ControllerService/ShiftTraffic
         """
 
     @_abc_1.abstractmethod
@@ -324,6 +546,11 @@ class ControllerServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _abc.Awaitable[_controller_service_pb2.ListRevisionsResponse]:
         """Returns the newest changes of the configuration, newest first, in pages. The controller keeps 200 of them, fewer if
         they are large.
+
+        Example:
+
+            grpcurl -plaintext -d '{"resource": "endpoint/greeting"}
+              ' localhost:7070 slotmesh.v1.ControllerService/ListRevisions
         """
 
     @_abc_1.abstractmethod
@@ -333,9 +560,13 @@ class ControllerServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _aio.ServicerContext[_controller_service_pb2.RollbackRequest, _abc.Awaitable[_controller_service_pb2.RollbackResponse]],
     ) -> _abc.Awaitable[_controller_service_pb2.RollbackResponse]:
         """Undoes something, as a new revision: restores an earlier configuration, or undoes the newest change, the newest
-        rollout of a backend, or the shift of an endpoint in progress. Traffic to a backend whose code changes with it moves
-        when that backend's rollout is complete (`RollbackResponse.waits`). Errors: BACKEND_NOT_FOUND; ENDPOINT_NOT_FOUND;
-        BAD_REQUEST if there is nothing to undo.
+        rollout of a backend, or the shift of an endpoint in progress. Traffic to a backend whose code changes with it
+        moves when that backend's rollout is complete (`RollbackResponse.waits`). Errors: BACKEND_NOT_FOUND;
+        ENDPOINT_NOT_FOUND; BAD_REQUEST if there is nothing to undo.
+
+        Example:
+
+            grpcurl -plaintext -d '{"endpoint": "greeting"}' localhost:7070 slotmesh.v1.ControllerService/Rollback
         """
 
     @_abc_1.abstractmethod
@@ -344,7 +575,13 @@ class ControllerServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _controller_service_pb2.ListReplicasRequest,
         context: _aio.ServicerContext[_controller_service_pb2.ListReplicasRequest, _abc.Awaitable[_controller_service_pb2.ListReplicasResponse]],
     ) -> _abc.Awaitable[_controller_service_pb2.ListReplicasResponse]:
-        """Returns the replicas, by backend and id, in pages."""
+        """Returns the replicas, by backend and id, in pages.
+
+        Example:
+
+            grpcurl -plaintext -d '{"backend": "Greeter", "states": ["REPLICA_STATE_READY"]}
+              ' localhost:7070 slotmesh.v1.ControllerService/ListReplicas
+        """
 
     @_abc_1.abstractmethod
     def ListRouters(
@@ -352,7 +589,12 @@ class ControllerServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _controller_service_pb2.ListRoutersRequest,
         context: _aio.ServicerContext[_controller_service_pb2.ListRoutersRequest, _abc.Awaitable[_controller_service_pb2.ListRoutersResponse]],
     ) -> _abc.Awaitable[_controller_service_pb2.ListRoutersResponse]:
-        """Returns the routers, by id, in pages."""
+        """Returns the routers, by id, in pages.
+
+        Example:
+
+            grpcurl -plaintext localhost:7070 slotmesh.v1.ControllerService/ListRouters
+        """
 
     @_abc_1.abstractmethod
     def GetSnapshot(
@@ -362,6 +604,10 @@ class ControllerServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _abc.Awaitable[_controller_service_pb2.GetSnapshotResponse]:
         """Returns a consistent view of this controller's knowledge: desired and actual state, loads, and loads a few seconds
         earlier, so that rates can be computed from one response.
+
+        Example:
+
+            grpcurl -plaintext localhost:7070 slotmesh.v1.ControllerService/GetSnapshot
         """
 
     @_abc_1.abstractmethod
@@ -370,7 +616,13 @@ class ControllerServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _controller_service_pb2.DrainReplicaRequest,
         context: _aio.ServicerContext[_controller_service_pb2.DrainReplicaRequest, _abc.Awaitable[_controller_service_pb2.DrainReplicaResponse]],
     ) -> _abc.Awaitable[_controller_service_pb2.DrainReplicaResponse]:
-        """Drains a replica: it accepts no new calls, finishes its calls and exits. A launched replica is replaced."""
+        """Drains a replica: it accepts no new calls, finishes its calls and exits. A launched replica is replaced.
+
+        Example:
+
+            grpcurl -plaintext -d '{"replicaId": "'$REPLICA_ID'"}
+              ' localhost:7070 slotmesh.v1.ControllerService/DrainReplica
+        """
 
     @_abc_1.abstractmethod
     def AdoptState(
@@ -381,6 +633,11 @@ class ControllerServiceServicer(metaclass=_abc_1.ABCMeta):
         """Resolves a conflict in which members have a newer state than the controller's store, and begins a new generation.
         The controller exits then, and must be restarted, unless a standby takes over. Errors: BAD_REQUEST if no member is
         newer, or the members' state cannot be adopted; the message states what to do.
+
+        Example:
+
+            grpcurl -plaintext -d '{"source": "STATE_SOURCE_MEMBERS"}
+              ' localhost:7070 slotmesh.v1.ControllerService/AdoptState
         """
 
     @_abc_1.abstractmethod
@@ -393,6 +650,11 @@ class ControllerServiceServicer(metaclass=_abc_1.ABCMeta):
         runs, a call that it executes may overlap the next call of its key. The replica is refused when it attaches again.
         Returns once this is stored. A repeated request has no effect. Errors: REPLICA_NOT_FOUND; REPLICA_CONNECTED, also
         if it may still attach to a controller that has just started, or a router has not reported its links yet.
+
+        Example:
+
+            grpcurl -plaintext -d '{"replicaId": "'$REPLICA_ID'"}
+              ' localhost:7070 slotmesh.v1.ControllerService/ForgetReplica
         """
 
     @_abc_1.abstractmethod
@@ -404,6 +666,11 @@ class ControllerServiceServicer(metaclass=_abc_1.ABCMeta):
         """Pauses the rollouts of a backend, or resumes them. While they are paused, replicas that end are replaced, but no
         others are started and no old ones drain. Lasts until they are resumed, or the rollout is rolled back. Errors:
         BACKEND_NOT_FOUND; BAD_REQUEST if this controller launches no replicas.
+
+        Example:
+
+            grpcurl -plaintext -d '{"backend": "Greeter", "validateOnly": true}
+              ' localhost:7070 slotmesh.v1.ControllerService/PauseRollout
         """
 
     @_abc_1.abstractmethod
@@ -416,6 +683,11 @@ class ControllerServiceServicer(metaclass=_abc_1.ABCMeta):
         when all are done, or one has failed, or after `timeout`; then their states show the progress.
         Errors: BAD_REQUEST if a name is that of no operation, or of a revision that is to come or is not kept;
         QUOTA_EXCEEDED if too many rpcs wait; NOT_LEADER if the controller leads no more: wait again at the next one.
+
+        Example:
+
+            grpcurl -plaintext -d '{"names": ["revision/1"], "timeout": "10s"}
+              ' localhost:7070 slotmesh.v1.ControllerService/WaitOperations
         """
 
     @_abc_1.abstractmethod
@@ -426,6 +698,11 @@ class ControllerServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _abc.AsyncIterator[_controller_service_pb2.WatchEventsResponse]:
         """Streams events, for people. The controller keeps the newest 10,000 events; with a state file they include events of
         earlier controllers. Events may be dropped for a slow reader; the next event states the number.
+
+        Example:
+
+            grpcurl -plaintext -d '{"fromOldest": true, "untilNewest": true}
+              ' localhost:7070 slotmesh.v1.ControllerService/WatchEvents
         """
 
     @_abc_1.abstractmethod
@@ -437,6 +714,11 @@ class ControllerServiceServicer(metaclass=_abc_1.ABCMeta):
         """Streams the stdout and stderr of replicas that this controller has started: the newest lines, of which it keeps 256
         KiB per replica, and with `follow` the new ones. Lines may be dropped for a slow reader; the next message states
         the number. Errors: REPLICA_NOT_FOUND if the name is unknown.
+
+        Example:
+
+            grpcurl -plaintext -d '{"backend": "Greeter", "maxLines": 10}
+              ' localhost:7070 slotmesh.v1.ControllerService/ReadLogs
         """
 
 def add_ControllerServiceServicer_to_server(servicer: ControllerServiceServicer, server: _aio.Server) -> None: ...

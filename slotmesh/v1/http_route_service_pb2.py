@@ -26,7 +26,7 @@ from slotmesh.v1 import mesh_pb2 as slotmesh_dot_v1_dot_mesh__pb2
 from slotmesh.v1 import roles_pb2 as slotmesh_dot_v1_dot_roles__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n$slotmesh/v1/http_route_service.proto\x12\x0bslotmesh.v1\x1a\x16slotmesh/v1/mesh.proto\x1a\x17slotmesh/v1/roles.proto\"\x18\n\x16WatchHttpRoutesRequest\"{\n\x17WatchHttpRoutesResponse\x12&\n\x06routes\x18\x01 \x03(\x0b\x32\x16.slotmesh.v1.HttpRoute\x12\x10\n\x08revision\x18\x02 \x01(\x03\x12\x12\n\ngeneration\x18\x03 \x01(\t\x12\x12\n\nis_on_hold\x18\x04 \x01(\x08\x32z\n\x10HttpRouteService\x12\x66\n\x0fWatchHttpRoutes\x12#.slotmesh.v1.WatchHttpRoutesRequest\x1a$.slotmesh.v1.WatchHttpRoutesResponse\"\x06\xe2\xdb\x18\x02\x01\x02\x30\x01\x42U\n\x0bslotmesh.v1P\x01Z6github.com/slotmesh/slotmesh-go/slotmesh/v1;slotmeshv1\xaa\x02\x0bSlotmesh.V1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n$slotmesh/v1/http_route_service.proto\x12\x0bslotmesh.v1\x1a\x16slotmesh/v1/mesh.proto\x1a\x17slotmesh/v1/roles.proto\"\x18\n\x16WatchHttpRoutesRequest\"x\n\x17WatchHttpRoutesResponse\x12&\n\x06routes\x18\x01 \x03(\x0b\x32\x16.slotmesh.v1.HttpRoute\x12\x10\n\x08revision\x18\x02 \x01(\x03\x12\x12\n\ngeneration\x18\x03 \x01(\t\x12\x0f\n\x07on_hold\x18\x04 \x01(\x08\x32z\n\x10HttpRouteService\x12\x66\n\x0fWatchHttpRoutes\x12#.slotmesh.v1.WatchHttpRoutesRequest\x1a$.slotmesh.v1.WatchHttpRoutesResponse\"\x06\xe2\xdb\x18\x02\x01\x02\x30\x01\x42U\n\x0bslotmesh.v1P\x01Z6github.com/slotmesh/slotmesh-go/slotmesh/v1;slotmeshv1\xaa\x02\x0bSlotmesh.V1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -39,7 +39,7 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_WATCHHTTPROUTESREQUEST']._serialized_start=102
   _globals['_WATCHHTTPROUTESREQUEST']._serialized_end=126
   _globals['_WATCHHTTPROUTESRESPONSE']._serialized_start=128
-  _globals['_WATCHHTTPROUTESRESPONSE']._serialized_end=251
-  _globals['_HTTPROUTESERVICE']._serialized_start=253
-  _globals['_HTTPROUTESERVICE']._serialized_end=375
+  _globals['_WATCHHTTPROUTESRESPONSE']._serialized_end=248
+  _globals['_HTTPROUTESERVICE']._serialized_start=250
+  _globals['_HTTPROUTESERVICE']._serialized_end=372
 # @@protoc_insertion_point(module_scope)

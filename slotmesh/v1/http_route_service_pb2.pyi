@@ -45,12 +45,12 @@ class WatchHttpRoutesResponse(_message.Message):
     ROUTES_FIELD_NUMBER: _builtins.int
     REVISION_FIELD_NUMBER: _builtins.int
     GENERATION_FIELD_NUMBER: _builtins.int
-    IS_ON_HOLD_FIELD_NUMBER: _builtins.int
+    ON_HOLD_FIELD_NUMBER: _builtins.int
     revision: _builtins.int
     """The revision of the configuration in this response. It grows within a generation."""
     generation: _builtins.str
     """The store generation in which revisions count."""
-    is_on_hold: _builtins.bool
+    on_hold: _builtins.bool
     """The controller's state file has turned out to be an older copy, and it reconciles nothing. An ingress with routes
     keeps them. Sent again when that begins.
     """
@@ -64,11 +64,11 @@ class WatchHttpRoutesResponse(_message.Message):
         routes: _abc.Iterable[_mesh_pb2.HttpRoute] | None = ...,
         revision: _builtins.int = ...,
         generation: _builtins.str = ...,
-        is_on_hold: _builtins.bool = ...,
+        on_hold: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["generation", b"generation", "is_on_hold", b"is_on_hold", "revision", b"revision", "routes", b"routes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["generation", b"generation", "on_hold", b"on_hold", "revision", b"revision", "routes", b"routes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -50,6 +50,10 @@ class HttpRouteServiceServicer(object):
         """Streams the routes: the present ones immediately, and all of them again whenever one changes. Slow readers get the
         newest state. Callers that are limited to some endpoints get only routes to these. It ends with the controller;
         another one may lead then.
+
+        Example:
+
+        grpcurl -plaintext -max-time 2 localhost:7070 slotmesh.v1.HttpRouteService/WatchHttpRoutes
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -20,6 +20,10 @@ class HttpRouteServiceStub:
     """Streams the routes: the present ones immediately, and all of them again whenever one changes. Slow readers get the
     newest state. Callers that are limited to some endpoints get only routes to these. It ends with the controller;
     another one may lead then.
+
+    Example:
+
+        grpcurl -plaintext -max-time 2 localhost:7070 slotmesh.v1.HttpRouteService/WatchHttpRoutes
     """
 
 class HttpRouteServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -34,6 +38,10 @@ class HttpRouteServiceServicer(metaclass=_abc_1.ABCMeta):
         """Streams the routes: the present ones immediately, and all of them again whenever one changes. Slow readers get the
         newest state. Callers that are limited to some endpoints get only routes to these. It ends with the controller;
         another one may lead then.
+
+        Example:
+
+            grpcurl -plaintext -max-time 2 localhost:7070 slotmesh.v1.HttpRouteService/WatchHttpRoutes
         """
 
 def add_HttpRouteServiceServicer_to_server(servicer: HttpRouteServiceServicer, server: _aio.Server) -> None: ...

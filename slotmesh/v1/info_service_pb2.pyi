@@ -131,22 +131,22 @@ class TrustedAuthority(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     ID_FIELD_NUMBER: _builtins.int
-    LIST_MAKE_TIME_FIELD_NUMBER: _builtins.int
+    LIST_CREATE_TIME_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     """Identifies its name: the first 16 hexadecimal digits of the SHA-256 of the name in DER form."""
     @_builtins.property
-    def list_make_time(self) -> _timestamp_pb2.Timestamp:
+    def list_create_time(self) -> _timestamp_pb2.Timestamp:
         """When its newest list was made. Unset if the server has none of it."""
 
     def __init__(
         self,
         *,
         id: _builtins.str = ...,
-        list_make_time: _timestamp_pb2.Timestamp | None = ...,
+        list_create_time: _timestamp_pb2.Timestamp | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["list_make_time", b"list_make_time"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["list_create_time", b"list_create_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["id", b"id", "list_make_time", b"list_make_time"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["id", b"id", "list_create_time", b"list_create_time"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -160,7 +160,7 @@ class TlsStanding(_message.Message):
 
     REVOKED_FIELD_NUMBER: _builtins.int
     AUTHORITIES_FIELD_NUMBER: _builtins.int
-    LISTS_END_TIME_FIELD_NUMBER: _builtins.int
+    LISTS_EXPIRE_TIME_FIELD_NUMBER: _builtins.int
     KEEPS_OLDER_FILES_FIELD_NUMBER: _builtins.int
     revoked: _builtins.int
     """The number of certificates on the lists."""
@@ -173,7 +173,7 @@ class TlsStanding(_message.Message):
         """The trusted authorities."""
 
     @_builtins.property
-    def lists_end_time(self) -> _timestamp_pb2.Timestamp:
+    def lists_expire_time(self) -> _timestamp_pb2.Timestamp:
         """The earliest time at which a newer list is due. Unset: never."""
 
     def __init__(
@@ -181,12 +181,12 @@ class TlsStanding(_message.Message):
         *,
         revoked: _builtins.int = ...,
         authorities: _abc.Iterable[Global___TrustedAuthority] | None = ...,
-        lists_end_time: _timestamp_pb2.Timestamp | None = ...,
+        lists_expire_time: _timestamp_pb2.Timestamp | None = ...,
         keeps_older_files: _builtins.bool = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["lists_end_time", b"lists_end_time"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["lists_expire_time", b"lists_expire_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["authorities", b"authorities", "keeps_older_files", b"keeps_older_files", "lists_end_time", b"lists_end_time", "revoked", b"revoked"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["authorities", b"authorities", "keeps_older_files", b"keeps_older_files", "lists_expire_time", b"lists_expire_time", "revoked", b"revoked"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -22,6 +22,7 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from google.api import field_behavior_pb2 as google_dot_api_dot_field__behavior__pb2
 from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 from google.protobuf import struct_pb2 as google_dot_protobuf_dot_struct__pb2
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
@@ -29,7 +30,7 @@ from slotmesh.v1 import rollout_pb2 as slotmesh_dot_v1_dot_rollout__pb2
 from slotmesh.v1 import traffic_shift_pb2 as slotmesh_dot_v1_dot_traffic__shift__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16slotmesh/v1/mesh.proto\x12\x0bslotmesh.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x19slotmesh/v1/rollout.proto\x1a\x1fslotmesh/v1/traffic_shift.proto\"\x9b\x08\n\x07\x42\x61\x63kend\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07handler\x18\x02 \x01(\t\x12\x19\n\x0cnum_replicas\x18\x03 \x01(\x05H\x00\x88\x01\x01\x12\x18\n\x0bmax_ongoing\x18\x04 \x01(\x05H\x01\x88\x01\x01\x12,\n\x0buser_config\x18\x05 \x01(\x0b\x32\x17.google.protobuf.Struct\x12\x1d\n\x10max_queued_calls\x18\x06 \x01(\x03H\x02\x88\x01\x01\x12\x1d\n\x10max_queued_bytes\x18\x07 \x01(\x03H\x03\x88\x01\x01\x12\x31\n\x0emax_queue_time\x18\x08 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x10\n\x08\x62\x61lancer\x18\t \x01(\t\x12\x33\n\x10graceful_timeout\x18\n \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x15\n\x08prefetch\x18\x0b \x01(\x05H\x04\x88\x01\x01\x12 \n\x13max_wire_batch_size\x18\x0c \x01(\x05H\x05\x88\x01\x01\x12\x36\n\x13health_check_period\x18\r \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x37\n\x14health_check_timeout\x18\x0e \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x15\n\x08own_loop\x18\x0f \x01(\x08H\x06\x88\x01\x01\x12(\n\tslo_scope\x18\x10 \x01(\x0e\x32\x15.slotmesh.v1.SloScope\x12)\n\tautoscale\x18\x11 \x01(\x0b\x32\x16.slotmesh.v1.Autoscale\x12\x0f\n\x07version\x18\x12 \x01(\t\x12\x16\n\tmax_surge\x18\x13 \x01(\x05H\x07\x88\x01\x01\x12\x1c\n\x0fmax_unavailable\x18\x14 \x01(\x05H\x08\x88\x01\x01\x12,\n\tmin_ready\x18\x15 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x34\n\x11progress_deadline\x18\x16 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x1b\n\x0emax_error_rate\x18\x17 \x01(\x01H\t\x88\x01\x01\x12\x0c\n\x04\x63ode\x18\x18 \x01(\t\x12\x0c\n\x04\x65tag\x18\x19 \x01(\t\x12*\n\x06status\x18\x1a \x01(\x0b\x32\x1a.slotmesh.v1.BackendStatusB\x0f\n\r_num_replicasB\x0e\n\x0c_max_ongoingB\x13\n\x11_max_queued_callsB\x13\n\x11_max_queued_bytesB\x0b\n\t_prefetchB\x16\n\x14_max_wire_batch_sizeB\x0b\n\t_own_loopB\x0c\n\n_max_surgeB\x12\n\x10_max_unavailableB\x11\n\x0f_max_error_rate\"\xd8\x02\n\rBackendStatus\x12\x1c\n\x0fwanted_replicas\x18\x01 \x01(\x03H\x00\x88\x01\x01\x12\x16\n\x0eready_replicas\x18\x02 \x01(\x03\x12\x15\n\rlive_replicas\x18\x03 \x01(\x03\x12\x17\n\x0f\x66\x61iled_replicas\x18\x04 \x01(\x03\x12\x15\n\rrestart_count\x18\x05 \x01(\x03\x12\'\n\x08prospect\x18\x06 \x01(\x0e\x32\x15.slotmesh.v1.Prospect\x12\x33\n\x0flatest_decision\x18\x07 \x01(\x0b\x32\x1a.slotmesh.v1.ScaleDecision\x12\x31\n\rlatest_change\x18\x08 \x01(\x0b\x32\x1a.slotmesh.v1.ScaleDecision\x12%\n\x07rollout\x18\t \x01(\x0b\x32\x14.slotmesh.v1.RolloutB\x12\n\x10_wanted_replicas\"\xb8\x03\n\tAutoscale\x12\x10\n\x03min\x18\x01 \x01(\x05H\x00\x88\x01\x01\x12\x10\n\x03max\x18\x02 \x01(\x05H\x01\x88\x01\x01\x12,\n\x06metric\x18\x03 \x01(\x0e\x32\x1c.slotmesh.v1.AutoscaleMetric\x12\x1b\n\x0etarget_ongoing\x18\x04 \x01(\x01H\x02\x88\x01\x01\x12\x34\n\x11target_queue_time\x18\x05 \x01(\x0b\x32\x19.google.protobuf.Duration\x12+\n\x08up_delay\x18\x06 \x01(\x0b\x32\x19.google.protobuf.Duration\x12-\n\ndown_delay\x18\x07 \x01(\x0b\x32\x19.google.protobuf.Duration\x12/\n\x0cidle_timeout\x18\x08 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x14\n\x07up_rate\x18\t \x01(\x01H\x03\x88\x01\x01\x12\x16\n\tdown_rate\x18\n \x01(\x01H\x04\x88\x01\x01\x12\x0e\n\x06policy\x18\x0b \x01(\tB\x06\n\x04_minB\x06\n\x04_maxB\x11\n\x0f_target_ongoingB\n\n\x08_up_rateB\x0c\n\n_down_rate\"\xde\x01\n\x08\x45ndpoint\x12\x0c\n\x04name\x18\x01 \x01(\t\x12+\n\x07traffic\x18\x02 \x01(\x0b\x32\x1a.slotmesh.v1.TrafficPolicy\x12\x30\n\rgrpc_services\x18\x03 \x01(\x0b\x32\x19.slotmesh.v1.GrpcServices\x12*\n\x07tenants\x18\x04 \x01(\x0b\x32\x19.slotmesh.v1.TenantLimits\x12\x0c\n\x04\x65tag\x18\x05 \x01(\t\x12+\n\x06status\x18\x06 \x01(\x0b\x32\x1b.slotmesh.v1.EndpointStatus\":\n\x0e\x45ndpointStatus\x12(\n\x05shift\x18\x01 \x01(\x0b\x32\x19.slotmesh.v1.TrafficShift\"\xd6\x01\n\x0cTenantLimits\x12\x17\n\x0fmax_calls_per_s\x18\x01 \x01(\x03\x12\r\n\x05\x62urst\x18\x02 \x01(\x03\x12\x15\n\rmax_in_flight\x18\x03 \x01(\x03\x12;\n\toverrides\x18\x04 \x03(\x0b\x32(.slotmesh.v1.TenantLimits.OverridesEntry\x1aJ\n\x0eOverridesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\'\n\x05value\x18\x02 \x01(\x0b\x32\x18.slotmesh.v1.TenantLimit:\x02\x38\x01\"L\n\x0bTenantLimit\x12\x17\n\x0fmax_calls_per_s\x18\x01 \x01(\x03\x12\r\n\x05\x62urst\x18\x02 \x01(\x03\x12\x15\n\rmax_in_flight\x18\x03 \x01(\x03\"8\n\x0cGrpcServices\x12\x10\n\x08services\x18\x01 \x03(\t\x12\x16\n\x0e\x64\x65scriptor_set\x18\x02 \x01(\x0c\"\xe3\x01\n\rTrafficPolicy\x12\x38\n\x07weights\x18\x01 \x03(\x0b\x32\'.slotmesh.v1.TrafficPolicy.WeightsEntry\x12\x38\n\x07shadows\x18\x02 \x03(\x0b\x32\'.slotmesh.v1.TrafficPolicy.ShadowsEntry\x1a.\n\x0cWeightsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\x1a.\n\x0cShadowsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\"\x80\x01\n\x04Mesh\x12&\n\x08\x62\x61\x63kends\x18\x01 \x03(\x0b\x32\x14.slotmesh.v1.Backend\x12(\n\tendpoints\x18\x02 \x03(\x0b\x32\x15.slotmesh.v1.Endpoint\x12&\n\x06routes\x18\x03 \x03(\x0b\x32\x16.slotmesh.v1.HttpRoute\"Z\n\tHttpRoute\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x10\n\x08\x65ndpoint\x18\x02 \x01(\t\x12\x0e\n\x06method\x18\x03 \x01(\t\x12\x0f\n\x07methods\x18\x04 \x03(\t\x12\x0c\n\x04\x65tag\x18\x05 \x01(\t\"\xc0\x03\n\x07Replica\x12\x12\n\nreplica_id\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\t\x12\x0f\n\x07\x62\x61\x63kend\x18\x03 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x04 \x01(\t\x12(\n\x05state\x18\x05 \x01(\x0e\x32\x19.slotmesh.v1.ReplicaState\x12\x0b\n\x03pid\x18\x06 \x01(\x03\x12\x13\n\x0bmax_ongoing\x18\x07 \x01(\x03\x12\r\n\x05\x65rror\x18\x08 \x01(\t\x12.\n\nstart_time\x18\t \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x17\n\x0fmetrics_address\x18\n \x01(\t\x12\x0f\n\x07warning\x18\x0b \x01(\t\x12\x15\n\rrestart_count\x18\x0c \x01(\x03\x12\x11\n\tlast_exit\x18\r \x01(\t\x12\x0f\n\x07version\x18\x0e \x01(\t\x12\x13\n\x0blast_output\x18\x0f \x01(\t\x12\x10\n\x08outdated\x18\x10 \x01(\x08\x12&\n\x04load\x18\x11 \x01(\x0b\x32\x18.slotmesh.v1.ReplicaLoad\x12\x12\n\nend_reason\x18\x12 \x01(\t\x12\x17\n\x0fhandler_version\x18\x13 \x01(\t\"\x9b\x01\n\x0bReplicaLoad\x12\x0f\n\x07ongoing\x18\x01 \x01(\x03\x12\r\n\x05slots\x18\x02 \x01(\x03\x12\x0f\n\x07waiting\x18\x03 \x01(\x03\x12/\n\x0bsample_time\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12*\n\x06totals\x18\x05 \x01(\x0b\x32\x1a.slotmesh.v1.ReplicaTotals\"e\n\rReplicaTotals\x12\r\n\x05\x63\x61lls\x18\x01 \x01(\x03\x12\x0e\n\x06\x66\x61iled\x18\x02 \x01(\x03\x12\x0f\n\x07\x62\x61tches\x18\x03 \x01(\x03\x12\x15\n\rbatched_calls\x18\x04 \x01(\x03\x12\r\n\x05times\x18\x05 \x03(\x03\"\xda\x02\n\x06Router\x12\x11\n\trouter_id\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x12\n\ngeneration\x18\x03 \x01(\t\x12\x10\n\x08revision\x18\x04 \x01(\x03\x12\x1a\n\x12linked_replica_ids\x18\x05 \x03(\t\x12.\n\nstart_time\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x17\n\x0fmetrics_address\x18\x07 \x01(\t\x12\'\n\x05loads\x18\x08 \x03(\x0b\x32\x18.slotmesh.v1.BackendLoad\x12\x0f\n\x07version\x18\t \x01(\t\x12\x31\n\x0e\x65ndpoint_loads\x18\n \x03(\x0b\x32\x19.slotmesh.v1.EndpointLoad\x12\x13\n\x0bincarnation\x18\x0b \x01(\t\x12\x12\n\nend_reason\x18\x0c \x01(\t\x12\x0b\n\x03pid\x18\r \x01(\x03\"\xc1\x02\n\x0b\x42\x61\x63kendLoad\x12\x0f\n\x07\x62\x61\x63kend\x18\x01 \x01(\t\x12\x0e\n\x06queued\x18\x02 \x01(\x03\x12\x0f\n\x07ongoing\x18\x03 \x01(\x03\x12/\n\x0bsample_time\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x12\n\nslot_calls\x18\x05 \x01(\x03\x12-\n\nqueue_time\x18\x06 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x0c\n\x04sent\x18\x07 \x01(\x03\x12$\n\x05\x65nded\x18\x08 \x01(\x0b\x32\x15.slotmesh.v1.CallEnds\x12\x15\n\rshadow_copies\x18\t \x01(\x03\x12\x14\n\x0cshadow_drops\x18\n \x01(\x03\x12+\n\x0cshadow_ended\x18\x0b \x01(\x0b\x32\x15.slotmesh.v1.CallEnds\"L\n\x08\x43\x61llEnds\x12\r\n\x05total\x18\x01 \x01(\x03\x12\x0e\n\x06\x66\x61iled\x18\x02 \x01(\x03\x12\x12\n\nunanswered\x18\x03 \x01(\x03\x12\r\n\x05times\x18\x04 \x03(\x03\"\xd7\x01\n\x0c\x45ndpointLoad\x12\x10\n\x08\x65ndpoint\x18\x01 \x01(\t\x12\x10\n\x08\x61\x63\x63\x65pted\x18\x02 \x01(\x03\x12\x0e\n\x06\x66\x61iled\x18\x03 \x01(\x03\x12\x0f\n\x07waiting\x18\x04 \x01(\x03\x12\'\n\x04\x65nds\x18\x05 \x03(\x0b\x32\x19.slotmesh.v1.EndpointEnds\x12/\n\x0bsample_time\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12(\n\x07tenants\x18\x07 \x03(\x0b\x32\x17.slotmesh.v1.TenantLoad\"\\\n\nTenantLoad\x12\x0e\n\x06tenant\x18\x01 \x01(\t\x12\x13\n\x0b\x63\x61lls_per_s\x18\x02 \x01(\x01\x12\x12\n\nunanswered\x18\x03 \x01(\x03\x12\x15\n\rrefused_per_s\x18\x04 \x01(\x01\"E\n\x0c\x45ndpointEnds\x12\x0f\n\x07\x62\x61\x63kend\x18\x01 \x01(\t\x12$\n\x05\x65nded\x18\x02 \x01(\x0b\x32\x15.slotmesh.v1.CallEnds*R\n\x08SloScope\x12\x19\n\x15SLO_SCOPE_UNSPECIFIED\x10\x00\x12\x14\n\x10SLO_SCOPE_CLIENT\x10\x01\x12\x15\n\x11SLO_SCOPE_BACKEND\x10\x02*r\n\x0f\x41utoscaleMetric\x12 \n\x1c\x41UTOSCALE_METRIC_UNSPECIFIED\x10\x00\x12\x1c\n\x18\x41UTOSCALE_METRIC_ONGOING\x10\x01\x12\x1f\n\x1b\x41UTOSCALE_METRIC_QUEUE_TIME\x10\x02*\xce\x01\n\x0cReplicaState\x12\x1d\n\x19REPLICA_STATE_UNSPECIFIED\x10\x00\x12\x1a\n\x16REPLICA_STATE_STARTING\x10\x01\x12\x17\n\x13REPLICA_STATE_READY\x10\x02\x12\x1a\n\x16REPLICA_STATE_DRAINING\x10\x03\x12\x19\n\x15REPLICA_STATE_STOPPED\x10\x04\x12\x18\n\x14REPLICA_STATE_FAILED\x10\x05\x12\x19\n\x15REPLICA_STATE_SUSPECT\x10\x06*b\n\x08Prospect\x12\x18\n\x14PROSPECT_UNSPECIFIED\x10\x00\x12\x13\n\x0fPROSPECT_COMING\x10\x01\x12\x14\n\x10PROSPECT_FAILING\x10\x02\x12\x11\n\rPROSPECT_NONE\x10\x03\x42U\n\x0bslotmesh.v1P\x01Z6github.com/slotmesh/slotmesh-go/slotmesh/v1;slotmeshv1\xaa\x02\x0bSlotmesh.V1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16slotmesh/v1/mesh.proto\x12\x0bslotmesh.v1\x1a\x1fgoogle/api/field_behavior.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x19slotmesh/v1/rollout.proto\x1a\x1fslotmesh/v1/traffic_shift.proto\"\xad\x08\n\x07\x42\x61\x63kend\x12\x12\n\x04name\x18\x01 \x01(\tB\x04\xe2\x41\x01\x02\x12\x0f\n\x07handler\x18\x02 \x01(\t\x12\x19\n\x0cnum_replicas\x18\x03 \x01(\x05H\x00\x88\x01\x01\x12\x18\n\x0bmax_ongoing\x18\x04 \x01(\x05H\x01\x88\x01\x01\x12,\n\x0buser_config\x18\x05 \x01(\x0b\x32\x17.google.protobuf.Struct\x12\x1d\n\x10max_queued_calls\x18\x06 \x01(\x03H\x02\x88\x01\x01\x12\x1d\n\x10max_queued_bytes\x18\x07 \x01(\x03H\x03\x88\x01\x01\x12\x31\n\x0emax_queue_time\x18\x08 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x10\n\x08\x62\x61lancer\x18\t \x01(\t\x12\x33\n\x10graceful_timeout\x18\n \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x15\n\x08prefetch\x18\x0b \x01(\x05H\x04\x88\x01\x01\x12 \n\x13max_wire_batch_size\x18\x0c \x01(\x05H\x05\x88\x01\x01\x12\x36\n\x13health_check_period\x18\r \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x37\n\x14health_check_timeout\x18\x0e \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x15\n\x08own_loop\x18\x0f \x01(\x08H\x06\x88\x01\x01\x12(\n\tslo_scope\x18\x10 \x01(\x0e\x32\x15.slotmesh.v1.SloScope\x12)\n\tautoscale\x18\x11 \x01(\x0b\x32\x16.slotmesh.v1.Autoscale\x12\x0f\n\x07version\x18\x12 \x01(\t\x12\x16\n\tmax_surge\x18\x13 \x01(\x05H\x07\x88\x01\x01\x12\x1c\n\x0fmax_unavailable\x18\x14 \x01(\x05H\x08\x88\x01\x01\x12,\n\tmin_ready\x18\x15 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x34\n\x11progress_deadline\x18\x16 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x1b\n\x0emax_error_rate\x18\x17 \x01(\x01H\t\x88\x01\x01\x12\x12\n\x04\x63ode\x18\x18 \x01(\tB\x04\xe2\x41\x01\x03\x12\x0c\n\x04\x65tag\x18\x19 \x01(\t\x12\x30\n\x06status\x18\x1a \x01(\x0b\x32\x1a.slotmesh.v1.BackendStatusB\x04\xe2\x41\x01\x03\x42\x0f\n\r_num_replicasB\x0e\n\x0c_max_ongoingB\x13\n\x11_max_queued_callsB\x13\n\x11_max_queued_bytesB\x0b\n\t_prefetchB\x16\n\x14_max_wire_batch_sizeB\x0b\n\t_own_loopB\x0c\n\n_max_surgeB\x12\n\x10_max_unavailableB\x11\n\x0f_max_error_rate\"\xd8\x02\n\rBackendStatus\x12\x1c\n\x0fwanted_replicas\x18\x01 \x01(\x03H\x00\x88\x01\x01\x12\x16\n\x0eready_replicas\x18\x02 \x01(\x03\x12\x15\n\rlive_replicas\x18\x03 \x01(\x03\x12\x17\n\x0f\x66\x61iled_replicas\x18\x04 \x01(\x03\x12\x15\n\rrestart_count\x18\x05 \x01(\x03\x12\'\n\x08prospect\x18\x06 \x01(\x0e\x32\x15.slotmesh.v1.Prospect\x12\x33\n\x0flatest_decision\x18\x07 \x01(\x0b\x32\x1a.slotmesh.v1.ScaleDecision\x12\x31\n\rlatest_change\x18\x08 \x01(\x0b\x32\x1a.slotmesh.v1.ScaleDecision\x12%\n\x07rollout\x18\t \x01(\x0b\x32\x14.slotmesh.v1.RolloutB\x12\n\x10_wanted_replicas\"\xb8\x03\n\tAutoscale\x12\x10\n\x03min\x18\x01 \x01(\x05H\x00\x88\x01\x01\x12\x10\n\x03max\x18\x02 \x01(\x05H\x01\x88\x01\x01\x12,\n\x06metric\x18\x03 \x01(\x0e\x32\x1c.slotmesh.v1.AutoscaleMetric\x12\x1b\n\x0etarget_ongoing\x18\x04 \x01(\x01H\x02\x88\x01\x01\x12\x34\n\x11target_queue_time\x18\x05 \x01(\x0b\x32\x19.google.protobuf.Duration\x12+\n\x08up_delay\x18\x06 \x01(\x0b\x32\x19.google.protobuf.Duration\x12-\n\ndown_delay\x18\x07 \x01(\x0b\x32\x19.google.protobuf.Duration\x12/\n\x0cidle_timeout\x18\x08 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x14\n\x07up_rate\x18\t \x01(\x01H\x03\x88\x01\x01\x12\x16\n\tdown_rate\x18\n \x01(\x01H\x04\x88\x01\x01\x12\x0e\n\x06policy\x18\x0b \x01(\tB\x06\n\x04_minB\x06\n\x04_maxB\x11\n\x0f_target_ongoingB\n\n\x08_up_rateB\x0c\n\n_down_rate\"\xea\x01\n\x08\x45ndpoint\x12\x12\n\x04name\x18\x01 \x01(\tB\x04\xe2\x41\x01\x02\x12+\n\x07traffic\x18\x02 \x01(\x0b\x32\x1a.slotmesh.v1.TrafficPolicy\x12\x30\n\rgrpc_services\x18\x03 \x01(\x0b\x32\x19.slotmesh.v1.GrpcServices\x12*\n\x07tenants\x18\x04 \x01(\x0b\x32\x19.slotmesh.v1.TenantLimits\x12\x0c\n\x04\x65tag\x18\x05 \x01(\t\x12\x31\n\x06status\x18\x06 \x01(\x0b\x32\x1b.slotmesh.v1.EndpointStatusB\x04\xe2\x41\x01\x03\":\n\x0e\x45ndpointStatus\x12(\n\x05shift\x18\x01 \x01(\x0b\x32\x19.slotmesh.v1.TrafficShift\"\xd6\x01\n\x0cTenantLimits\x12\x17\n\x0fmax_calls_per_s\x18\x01 \x01(\x03\x12\r\n\x05\x62urst\x18\x02 \x01(\x03\x12\x15\n\rmax_in_flight\x18\x03 \x01(\x03\x12;\n\toverrides\x18\x04 \x03(\x0b\x32(.slotmesh.v1.TenantLimits.OverridesEntry\x1aJ\n\x0eOverridesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\'\n\x05value\x18\x02 \x01(\x0b\x32\x18.slotmesh.v1.TenantLimit:\x02\x38\x01\"L\n\x0bTenantLimit\x12\x17\n\x0fmax_calls_per_s\x18\x01 \x01(\x03\x12\r\n\x05\x62urst\x18\x02 \x01(\x03\x12\x15\n\rmax_in_flight\x18\x03 \x01(\x03\"8\n\x0cGrpcServices\x12\x10\n\x08services\x18\x01 \x03(\t\x12\x16\n\x0e\x64\x65scriptor_set\x18\x02 \x01(\x0c\"\xe9\x01\n\rTrafficPolicy\x12>\n\x07weights\x18\x01 \x03(\x0b\x32\'.slotmesh.v1.TrafficPolicy.WeightsEntryB\x04\xe2\x41\x01\x02\x12\x38\n\x07shadows\x18\x02 \x03(\x0b\x32\'.slotmesh.v1.TrafficPolicy.ShadowsEntry\x1a.\n\x0cWeightsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\x1a.\n\x0cShadowsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\"\x80\x01\n\x04Mesh\x12&\n\x08\x62\x61\x63kends\x18\x01 \x03(\x0b\x32\x14.slotmesh.v1.Backend\x12(\n\tendpoints\x18\x02 \x03(\x0b\x32\x15.slotmesh.v1.Endpoint\x12&\n\x06routes\x18\x03 \x03(\x0b\x32\x16.slotmesh.v1.HttpRoute\"l\n\tHttpRoute\x12\x12\n\x04name\x18\x01 \x01(\tB\x04\xe2\x41\x01\x02\x12\x16\n\x08\x65ndpoint\x18\x02 \x01(\tB\x04\xe2\x41\x01\x02\x12\x14\n\x06method\x18\x03 \x01(\tB\x04\xe2\x41\x01\x02\x12\x0f\n\x07methods\x18\x04 \x03(\t\x12\x0c\n\x04\x65tag\x18\x05 \x01(\t\"\xc0\x03\n\x07Replica\x12\x12\n\nreplica_id\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\t\x12\x0f\n\x07\x62\x61\x63kend\x18\x03 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x04 \x01(\t\x12(\n\x05state\x18\x05 \x01(\x0e\x32\x19.slotmesh.v1.ReplicaState\x12\x0b\n\x03pid\x18\x06 \x01(\x03\x12\x13\n\x0bmax_ongoing\x18\x07 \x01(\x03\x12\r\n\x05\x65rror\x18\x08 \x01(\t\x12.\n\nstart_time\x18\t \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x17\n\x0fmetrics_address\x18\n \x01(\t\x12\x0f\n\x07warning\x18\x0b \x01(\t\x12\x15\n\rrestart_count\x18\x0c \x01(\x03\x12\x11\n\tlast_exit\x18\r \x01(\t\x12\x0f\n\x07version\x18\x0e \x01(\t\x12\x13\n\x0blast_output\x18\x0f \x01(\t\x12\x10\n\x08outdated\x18\x10 \x01(\x08\x12&\n\x04load\x18\x11 \x01(\x0b\x32\x18.slotmesh.v1.ReplicaLoad\x12\x12\n\nend_reason\x18\x12 \x01(\t\x12\x17\n\x0fhandler_version\x18\x13 \x01(\t\"\x9b\x01\n\x0bReplicaLoad\x12\x0f\n\x07ongoing\x18\x01 \x01(\x03\x12\r\n\x05slots\x18\x02 \x01(\x03\x12\x0f\n\x07waiting\x18\x03 \x01(\x03\x12/\n\x0bsample_time\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12*\n\x06totals\x18\x05 \x01(\x0b\x32\x1a.slotmesh.v1.ReplicaTotals\"e\n\rReplicaTotals\x12\r\n\x05\x63\x61lls\x18\x01 \x01(\x03\x12\x0e\n\x06\x66\x61iled\x18\x02 \x01(\x03\x12\x0f\n\x07\x62\x61tches\x18\x03 \x01(\x03\x12\x15\n\rbatched_calls\x18\x04 \x01(\x03\x12\r\n\x05times\x18\x05 \x03(\x03\"\xda\x02\n\x06Router\x12\x11\n\trouter_id\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x12\n\ngeneration\x18\x03 \x01(\t\x12\x10\n\x08revision\x18\x04 \x01(\x03\x12\x1a\n\x12linked_replica_ids\x18\x05 \x03(\t\x12.\n\nstart_time\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x17\n\x0fmetrics_address\x18\x07 \x01(\t\x12\'\n\x05loads\x18\x08 \x03(\x0b\x32\x18.slotmesh.v1.BackendLoad\x12\x0f\n\x07version\x18\t \x01(\t\x12\x31\n\x0e\x65ndpoint_loads\x18\n \x03(\x0b\x32\x19.slotmesh.v1.EndpointLoad\x12\x13\n\x0bincarnation\x18\x0b \x01(\t\x12\x12\n\nend_reason\x18\x0c \x01(\t\x12\x0b\n\x03pid\x18\r \x01(\x03\"\xc1\x02\n\x0b\x42\x61\x63kendLoad\x12\x0f\n\x07\x62\x61\x63kend\x18\x01 \x01(\t\x12\x0e\n\x06queued\x18\x02 \x01(\x03\x12\x0f\n\x07ongoing\x18\x03 \x01(\x03\x12/\n\x0bsample_time\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x12\n\nslot_calls\x18\x05 \x01(\x03\x12-\n\nqueue_time\x18\x06 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x0c\n\x04sent\x18\x07 \x01(\x03\x12$\n\x05\x65nded\x18\x08 \x01(\x0b\x32\x15.slotmesh.v1.CallEnds\x12\x15\n\rshadow_copies\x18\t \x01(\x03\x12\x14\n\x0cshadow_drops\x18\n \x01(\x03\x12+\n\x0cshadow_ended\x18\x0b \x01(\x0b\x32\x15.slotmesh.v1.CallEnds\"L\n\x08\x43\x61llEnds\x12\r\n\x05total\x18\x01 \x01(\x03\x12\x0e\n\x06\x66\x61iled\x18\x02 \x01(\x03\x12\x12\n\nunanswered\x18\x03 \x01(\x03\x12\r\n\x05times\x18\x04 \x03(\x03\"\xd7\x01\n\x0c\x45ndpointLoad\x12\x10\n\x08\x65ndpoint\x18\x01 \x01(\t\x12\x10\n\x08\x61\x63\x63\x65pted\x18\x02 \x01(\x03\x12\x0e\n\x06\x66\x61iled\x18\x03 \x01(\x03\x12\x0f\n\x07waiting\x18\x04 \x01(\x03\x12\'\n\x04\x65nds\x18\x05 \x03(\x0b\x32\x19.slotmesh.v1.EndpointEnds\x12/\n\x0bsample_time\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12(\n\x07tenants\x18\x07 \x03(\x0b\x32\x17.slotmesh.v1.TenantLoad\"\\\n\nTenantLoad\x12\x0e\n\x06tenant\x18\x01 \x01(\t\x12\x13\n\x0b\x63\x61lls_per_s\x18\x02 \x01(\x01\x12\x12\n\nunanswered\x18\x03 \x01(\x03\x12\x15\n\rrefused_per_s\x18\x04 \x01(\x01\"E\n\x0c\x45ndpointEnds\x12\x0f\n\x07\x62\x61\x63kend\x18\x01 \x01(\t\x12$\n\x05\x65nded\x18\x02 \x01(\x0b\x32\x15.slotmesh.v1.CallEnds*R\n\x08SloScope\x12\x19\n\x15SLO_SCOPE_UNSPECIFIED\x10\x00\x12\x14\n\x10SLO_SCOPE_CLIENT\x10\x01\x12\x15\n\x11SLO_SCOPE_BACKEND\x10\x02*r\n\x0f\x41utoscaleMetric\x12 \n\x1c\x41UTOSCALE_METRIC_UNSPECIFIED\x10\x00\x12\x1c\n\x18\x41UTOSCALE_METRIC_ONGOING\x10\x01\x12\x1f\n\x1b\x41UTOSCALE_METRIC_QUEUE_TIME\x10\x02*\xce\x01\n\x0cReplicaState\x12\x1d\n\x19REPLICA_STATE_UNSPECIFIED\x10\x00\x12\x1a\n\x16REPLICA_STATE_STARTING\x10\x01\x12\x17\n\x13REPLICA_STATE_READY\x10\x02\x12\x1a\n\x16REPLICA_STATE_DRAINING\x10\x03\x12\x19\n\x15REPLICA_STATE_STOPPED\x10\x04\x12\x18\n\x14REPLICA_STATE_FAILED\x10\x05\x12\x19\n\x15REPLICA_STATE_SUSPECT\x10\x06*b\n\x08Prospect\x12\x18\n\x14PROSPECT_UNSPECIFIED\x10\x00\x12\x13\n\x0fPROSPECT_COMING\x10\x01\x12\x14\n\x10PROSPECT_FAILING\x10\x02\x12\x11\n\rPROSPECT_NONE\x10\x03\x42U\n\x0bslotmesh.v1P\x01Z6github.com/slotmesh/slotmesh-go/slotmesh/v1;slotmeshv1\xaa\x02\x0bSlotmesh.V1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -37,64 +38,82 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'slotmesh.v1.mesh_pb2', _glo
 if not _descriptor._USE_C_DESCRIPTORS:
   _globals['DESCRIPTOR']._loaded_options = None
   _globals['DESCRIPTOR']._serialized_options = b'\n\013slotmesh.v1P\001Z6github.com/slotmesh/slotmesh-go/slotmesh/v1;slotmeshv1\252\002\013Slotmesh.V1'
+  _globals['_BACKEND'].fields_by_name['name']._loaded_options = None
+  _globals['_BACKEND'].fields_by_name['name']._serialized_options = b'\342A\001\002'
+  _globals['_BACKEND'].fields_by_name['code']._loaded_options = None
+  _globals['_BACKEND'].fields_by_name['code']._serialized_options = b'\342A\001\003'
+  _globals['_BACKEND'].fields_by_name['status']._loaded_options = None
+  _globals['_BACKEND'].fields_by_name['status']._serialized_options = b'\342A\001\003'
+  _globals['_ENDPOINT'].fields_by_name['name']._loaded_options = None
+  _globals['_ENDPOINT'].fields_by_name['name']._serialized_options = b'\342A\001\002'
+  _globals['_ENDPOINT'].fields_by_name['status']._loaded_options = None
+  _globals['_ENDPOINT'].fields_by_name['status']._serialized_options = b'\342A\001\003'
   _globals['_TENANTLIMITS_OVERRIDESENTRY']._loaded_options = None
   _globals['_TENANTLIMITS_OVERRIDESENTRY']._serialized_options = b'8\001'
   _globals['_TRAFFICPOLICY_WEIGHTSENTRY']._loaded_options = None
   _globals['_TRAFFICPOLICY_WEIGHTSENTRY']._serialized_options = b'8\001'
   _globals['_TRAFFICPOLICY_SHADOWSENTRY']._loaded_options = None
   _globals['_TRAFFICPOLICY_SHADOWSENTRY']._serialized_options = b'8\001'
-  _globals['_SLOSCOPE']._serialized_start=4975
-  _globals['_SLOSCOPE']._serialized_end=5057
-  _globals['_AUTOSCALEMETRIC']._serialized_start=5059
-  _globals['_AUTOSCALEMETRIC']._serialized_end=5173
-  _globals['_REPLICASTATE']._serialized_start=5176
-  _globals['_REPLICASTATE']._serialized_end=5382
-  _globals['_PROSPECT']._serialized_start=5384
-  _globals['_PROSPECT']._serialized_end=5482
-  _globals['_BACKEND']._serialized_start=195
-  _globals['_BACKEND']._serialized_end=1246
-  _globals['_BACKENDSTATUS']._serialized_start=1249
-  _globals['_BACKENDSTATUS']._serialized_end=1593
-  _globals['_AUTOSCALE']._serialized_start=1596
-  _globals['_AUTOSCALE']._serialized_end=2036
-  _globals['_ENDPOINT']._serialized_start=2039
-  _globals['_ENDPOINT']._serialized_end=2261
-  _globals['_ENDPOINTSTATUS']._serialized_start=2263
-  _globals['_ENDPOINTSTATUS']._serialized_end=2321
-  _globals['_TENANTLIMITS']._serialized_start=2324
-  _globals['_TENANTLIMITS']._serialized_end=2538
-  _globals['_TENANTLIMITS_OVERRIDESENTRY']._serialized_start=2464
-  _globals['_TENANTLIMITS_OVERRIDESENTRY']._serialized_end=2538
-  _globals['_TENANTLIMIT']._serialized_start=2540
-  _globals['_TENANTLIMIT']._serialized_end=2616
-  _globals['_GRPCSERVICES']._serialized_start=2618
-  _globals['_GRPCSERVICES']._serialized_end=2674
-  _globals['_TRAFFICPOLICY']._serialized_start=2677
-  _globals['_TRAFFICPOLICY']._serialized_end=2904
-  _globals['_TRAFFICPOLICY_WEIGHTSENTRY']._serialized_start=2810
-  _globals['_TRAFFICPOLICY_WEIGHTSENTRY']._serialized_end=2856
-  _globals['_TRAFFICPOLICY_SHADOWSENTRY']._serialized_start=2858
-  _globals['_TRAFFICPOLICY_SHADOWSENTRY']._serialized_end=2904
-  _globals['_MESH']._serialized_start=2907
-  _globals['_MESH']._serialized_end=3035
-  _globals['_HTTPROUTE']._serialized_start=3037
-  _globals['_HTTPROUTE']._serialized_end=3127
-  _globals['_REPLICA']._serialized_start=3130
-  _globals['_REPLICA']._serialized_end=3578
-  _globals['_REPLICALOAD']._serialized_start=3581
-  _globals['_REPLICALOAD']._serialized_end=3736
-  _globals['_REPLICATOTALS']._serialized_start=3738
-  _globals['_REPLICATOTALS']._serialized_end=3839
-  _globals['_ROUTER']._serialized_start=3842
-  _globals['_ROUTER']._serialized_end=4188
-  _globals['_BACKENDLOAD']._serialized_start=4191
-  _globals['_BACKENDLOAD']._serialized_end=4512
-  _globals['_CALLENDS']._serialized_start=4514
-  _globals['_CALLENDS']._serialized_end=4590
-  _globals['_ENDPOINTLOAD']._serialized_start=4593
-  _globals['_ENDPOINTLOAD']._serialized_end=4808
-  _globals['_TENANTLOAD']._serialized_start=4810
-  _globals['_TENANTLOAD']._serialized_end=4902
-  _globals['_ENDPOINTENDS']._serialized_start=4904
-  _globals['_ENDPOINTENDS']._serialized_end=4973
+  _globals['_TRAFFICPOLICY'].fields_by_name['weights']._loaded_options = None
+  _globals['_TRAFFICPOLICY'].fields_by_name['weights']._serialized_options = b'\342A\001\002'
+  _globals['_HTTPROUTE'].fields_by_name['name']._loaded_options = None
+  _globals['_HTTPROUTE'].fields_by_name['name']._serialized_options = b'\342A\001\002'
+  _globals['_HTTPROUTE'].fields_by_name['endpoint']._loaded_options = None
+  _globals['_HTTPROUTE'].fields_by_name['endpoint']._serialized_options = b'\342A\001\002'
+  _globals['_HTTPROUTE'].fields_by_name['method']._loaded_options = None
+  _globals['_HTTPROUTE'].fields_by_name['method']._serialized_options = b'\342A\001\002'
+  _globals['_SLOSCOPE']._serialized_start=5062
+  _globals['_SLOSCOPE']._serialized_end=5144
+  _globals['_AUTOSCALEMETRIC']._serialized_start=5146
+  _globals['_AUTOSCALEMETRIC']._serialized_end=5260
+  _globals['_REPLICASTATE']._serialized_start=5263
+  _globals['_REPLICASTATE']._serialized_end=5469
+  _globals['_PROSPECT']._serialized_start=5471
+  _globals['_PROSPECT']._serialized_end=5569
+  _globals['_BACKEND']._serialized_start=228
+  _globals['_BACKEND']._serialized_end=1297
+  _globals['_BACKENDSTATUS']._serialized_start=1300
+  _globals['_BACKENDSTATUS']._serialized_end=1644
+  _globals['_AUTOSCALE']._serialized_start=1647
+  _globals['_AUTOSCALE']._serialized_end=2087
+  _globals['_ENDPOINT']._serialized_start=2090
+  _globals['_ENDPOINT']._serialized_end=2324
+  _globals['_ENDPOINTSTATUS']._serialized_start=2326
+  _globals['_ENDPOINTSTATUS']._serialized_end=2384
+  _globals['_TENANTLIMITS']._serialized_start=2387
+  _globals['_TENANTLIMITS']._serialized_end=2601
+  _globals['_TENANTLIMITS_OVERRIDESENTRY']._serialized_start=2527
+  _globals['_TENANTLIMITS_OVERRIDESENTRY']._serialized_end=2601
+  _globals['_TENANTLIMIT']._serialized_start=2603
+  _globals['_TENANTLIMIT']._serialized_end=2679
+  _globals['_GRPCSERVICES']._serialized_start=2681
+  _globals['_GRPCSERVICES']._serialized_end=2737
+  _globals['_TRAFFICPOLICY']._serialized_start=2740
+  _globals['_TRAFFICPOLICY']._serialized_end=2973
+  _globals['_TRAFFICPOLICY_WEIGHTSENTRY']._serialized_start=2879
+  _globals['_TRAFFICPOLICY_WEIGHTSENTRY']._serialized_end=2925
+  _globals['_TRAFFICPOLICY_SHADOWSENTRY']._serialized_start=2927
+  _globals['_TRAFFICPOLICY_SHADOWSENTRY']._serialized_end=2973
+  _globals['_MESH']._serialized_start=2976
+  _globals['_MESH']._serialized_end=3104
+  _globals['_HTTPROUTE']._serialized_start=3106
+  _globals['_HTTPROUTE']._serialized_end=3214
+  _globals['_REPLICA']._serialized_start=3217
+  _globals['_REPLICA']._serialized_end=3665
+  _globals['_REPLICALOAD']._serialized_start=3668
+  _globals['_REPLICALOAD']._serialized_end=3823
+  _globals['_REPLICATOTALS']._serialized_start=3825
+  _globals['_REPLICATOTALS']._serialized_end=3926
+  _globals['_ROUTER']._serialized_start=3929
+  _globals['_ROUTER']._serialized_end=4275
+  _globals['_BACKENDLOAD']._serialized_start=4278
+  _globals['_BACKENDLOAD']._serialized_end=4599
+  _globals['_CALLENDS']._serialized_start=4601
+  _globals['_CALLENDS']._serialized_end=4677
+  _globals['_ENDPOINTLOAD']._serialized_start=4680
+  _globals['_ENDPOINTLOAD']._serialized_end=4895
+  _globals['_TENANTLOAD']._serialized_start=4897
+  _globals['_TENANTLOAD']._serialized_end=4989
+  _globals['_ENDPOINTENDS']._serialized_start=4991
+  _globals['_ENDPOINTENDS']._serialized_end=5060
 # @@protoc_insertion_point(module_scope)

@@ -183,23 +183,25 @@ class Backend(_message.Message):
     handler: _builtins.str
     """The handler, `MODULE:NAME`. Required if the controller launches replicas."""
     num_replicas: _builtins.int
-    """The number of replicas. Unset means 1. With the `external` launcher it starts and ends no replicas: it is the
-    number that is awaited before keys get their first owners, and the number shown as wanted; unset means any then.
-    Excludes `autoscale`.
+    """The number of replicas, 0 … 10,000. Unset means 1. With the `external` launcher it starts and ends no replicas: it
+    is the number that is awaited before keys get their first owners, and the number shown as wanted; unset means any
+    then. Excludes `autoscale`.
     """
     max_ongoing: _builtins.int
     """Calls that one replica executes at the same time. Unset: the value of the handler's decorator. 1 … 1,000,000."""
     max_queued_calls: _builtins.int
-    """Calls that may wait in one router for this backend. Unset means 20,000."""
+    """Calls that may wait in one router for this backend, 1 … 10,000,000. Unset means 20,000."""
     max_queued_bytes: _builtins.int
-    """Payload bytes that may wait in one router for this backend. Unset means 256 MiB."""
+    """Payload bytes that may wait in one router for this backend, 1 … 1 TiB. Unset means 256 MiB."""
     balancer: _builtins.str
     """The name of the balancer, which picks a replica for calls without an ordering key: `least_loaded` (the replica with
     the smallest share of its slots in use), `power_of_two` (the less loaded of two replicas drawn at random),
     `round_robin`, or another one that the routers have. Empty means `least_loaded`.
     """
     prefetch: _builtins.int
-    """Unkeyed calls that may wait at a replica behind the running ones. Unset: the value of the handler's decorator."""
+    """Unkeyed calls that may wait at a replica behind the running ones, 0 … 1,000,000. Unset: the value of the handler's
+    decorator.
+    """
     max_wire_batch_size: _builtins.int
     """The largest number of calls in one batch on the wire to a replica, independent of the batch size of the handler's
     methods. Unset means 1,024. 1 … 100,000.
@@ -215,11 +217,13 @@ class Backend(_message.Message):
     if the controller launches them: a digest of the project's files, computed for each request with the backend.
     """
     max_surge: _builtins.int
-    """Replicas above `num_replicas` that may run during a rollout. Unset means a quarter of `num_replicas`, at least 1.
-    Must not be 0 together with a `max_unavailable` of 0.
+    """Replicas above `num_replicas` that may run during a rollout, 0 … 10,000. Unset means a quarter of `num_replicas`,
+    at least 1. Must not be 0 together with a `max_unavailable` of 0.
     """
     max_unavailable: _builtins.int
-    """Replicas below `num_replicas` that may be ready during a rollout. Unset means 0, or 1 if `max_surge` is 0."""
+    """Replicas below `num_replicas` that may be missing during a rollout, 0 … 10,000. Unset means 0, or 1 if `max_surge`
+    is 0.
+    """
     max_error_rate: _builtins.float
     """The error rate of new replicas may exceed that of old ones by this much; if it is higher, the rollout is rolled
     back. 0 … 1. Unset means 0.1; 1 means never.
@@ -230,8 +234,8 @@ class Backend(_message.Message):
     where they run.
     """
     etag: _builtins.str
-    """In responses: follows from the fields above. In requests: the change is refused with REVISION_CONFLICT if the backend
-    has another one now; empty: whatever it is now.
+    """In responses: follows from the fields above. In requests: the change is refused with REVISION_CONFLICT if the
+    backend has another one now; empty: whatever it is now.
     """
     @_builtins.property
     def user_config(self) -> _struct_pb2.Struct:
@@ -239,19 +243,21 @@ class Backend(_message.Message):
 
     @_builtins.property
     def max_queue_time(self) -> _duration_pb2.Duration:
-        """The longest time that a call may wait in the queue. Unset means 30 s."""
+        """The longest time that a call may wait in the queue, 1 ms … 24 h. Unset means 30 s."""
 
     @_builtins.property
     def graceful_timeout(self) -> _duration_pb2.Duration:
-        """Time that a draining replica has to finish its calls. Unset means 30 s."""
+        """Time that a draining replica has to finish its calls, 0 … 24 h. Unset means 30 s."""
 
     @_builtins.property
     def health_check_period(self) -> _duration_pb2.Duration:
-        """The interval of calls of a handler's `check_health`. Unset: the value of the handler's decorator, 10 s by default."""
+        """The interval of calls of a handler's `check_health`, 10 ms … 24 h. Unset: the value of the handler's decorator, 10
+        s by default.
+        """
 
     @_builtins.property
     def health_check_timeout(self) -> _duration_pb2.Duration:
-        """The timeout of `check_health`. Unset: the value of the handler's decorator, 30 s by default."""
+        """The timeout of `check_health`, 10 ms … 24 h. Unset: the value of the handler's decorator, 30 s by default."""
 
     @_builtins.property
     def autoscale(self) -> Global___Autoscale:
@@ -259,12 +265,12 @@ class Backend(_message.Message):
 
     @_builtins.property
     def min_ready(self) -> _duration_pb2.Duration:
-        """How long a new replica must be ready before an old one drains for it. Unset means 1 s."""
+        """How long a new replica must be ready before an old one drains for it, 0 … 24 h. Unset means 1 s."""
 
     @_builtins.property
     def progress_deadline(self) -> _duration_pb2.Duration:
-        """Time that a new replica has to become ready; if one takes longer, the rollout is rolled back. Unset means 10
-        minutes.
+        """Time that a new replica has to become ready, 100 ms … 24 h; if one takes longer, the rollout is rolled back. Unset
+        means 10 minutes.
         """
 
     @_builtins.property
@@ -449,21 +455,23 @@ class Autoscale(_message.Message):
     """
     @_builtins.property
     def target_queue_time(self) -> _duration_pb2.Duration:
-        """With AUTOSCALE_METRIC_QUEUE_TIME: more replicas start if calls wait longer than this. Unset means 100 ms."""
+        """With AUTOSCALE_METRIC_QUEUE_TIME: more replicas start if calls wait longer than this, 1 ms … 24 h. Unset means 100
+        ms.
+        """
 
     @_builtins.property
     def up_delay(self) -> _duration_pb2.Duration:
-        """More replicas start after the load has required them for this time. The first one starts immediately. Unset means 3
-        s.
+        """More replicas start after the load has required them for this time, 0 … 24 h. The first one starts immediately.
+        Unset means 3 s.
         """
 
     @_builtins.property
     def down_delay(self) -> _duration_pb2.Duration:
-        """Replicas drain after the load has not required them for this time. Unset means 60 s."""
+        """Replicas drain after the load has not required them for this time, 0 … 24 h. Unset means 60 s."""
 
     @_builtins.property
     def idle_timeout(self) -> _duration_pb2.Duration:
-        """With `min` 0: the last replicas drain after no call has waited or run for this time. Unset means 5 min."""
+        """With `min` 0: the last replicas drain after no call has waited or run for this time, 0 … 24 h. Unset means 5 min."""
 
     def __init__(
         self,
@@ -522,8 +530,8 @@ class Endpoint(_message.Message):
     name: _builtins.str
     """Unique in the mesh; rules as for a backend's name."""
     etag: _builtins.str
-    """In responses: follows from the fields above. In requests: the change is refused with REVISION_CONFLICT if the endpoint
-    has another one now; empty: whatever it is now.
+    """In responses: follows from the fields above. In requests: the change is refused with REVISION_CONFLICT if the
+    endpoint has another one now; empty: whatever it is now.
     """
     @_builtins.property
     def traffic(self) -> Global___TrafficPolicy:
@@ -925,8 +933,8 @@ class Replica(_message.Message):
     without a report.
     """
     handler_version: _builtins.str
-    """The version of the handler's code that it was started with: the `version` of its backend at that time. Empty if unknown:
-    the backend had none, or the controller has not launched it.
+    """The version of the handler's code that it was started with: the `version` of its backend at that time. Empty if
+    unknown: the backend had none, or the controller has not launched it.
     """
     @_builtins.property
     def start_time(self) -> _timestamp_pb2.Timestamp:

@@ -22,10 +22,11 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from google.api import field_behavior_pb2 as google_dot_api_dot_field__behavior__pb2
 from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1cslotmesh/v1/operations.proto\x12\x0bslotmesh.v1\x1a\x1egoogle/protobuf/duration.proto\"\x82\x01\n\tOperation\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04\x64one\x18\x02 \x01(\x08\x12\x0f\n\x07\x66\x61ilure\x18\x03 \x01(\t\x12\x11\n\tcompleted\x18\x04 \x01(\x03\x12\r\n\x05total\x18\x05 \x01(\x03\x12\x15\n\rongoing_calls\x18\x06 \x01(\x03\x12\x0f\n\x07pending\x18\x07 \x03(\t\"R\n\x15WaitOperationsRequest\x12\r\n\x05names\x18\x01 \x03(\t\x12*\n\x07timeout\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\"D\n\x16WaitOperationsResponse\x12*\n\noperations\x18\x01 \x03(\x0b\x32\x16.slotmesh.v1.OperationBU\n\x0bslotmesh.v1P\x01Z6github.com/slotmesh/slotmesh-go/slotmesh/v1;slotmeshv1\xaa\x02\x0bSlotmesh.V1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1cslotmesh/v1/operations.proto\x12\x0bslotmesh.v1\x1a\x1fgoogle/api/field_behavior.proto\x1a\x1egoogle/protobuf/duration.proto\"\x82\x01\n\tOperation\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04\x64one\x18\x02 \x01(\x08\x12\x0f\n\x07\x66\x61ilure\x18\x03 \x01(\t\x12\x11\n\tcompleted\x18\x04 \x01(\x03\x12\r\n\x05total\x18\x05 \x01(\x03\x12\x15\n\rongoing_calls\x18\x06 \x01(\x03\x12\x0f\n\x07pending\x18\x07 \x03(\t\"X\n\x15WaitOperationsRequest\x12\x13\n\x05names\x18\x01 \x03(\tB\x04\xe2\x41\x01\x02\x12*\n\x07timeout\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\"D\n\x16WaitOperationsResponse\x12*\n\noperations\x18\x01 \x03(\x0b\x32\x16.slotmesh.v1.OperationBU\n\x0bslotmesh.v1P\x01Z6github.com/slotmesh/slotmesh-go/slotmesh/v1;slotmeshv1\xaa\x02\x0bSlotmesh.V1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,10 +34,12 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'slotmesh.v1.operations_pb2'
 if not _descriptor._USE_C_DESCRIPTORS:
   _globals['DESCRIPTOR']._loaded_options = None
   _globals['DESCRIPTOR']._serialized_options = b'\n\013slotmesh.v1P\001Z6github.com/slotmesh/slotmesh-go/slotmesh/v1;slotmeshv1\252\002\013Slotmesh.V1'
-  _globals['_OPERATION']._serialized_start=78
-  _globals['_OPERATION']._serialized_end=208
-  _globals['_WAITOPERATIONSREQUEST']._serialized_start=210
-  _globals['_WAITOPERATIONSREQUEST']._serialized_end=292
-  _globals['_WAITOPERATIONSRESPONSE']._serialized_start=294
-  _globals['_WAITOPERATIONSRESPONSE']._serialized_end=362
+  _globals['_WAITOPERATIONSREQUEST'].fields_by_name['names']._loaded_options = None
+  _globals['_WAITOPERATIONSREQUEST'].fields_by_name['names']._serialized_options = b'\342A\001\002'
+  _globals['_OPERATION']._serialized_start=111
+  _globals['_OPERATION']._serialized_end=241
+  _globals['_WAITOPERATIONSREQUEST']._serialized_start=243
+  _globals['_WAITOPERATIONSREQUEST']._serialized_end=331
+  _globals['_WAITOPERATIONSRESPONSE']._serialized_start=333
+  _globals['_WAITOPERATIONSRESPONSE']._serialized_end=401
 # @@protoc_insertion_point(module_scope)

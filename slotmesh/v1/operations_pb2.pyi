@@ -38,13 +38,13 @@ class Operation(_message.Message):
     PENDING_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Its name. A client can make one of a revision that a response contained:
-    - `revisions/REVISION`: each connected router has the configuration of that revision, or a newer one.
-    - `rollouts/BACKEND@REVISION`: all wanted replicas of a backend are ready with its settings of that revision, and
+    - `revision/REVISION`: each connected router has the configuration of that revision, or a newer one.
+    - `rollout/BACKEND@REVISION`: all wanted replicas of a backend are ready with its settings of that revision, and
       each connected router is connected to them. It fails if the rollout is rolled back, or replaced by a later
       change, or if its replicas fail and there are no settings to roll back to. Such replicas may recover: wait again.
-    - `shifts/ENDPOINT`: the newest shift of an endpoint's traffic is complete at each connected router; also traffic
+    - `shift/ENDPOINT`: the newest shift of an endpoint's traffic is complete at each connected router; also traffic
       that moves once rollouts are complete. It fails if the shift ends otherwise.
-    - `drains/REPLICA@INCARNATION`: that process of a replica has ended.
+    - `drain/REPLICA@INCARNATION`: that process of a replica has ended.
     """
     done: _builtins.bool
     """It is complete, or has failed."""
@@ -93,8 +93,8 @@ class WaitOperationsRequest(_message.Message):
 
     @_builtins.property
     def timeout(self) -> _duration_pb2.Duration:
-        """The limit of the time to wait, at most 10 minutes; the deadline of the rpc should be a few seconds later. Unset: the
-        present state is returned immediately.
+        """The limit of the time to wait, at most 10 minutes; the deadline of the rpc should be a few seconds later. Unset:
+        the present state is returned immediately.
         """
 
     def __init__(

@@ -26,7 +26,7 @@ class _RolloutPhase:
 class _RolloutPhaseEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_RolloutPhase.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
     ROLLOUT_PHASE_UNSPECIFIED: _RolloutPhase.ValueType  # 0
-    """A phase unknown to this version."""
+    """Never sent."""
     ROLLOUT_PHASE_COMPLETE: _RolloutPhase.ValueType  # 1
     """All wanted replicas have run the new settings."""
     ROLLOUT_PHASE_PROGRESSING: _RolloutPhase.ValueType  # 2
@@ -42,7 +42,7 @@ class RolloutPhase(_RolloutPhase, metaclass=_RolloutPhaseEnumTypeWrapper):
     """The state of a rollout."""
 
 ROLLOUT_PHASE_UNSPECIFIED: RolloutPhase.ValueType  # 0
-"""A phase unknown to this version."""
+"""Never sent."""
 ROLLOUT_PHASE_COMPLETE: RolloutPhase.ValueType  # 1
 """All wanted replicas have run the new settings."""
 ROLLOUT_PHASE_PROGRESSING: RolloutPhase.ValueType  # 2
@@ -70,9 +70,9 @@ class Rollout(_message.Message):
     AVAILABLE_FIELD_NUMBER: _builtins.int
     OUTDATED_FIELD_NUMBER: _builtins.int
     START_TIME_FIELD_NUMBER: _builtins.int
-    TROUBLE_FIELD_NUMBER: _builtins.int
-    TAKEN_BACK_FIELD_NUMBER: _builtins.int
-    TAKEN_BACK_TIME_FIELD_NUMBER: _builtins.int
+    PROBLEM_FIELD_NUMBER: _builtins.int
+    ROLLBACK_REASON_FIELD_NUMBER: _builtins.int
+    ROLLBACK_TIME_FIELD_NUMBER: _builtins.int
     PAUSED_FIELD_NUMBER: _builtins.int
     backend: _builtins.str
     """The backend's name."""
@@ -90,20 +90,20 @@ class Rollout(_message.Message):
     """Those among them that have been ready for `min_ready`."""
     outdated: _builtins.int
     """Replicas with older settings, including draining ones."""
-    trouble: _builtins.str
+    problem: _builtins.str
     """The present problem. Empty if there is none."""
-    taken_back: _builtins.str
+    rollback_reason: _builtins.str
     """Why the previous rollout was rolled back. Empty if it was not."""
     paused: _builtins.bool
-    """It was paused by `PauseRollout` and not resumed, also where it is complete: then the next change of what replicas are
-    started with is not rolled out until it is resumed.
+    """It was paused by `PauseRollout` and not resumed, also where it is complete: then the next change of what replicas
+    are started with is not rolled out until it is resumed.
     """
     @_builtins.property
     def start_time(self) -> _timestamp_pb2.Timestamp:
         """When it began. Unset if unknown."""
 
     @_builtins.property
-    def taken_back_time(self) -> _timestamp_pb2.Timestamp:
+    def rollback_time(self) -> _timestamp_pb2.Timestamp:
         """When it was rolled back. Unset if it was not."""
 
     def __init__(
@@ -118,14 +118,14 @@ class Rollout(_message.Message):
         available: _builtins.int = ...,
         outdated: _builtins.int = ...,
         start_time: _timestamp_pb2.Timestamp | None = ...,
-        trouble: _builtins.str = ...,
-        taken_back: _builtins.str = ...,
-        taken_back_time: _timestamp_pb2.Timestamp | None = ...,
+        problem: _builtins.str = ...,
+        rollback_reason: _builtins.str = ...,
+        rollback_time: _timestamp_pb2.Timestamp | None = ...,
         paused: _builtins.bool = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["start_time", b"start_time", "taken_back_time", b"taken_back_time"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["rollback_time", b"rollback_time", "start_time", b"start_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["available", b"available", "backend", b"backend", "current", b"current", "handler", b"handler", "outdated", b"outdated", "paused", b"paused", "phase", b"phase", "start_time", b"start_time", "taken_back", b"taken_back", "taken_back_time", b"taken_back_time", "trouble", b"trouble", "version", b"version", "wanted", b"wanted"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["available", b"available", "backend", b"backend", "current", b"current", "handler", b"handler", "outdated", b"outdated", "paused", b"paused", "phase", b"phase", "problem", b"problem", "rollback_reason", b"rollback_reason", "rollback_time", b"rollback_time", "start_time", b"start_time", "version", b"version", "wanted", b"wanted"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -599,8 +599,8 @@ class CallBatch(_message.Message):
 
     @_builtins.property
     def traceparents(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Parallel to `trace_starts`: the W3C `traceparent` of the calls from there to the next start; at most 128 characters.
-        Empty: these have none.
+        """Parallel to `trace_starts`: the W3C `traceparent` of the calls from there to the next start; at most 128
+        characters. Empty: these have none.
         """
 
     @_builtins.property

@@ -98,8 +98,8 @@ class RouterServiceServicer(object):
         out. JSON values are for people with grpcurl and for gateways: numbers that are integral and up to 2^53 arrive as
         integers, all others as floats. At most 50,000 values either way, including nested ones: more arguments are
         BAD_REQUEST, a larger result is PAYLOAD_TOO_LARGE, executed yes. `payload` carries JSON text with any number of
-        values. Errors: the whole table of failures, with ErrorInfo (domain `slotmesh.dev`, the reason, metadata `executed`)
-        in the status details.
+        values. Errors: the whole table of failures, with ErrorInfo (domain `slotmesh.dev`, the reason, metadata
+        `executed`) in the status details.
 
         Example:
 
@@ -111,7 +111,8 @@ class RouterServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def CallStreaming(self, request, context):
-        """One call of a handler that yields: a response for each value, in the form of the request's `input`. Errors: as Call.
+        """One call of a handler that yields: a response for each value, in the form of the request's `input`. Errors: as
+        Call.
 
         Example:
 

@@ -38,8 +38,8 @@ class RouterServiceStub:
     out. JSON values are for people with grpcurl and for gateways: numbers that are integral and up to 2^53 arrive as
     integers, all others as floats. At most 50,000 values either way, including nested ones: more arguments are
     BAD_REQUEST, a larger result is PAYLOAD_TOO_LARGE, executed yes. `payload` carries JSON text with any number of
-    values. Errors: the whole table of failures, with ErrorInfo (domain `slotmesh.dev`, the reason, metadata `executed`)
-    in the status details.
+    values. Errors: the whole table of failures, with ErrorInfo (domain `slotmesh.dev`, the reason, metadata
+    `executed`) in the status details.
 
     Example:
 
@@ -47,7 +47,8 @@ class RouterServiceStub:
           "arguments": ["Ada"], "requestId": "order-17"}' localhost:7071 slotmesh.v1.RouterService/Call
     """
     CallStreaming: _aio.UnaryStreamMultiCallable[_router_service_pb2.CallStreamingRequest, _router_service_pb2.CallStreamingResponse]
-    """One call of a handler that yields: a response for each value, in the form of the request's `input`. Errors: as Call.
+    """One call of a handler that yields: a response for each value, in the form of the request's `input`. Errors: as
+    Call.
 
     Example:
 
@@ -109,8 +110,8 @@ class RouterServiceServicer(metaclass=_abc_1.ABCMeta):
         out. JSON values are for people with grpcurl and for gateways: numbers that are integral and up to 2^53 arrive as
         integers, all others as floats. At most 50,000 values either way, including nested ones: more arguments are
         BAD_REQUEST, a larger result is PAYLOAD_TOO_LARGE, executed yes. `payload` carries JSON text with any number of
-        values. Errors: the whole table of failures, with ErrorInfo (domain `slotmesh.dev`, the reason, metadata `executed`)
-        in the status details.
+        values. Errors: the whole table of failures, with ErrorInfo (domain `slotmesh.dev`, the reason, metadata
+        `executed`) in the status details.
 
         Example:
 
@@ -124,7 +125,8 @@ class RouterServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _router_service_pb2.CallStreamingRequest,
         context: _aio.ServicerContext[_router_service_pb2.CallStreamingRequest, _abc.AsyncIterator[_router_service_pb2.CallStreamingResponse]],
     ) -> _abc.AsyncIterator[_router_service_pb2.CallStreamingResponse]:
-        """One call of a handler that yields: a response for each value, in the form of the request's `input`. Errors: as Call.
+        """One call of a handler that yields: a response for each value, in the form of the request's `input`. Errors: as
+        Call.
 
         Example:
 

@@ -109,8 +109,9 @@ class SlotServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def Dispatch(self, request, context):
-        """Executes a call in a reserved slot and releases the slot when the call ends. Arguments and result are bytes or JSON,
-        as those of `RouterService.Call`. Never refused because of the replica's load. Errors: those of RenewSlot, and those of a call; QUEUE_FULL if this server has too many pending rpcs.
+        """Executes a call in a reserved slot and releases the slot when the call ends. Arguments and result are bytes or
+        JSON, as those of `RouterService.Call`. Never refused because of the replica's load. Errors: those of RenewSlot,
+        and those of a call; QUEUE_FULL if this server has too many pending rpcs.
 
         Example:
 

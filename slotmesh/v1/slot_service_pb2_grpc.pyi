@@ -47,8 +47,9 @@ class SlotServiceStub:
         grpcurl -plaintext -d '{"token": "'$TOKEN'"}' localhost:7071 slotmesh.v1.SlotService/ReleaseSlot
     """
     Dispatch: _aio.UnaryUnaryMultiCallable[_slot_service_pb2.DispatchRequest, _slot_service_pb2.DispatchResponse]
-    """Executes a call in a reserved slot and releases the slot when the call ends. Arguments and result are bytes or JSON,
-    as those of `RouterService.Call`. Never refused because of the replica's load. Errors: those of RenewSlot, and those of a call; QUEUE_FULL if this server has too many pending rpcs.
+    """Executes a call in a reserved slot and releases the slot when the call ends. Arguments and result are bytes or
+    JSON, as those of `RouterService.Call`. Never refused because of the replica's load. Errors: those of RenewSlot,
+    and those of a call; QUEUE_FULL if this server has too many pending rpcs.
 
     Example:
 
@@ -121,8 +122,9 @@ class SlotServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _slot_service_pb2.DispatchRequest,
         context: _aio.ServicerContext[_slot_service_pb2.DispatchRequest, _abc.Awaitable[_slot_service_pb2.DispatchResponse]],
     ) -> _abc.Awaitable[_slot_service_pb2.DispatchResponse]:
-        """Executes a call in a reserved slot and releases the slot when the call ends. Arguments and result are bytes or JSON,
-        as those of `RouterService.Call`. Never refused because of the replica's load. Errors: those of RenewSlot, and those of a call; QUEUE_FULL if this server has too many pending rpcs.
+        """Executes a call in a reserved slot and releases the slot when the call ends. Arguments and result are bytes or
+        JSON, as those of `RouterService.Call`. Never refused because of the replica's load. Errors: those of RenewSlot,
+        and those of a call; QUEUE_FULL if this server has too many pending rpcs.
 
         Example:
 

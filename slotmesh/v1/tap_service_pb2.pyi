@@ -91,8 +91,8 @@ class TapCallsRequest(_message.Message):
     ENDPOINT_FIELD_NUMBER: _builtins.int
     METHOD_FIELD_NUMBER: _builtins.int
     SAMPLE_RATE_FIELD_NUMBER: _builtins.int
-    MAX_CALLS_PER_SECOND_FIELD_NUMBER: _builtins.int
-    PAYLOADS_FIELD_NUMBER: _builtins.int
+    MAX_CALLS_PER_S_FIELD_NUMBER: _builtins.int
+    WITH_PAYLOADS_FIELD_NUMBER: _builtins.int
     MAX_PAYLOAD_BYTES_FIELD_NUMBER: _builtins.int
     TENANT_FIELD_NUMBER: _builtins.int
     endpoint: _builtins.str
@@ -101,9 +101,9 @@ class TapCallsRequest(_message.Message):
     """Only calls of this method. Empty: all; a handler's own call is `__call__`."""
     sample_rate: _builtins.float
     """The sampled share of calls, drawn call by call: above 0, at most 1. 0 means 1."""
-    max_calls_per_second: _builtins.int
+    max_calls_per_s: _builtins.int
     """The limit of calls per second; further ones count as dropped. 1 to 10,000; 0 means 1,000."""
-    payloads: _builtins.bool
+    with_payloads: _builtins.bool
     """Include payloads and results. Refused unless the router was started with `--tap-payloads`."""
     max_payload_bytes: _builtins.int
     """The limit of each payload and result in bytes, from its beginning. 1 to 65,536; 0 means 4,096."""
@@ -115,14 +115,14 @@ class TapCallsRequest(_message.Message):
         endpoint: _builtins.str = ...,
         method: _builtins.str = ...,
         sample_rate: _builtins.float = ...,
-        max_calls_per_second: _builtins.int = ...,
-        payloads: _builtins.bool = ...,
+        max_calls_per_s: _builtins.int = ...,
+        with_payloads: _builtins.bool = ...,
         max_payload_bytes: _builtins.int = ...,
         tenant: _builtins.str | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_tenant", b"_tenant", "tenant", b"tenant"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_tenant", b"_tenant", "endpoint", b"endpoint", "max_calls_per_second", b"max_calls_per_second", "max_payload_bytes", b"max_payload_bytes", "method", b"method", "payloads", b"payloads", "sample_rate", b"sample_rate", "tenant", b"tenant"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_tenant", b"_tenant", "endpoint", b"endpoint", "max_calls_per_s", b"max_calls_per_s", "max_payload_bytes", b"max_payload_bytes", "method", b"method", "sample_rate", b"sample_rate", "tenant", b"tenant", "with_payloads", b"with_payloads"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__tenant: _TypeAlias = _typing.Literal["tenant"]  # noqa: Y015
     _WhichOneofArgType__tenant: _TypeAlias = _typing.Literal["_tenant", b"_tenant"]  # noqa: Y015
@@ -274,7 +274,7 @@ class ListCallsRequest(_message.Message):
     TENANT_FIELD_NUMBER: _builtins.int
     ORDERING_KEY_FIELD_NUMBER: _builtins.int
     LIMIT_FIELD_NUMBER: _builtins.int
-    SHOW_KEYS_FIELD_NUMBER: _builtins.int
+    WITH_ORDERING_KEYS_FIELD_NUMBER: _builtins.int
     endpoint: _builtins.str
     """Only calls of this endpoint. Empty: all."""
     tenant: _builtins.str
@@ -283,7 +283,7 @@ class ListCallsRequest(_message.Message):
     """Only calls with this ordering key. Unset: all."""
     limit: _builtins.int
     """The limit of calls in the response. 1 to 1,000; 0 means 100."""
-    show_keys: _builtins.bool
+    with_ordering_keys: _builtins.bool
     """Include ordering keys. Refused unless the router was started with `--tap-payloads`, and to callers that may not see
     payloads.
     """
@@ -299,11 +299,11 @@ class ListCallsRequest(_message.Message):
         tenant: _builtins.str | None = ...,
         ordering_key: _builtins.str | None = ...,
         limit: _builtins.int = ...,
-        show_keys: _builtins.bool = ...,
+        with_ordering_keys: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_ordering_key", b"_ordering_key", "_tenant", b"_tenant", "ordering_key", b"ordering_key", "tenant", b"tenant"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_ordering_key", b"_ordering_key", "_tenant", b"_tenant", "endpoint", b"endpoint", "limit", b"limit", "ordering_key", b"ordering_key", "show_keys", b"show_keys", "states", b"states", "tenant", b"tenant"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_ordering_key", b"_ordering_key", "_tenant", b"_tenant", "endpoint", b"endpoint", "limit", b"limit", "ordering_key", b"ordering_key", "states", b"states", "tenant", b"tenant", "with_ordering_keys", b"with_ordering_keys"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__ordering_key: _TypeAlias = _typing.Literal["ordering_key"]  # noqa: Y015
     _WhichOneofArgType__ordering_key: _TypeAlias = _typing.Literal["_ordering_key", b"_ordering_key"]  # noqa: Y015
@@ -325,12 +325,12 @@ class ListCallsResponse(_message.Message):
     CALLS_FIELD_NUMBER: _builtins.int
     WAITING_FIELD_NUMBER: _builtins.int
     AT_REPLICAS_FIELD_NUMBER: _builtins.int
-    IS_PARTIAL_FIELD_NUMBER: _builtins.int
+    PARTIAL_FIELD_NUMBER: _builtins.int
     waiting: _builtins.int
     """The number of matching calls that wait or are being sent, including those in `calls`."""
     at_replicas: _builtins.int
     """The number of matching calls at replicas, including abandoned ones and those in `calls`."""
-    is_partial: _builtins.bool
+    partial: _builtins.bool
     """The scan limit was reached: counts are too low, and older calls may be missing."""
     @_builtins.property
     def calls(self) -> _containers.RepeatedCompositeFieldContainer[Global___OpenCall]:
@@ -342,11 +342,11 @@ class ListCallsResponse(_message.Message):
         calls: _abc.Iterable[Global___OpenCall] | None = ...,
         waiting: _builtins.int = ...,
         at_replicas: _builtins.int = ...,
-        is_partial: _builtins.bool = ...,
+        partial: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["at_replicas", b"at_replicas", "calls", b"calls", "is_partial", b"is_partial", "waiting", b"waiting"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["at_replicas", b"at_replicas", "calls", b"calls", "partial", b"partial", "waiting", b"waiting"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -371,7 +371,7 @@ class OpenCall(_message.Message):
     ORDERING_KEY_FIELD_NUMBER: _builtins.int
     REQUEST_BYTES_FIELD_NUMBER: _builtins.int
     ATTEMPT_FIELD_NUMBER: _builtins.int
-    IS_SHADOW_FIELD_NUMBER: _builtins.int
+    SHADOW_FIELD_NUMBER: _builtins.int
     WAITS_FOR_FIELD_NUMBER: _builtins.int
     state: Global___OpenCallState.ValueType
     """Its state."""
@@ -397,7 +397,7 @@ class OpenCall(_message.Message):
     """Bytes of its payload."""
     attempt: _builtins.int
     """The attempt, from 1."""
-    is_shadow: _builtins.bool
+    shadow: _builtins.bool
     """It is a copy for a shadow."""
     waits_for: _builtins.str
     """Why a waiting call does not start, for people. Empty if unknown."""
@@ -425,12 +425,12 @@ class OpenCall(_message.Message):
         ordering_key: _builtins.str | None = ...,
         request_bytes: _builtins.int = ...,
         attempt: _builtins.int = ...,
-        is_shadow: _builtins.bool = ...,
+        shadow: _builtins.bool = ...,
         waits_for: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_ordering_key", b"_ordering_key", "_partition", b"_partition", "age", b"age", "ordering_key", b"ordering_key", "partition", b"partition", "sent_age", b"sent_age"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_ordering_key", b"_ordering_key", "_partition", b"_partition", "age", b"age", "attempt", b"attempt", "backend", b"backend", "endpoint", b"endpoint", "is_shadow", b"is_shadow", "key_tag", b"key_tag", "method", b"method", "ordering_key", b"ordering_key", "partition", b"partition", "replica_id", b"replica_id", "request_bytes", b"request_bytes", "sent_age", b"sent_age", "state", b"state", "tenant", b"tenant", "waits_for", b"waits_for"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_ordering_key", b"_ordering_key", "_partition", b"_partition", "age", b"age", "attempt", b"attempt", "backend", b"backend", "endpoint", b"endpoint", "key_tag", b"key_tag", "method", b"method", "ordering_key", b"ordering_key", "partition", b"partition", "replica_id", b"replica_id", "request_bytes", b"request_bytes", "sent_age", b"sent_age", "shadow", b"shadow", "state", b"state", "tenant", b"tenant", "waits_for", b"waits_for"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__ordering_key: _TypeAlias = _typing.Literal["ordering_key"]  # noqa: Y015
     _WhichOneofArgType__ordering_key: _TypeAlias = _typing.Literal["_ordering_key", b"_ordering_key"]  # noqa: Y015

@@ -22,11 +22,12 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from google.api import field_behavior_pb2 as google_dot_api_dot_field__behavior__pb2
 from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1fslotmesh/v1/traffic_shift.proto\x12\x0bslotmesh.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x8b\x01\n\nShiftGuard\x12(\n\x06\x66igure\x18\x01 \x01(\x0e\x32\x18.slotmesh.v1.ShiftFigure\x12\x16\n\x0emax_error_rate\x18\x02 \x01(\x01\x12+\n\x08max_time\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x0e\n\x06shadow\x18\x04 \x01(\t\"\xc9\x05\n\x0cTrafficShift\x12\x10\n\x08\x65ndpoint\x18\x01 \x01(\t\x12&\n\x05phase\x18\x02 \x01(\x0e\x32\x17.slotmesh.v1.ShiftPhase\x12@\n\x0c\x66rom_weights\x18\x03 \x03(\x0b\x32*.slotmesh.v1.TrafficShift.FromWeightsEntry\x12<\n\nto_weights\x18\x04 \x03(\x0b\x32(.slotmesh.v1.TrafficShift.ToWeightsEntry\x12\x13\n\x0bstep_number\x18\x05 \x01(\x05\x12\r\n\x05steps\x18\x06 \x01(\x05\x12\x0c\n\x04step\x18\x07 \x01(\x01\x12(\n\x05\x65very\x18\x08 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\'\n\x06guards\x18\t \x03(\x0b\x32\x17.slotmesh.v1.ShiftGuard\x12\x11\n\tmin_calls\x18\n \x01(\x05\x12.\n\nstart_time\x18\x0b \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12-\n\tstep_time\x18\x0c \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12,\n\x08\x65nd_time\x18\r \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0b\n\x03who\x18\x0e \x01(\t\x12\x0e\n\x06reason\x18\x0f \x01(\t\x12\x11\n\twaits_for\x18\x10 \x01(\t\x12*\n\x07\x66igures\x18\x11 \x03(\x0b\x32\x19.slotmesh.v1.ShiftFigures\x12\x18\n\x10\x61waited_backends\x18\x12 \x03(\t\x1a\x32\n\x10\x46romWeightsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\x1a\x30\n\x0eToWeightsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\"\x8d\x01\n\x0cShiftFigures\x12\x0f\n\x07\x62\x61\x63kend\x18\x01 \x01(\t\x12\r\n\x05\x63\x61lls\x18\x02 \x01(\x03\x12\x0e\n\x06\x66\x61iled\x18\x03 \x01(\x03\x12\x12\n\nunanswered\x18\x04 \x01(\x03\x12&\n\x03p99\x18\x05 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x11\n\tis_shadow\x18\x06 \x01(\x08*^\n\x0bShiftFigure\x12\x1c\n\x18SHIFT_FIGURE_UNSPECIFIED\x10\x00\x12\x1b\n\x17SHIFT_FIGURE_ERROR_RATE\x10\x01\x12\x14\n\x10SHIFT_FIGURE_P99\x10\x02*\xad\x01\n\nShiftPhase\x12\x1b\n\x17SHIFT_PHASE_UNSPECIFIED\x10\x00\x12\x18\n\x14SHIFT_PHASE_SHIFTING\x10\x01\x12\x18\n\x14SHIFT_PHASE_COMPLETE\x10\x02\x12\x1a\n\x16SHIFT_PHASE_TAKEN_BACK\x10\x03\x12\x17\n\x13SHIFT_PHASE_STOPPED\x10\x04\x12\x19\n\x15SHIFT_PHASE_OVERTAKEN\x10\x05\x42U\n\x0bslotmesh.v1P\x01Z6github.com/slotmesh/slotmesh-go/slotmesh/v1;slotmeshv1\xaa\x02\x0bSlotmesh.V1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1fslotmesh/v1/traffic_shift.proto\x12\x0bslotmesh.v1\x1a\x1fgoogle/api/field_behavior.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x9e\x01\n\nShiftGuard\x12.\n\x06\x66igure\x18\x01 \x01(\x0e\x32\x18.slotmesh.v1.ShiftFigureB\x04\xe2\x41\x01\x02\x12\x18\n\x0emax_error_rate\x18\x02 \x01(\x01H\x00\x12-\n\x08max_time\x18\x03 \x01(\x0b\x32\x19.google.protobuf.DurationH\x00\x12\x0e\n\x06shadow\x18\x04 \x01(\tB\x07\n\x05limit\"\xcf\x05\n\x0cTrafficShift\x12\x10\n\x08\x65ndpoint\x18\x01 \x01(\t\x12&\n\x05phase\x18\x02 \x01(\x0e\x32\x17.slotmesh.v1.ShiftPhase\x12@\n\x0c\x66rom_weights\x18\x03 \x03(\x0b\x32*.slotmesh.v1.TrafficShift.FromWeightsEntry\x12<\n\nto_weights\x18\x04 \x03(\x0b\x32(.slotmesh.v1.TrafficShift.ToWeightsEntry\x12\x13\n\x0bstep_number\x18\x05 \x01(\x05\x12\r\n\x05steps\x18\x06 \x01(\x05\x12\x0c\n\x04step\x18\x07 \x01(\x01\x12(\n\x05\x65very\x18\x08 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\'\n\x06guards\x18\t \x03(\x0b\x32\x17.slotmesh.v1.ShiftGuard\x12\x11\n\tmin_calls\x18\n \x01(\x05\x12.\n\nstart_time\x18\x0b \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x33\n\x0fstep_start_time\x18\x0c \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12,\n\x08\x65nd_time\x18\r \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0b\n\x03who\x18\x0e \x01(\t\x12\x0e\n\x06reason\x18\x0f \x01(\t\x12\x11\n\twaits_for\x18\x10 \x01(\t\x12*\n\x07\x66igures\x18\x11 \x03(\x0b\x32\x19.slotmesh.v1.ShiftFigures\x12\x18\n\x10\x61waited_backends\x18\x12 \x03(\t\x1a\x32\n\x10\x46romWeightsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\x1a\x30\n\x0eToWeightsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\"\x8a\x01\n\x0cShiftFigures\x12\x0f\n\x07\x62\x61\x63kend\x18\x01 \x01(\t\x12\r\n\x05\x63\x61lls\x18\x02 \x01(\x03\x12\x0e\n\x06\x66\x61iled\x18\x03 \x01(\x03\x12\x12\n\nunanswered\x18\x04 \x01(\x03\x12&\n\x03p99\x18\x05 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x0e\n\x06shadow\x18\x06 \x01(\x08*^\n\x0bShiftFigure\x12\x1c\n\x18SHIFT_FIGURE_UNSPECIFIED\x10\x00\x12\x1b\n\x17SHIFT_FIGURE_ERROR_RATE\x10\x01\x12\x14\n\x10SHIFT_FIGURE_P99\x10\x02*\xae\x01\n\nShiftPhase\x12\x1b\n\x17SHIFT_PHASE_UNSPECIFIED\x10\x00\x12\x18\n\x14SHIFT_PHASE_SHIFTING\x10\x01\x12\x18\n\x14SHIFT_PHASE_COMPLETE\x10\x02\x12\x1b\n\x17SHIFT_PHASE_ROLLED_BACK\x10\x03\x12\x17\n\x13SHIFT_PHASE_STOPPED\x10\x04\x12\x19\n\x15SHIFT_PHASE_OVERTAKEN\x10\x05\x42U\n\x0bslotmesh.v1P\x01Z6github.com/slotmesh/slotmesh-go/slotmesh/v1;slotmeshv1\xaa\x02\x0bSlotmesh.V1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -34,22 +35,24 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'slotmesh.v1.traffic_shift_p
 if not _descriptor._USE_C_DESCRIPTORS:
   _globals['DESCRIPTOR']._loaded_options = None
   _globals['DESCRIPTOR']._serialized_options = b'\n\013slotmesh.v1P\001Z6github.com/slotmesh/slotmesh-go/slotmesh/v1;slotmeshv1\252\002\013Slotmesh.V1'
+  _globals['_SHIFTGUARD'].fields_by_name['figure']._loaded_options = None
+  _globals['_SHIFTGUARD'].fields_by_name['figure']._serialized_options = b'\342A\001\002'
   _globals['_TRAFFICSHIFT_FROMWEIGHTSENTRY']._loaded_options = None
   _globals['_TRAFFICSHIFT_FROMWEIGHTSENTRY']._serialized_options = b'8\001'
   _globals['_TRAFFICSHIFT_TOWEIGHTSENTRY']._loaded_options = None
   _globals['_TRAFFICSHIFT_TOWEIGHTSENTRY']._serialized_options = b'8\001'
-  _globals['_SHIFTFIGURE']._serialized_start=1115
-  _globals['_SHIFTFIGURE']._serialized_end=1209
-  _globals['_SHIFTPHASE']._serialized_start=1212
-  _globals['_SHIFTPHASE']._serialized_end=1385
-  _globals['_SHIFTGUARD']._serialized_start=114
-  _globals['_SHIFTGUARD']._serialized_end=253
-  _globals['_TRAFFICSHIFT']._serialized_start=256
-  _globals['_TRAFFICSHIFT']._serialized_end=969
-  _globals['_TRAFFICSHIFT_FROMWEIGHTSENTRY']._serialized_start=869
-  _globals['_TRAFFICSHIFT_FROMWEIGHTSENTRY']._serialized_end=919
-  _globals['_TRAFFICSHIFT_TOWEIGHTSENTRY']._serialized_start=921
-  _globals['_TRAFFICSHIFT_TOWEIGHTSENTRY']._serialized_end=969
-  _globals['_SHIFTFIGURES']._serialized_start=972
-  _globals['_SHIFTFIGURES']._serialized_end=1113
+  _globals['_SHIFTFIGURE']._serialized_start=1170
+  _globals['_SHIFTFIGURE']._serialized_end=1264
+  _globals['_SHIFTPHASE']._serialized_start=1267
+  _globals['_SHIFTPHASE']._serialized_end=1441
+  _globals['_SHIFTGUARD']._serialized_start=147
+  _globals['_SHIFTGUARD']._serialized_end=305
+  _globals['_TRAFFICSHIFT']._serialized_start=308
+  _globals['_TRAFFICSHIFT']._serialized_end=1027
+  _globals['_TRAFFICSHIFT_FROMWEIGHTSENTRY']._serialized_start=927
+  _globals['_TRAFFICSHIFT_FROMWEIGHTSENTRY']._serialized_end=977
+  _globals['_TRAFFICSHIFT_TOWEIGHTSENTRY']._serialized_start=979
+  _globals['_TRAFFICSHIFT_TOWEIGHTSENTRY']._serialized_end=1027
+  _globals['_SHIFTFIGURES']._serialized_start=1030
+  _globals['_SHIFTFIGURES']._serialized_end=1168
 # @@protoc_insertion_point(module_scope)

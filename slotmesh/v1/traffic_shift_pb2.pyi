@@ -58,12 +58,12 @@ class _ShiftPhase:
 class _ShiftPhaseEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ShiftPhase.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
     SHIFT_PHASE_UNSPECIFIED: _ShiftPhase.ValueType  # 0
-    """A phase unknown to this version."""
+    """Never sent."""
     SHIFT_PHASE_SHIFTING: _ShiftPhase.ValueType  # 1
     """In progress."""
     SHIFT_PHASE_COMPLETE: _ShiftPhase.ValueType  # 2
     """Complete: the final weights are set, and no guard tripped in the last step."""
-    SHIFT_PHASE_TAKEN_BACK: _ShiftPhase.ValueType  # 3
+    SHIFT_PHASE_ROLLED_BACK: _ShiftPhase.ValueType  # 3
     """Rolled back: a guard tripped, and the weights before the shift were restored; or a rollout that the shift waited
     for was rolled back, and the weights were not changed.
     """
@@ -76,12 +76,12 @@ class ShiftPhase(_ShiftPhase, metaclass=_ShiftPhaseEnumTypeWrapper):
     """The state of a shift."""
 
 SHIFT_PHASE_UNSPECIFIED: ShiftPhase.ValueType  # 0
-"""A phase unknown to this version."""
+"""Never sent."""
 SHIFT_PHASE_SHIFTING: ShiftPhase.ValueType  # 1
 """In progress."""
 SHIFT_PHASE_COMPLETE: ShiftPhase.ValueType  # 2
 """Complete: the final weights are set, and no guard tripped in the last step."""
-SHIFT_PHASE_TAKEN_BACK: ShiftPhase.ValueType  # 3
+SHIFT_PHASE_ROLLED_BACK: ShiftPhase.ValueType  # 3
 """Rolled back: a guard tripped, and the weights before the shift were restored; or a rollout that the shift waited
 for was rolled back, and the weights were not changed.
 """
@@ -113,7 +113,7 @@ class ShiftGuard(_message.Message):
     """
     @_builtins.property
     def max_time(self) -> _duration_pb2.Duration:
-        """For a time: the highest allowed time, above 0, at most 30 s."""
+        """For a time: the highest allowed time, 1 ms to 30 s."""
 
     def __init__(
         self,
@@ -123,11 +123,13 @@ class ShiftGuard(_message.Message):
         max_time: _duration_pb2.Duration | None = ...,
         shadow: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["max_time", b"max_time"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["limit", b"limit", "max_error_rate", b"max_error_rate", "max_time", b"max_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["figure", b"figure", "max_error_rate", b"max_error_rate", "max_time", b"max_time", "shadow", b"shadow"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["figure", b"figure", "limit", b"limit", "max_error_rate", b"max_error_rate", "max_time", b"max_time", "shadow", b"shadow"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType_limit: _TypeAlias = _typing.Literal["max_error_rate", "max_time"]  # noqa: Y015
+    _WhichOneofArgType_limit: _TypeAlias = _typing.Literal["limit", b"limit"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_limit) -> _WhichOneofReturnType_limit | None: ...
 
 Global___ShiftGuard: _TypeAlias = ShiftGuard  # noqa: Y015
 
@@ -188,7 +190,7 @@ class TrafficShift(_message.Message):
     GUARDS_FIELD_NUMBER: _builtins.int
     MIN_CALLS_FIELD_NUMBER: _builtins.int
     START_TIME_FIELD_NUMBER: _builtins.int
-    STEP_TIME_FIELD_NUMBER: _builtins.int
+    STEP_START_TIME_FIELD_NUMBER: _builtins.int
     END_TIME_FIELD_NUMBER: _builtins.int
     WHO_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
@@ -234,7 +236,7 @@ class TrafficShift(_message.Message):
         """The start of the shift."""
 
     @_builtins.property
-    def step_time(self) -> _timestamp_pb2.Timestamp:
+    def step_start_time(self) -> _timestamp_pb2.Timestamp:
         """The start of the present step."""
 
     @_builtins.property
@@ -265,7 +267,7 @@ class TrafficShift(_message.Message):
         guards: _abc.Iterable[Global___ShiftGuard] | None = ...,
         min_calls: _builtins.int = ...,
         start_time: _timestamp_pb2.Timestamp | None = ...,
-        step_time: _timestamp_pb2.Timestamp | None = ...,
+        step_start_time: _timestamp_pb2.Timestamp | None = ...,
         end_time: _timestamp_pb2.Timestamp | None = ...,
         who: _builtins.str = ...,
         reason: _builtins.str = ...,
@@ -273,9 +275,9 @@ class TrafficShift(_message.Message):
         figures: _abc.Iterable[Global___ShiftFigures] | None = ...,
         awaited_backends: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["end_time", b"end_time", "every", b"every", "start_time", b"start_time", "step_time", b"step_time"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["end_time", b"end_time", "every", b"every", "start_time", b"start_time", "step_start_time", b"step_start_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["awaited_backends", b"awaited_backends", "end_time", b"end_time", "endpoint", b"endpoint", "every", b"every", "figures", b"figures", "from_weights", b"from_weights", "guards", b"guards", "min_calls", b"min_calls", "phase", b"phase", "reason", b"reason", "start_time", b"start_time", "step", b"step", "step_number", b"step_number", "step_time", b"step_time", "steps", b"steps", "to_weights", b"to_weights", "waits_for", b"waits_for", "who", b"who"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["awaited_backends", b"awaited_backends", "end_time", b"end_time", "endpoint", b"endpoint", "every", b"every", "figures", b"figures", "from_weights", b"from_weights", "guards", b"guards", "min_calls", b"min_calls", "phase", b"phase", "reason", b"reason", "start_time", b"start_time", "step", b"step", "step_number", b"step_number", "step_start_time", b"step_start_time", "steps", b"steps", "to_weights", b"to_weights", "waits_for", b"waits_for", "who", b"who"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -294,7 +296,7 @@ class ShiftFigures(_message.Message):
     FAILED_FIELD_NUMBER: _builtins.int
     UNANSWERED_FIELD_NUMBER: _builtins.int
     P99_FIELD_NUMBER: _builtins.int
-    IS_SHADOW_FIELD_NUMBER: _builtins.int
+    SHADOW_FIELD_NUMBER: _builtins.int
     backend: _builtins.str
     """The backend's name."""
     calls: _builtins.int
@@ -303,7 +305,7 @@ class ShiftFigures(_message.Message):
     """Failed calls among them."""
     unanswered: _builtins.int
     """Calls among them without an answer."""
-    is_shadow: _builtins.bool
+    shadow: _builtins.bool
     """The figures belong to copies of calls that the backend gets as a shadow."""
     @_builtins.property
     def p99(self) -> _duration_pb2.Duration:
@@ -317,11 +319,11 @@ class ShiftFigures(_message.Message):
         failed: _builtins.int = ...,
         unanswered: _builtins.int = ...,
         p99: _duration_pb2.Duration | None = ...,
-        is_shadow: _builtins.bool = ...,
+        shadow: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["p99", b"p99"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["backend", b"backend", "calls", b"calls", "failed", b"failed", "is_shadow", b"is_shadow", "p99", b"p99", "unanswered", b"unanswered"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["backend", b"backend", "calls", b"calls", "failed", b"failed", "p99", b"p99", "shadow", b"shadow", "unanswered", b"unanswered"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

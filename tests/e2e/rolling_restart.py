@@ -58,7 +58,7 @@ async def _drained(mesh: FaultyMesh, old: dict[str, int], number: int) -> AsyncI
     async with open_channel(mesh.controller.address) as channel:
         stub: Any = controller_service_pb2_grpc.ControllerServiceStub(channel)
         for replica_id in old:
-            await stub.DrainReplica(controller_service_pb2.DrainReplicaRequest(name=replica_id))
+            await stub.DrainReplica(controller_service_pb2.DrainReplicaRequest(replica_id=replica_id))
             yield f"drain of {replica_id}", {replica_id}
 
 

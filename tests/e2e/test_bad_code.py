@@ -218,7 +218,7 @@ async def test_bad_code_is_taken_back_and_never_runs_again(kind: str, tmp_path: 
                 assert undone.status == 0, undone.err
             else:
                 assert said.status == 3, said.err
-                assert "applied, but failed:\n  b: taken back: " in said.err
+                assert "applied, but failed:\n  b: rolled back: " in said.err
             await eventually(lambda: is_rolled_out(shop), "what was before is in force again")
             await shop.require_old("old")
             await shop.kill_replicas()

@@ -32,12 +32,12 @@ async def test_who_waits_hears_that_it_went_back_and_why() -> None:
         said = await waiting
         assert said.status == 3
         why = "guard error_rate=0.01 tripped: backend v2 had 0.200 (5 of 25 calls) in step 1"
-        assert said.err == f"e: taken back: {why}\n"
+        assert said.err == f"e: rolled back: {why}\n"
         assert (await policy(mesh))[0] == {"v1": 1.0}
         for shown in (await run(mesh, "traffic", "endpoint/e"), await run(mesh, "describe", "endpoint/e")):
             assert shown.status == 0
             line = shown.out.splitlines()[-1]
-            assert line.startswith("shift to v2=1: taken back at ")
+            assert line.startswith("shift to v2=1: rolled back at ")
             assert line.endswith(f", step 1 of 2: {why}")
 
 

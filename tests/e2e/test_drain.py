@@ -68,7 +68,7 @@ async def test_draining_every_replica_under_load_fails_no_call(tmp_path: Path) -
 
         for replica_id in await mesh.replica_pids():
             await some_more_calls()
-            await controller.DrainReplica(controller_service_pb2.DrainReplicaRequest(name=replica_id))
+            await controller.DrainReplica(controller_service_pb2.DrainReplicaRequest(replica_id=replica_id))
             await mesh.wait_for_replicas(REPLICAS, without=replica_id)
         stop.set()
         await load

@@ -198,6 +198,6 @@ async def _has_ended(trial: Trial) -> bool:
         shift = await operator.shift("e")
     return (
         shift is not None
-        and shift.phase == shift_pb.SHIFT_PHASE_TAKEN_BACK
+        and shift.phase == shift_pb.SHIFT_PHASE_ROLLED_BACK
         and "rollout of v1 was taken back" in shift.reason
     )

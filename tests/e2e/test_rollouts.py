@@ -97,7 +97,7 @@ async def rolled_out(mesh: ProcessMesh, *, taken_back: bool = False) -> rollout_
             if (
                 found.phase == rollout_pb2.ROLLOUT_PHASE_COMPLETE
                 and not found.outdated
-                and bool(found.taken_back) == taken_back
+                and bool(found.rollback_reason) == taken_back
             ):
                 return found
             await asyncio.sleep(0.02)
@@ -143,8 +143,8 @@ async def test_a_rollout_to_what_does_not_start_is_taken_back_and_costs_no_call(
             status = await rolled_out(mesh, taken_back=True)
         assert not load.failures
         assert load.answers.keys() == {"first"}
-        assert "died one after another" in status.taken_back
-        assert "second model" in status.taken_back or handler in status.taken_back
+        assert "died one after another" in status.rollback_reason
+        assert "second model" in status.rollback_reason or handler in status.rollback_reason
         (newest, *_) = await mesh.operator.revisions(1)
         assert (newest.who, newest.note) == ("controller", "rollout of b taken back")
         members = await mesh.operator.members()
@@ -166,5 +166,5 @@ async def test_a_rollout_to_what_fails_calls_is_taken_back(tmp_path: Path) -> No
                 patient = Backend(**{it: getattr(backend, it) for it in backend.__slots__} | {"min_ready_s": 6.0})
                 await mesh.operator.apply(Mesh(backends=(patient,), endpoints=ENDPOINTS))
                 status = await rolled_out(mesh, taken_back=True)
-        assert "calls at new replicas have failed" in status.taken_back
+        assert "calls at new replicas have failed" in status.rollback_reason
         assert load.newest == "first"

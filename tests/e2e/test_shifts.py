@@ -126,7 +126,7 @@ async def test_a_bad_version_loses_its_share_and_only_calls_of_that_fail(
             before = load.calls
             said = await shift(mesh, "--step=0.1", "--every=1h", f"--guard={guard}", "--min-calls=20", "--wait")
             assert said.status == 3, said
-            assert said.err.startswith(f"e: taken back: {expected}")
+            assert said.err.startswith(f"e: rolled back: {expected}")
             assert said.err.endswith("in step 1\n")
             assert await weights(mesh) == {"v1": 1.0}
             made = load.calls - before + CALLERS
@@ -169,7 +169,7 @@ async def shift_at(lone: LoneController, until: Callable[[shift_pb.TrafficShift]
     ("handler", "guard", "min_calls", "phase"),
     [
         ("Good", 0.01, 50, shift_pb.SHIFT_PHASE_COMPLETE),
-        ("Broken", 0.2, 1_000, shift_pb.SHIFT_PHASE_TAKEN_BACK),
+        ("Broken", 0.2, 1_000, shift_pb.SHIFT_PHASE_ROLLED_BACK),
     ],
 )
 async def test_a_controller_that_is_killed_in_the_middle_goes_on_when_it_is_back(

@@ -129,7 +129,7 @@ async def test_a_replica_that_drains_honours_its_slots_and_gives_no_more() -> No
         controller: Any = controller_service_pb2_grpc.ControllerServiceStub(channel)
         leaving = min(await mesh.replica_pids())
         slots = await asyncio.gather(*(first.reserve(replica_id=leaving) for _ in range(5)))
-        await controller.DrainReplica(controller_service_pb2.DrainReplicaRequest(name=leaving))
+        await controller.DrainReplica(controller_service_pb2.DrainReplicaRequest(replica_id=leaving))
         async with client_of(slots[0].replica_address) as direct:
             assert await refuses(direct) is Reason.DRAINING
             elsewhere = [await client.reserve() for client in (first, second, first, second)]

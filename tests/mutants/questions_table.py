@@ -48,7 +48,7 @@ _CALLS: Final = (
     mutant(
         "ordering keys are shown to viewers",
         _ROUTER,
-        "if request.show_keys and (failure := payloads_refusal()):",
+        "if request.with_ordering_keys and (failure := payloads_refusal()):",
         "if False and (failure := payloads_refusal()):",
         "tests/contract/security/test_limits.py",
     ),

@@ -285,7 +285,7 @@ def test_a_shift_takes_one_step_at_a_time_and_none_that_it_knows_too_little_for(
         lacking = [name for name in RISING if name not in ready]
         if is_bad:
             assert move.record is not None
-            assert move.record.phase is ShiftPhase.TAKEN_BACK
+            assert move.record.phase is ShiftPhase.ROLLED_BACK
             assert move.weights == OLD
         elif is_due and not lacking and (flow is CallFlow.NONE or has_enough):
             assert move.record is not None

@@ -69,12 +69,11 @@ class CodeChange:
     folder: str
     """Where the code was read."""
     files: int
-    size: int
-    """Bytes."""
+    size_bytes: int
     added: tuple[str, ...] = ()
     changed: tuple[str, ...] = ()
     removed: tuple[str, ...] = ()
-    more: int = 0
+    unlisted_files: int = 0
     """Files that differ and are not named."""
 
 

@@ -50,7 +50,7 @@ class ShiftPhase(Enum):
 
     SHIFTING = 1
     COMPLETE = 2
-    TAKEN_BACK = 3
+    ROLLED_BACK = 3
     """A guard has tripped, or a rollout that it waited for was taken back."""
     STOPPED = 4
     """An operator has ended it."""
@@ -207,7 +207,7 @@ def _with_weights(endpoint: Endpoint, weights: Mapping[str, float]) -> Endpoint:
 _KINDS: Final = {
     ShiftPhase.SHIFTING: EventKind.TRAFFIC_SHIFT_STEPPED,
     ShiftPhase.COMPLETE: EventKind.TRAFFIC_SHIFT_COMPLETE,
-    ShiftPhase.TAKEN_BACK: EventKind.TRAFFIC_SHIFT_TAKEN_BACK,
+    ShiftPhase.ROLLED_BACK: EventKind.TRAFFIC_SHIFT_ROLLED_BACK,
     ShiftPhase.STOPPED: EventKind.TRAFFIC_SHIFT_ENDED,
     ShiftPhase.OVERTAKEN: EventKind.TRAFFIC_SHIFT_ENDED,
 }
@@ -237,7 +237,7 @@ def notice_of(shift: ShiftRecord, revision: int) -> Notice:
         message = f"step {shift.number} of {shift.steps}: {weights}"
         if shift.is_waiting:
             message = f"{weights} after the rollout of {', '.join(sorted(shift.awaits))}"
-    elif shift.phase is ShiftPhase.TAKEN_BACK:
+    elif shift.phase is ShiftPhase.ROLLED_BACK:
         weights = ", ".join(f"{name}={weight:g}" for name, weight in shift.before.items())
         message = f"{shift.why}; {weights} {'again' if shift.number else 'stays'}"
     else:

@@ -48,7 +48,7 @@ def launched(
         pid=pid,
         process=process or base.process,
     )
-    kind, words = EventKind.REPLICA_FOUND, f"process {pid} runs on from before this controller's start"
+    kind, words = EventKind.REPLICA_ADOPTED, f"process {pid} runs on from before this controller's start"
     if not was_found:
         kind, words = EventKind.REPLICA_LAUNCHED, f"process {pid}"
         observed, record = in_place(observed, record)

@@ -72,7 +72,7 @@ def left(observed: Observed, router_id: str, message: str) -> Transition:
         return Transition(observed)
     if known.end_reason:
         message = f"{message}; its own reason: {known.end_reason}"
-    notice = Notice(kind=EventKind.ROUTER_LEFT, subject=f"router/{router_id}", message=message)
+    notice = Notice(kind=EventKind.ROUTER_DETACHED, subject=f"router/{router_id}", message=message)
     return Transition(observed.without_router(router_id).without_earlier_tables([router_id]), (notice,))
 
 

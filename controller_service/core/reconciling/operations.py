@@ -1,10 +1,10 @@
 """Operations: what follows from a change, and is waited for. Whether one is done follows from the present state.
 
 An operation is only a name; nothing is stored of it, so that any controller of the state can tell how far it is:
-  revisions/REVISION            every attached router has a table of that revision, or of a newer one
-  rollouts/BACKEND@REVISION     the replicas of a backend run its settings of that revision, and all routers reach them
-  shifts/ENDPOINT               the newest shift of an endpoint's traffic is complete, and in force at all routers
-  drains/REPLICA@INCARNATION    that process of a replica has ended
+  revision/REVISION            every attached router has a table of that revision, or of a newer one
+  rollout/BACKEND@REVISION     the replicas of a backend run its settings of that revision, and all routers reach them
+  shift/ENDPOINT               the newest shift of an endpoint's traffic is complete, and in force at all routers
+  drain/REPLICA@INCARNATION    that process of a replica has ended
 Invariants: pure. An operation that is done stays so, except that a rollout may be replaced by a later one, that one
 which fails may recover, and that routers and replicas may come and go. Unknown is not no: after the start of
 a controller nothing that routers have to confirm is done before they had the time to attach again.
@@ -97,13 +97,13 @@ def find_operation(name: str, facts: MeshFacts) -> Operation:
     """How far it is. Raises InvalidSpec if the name is that of no operation, or of one that is not kept any more."""
     kind, _, rest = name.partition("/")
     resource, _, version = rest.rpartition("@")
-    if kind == "revisions" and _NUMBER.fullmatch(rest):
+    if kind == "revision" and _NUMBER.fullmatch(rest):
         return _revision(name, int(rest), facts)
-    if kind == "rollouts" and resource and _NUMBER.fullmatch(version):
+    if kind == "rollout" and resource and _NUMBER.fullmatch(version):
         return _rollout(name, resource, int(version), facts)
-    if kind == "shifts" and rest:
+    if kind == "shift" and rest:
         return _shift(name, rest, facts)
-    if kind == "drains" and resource:
+    if kind == "drain" and resource:
         return _drain(name, Incarnation(resource, version), facts)
     raise _refusal(f"{show(name)!r} is no operation: take a name from the `operations` of a response")
 
@@ -158,7 +158,7 @@ def _rollout(name: str, backend_name: str, revision: int, facts: MeshFacts) -> O
     )
     record = progress.record
     if template_of(asked) != template_of(backend):
-        return _ended(name, f"taken back: {record.why}" if record.why else f"replaced by revision {replaced_at}")
+        return _ended(name, f"rolled back: {record.why}" if record.why else f"replaced by revision {replaced_at}")
     if progress.trouble and facts.launches and not _has_way_back(record):
         failure = f"fails, and there is nothing to go back to: {progress.trouble}"
         return _ended(name, failure, progress.available, progress.wanted)
@@ -185,7 +185,7 @@ def _rollout(name: str, backend_name: str, revision: int, facts: MeshFacts) -> O
 
 
 def _has_way_back(record: RolloutRecord) -> bool:
-    """Whether a rollout that fails is taken back: there are other settings that were good."""
+    """Whether a rollout that fails is rolled back: there are other settings that were good."""
     return record.good is not None and template_of(record.good) != record.template
 
 

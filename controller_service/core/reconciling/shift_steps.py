@@ -243,7 +243,7 @@ def follow(shift: ShiftRecord, look: ShiftLook, time_of_day_s: float) -> ShiftMo
     if shift.is_waiting:
         return _after_rollouts(shift, look.rollouts, time_of_day_s)
     if why := tripped(shift, look.figures, look.shadows):
-        return ended(shift, ShiftPhase.TAKEN_BACK, why, time_of_day_s, goes_back=True)
+        return ended(shift, ShiftPhase.ROLLED_BACK, why, time_of_day_s, goes_back=True)
     if not look.is_due:
         return STAY
     if lacking := [it for it in shift.rising if it not in look.ready]:
@@ -266,7 +266,7 @@ def _after_rollouts(shift: ShiftRecord, rollouts: Mapping[str, AwaitedRollout], 
     """All of the traffic moves when each rollout is complete, and stays where it is if one of them is given up."""
     for name in sorted(shift.awaits):
         if (rollout := rollouts.get(name, GONE)).given_up:
-            return ended(shift, ShiftPhase.TAKEN_BACK, rollout.given_up, time_of_day_s, goes_back=True)
+            return ended(shift, ShiftPhase.ROLLED_BACK, rollout.given_up, time_of_day_s, goes_back=True)
     if waiting := [it for name in sorted(shift.awaits) if (it := rollouts[name].waits_for)]:
         return ShiftMove(waits_for="; ".join(waiting))
     why = f"the rollout of {', '.join(sorted(shift.awaits))} is complete"

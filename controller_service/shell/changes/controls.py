@@ -142,7 +142,7 @@ class ReplicaControl:
             if not found.is_known:
                 raise to_exception(_not_found(replica_id))
             if found.refusal:
-                text = f"name: {replica_id} is not forgotten: {found.refusal}"
+                text = f"replica_id: {replica_id} is not forgotten: {found.refusal}"
                 raise to_exception(Failure(reason=Reason.REPLICA_CONNECTED, message=text))
             return self._plan(found.owners, terms, is_end=True)
 

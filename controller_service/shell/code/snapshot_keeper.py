@@ -187,7 +187,10 @@ def _doubt_about(root: HandlerRoot, handler: str) -> str:
 
 def _difference(before: CodeManifest | None, now: CodeManifest, backends: Collection[str]) -> CodeChange:
     change = CodeChange(
-        backends=tuple(sorted(backends)), folder=now.root, files=len(now.files), size=sum(it.size for it in now.files)
+        backends=tuple(sorted(backends)),
+        folder=now.root,
+        files=len(now.files),
+        size_bytes=sum(it.size for it in now.files),
     )
     if before is None:
         return change
@@ -200,7 +203,7 @@ def _difference(before: CodeManifest | None, now: CodeManifest, backends: Collec
         added=tuple(added[:most]),
         changed=tuple(changed[:most]),
         removed=tuple(removed[:most]),
-        more=sum(max(0, len(it) - most) for it in (added, changed, removed)),
+        unlisted_files=sum(max(0, len(it) - most) for it in (added, changed, removed)),
     )
 
 

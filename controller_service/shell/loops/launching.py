@@ -267,7 +267,7 @@ def _notice(record: RolloutRecord, backend: Backend, good: Backend | None) -> No
     subject = f"backend/{backend.name}"
     if good is not None:
         message = f"{_named(backend)} is taken back, {_named(good)} is in force again: {record.why}"
-        return Notice(kind=EventKind.ROLLOUT_TAKEN_BACK, subject=subject, message=message)
+        return Notice(kind=EventKind.ROLLOUT_ROLLED_BACK, subject=subject, message=message)
     if record.is_complete:
         return Notice(kind=EventKind.ROLLOUT_COMPLETE, subject=subject, message=f"all replicas run {_named(backend)}")
     return Notice(

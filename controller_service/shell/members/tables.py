@@ -210,7 +210,7 @@ class EarlierTables:
             self._links.expect(replica_id)
         message = f"of generation {earlier.generation}, roster {earlier.roster.revision}: "
         message += f"{len(adoption.taken)} of {len(earlier.roster.members)} replicas were not known"
-        self._state.publish(Notice(kind=EventKind.TABLE_BROUGHT, subject=f"router/{router_id}", message=message))
+        self._state.publish(Notice(kind=EventKind.TABLE_RECOVERED, subject=f"router/{router_id}", message=message))
 
 
 def is_configured(desired: Desired) -> bool:

@@ -35,7 +35,7 @@ HANGS: Final = "its connection is open, and it sends nothing"
 
 async def lost_members(operator: Operator) -> dict[str, LostMember]:
     """Members whose latest end was not orderly, by subject."""
-    kinds = [pb.EVENT_KIND_ROUTER_LEFT, pb.EVENT_KIND_REPLICA_SUSPECT, pb.EVENT_KIND_REPLICA_DEAD]
+    kinds = [pb.EVENT_KIND_ROUTER_DETACHED, pb.EVENT_KIND_REPLICA_SUSPECT, pb.EVENT_KIND_REPLICA_DEAD]
     wanted = pb.WatchEventsRequest(kinds=kinds, from_oldest=True, until_newest=True)
     newest: deque[pb.WatchEventsResponse] = deque(maxlen=MAX_LOST)
     try:

@@ -112,19 +112,19 @@ def rollouts(seen: SeenMesh) -> Iterator[MeshFinding]:
     """Whether changes of backends and of traffic are in force, or were taken back."""
     for each in seen.snapshot.rollouts:
         subject = f"backend/{each.backend}"
-        if each.trouble:
-            text = f"the rollout of {each.backend} fails: {_short(each.trouble)}"
+        if each.problem:
+            text = f"the rollout of {each.backend} fails: {_short(each.problem)}"
             fix = f"`slotmesh logs {each.backend}`, `slotmesh rollout status {each.backend}`; `slotmesh rollback`"
             yield MeshFinding(Section.BACKENDS, Severity.ERROR, subject, text, fix)
-        elif each.taken_back:
-            taken_back_at = time_of(each, "taken_back_time")
-            at = "" if taken_back_at is None else f" at {taken_back_at:%Y-%m-%d %H:%M} UTC"
+        elif each.rollback_reason:
+            rolled_back_at = time_of(each, "rollback_time")
+            at = "" if rolled_back_at is None else f" at {rolled_back_at:%Y-%m-%d %H:%M} UTC"
             in_force = f"{each.handler} {each.version}".strip()
             text = f"the newest change of {each.backend} was taken back{at}, {in_force} is in force:"
-            text += f" {_short(each.taken_back)}"
+            text += f" {_short(each.rollback_reason)}"
             fix = (
-                f"`slotmesh events backend/{each.backend} --kind rollout-taken-back` names what was taken back; correct"
-                " it and apply it again. To end this warning, apply what is in force, or roll back to its revision"
+                f"`slotmesh events backend/{each.backend} --kind rollout-rolled-back` has the reason; correct it"
+                " and apply it again. To end this warning, apply what is in force, or roll back to its revision"
             )
             yield MeshFinding(Section.BACKENDS, Severity.WARNING, subject, text, fix)
         if each.paused:
@@ -137,7 +137,7 @@ def rollouts(seen: SeenMesh) -> Iterator[MeshFinding]:
         policy = seen.snapshot.traffic_of(shift.endpoint)
         is_before = policy is not None and dict(policy.weights) == dict(shift.from_weights)
         ended_at = time_of(shift, "end_time")
-        if not (shift.phase == shift_pb.SHIFT_PHASE_TAKEN_BACK and is_before and ended_at is not None):
+        if not (shift.phase == shift_pb.SHIFT_PHASE_ROLLED_BACK and is_before and ended_at is not None):
             continue
         if ended_at.timestamp() > seen.now - TAKEN_BACK_FOR_S:
             subject, wanted = f"endpoint/{shift.endpoint}", shown_shares(shift.to_weights)

@@ -269,7 +269,7 @@ def revocations(seen: SeenMesh) -> Iterator[MeshFinding]:
         return
     have_it = 0
     for subject, tls in reports:
-        made = {it.id: time_of(it, "list_make_time") for it in tls.authorities if it.id in newest}
+        made = {it.id: time_of(it, "list_create_time") for it in tls.authorities if it.id in newest}
         older = [(made_at, newest[authority]) for authority, made_at in made.items() if made_at != newest[authority]]
         for made_at, there_is in older:
             has = "no list" if made_at is None else f"a list of {made_at:{_MINUTE}}"
@@ -279,7 +279,7 @@ def revocations(seen: SeenMesh) -> Iterator[MeshFinding]:
             yield MeshFinding(_SECTION, Severity.ERROR, subject, text, fix)
         if not older:
             have_it += 1
-            ends_at = time_of(tls, "lists_end_time")
+            ends_at = time_of(tls, "lists_expire_time")
             if ends_at is not None and ends_at.timestamp() <= seen.now:
                 ended = f"{ends_at:{_MINUTE}}"
                 text = f"the list of revoked certificates at {subject} should have been replaced by {ended}"
@@ -302,7 +302,7 @@ def _newest(facts: Iterable[TlsStanding]) -> dict[str, datetime]:
     """When the newest list of each authority was made."""
     newest: dict[str, datetime] = {}
     for each in (each for tls in facts for each in tls.authorities):
-        if (made_at := time_of(each, "list_make_time")) is not None:
+        if (made_at := time_of(each, "list_create_time")) is not None:
             newest[each.id] = max(made_at, newest.get(each.id, made_at))
     return newest
 

@@ -44,7 +44,7 @@ _STATES: Final = {
 }
 _IN_ROUTERS: Final = (pb.OPEN_CALL_STATE_WAITING, pb.OPEN_CALL_STATE_SENDING)
 _AT_REPLICAS: Final = (pb.OPEN_CALL_STATE_AT_REPLICA, pb.OPEN_CALL_STATE_ABANDONED)
-_NAMES: Final = {"sent_age_s": "sent_s", "replica_id": "replica", "is_shadow": "shadow", "ordering_key": "key"}
+_NAMES: Final = {"sent_age_s": "sent_s", "replica_id": "replica", "ordering_key": "key"}
 """Fields that have another name in documents than in the message."""
 
 
@@ -98,7 +98,7 @@ class ListedCalls:
             self.waiting += response.waiting
         if self.at_replicas is not None:
             self.at_replicas += response.at_replicas
-        self.partial += [address] if response.is_partial else []
+        self.partial += [address] if response.partial else []
 
     @property
     def left_out(self) -> int:
@@ -195,7 +195,7 @@ async def calls(
         raise typer.BadParameter("is empty: leave it out for calls with any key or none", param_hint="--key")
     states = _IN_ROUTERS if waiting else _AT_REPLICAS if running else ()
     request = pb.ListCallsRequest(
-        endpoint=endpoint, states=states, tenant=tenant, ordering_key=key, limit=limit, show_keys=keys
+        endpoint=endpoint, states=states, tenant=tenant, ordering_key=key, limit=limit, with_ordering_keys=keys
     )
     listed = await list_calls(request, await routers_of(address, router), limit=limit)
     replicas = dict.fromkeys(f"{REPLICA}/{each['replica']}" for each in listed.calls if each["replica"])

@@ -115,8 +115,8 @@ async def events(
         slotmesh events --kind replica-failed --kind replica-exited
         slotmesh events 'replica/digits-v1-*' --follow -o json
     """
-    wanted = pb.WatchEventsRequest(kinds=kind or (), resource_prefix=subject.removesuffix("*"), after=after)
-    wanted.from_oldest, wanted.until_newest = not after, True
+    wanted = pb.WatchEventsRequest(kinds=kind or (), resource_prefix=subject.removesuffix("*"), until_newest=True)
+    _start(wanted, after)
     # The controller compares only the beginning of a whole name.
     exact = "" if subject.endswith("*") else subject
     async with Operator.at(address) as operator:
@@ -128,11 +128,19 @@ async def events(
             return
         for event in newest:
             write_event(event, output, sys.stdout)
-        wanted.after = newest[-1].cursor if newest else wanted.after
-        wanted.from_oldest, wanted.until_newest = not wanted.after, False
+        wanted.until_newest = False
+        _start(wanted, newest[-1].cursor if newest else after)
         async with aclosing(_events(operator, wanted, exact)) as coming:
             async for event in coming:
                 write_event(event, output, sys.stdout)
+
+
+def _start(wanted: pb.WatchEventsRequest, after: str) -> None:
+    """`after`: the cursor of an event; empty: all that are kept."""
+    if after:
+        wanted.after = after
+    else:
+        wanted.from_oldest = True
 
 
 async def _events(

@@ -40,7 +40,7 @@ async def forget(
         confirm(f"forget {', '.join(subjects)}?", yes=yes)
         for number, subject in enumerate(subjects):
             try:
-                forgotten = await operator.send(ForgetReplicaRequest(name=subject.partition("/")[2]))
+                forgotten = await operator.send(ForgetReplicaRequest(replica_id=subject.partition("/")[2]))
                 if not forgotten.incarnations:
                     say(f"slotmesh: {subject} counted as ended before", err=True)
             except ReplicaNotFound as error:

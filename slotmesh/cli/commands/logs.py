@@ -42,7 +42,7 @@ async def logs(
     others. Replicas that the controller has not started write wherever they were started. Lines are written as they
     are, with what steers a terminal: pipe them through `cat -v` where you do not trust the handler.
     """
-    request = ReadLogsRequest(replica=name, lines=lines, follow=follow, max_ended=ended)
+    request = ReadLogsRequest(replica_id=name, max_lines=lines, follow=follow, max_ended=ended)
     async with Operator.at(address) as operator:
         try:
             await _print(operator, request)
@@ -58,11 +58,11 @@ async def _print(operator: Operator, request: ReadLogsRequest) -> None:
     timeout_s = None if request.follow else RPC_TIMEOUT_S
     async with aclosing(operator.stream(request, timeout_s)) as pages:
         async for page in pages:
-            if page.left_out:
-                named = some_of(page.left_out, _MOST_NAMED)
-                text = f"slotmesh: {len(page.left_out)} replicas that have ended are left out ({named}):"
+            if page.omitted_replica_ids:
+                named = some_of(page.omitted_replica_ids, _MOST_NAMED)
+                text = f"slotmesh: {len(page.omitted_replica_ids)} replicas that have ended are left out ({named}):"
                 typer.echo(f"{text} name one of them, or raise --ended", err=True)
-            prefix = "" if page.replica_id == request.replica else f"{page.replica_id} | "
+            prefix = "" if page.replica_id == request.replica_id else f"{page.replica_id} | "
             if page.missed:
                 typer.echo(f"{prefix}{page.missed} lines left out", err=True)
             sys.stdout.writelines(f"{prefix}{line}\n" for line in page.lines)

@@ -67,7 +67,7 @@ async def status(
         raise CommandFailed("\n  ".join(lines), NOT_IN_TIME)
     if operation.failure:
         raise CommandFailed(f"{backend}: {operation.failure}")
-    if found.taken_back or found.phase == rollout_pb2.ROLLOUT_PHASE_FAILING:
+    if found.rollback_reason or found.phase == rollout_pb2.ROLLOUT_PHASE_FAILING:
         raise typer.Exit(FAILED)
 
 
@@ -122,7 +122,7 @@ async def _follow(backend: str, patience: timedelta | None, address: str) -> tup
         if patience is None or rollout.phase == rollout_pb2.ROLLOUT_PHASE_PAUSED:
             return rollout, Operation(done=True)
         with ProgressBar(sys.stdout) as bar:
-            names = [f"rollouts/{backend}@{found.revision}"]
+            names = [f"rollout/{backend}@{found.revision}"]
             async for (operation,), is_late in follow_operations(operator, names, patience):
                 bar.show(backend, operation.completed, operation.total, "; ".join(operation.pending))
                 if operation.done or is_late:

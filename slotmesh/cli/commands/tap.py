@@ -286,8 +286,8 @@ async def tap(
         method=method,
         tenant=tenant,
         sample_rate=rate,
-        max_calls_per_second=most,
-        payloads=payloads,
+        max_calls_per_s=most,
+        with_payloads=payloads,
         max_payload_bytes=payload_bytes if payloads else 0,
     )
     await _tap(request, router, address, limit, None if duration is None else duration.total_seconds())

@@ -221,7 +221,7 @@ async def _carry_out(
             if asked.to and waits:
                 await follow_shift(operator, endpoint, timeout)
             elif asked.is_of_policy and timeout is not None:
-                await wait_until_done(operator, [f"revisions/{revision}"], timeout, f"{done}, but not in force")
+                await wait_until_done(operator, [f"revision/{revision}"], timeout, f"{done}, but not in force")
             snapshot = await operator.snapshot()
             revision = snapshot.members.revision if asked.to and waits else revision
             return revision, snapshot, await operator.shift(endpoint)

@@ -168,7 +168,7 @@ class Reloader:
     async def _apply(self, operator: Operator, mesh: Mesh) -> pb.ApplyMeshResponse:
         """Applies what the files are now, and looks at the rollouts that this begins until they end."""
         applied = await operator.apply_file(unnamed(mesh), force=True)
-        self._rolling |= {name: f"rollouts/{name}@{applied.revision}" for name in applied.rolling}
+        self._rolling |= {name: f"rollout/{name}@{applied.revision}" for name in applied.rolling}
         return applied
 
     def _tell_ends(self, rollouts: Iterable[Operation]) -> None:

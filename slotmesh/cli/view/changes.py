@@ -95,12 +95,12 @@ def consequences(applied: pb.ApplyMeshResponse, *, is_planned: bool = False) -> 
 def code_lines(applied: pb.ApplyMeshResponse) -> Iterator[str]:
     """The code that a change brings: its folder, and the files that differ, a line for each."""
     for it in applied.code:
-        files = f"{it.files:,} {'file' if it.files == 1 else 'files'}, {it.size:,} bytes"
+        files = f"{it.files:,} {'file' if it.files == 1 else 'files'}, {it.size_bytes:,} bytes"
         line = f"code of {', '.join(it.backends)}: {files}, of {it.folder}"
         for what, paths in (("changed", it.changed), ("new", it.added), ("removed", it.removed)):
             if paths:
                 line += f"; {what}: {', '.join(paths)}"
-        yield line + (f"; and {it.more} more" if it.more else "")
+        yield line + (f"; and {it.unlisted_files} more" if it.unlisted_files else "")
 
 
 def conflicts(planned: pb.ApplyMeshResponse) -> Iterator[str]:
@@ -146,7 +146,7 @@ def _lines(settings: dict[str, Any]) -> str:
 def rollout_lines(rollouts: Iterable[rollout_pb2.Rollout]) -> Iterator[str]:
     """A line for each rollout that is not simply complete."""
     for rollout in rollouts:
-        if rollout.phase != rollout_pb2.ROLLOUT_PHASE_COMPLETE or rollout.taken_back or rollout.paused:
+        if rollout.phase != rollout_pb2.ROLLOUT_PHASE_COMPLETE or rollout.rollback_reason or rollout.paused:
             yield rollout_line(rollout)
 
 
@@ -158,11 +158,11 @@ def rollout_line(rollout: rollout_pb2.Rollout) -> str:
     line += f" {rollout.available} of {rollout.wanted} {'' if is_complete else 'new '}replicas ready"
     if rollout.outdated:
         line += f", {rollout.outdated} earlier end" if is_complete else f", {rollout.outdated} old left"
-    if rollout.trouble:
-        line += f"; {rollout.trouble}"
-    if rollout.taken_back:
-        line += f"; the one before was taken back{local_time(rollout, 'taken_back_time', ' at %H:%M:%S')}:"
-        line += f" {rollout.taken_back}"
+    if rollout.problem:
+        line += f"; {rollout.problem}"
+    if rollout.rollback_reason:
+        line += f"; the one before was taken back{local_time(rollout, 'rollback_time', ' at %H:%M:%S')}:"
+        line += f" {rollout.rollback_reason}"
     if rollout.paused:
         held = "paused: the next change" if is_complete else "it"
         line += f"; {held} waits for {resume_command(rollout.backend)}"

@@ -282,8 +282,8 @@ class ControllerOnHold(_message.Message):
 
     IS_STARTING_FIELD_NUMBER: _builtins.int
     is_starting: _builtins.bool
-    """It has just started, and waits for routers to report their tables: a configuration follows within seconds. Unset: its
-    state file is older than the state of members, and an operator has to decide.
+    """It has just started, and waits for routers to report their tables: a configuration follows within seconds. Unset:
+    its state file is older than the state of members, and an operator has to decide.
     """
     def __init__(
         self,
@@ -701,8 +701,8 @@ class AttachRouterResponse(_message.Message):
     term: _builtins.int
     """The term of the leading controller, in the generation of its tables. 0 with `is_on_hold`."""
     is_on_hold: _builtins.bool
-    """The controller sends no table, as its state file is older than the state of members: an operator has to decide. In a
-    separate frame, without a table and a term.
+    """The controller sends no table, as its state file is older than the state of members: an operator has to decide. In
+    a separate frame, without a table and a term.
     """
     @_builtins.property
     def table_part(self) -> Global___TablePart:

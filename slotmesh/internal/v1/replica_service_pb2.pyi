@@ -297,9 +297,9 @@ class RunBatch(_message.Message):
     or when they end. `payloads` are empty, one for each call. Results that were dropped fail with RESULT_EVICTED.
     """
     values_ahead: _builtins.int
-    """With `options.stream.each_value`: the number of values that the handler of each of these calls may be ahead of TakeItems, 1
-    … 256. The router lowers it if their caller has many such calls, and then takes values once it has forwarded them.
-    0 means 256.
+    """With `options.stream.each_value`: the number of values that the handler of each of these calls may be ahead of
+    TakeItems, 1 … 256. The router lowers it if their caller has many such calls, and then takes values once it has
+    forwarded them. 0 means 256.
     """
     bytes_ahead: _builtins.int
     """The same in bytes, 1 … 1 MiB: the handler waits when either limit is reached. 0 means 1 MiB. One value is always
@@ -312,8 +312,9 @@ class RunBatch(_message.Message):
     @_builtins.property
     def options(self) -> _call_pb2.CallOptions:
         """Options of these calls. For rpcs of the user's own protos, `method` is `package.Service/Method`, and `content_type`
-        is `application/grpc+proto`, with the single request as payload, or `application/grpc+proto;requests`, with an empty
-        payload and requests by RequestItems. Results, and values, are messages and trailers in the format of gRPC-Web then.
+        is `application/grpc+proto`, with the single request as payload, or `application/grpc+proto;requests`, with an
+        empty payload and requests by RequestItems. Results, and values, are messages and trailers in the format of
+        gRPC-Web then.
         """
 
     @_builtins.property
@@ -900,9 +901,9 @@ class ExecuteResponse(_message.Message):
 
     @_builtins.property
     def trailers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
-        """With `results`: the handler's trailing metadata of each of `results.errors`, or empty if none has any. For rpcs of the
-        user's own protos, in the format of gRPC-Web (`key: value` and CR LF for each; values of keys that end with `-bin` are
-        base64), each at most 4 KiB.
+        """With `results`: the handler's trailing metadata of each of `results.errors`, or empty if none has any. For rpcs of
+        the user's own protos, in the format of gRPC-Web (`key: value` and CR LF for each; values of keys that end with
+        `-bin` are base64), each at most 4 KiB.
         """
 
     def __init__(
@@ -956,7 +957,9 @@ class ExecuteOpened(_message.Message):
 
     @_builtins.property
     def tensors(self) -> _containers.RepeatedCompositeFieldContainer[Global___MethodTensors]:
-        """Parameters and results of the methods as tensors, at most 4,096 of them, for clients of the Open Inference Protocol."""
+        """Parameters and results of the methods as tensors, at most 4,096 of them, for clients of the Open Inference
+        Protocol.
+        """
 
     def __init__(
         self,
@@ -1197,8 +1200,8 @@ class RunsRefused(_message.Message):
 
     @_builtins.property
     def failure(self) -> _call_pb2.Failure:
-        """Why, with executed = no: QUEUE_FULL, DRAINING or STALE_TABLE; or SESSION_FENCED, where the calls' session has gone on
-        over a newer connection, and the calls with it.
+        """Why, with executed = no: QUEUE_FULL, DRAINING or STALE_TABLE; or SESSION_FENCED, where the calls' session has gone
+        on over a newer connection, and the calls with it.
         """
 
     def __init__(

@@ -84,8 +84,8 @@ CHANGES: dict[str, tuple[Any, str, str]] = {
         "ROUTE_CREATED",
     ),
     "DeleteHttpRoute": (pb.DeleteHttpRouteRequest(name="/v1/digits"), "route/v1/digits", "ROUTE_DELETED"),
-    "DrainReplica": (pb.DrainReplicaRequest(name="a"), "replica/a", "REPLICA_DRAINING"),
-    "ForgetReplica": (pb.ForgetReplicaRequest(name="silent"), "replica/silent", "REPLICA_STOPPED"),
+    "DrainReplica": (pb.DrainReplicaRequest(replica_id="a"), "replica/a", "REPLICA_DRAINING"),
+    "ForgetReplica": (pb.ForgetReplicaRequest(replica_id="silent"), "replica/silent", "REPLICA_STOPPED"),
 }
 """In this order: the rpc, what its audit line is about, and its event, if there is one."""
 WITHOUT_A_COMMIT = {"AdoptState"}

@@ -70,7 +70,7 @@ def lists(replica_id: str, table: membership_service_pb2.RoutingTable) -> bool:
 
 
 async def forget(mesh: Controlled, replica_id: str, incarnation: str = "") -> pb.ForgetReplicaResponse:
-    request = pb.ForgetReplicaRequest(name=replica_id, incarnation=incarnation)
+    request = pb.ForgetReplicaRequest(replica_id=replica_id, incarnation=incarnation)
     response: pb.ForgetReplicaResponse = await mesh.operator.ForgetReplica(request)
     return response
 
@@ -255,7 +255,7 @@ async def test_an_order_that_cannot_be_stored_is_not_carried_out(monkeypatch: py
                 raise StoreWriteFailed("the disk is full", is_unwritten=True)
 
             full.setattr(MemoryStore, "commit", refuse)
-            for order in (forget(mesh, "a"), mesh.operator.DrainReplica(pb.DrainReplicaRequest(name="a"))):
+            for order in (forget(mesh, "a"), mesh.operator.DrainReplica(pb.DrainReplicaRequest(replica_id="a"))):
                 code, reason, _ = await refused(order)
                 assert (code, reason) == ("UNAVAILABLE", Reason.STORE_UNAVAILABLE)
         known = mesh.controller.state.observed.replica("a")

@@ -109,7 +109,7 @@ async def test_a_replica_that_drains_gives_up_all_before_it_has_ended() -> None:
         await ready(a)
         await ready(b)
         await router.wait_for(lambda table: owners(table, "digits") == {"a": HALF, "b": HALF}, "half each")
-        await mesh.operator.DrainReplica(pb.DrainReplicaRequest(name="a"))
+        await mesh.operator.DrainReplica(pb.DrainReplicaRequest(replica_id="a"))
         await router.wait_for(lambda table: owners(table, "digits") == {"b": PARTITIONS}, "b owns all")
         assert a.drains
         assert not a.is_ended

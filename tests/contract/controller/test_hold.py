@@ -175,7 +175,7 @@ async def test_commands_state_that_a_change_takes_no_effect_during_a_hold_and_do
                 await scale("v1", 2, wait=True, timeout=minute, address=address)
             assert failed.value.exit_code == NOT_IN_TIME
             assert "takes no effect" in capsys.readouterr().err
-            for order in (pb.DrainReplicaRequest(name="a"), pb.ForgetReplicaRequest(name="a")):
+            for order in (pb.DrainReplicaRequest(replica_id="a"), pb.ForgetReplicaRequest(replica_id="a")):
                 with pytest.raises(BadRequest, match="on hold"):
                     async with Operator.at(address) as operator:
                         await operator.send(order)

@@ -188,7 +188,7 @@ async def test_a_drained_replica_is_replaced() -> None:
         (first,) = await mesh.wait_for_launches(1)
         await make_ready(mesh, stack, first)
         await wait_until(lambda: mesh.controller.state.observed.replica(first).takes_calls, what="ready")  # type: ignore[union-attr]
-        await mesh.operator.DrainReplica(pb.DrainReplicaRequest(name=first))
+        await mesh.operator.DrainReplica(pb.DrainReplicaRequest(replica_id=first))
         await mesh.wait_for_launches(2)  # at once: it was asked for, it is no failure
         assert mesh.launcher is not None
         await wait_until(lambda: first not in mesh.launcher.running, what="its end")  # type: ignore[union-attr]

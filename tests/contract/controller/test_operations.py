@@ -48,7 +48,7 @@ async def is_waiting(mesh: Controlled) -> None:
 async def test_a_revision_is_in_force_once_each_router_has_it() -> None:
     async with running_controller() as mesh, AsyncExitStack() as stack:
         routers = [await stack.enter_async_context(FakeRouter(mesh.channel, name)) for name in "rs"]
-        name = f"revisions/{(await mesh.apply(MESH % 'app:One')).revision}"
+        name = f"revision/{(await mesh.apply(MESH % 'app:One')).revision}"
         waits = waiting(mesh, name)
         for count, router in enumerate(routers):
             (operation,) = await operations(mesh, name)
@@ -65,8 +65,8 @@ async def test_a_rollout_is_done_once_its_replicas_take_calls_of_each_router(tmp
     async with running_controller(launches=True, state=tmp_path / "state") as mesh, AsyncExitStack() as stack:
         router = await stack.enter_async_context(FakeRouter(mesh.channel, "r"))
         applied = await mesh.apply(MESH % "app:One")
-        first = f"rollouts/v1@{applied.revision}"
-        assert list(applied.operations) == [f"revisions/{applied.revision}", first]
+        first = f"rollout/v1@{applied.revision}"
+        assert list(applied.operations) == [f"revision/{applied.revision}", first]
         (operation,) = await operations(mesh, first)
         assert (operation.done, operation.completed, operation.total) == (False, 0, 1)
         assert list(operation.pending) == ["v1: 0 of 1 replicas ready"]
@@ -82,14 +82,14 @@ async def test_a_rollout_is_done_once_its_replicas_take_calls_of_each_router(tmp
         (operation,) = await within(waits, "the operation")
         assert operation == Operation(name=first, done=True, completed=1, total=1)
         # A later change takes its place; the next controller says so, too.
-        waits = waiting(mesh, second := f"rollouts/v1@{(await mesh.apply(MESH % 'app:Two')).revision}")
+        waits = waiting(mesh, second := f"rollout/v1@{(await mesh.apply(MESH % 'app:Two')).revision}")
         await is_waiting(mesh)
         revision = (await mesh.apply(MESH % "app:Three")).revision
         assert [it.failure for it in await within(waits, "the operation")] == [f"replaced by revision {revision}"]
         async with running_controller(launches=True, state=as_if_killed(tmp_path / "state")) as after:
             (operation,) = await operations(after, second)
             assert (operation.done, operation.failure) == (True, f"replaced by revision {revision}")
-            (operation,) = await operations(after, f"rollouts/v1@{revision}")
+            (operation,) = await operations(after, f"rollout/v1@{revision}")
             assert not operation.done
 
 
@@ -98,8 +98,8 @@ async def test_a_drain_is_done_once_that_process_has_ended() -> None:
         await mesh.apply(MESH % "app:One")
         async with FakeReplica(mesh.channel, "v1", "a") as replica:
             await replica.report("READY")
-            drained = await mesh.operator.DrainReplica(pb.DrainReplicaRequest(name="a"))
-            name = f"drains/a@{replica.incarnation}"
+            drained = await mesh.operator.DrainReplica(pb.DrainReplicaRequest(replica_id="a"))
+            name = f"drain/a@{replica.incarnation}"
             assert list(drained.operations) == [name]
             (operation,) = await operations(mesh, name)
             assert not operation.done
@@ -120,10 +120,10 @@ async def test_a_shift_is_done_when_it_is_complete_and_fails_when_it_is_ended() 
         every = duration_pb2.Duration(seconds=3_600)
         request = pb.ShiftTrafficRequest(endpoint="e", weights={"v2": 1.0}, step=0.5, every=every)
         shifted = await mesh.operator.ShiftTraffic(request)
-        assert list(shifted.operations) == [f"revisions/{shifted.revision}", "shifts/e"]
-        (operation,) = await operations(mesh, "shifts/e")
+        assert list(shifted.operations) == [f"revision/{shifted.revision}", "shift/e"]
+        (operation,) = await operations(mesh, "shift/e")
         assert (operation.done, operation.completed, operation.total) == (False, 0, 2)
-        waits = waiting(mesh, "shifts/e")
+        waits = waiting(mesh, "shift/e")
         await is_waiting(mesh)
         await mesh.operator.Rollback(pb.RollbackRequest(endpoint="e"))
         (operation,) = await within(waits, "the operation")
@@ -135,16 +135,16 @@ async def test_a_shift_is_done_when_it_is_complete_and_fails_when_it_is_ended() 
     ("names", "seconds", "field", "why"),
     [
         ([], 0, "names", "must be 1 to 1000 names of operations, are 0"),
-        (["revisions/1"] * 1_001, 0, "names", "must be 1 to 1000 names of operations, are 1001"),
-        (["revisions/1"], 601, "timeout", "must be 0 to 600 s, is 601 s"),
-        (["revisions/1"], -1, "timeout", "must be 0 to 600 s, is -1 s"),
-        (["revisions/99"], 0, "names", "revisions/99 is to come: this controller's state is at revision "),
-        (["rollouts/v1@99"], 0, "names", "rollouts/v1@99 is to come: this controller's state is at revision "),
-        (["rollouts/no@1"], 0, "names", "rollouts/no@1: there was no backend 'no' at that revision"),
-        (["shifts/e"], 0, "names", "shifts/e: no shift of 'e' is known"),
+        (["revision/1"] * 1_001, 0, "names", "must be 1 to 1000 names of operations, are 1001"),
+        (["revision/1"], 601, "timeout", "must be 0 to 600 s, is 601 s"),
+        (["revision/1"], -1, "timeout", "must be 0 to 600 s, is -1 s"),
+        (["revision/99"], 0, "names", "revision/99 is to come: this controller's state is at revision "),
+        (["rollout/v1@99"], 0, "names", "rollout/v1@99 is to come: this controller's state is at revision "),
+        (["rollout/no@1"], 0, "names", "rollout/no@1: there was no backend 'no' at that revision"),
+        (["shift/e"], 0, "names", "shift/e: no shift of 'e' is known"),
         (["what/e"], 0, "names", "'what/e' is no operation: take a name from the `operations` of a response"),
-        (["revisions/one"], 0, "names", "'revisions/one' is no operation"),
-        (["drains/a"], 0, "names", "'drains/a' is no operation"),
+        (["revision/one"], 0, "names", "'revision/one' is no operation"),
+        (["drain/a"], 0, "names", "'drain/a' is no operation"),
     ],
 )
 async def test_what_is_no_operation_is_refused(names: list[str], seconds: int, field: str, why: str) -> None:
@@ -158,7 +158,7 @@ async def test_what_is_no_operation_is_refused(names: list[str], seconds: int, f
 async def test_waiting_rpcs_are_bounded_and_end_when_the_controller_leads_no_more(tmp_path: Path) -> None:
     async with running_controller(state=tmp_path / "state", max_operation_waits=1) as mesh, AsyncExitStack() as stack:
         await stack.enter_async_context(FakeRouter(mesh.channel, "r"))
-        name = f"revisions/{(await mesh.apply(MESH % 'app:One')).revision}"
+        name = f"revision/{(await mesh.apply(MESH % 'app:One')).revision}"
         waits = waiting(mesh, name)
         await is_waiting(mesh)
         error: Any = await refused(operations(mesh, name))

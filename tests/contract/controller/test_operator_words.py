@@ -85,7 +85,7 @@ async def test_a_drain_is_an_event_with_the_name_of_the_operator() -> None:
         for name in "abc":
             replica = await stack.enter_async_context(FakeReplica(mesh.channel, "v1", name))
             await replica.report("READY")
-        await mesh.operator.DrainReplica(pb.DrainReplicaRequest(name="b"), metadata=OPERATOR)
+        await mesh.operator.DrainReplica(pb.DrainReplicaRequest(replica_id="b"), metadata=OPERATOR)
         (drained,) = await events(mesh, pb.EVENT_KIND_REPLICA_DRAINING)
     assert drained.resource == "replica/b"
     assert "night-shift at " in drained.message

@@ -106,7 +106,7 @@ async def test_single_resources_are_applied_read_and_deleted() -> None:
             ),
             Reason.ENDPOINT_NOT_FOUND,
         ),
-        (lambda op: op.DrainReplica(pb.DrainReplicaRequest(name="x")), Reason.REPLICA_NOT_FOUND),
+        (lambda op: op.DrainReplica(pb.DrainReplicaRequest(replica_id="x")), Reason.REPLICA_NOT_FOUND),
     ],
 )
 async def test_what_is_not_there_is_not_found(call: Callable[[Any], Awaitable[Any]], reason: Reason) -> None:
@@ -235,7 +235,7 @@ async def test_draining_a_replica_tells_it_once_and_routers_at_once() -> None:
             await a.report("READY")
             await router.wait_for(lambda table: any(it.replicas for it in table.backends), "the replica")
             for _ in range(2):
-                await mesh.operator.DrainReplica(pb.DrainReplicaRequest(name="a"))
+                await mesh.operator.DrainReplica(pb.DrainReplicaRequest(replica_id="a"))
             await router.wait_for(
                 lambda table: any(replica.draining for it in table.backends for replica in it.replicas), "draining"
             )

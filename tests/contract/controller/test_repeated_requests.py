@@ -69,8 +69,8 @@ CASES = {
         pb.DeleteHttpRouteRequest(name="/v1/digits"),
         [pb.ApplyMeshRequest(mesh=mesh_to_wire(parse_mesh(MESH % "app:Old")))],
     ),
-    "DrainReplica": Case(pb.DrainReplicaRequest(name="a")),
-    "ForgetReplica": Case(pb.ForgetReplicaRequest(name="silent")),
+    "DrainReplica": Case(pb.DrainReplicaRequest(replica_id="a")),
+    "ForgetReplica": Case(pb.ForgetReplicaRequest(replica_id="silent")),
 }
 """In this order."""
 FIRST: dict[str, Message] = {
@@ -217,7 +217,7 @@ async def test_of_a_long_reply_the_revision_is_repeated() -> None:
 async def test_a_repeated_order_to_drain_does_not_drain_the_next_process_of_that_name(tmp_path: Path) -> None:
     async with running_controller(state=tmp_path / "state") as mesh:
         await mesh.apply('backends: {v1: {handler: "app:One"}}')
-        request = pb.DrainReplicaRequest(name="a")
+        request = pb.DrainReplicaRequest(replica_id="a")
         async with FakeReplica(mesh.channel, "v1", "a") as replica:
             await replica.report("READY")
             await send(mesh, request, "drain")
@@ -252,8 +252,8 @@ async def test_an_order_to_drain_that_a_replica_never_got_is_carried_out_by_the_
         await wait_until(lambda: mesh.controller.store.read().roster.members, what="that the store lists it")
         await lose(mesh, listed)
         for replica_id in ("drained", "listed"):
-            await send(mesh, pb.DrainReplicaRequest(name=replica_id))
-        await send(mesh, pb.ForgetReplicaRequest(name="forgotten"))
+            await send(mesh, pb.DrainReplicaRequest(replica_id=replica_id))
+        await send(mesh, pb.ForgetReplicaRequest(replica_id="forgotten"))
         after = await stack.enter_async_context(running_controller(state=as_if_killed(tmp_path / "state")))
         known = after.controller.state.observed.replica("listed")
         assert known is not None
@@ -275,7 +275,7 @@ async def test_a_repeated_order_to_forget_has_the_reply_of_the_first() -> None:
             await wait_until(lambda: mesh.controller.store.read().roster.members, what="that the store lists it")
             await replica.cut()
             await wait_until(lambda: is_suspect(mesh, "a"), what="its silence", timeout=30.0)
-            request = pb.ForgetReplicaRequest(name="a")
+            request = pb.ForgetReplicaRequest(replica_id="a")
             first, meanwhile = await asyncio.gather(*(send(mesh, request, "forget") for _ in range(2)))
             assert getattr(first, "incarnations", None) == [replica.incarnation]
             assert meanwhile == first, "it came twice before it was stored"

@@ -95,14 +95,14 @@ async def test_a_rollout_that_is_held_is_held_by_the_next_controller_too(tmp_pat
         assert not (await rollout(mesh)).paused
         assert not planned.operations
         paused = await mesh.operator.PauseRollout(pb.PauseRolloutRequest(backend="v1"))
-        assert list(paused.operations) == [f"revisions/{paused.revision}"]
+        assert list(paused.operations) == [f"revision/{paused.revision}"]
         await mesh.apply(MESH % "app:New")
         await eventually(lambda: is_in(mesh, "PAUSED"), what="held")
         state = as_if_killed(tmp_path / "state")
         async with running_controller(launches=True, state=state) as mesh:
             assert await is_in(mesh, "PAUSED")
             resumed = await mesh.operator.PauseRollout(pb.PauseRolloutRequest(resume=True, backend="v1"))
-            assert list(resumed.operations) == [f"revisions/{resumed.revision}", f"rollouts/v1@{resumed.revision}"]
+            assert list(resumed.operations) == [f"revision/{resumed.revision}", f"rollout/v1@{resumed.revision}"]
             assert await is_in(mesh, "PROGRESSING")
             await mesh.operator.Rollback(pb.RollbackRequest(backend="v1"))
             assert await handler(mesh) == "app:Old", "what was good is known to it"
@@ -119,7 +119,7 @@ async def test_replicas_that_die_again_and_again_take_it_back() -> None:
             mesh.launcher.exit((await mesh.wait_for_launches(number))[-1], "exited with status 1")
         await eventually(lambda: is_in(mesh, "COMPLETE"), what="taken back")
         assert await handler(mesh) == "app:Old"
-        assert "3 replicas have died" in (await rollout(mesh)).taken_back
+        assert "3 replicas have died" in (await rollout(mesh)).rollback_reason
         assert mesh.launcher.running.keys() == set(old), "the old ones were never touched"
 
 
@@ -159,10 +159,10 @@ async def test_a_take_back_is_reported_until_an_operator_wants_what_is_in_force(
         await merge(mesh, bad)
         await merge(mesh, old, validate_only=True)
         await mesh.apply("endpoints: {e: {}}")
-        assert (await rollout(mesh)).taken_back, "none of these wants what is in force"
+        assert (await rollout(mesh)).rollback_reason, "none of these wants what is in force"
         await merge(mesh, old)
         shown = await rollout(mesh)
-        assert (shown.taken_back, shown.HasField("taken_back_time")) == ("", False)
+        assert (shown.rollback_reason, shown.HasField("rollback_time")) == ("", False)
         assert await handler(mesh) == "app:Old"
 
 

@@ -77,7 +77,7 @@ async def test_a_route_of_the_shape_of_one_that_is_there_is_refused() -> None:
         with pytest.raises(grpc.aio.AioRpcError) as refused:
             await mesh.apply("routes: {'/u/{b}': {endpoint: e, method: m}}")
         assert violations(refused.value) == {
-            "mesh.routes[0]": "matches the same paths as /u/{a}: leave one of them out"
+            "mesh.routes[0].name": "matches the same paths as /u/{a}: leave one of them out"
         }
         renamed = await mesh.apply("routes: {'/u/{b}': {endpoint: e, method: m}}", prune=True)
         assert (list(renamed.created), list(renamed.deleted)) == (["route/u/{b}"], ["route/u/{a}"])

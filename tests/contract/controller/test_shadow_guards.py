@@ -30,7 +30,7 @@ async def copies(mesh: Controlled, count: int) -> shift_pb.ShiftFigures:
     """The figures of the shadow, once so many copies are known of the step."""
 
     async def ask() -> shift_pb.ShiftFigures | None:
-        return next((it for it in (await shift(mesh)).figures if it.is_shadow and it.calls == count), None)
+        return next((it for it in (await shift(mesh)).figures if it.shadow and it.calls == count), None)
 
     found = await eventually(ask, what=f"{count} copies", timeout=40.0)
     assert found is not None
@@ -53,7 +53,7 @@ async def test_copies_that_fail_trip_it_whatever_else_goes_well(restarts: bool, 
         await router.acknowledge(loads=totals.loads())
         await router.wait_for(lambda table: announced(table) == {"v1": 1.0}, "what was before", timeout=40.0)
         why = "guard v3:error_rate=0.05 tripped: shadow v3 had 0.100 (20 of 200 calls) in step 1"
-        assert (await shift_in(mesh, "TAKEN_BACK")).reason == why
+        assert (await shift_in(mesh, "ROLLED_BACK")).reason == why
     if state is not None:
         async with running_controller(state=state) as mesh:
             assert [it.shadow for it in (await shift(mesh)).guards] == ["", "v3"], "as it was stored"

@@ -74,7 +74,7 @@ async def test_the_next_controller_goes_on_and_mixes_no_figures(tmp_path: Path) 
         assert (await policy(mesh))[0] == {"v1": 0.5, "v2": 0.5}, "one step, however long it was due"
         totals.end("v2", failed=1)
         await reported(mesh, router, totals)
-        ended = await shift_in(mesh, "TAKEN_BACK")
+        ended = await shift_in(mesh, "ROLLED_BACK")
         assert "(1 of 1 calls) in step 2" in ended.reason
         assert await policy(mesh) == ({"v1": 1.0}, {"v3": 0.5}), "what was before the first controller's first step"
 

@@ -103,7 +103,7 @@ async def test_a_guard_that_trips_brings_the_weights_before_back_and_says_why() 
         totals.end("v2", well=383, failed=12, unanswered=5)
         await router.acknowledge(loads=totals.loads())
         await router.wait_for(lambda table: announced(table) == {"v1": 1.0}, "what was before", timeout=40.0)
-        ended = await shift_in(mesh, "TAKEN_BACK")
+        ended = await shift_in(mesh, "ROLLED_BACK")
         why = "guard error_rate=0.01 tripped: backend v2 had 0.034 (17 of 500 calls) in step 1"
         assert ended.reason == why
         assert ended.end_time.seconds
@@ -111,7 +111,7 @@ async def test_a_guard_that_trips_brings_the_weights_before_back_and_says_why() 
         newest = (await mesh.operator.ListRevisions(pb.ListRevisionsRequest())).revisions[0]
         assert newest.note == f"shift of e: {why}"
         kind, message = (await events(mesh))[-1]
-        assert kind == "TAKEN_BACK"
+        assert kind == "ROLLED_BACK"
         assert message.startswith(f"{why}; v1=1 again, at revision ")
 
 
@@ -126,7 +126,7 @@ async def test_slow_calls_trip_it_by_the_bound_above_them() -> None:
         assert (await counted(mesh, 100)).p99.ToMilliseconds() == 200, "one of a hundred may take longer"
         totals.end("v2", well=10, time_s=0.3)
         await router.acknowledge(loads=totals.loads())
-        ended = await shift_in(mesh, "TAKEN_BACK")
+        ended = await shift_in(mesh, "ROLLED_BACK")
         assert "p99=200ms tripped: backend v2 had up to 300ms (11 of 110 calls took longer than 200ms)" in ended.reason
 
 
@@ -251,6 +251,9 @@ async def test_every_mistake_is_named_and_nothing_changed() -> None:
         }
         for request, field in [
             (shift_request(shift_pb.ShiftGuard()), "guards[0].figure"),
+            (shift_request(ERRORS, shift_pb.ShiftGuard(figure=SLOW.figure)), "guards[1].max_time"),
+            (shift_request(shift_pb.ShiftGuard(figure=SLOW.figure, max_error_rate=0.1)), "guards[0].max_time"),
+            (shift_request(shift_pb.ShiftGuard(figure=ERRORS.figure)), "guards[0].max_error_rate"),
             (shift_request(ERRORS, ERRORS), "guards[1]"),
             (shift_request(v2=0.7, v3=0.7), "weights"),
             (shift_request(v1=1.0), "weights"),

@@ -68,7 +68,7 @@ async def test_routes_are_kept_while_the_controller_is_on_hold_and_followed_agai
         await wait_until(lambda: ingress.followed, what="the first routes")
         assert (ingress.watch.is_held, ingress.watch.problem) == (False, "")
         # Also where what an operator has changed there counts higher.
-        routes.put(9, "/old", is_on_hold=True)
+        routes.put(9, "/old", on_hold=True)
         await wait_until(lambda: ingress.watch.is_held, what="they are held")
         assert "older copy" in ingress.watch.problem
         assert (ingress.followed, ingress.watch.revision) == ([["/new"]], 5)
@@ -89,7 +89,7 @@ async def test_older_routes_of_the_same_generation_are_shown_as_a_problem() -> N
 
 async def test_an_ingress_without_routes_takes_those_of_the_older_copy() -> None:
     async with watched() as (routes, ingress):
-        routes.put(4, "/old", is_on_hold=True)
+        routes.put(4, "/old", on_hold=True)
         await wait_until(lambda: ingress.followed, what="some routes are better than none")
         assert ingress.watch.has_routes.is_set()
         assert ingress.watch.is_held
@@ -102,11 +102,11 @@ async def test_the_controller_reports_that_it_is_on_hold_as_soon_as_it_is(tmp_pa
             stub: Any = http_route_service_pb2_grpc.HttpRouteServiceStub(older.channel)
             call = stub.WatchHttpRoutes(pb.WatchHttpRoutesRequest())
             async with asyncio.timeout(30):
-                assert not (await call.read()).is_on_hold
+                assert not (await call.read()).on_hold
                 await original.router.move(older.channel)
                 state = await call.read()
-                assert state.is_on_hold, "before any change of its configuration"
+                assert state.on_hold, "before any change of its configuration"
                 again = stub.WatchHttpRoutes(pb.WatchHttpRoutesRequest())
-                assert (await again.read()).is_on_hold
+                assert (await again.read()).on_hold
                 again.cancel()
             call.cancel()

@@ -143,7 +143,7 @@ def refused_openings(method: MethodDescriptor) -> Iterator[Message]:
     """What a call that would not end otherwise must refuse."""
     match method.name:
         case "TapCalls":
-            for field, value in (("endpoint", ""), ("sample_rate", -1.0), ("max_calls_per_second", -1)):
+            for field, value in (("endpoint", ""), ("sample_rate", -1.0), ("max_calls_per_s", -1)):
                 request: Any = sound(method)
                 setattr(request, field, value)
                 yield request

@@ -172,7 +172,7 @@ async def test_the_controller_shows_the_reason_of_a_router(lease_s: float) -> No
 
         assert await eventually(is_shown, what="its reason") == "SIGTERM"
         await (router.say_goodbye() if is_orderly else router.cut())
-        why = await event(mesh, pb.EVENT_KIND_ROUTER_LEFT, "router/r")
+        why = await event(mesh, pb.EVENT_KIND_ROUTER_DETACHED, "router/r")
         broke = "was silent past its lease: its connection broke, at 127.0.0.1:7071"
         seen = "said goodbye" if is_orderly else broke
         assert why == f"{seen}; its own reason: SIGTERM"
@@ -183,7 +183,7 @@ async def test_a_router_that_hangs_is_lost_with_its_address_and_process() -> Non
         router = FakeRouter(mesh.channel, "r")
         router.pid = 4_711
         async with router:
-            why = await event(mesh, pb.EVENT_KIND_ROUTER_LEFT, "router/r")
+            why = await event(mesh, pb.EVENT_KIND_ROUTER_DETACHED, "router/r")
     assert why == f"was silent past its lease: {HANGS}, at 127.0.0.1:7071, process 4711"
     assert is_at("127.0.0.1:7071", why)
     assert not is_at("127.0.0.1:707", why)

@@ -166,7 +166,7 @@ async def test_calls_are_filtered_by_endpoint_and_tenant() -> None:
         ("limit", {"limit": -1}),
         ("states", {"states": [0]}),
         ("states", {"states": [77]}),
-        ("show_keys", {"show_keys": True}),
+        ("with_ordering_keys", {"with_ordering_keys": True}),
         ("ordering_key", {"ordering_key": ""}),
     ],
 )
@@ -181,7 +181,7 @@ async def test_keys_are_shown_where_the_settings_allow_it() -> None:
     async with bench(tap_payloads=True) as it:
         it.call("red")
         it.call()
-        found = await it.until(2, show_keys=True)
+        found = await it.until(2, with_ordering_keys=True)
         assert {call.ordering_key if call.HasField("ordering_key") else None for call in found.calls} == {"red", None}
 
 
@@ -191,6 +191,6 @@ async def test_many_calls_are_looked_at_in_pieces_while_others_are_served() -> N
             it.call(str(len(it.tasks)))
         await it.until(3_000)
         answers = await asyncio.gather(*(it.listed(limit=1_000) for _ in range(16)))
-        assert {(answer.at_replicas, len(answer.calls), answer.is_partial) for answer in answers} == {
+        assert {(answer.at_replicas, len(answer.calls), answer.partial) for answer in answers} == {
             (3_000, 1_000, False)
         }

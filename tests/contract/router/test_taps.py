@@ -77,9 +77,9 @@ async def test_exactly_the_calls_that_were_made_are_shown() -> None:
 
 async def test_payloads_are_shown_where_the_settings_allow_it() -> None:
     async with router() as (taps, _, _):
-        assert await refusal(taps, endpoint="echo", payloads=True) is Reason.BAD_REQUEST
+        assert await refusal(taps, endpoint="echo", with_payloads=True) is Reason.BAD_REQUEST
     async with router(tap_payloads=True) as (taps, calls, _):
-        tap = await opened(taps, payloads=True, max_payload_bytes=4)
+        tap = await opened(taps, with_payloads=True, max_payload_bytes=4)
         without = await opened(taps)
         await called(calls, b"secret payload")
         (shown,), (plain,) = (await tap.read()).calls, (await without.read()).calls

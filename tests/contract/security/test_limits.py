@@ -279,7 +279,7 @@ async def test_a_replica_attaches_for_its_own_backend_only(mesh: SecuredMesh) ->
 
 async def test_payloads_are_for_operators(mesh: SecuredMesh) -> None:
     taps = (await mesh.at_router("operator", "ops")).taps
-    request = tap_service_pb2.TapCallsRequest(endpoint="mine", payloads=True)
+    request = tap_service_pb2.TapCallsRequest(endpoint="mine", with_payloads=True)
     code, _, message = await refused(taps.TapCalls(request, metadata=by_token("vera")))
     assert (code, message) == (
         "PERMISSION_DENIED",
@@ -293,7 +293,7 @@ async def test_payloads_are_for_operators(mesh: SecuredMesh) -> None:
 
 async def test_ordering_keys_of_listed_calls_are_for_operators(mesh: SecuredMesh) -> None:
     taps = (await mesh.at_router("operator", "ops")).taps
-    request = tap_service_pb2.ListCallsRequest(show_keys=True)
+    request = tap_service_pb2.ListCallsRequest(with_ordering_keys=True)
     code, _, message = await refused(taps.ListCalls(request, metadata=by_token("vera")))
     assert code == "PERMISSION_DENIED"
     assert message == "payloads need the role operator, which viewer/vera does not have"

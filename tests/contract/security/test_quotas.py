@@ -173,7 +173,7 @@ async def test_changes_a_second(mesh: SecuredMesh) -> None:
     before, edge.change_quota = edge.change_quota, RateQuota(QuotaKind.CHANGES, 1, "max_changes_per_caller")
     try:
         one, other = [(await mesh.at_controller(name=name)).controller for name in ("one", "other")]
-        drain = pb.DrainReplicaRequest(name="none")
+        drain = pb.DrainReplicaRequest(replica_id="none")
         reasons = []
         for _ in range(11):
             with pytest.raises(grpc.aio.AioRpcError) as caught:

@@ -71,7 +71,7 @@ def test_a_shift_has_figures_by_backend_and_guards_as_people_write_them() -> Non
         ],
         figures=[
             shift_pb.ShiftFigures(backend="v2", calls=10, failed=1, p99=Duration(nanos=20_000_000)),
-            shift_pb.ShiftFigures(backend="dark", calls=7, is_shadow=True),
+            shift_pb.ShiftFigures(backend="dark", calls=7, shadow=True),
         ],
     )
     document = shift_document(shift)

@@ -57,9 +57,9 @@ async def test_what_is_lacking_is_printed_when_it_changes(capsys: pytest.Capture
     routers = "routers: 1 of 1 do not have the change yet: r"
     await ready(
         LONG,
-        [pending("revisions/7", routers), pending("rollouts/v@7", "v: 0 of 1 replicas ready", routers)],
-        [finished("revisions/7"), pending("rollouts/v@7", "v: 0 of 1 replicas ready")],
-        [finished("revisions/7"), finished("rollouts/v@7")],
+        [pending("revision/7", routers), pending("rollout/v@7", "v: 0 of 1 replicas ready", routers)],
+        [finished("revision/7"), pending("rollout/v@7", "v: 0 of 1 replicas ready")],
+        [finished("revision/7"), finished("rollout/v@7")],
     )
     lines = [routers, "v: 0 of 1 replicas ready", "ready"]
     assert capsys.readouterr().err.splitlines() == [f"slotmesh: {it}" for it in lines]
@@ -68,37 +68,37 @@ async def test_what_is_lacking_is_printed_when_it_changes(capsys: pytest.Capture
 async def test_what_is_late_is_named_once() -> None:
     line = "routers: may not be attached to this controller yet"
     with pytest.raises(CommandFailed) as failed:
-        await ready(NO_TIME, [pending("revisions/7", line), pending("shifts/e", line)])
+        await ready(NO_TIME, [pending("revision/7", line), pending("shift/e", line)])
     assert (str(failed.value), failed.value.exit_code) == (f"applied, but not ready within 0s:\n  {line}", NOT_IN_TIME)
 
 
 async def test_a_failure_names_the_other_backends_of_the_change_and_their_state() -> None:
-    others = [finished("rollouts/u@7"), pending("rollouts/w@7", "w: 0 of 1 replicas ready", "routers: r not linked")]
+    others = [finished("rollout/u@7"), pending("rollout/w@7", "w: 0 of 1 replicas ready", "routers: r not linked")]
     with pytest.raises(CommandFailed) as failed:
         await ready(
-            LONG, [pending("revisions/7", "routers: 1"), *others, finished("rollouts/v@7", "taken back: it died")]
+            LONG, [pending("revision/7", "routers: 1"), *others, finished("rollout/v@7", "rolled back: it died")]
         )
     assert failed.value.exit_code == NOT_IN_TIME
     assert str(failed.value).splitlines() == [
         "applied, but failed:",
-        "  v: taken back: it died",
+        "  v: rolled back: it died",
         "  the other backends of this change:",
         "    u: ready, with 1 replicas of a:B 2",
         "    w: 0 of 1 replicas ready",
     ]
     with pytest.raises(CommandFailed) as alone:
-        await ready(LONG, [finished("rollouts/v@7", "taken back: it died"), finished("shifts/e", "stopped")])
-    assert str(alone.value) == "applied, but failed:\n  v: taken back: it died\n  traffic of e: stopped"
+        await ready(LONG, [finished("rollout/v@7", "rolled back: it died"), finished("shift/e", "stopped")])
+    assert str(alone.value) == "applied, but failed:\n  v: rolled back: it died\n  traffic of e: stopped"
 
 
 async def test_what_was_taken_back_before_is_not_waited_for() -> None:
     with pytest.raises(CommandFailed) as failed:
-        await ready(LONG, [pending("rollouts/v@7", "v: 0 of 1 replicas ready")], rolled_back=["v: it died"])
+        await ready(LONG, [pending("rollout/v@7", "v: 0 of 1 replicas ready")], rolled_back=["v: it died"])
     assert str(failed.value) == "applied, and taken back:\n  v: it died"
 
 
 async def test_a_wait_without_words_ends_or_fails() -> None:
-    name = "revisions/7"
+    name = "revision/7"
     for looks, error in (
         ([[pending(name, "routers: 1")], [finished(name)]], ""),
         ([[finished(name, "it is stored")]], "e: stored, but not in force: it is stored"),
@@ -120,7 +120,7 @@ async def test_more_operations_than_a_request_may_name_are_waited_for_in_several
         return WaitOperationsResponse(operations=[finished(it) for it in request.names])
 
     connection = SimpleNamespace(send=send, peer=SimpleNamespace(telling=nullcontext))
-    names = [f"rollouts/{number}@1" for number in range(MAX_NAMES + 1)]
+    names = [f"rollout/{number}@1" for number in range(MAX_NAMES + 1)]
     found = await Operator(cast("ControllerConnection", connection)).operations(names, 1.0)
     assert [it.name for it in found] == names
     assert [(len(it.names), it.timeout.ToTimedelta()) for it in sent] == [
@@ -130,5 +130,5 @@ async def test_more_operations_than_a_request_may_name_are_waited_for_in_several
 
 
 async def test_backends_that_were_as_they_should_be_are_waited_for_too() -> None:
-    applied = pb.ApplyMeshResponse(revision=7, operations=["revisions/7"], waits=[pb.TrafficWait(endpoint="e")])
-    assert operations_of(applied, {"b", "a"}) == ["revisions/7", "rollouts/a@7", "rollouts/b@7", "shifts/e"]
+    applied = pb.ApplyMeshResponse(revision=7, operations=["revision/7"], waits=[pb.TrafficWait(endpoint="e")])
+    assert operations_of(applied, {"b", "a"}) == ["revision/7", "rollout/a@7", "rollout/b@7", "shift/e"]

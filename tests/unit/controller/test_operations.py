@@ -54,7 +54,7 @@ def with_record(**changes: object) -> MeshFacts:
     return replace(DONE, desired=DONE.desired.apply(ChangeSet(put_rollouts=(record,))))
 
 
-@pytest.mark.parametrize("name", ["revisions/2", "rollouts/b@2", "drains/b-2@9"])
+@pytest.mark.parametrize("name", ["revision/2", "rollout/b@2", "drain/b-2@9"])
 def test_what_is_there_is_done_unless_members_may_still_attach(name: str) -> None:
     operation = find_operation(name, DONE)
     assert operation.done
@@ -72,7 +72,7 @@ def test_what_is_there_is_done_unless_members_may_still_attach(name: str) -> Non
     ],
 )
 def test_a_revision_waits_for_each_router(facts: MeshFacts, line: str) -> None:
-    operation = find_operation("revisions/2", facts)
+    operation = find_operation("revision/2", facts)
     assert (operation.done, operation.completed, operation.total) == (False, 0, 1)
     assert operation.pending == (line,)
 
@@ -100,7 +100,7 @@ def test_a_revision_waits_for_each_router(facts: MeshFacts, line: str) -> None:
     ],
 )
 def test_a_rollout_waits_for_its_replicas_and_for_links_to_them(facts: MeshFacts, line: str) -> None:
-    operation = find_operation("rollouts/b@2", facts)
+    operation = find_operation("rollout/b@2", facts)
     assert not operation.done
     assert line in operation.pending
 
@@ -109,25 +109,23 @@ def test_old_replicas_have_to_drain_and_a_paused_rollout_says_how_it_goes_on() -
     old = replace(REPLICA, replica_id="b-0", template=template_of(OLD), is_drain_requested=True)
     facts = with_record(is_complete=False, is_paused=True)
     facts = replace(facts, observed=facts.observed.with_replica(old))
-    (line,) = find_operation("rollouts/b@2", facts).pending
+    (line,) = find_operation("rollout/b@2", facts).pending
     assert line.startswith("b: 1 replicas ready, 1 that were there before drain; its rollout is paused: ")
 
 
 @pytest.mark.parametrize(
     ("record", "failure"),
     [
-        (RolloutRecord(backend="b", template=template_of(OLD), good=OLD, why="it crashes"), "taken back: it crashes"),
+        (RolloutRecord(backend="b", template=template_of(OLD), good=OLD, why="it crashes"), "rolled back: it crashes"),
         (COMPLETE, "replaced by revision 4"),
     ],
 )
 def test_a_rollout_whose_settings_are_not_there_any_more_has_failed(record: RolloutRecord, failure: str) -> None:
     back = DONE.desired.apply(ChangeSet(put_backends=(OLD,), put_rollouts=(record,)))
-    operation = find_operation("rollouts/b@2", replace(DONE, desired=back))
+    operation = find_operation("rollout/b@2", replace(DONE, desired=back))
     assert (operation.done, operation.failure) == (True, failure)
     gone = DONE.desired.apply(ChangeSet(delete_backends=("b",)))
-    assert (
-        find_operation("rollouts/b@2", replace(DONE, desired=gone)).failure == "the backend was deleted at revision 4"
-    )
+    assert find_operation("rollout/b@2", replace(DONE, desired=gone)).failure == "the backend was deleted at revision 4"
 
 
 @pytest.mark.parametrize(("good", "is_failing"), [(None, True), (NEW, True), (OLD, False)])
@@ -136,7 +134,7 @@ def test_a_rollout_that_fails_has_failed_where_there_is_nothing_to_go_back_to(
 ) -> None:
     facts = with_record(is_complete=False, good=good)
     sick = replace(REPLICA, is_unhealthy=True, error="ValueError: no")
-    operation = find_operation("rollouts/b@2", replace(facts, observed=facts.observed.with_replica(sick)))
+    operation = find_operation("rollout/b@2", replace(facts, observed=facts.observed.with_replica(sick)))
     why = "fails, and there is nothing to go back to: the health checks of b-1 fail: ValueError: no"
     assert (operation.done, operation.failure) == ((True, why) if is_failing else (False, ""))
 
@@ -144,10 +142,10 @@ def test_a_rollout_that_fails_has_failed_where_there_is_nothing_to_go_back_to(
 def test_settings_of_revisions_that_the_history_has_dropped_are_not_known() -> None:
     cut = replace(DONE.desired, history=DONE.desired.history[-1:])
     facts = replace(DONE, desired=cut)
-    assert find_operation("rollouts/b@2", facts).done
-    assert find_operation("rollouts/b@1", facts).failure == "replaced by revision 2"
+    assert find_operation("rollout/b@2", facts).done
+    assert find_operation("rollout/b@1", facts).failure == "replaced by revision 2"
     with pytest.raises(InvalidSpec, match="revision 0 is not kept any more: the history begins after revision 1"):
-        find_operation("rollouts/b@0", facts)
+        find_operation("rollout/b@0", facts)
 
 
 SHIFT = ShiftRecord(endpoint="e", before={"b": 1.0}, target={"c": 1.0}, step=0.5, every_s=9.0, guards=(), min_calls=1)
@@ -164,7 +162,7 @@ SHIFT = ShiftRecord(endpoint="e", before={"b": 1.0}, target={"c": 1.0}, step=0.5
             ("traffic of e moves to c=1 later; it waits for the rollout of c",),
         ),
         ({"phase": ShiftPhase.COMPLETE}, True, "", ()),
-        ({"phase": ShiftPhase.TAKEN_BACK, "why": "p99"}, True, "taken back: p99", ()),
+        ({"phase": ShiftPhase.ROLLED_BACK, "why": "p99"}, True, "rolled back: p99", ()),
         ({"phase": ShiftPhase.STOPPED}, True, "stopped", ()),
     ],
 )
@@ -176,11 +174,11 @@ def test_a_shift_is_done_when_it_has_ended(
     desired = desired.apply(ChangeSet(put_shifts=(shift,)))
     router = replace(ROUTER, revision=desired.configured_at)
     facts = replace(DONE, desired=desired, observed=DONE.observed.with_router(router))
-    operation = find_operation("shifts/e", facts)
+    operation = find_operation("shift/e", facts)
     assert (operation.done, operation.failure, operation.pending) == (done, failure, pending)
     if done and not failure:
         behind = replace(facts, observed=DONE.observed)
-        assert not find_operation("shifts/e", behind).done, "the routers do not have its last step"
+        assert not find_operation("shift/e", behind).done, "the routers do not have its last step"
 
 
 @pytest.mark.parametrize(
@@ -195,18 +193,18 @@ def test_a_shift_reports_what_its_next_step_waits_for(changes: dict[str, object]
     facts = replace(
         DONE, desired=DONE.desired.apply(ChangeSet(put_shifts=(shift,))), waits_for=lambda _: "3 of 5 calls"
     )
-    assert find_operation("shifts/e", facts).pending == (line,)
+    assert find_operation("shift/e", facts).pending == (line,)
 
 
-@pytest.mark.parametrize("name", ["revisions/2", "rollouts/b@2"])
+@pytest.mark.parametrize("name", ["revision/2", "rollout/b@2"])
 def test_nothing_comes_to_its_end_while_the_controller_is_on_hold(name: str) -> None:
     assert find_operation(name, replace(DONE, is_on_hold=True)).failure == ON_HOLD
 
 
 def test_a_drain_counts_the_calls_that_are_left() -> None:
     facts = replace(with_replica(state=ReplicaState.DRAINING), ongoing_calls=lambda _: 7)
-    operation = find_operation("drains/b-1@1", facts)
+    operation = find_operation("drain/b-1@1", facts)
     assert (operation.done, operation.ongoing_calls) == (False, 7)
     assert operation.pending == ("b-1 draining, with 7 calls left",)
     for ended in (with_replica(gone=True), with_replica(state=ReplicaState.STOPPED)):
-        assert find_operation("drains/b-1@1", ended).done
+        assert find_operation("drain/b-1@1", ended).done

@@ -62,7 +62,7 @@ def finished(desired: Desired, how: str, *, is_begun: bool = False) -> Desired:
         case "gone back":
             desired = committed(desired, plan_end(desired, "e", goes_back=True, who="a test", time_s=3.0))
         case "taken back":
-            move = ended(shift, ShiftPhase.TAKEN_BACK, "a guard tripped", 3.0, goes_back=True)
+            move = ended(shift, ShiftPhase.ROLLED_BACK, "a guard tripped", 3.0, goes_back=True)
             desired = committed(desired, plan_move(desired, shift, move))
         case _:
             pass

@@ -254,7 +254,7 @@ async def test_the_copies_of_each_shadow_that_a_guard_looks_at_are_counted(order
     failed = CallEnds(100, 100, 0, NO_ENDS.times)
     bench.report(copies={name: failed if number == at else CALLS for number, name in enumerate(shadows)})
     await bench.shifter.look()
-    assert bench.shift.phase is ShiftPhase.TAKEN_BACK
+    assert bench.shift.phase is ShiftPhase.ROLLED_BACK
     assert f"shadow dark{at} had 1.000 (100 of 100 calls)" in bench.shift.why
 
 
@@ -275,7 +275,7 @@ async def test_a_step_waits_for_the_copies_of_each_shadow_that_a_guard_looks_at(
 
 _TOLD = {
     ShiftPhase.COMPLETE: EventKind.TRAFFIC_SHIFT_COMPLETE,
-    ShiftPhase.TAKEN_BACK: EventKind.TRAFFIC_SHIFT_TAKEN_BACK,
+    ShiftPhase.ROLLED_BACK: EventKind.TRAFFIC_SHIFT_ROLLED_BACK,
     ShiftPhase.STOPPED: EventKind.TRAFFIC_SHIFT_ENDED,
     ShiftPhase.OVERTAKEN: EventKind.TRAFFIC_SHIFT_ENDED,
 }
@@ -322,7 +322,7 @@ async def test_what_cannot_be_stored_is_tried_again_with_the_same_figures(caplog
     assert len([it for it in caplog.records if "could not be carried on" in it.getMessage()]) == 1
     store.is_full = False
     await bench.shifter.look()
-    assert (bench.shift.phase, bench.weights) == (ShiftPhase.TAKEN_BACK, {"v1": 1.0})
+    assert (bench.shift.phase, bench.weights) == (ShiftPhase.ROLLED_BACK, {"v1": 1.0})
     assert "(50 of 150 calls) in step 1" in bench.shift.why
 
 

@@ -204,7 +204,7 @@ def test_a_rollout_that_is_taken_back_leaves_the_traffic() -> None:
     history.look()
     assert history.weights() == {"v1": 1.0}
     shift = history.desired.shifts["e"]
-    assert (shift.phase, shift.awaits, shift.deletes) == (ShiftPhase.TAKEN_BACK, {}, ())
+    assert (shift.phase, shift.awaits, shift.deletes) == (ShiftPhase.ROLLED_BACK, {}, ())
     assert "v3" in shift.why
 
 

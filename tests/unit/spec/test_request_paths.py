@@ -78,6 +78,8 @@ def config(**values: Any) -> mesh_pb2.Backend:
         (pb.ShiftTrafficRequest(guards=[shift_pb.ShiftGuard()]), "guards[0].max_time", "guards[0].max_time"),
         (pb.ShiftTrafficRequest(guards=[shift_pb.ShiftGuard()]), "guards[1].max_time", "guards"),
         (pb.ShiftTrafficRequest(weights={"x" * 81: 1.0}), f"weights.{show('x' * 81)}", "weights"),
+        (pb.ApplyHttpRouteRequest(route=mesh_pb2.HttpRoute(name="/a")), "routes./a", "route.name"),
+        (pb.ApplyHttpRouteRequest(route=mesh_pb2.HttpRoute(name="/a")), "routes./a.method", "route.method"),
         (pb.RollbackRequest(backend="v1"), "backends.v1.handler", "backend"),
         (pb.RollbackRequest(revision=7), "endpoints.e.traffic.v1", ""),
         (

@@ -359,7 +359,7 @@ def test_a_controller_that_only_the_command_names_is_a_warning_if_it_does_not_an
 
 def test_on_hold_nothing_is_compared_with_the_configuration_of_the_state_file() -> None:
     controller = on_hold("router/r holds revision 9")
-    failing = rollout_pb2.Rollout(backend="b", trouble="it dies", phase=rollout_pb2.ROLLOUT_PHASE_FAILING)
+    failing = rollout_pb2.Rollout(backend="b", problem="it dies", phase=rollout_pb2.ROLLOUT_PHASE_FAILING)
     older = replace(SNAPSHOT, controller=controller, endpoints=(), backends=(), rollouts=(failing,))
     assert wrong(replace(SEEN, snapshot=replace(older, controller=SNAPSHOT.controller)), Section.BACKENDS)
     problems = [it for it in findings_of(replace(SEEN, snapshot=older)) if it.severity is not Severity.OK]

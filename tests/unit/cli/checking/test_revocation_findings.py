@@ -30,9 +30,9 @@ def lists(
     for authority, at in made_at.items():
         added = tls.authorities.add(id=authority)
         if at is not None:
-            added.list_make_time.FromSeconds(int(at))
+            added.list_create_time.FromSeconds(int(at))
     if ends_at is not None:
-        tls.lists_end_time.FromSeconds(int(ends_at))
+        tls.lists_expire_time.FromSeconds(int(ends_at))
     return tls
 
 

@@ -135,7 +135,7 @@ def test_a_backend_without_replicas_names_the_own_reason_of_one_that_has_ended()
 def test_a_change_that_was_taken_back_is_a_warning_with_the_reason_and_the_command_that_shows_more() -> None:
     at = Timestamp(seconds=round(NOW) - 60)
     rollout = rollout_pb2.Rollout(backend="b", phase=rollout_pb2.ROLLOUT_PHASE_COMPLETE, handler="a:B", version="2")
-    back = changed(rollout, taken_back="3 replicas have died:\n  ValueError: no", taken_back_time=at)
+    back = changed(rollout, rollback_reason="3 replicas have died:\n  ValueError: no", rollback_time=at)
     others = (changed(rollout, backend="a"), back, changed(rollout, backend="c"))
     (finding,) = wrong(replace(SEEN, snapshot=replace(SNAPSHOT, rollouts=others)), Section.BACKENDS)
     assert (finding.severity, finding.subject) == (Severity.WARNING, "backend/b")
@@ -143,8 +143,8 @@ def test_a_change_that_was_taken_back_is_a_warning_with_the_reason_and_the_comma
         "the newest change of b was taken back at 2027-01-15 07:59 UTC, a:B 2 is in force:"
         " 3 replicas have died: ValueError: no"
     )
-    assert "`slotmesh events backend/b --kind rollout-taken-back`" in finding.fix
-    failing = changed(back, phase=rollout_pb2.ROLLOUT_PHASE_FAILING, trouble="r is not ready")
+    assert "`slotmesh events backend/b --kind rollout-rolled-back`" in finding.fix
+    failing = changed(back, phase=rollout_pb2.ROLLOUT_PHASE_FAILING, problem="r is not ready")
     finding = wrong(replace(SEEN, snapshot=replace(SNAPSHOT, rollouts=(failing,))), Section.BACKENDS)[0]
     assert (finding.severity, finding.text) == (Severity.ERROR, "the rollout of b fails: r is not ready")
 
@@ -163,7 +163,7 @@ def test_a_shift_that_was_taken_back_is_a_warning_for_an_hour_or_until_the_weigh
 ) -> None:
     shift = shift_pb.TrafficShift(
         endpoint="e",
-        phase=shift_pb.SHIFT_PHASE_TAKEN_BACK,
+        phase=shift_pb.SHIFT_PHASE_ROLLED_BACK,
         from_weights={"b": 1.0},
         to_weights={"c": 1.0},
         reason="p99 of c is 2 s",

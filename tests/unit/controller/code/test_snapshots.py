@@ -324,9 +324,9 @@ def test_what_a_change_brings_names_the_folder_and_the_files_that_differ(project
     now = project.code().code
     (change,) = project.snapshots.changes({(before, now): ["c", "b"]})
     assert (change.backends, change.folder, change.files) == (("b", "c"), str(project.root), 3)
-    assert change.size == sum(it.stat().st_size for it in project.root.rglob("*.py"))
+    assert change.size_bytes == sum(it.stat().st_size for it in project.root.rglob("*.py"))
     assert (change.added, change.changed) == (("shop/new.py",), ("shop/__init__.py", "shop/app.py"))
-    assert (change.removed, change.more) == (("helpers.py",), 0)
+    assert (change.removed, change.unlisted_files) == (("helpers.py",), 0)
     (first,) = project.snapshots.changes({("", now): ["b"]})
     assert (first.files, first.added, first.changed, first.removed) == (3, (), (), ())
     assert project.snapshots.changes({(before, "of an earlier time"): ["b"]}) == ()
@@ -338,7 +338,7 @@ def test_only_so_many_files_of_a_change_are_named(project: Project) -> None:
     for number in range(MOST_NAMED + 2):
         project.write(f"shop/n{number:02}.py")
     (change,) = project.snapshots.changes({(before, project.code().code): ["b"]})
-    assert (len(change.added), change.more) == (MOST_NAMED, 2)
+    assert (len(change.added), change.unlisted_files) == (MOST_NAMED, 2)
 
 
 @pytest.mark.parametrize(

@@ -157,9 +157,9 @@ def test_payloads_are_cut_and_bounded() -> None:
         (pb.TapCallsRequest(endpoint="e", sample_rate=1.5), "sample_rate"),
         (pb.TapCallsRequest(endpoint="e", sample_rate=float("nan")), "sample_rate"),
         (pb.TapCallsRequest(endpoint="e", sample_rate=-0.1), "sample_rate"),
-        (pb.TapCallsRequest(endpoint="e", max_calls_per_second=10_001), "max_calls_per_second"),
+        (pb.TapCallsRequest(endpoint="e", max_calls_per_s=10_001), "max_calls_per_s"),
         (pb.TapCallsRequest(endpoint="e", max_payload_bytes=-1), "max_payload_bytes"),
-        (pb.TapCallsRequest(endpoint="e", payloads=True), "payloads"),
+        (pb.TapCallsRequest(endpoint="e", with_payloads=True), "with_payloads"),
     ],
 )
 def test_what_is_refused_names_its_field(request_: pb.TapCallsRequest, field: str) -> None:
@@ -171,6 +171,6 @@ def test_what_is_refused_names_its_field(request_: pb.TapCallsRequest, field: st
 def test_what_is_not_said_has_defaults() -> None:
     wish = tap_wish_of(pb.TapCallsRequest(endpoint="e"), allows_payloads=True)
     assert wish == TapWish(endpoint="e", share=1.0, calls_per_s=1_000, payload_bytes=0)
-    wish = tap_wish_of(pb.TapCallsRequest(endpoint="e", payloads=True), allows_payloads=True)
+    wish = tap_wish_of(pb.TapCallsRequest(endpoint="e", with_payloads=True), allows_payloads=True)
     assert isinstance(wish, TapWish)
     assert wish.payload_bytes == 4_096
