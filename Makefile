@@ -134,10 +134,17 @@ check-arch: $(VENV)/.dev-ready
 	$(BIN)/python -m pytest -q tests/arch
 
 .PHONY: check-protos
-check-protos: $(VENV)/.dev-ready
+check-protos: $(VENV)/.dev-ready check-breaking
 	$(BIN)/buf lint
 	$(BIN)/buf format --diff --exit-code protos
 	$(BIN)/python tools/generate_protos.py --check
+
+# The public contract as it was released. Until there is one, nothing is frozen.
+BASELINE := protos/baseline.binpb
+
+.PHONY: check-breaking
+check-breaking: $(VENV)/.dev-ready
+	@test ! -f $(BASELINE) || $(BIN)/buf breaking --against $(BASELINE)
 
 # --- change ---------------------------------------------------------------------------------------------------------
 
@@ -156,9 +163,13 @@ format: $(VENV)/.dev-ready ## Format the code and the protos, fix what can be fi
 protos: $(VENV)/.dev-ready ## Generate slotmesh/v1 and slotmesh/internal/v1 from protos/
 	$(BIN)/python tools/generate_protos.py
 
+.PHONY: baseline
+baseline: check-breaking ## Keep the public protos as they are in protos/baseline.binpb, with each release
+	$(BIN)/buf build --path protos/slotmesh/v1 --exclude-source-info --output $(BASELINE)
+
 .PHONY: clean
 clean: ## Remove .venv, caches and build products
-	rm -rf $(VENV) $(TRITON_VENV) $(NODE_CLIENT)/node_modules dist build .compose-test $(GRPC_TOOLS) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .benchmarks
+	rm -rf $(VENV) $(TRITON_VENV) $(NODE_CLIENT)/node_modules dist build .compat .compose-test $(GRPC_TOOLS) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .benchmarks
 	find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +
 
 # --- the OpenTelemetry collector ------------------------------------------------------------------------------------

@@ -85,6 +85,8 @@ class ControllerStatus:
     role: ControllerStanding
     generation: str = ""
     """The generation of its store; empty if not reported. With the term it identifies the start of a leader."""
+    version: str = ""
+    """Of slotmesh; empty if not reported."""
 
     @property
     def is_on_hold(self) -> bool:

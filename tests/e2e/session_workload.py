@@ -70,6 +70,7 @@ class Workload:
         self._sequences: dict[tuple[str, str], Iterator[int]] = {}
         self.results = dict.fromkeys((f"client-{number}" for number in range(CLIENTS)), 0)
         """By client."""
+        self._unanswered: set[str] = set()
         self.stall = Stall(0.0, 0.0)
         """The worst one of the clients' own event loop."""
 
@@ -90,6 +91,13 @@ class Workload:
             lambda: all(self.results[client] >= before[client] + results for client in before),
             timeout=timeout,
             what=f"{results} more results for each client, of {before}",
+        )
+
+    async def wait_answered(self, timeout: float = PATIENCE_S) -> None:
+        """Waits until all calls that were made until now have outcomes: those that follow had not begun by then."""
+        made = frozenset(self._unanswered)
+        await wait_until(
+            lambda: made.isdisjoint(self._unanswered), timeout=timeout, what=f"outcomes of {len(made)} calls"
         )
 
     async def watch_stalls(self) -> None:
@@ -149,6 +157,7 @@ class Workload:
                 for number in (next(sequence) for _ in range(BURST))
             ]
             self._log.add(*calls)
+            self._unanswered.update(call.tag for call in calls)
             for call in calls:
                 answer = view.append(key, call.tag)
                 unanswered.add(answer)
@@ -169,6 +178,7 @@ class Workload:
             tag = f"{client}/{kind}/{number}"
             call = Call(tag=tag, client=client, endpoint=self._endpoint, sent_at=now, deadline=now + PATIENCE_S)
             self._log.add(call)
+            self._unanswered.add(tag)
             answer = asyncio.ensure_future(execute(tag))
             await asyncio.wait((answer,))
             self._hear(call, answer)
@@ -176,6 +186,7 @@ class Workload:
     def _hear(self, call: Call, answer: asyncio.Future[str]) -> None:
         """Writes an outcome down, at once."""
         now = time.monotonic()
+        self._unanswered.discard(call.tag)
         error = answer.exception()
         if error is None:
             self._log.add(Outcome(tag=call.tag, at=now, reply=answer.result()))

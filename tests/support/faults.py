@@ -23,6 +23,7 @@ import time
 from asyncio.subprocess import DEVNULL
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -45,14 +46,32 @@ POLL_S: Final = 0.02
 """How soon a change of the members is seen."""
 
 
+@dataclass(frozen=True, slots=True)
+class Installation:
+    """A slotmesh that processes are started of."""
+
+    python: str
+    """Its interpreter."""
+    folder: Path
+    """Where processes work: what they import from there is not installed."""
+
+
+THIS: Final = Installation(sys.executable, ROOT)
+"""The slotmesh of this repository."""
+
+
 class Service:
     """A process of a mesh, which may be started more than once."""
 
-    def __init__(self, name: str, module: str, flags: Sequence[str], mesh: Surroundings) -> None:
+    def __init__(
+        self, name: str, module: str, flags: Sequence[str], mesh: Surroundings, installation: Installation = THIS
+    ) -> None:
         self.name = name
         """For people, as `router-1`."""
         self.address = ""
         """Where it serves; the same at each start."""
+        self.installation = installation
+        """What the next start is of."""
         self._module = module
         self._flags = flags
         self._mesh = mesh
@@ -60,7 +79,7 @@ class Service:
 
     def twin(self) -> Service:
         """A second process with the same flags, on a port of its own. Whoever starts it stops it."""
-        return Service(f"{self.name}-twin", self._module, self._flags, self._mesh)
+        return Service(f"{self.name}-twin", self._module, self._flags, self._mesh, self.installation)
 
     @property
     def log_text(self) -> str:
@@ -77,7 +96,7 @@ class Service:
         port = parse_host_port(self.address)[1] if self.address else 0
         with AnnouncePipe() as pipe:
             self._process = await asyncio.create_subprocess_exec(
-                sys.executable,
+                self.installation.python,
                 "-m",
                 self._module,
                 *self._flags,
@@ -87,7 +106,7 @@ class Service:
                 "--log-level=warning",
                 f"--parent-fd={self._mesh.parent.fd}",
                 f"--announce-fd={pipe.fd}",
-                cwd=ROOT,
+                cwd=self.installation.folder,
                 env=self._mesh.environment,
                 stdin=DEVNULL,
                 stdout=self._mesh.log_fd,

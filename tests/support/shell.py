@@ -32,10 +32,11 @@ async def slotmesh(
     env: Mapping[str, str] | None = None,
     cwd: Path | None = None,
     timeout: float = COMMAND_TIMEOUT_S,
+    python: str = sys.executable,
 ) -> Said:
-    """Runs `slotmesh ARGUMENTS` to its end. `env` adds to the environment."""
+    """Runs `slotmesh ARGUMENTS` to its end. `env` adds to the environment; `python` has another slotmesh."""
     process = await asyncio.create_subprocess_exec(
-        sys.executable,
+        python,
         "-m",
         "slotmesh.cli",
         *arguments,

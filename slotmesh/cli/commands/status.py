@@ -125,8 +125,6 @@ def status_document(
     """The mesh as values of JSON. Replicas, routers and rollouts are the messages of these names."""
     members, kinds = snapshot.members, ((ENDPOINT, load.endpoints), (BACKEND, load.backends), (ROUTER, load.routers))
     loads = {(kind, row_name(it)): it for kind, rows in kinds for it in rows}
-    role = snapshot.controller.role if snapshot.controller is not None else ControllerStanding(leads=True)
-    leads_since = time_of(role, "leads_since_time")
 
     def load_of(kind: str, name: str) -> dict[str, float | None]:
         """Null if unknown."""
@@ -164,12 +162,7 @@ def status_document(
 
     return {
         "controller": address,
-        "leads": True,
-        "term": role.term,
-        "leads_since": None if leads_since is None else leads_since.isoformat(),
-        "store_problem": role.store_problem,
-        "standbys": list(role.standby_addresses),
-        "newer_members": list(role.newer_members),
+        **_leader_document(snapshot.controller or ControllerStatus(address, ControllerStanding(leads=True))),
         "generation": members.generation,
         "revision": members.revision,
         "endpoints": [*map(endpoint_document, snapshot.endpoints)],
@@ -178,6 +171,19 @@ def status_document(
         "replicas": [*map(replica_document, members.replicas)],
         "routers": [*map(router_document, members.routers)],
         "lost": [{"subject": it.subject, "reason": it.why} for it in lost],
+    }
+
+
+def _leader_document(controller: ControllerStatus) -> dict[str, Any]:
+    leads_since = time_of(role := controller.role, "leads_since_time")
+    return {
+        "leads": True,
+        "version": controller.version,
+        "term": role.term,
+        "leads_since": None if leads_since is None else leads_since.isoformat(),
+        "store_problem": role.store_problem,
+        "standbys": list(role.standby_addresses),
+        "newer_members": list(role.newer_members),
     }
 
 

@@ -182,7 +182,8 @@ def leader_text(status: ControllerStatus | None) -> str:
     role = status.role
     standbys = f", standby: {', '.join(role.standby_addresses)}" if role.standby_addresses else ""
     since = local_time(role, "leads_since_time", " since %Y-%m-%d %H:%M:%S")
-    return f"  leader, term {role.term}{since}{standbys}"
+    version = f"version {status.version}, " if status.version else ""
+    return f"  {version}leader, term {role.term}{since}{standbys}"
 
 
 def standby_text(status: ControllerStatus) -> str:

@@ -183,6 +183,14 @@ def test_a_controller_that_reconciles_nothing_says_why_above_the_tables() -> Non
     assert status_document("127.0.0.1:1", SNAPSHOT)["newer_members"] == []
 
 
+def test_the_version_of_the_leader_is_shown_beside_those_of_members() -> None:
+    status = ControllerStatus("127.0.0.1:1", ControllerStanding(leads=True, term=3), version="0.2.0")
+    out = io.StringIO()
+    print_tables("127.0.0.1:1", replace(SNAPSHOT, controller=status), out)
+    assert "  version 0.2.0, leader, term 3" in out.getvalue().splitlines()[0]
+    assert status_document("127.0.0.1:1", replace(SNAPSHOT, controller=status))["version"] == "0.2.0"
+
+
 def test_members_that_end_are_shown_with_their_own_reason() -> None:
     members = SNAPSHOT.members
     replicas = (
