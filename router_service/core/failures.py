@@ -124,6 +124,16 @@ def replica_unreachable(replica_id: str, why: str) -> Failure:
     )
 
 
+def may_be_remembered(replica_id: str) -> Failure:
+    """A call with a request id may have been executed by a replica that cannot be asked now."""
+    return Failure(
+        reason=Reason.BACKEND_UNAVAILABLE,
+        message=f"replica {replica_id}, which may have executed a call with this request_id before, cannot be reached",
+        retry_delay_s=UNREACHABLE_DELAY_S,
+        metadata={"replica_id": replica_id},
+    )
+
+
 def request_differs(request_id: str) -> Failure:
     """The same request id, for something else."""
     return Failure(

@@ -41,8 +41,9 @@ class RouterServiceStub(object):
     runs to its end once it has started, whether its caller still waits or not; a call by `CallStreaming` ends with its
     caller. If the memory for outcomes is full (128 MiB or 65,536 calls of a replica), the oldest are dropped: a repetition
     fails with RESULT_EVICTED, executed yes. So does one of a streaming call that had more than 256 values, or 1 MiB.
-    If the replica has ended, or the partition has another owner since, a repetition is executed again: handlers for which
-    that matters store `context().idempotency_key`, which is the same for all calls of one id.
+    If the replica has ended, a repetition is executed again; also if the partition has another owner since, and the router
+    has started after that. Handlers for which that matters store `context().idempotency_key`, which is the same for all
+    calls of one id.
     """
 
     def __init__(self, channel):
@@ -89,8 +90,9 @@ class RouterServiceServicer(object):
     runs to its end once it has started, whether its caller still waits or not; a call by `CallStreaming` ends with its
     caller. If the memory for outcomes is full (128 MiB or 65,536 calls of a replica), the oldest are dropped: a repetition
     fails with RESULT_EVICTED, executed yes. So does one of a streaming call that had more than 256 values, or 1 MiB.
-    If the replica has ended, or the partition has another owner since, a repetition is executed again: handlers for which
-    that matters store `context().idempotency_key`, which is the same for all calls of one id.
+    If the replica has ended, a repetition is executed again; also if the partition has another owner since, and the router
+    has started after that. Handlers for which that matters store `context().idempotency_key`, which is the same for all
+    calls of one id.
     """
 
     def Call(self, request, context):
@@ -202,8 +204,9 @@ class RouterService(object):
     runs to its end once it has started, whether its caller still waits or not; a call by `CallStreaming` ends with its
     caller. If the memory for outcomes is full (128 MiB or 65,536 calls of a replica), the oldest are dropped: a repetition
     fails with RESULT_EVICTED, executed yes. So does one of a streaming call that had more than 256 values, or 1 MiB.
-    If the replica has ended, or the partition has another owner since, a repetition is executed again: handlers for which
-    that matters store `context().idempotency_key`, which is the same for all calls of one id.
+    If the replica has ended, a repetition is executed again; also if the partition has another owner since, and the router
+    has started after that. Handlers for which that matters store `context().idempotency_key`, which is the same for all
+    calls of one id.
     """
 
     @staticmethod

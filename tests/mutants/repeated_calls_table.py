@@ -9,6 +9,7 @@ from tests.mutants.mutant import mutant
 REPLICA: Final = "replica_service"
 _MODEL: Final = "tests/properties/test_repeated_calls.py"
 _CONTRACT: Final = "tests/contract/replica/test_repeated_calls.py"
+_MOVES: Final = "tests/unit/router/routing/test_earlier_owners.py"
 _MESH: Final = "tests/contract/mesh/test_repeated_calls.py"
 
 REPEATED_CALLS: Final = (
@@ -60,5 +61,33 @@ REPEATED_CALLS: Final = (
         "        ordering_key = options.ordering_key\n",
         "",
         _MESH,
+    ),
+    mutant(
+        "calls that waited for a move are not asked for",
+        "router_service/core",
+        "if partition.epoch != before and any(",
+        "if partition.epoch == before and any(",
+        _MOVES,
+    ),
+    mutant(
+        "an earlier owner is asked again and again",
+        "router_service/core",
+        " or key in run.options.asked:",
+        ":",
+        _MOVES,
+    ),
+    mutant(
+        "an earlier owner that cannot be reached counts as one that remembers nothing",
+        "router_service/core",
+        "if replica is None or replica is partition.owner or",
+        "if replica is None or not replica.linked or",
+        _MOVES,
+    ),
+    mutant(
+        "a move is forgotten before the outcomes of the earlier owner",
+        "router_service/core/routing",
+        "self._moves.append((now + KEEP_S,",
+        "self._moves.append((now,",
+        _MOVES,
     ),
 )

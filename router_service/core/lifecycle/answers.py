@@ -23,7 +23,7 @@ from router_service.core.counters import RouterCounters
 from router_service.core.events import RunsCompleted, RunsRefused
 from router_service.core.lifecycle.cancellation import EarlyEnds
 from router_service.core.lifecycle.feature import Features
-from router_service.core.lifecycle.intake import RoutingIntake
+from router_service.core.lifecycle.intake import NOT_OWNED, RoutingIntake
 from router_service.core.limits.capacity import ReportedCapacity
 from router_service.core.replicas.backends import RoutedBackend
 from router_service.core.replicas.replica import RoutedReplica
@@ -156,7 +156,10 @@ class Answers:
                 for lo, many in parts:
                     self._outcomes.failed(sent, lo, many, failure, step)
             else:
-                if sent.run.partition is not None and failure.reason is Reason.STALE_TABLE:
+                if sent.run.options.request is not None and sent.owner_epoch == NOT_OWNED:
+                    asked = sent.run.options.asked | {replica.key}
+                    sent.run.options = replace(sent.run.options, asked=asked)
+                elif sent.run.partition is not None and failure.reason is Reason.STALE_TABLE:
                     sent.run.partition.refused(sent.owner_epoch, offset, count)
                 returned += self.hand_back(sent, parts, step)
             left.append((sent, offset, count, not sent.remaining))

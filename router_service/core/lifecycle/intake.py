@@ -30,7 +30,7 @@ from router_service.core.sampling import Chance
 from slotmesh.calls.deadline_heap import DeadlineHeap
 
 NOT_OWNED = -1
-"""The owner epoch of calls that are recovered from a replica which is no longer their owner."""
+"""The owner epoch of calls that are recovered from a replica which is no longer their owner, or may be."""
 
 
 HOLD_S: Final = 30.0
@@ -116,6 +116,8 @@ class RoutingIntake:
                 constrained.append(run)
             elif endpoint is not None and run.partition is not None:
                 partition = endpoint.partition(run.partition.number, self.topology.replicas)
+                if run.options.request is not None and self._asks_earlier(run, partition, step):
+                    continue
                 if partition.owner is None and endpoint.is_unavailable:
                     self._fail_unavailable(run, endpoint, step)
                     continue
@@ -166,6 +168,8 @@ class RoutingIntake:
 
     def _to_partition(self, run: RouterRun, endpoint: RoutedEndpoint, step: Step, *, admitted: bool) -> None:
         partition = run.partition = endpoint.partition(run.options.partition, self.topology.replicas)
+        if run.options.request is not None and self._asks_earlier(run, partition, step):
+            return
         owner = partition.owner
         waiting = len(run.payloads) - run.cursor
         is_first = not partition.queue.runs or not partition.queue
@@ -180,6 +184,23 @@ class RoutingIntake:
             self.sender.list(partition)
         elif run.deadline != inf and run.unanswered:
             self.deadlines.watch(run.deadline, run)
+
+    def _asks_earlier(self, run: RouterRun, partition: Partition, step: Step) -> bool:
+        """Sends a call with a request id to an earlier owner of its partition, one that has not been asked for it.
+
+        That one has executed the call before, and answers, or it refuses the call, and will never execute it.
+        """
+        for key in self.topology.earlier_owners.of(run.endpoint, partition.number, step.now):
+            replica = self.topology.replicas.get(key)
+            if replica is None or replica is partition.owner or key in run.options.asked:
+                continue
+            if replica.linked:
+                self.sender.send(run, 1, replica, NOT_OWNED, step)
+                self.watch(run)
+            else:
+                self.outcomes.fail_waiting(run, failures.may_be_remembered(replica.replica_id), step)
+            return True
+        return False
 
     def _to_backend(self, run: RouterRun, name: str, endpoint: RoutedEndpoint, step: Step, *, admitted: bool) -> None:
         backend = self.topology.backends.get(name)

@@ -19,6 +19,7 @@ from router_service.core.limits.capacity import KnownReplica
 from router_service.core.replicas.backends import RoutedBackend
 from router_service.core.replicas.replica import RoutedReplica
 from router_service.core.rosters import ReplicaKey
+from router_service.core.routing.earlier_owners import EarlierOwners
 from router_service.core.routing.endpoints import Partition, RoutedEndpoint
 from router_service.core.routing.traffic import PolicyStandings
 from router_service.core.routing_table import BackendRoute, RoutingTable
@@ -51,6 +52,7 @@ class Topology:
         """Replicas in the table."""
         self.connected: dict[KnownReplica, RoutedReplica] = {}
         """Replicas that may have slices, including those removed from the table, until they are retired."""
+        self.earlier_owners = EarlierOwners()
         self._departed: dict[str, dict[int, Partition]] = {}
         """Partitions of removed endpoints with calls at replicas: should one return, nothing overtakes those calls."""
         self._was: dict[ReplicaKey, RoutedReplica | None] = {}
@@ -63,6 +65,7 @@ class Topology:
     def apply(self, table: RoutingTable, step: Step) -> TableChange:
         """Applies the table."""
         before_table, self.table = self.table, table
+        self.earlier_owners.changed(before_table.endpoints, table.endpoints, step.now)
         is_first = not before_table.revision
         self._was.clear()
         homeless = [*self._apply_backends(table, before_table, step)]
@@ -221,7 +224,7 @@ class Topology:
             is_same = route.owners is owners and endpoint.unowned is unowned
             if not is_same or any(key in others for key in owners.keys):
                 change.reassigned.append(endpoint)
-                change.recharged.extend(self._assign_partitions(endpoint))
+                self._assign_partitions(endpoint, change)
             homeless += endpoint.parked.drain() if endpoint.policy.weights else []
         self._forget_departed()
 
@@ -248,18 +251,23 @@ class Topology:
             else:
                 del self._departed[name]
 
-    def _assign_partitions(self, endpoint: RoutedEndpoint) -> list[RouterRun]:
-        """Assigns each partition its owner, and charges waiting runs to their next backends; returns the runs."""
-        recharged: list[RouterRun] = []
+    def _assign_partitions(self, endpoint: RoutedEndpoint, change: TableChange) -> None:
+        """Assigns each partition its owner, and charges waiting runs to their next backends.
+
+        If a waiting call has a request id, all that wait for a new owner are routed again: the earlier one is asked.
+        """
         for partition in endpoint.partitions.values():
+            before = partition.epoch
             partition.assign(*endpoint.owner_of(partition.number, self.replicas))
+            if partition.epoch != before and any(run.options.request is not None for run in partition.queue.runs):
+                change.homeless.extend(partition.queue.drain())
+                continue
             account = endpoint.account_of(partition)
             for run in partition.queue.runs:
                 if run.account is not account and run.waiting:
                     run.uncharge()
                     run.charge_all(account)
-                    recharged.append(run)
-        return recharged
+                    change.recharged.append(run)
 
 
 def _take_out(backend: RoutedBackend[RoutedReplica], endpoints: Collection[str]) -> list[RouterRun]:

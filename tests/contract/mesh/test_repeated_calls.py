@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from itertools import count
 from typing import Any
 
 import grpc
@@ -133,6 +134,28 @@ async def test_a_repetition_waits_for_the_call_that_runs(routers: list[Router], 
     answers = [await within(call, "the outcome") for call in calls]
     assert answers == [answers[0]] * 4
     assert placed == ["tea"]
+
+
+async def test_a_partition_that_moves_takes_no_outcome_with_it(placed: list[str]) -> None:
+    async with (
+        slotmesh.testing.mesh({"orders": Orders}, routers=2) as mesh,
+        open_channel(mesh.router_addresses[0]) as one,
+        open_channel(mesh.router_addresses[1]) as other,
+    ):
+        ids = [str(number) for number in range(16)]
+        first = [await Router(one).call("place", f'["{each}"]', each) for each in ids]
+        await mesh.apply({"orders": slotmesh.testing.Backend(Orders, num_replicas=2)})
+        executed = len(placed)
+        async with asyncio.timeout(20):
+            for number in count(100):
+                answer = await Router(one).call("facts", "[]", str(number))
+                if answer.replica_id != first[0].replica_id:
+                    break
+        for router in (Router(other), Router(one)):
+            assert [await router.call("place", f'["{each}"]', each) for each in ids] == first
+        assert len(placed) == executed
+        await Router(other).call("place", '["new"]', "new")
+        assert placed[-1] == "new", "a call that no earlier owner remembers is executed"
 
 
 async def test_a_router_that_ends_takes_no_outcome_with_it(

@@ -86,7 +86,22 @@ async def test_a_repetition_that_leaves_ends_nothing(replica: RunningReplica) ->
         assert first.results == {1: b"x"}
 
 
-async def test_a_call_that_never_started_is_handed_back_with_its_repetitions(replica: RunningReplica) -> None:
+async def test_repetitions_of_a_call_that_is_handed_back_are_handed_back(replica: RunningReplica) -> None:
+    replica.engine.configure(max_ongoing=1, prefetch=0)
+    async with replica.router() as first, replica.router("router-2") as second:
+        await first.send(first.run([b"before"], method="wait"))
+        await wait_until(lambda: replica.handler.started)
+        await first.send(named(first))
+        await heard(first)
+        await second.send(named(second))
+        await heard(second)
+        replica.engine.fence(1)
+        await first.wait_answers(1)
+        await second.wait_answers(1)
+        assert first.refused[2].reason == second.refused[1].reason == "STALE_TABLE"
+
+
+async def test_repetitions_of_a_call_that_is_withdrawn_are_handed_back(replica: RunningReplica) -> None:
     replica.engine.configure(max_ongoing=1, prefetch=0)
     async with replica.router() as first, replica.router("router-2") as second:
         await first.send(first.run([b"before"], method="wait"))
