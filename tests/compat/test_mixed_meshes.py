@@ -45,23 +45,30 @@ async def test_one_of_another_version_works_with_all_others(
 
     async with mixed_mesh(tmp_path, installation_of, ingresses=int(odd == INGRESS)) as mesh:
         async with loading(mesh, installation_of(CLIENT)) as (clients, log):
-            await _use(mesh, odd, installation_of(CLI), log)
-            await _restart(mesh, odd, clients, log)
+            if odd == CLI:
+                await _command(mesh, one)
+            elif odd == INGRESS:
+                await _call_by_http(mesh, clients, log)
+            else:
+                await _restart(mesh, odd, clients, log)
 
 
-async def _use(mesh: MixedMesh, odd: str, cli: Installation, log: HistoryLog) -> None:
-    """What is no load of the usual clients."""
-    if odd == INGRESS:
-        stop = asyncio.Event()
-        calling = asyncio.ensure_future(call_by_http(mesh.ingresses[0].address, log, stop))
-        await mesh.start_of(mesh.routers[0], mesh.routers[0].installation, log)
-        await mesh.start_of(mesh.replicas[0], mesh.replicas[0].installation, log)
-        stop.set()
-        load = await calling
-        assert load.answered
-        assert not load.failed
-    if odd == CLI:
-        await _command(mesh, cli)
+async def _restart(mesh: MixedMesh, odd: str, clients: Clients, log: HistoryLog) -> None:
+    """Processes meet again: the odd one all others; where none of the mesh is odd, those that clients are linked to."""
+    members = [mesh.controller, *mesh.routers, *mesh.replicas]
+    for service in [it for it in members if it.name == odd] or [mesh.routers[0], mesh.replicas[0]]:
+        await mesh.start_of(service, service.installation, log)
+        await clients.wait_for_progress()
+
+
+async def _call_by_http(mesh: MixedMesh, clients: Clients, log: HistoryLog) -> None:
+    stop = asyncio.Event()
+    calling = asyncio.ensure_future(call_by_http(mesh.ingresses[0].address, log, stop))
+    await _restart(mesh, INGRESS, clients, log)
+    stop.set()
+    load = await calling
+    assert load.answered
+    assert not load.failed
 
 
 async def _command(mesh: MixedMesh, cli: Installation) -> None:
@@ -91,11 +98,3 @@ async def _command(mesh: MixedMesh, cli: Installation) -> None:
     assert "Ledger" in await run("traffic", "Ledger", at)
     await run("calls", f"--router={mesh.addresses[0]}")
     assert "announced addresses" in await run("check", at)
-
-
-async def _restart(mesh: MixedMesh, odd: str, clients: Clients, log: HistoryLog) -> None:
-    """Processes that meet again, in each way: the odd one; all others where none of the mesh is."""
-    members = [mesh.controller, *mesh.routers, *mesh.replicas]
-    for service in [it for it in members if it.name == odd] or members[:-1]:
-        await mesh.start_of(service, service.installation, log)
-        await clients.wait_for_progress()
