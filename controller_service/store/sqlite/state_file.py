@@ -295,6 +295,7 @@ def read_file(path: Path) -> tuple[str, Desired]:
         # Not for reading only: the journal that a crash has left is rolled back first.
         with closing(connect(path)) as connection:
             connection.execute("BEGIN")
+            require_version(connection, path)
             head, rows = read_head(connection), read_rows(connection)
         # A controller waits for no longer than that to write.
         return head.generation, read_state(head, rows)

@@ -210,7 +210,11 @@ def test_a_file_of_another_schema_is_left_as_it_is(state: Path, version: int) ->
         connection.execute(f"PRAGMA user_version = {version}")
     connection.close()
     before = state.read_bytes()
-    assert f"another version of slotmesh (schema {version}; this version reads {VERSION})" in refusal(state)
+    expected = f"another version of slotmesh (schema {version}; this version reads {VERSION})"
+    assert expected in refusal(state)
+    with pytest.raises(StateRefused) as export:
+        read_file(state)
+    assert expected in str(export.value)
     assert state.read_bytes() == before
 
 
