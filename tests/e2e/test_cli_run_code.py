@@ -122,6 +122,9 @@ async def test_a_reload_whose_constructor_fails_says_that_it_was_taken_back_and_
 ) -> None:
     async with mesh_run("mesh.yaml", "--reload", *PORTS, cwd=folder) as mesh:
         await mesh.wait_ready()
+        # Before that there is nothing to go back to.
+        rolled_out = await command("rollout", "status", "app", "--wait", "--address", mesh.controller_address)
+        assert rolled_out.status == 0
         rewrite(
             folder / "app.py", APP.format(answer="two") + "    def __init__(self) -> None:\n        raise ValueError\n"
         )
