@@ -409,7 +409,9 @@ Global___IdRange: _TypeAlias = IdRange  # noqa: Y015
 
 @_typing.final
 class ResultBatch(_message.Message):
-    """Results of calls. `call_ids` and `payloads` are parallel."""
+    """Results of calls. `call_ids` and `payloads` are parallel. As in CallBatch, columns that exclude each other are no
+    oneofs.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -549,10 +549,10 @@ class ControllerServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def WaitOperations(self, request, context):
-        """Waits for operations: what follows from changes, as routers that have a table or replicas that are replaced. Returns
-        when all are done, or one has failed, or after `timeout`; then their states show the progress.
-        Errors: BAD_REQUEST if a name is that of no operation, or of a revision that is to come or is not kept;
-        QUOTA_EXCEEDED if too many rpcs wait; NOT_LEADER if the controller leads no more: wait again at the next one.
+        """Waits for operations: what follows from changes, as routers that have a table or replicas that are replaced.
+        Returns when all are done, or one has failed, or after `timeout`; then their states show the progress. Errors:
+        BAD_REQUEST if a name is that of no operation, or of a revision that is to come or is not kept; QUOTA_EXCEEDED if
+        too many rpcs wait; NOT_LEADER if the controller leads no more: wait again at the next one.
 
         Example:
 

@@ -257,10 +257,10 @@ class ControllerServiceStub:
           ' localhost:7070 slotmesh.v1.ControllerService/PauseRollout
     """
     WaitOperations: _aio.UnaryUnaryMultiCallable[_operations_pb2.WaitOperationsRequest, _operations_pb2.WaitOperationsResponse]
-    """Waits for operations: what follows from changes, as routers that have a table or replicas that are replaced. Returns
-    when all are done, or one has failed, or after `timeout`; then their states show the progress.
-    Errors: BAD_REQUEST if a name is that of no operation, or of a revision that is to come or is not kept;
-    QUOTA_EXCEEDED if too many rpcs wait; NOT_LEADER if the controller leads no more: wait again at the next one.
+    """Waits for operations: what follows from changes, as routers that have a table or replicas that are replaced.
+    Returns when all are done, or one has failed, or after `timeout`; then their states show the progress. Errors:
+    BAD_REQUEST if a name is that of no operation, or of a revision that is to come or is not kept; QUOTA_EXCEEDED if
+    too many rpcs wait; NOT_LEADER if the controller leads no more: wait again at the next one.
 
     Example:
 
@@ -679,10 +679,10 @@ class ControllerServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _operations_pb2.WaitOperationsRequest,
         context: _aio.ServicerContext[_operations_pb2.WaitOperationsRequest, _abc.Awaitable[_operations_pb2.WaitOperationsResponse]],
     ) -> _abc.Awaitable[_operations_pb2.WaitOperationsResponse]:
-        """Waits for operations: what follows from changes, as routers that have a table or replicas that are replaced. Returns
-        when all are done, or one has failed, or after `timeout`; then their states show the progress.
-        Errors: BAD_REQUEST if a name is that of no operation, or of a revision that is to come or is not kept;
-        QUOTA_EXCEEDED if too many rpcs wait; NOT_LEADER if the controller leads no more: wait again at the next one.
+        """Waits for operations: what follows from changes, as routers that have a table or replicas that are replaced.
+        Returns when all are done, or one has failed, or after `timeout`; then their states show the progress. Errors:
+        BAD_REQUEST if a name is that of no operation, or of a revision that is to come or is not kept; QUOTA_EXCEEDED if
+        too many rpcs wait; NOT_LEADER if the controller leads no more: wait again at the next one.
 
         Example:
 

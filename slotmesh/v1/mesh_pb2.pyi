@@ -1215,7 +1215,7 @@ Global___BackendLoad: _TypeAlias = BackendLoad  # noqa: Y015
 @_typing.final
 class CallEnds(_message.Message):
     """The outcomes of one backend's calls at one router, for their callers, counted since the router's start, so that a
-    lost report loses nothing. A restarted router, with another `RouterHello.incarnation`, begins at 0.
+    lost report loses nothing. A restarted router, with another `Router.incarnation`, begins at 0.
 
     Not counted are calls that their caller cancelled, or that failed because of an earlier call of their ordering key;
     copies for shadows; reservations; and calls that clients send directly to replicas.

@@ -528,6 +528,9 @@ Global___CallFrame: _TypeAlias = CallFrame  # noqa: Y015
 class CallBatch(_message.Message):
     """Calls that share their options.
 
+    The ids are in `first_call_id` or `call_ids`, the arguments in `payloads` or `block`. These are no oneofs, since a
+    message around their columns would add 4 to 15 % to encoding and decoding a frame of 256 calls.
+
     Ids are chosen by the client, 1 … 2^53 - 1, strictly increasing on a stream. A batch that breaks this is rejected as
     a whole with DUPLICATE_CALL_ID; the stream continues.
     """
@@ -826,8 +829,8 @@ Global___StreamOpened: _TypeAlias = StreamOpened  # noqa: Y015
 class Window(_message.Message):
     """The limit of unanswered calls of a client on this stream. A batch beyond it is rejected with WINDOW_EXCEEDED.
 
-    Before the first window the limit is 1,024 calls and 4 MiB. One call with more bytes than the window is allowed beside
-    all others, in a batch of its own; its bytes do not count.
+    Before the first window the limit is 1,024 calls and 4 MiB. One call with more bytes than the window is allowed
+    beside all others, in a batch of its own; its bytes do not count.
     """
 
     DESCRIPTOR: _descriptor.Descriptor

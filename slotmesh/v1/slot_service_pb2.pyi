@@ -267,8 +267,8 @@ class DispatchRequest(_message.Message):
     any; a token of another endpoint fails with SLOT_UNKNOWN.
     """
     request_id: _builtins.str
-    """The same id with the same token again, at any router and at the replica, is the same call: it gets the first outcome.
-    See `RouterService`. Empty: a second call in a slot fails with SLOT_USED.
+    """The same id with the same token again, at any router and at the replica, is the same call: it gets the first
+    outcome. See `RouterService`. Empty: a second call in a slot fails with SLOT_USED.
     """
     @_builtins.property
     def options(self) -> _call_pb2.CallOptions:
@@ -361,8 +361,8 @@ class DispatchStreamingRequest(_message.Message):
     any; a token of another endpoint fails with SLOT_UNKNOWN.
     """
     request_id: _builtins.str
-    """The same id with the same token again, at any router and at the replica, is the same call: it gets the first outcome.
-    See `RouterService`. Empty: a second call in a slot fails with SLOT_USED.
+    """The same id with the same token again, at any router and at the replica, is the same call: it gets the first
+    outcome. See `RouterService`. Empty: a second call in a slot fails with SLOT_USED.
     """
     @_builtins.property
     def options(self) -> _call_pb2.CallOptions:

@@ -282,7 +282,7 @@ class ListCallsRequest(_message.Message):
     ordering_key: _builtins.str
     """Only calls with this ordering key. Unset: all."""
     limit: _builtins.int
-    """The limit of calls in the response. 1 to 1,000; 0 means 100."""
+    """The limit of calls in the response. 1 to 1,000; 0 means 100. There are no further pages: calls end meanwhile."""
     with_ordering_keys: _builtins.bool
     """Include ordering keys. Refused unless the router was started with `--tap-payloads`, and to callers that may not see
     payloads.

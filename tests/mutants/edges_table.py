@@ -170,6 +170,27 @@ _FIELDS: Final = (
         "tests/unit/spec/test_request_paths.py",
     ),
     mutant(
+        "BadRequest names no field of a route for its path",
+        "slotmesh/convert",
+        'return inside or "name"',
+        "return inside",
+        "tests/unit/spec/test_request_paths.py",
+    ),
+    mutant(
+        "a guard without its limit is accepted",
+        "controller_service/convert",
+        'elif guard.WhichOneof("limit") != limit:',
+        "elif False:",
+        "tests/contract/mesh/test_required_fields.py",
+    ),
+    mutant(
+        "a mask has fields that only responses have",
+        "controller_service/convert",
+        "if it.name not in _IDENTITY and not _is_output(it)]",
+        "if it.name not in _IDENTITY]",
+        "tests/contract/controller/test_changes.py",
+    ),
+    mutant(
         "BadRequest of an inference names the fields of the call",
         "router_service/convert",
         "return at_field(failure, request_path(wire, _FIELDS.get(field, field)))",

@@ -272,7 +272,7 @@ class RunBatch(_message.Message):
     """The size of each payload in `block`, bytes: four bytes each, little-endian."""
     waited_us: _builtins.int
     """Time since the first of these calls arrived at the router; for a re-sent one, since its client first sent it.
-    Microseconds, at least 1.
+    Microseconds, at least 1; a Duration would add 16 % to encoding and decoding a frame of one run of 256 calls.
     """
     endpoint: _builtins.str
     """The called endpoint."""
