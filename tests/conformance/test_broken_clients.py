@@ -19,7 +19,7 @@ CLIENT = Path(__file__).with_name("broken_client.py")
 @pytest.mark.parametrize(
     ("defect", "name", "rule"),
     [
-        ("ignores_alternates", "basic/alternate_of_opened", "B21"),
+        ("ignores_alternates", "resumable/resume_at_alternate", "B21"),
         ("tries_the_lost_router_first", "resumable/resume_other_router_first", "B27"),
         ("makes_no_pause", "basic/pauses", "B27"),
         ("reports_closed_early", "basic/close", "B16"),

@@ -48,6 +48,10 @@ def test_a_wrong_outcome_is_shown_beside_the_expected_one_also_as_junit(tmp_path
     assert done.returncode == 1, done.stdout
     assert "expected: the client reports 'a': {'error': {'reason': 'ROUTER_LOST'" in done.stdout
     assert "got:      {'id': 'a', 'result': '\\x01'}" in done.stdout
+    lines = done.stdout.splitlines()
+    assert "skipped 1 (needs level resumable)" in lines[2]
+    assert lines[4].startswith("basic/no_router: "), "failures come last"
+    assert lines[-1] == "1 failed, 1 skipped"
     suite = Xml.fromstring(report.read_text("utf-8"))  # noqa: S314 - written by this test's own child
     assert (suite.get("tests"), suite.get("failures"), suite.get("skipped")) == ("2", "1", "1")
     assert "ROUTER_LOST" in (suite.findtext("testcase/failure") or "")

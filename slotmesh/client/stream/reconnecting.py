@@ -37,7 +37,10 @@ from slotmesh.streams.limits import MAX_INLINE_BYTES
 from slotmesh.v1 import router_service_pb2
 
 _WORTH_ANOTHER_TRY: Final = frozenset(
-    {Reason.ROUTER_LOST, Reason.CANCELLED, Reason.INTERNAL, Reason.DRAINING, Reason.SESSION_FENCED}
+    {
+        *(Reason.ROUTER_LOST, Reason.CANCELLED, Reason.INTERNAL, Reason.DEADLINE_RUNNING),
+        *(Reason.DRAINING, Reason.SESSION_FENCED),
+    }
 )
 """Failures of the transport if a router is not there (yet), or of a router about a stream that came too late."""
 

@@ -100,8 +100,8 @@ const { root } = protobuf.parse(`
 const RichStatus = root.lookupType('RichStatus');
 const ErrorInfo = root.lookupType('ErrorInfo');
 
-/** Statuses of servers that are no routers, and of proxies: another try is not worth it. */
-const FINAL = { 7: 'PERMISSION_DENIED', 12: 'NOT_IMPLEMENTED', 16: 'UNAUTHENTICATED' };
+/** What the transport's own statuses stand for where another try is not worth it. */
+const FINAL = { 7: 'PERMISSION_DENIED', 8: 'PAYLOAD_TOO_LARGE', 12: 'NOT_IMPLEMENTED', 16: 'UNAUTHENTICATED' };
 
 /** How a router refused a stream; undefined where it was the transport that failed: then another try is worth it. */
 export function refusal({ code, details, metadata }) {
