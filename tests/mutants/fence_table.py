@@ -135,8 +135,8 @@ FENCE: Final = (
     mutant(
         "an ingress that has newer routes than its controller shows nothing of it",
         "ingress_service",
-        "state.is_on_hold or is_older",
-        "state.is_on_hold",
+        "state.on_hold or is_older",
+        "state.on_hold",
         "tests/contract/ingress/test_held_routes.py",
     ),
     mutant(
