@@ -31,7 +31,7 @@ def silences(history: History) -> list[Silence]:
     """One for each fault. A silence that a fault falls into is told at that fault, from the fault on."""
     clients = {call.tag: call.client for call in history.calls}
     results = sorted((it.at, clients.get(it.tag, "")) for it in history.outcomes if it.is_result)
-    if not results:
+    if not results or not history.faults:
         return []
     by_client: dict[str, list[float]] = {}
     for at, client in results:

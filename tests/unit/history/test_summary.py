@@ -44,6 +44,10 @@ def test_a_failure_is_no_result() -> None:
     assert silences(History(outcomes=[failure], faults=history.faults)) == []
 
 
+def test_without_a_fault_there_is_no_silence() -> None:
+    assert silences(both(results("a", 1.0), results("b", 9.0))) == []
+
+
 def test_it_is_drawn() -> None:
     lines = summary(both(results("a", 1.0, 5.0, 10.0), results("b", 1.0), 5.0), "title").splitlines()
     assert lines[:3] == ["title", "4 calls, 4 outcomes, 4 executed, 0 again", "         4  a result"]
