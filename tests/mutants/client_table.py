@@ -13,6 +13,34 @@ _IDENTITY: Final = "tests/contract/security/test_changed_identity.py"
 
 CLIENT: Final = (
     mutant(
+        "a call that is larger than the window counts in it",
+        "slotmesh/client",
+        "return nbytes if nbytes and self._pending.is_unanswered(call_id) else 0",
+        "return 0",
+        "tests/contract/client/test_window.py",
+    ),
+    mutant(
+        "a stream that a proxy ends at a deadline fails its calls",
+        "slotmesh/client",
+        "*(Reason.ROUTER_LOST, Reason.CANCELLED, Reason.INTERNAL, Reason.DEADLINE_RUNNING),",
+        "*(Reason.ROUTER_LOST, Reason.CANCELLED, Reason.INTERNAL),",
+        "tests/conformance/test_python_client.py",
+    ),
+    mutant(
+        "a router does not wait for the calls that are sent again",
+        "router_service/core",
+        "self.awaits_calls = bool(unanswered)",
+        "self.awaits_calls = False",
+        "tests/unit/router/features/test_sessions_found_calls.py",
+    ),
+    mutant(
+        "calls of a hosted replica that has ended are sent again",
+        "slotmesh/testing",
+        "if self._unanswered:\n            self._fail(",
+        "if False:\n            self._fail(",
+        "tests/testing/test_router_stand_in.py",
+    ),
+    mutant(
         "a session is resumed as a new one under another identity",
         "router_service",
         "return OF_ANOTHER_IDENTITY if are_of_another(rosters) else connection",
