@@ -10,6 +10,7 @@ REPLICA: Final = "replica_service"
 _MODEL: Final = "tests/properties/test_repeated_calls.py"
 _CONTRACT: Final = "tests/contract/replica/test_repeated_calls.py"
 _MOVES: Final = "tests/unit/router/routing/test_earlier_owners.py"
+_WHOLE: Final = "tests/properties/test_mesh_repeated_calls.py"
 _MESH: Final = "tests/contract/mesh/test_repeated_calls.py"
 
 REPEATED_CALLS: Final = (
@@ -81,6 +82,20 @@ REPEATED_CALLS: Final = (
         "router_service/core",
         "if replica is None or replica is partition.owner or",
         "if replica is None or not replica.linked or",
+        _MOVES,
+    ),
+    mutant(
+        "two repetitions share a batch",
+        "router_service/core",
+        "run if run.options.request is not None else None,",
+        "run.options.request,",
+        _WHOLE,
+    ),
+    mutant(
+        "an owner between two tables is not asked",
+        "router_service/core",
+        "owners = any_owner if epoch > was + 1 else () if",
+        "owners = () if",
         _MOVES,
     ),
     mutant(

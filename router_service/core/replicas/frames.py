@@ -4,7 +4,8 @@ Purpose: run ids are assigned here, at the last moment. So slices of different c
 become one batch, which costs the replica as much as one slice would; and calls withdrawn before that cost nothing.
 Invariants: slices of one batch, and batches of one ordering key, keep their order: a slice joins a batch before its own
 place only if none of its key is in between. A batch has at most the backend's `max_wire_batch_size` calls, and
-consecutive run ids. Slices that differ only in their ordering key share a batch, with a column of keys.
+consecutive run ids. Slices that differ only in their ordering key share a batch, with a column of keys. A call with a
+request id is alone in its batch.
 Owner: pure functions on the replica's state.
 """
 
@@ -136,7 +137,8 @@ def cut_frame(replica: RoutedReplica, max_calls: int, max_bytes: int) -> list[Ou
         ):
             kind = (
                 *(run.options.wire, run.endpoint, run.attempt, run.deadline, lane is None, run.shadow_of is None),
-                *(run.session, run.recovers, level, run.origin and run.origin.stream_id, run.options.request),
+                *(run.session, run.recovers, level, run.origin and run.origin.stream_id),
+                run if run.options.request is not None else None,
             )
             at = newest.get(kind, -1)
             if at < 0 or at < earliest or not _follows(sent, groups[at]):

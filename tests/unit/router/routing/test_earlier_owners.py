@@ -54,6 +54,17 @@ def test_each_earlier_owner_is_asked(world: World) -> None:
     assert [world.got(name) for name in "abc"] == [[1], [1], [1]]
 
 
+def test_an_epoch_that_skips_one_tells_of_a_missed_owner(world: World) -> None:
+    world.at(KEEP_S)  # the move from `a` to `b` is forgotten
+    world.owner_of["other"] = ("c", 2)
+    world.push()
+    world.owner = ("b", 4)
+    world.push()
+    world.submit([1], **KEYED)
+    world.refuse("c", 1, reason=Reason.STALE_TABLE)
+    assert [world.got(name) for name in "abc"] == [[], [1], [1]]
+
+
 def test_other_calls_go_to_the_owner(world: World) -> None:
     world.submit([1], ordering_key="k")
     assert (world.got("a"), world.got("b")) == ([], [1])
