@@ -160,6 +160,7 @@ async def loading(mesh: MixedMesh, installation: Installation) -> AsyncIterator[
     history = replace(read_history(mesh.folder), patience=PATIENCE)
     sys.stdout.write(f"\n{summary(history, f'in {mesh.folder}')}\n")
     assert_holds(history)
+    assert sum(it.client == "direct" for it in history.calls) > 10
     assert_results(history, of=_moves)
 
 
