@@ -60,31 +60,31 @@ class EventKind(Enum):
     """Its replicas end soon after their start, again and again: the next start waits."""
     BACKEND_SCALED = 26
     """Another number of its replicas should run, by its load."""
-    ROLLOUT_STARTED = 30
+    ROLLOUT_STARTED = 27
     """Replicas are being replaced, since what they are started with was changed."""
-    ROLLOUT_COMPLETE = 31
-    ROLLOUT_ROLLED_BACK = 32
+    ROLLOUT_COMPLETE = 28
+    ROLLOUT_ROLLED_BACK = 29
     """The new replicas fail: the settings before are in force again."""
-    ROLLOUT_PAUSED = 33
-    ROLLOUT_RESUMED = 34
-    TRAFFIC_SHIFT_STARTED = 40
-    TRAFFIC_SHIFT_STEPPED = 41
+    ROLLOUT_PAUSED = 30
+    ROLLOUT_RESUMED = 31
+    TRAFFIC_SHIFT_STARTED = 32
+    TRAFFIC_SHIFT_STEPPED = 33
     """Its next step is in force."""
-    TRAFFIC_SHIFT_COMPLETE = 42
-    TRAFFIC_SHIFT_ROLLED_BACK = 43
+    TRAFFIC_SHIFT_COMPLETE = 34
+    TRAFFIC_SHIFT_ROLLED_BACK = 35
     """A guard has tripped: the weights before are in force again."""
-    TRAFFIC_SHIFT_ENDED = 44
+    TRAFFIC_SHIFT_ENDED = 36
     """An operator has ended it, or the weights were changed by another request meanwhile."""
-    ROUTE_CREATED = 50
-    ROUTE_UPDATED = 51
-    ROUTE_DELETED = 52
-    STATE_OUTDATED = 60
+    ROUTE_CREATED = 37
+    ROUTE_UPDATED = 38
+    ROUTE_DELETED = 39
+    STATE_OUTDATED = 40
     """A member holds a newer table than the state file: nothing is reconciled."""
-    CONTROLLER_LEADS = 61
+    CONTROLLER_LEADS = 41
     """A controller has begun to lead."""
-    STATE_NOT_WRITABLE = 62
+    STATE_NOT_WRITABLE = 42
     """The leader's state cannot be written: changes are refused."""
-    STATE_WRITABLE = 63
+    STATE_WRITABLE = 43
     """The leader's state can be written again."""
 
 

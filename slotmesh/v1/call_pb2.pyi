@@ -415,27 +415,27 @@ class ResultBatch(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
+    FIRST_CALL_ID_FIELD_NUMBER: _builtins.int
     CALL_IDS_FIELD_NUMBER: _builtins.int
-    PAYLOADS_FIELD_NUMBER: _builtins.int
     CONTENT_TYPE_FIELD_NUMBER: _builtins.int
-    PARTIAL_FIELD_NUMBER: _builtins.int
+    PAYLOADS_FIELD_NUMBER: _builtins.int
+    BLOCK_FIELD_NUMBER: _builtins.int
+    PAYLOAD_SIZES_FIELD_NUMBER: _builtins.int
     CHUNKED_SIZES_FIELD_NUMBER: _builtins.int
+    PARTIAL_FIELD_NUMBER: _builtins.int
     EXECUTOR_STARTS_FIELD_NUMBER: _builtins.int
     BACKENDS_FIELD_NUMBER: _builtins.int
     REPLICA_IDS_FIELD_NUMBER: _builtins.int
-    FIRST_CALL_ID_FIELD_NUMBER: _builtins.int
-    BLOCK_FIELD_NUMBER: _builtins.int
-    PAYLOAD_SIZES_FIELD_NUMBER: _builtins.int
-    content_type: _builtins.str
-    """How the payloads are encoded: the content type of the calls."""
-    partial: _builtins.bool
-    """More results of these calls follow (a handler that yields)."""
     first_call_id: _builtins.int
     """The id of the first payload's call; the others are consecutive. 0 if `call_ids` has the ids."""
+    content_type: _builtins.str
+    """How the payloads are encoded: the content type of the calls."""
     block: _builtins.bytes
     """With the client's feature `blocks`: all payloads, concatenated, in place of `payloads`. Never with `partial`."""
     payload_sizes: _builtins.bytes
     """The size of each payload in `block`, bytes: four bytes each, little-endian."""
+    partial: _builtins.bool
+    """More results of these calls follow (a handler that yields)."""
     @_builtins.property
     def call_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """The calls: ids of the client towards a client, run ids towards a router. Empty if `first_call_id` is set."""
@@ -467,17 +467,17 @@ class ResultBatch(_message.Message):
     def __init__(
         self,
         *,
+        first_call_id: _builtins.int = ...,
         call_ids: _abc.Iterable[_builtins.int] | None = ...,
-        payloads: _abc.Iterable[_builtins.bytes] | None = ...,
         content_type: _builtins.str = ...,
-        partial: _builtins.bool = ...,
+        payloads: _abc.Iterable[_builtins.bytes] | None = ...,
+        block: _builtins.bytes = ...,
+        payload_sizes: _builtins.bytes = ...,
         chunked_sizes: _abc.Iterable[_builtins.int] | None = ...,
+        partial: _builtins.bool = ...,
         executor_starts: _abc.Iterable[_builtins.int] | None = ...,
         backends: _abc.Iterable[_builtins.str] | None = ...,
         replica_ids: _abc.Iterable[_builtins.str] | None = ...,
-        first_call_id: _builtins.int = ...,
-        block: _builtins.bytes = ...,
-        payload_sizes: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...

@@ -144,41 +144,41 @@ class _EventKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_EventKind.V
     """Replicas of a backend repeatedly end soon after their start: the next start is delayed."""
     EVENT_KIND_BACKEND_SCALED: _EventKind.ValueType  # 26
     """Autoscaling has changed the wanted number of a backend's replicas."""
-    EVENT_KIND_ROLLOUT_STARTED: _EventKind.ValueType  # 30
+    EVENT_KIND_ROLLOUT_STARTED: _EventKind.ValueType  # 27
     """A rollout has begun, as settings of a backend's replicas were changed."""
-    EVENT_KIND_ROLLOUT_COMPLETE: _EventKind.ValueType  # 31
+    EVENT_KIND_ROLLOUT_COMPLETE: _EventKind.ValueType  # 28
     """All replicas of a backend run its present settings."""
-    EVENT_KIND_ROLLOUT_ROLLED_BACK: _EventKind.ValueType  # 32
+    EVENT_KIND_ROLLOUT_ROLLED_BACK: _EventKind.ValueType  # 29
     """The new replicas of a backend fail: the previous settings are restored."""
-    EVENT_KIND_ROLLOUT_PAUSED: _EventKind.ValueType  # 33
+    EVENT_KIND_ROLLOUT_PAUSED: _EventKind.ValueType  # 30
     """The rollouts of a backend were paused."""
-    EVENT_KIND_ROLLOUT_RESUMED: _EventKind.ValueType  # 34
+    EVENT_KIND_ROLLOUT_RESUMED: _EventKind.ValueType  # 31
     """The rollouts of a backend were resumed."""
-    EVENT_KIND_TRAFFIC_SHIFT_STARTED: _EventKind.ValueType  # 40
+    EVENT_KIND_TRAFFIC_SHIFT_STARTED: _EventKind.ValueType  # 32
     """A shift of an endpoint's weights has begun."""
-    EVENT_KIND_TRAFFIC_SHIFT_STEPPED: _EventKind.ValueType  # 41
+    EVENT_KIND_TRAFFIC_SHIFT_STEPPED: _EventKind.ValueType  # 33
     """The next step of a shift takes effect."""
-    EVENT_KIND_TRAFFIC_SHIFT_COMPLETE: _EventKind.ValueType  # 42
+    EVENT_KIND_TRAFFIC_SHIFT_COMPLETE: _EventKind.ValueType  # 34
     """A shift is complete."""
-    EVENT_KIND_TRAFFIC_SHIFT_ROLLED_BACK: _EventKind.ValueType  # 43
+    EVENT_KIND_TRAFFIC_SHIFT_ROLLED_BACK: _EventKind.ValueType  # 35
     """A guard has tripped: the weights before the shift are restored."""
-    EVENT_KIND_TRAFFIC_SHIFT_ENDED: _EventKind.ValueType  # 44
+    EVENT_KIND_TRAFFIC_SHIFT_ENDED: _EventKind.ValueType  # 36
     """A shift was ended by a request, or by another change of the weights."""
-    EVENT_KIND_ROUTE_CREATED: _EventKind.ValueType  # 50
+    EVENT_KIND_ROUTE_CREATED: _EventKind.ValueType  # 37
     """An HTTP route was created."""
-    EVENT_KIND_ROUTE_UPDATED: _EventKind.ValueType  # 51
+    EVENT_KIND_ROUTE_UPDATED: _EventKind.ValueType  # 38
     """An HTTP route was changed."""
-    EVENT_KIND_ROUTE_DELETED: _EventKind.ValueType  # 52
+    EVENT_KIND_ROUTE_DELETED: _EventKind.ValueType  # 39
     """An HTTP route was deleted."""
-    EVENT_KIND_STATE_OUTDATED: _EventKind.ValueType  # 60
+    EVENT_KIND_STATE_OUTDATED: _EventKind.ValueType  # 40
     """A member has a newer table than the controller's state file; the controller reconciles nothing until this is
     resolved.
     """
-    EVENT_KIND_CONTROLLER_LEADS: _EventKind.ValueType  # 61
+    EVENT_KIND_CONTROLLER_LEADS: _EventKind.ValueType  # 41
     """A controller has begun to lead; its resource is `controller/HOST:PORT`."""
-    EVENT_KIND_STATE_NOT_WRITABLE: _EventKind.ValueType  # 62
+    EVENT_KIND_STATE_NOT_WRITABLE: _EventKind.ValueType  # 42
     """The leader cannot write its state: changes are refused, the stored state stays in effect."""
-    EVENT_KIND_STATE_WRITABLE: _EventKind.ValueType  # 63
+    EVENT_KIND_STATE_WRITABLE: _EventKind.ValueType  # 43
     """The leader can write its state again."""
 
 class EventKind(_EventKind, metaclass=_EventKindEnumTypeWrapper):
@@ -238,41 +238,41 @@ EVENT_KIND_BACKEND_CRASH_LOOPING: EventKind.ValueType  # 25
 """Replicas of a backend repeatedly end soon after their start: the next start is delayed."""
 EVENT_KIND_BACKEND_SCALED: EventKind.ValueType  # 26
 """Autoscaling has changed the wanted number of a backend's replicas."""
-EVENT_KIND_ROLLOUT_STARTED: EventKind.ValueType  # 30
+EVENT_KIND_ROLLOUT_STARTED: EventKind.ValueType  # 27
 """A rollout has begun, as settings of a backend's replicas were changed."""
-EVENT_KIND_ROLLOUT_COMPLETE: EventKind.ValueType  # 31
+EVENT_KIND_ROLLOUT_COMPLETE: EventKind.ValueType  # 28
 """All replicas of a backend run its present settings."""
-EVENT_KIND_ROLLOUT_ROLLED_BACK: EventKind.ValueType  # 32
+EVENT_KIND_ROLLOUT_ROLLED_BACK: EventKind.ValueType  # 29
 """The new replicas of a backend fail: the previous settings are restored."""
-EVENT_KIND_ROLLOUT_PAUSED: EventKind.ValueType  # 33
+EVENT_KIND_ROLLOUT_PAUSED: EventKind.ValueType  # 30
 """The rollouts of a backend were paused."""
-EVENT_KIND_ROLLOUT_RESUMED: EventKind.ValueType  # 34
+EVENT_KIND_ROLLOUT_RESUMED: EventKind.ValueType  # 31
 """The rollouts of a backend were resumed."""
-EVENT_KIND_TRAFFIC_SHIFT_STARTED: EventKind.ValueType  # 40
+EVENT_KIND_TRAFFIC_SHIFT_STARTED: EventKind.ValueType  # 32
 """A shift of an endpoint's weights has begun."""
-EVENT_KIND_TRAFFIC_SHIFT_STEPPED: EventKind.ValueType  # 41
+EVENT_KIND_TRAFFIC_SHIFT_STEPPED: EventKind.ValueType  # 33
 """The next step of a shift takes effect."""
-EVENT_KIND_TRAFFIC_SHIFT_COMPLETE: EventKind.ValueType  # 42
+EVENT_KIND_TRAFFIC_SHIFT_COMPLETE: EventKind.ValueType  # 34
 """A shift is complete."""
-EVENT_KIND_TRAFFIC_SHIFT_ROLLED_BACK: EventKind.ValueType  # 43
+EVENT_KIND_TRAFFIC_SHIFT_ROLLED_BACK: EventKind.ValueType  # 35
 """A guard has tripped: the weights before the shift are restored."""
-EVENT_KIND_TRAFFIC_SHIFT_ENDED: EventKind.ValueType  # 44
+EVENT_KIND_TRAFFIC_SHIFT_ENDED: EventKind.ValueType  # 36
 """A shift was ended by a request, or by another change of the weights."""
-EVENT_KIND_ROUTE_CREATED: EventKind.ValueType  # 50
+EVENT_KIND_ROUTE_CREATED: EventKind.ValueType  # 37
 """An HTTP route was created."""
-EVENT_KIND_ROUTE_UPDATED: EventKind.ValueType  # 51
+EVENT_KIND_ROUTE_UPDATED: EventKind.ValueType  # 38
 """An HTTP route was changed."""
-EVENT_KIND_ROUTE_DELETED: EventKind.ValueType  # 52
+EVENT_KIND_ROUTE_DELETED: EventKind.ValueType  # 39
 """An HTTP route was deleted."""
-EVENT_KIND_STATE_OUTDATED: EventKind.ValueType  # 60
+EVENT_KIND_STATE_OUTDATED: EventKind.ValueType  # 40
 """A member has a newer table than the controller's state file; the controller reconciles nothing until this is
 resolved.
 """
-EVENT_KIND_CONTROLLER_LEADS: EventKind.ValueType  # 61
+EVENT_KIND_CONTROLLER_LEADS: EventKind.ValueType  # 41
 """A controller has begun to lead; its resource is `controller/HOST:PORT`."""
-EVENT_KIND_STATE_NOT_WRITABLE: EventKind.ValueType  # 62
+EVENT_KIND_STATE_NOT_WRITABLE: EventKind.ValueType  # 42
 """The leader cannot write its state: changes are refused, the stored state stays in effect."""
-EVENT_KIND_STATE_WRITABLE: EventKind.ValueType  # 63
+EVENT_KIND_STATE_WRITABLE: EventKind.ValueType  # 43
 """The leader can write its state again."""
 Global___EventKind: _TypeAlias = EventKind  # noqa: Y015
 
@@ -284,17 +284,13 @@ class ApplyMeshRequest(_message.Message):
 
     MESH_FIELD_NUMBER: _builtins.int
     PRUNE_FIELD_NUMBER: _builtins.int
-    VALIDATE_ONLY_FIELD_NUMBER: _builtins.int
-    EXPECTED_REVISION_FIELD_NUMBER: _builtins.int
     MERGE_FIELD_NUMBER: _builtins.int
     FORCE_FIELD_NUMBER: _builtins.int
+    VALIDATE_ONLY_FIELD_NUMBER: _builtins.int
+    EXPECTED_REVISION_FIELD_NUMBER: _builtins.int
     REQUEST_ID_FIELD_NUMBER: _builtins.int
     prune: _builtins.bool
     """Delete the backends and endpoints that are missing in `mesh`."""
-    validate_only: _builtins.bool
-    """See ControllerService."""
-    expected_revision: _builtins.int
-    """See ControllerService. Unset: any revision."""
     merge: _builtins.bool
     """Three-way merge: `mesh` is a file that may have been applied before with `merge`. Only fields that the file has
     changed since then are changed: each setting of a backend, and the weights and the shadows of an endpoint. Other
@@ -303,6 +299,10 @@ class ApplyMeshRequest(_message.Message):
     """
     force: _builtins.bool
     """With `merge`: changes of the file override other changes, without conflicts."""
+    validate_only: _builtins.bool
+    """See ControllerService."""
+    expected_revision: _builtins.int
+    """See ControllerService. Unset: any revision."""
     request_id: _builtins.str
     """See ControllerService. Empty: repeated requests are independent."""
     @_builtins.property
@@ -316,10 +316,10 @@ class ApplyMeshRequest(_message.Message):
         *,
         mesh: _mesh_pb2.Mesh | None = ...,
         prune: _builtins.bool = ...,
-        validate_only: _builtins.bool = ...,
-        expected_revision: _builtins.int | None = ...,
         merge: _builtins.bool = ...,
         force: _builtins.bool = ...,
+        validate_only: _builtins.bool = ...,
+        expected_revision: _builtins.int | None = ...,
         request_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision", "expected_revision", b"expected_revision", "mesh", b"mesh"]  # noqa: Y015
@@ -1425,13 +1425,17 @@ class SetTrafficRequest(_message.Message):
     ENDPOINT_FIELD_NUMBER: _builtins.int
     TRAFFIC_FIELD_NUMBER: _builtins.int
     UPDATE_MASK_FIELD_NUMBER: _builtins.int
+    REQUIRE_READY_FIELD_NUMBER: _builtins.int
     ETAG_FIELD_NUMBER: _builtins.int
     VALIDATE_ONLY_FIELD_NUMBER: _builtins.int
     EXPECTED_REVISION_FIELD_NUMBER: _builtins.int
     REQUEST_ID_FIELD_NUMBER: _builtins.int
-    REQUIRE_READY_FIELD_NUMBER: _builtins.int
     endpoint: _builtins.str
     """The endpoint's name."""
+    require_ready: _builtins.bool
+    """Refuse the change with BAD_REQUEST if a backend whose weight rises has no ready replica. A backend that autoscaling
+    has scaled to zero is accepted.
+    """
     etag: _builtins.str
     """The endpoint's `etag` in an earlier response. Empty: whatever it is now. See ControllerService."""
     validate_only: _builtins.bool
@@ -1440,10 +1444,6 @@ class SetTrafficRequest(_message.Message):
     """See ControllerService. Unset: any revision."""
     request_id: _builtins.str
     """See ControllerService. Empty: repeated requests are independent."""
-    require_ready: _builtins.bool
-    """Refuse the change with BAD_REQUEST if a backend whose weight rises has no ready replica. A backend that autoscaling
-    has scaled to zero is accepted.
-    """
     @_builtins.property
     def traffic(self) -> _mesh_pb2.TrafficPolicy:
         """The new policy."""
@@ -1458,11 +1458,11 @@ class SetTrafficRequest(_message.Message):
         endpoint: _builtins.str = ...,
         traffic: _mesh_pb2.TrafficPolicy | None = ...,
         update_mask: _field_mask_pb2.FieldMask | None = ...,
+        require_ready: _builtins.bool = ...,
         etag: _builtins.str = ...,
         validate_only: _builtins.bool = ...,
         expected_revision: _builtins.int | None = ...,
         request_id: _builtins.str = ...,
-        require_ready: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision", "expected_revision", b"expected_revision", "traffic", b"traffic", "update_mask", b"update_mask"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
@@ -1538,11 +1538,11 @@ class ShiftTrafficRequest(_message.Message):
     EVERY_FIELD_NUMBER: _builtins.int
     GUARDS_FIELD_NUMBER: _builtins.int
     MIN_CALLS_FIELD_NUMBER: _builtins.int
+    REQUIRE_READY_FIELD_NUMBER: _builtins.int
     ETAG_FIELD_NUMBER: _builtins.int
     VALIDATE_ONLY_FIELD_NUMBER: _builtins.int
     EXPECTED_REVISION_FIELD_NUMBER: _builtins.int
     REQUEST_ID_FIELD_NUMBER: _builtins.int
-    REQUIRE_READY_FIELD_NUMBER: _builtins.int
     endpoint: _builtins.str
     """The endpoint's name."""
     step: _builtins.float
@@ -1551,6 +1551,8 @@ class ShiftTrafficRequest(_message.Message):
     """The number of ended calls in a step, for each backend whose weight rises, that guards require before the next step:
     1 to 1,000,000. 0 means 100.
     """
+    require_ready: _builtins.bool
+    """As `SetTrafficRequest.require_ready`. Later steps wait for ready replicas in any case."""
     etag: _builtins.str
     """The endpoint's `etag` in an earlier response. Empty: whatever it is now. See ControllerService."""
     validate_only: _builtins.bool
@@ -1559,8 +1561,6 @@ class ShiftTrafficRequest(_message.Message):
     """See ControllerService. Unset: any revision."""
     request_id: _builtins.str
     """See ControllerService. Empty: repeated requests are independent."""
-    require_ready: _builtins.bool
-    """As `SetTrafficRequest.require_ready`. Later steps wait for ready replicas in any case."""
     @_builtins.property
     def weights(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]:
         """The final weights of these backends, 0 to 1 each, at most 1 in total. The rest is divided among the other backends
@@ -1584,11 +1584,11 @@ class ShiftTrafficRequest(_message.Message):
         every: _duration_pb2.Duration | None = ...,
         guards: _abc.Iterable[_traffic_shift_pb2.ShiftGuard] | None = ...,
         min_calls: _builtins.int = ...,
+        require_ready: _builtins.bool = ...,
         etag: _builtins.str = ...,
         validate_only: _builtins.bool = ...,
         expected_revision: _builtins.int | None = ...,
         request_id: _builtins.str = ...,
-        require_ready: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision", "every", b"every", "expected_revision", b"expected_revision"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...

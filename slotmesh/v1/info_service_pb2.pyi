@@ -200,25 +200,25 @@ class GetServerInfoResponse(_message.Message):
 
     KIND_FIELD_NUMBER: _builtins.int
     SERVER_ID_FIELD_NUMBER: _builtins.int
+    INCARNATION_FIELD_NUMBER: _builtins.int
     VERSION_FIELD_NUMBER: _builtins.int
     ADDRESS_FIELD_NUMBER: _builtins.int
     START_TIME_FIELD_NUMBER: _builtins.int
-    INCARNATION_FIELD_NUMBER: _builtins.int
-    CONTROLLER_FIELD_NUMBER: _builtins.int
     TIME_FIELD_NUMBER: _builtins.int
+    CONTROLLER_FIELD_NUMBER: _builtins.int
+    TLS_FIELD_NUMBER: _builtins.int
     OPEN_DESCRIPTORS_FIELD_NUMBER: _builtins.int
     MAX_DESCRIPTORS_FIELD_NUMBER: _builtins.int
-    TLS_FIELD_NUMBER: _builtins.int
     kind: Global___ServerKind.ValueType
     """The kind of server."""
     server_id: _builtins.str
     """Its identity: a router's or a replica's id. Empty for a controller."""
+    incarnation: _builtins.str
+    """For a replica: its incarnation, as in `Replica`. For a controller: the generation of its store. Empty for a router."""
     version: _builtins.str
     """Its version, as `0.1.0`."""
     address: _builtins.str
     """Its advertised address, `HOST:PORT`."""
-    incarnation: _builtins.str
-    """For a replica: its incarnation, as in `Replica`. For a controller: the generation of its store. Empty for a router."""
     open_descriptors: _builtins.int
     """Open descriptors of its process. 0: unknown, as without `/proc`."""
     max_descriptors: _builtins.int
@@ -228,12 +228,12 @@ class GetServerInfoResponse(_message.Message):
         """When it started."""
 
     @_builtins.property
-    def controller(self) -> Global___ControllerStanding:
-        """For a controller: its leadership. Unset from other servers."""
-
-    @_builtins.property
     def time(self) -> _timestamp_pb2.Timestamp:
         """The wall-clock time of the server, for comparing clocks."""
+
+    @_builtins.property
+    def controller(self) -> Global___ControllerStanding:
+        """For a controller: its leadership. Unset from other servers."""
 
     @_builtins.property
     def tls(self) -> Global___TlsStanding:
@@ -244,15 +244,15 @@ class GetServerInfoResponse(_message.Message):
         *,
         kind: Global___ServerKind.ValueType = ...,
         server_id: _builtins.str = ...,
+        incarnation: _builtins.str = ...,
         version: _builtins.str = ...,
         address: _builtins.str = ...,
         start_time: _timestamp_pb2.Timestamp | None = ...,
-        incarnation: _builtins.str = ...,
-        controller: Global___ControllerStanding | None = ...,
         time: _timestamp_pb2.Timestamp | None = ...,
+        controller: Global___ControllerStanding | None = ...,
+        tls: Global___TlsStanding | None = ...,
         open_descriptors: _builtins.int = ...,
         max_descriptors: _builtins.int = ...,
-        tls: Global___TlsStanding | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["controller", b"controller", "start_time", b"start_time", "time", b"time", "tls", b"tls"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...

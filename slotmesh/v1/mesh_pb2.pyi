@@ -154,34 +154,38 @@ class Backend(_message.Message):
 
     NAME_FIELD_NUMBER: _builtins.int
     HANDLER_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
     NUM_REPLICAS_FIELD_NUMBER: _builtins.int
-    MAX_ONGOING_FIELD_NUMBER: _builtins.int
+    AUTOSCALE_FIELD_NUMBER: _builtins.int
     USER_CONFIG_FIELD_NUMBER: _builtins.int
+    MAX_ONGOING_FIELD_NUMBER: _builtins.int
+    PREFETCH_FIELD_NUMBER: _builtins.int
+    OWN_LOOP_FIELD_NUMBER: _builtins.int
     MAX_QUEUED_CALLS_FIELD_NUMBER: _builtins.int
     MAX_QUEUED_BYTES_FIELD_NUMBER: _builtins.int
     MAX_QUEUE_TIME_FIELD_NUMBER: _builtins.int
     BALANCER_FIELD_NUMBER: _builtins.int
-    GRACEFUL_TIMEOUT_FIELD_NUMBER: _builtins.int
-    PREFETCH_FIELD_NUMBER: _builtins.int
+    SLO_SCOPE_FIELD_NUMBER: _builtins.int
     MAX_WIRE_BATCH_SIZE_FIELD_NUMBER: _builtins.int
+    GRACEFUL_TIMEOUT_FIELD_NUMBER: _builtins.int
     HEALTH_CHECK_PERIOD_FIELD_NUMBER: _builtins.int
     HEALTH_CHECK_TIMEOUT_FIELD_NUMBER: _builtins.int
-    OWN_LOOP_FIELD_NUMBER: _builtins.int
-    SLO_SCOPE_FIELD_NUMBER: _builtins.int
-    AUTOSCALE_FIELD_NUMBER: _builtins.int
-    VERSION_FIELD_NUMBER: _builtins.int
     MAX_SURGE_FIELD_NUMBER: _builtins.int
     MAX_UNAVAILABLE_FIELD_NUMBER: _builtins.int
     MIN_READY_FIELD_NUMBER: _builtins.int
     PROGRESS_DEADLINE_FIELD_NUMBER: _builtins.int
     MAX_ERROR_RATE_FIELD_NUMBER: _builtins.int
-    CODE_FIELD_NUMBER: _builtins.int
     ETAG_FIELD_NUMBER: _builtins.int
+    CODE_FIELD_NUMBER: _builtins.int
     STATUS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Unique in the mesh: 1 to 63 of `a-z A-Z 0-9 _ . -`, starting with a letter or digit."""
     handler: _builtins.str
     """The handler, `MODULE:NAME`. Required if the controller launches replicas."""
+    version: _builtins.str
+    """The name of the version of the code, one line of at most 100 characters; a new name replaces the replicas. Unset,
+    if the controller launches them: a digest of the project's files, computed for each request with the backend.
+    """
     num_replicas: _builtins.int
     """The number of replicas, 0 … 10,000. Unset means 1. With the `external` launcher it starts and ends no replicas: it
     is the number that is awaited before keys get their first owners, and the number shown as wanted; unset means any
@@ -189,6 +193,14 @@ class Backend(_message.Message):
     """
     max_ongoing: _builtins.int
     """Calls that one replica executes at the same time. Unset: the value of the handler's decorator. 1 … 1,000,000."""
+    prefetch: _builtins.int
+    """Unkeyed calls that may wait at a replica behind the running ones, 0 … 1,000,000. Unset: the value of the handler's
+    decorator.
+    """
+    own_loop: _builtins.bool
+    """Whether the handler runs on its own event loop, in a separate thread, so that it does not block the replica. Unset:
+    the value of the handler's decorator, false by default.
+    """
     max_queued_calls: _builtins.int
     """Calls that may wait in one router for this backend, 1 … 10,000,000. Unset means 20,000."""
     max_queued_bytes: _builtins.int
@@ -198,23 +210,11 @@ class Backend(_message.Message):
     the smallest share of its slots in use), `power_of_two` (the less loaded of two replicas drawn at random),
     `round_robin`, or another one that the routers have. Empty means `least_loaded`.
     """
-    prefetch: _builtins.int
-    """Unkeyed calls that may wait at a replica behind the running ones, 0 … 1,000,000. Unset: the value of the handler's
-    decorator.
-    """
+    slo_scope: Global___SloScope.ValueType
+    """The scope in which SLOs order waiting unkeyed calls. Unset means each client's."""
     max_wire_batch_size: _builtins.int
     """The largest number of calls in one batch on the wire to a replica, independent of the batch size of the handler's
     methods. Unset means 1,024. 1 … 100,000.
-    """
-    own_loop: _builtins.bool
-    """Whether the handler runs on its own event loop, in a separate thread, so that it does not block the replica. Unset:
-    the value of the handler's decorator, false by default.
-    """
-    slo_scope: Global___SloScope.ValueType
-    """The scope in which SLOs order waiting unkeyed calls. Unset means each client's."""
-    version: _builtins.str
-    """The name of the version of the code, one line of at most 100 characters; a new name replaces the replicas. Unset,
-    if the controller launches them: a digest of the project's files, computed for each request with the backend.
     """
     max_surge: _builtins.int
     """Replicas above `num_replicas` that may run during a rollout, 0 … 10,000. Unset means a quarter of `num_replicas`,
@@ -228,15 +228,19 @@ class Backend(_message.Message):
     """The error rate of new replicas may exceed that of old ones by this much; if it is higher, the rollout is rolled
     back. 0 … 1. Unset means 0.1; 1 means never.
     """
+    etag: _builtins.str
+    """In responses: follows from the fields above. In requests: the change is refused with REVISION_CONFLICT if the
+    backend has another one now; empty: whatever it is now.
+    """
     code: _builtins.str
     """The code that replicas run, in responses: the digest of the snapshot that the controller stored for `version`, or
     `dist:NAME==VERSION`, an installed distribution. Ignored in requests. Empty: replicas import what is installed
     where they run.
     """
-    etag: _builtins.str
-    """In responses: follows from the fields above. In requests: the change is refused with REVISION_CONFLICT if the
-    backend has another one now; empty: whatever it is now.
-    """
+    @_builtins.property
+    def autoscale(self) -> Global___Autoscale:
+        """The controller chooses the number of replicas by the load. Excludes `num_replicas`. Unset: it does not."""
+
     @_builtins.property
     def user_config(self) -> _struct_pb2.Struct:
         """Arguments of the handler's constructor, by name."""
@@ -260,10 +264,6 @@ class Backend(_message.Message):
         """The timeout of `check_health`, 10 ms … 24 h. Unset: the value of the handler's decorator, 30 s by default."""
 
     @_builtins.property
-    def autoscale(self) -> Global___Autoscale:
-        """The controller chooses the number of replicas by the load. Excludes `num_replicas`. Unset: it does not."""
-
-    @_builtins.property
     def min_ready(self) -> _duration_pb2.Duration:
         """How long a new replica must be ready before an old one drains for it, 0 … 24 h. Unset means 1 s."""
 
@@ -282,29 +282,29 @@ class Backend(_message.Message):
         *,
         name: _builtins.str = ...,
         handler: _builtins.str = ...,
+        version: _builtins.str = ...,
         num_replicas: _builtins.int | None = ...,
-        max_ongoing: _builtins.int | None = ...,
+        autoscale: Global___Autoscale | None = ...,
         user_config: _struct_pb2.Struct | None = ...,
+        max_ongoing: _builtins.int | None = ...,
+        prefetch: _builtins.int | None = ...,
+        own_loop: _builtins.bool | None = ...,
         max_queued_calls: _builtins.int | None = ...,
         max_queued_bytes: _builtins.int | None = ...,
         max_queue_time: _duration_pb2.Duration | None = ...,
         balancer: _builtins.str = ...,
-        graceful_timeout: _duration_pb2.Duration | None = ...,
-        prefetch: _builtins.int | None = ...,
+        slo_scope: Global___SloScope.ValueType = ...,
         max_wire_batch_size: _builtins.int | None = ...,
+        graceful_timeout: _duration_pb2.Duration | None = ...,
         health_check_period: _duration_pb2.Duration | None = ...,
         health_check_timeout: _duration_pb2.Duration | None = ...,
-        own_loop: _builtins.bool | None = ...,
-        slo_scope: Global___SloScope.ValueType = ...,
-        autoscale: Global___Autoscale | None = ...,
-        version: _builtins.str = ...,
         max_surge: _builtins.int | None = ...,
         max_unavailable: _builtins.int | None = ...,
         min_ready: _duration_pb2.Duration | None = ...,
         progress_deadline: _duration_pb2.Duration | None = ...,
         max_error_rate: _builtins.float | None = ...,
-        code: _builtins.str = ...,
         etag: _builtins.str = ...,
+        code: _builtins.str = ...,
         status: Global___BackendStatus | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_max_error_rate", b"_max_error_rate", "_max_ongoing", b"_max_ongoing", "_max_queued_bytes", b"_max_queued_bytes", "_max_queued_calls", b"_max_queued_calls", "_max_surge", b"_max_surge", "_max_unavailable", b"_max_unavailable", "_max_wire_batch_size", b"_max_wire_batch_size", "_num_replicas", b"_num_replicas", "_own_loop", b"_own_loop", "_prefetch", b"_prefetch", "autoscale", b"autoscale", "graceful_timeout", b"graceful_timeout", "health_check_period", b"health_check_period", "health_check_timeout", b"health_check_timeout", "max_error_rate", b"max_error_rate", "max_ongoing", b"max_ongoing", "max_queue_time", b"max_queue_time", "max_queued_bytes", b"max_queued_bytes", "max_queued_calls", b"max_queued_calls", "max_surge", b"max_surge", "max_unavailable", b"max_unavailable", "max_wire_batch_size", b"max_wire_batch_size", "min_ready", b"min_ready", "num_replicas", b"num_replicas", "own_loop", b"own_loop", "prefetch", b"prefetch", "progress_deadline", b"progress_deadline", "status", b"status", "user_config", b"user_config"]  # noqa: Y015
@@ -872,32 +872,44 @@ class Replica(_message.Message):
     REPLICA_ID_FIELD_NUMBER: _builtins.int
     INCARNATION_FIELD_NUMBER: _builtins.int
     BACKEND_FIELD_NUMBER: _builtins.int
-    ADDRESS_FIELD_NUMBER: _builtins.int
+    HANDLER_VERSION_FIELD_NUMBER: _builtins.int
+    OUTDATED_FIELD_NUMBER: _builtins.int
     STATE_FIELD_NUMBER: _builtins.int
-    PID_FIELD_NUMBER: _builtins.int
-    MAX_ONGOING_FIELD_NUMBER: _builtins.int
-    ERROR_FIELD_NUMBER: _builtins.int
-    START_TIME_FIELD_NUMBER: _builtins.int
+    ADDRESS_FIELD_NUMBER: _builtins.int
     METRICS_ADDRESS_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
+    PID_FIELD_NUMBER: _builtins.int
+    START_TIME_FIELD_NUMBER: _builtins.int
+    MAX_ONGOING_FIELD_NUMBER: _builtins.int
+    LOAD_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
     WARNING_FIELD_NUMBER: _builtins.int
     RESTART_COUNT_FIELD_NUMBER: _builtins.int
     LAST_EXIT_FIELD_NUMBER: _builtins.int
-    VERSION_FIELD_NUMBER: _builtins.int
     LAST_OUTPUT_FIELD_NUMBER: _builtins.int
-    OUTDATED_FIELD_NUMBER: _builtins.int
-    LOAD_FIELD_NUMBER: _builtins.int
     END_REASON_FIELD_NUMBER: _builtins.int
-    HANDLER_VERSION_FIELD_NUMBER: _builtins.int
     replica_id: _builtins.str
     """Identity, unique in the mesh."""
     incarnation: _builtins.str
     """Each start is a new incarnation: 128 random bits as 32 hexadecimal digits."""
     backend: _builtins.str
     """The backend that it runs."""
-    address: _builtins.str
-    """Its address, `HOST:PORT`. Empty while it starts."""
+    handler_version: _builtins.str
+    """The version of the handler's code that it was started with: the `version` of its backend at that time. Empty if
+    unknown: the backend had none, or the controller has not launched it.
+    """
+    outdated: _builtins.bool
+    """It was started with another handler or configuration than its backend has now, and will be replaced. Only for
+    replicas that the controller has launched.
+    """
     state: Global___ReplicaState.ValueType
     """The lifecycle state."""
+    address: _builtins.str
+    """Its address, `HOST:PORT`. Empty while it starts."""
+    metrics_address: _builtins.str
+    """Address of its Prometheus endpoint, `HOST:PORT`. Empty if there is none."""
+    version: _builtins.str
+    """The version of slotmesh, as `0.1.0`. Empty if not reported."""
     pid: _builtins.int
     """Process id on its machine. 0 if unknown."""
     max_ongoing: _builtins.int
@@ -906,8 +918,6 @@ class Replica(_message.Message):
     """The present error: the traceback of the handler's constructor, of `reconfigure`, or of `check_health`. Empty if
     none.
     """
-    metrics_address: _builtins.str
-    """Address of its Prometheus endpoint, `HOST:PORT`. Empty if there is none."""
     warning: _builtins.str
     """A problem that does not stop the replica: a method of the handler has blocked its event loop. Empty if none."""
     restart_count: _builtins.int
@@ -918,23 +928,13 @@ class Replica(_message.Message):
     """How its process ended, as `was killed by SIGKILL`; while it runs, how its predecessor ended. Empty if unknown: the
     controller knows only processes that it has launched.
     """
-    version: _builtins.str
-    """The version of slotmesh, as `0.1.0`. Empty if not reported."""
     last_output: _builtins.str
     """The last lines of output of the process of `last_exit`, at most 20 and 4 KiB. Empty if the controller has not
     launched it. Only with `whole_errors` in the request.
     """
-    outdated: _builtins.bool
-    """It was started with another handler or configuration than its backend has now, and will be replaced. Only for
-    replicas that the controller has launched.
-    """
     end_reason: _builtins.str
     """Why it ends or has ended, as reported by the replica: `SIGTERM`. Empty while it does not end, and if it ended
     without a report.
-    """
-    handler_version: _builtins.str
-    """The version of the handler's code that it was started with: the `version` of its backend at that time. Empty if
-    unknown: the backend had none, or the controller has not launched it.
     """
     @_builtins.property
     def start_time(self) -> _timestamp_pb2.Timestamp:
@@ -950,22 +950,22 @@ class Replica(_message.Message):
         replica_id: _builtins.str = ...,
         incarnation: _builtins.str = ...,
         backend: _builtins.str = ...,
-        address: _builtins.str = ...,
+        handler_version: _builtins.str = ...,
+        outdated: _builtins.bool = ...,
         state: Global___ReplicaState.ValueType = ...,
-        pid: _builtins.int = ...,
-        max_ongoing: _builtins.int = ...,
-        error: _builtins.str = ...,
-        start_time: _timestamp_pb2.Timestamp | None = ...,
+        address: _builtins.str = ...,
         metrics_address: _builtins.str = ...,
+        version: _builtins.str = ...,
+        pid: _builtins.int = ...,
+        start_time: _timestamp_pb2.Timestamp | None = ...,
+        max_ongoing: _builtins.int = ...,
+        load: Global___ReplicaLoad | None = ...,
+        error: _builtins.str = ...,
         warning: _builtins.str = ...,
         restart_count: _builtins.int = ...,
         last_exit: _builtins.str = ...,
-        version: _builtins.str = ...,
         last_output: _builtins.str = ...,
-        outdated: _builtins.bool = ...,
-        load: Global___ReplicaLoad | None = ...,
         end_reason: _builtins.str = ...,
-        handler_version: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["load", b"load", "start_time", b"start_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
@@ -1067,43 +1067,43 @@ class Router(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     ROUTER_ID_FIELD_NUMBER: _builtins.int
+    INCARNATION_FIELD_NUMBER: _builtins.int
     ADDRESS_FIELD_NUMBER: _builtins.int
+    METRICS_ADDRESS_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
+    PID_FIELD_NUMBER: _builtins.int
+    START_TIME_FIELD_NUMBER: _builtins.int
     GENERATION_FIELD_NUMBER: _builtins.int
     REVISION_FIELD_NUMBER: _builtins.int
     LINKED_REPLICA_IDS_FIELD_NUMBER: _builtins.int
-    START_TIME_FIELD_NUMBER: _builtins.int
-    METRICS_ADDRESS_FIELD_NUMBER: _builtins.int
     LOADS_FIELD_NUMBER: _builtins.int
-    VERSION_FIELD_NUMBER: _builtins.int
     ENDPOINT_LOADS_FIELD_NUMBER: _builtins.int
-    INCARNATION_FIELD_NUMBER: _builtins.int
     END_REASON_FIELD_NUMBER: _builtins.int
-    PID_FIELD_NUMBER: _builtins.int
     router_id: _builtins.str
     """Identity, unique in the mesh."""
+    incarnation: _builtins.str
+    """Identifies this start of the router: its counters begin with it."""
     address: _builtins.str
     """Its address, `HOST:PORT`."""
-    generation: _builtins.str
-    """The store generation of its routing table."""
-    revision: _builtins.int
-    """The revision of its routing table."""
     metrics_address: _builtins.str
     """Address of its Prometheus endpoint, `HOST:PORT`. Empty if there is none."""
     version: _builtins.str
     """The version of slotmesh, as `0.1.0`."""
-    incarnation: _builtins.str
-    """Identifies this start of the router: its counters begin with it."""
-    end_reason: _builtins.str
-    """Why it ends, as reported by the router: `SIGTERM`. Empty while it does not end."""
     pid: _builtins.int
     """Process id on its machine."""
-    @_builtins.property
-    def linked_replica_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Ids of the replicas with a working link."""
-
+    generation: _builtins.str
+    """The store generation of its routing table."""
+    revision: _builtins.int
+    """The revision of its routing table."""
+    end_reason: _builtins.str
+    """Why it ends, as reported by the router: `SIGTERM`. Empty while it does not end."""
     @_builtins.property
     def start_time(self) -> _timestamp_pb2.Timestamp:
         """When its process started, by the clock of its machine; if that is unknown, when it attached."""
+
+    @_builtins.property
+    def linked_replica_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Ids of the replicas with a working link."""
 
     @_builtins.property
     def loads(self) -> _containers.RepeatedCompositeFieldContainer[Global___BackendLoad]:
@@ -1117,18 +1117,18 @@ class Router(_message.Message):
         self,
         *,
         router_id: _builtins.str = ...,
+        incarnation: _builtins.str = ...,
         address: _builtins.str = ...,
+        metrics_address: _builtins.str = ...,
+        version: _builtins.str = ...,
+        pid: _builtins.int = ...,
+        start_time: _timestamp_pb2.Timestamp | None = ...,
         generation: _builtins.str = ...,
         revision: _builtins.int = ...,
         linked_replica_ids: _abc.Iterable[_builtins.str] | None = ...,
-        start_time: _timestamp_pb2.Timestamp | None = ...,
-        metrics_address: _builtins.str = ...,
         loads: _abc.Iterable[Global___BackendLoad] | None = ...,
-        version: _builtins.str = ...,
         endpoint_loads: _abc.Iterable[Global___EndpointLoad] | None = ...,
-        incarnation: _builtins.str = ...,
         end_reason: _builtins.str = ...,
-        pid: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["start_time", b"start_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...

@@ -538,30 +538,34 @@ class CallBatch(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     FIRST_CALL_ID_FIELD_NUMBER: _builtins.int
+    CALL_IDS_FIELD_NUMBER: _builtins.int
     OPTIONS_FIELD_NUMBER: _builtins.int
     PAYLOADS_FIELD_NUMBER: _builtins.int
-    CALL_IDS_FIELD_NUMBER: _builtins.int
-    RESEND_FIELD_NUMBER: _builtins.int
-    AGE_FIELD_NUMBER: _builtins.int
+    BLOCK_FIELD_NUMBER: _builtins.int
+    PAYLOAD_SIZES_FIELD_NUMBER: _builtins.int
     CHUNKED_SIZES_FIELD_NUMBER: _builtins.int
     ORDERING_KEYS_FIELD_NUMBER: _builtins.int
-    FIRST_ROSTER_FIELD_NUMBER: _builtins.int
     TRACE_STARTS_FIELD_NUMBER: _builtins.int
     TRACEPARENTS_FIELD_NUMBER: _builtins.int
     TRACESTATES_FIELD_NUMBER: _builtins.int
-    BLOCK_FIELD_NUMBER: _builtins.int
-    PAYLOAD_SIZES_FIELD_NUMBER: _builtins.int
     HTTP_REQUESTS_FIELD_NUMBER: _builtins.int
+    RESEND_FIELD_NUMBER: _builtins.int
+    AGE_FIELD_NUMBER: _builtins.int
+    FIRST_ROSTER_FIELD_NUMBER: _builtins.int
     first_call_id: _builtins.int
     """Id of the first payload's call; the others are consecutive. Ignored if `call_ids` is set."""
-    resend: _builtins.bool
-    """These calls were sent before, on an earlier connection of the session. All such batches precede new calls, in the
-    order of their ids.
-    """
     block: _builtins.bytes
     """All payloads, concatenated, in place of `payloads`. Not with `chunked_sizes`."""
     payload_sizes: _builtins.bytes
     """The size of each payload in `block`, bytes: four bytes each, little-endian."""
+    resend: _builtins.bool
+    """These calls were sent before, on an earlier connection of the session. All such batches precede new calls, in the
+    order of their ids.
+    """
+    @_builtins.property
+    def call_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """The id of each payload's call, if they are not consecutive (re-sends). As long as `payloads`."""
+
     @_builtins.property
     def options(self) -> _call_pb2.CallOptions:
         """Options of these calls. Unset means the stream's default options."""
@@ -569,14 +573,6 @@ class CallBatch(_message.Message):
     @_builtins.property
     def payloads(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
         """The arguments of each call, at least one. At most 4 MiB each; larger ones come in chunks."""
-
-    @_builtins.property
-    def call_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """The id of each payload's call, if they are not consecutive (re-sends). As long as `payloads`."""
-
-    @_builtins.property
-    def age(self) -> _duration_pb2.Duration:
-        """With `resend`: the time since the first of these calls was first sent, which determines its place in queues."""
 
     @_builtins.property
     def chunked_sizes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
@@ -587,12 +583,6 @@ class CallBatch(_message.Message):
     @_builtins.property
     def ordering_keys(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Parallel to `payloads`, or empty: the ordering key of each call, in place of that of the options."""
-
-    @_builtins.property
-    def first_roster(self) -> Global___RosterVersion:
-        """With `resend`: the newest roster that the client had acknowledged when it first sent the first of these calls.
-        Calls that may have run at a replica that has ended since then are not run again, unless they are `idempotent`.
-        """
 
     @_builtins.property
     def trace_starts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
@@ -618,24 +608,34 @@ class CallBatch(_message.Message):
         next start; at most 8 KiB. Independent of `traceparent`.
         """
 
+    @_builtins.property
+    def age(self) -> _duration_pb2.Duration:
+        """With `resend`: the time since the first of these calls was first sent, which determines its place in queues."""
+
+    @_builtins.property
+    def first_roster(self) -> Global___RosterVersion:
+        """With `resend`: the newest roster that the client had acknowledged when it first sent the first of these calls.
+        Calls that may have run at a replica that has ended since then are not run again, unless they are `idempotent`.
+        """
+
     def __init__(
         self,
         *,
         first_call_id: _builtins.int = ...,
+        call_ids: _abc.Iterable[_builtins.int] | None = ...,
         options: _call_pb2.CallOptions | None = ...,
         payloads: _abc.Iterable[_builtins.bytes] | None = ...,
-        call_ids: _abc.Iterable[_builtins.int] | None = ...,
-        resend: _builtins.bool = ...,
-        age: _duration_pb2.Duration | None = ...,
+        block: _builtins.bytes = ...,
+        payload_sizes: _builtins.bytes = ...,
         chunked_sizes: _abc.Iterable[_builtins.int] | None = ...,
         ordering_keys: _abc.Iterable[_builtins.str] | None = ...,
-        first_roster: Global___RosterVersion | None = ...,
         trace_starts: _abc.Iterable[_builtins.int] | None = ...,
         traceparents: _abc.Iterable[_builtins.str] | None = ...,
         tracestates: _abc.Iterable[_builtins.str] | None = ...,
-        block: _builtins.bytes = ...,
-        payload_sizes: _builtins.bytes = ...,
         http_requests: _abc.Iterable[_builtins.bytes] | None = ...,
+        resend: _builtins.bool = ...,
+        age: _duration_pb2.Duration | None = ...,
+        first_roster: Global___RosterVersion | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["age", b"age", "first_roster", b"first_roster", "options", b"options"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
@@ -863,27 +863,27 @@ class RejectedBatch(_message.Message):
 
     FIRST_CALL_ID_FIELD_NUMBER: _builtins.int
     COUNT_FIELD_NUMBER: _builtins.int
-    FAILURE_FIELD_NUMBER: _builtins.int
     CALL_IDS_FIELD_NUMBER: _builtins.int
+    FAILURE_FIELD_NUMBER: _builtins.int
     first_call_id: _builtins.int
     """The batch's first id."""
     count: _builtins.int
     """Number of its calls."""
     @_builtins.property
-    def failure(self) -> _call_pb2.Failure:
-        """The reason. `executed` is always no."""
-
-    @_builtins.property
     def call_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """The batch's ids, if it was sent with `call_ids`."""
+
+    @_builtins.property
+    def failure(self) -> _call_pb2.Failure:
+        """The reason. `executed` is always no."""
 
     def __init__(
         self,
         *,
         first_call_id: _builtins.int = ...,
         count: _builtins.int = ...,
-        failure: _call_pb2.Failure | None = ...,
         call_ids: _abc.Iterable[_builtins.int] | None = ...,
+        failure: _call_pb2.Failure | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["failure", b"failure"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...

@@ -253,19 +253,19 @@ class DispatchRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     TOKEN_FIELD_NUMBER: _builtins.int
+    ENDPOINT_FIELD_NUMBER: _builtins.int
     OPTIONS_FIELD_NUMBER: _builtins.int
     PAYLOAD_FIELD_NUMBER: _builtins.int
     ARGUMENTS_FIELD_NUMBER: _builtins.int
-    ENDPOINT_FIELD_NUMBER: _builtins.int
     REQUEST_ID_FIELD_NUMBER: _builtins.int
     token: _builtins.str
     """The slot's token. Required."""
-    payload: _builtins.bytes
-    """The arguments, encoded by `options.content_type`. At most 4 MiB."""
     endpoint: _builtins.str
     """The intended endpoint. Required from callers that are limited to some endpoints: PERMISSION_DENIED without. Empty:
     any; a token of another endpoint fails with SLOT_UNKNOWN.
     """
+    payload: _builtins.bytes
+    """The arguments, encoded by `options.content_type`. At most 4 MiB."""
     request_id: _builtins.str
     """The same id with the same token again, at any router and at the replica, is the same call: it gets the first
     outcome. See `RouterService`. Empty: a second call in a slot fails with SLOT_USED.
@@ -282,10 +282,10 @@ class DispatchRequest(_message.Message):
         self,
         *,
         token: _builtins.str = ...,
+        endpoint: _builtins.str = ...,
         options: _call_pb2.CallOptions | None = ...,
         payload: _builtins.bytes = ...,
         arguments: _struct_pb2.Value | None = ...,
-        endpoint: _builtins.str = ...,
         request_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["arguments", b"arguments", "input", b"input", "options", b"options", "payload", b"payload"]  # noqa: Y015
@@ -347,19 +347,19 @@ class DispatchStreamingRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     TOKEN_FIELD_NUMBER: _builtins.int
+    ENDPOINT_FIELD_NUMBER: _builtins.int
     OPTIONS_FIELD_NUMBER: _builtins.int
     PAYLOAD_FIELD_NUMBER: _builtins.int
     ARGUMENTS_FIELD_NUMBER: _builtins.int
-    ENDPOINT_FIELD_NUMBER: _builtins.int
     REQUEST_ID_FIELD_NUMBER: _builtins.int
     token: _builtins.str
     """The slot's token. Required."""
-    payload: _builtins.bytes
-    """The arguments, encoded by `options.content_type`. At most 4 MiB."""
     endpoint: _builtins.str
     """The intended endpoint. Required from callers that are limited to some endpoints: PERMISSION_DENIED without. Empty:
     any; a token of another endpoint fails with SLOT_UNKNOWN.
     """
+    payload: _builtins.bytes
+    """The arguments, encoded by `options.content_type`. At most 4 MiB."""
     request_id: _builtins.str
     """The same id with the same token again, at any router and at the replica, is the same call: it gets the first
     outcome. See `RouterService`. Empty: a second call in a slot fails with SLOT_USED.
@@ -376,10 +376,10 @@ class DispatchStreamingRequest(_message.Message):
         self,
         *,
         token: _builtins.str = ...,
+        endpoint: _builtins.str = ...,
         options: _call_pb2.CallOptions | None = ...,
         payload: _builtins.bytes = ...,
         arguments: _struct_pb2.Value | None = ...,
-        endpoint: _builtins.str = ...,
         request_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["arguments", b"arguments", "input", b"input", "options", b"options", "payload", b"payload"]  # noqa: Y015

@@ -90,15 +90,17 @@ class TapCallsRequest(_message.Message):
 
     ENDPOINT_FIELD_NUMBER: _builtins.int
     METHOD_FIELD_NUMBER: _builtins.int
+    TENANT_FIELD_NUMBER: _builtins.int
     SAMPLE_RATE_FIELD_NUMBER: _builtins.int
     MAX_CALLS_PER_S_FIELD_NUMBER: _builtins.int
     WITH_PAYLOADS_FIELD_NUMBER: _builtins.int
     MAX_PAYLOAD_BYTES_FIELD_NUMBER: _builtins.int
-    TENANT_FIELD_NUMBER: _builtins.int
     endpoint: _builtins.str
     """The endpoint's name."""
     method: _builtins.str
     """Only calls of this method. Empty: all; a handler's own call is `__call__`."""
+    tenant: _builtins.str
+    """Only calls of this tenant; set and empty: only those without a tenant. Unset: all."""
     sample_rate: _builtins.float
     """The sampled share of calls, drawn call by call: above 0, at most 1. 0 means 1."""
     max_calls_per_s: _builtins.int
@@ -107,18 +109,16 @@ class TapCallsRequest(_message.Message):
     """Include payloads and results. Refused unless the router was started with `--tap-payloads`."""
     max_payload_bytes: _builtins.int
     """The limit of each payload and result in bytes, from its beginning. 1 to 65,536; 0 means 4,096."""
-    tenant: _builtins.str
-    """Only calls of this tenant; set and empty: only those without a tenant. Unset: all."""
     def __init__(
         self,
         *,
         endpoint: _builtins.str = ...,
         method: _builtins.str = ...,
+        tenant: _builtins.str | None = ...,
         sample_rate: _builtins.float = ...,
         max_calls_per_s: _builtins.int = ...,
         with_payloads: _builtins.bool = ...,
         max_payload_bytes: _builtins.int = ...,
-        tenant: _builtins.str | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_tenant", b"_tenant", "tenant", b"tenant"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
@@ -170,6 +170,7 @@ class TappedCall(_message.Message):
     METHOD_FIELD_NUMBER: _builtins.int
     BACKEND_FIELD_NUMBER: _builtins.int
     REPLICA_ID_FIELD_NUMBER: _builtins.int
+    TENANT_FIELD_NUMBER: _builtins.int
     REQUEST_BYTES_FIELD_NUMBER: _builtins.int
     RESPONSE_BYTES_FIELD_NUMBER: _builtins.int
     QUEUE_TIME_FIELD_NUMBER: _builtins.int
@@ -179,16 +180,17 @@ class TappedCall(_message.Message):
     EXECUTED_FIELD_NUMBER: _builtins.int
     ATTEMPT_FIELD_NUMBER: _builtins.int
     ORDERED_FIELD_NUMBER: _builtins.int
+    CONTENT_TYPE_FIELD_NUMBER: _builtins.int
     PAYLOAD_FIELD_NUMBER: _builtins.int
     RESULT_FIELD_NUMBER: _builtins.int
-    CONTENT_TYPE_FIELD_NUMBER: _builtins.int
-    TENANT_FIELD_NUMBER: _builtins.int
     method: _builtins.str
     """Its method. `__call__` if it named none."""
     backend: _builtins.str
     """Its backend. Empty if it ended before it had one."""
     replica_id: _builtins.str
     """The replica that it was last sent to. Empty if it was not sent."""
+    tenant: _builtins.str
+    """Its tenant. Empty if it named none."""
     request_bytes: _builtins.int
     """Bytes of its payload."""
     response_bytes: _builtins.int
@@ -203,14 +205,12 @@ class TappedCall(_message.Message):
     """The attempt, from 1: more than 1 if a replica was lost and the call was idempotent."""
     ordered: _builtins.bool
     """It had an ordering key, which is not shown."""
+    content_type: _builtins.str
+    """Media type of payload and result, if payloads were requested."""
     payload: _builtins.bytes
     """Beginning of its payload, if payloads were requested."""
     result: _builtins.bytes
     """Beginning of its result, if payloads were requested and it has one."""
-    content_type: _builtins.str
-    """Media type of payload and result, if payloads were requested."""
-    tenant: _builtins.str
-    """Its tenant. Empty if it named none."""
     @_builtins.property
     def end_time(self) -> _timestamp_pb2.Timestamp:
         """When it ended, by the router's wall clock."""
@@ -230,6 +230,7 @@ class TappedCall(_message.Message):
         method: _builtins.str = ...,
         backend: _builtins.str = ...,
         replica_id: _builtins.str = ...,
+        tenant: _builtins.str = ...,
         request_bytes: _builtins.int = ...,
         response_bytes: _builtins.int | None = ...,
         queue_time: _duration_pb2.Duration | None = ...,
@@ -239,10 +240,9 @@ class TappedCall(_message.Message):
         executed: _call_pb2.Executed.ValueType = ...,
         attempt: _builtins.int = ...,
         ordered: _builtins.bool = ...,
+        content_type: _builtins.str = ...,
         payload: _builtins.bytes | None = ...,
         result: _builtins.bytes | None = ...,
-        content_type: _builtins.str = ...,
-        tenant: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_payload", b"_payload", "_response_bytes", b"_response_bytes", "_result", b"_result", "end_time", b"end_time", "payload", b"payload", "queue_time", b"queue_time", "response_bytes", b"response_bytes", "result", b"result", "run_time", b"run_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...

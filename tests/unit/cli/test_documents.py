@@ -53,7 +53,7 @@ def test_enum_values_are_words(message: mesh_pb2.Replica, field: str, word: str)
 
 
 def test_a_value_that_only_a_newer_controller_knows_is_its_number() -> None:
-    newer = mesh_pb2.Replica.FromString(b"\x28\x63")  # field 5, `state`: 99
+    newer = mesh_pb2.Replica.FromString(bytes([mesh_pb2.Replica.STATE_FIELD_NUMBER << 3, 99]))
     assert message_document(newer)["state"] == "99"
 
 
