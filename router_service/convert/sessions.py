@@ -5,7 +5,7 @@ the session's next connection. Rosters carry a mark of the session's owner, so t
 help of the client, under which identity the unanswered calls were sent. Under another identity the session has another
 key, of which no replica has a record, and "no replica has received the call" would be a false conclusion.
 Invariants: errors name the field. A mark that is not the caller's is kept in the generation, which no routing table
-covers. Rosters without a mark are those of callers without an identity, and of routers of earlier versions.
+covers. Rosters without a mark are those of callers without an identity.
 Owner: pure functions of the router's edge; the session owns its `Spans`.
 """
 
