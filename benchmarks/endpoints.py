@@ -120,7 +120,7 @@ async def _settled(mesh: ProcessMesh) -> float:
     revision, since = -1, time.monotonic()
     while time.monotonic() - since < _SETTLED_S:
         members = await mesh.operator.members()
-        newest = max((router.revision for router in members.routers if members.is_current(router)), default=-1)
+        newest = max((router.table_revision for router in members.routers if members.is_current(router)), default=-1)
         if newest != revision:
             revision, since = newest, time.monotonic()
         await asyncio.sleep(0.05)

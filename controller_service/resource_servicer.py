@@ -259,7 +259,9 @@ class ResourceServicer:
         recent = self._loads.of_routers
         loads = {name: load for name, reports in recent.items() if (load := reports.newest) is not None}
         revision = table.revision if table is not None else 0
-        page = pb.ListRoutersResponse(generation=self._store.generation, revision=revision, time_bounds=TIME_BOUNDS)
+        page = pb.ListRoutersResponse(
+            generation=self._store.generation, table_revision=revision, time_bounds=TIME_BOUNDS
+        )
         rows = [(name, name) for name in sorted(routers)]
         return fill_page(
             *(request, page, "routers", rows),
@@ -272,8 +274,8 @@ class ResourceServicer:
         response = snapshot_to_wire(
             known, (self._endpoint(endpoints[name], known.desired) for name in sorted(endpoints))
         )
-        response.generation = self._store.generation
-        response.revision = table.revision if table is not None else 0
+        response.generation, response.revision = self._store.generation, known.desired.configured_at
+        response.table_revision = table.revision if table is not None else 0
         return response
 
     def _known(self) -> KnownMesh:

@@ -123,8 +123,9 @@ def reply_of(kind: type[ReplyT], revision: int, plan: Plan, *, validate_only: bo
     facts = {
         "revision": revision,
         "change": change_of(plan),
-        "rolled_back_to": revision if plan.restores is None else plan.restores,
+        "rolled_back_to": plan.restores,
         "steps": plan.change.put_shifts[0].steps if plan.change.put_shifts else 0,
+        "weights": [*_steps(plan)],
         "incarnations": [it.owner.incarnation for it in plan.change.put_orders],
         "operations": [] if validate_only else _operations(revision, plan),
     }
@@ -140,9 +141,20 @@ def _operations(revision: int, plan: Plan) -> list[str]:
     changed = (it.removeprefix("backend/") for it in (*plan.created, *plan.updated) if it.startswith("backend/"))
     resumed = (it.backend for it in plan.change.put_rollouts if not it.is_paused)
     backends = dict.fromkeys([*changed, *resumed])
-    shifted = dict.fromkeys([*(it.endpoint for it in plan.waits), *(it.endpoint for it in plan.change.put_shifts)])
+    begun = (it.endpoint for it in plan.change.put_shifts if it.is_under_way)  # one that ends would be a failure
+    shifted = dict.fromkeys([*(it.endpoint for it in plan.waits), *begun])
     rollouts, shifts = (f"rollout/{it}@{revision}" for it in backends), (f"shift/{it}" for it in shifted)
     return [f"revision/{revision}", *rollouts, *shifts]
+
+
+_MAX_WEIGHTS: Final = 10_000
+"""Of all steps of a shift, in a response."""
+
+
+def _steps(plan: Plan) -> Iterator[pb.ShiftStep]:
+    for shift in plan.change.put_shifts[:1]:
+        if shift.steps * len(shift.backends) <= _MAX_WEIGHTS:
+            yield from (pb.ShiftStep(weights=shift.weights(number)) for number in range(1, shift.steps + 1))
 
 
 PAGE_SIZE: Final = 100

@@ -163,6 +163,7 @@ def router_to_wire(
     return message_of(
         mesh_pb2.Router,
         router,
+        table_revision=router.revision,
         start_time=timestamp(router.process_began_s or wall_s(router.started_at)),
         loads=map(backend_load_to_wire, router.loads),
         endpoint_loads=map(endpoint_load_to_wire, endpoints),

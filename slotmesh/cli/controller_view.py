@@ -38,7 +38,7 @@ class Members:
     replicas: tuple[mesh_pb2.Replica, ...]
     routers: tuple[mesh_pb2.Router, ...]
     generation: str
-    revision: int
+    table_revision: int
 
     def ready(self, backend: str | None = None) -> frozenset[str]:
         """Ids of the replicas that take calls: of one backend, or all."""
@@ -51,7 +51,7 @@ class Members:
 
     def is_current(self, router: mesh_pb2.Router) -> bool:
         """Whether the newest routing table is in force at a router."""
-        return (router.generation, router.revision) == (self.generation, self.revision)
+        return (router.generation, router.table_revision) == (self.generation, self.table_revision)
 
     def shadow(self, backend: str) -> ShadowCount:
         """The copies of calls for a backend as a shadow, at all routers that are attached."""
@@ -63,8 +63,8 @@ class Members:
         )
 
     def behind(self, revision: int) -> tuple[mesh_pb2.Router, ...]:
-        """The routers where no table of this revision, or a newer one, is in force yet."""
-        return tuple(it for it in self.routers if it.generation != self.generation or it.revision < revision)
+        """The routers where no table with this revision of the configuration is in force yet."""
+        return tuple(it for it in self.routers if it.generation != self.generation or it.table_revision < revision)
 
 
 def is_under_way(shift: shift_pb.TrafficShift) -> bool:

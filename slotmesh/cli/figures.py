@@ -284,7 +284,7 @@ def _router(reports: RouterReports, sample: pb.GetSnapshotResponse) -> FiguresRo
         "router_id": router.router_id,
         "address": router.address,
         "reports": reports.is_heard,  # a moment ago
-        "current": (router.generation, router.revision) == (sample.generation, sample.revision),
+        "current": (router.generation, router.table_revision) == (sample.generation, sample.table_revision),
         "linked_replicas": len(ready.intersection(router.linked_replica_ids)),
         "ready_replicas": len(ready),
         "calls_per_s": _total(rate(now.accepted, before.accepted, span) for now, before, span in pairs),

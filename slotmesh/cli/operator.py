@@ -115,7 +115,10 @@ class Operator:
         replicas, _ = await self.pages(pb.ListReplicasRequest(whole_errors=True), "replicas")
         routers, page = await self.pages(pb.ListRoutersRequest(), "routers")
         return Members(
-            replicas=tuple(replicas), routers=tuple(routers), generation=page.generation, revision=page.revision
+            replicas=tuple(replicas),
+            routers=tuple(routers),
+            generation=page.generation,
+            table_revision=page.table_revision,
         )
 
     async def snapshot(self) -> Snapshot:

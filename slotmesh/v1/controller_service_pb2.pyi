@@ -371,7 +371,7 @@ class ApplyMeshResponse(_message.Message):
 
     @_builtins.property
     def fields(self) -> _containers.RepeatedCompositeFieldContainer[Global___FieldChange]:
-        """With `merge`: the fields that were changed."""
+        """The fields that differ."""
 
     @_builtins.property
     def conflicts(self) -> _containers.RepeatedCompositeFieldContainer[Global___FieldConflict]:
@@ -554,7 +554,9 @@ Global___TrafficWait: _TypeAlias = TrafficWait  # noqa: Y015
 
 @_typing.final
 class FieldChange(_message.Message):
-    """A changed field of a backend or endpoint. Values are text as in a document; `unset` means no value."""
+    """A changed field of a backend, endpoint or HTTP route. Values are text as in a document; `unset` means no value. A
+    response lists up to 1 MiB of them.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -563,7 +565,7 @@ class FieldChange(_message.Message):
     BEFORE_FIELD_NUMBER: _builtins.int
     AFTER_FIELD_NUMBER: _builtins.int
     resource: _builtins.str
-    """As `backend/NAME` or `endpoint/NAME`."""
+    """As `backend/NAME`."""
     field: _builtins.str
     """The field, as `num_replicas` or `traffic`."""
     before: _builtins.str
@@ -681,6 +683,8 @@ class ApplyBackendResponse(_message.Message):
     REVISION_FIELD_NUMBER: _builtins.int
     CHANGE_FIELD_NUMBER: _builtins.int
     OPERATIONS_FIELD_NUMBER: _builtins.int
+    FIELDS_FIELD_NUMBER: _builtins.int
+    ROLLING_FIELD_NUMBER: _builtins.int
     revision: _builtins.int
     """The configuration's revision after the change."""
     change: Global___Change.ValueType
@@ -689,16 +693,26 @@ class ApplyBackendResponse(_message.Message):
     def operations(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """What follows from the change, for WaitOperations. Empty with `validate_only`."""
 
+    @_builtins.property
+    def fields(self) -> _containers.RepeatedCompositeFieldContainer[Global___FieldChange]:
+        """The fields that differ."""
+
+    @_builtins.property
+    def rolling(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The backend's name if its replicas are started or replaced because of the change; otherwise empty."""
+
     def __init__(
         self,
         *,
         revision: _builtins.int = ...,
         change: Global___Change.ValueType = ...,
         operations: _abc.Iterable[_builtins.str] | None = ...,
+        fields: _abc.Iterable[Global___FieldChange] | None = ...,
+        rolling: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["change", b"change", "operations", b"operations", "revision", b"revision"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["change", b"change", "fields", b"fields", "operations", b"operations", "revision", b"revision", "rolling", b"rolling"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -945,6 +959,7 @@ class ApplyEndpointResponse(_message.Message):
     REVISION_FIELD_NUMBER: _builtins.int
     CHANGE_FIELD_NUMBER: _builtins.int
     OPERATIONS_FIELD_NUMBER: _builtins.int
+    FIELDS_FIELD_NUMBER: _builtins.int
     revision: _builtins.int
     """The configuration's revision after the change."""
     change: Global___Change.ValueType
@@ -953,16 +968,21 @@ class ApplyEndpointResponse(_message.Message):
     def operations(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """What follows from the change, for WaitOperations. Empty with `validate_only`."""
 
+    @_builtins.property
+    def fields(self) -> _containers.RepeatedCompositeFieldContainer[Global___FieldChange]:
+        """The fields that differ."""
+
     def __init__(
         self,
         *,
         revision: _builtins.int = ...,
         change: Global___Change.ValueType = ...,
         operations: _abc.Iterable[_builtins.str] | None = ...,
+        fields: _abc.Iterable[Global___FieldChange] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["change", b"change", "operations", b"operations", "revision", b"revision"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["change", b"change", "fields", b"fields", "operations", b"operations", "revision", b"revision"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1209,6 +1229,7 @@ class ApplyHttpRouteResponse(_message.Message):
     REVISION_FIELD_NUMBER: _builtins.int
     CHANGE_FIELD_NUMBER: _builtins.int
     OPERATIONS_FIELD_NUMBER: _builtins.int
+    FIELDS_FIELD_NUMBER: _builtins.int
     revision: _builtins.int
     """The configuration's revision after the change."""
     change: Global___Change.ValueType
@@ -1217,16 +1238,21 @@ class ApplyHttpRouteResponse(_message.Message):
     def operations(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """What follows from the change, for WaitOperations. Empty with `validate_only`."""
 
+    @_builtins.property
+    def fields(self) -> _containers.RepeatedCompositeFieldContainer[Global___FieldChange]:
+        """The fields that differ."""
+
     def __init__(
         self,
         *,
         revision: _builtins.int = ...,
         change: Global___Change.ValueType = ...,
         operations: _abc.Iterable[_builtins.str] | None = ...,
+        fields: _abc.Iterable[Global___FieldChange] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["change", b"change", "operations", b"operations", "revision", b"revision"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["change", b"change", "fields", b"fields", "operations", b"operations", "revision", b"revision"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1483,6 +1509,7 @@ class SetTrafficResponse(_message.Message):
     REVISION_FIELD_NUMBER: _builtins.int
     CHANGE_FIELD_NUMBER: _builtins.int
     OPERATIONS_FIELD_NUMBER: _builtins.int
+    FIELDS_FIELD_NUMBER: _builtins.int
     revision: _builtins.int
     """The configuration's revision after the change."""
     change: Global___Change.ValueType
@@ -1491,16 +1518,21 @@ class SetTrafficResponse(_message.Message):
     def operations(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """What follows from the change, for WaitOperations. Empty with `validate_only`."""
 
+    @_builtins.property
+    def fields(self) -> _containers.RepeatedCompositeFieldContainer[Global___FieldChange]:
+        """The fields that differ."""
+
     def __init__(
         self,
         *,
         revision: _builtins.int = ...,
         change: Global___Change.ValueType = ...,
         operations: _abc.Iterable[_builtins.str] | None = ...,
+        fields: _abc.Iterable[Global___FieldChange] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["change", b"change", "operations", b"operations", "revision", b"revision"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["change", b"change", "fields", b"fields", "operations", b"operations", "revision", b"revision"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1609,6 +1641,8 @@ class ShiftTrafficResponse(_message.Message):
     REVISION_FIELD_NUMBER: _builtins.int
     STEPS_FIELD_NUMBER: _builtins.int
     OPERATIONS_FIELD_NUMBER: _builtins.int
+    WEIGHTS_FIELD_NUMBER: _builtins.int
+    FIELDS_FIELD_NUMBER: _builtins.int
     revision: _builtins.int
     """The configuration's revision that has the first step."""
     steps: _builtins.int
@@ -1617,20 +1651,74 @@ class ShiftTrafficResponse(_message.Message):
     def operations(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """What follows from the change, for WaitOperations. Empty with `validate_only`."""
 
+    @_builtins.property
+    def weights(self) -> _containers.RepeatedCompositeFieldContainer[Global___ShiftStep]:
+        """The weights in each step, in order. Empty if they would be more than 10,000 numbers."""
+
+    @_builtins.property
+    def fields(self) -> _containers.RepeatedCompositeFieldContainer[Global___FieldChange]:
+        """The fields that differ with the first step."""
+
     def __init__(
         self,
         *,
         revision: _builtins.int = ...,
         steps: _builtins.int = ...,
         operations: _abc.Iterable[_builtins.str] | None = ...,
+        weights: _abc.Iterable[Global___ShiftStep] | None = ...,
+        fields: _abc.Iterable[Global___FieldChange] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["operations", b"operations", "revision", b"revision", "steps", b"steps"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["fields", b"fields", "operations", b"operations", "revision", b"revision", "steps", b"steps", "weights", b"weights"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ShiftTrafficResponse: _TypeAlias = ShiftTrafficResponse  # noqa: Y015
+
+@_typing.final
+class ShiftStep(_message.Message):
+    """A step of a shift."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class WeightsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.float
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.float = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    WEIGHTS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def weights(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]:
+        """The weights in this step, by backend."""
+
+    def __init__(
+        self,
+        *,
+        weights: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["weights", b"weights"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ShiftStep: _TypeAlias = ShiftStep  # noqa: Y015
 
 @_typing.final
 class ListRevisionsRequest(_message.Message):
@@ -1794,7 +1882,9 @@ class RollbackRequest(_message.Message):
     EXPECTED_REVISION_FIELD_NUMBER: _builtins.int
     REQUEST_ID_FIELD_NUMBER: _builtins.int
     revision: _builtins.int
-    """Restores the backends, endpoints and HTTP routes of this revision. 0: before anything was applied."""
+    """Restores the backends, endpoints and HTTP routes of this revision, one that ListRevisions returns, or the
+    `base_revision` of the oldest of them. What it lacks is deleted; 0, before anything was applied, deletes all.
+    """
     change: _builtins.int
     """Undoes the change of this revision, which must be the newest change. All revisions of one shift count as one
     change: the weights before the shift are restored, and the shift ends if it is in progress. So do a deployment
@@ -1856,8 +1946,8 @@ class RollbackResponse(_message.Message):
     revision: _builtins.int
     """The configuration's revision after the change."""
     rolled_back_to: _builtins.int
-    """The revision with the same configuration. `revision` itself if there is no earlier one: a shift was undone, and
-    other changes during the shift were kept.
+    """The restored revision: `RollbackRequest.revision`, or the newest one that is kept and has the configuration to which
+    this change leads. Unset if there is none, as other changes made since then are kept.
     """
     @_builtins.property
     def created(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
@@ -1891,7 +1981,7 @@ class RollbackResponse(_message.Message):
         self,
         *,
         revision: _builtins.int = ...,
-        rolled_back_to: _builtins.int = ...,
+        rolled_back_to: _builtins.int | None = ...,
         created: _abc.Iterable[_builtins.str] | None = ...,
         updated: _abc.Iterable[_builtins.str] | None = ...,
         deleted: _abc.Iterable[_builtins.str] | None = ...,
@@ -1900,11 +1990,13 @@ class RollbackResponse(_message.Message):
         fields: _abc.Iterable[Global___FieldChange] | None = ...,
         operations: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_rolled_back_to", b"_rolled_back_to", "rolled_back_to", b"rolled_back_to"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["created", b"created", "deleted", b"deleted", "fields", b"fields", "operations", b"operations", "revision", b"revision", "rolled_back_to", b"rolled_back_to", "rolling", b"rolling", "updated", b"updated", "waits", b"waits"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_rolled_back_to", b"_rolled_back_to", "created", b"created", "deleted", b"deleted", "fields", b"fields", "operations", b"operations", "revision", b"revision", "rolled_back_to", b"rolled_back_to", "rolling", b"rolling", "updated", b"updated", "waits", b"waits"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__rolled_back_to: _TypeAlias = _typing.Literal["rolled_back_to"]  # noqa: Y015
+    _WhichOneofArgType__rolled_back_to: _TypeAlias = _typing.Literal["_rolled_back_to", b"_rolled_back_to"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__rolled_back_to) -> _WhichOneofReturnType__rolled_back_to | None: ...
 
 Global___RollbackResponse: _TypeAlias = RollbackResponse  # noqa: Y015
 
@@ -2017,14 +2109,14 @@ class ListRoutersResponse(_message.Message):
     ROUTERS_FIELD_NUMBER: _builtins.int
     NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     GENERATION_FIELD_NUMBER: _builtins.int
-    REVISION_FIELD_NUMBER: _builtins.int
+    TABLE_REVISION_FIELD_NUMBER: _builtins.int
     TIME_BOUNDS_FIELD_NUMBER: _builtins.int
     next_page_token: _builtins.str
     """`page_token` for the next page. Empty if this is the last one."""
     generation: _builtins.str
     """The store generation of the controller's newest table."""
-    revision: _builtins.int
-    """The revision of the controller's newest table."""
+    table_revision: _builtins.int
+    """The revision of the controller's newest table, which is not a revision of the configuration (`Router`)."""
     @_builtins.property
     def routers(self) -> _containers.RepeatedCompositeFieldContainer[_mesh_pb2.Router]:
         """The routers, by id."""
@@ -2039,12 +2131,12 @@ class ListRoutersResponse(_message.Message):
         routers: _abc.Iterable[_mesh_pb2.Router] | None = ...,
         next_page_token: _builtins.str = ...,
         generation: _builtins.str = ...,
-        revision: _builtins.int = ...,
+        table_revision: _builtins.int = ...,
         time_bounds: _abc.Iterable[_duration_pb2.Duration] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["generation", b"generation", "next_page_token", b"next_page_token", "revision", b"revision", "routers", b"routers", "time_bounds", b"time_bounds"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["generation", b"generation", "next_page_token", b"next_page_token", "routers", b"routers", "table_revision", b"table_revision", "time_bounds", b"time_bounds"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2074,18 +2166,21 @@ class GetSnapshotResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     TIME_FIELD_NUMBER: _builtins.int
-    GENERATION_FIELD_NUMBER: _builtins.int
     REVISION_FIELD_NUMBER: _builtins.int
+    GENERATION_FIELD_NUMBER: _builtins.int
+    TABLE_REVISION_FIELD_NUMBER: _builtins.int
     ENDPOINTS_FIELD_NUMBER: _builtins.int
     BACKENDS_FIELD_NUMBER: _builtins.int
     REPLICAS_FIELD_NUMBER: _builtins.int
     UNLISTED_REPLICAS_FIELD_NUMBER: _builtins.int
     ROUTERS_FIELD_NUMBER: _builtins.int
     TIME_BOUNDS_FIELD_NUMBER: _builtins.int
+    revision: _builtins.int
+    """The configuration's revision."""
     generation: _builtins.str
     """The store generation of the newest routing table."""
-    revision: _builtins.int
-    """The revision of the newest routing table."""
+    table_revision: _builtins.int
+    """The revision of the newest routing table, which is not a revision of the configuration (`Router`)."""
     unlisted_replicas: _builtins.int
     """The number of replicas that did not fit."""
     @_builtins.property
@@ -2116,8 +2211,9 @@ class GetSnapshotResponse(_message.Message):
         self,
         *,
         time: _timestamp_pb2.Timestamp | None = ...,
-        generation: _builtins.str = ...,
         revision: _builtins.int = ...,
+        generation: _builtins.str = ...,
+        table_revision: _builtins.int = ...,
         endpoints: _abc.Iterable[_mesh_pb2.Endpoint] | None = ...,
         backends: _abc.Iterable[Global___BackendSummary] | None = ...,
         replicas: _abc.Iterable[Global___SampledReplica] | None = ...,
@@ -2127,7 +2223,7 @@ class GetSnapshotResponse(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["time", b"time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["backends", b"backends", "endpoints", b"endpoints", "generation", b"generation", "replicas", b"replicas", "revision", b"revision", "routers", b"routers", "time", b"time", "time_bounds", b"time_bounds", "unlisted_replicas", b"unlisted_replicas"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["backends", b"backends", "endpoints", b"endpoints", "generation", b"generation", "replicas", b"replicas", "revision", b"revision", "routers", b"routers", "table_revision", b"table_revision", "time", b"time", "time_bounds", b"time_bounds", "unlisted_replicas", b"unlisted_replicas"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2325,7 +2421,7 @@ class AdoptStateResponse(_message.Message):
     generation: _builtins.str
     """The new generation of the store."""
     revision: _builtins.int
-    """Its revision."""
+    """The configuration's revision."""
     @_builtins.property
     def changed(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """The changed resources, as `endpoint/digits`."""

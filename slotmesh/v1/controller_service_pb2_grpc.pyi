@@ -25,10 +25,14 @@ class ControllerServiceStub:
     all messages. In texts a resource is `backend/NAME`, `endpoint/NAME`, `route/PATH`, `replica/ID` or `router/ID`, and
     an operation likewise, as `rollout/NAME@REVISION`.
 
+    `revision` is always one of the configuration: each change of a backend, an endpoint or an HTTP route makes a new one.
+    Numbers are missing in between, as what the controller decides by itself, as owners of partitions, is counted with
+    them. Routing tables have this finer count, as `table_revision`.
+
     Each request that changes the configuration has `validate_only` and `expected_revision`. With `validate_only` it is
-    validated as usual, and the response states what it would change; nothing is stored. With `expected_revision`, a
-    revision from an earlier response, it is refused with REVISION_CONFLICT if the configuration has changed since; the
-    details contain both revisions as `expected_revision` and `revision`.
+    validated as usual, and the response states what it would change, in its `fields` if it has them; nothing is stored.
+    With `expected_revision`, the `revision` of an earlier response, it is refused with REVISION_CONFLICT if the
+    configuration is at another one; the details contain both as `expected_revision` and `revision`.
 
     Each resource has an `etag`, which follows from its configuration, and not from its status. A change of a resource
     that has the `etag` of an earlier response is refused with REVISION_CONFLICT if the resource has changed since, and
@@ -177,7 +181,7 @@ class ControllerServiceStub:
     """
     ListRevisions: _aio.UnaryUnaryMultiCallable[_controller_service_pb2.ListRevisionsRequest, _controller_service_pb2.ListRevisionsResponse]
     """Returns the newest changes of the configuration, newest first, in pages. The controller keeps 200 of them, fewer if
-    they are large.
+    they are large. Their numbers increase with gaps (see ControllerService).
 
     Example:
 
@@ -299,10 +303,14 @@ class ControllerServiceServicer(metaclass=_abc_1.ABCMeta):
     all messages. In texts a resource is `backend/NAME`, `endpoint/NAME`, `route/PATH`, `replica/ID` or `router/ID`, and
     an operation likewise, as `rollout/NAME@REVISION`.
 
+    `revision` is always one of the configuration: each change of a backend, an endpoint or an HTTP route makes a new one.
+    Numbers are missing in between, as what the controller decides by itself, as owners of partitions, is counted with
+    them. Routing tables have this finer count, as `table_revision`.
+
     Each request that changes the configuration has `validate_only` and `expected_revision`. With `validate_only` it is
-    validated as usual, and the response states what it would change; nothing is stored. With `expected_revision`, a
-    revision from an earlier response, it is refused with REVISION_CONFLICT if the configuration has changed since; the
-    details contain both revisions as `expected_revision` and `revision`.
+    validated as usual, and the response states what it would change, in its `fields` if it has them; nothing is stored.
+    With `expected_revision`, the `revision` of an earlier response, it is refused with REVISION_CONFLICT if the
+    configuration is at another one; the details contain both as `expected_revision` and `revision`.
 
     Each resource has an `etag`, which follows from its configuration, and not from its status. A change of a resource
     that has the `etag` of an earlier response is refused with REVISION_CONFLICT if the resource has changed since, and
@@ -545,7 +553,7 @@ class ControllerServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _aio.ServicerContext[_controller_service_pb2.ListRevisionsRequest, _abc.Awaitable[_controller_service_pb2.ListRevisionsResponse]],
     ) -> _abc.Awaitable[_controller_service_pb2.ListRevisionsResponse]:
         """Returns the newest changes of the configuration, newest first, in pages. The controller keeps 200 of them, fewer if
-        they are large.
+        they are large. Their numbers increase with gaps (see ControllerService).
 
         Example:
 

@@ -1074,7 +1074,7 @@ class Router(_message.Message):
     PID_FIELD_NUMBER: _builtins.int
     START_TIME_FIELD_NUMBER: _builtins.int
     GENERATION_FIELD_NUMBER: _builtins.int
-    REVISION_FIELD_NUMBER: _builtins.int
+    TABLE_REVISION_FIELD_NUMBER: _builtins.int
     LINKED_REPLICA_IDS_FIELD_NUMBER: _builtins.int
     LOADS_FIELD_NUMBER: _builtins.int
     ENDPOINT_LOADS_FIELD_NUMBER: _builtins.int
@@ -1093,8 +1093,8 @@ class Router(_message.Message):
     """Process id on its machine."""
     generation: _builtins.str
     """The store generation of its routing table."""
-    revision: _builtins.int
-    """The revision of its routing table."""
+    table_revision: _builtins.int
+    """The revision of its routing table. It is not one of the configuration, and increases more often."""
     end_reason: _builtins.str
     """Why it ends, as reported by the router: `SIGTERM`. Empty while it does not end."""
     @_builtins.property
@@ -1124,7 +1124,7 @@ class Router(_message.Message):
         pid: _builtins.int = ...,
         start_time: _timestamp_pb2.Timestamp | None = ...,
         generation: _builtins.str = ...,
-        revision: _builtins.int = ...,
+        table_revision: _builtins.int = ...,
         linked_replica_ids: _abc.Iterable[_builtins.str] | None = ...,
         loads: _abc.Iterable[Global___BackendLoad] | None = ...,
         endpoint_loads: _abc.Iterable[Global___EndpointLoad] | None = ...,
@@ -1132,7 +1132,7 @@ class Router(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["start_time", b"start_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "end_reason", b"end_reason", "endpoint_loads", b"endpoint_loads", "generation", b"generation", "incarnation", b"incarnation", "linked_replica_ids", b"linked_replica_ids", "loads", b"loads", "metrics_address", b"metrics_address", "pid", b"pid", "revision", b"revision", "router_id", b"router_id", "start_time", b"start_time", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "end_reason", b"end_reason", "endpoint_loads", b"endpoint_loads", "generation", b"generation", "incarnation", b"incarnation", "linked_replica_ids", b"linked_replica_ids", "loads", b"loads", "metrics_address", b"metrics_address", "pid", b"pid", "router_id", b"router_id", "start_time", b"start_time", "table_revision", b"table_revision", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

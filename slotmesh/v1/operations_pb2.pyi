@@ -37,7 +37,7 @@ class Operation(_message.Message):
     ONGOING_CALLS_FIELD_NUMBER: _builtins.int
     PENDING_FIELD_NUMBER: _builtins.int
     name: _builtins.str
-    """Its name. A client can make one of a revision that a response contained:
+    """Its name. A client can make one of a `revision` that a response contained:
     - `revision/REVISION`: each connected router has the configuration of that revision, or a newer one.
     - `rollout/BACKEND@REVISION`: all wanted replicas of a backend are ready with its settings of that revision, and
       each connected router is connected to them. It fails if the rollout is rolled back, or replaced by a later

@@ -40,5 +40,5 @@ async def test_what_was_changed_is_in_force_again(tmp_path: Path) -> None:
             backends = {it.name: it.num_replicas for it in (await operator.snapshot()).backends}
         assert backends == {"Whoami": 3, "other": 1}
         after = await mesh.members()
-        assert (after.generation, after.revision > before.revision) == (before.generation, True)
+        assert (after.generation, after.table_revision > before.table_revision) == (before.generation, True)
         assert pids.keys().isdisjoint(it.replica_id for it in before.replicas), "their processes have ended"

@@ -150,7 +150,7 @@ async def test_a_full_queue_refuses_what_does_not_fit_and_says_when_to_come_back
         controller: Any = controller_service_pb2_grpc.ControllerServiceStub(channel)
         backend = (await controller.GetBackend(controller_service_pb2.GetBackendRequest(name="doze"))).backend
         backend.max_queued_calls = 10
-        revision = (await mesh.members()).revision
+        revision = (await mesh.members()).table_revision
         await controller.ApplyBackend(controller_service_pb2.ApplyBackendRequest(backend=backend))
         await mesh.wait_for_table(newer_than=revision)
         doze = client.endpoint("doze")

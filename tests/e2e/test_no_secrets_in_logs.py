@@ -93,7 +93,7 @@ async def test_no_log_shows_a_secret(log_format: str, handler: str, caplog: pyte
     caplog.set_level(logging.DEBUG)
     env = {"SLOTMESH_LOG_FORMAT": log_format, "PYTHONASYNCIODEBUG": ""}
     async with started_mesh(f"{HANDLERS}:{handler}", env=env, flags=["--log-level=debug"]) as mesh:
-        revision = (await mesh.members()).revision
+        revision = (await mesh.members()).table_revision
         await apply(mesh, handler, "secretive", "")
         await mesh.wait_for_table(newer_than=revision)
         async with slotmesh.connect(mesh.router_address) as client:

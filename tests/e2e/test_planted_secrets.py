@@ -227,7 +227,7 @@ async def test_planted_secrets_leave_no_process(tmp_path: Path, caplog: pytest.L
     told = Told()
     flags = ["--log-level=debug", f"--state={state}"]
     async with started_mesh("tests.e2e.secretive_handlers:Secretive", flags=flags) as mesh:
-        revision = (await mesh.members()).revision
+        revision = (await mesh.members()).table_revision
         async with Operator.at(mesh.controller_address) as operator:
             await operator.apply(parse_mesh(document("secretive", "tests.e2e.secretive_handlers:Secretive")))
             slow = {"backends": {"slow": {"handler": "tests.e2e.secretive_lives:Slow"}}}

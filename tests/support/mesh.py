@@ -107,7 +107,7 @@ class MeshRun:
         deadline = asyncio.get_running_loop().time() + timeout
         while True:
             members = await self.members()
-            if members.revision > newer_than and all(map(members.is_current, members.routers)):
+            if members.table_revision > newer_than and all(map(members.is_current, members.routers)):
                 return
             assert asyncio.get_running_loop().time() < deadline, f"within {timeout} s: {members}"
             await asyncio.sleep(0.02)

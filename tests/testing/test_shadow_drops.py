@@ -58,7 +58,7 @@ async def test_dropped_copies_are_told_with_the_way_out() -> None:
             assert await numbers(number) == number
         leave.set()
         snapshot = await snapshot_of(operator, ShadowCount(copies=5, dropped=4))
-        revision = snapshot.members.revision
+        revision = snapshot.members.table_revision
         assert TOLD in printed(lambda out: print_tables("here", snapshot, out)).splitlines()
         assert TOLD in printed(lambda out: print_traffic("numbers", revision, snapshot, None, out)).splitlines()
         said = {each["name"]: each for each in status_document("here", snapshot)["backends"]}
@@ -88,7 +88,7 @@ async def test_copies_that_fail_are_shown_by_status_traffic_and_top() -> None:
         assert [await numbers(number) for number in range(10)] == list(range(10))
         snapshot = await snapshot_of(operator, ShadowCount(copies=10, failed=5))
         told = "shadow dark: 5 of the 10 copies that it got (50 %) failed; its log (`slotmesh logs dark`) says why"
-        revision = snapshot.members.revision
+        revision = snapshot.members.table_revision
         assert told in printed(lambda out: print_tables("here", snapshot, out)).splitlines()
         assert told in printed(lambda out: print_traffic("numbers", revision, snapshot, None, out)).splitlines()
         said = {each["name"]: each for each in status_document("here", snapshot)["backends"]}

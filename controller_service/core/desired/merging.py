@@ -95,23 +95,16 @@ def merge_mesh(desired: Desired, mesh: Mesh, *, force: bool) -> MergedMesh:
     )
 
 
-def field_changes(before: Desired, after: Desired) -> Iterator[FieldChange]:
-    """The fields that differ; of resources that come or go, the ones that are set."""
-    yield from _field_changes(before.backends, after.backends)
-    yield from _field_changes(before.endpoints, after.endpoints)
-    yield from _field_changes(before.routes, after.routes)
-
-
-def _field_changes(before: Mapping[str, Resource], after: Mapping[str, Resource]) -> Iterator[FieldChange]:
-    """Of resources of one kind."""
-    for name in sorted({**before, **after}):
-        old, new = before.get(name), after.get(name)
+def field_changes(before: Mapping[str, Resource], after: Mapping[str, Resource]) -> Iterator[FieldChange]:
+    """The fields of resources, by subject, that differ; of those that come or go, the ones that are set."""
+    for subject in sorted({**before, **after}):
+        old, new = before.get(subject), after.get(subject)
         if old == new or (known := new or old) is None:
             continue
         was, becomes = _texts(old, known), _texts(new, known)
         for field in was:
             if was[field] != becomes[field] and not (field == "code" and was["version"] != becomes["version"]):
-                yield FieldChange(resource=subject_of(known), field=field, before=was[field], after=becomes[field])
+                yield FieldChange(resource=subject, field=field, before=was[field], after=becomes[field])
 
 
 Choose = Callable[[str, str, tuple[Any, ...], Callable[[Any], str]], Any]

@@ -29,12 +29,15 @@ from controller_service.core.desired.revisions import (
     subject_of,
 )
 from controller_service.core.desired.shifts import intended_endpoints
-from controller_service.core.desired.state import ChangeSet, Desired, RolloutRecord, restored
+from controller_service.core.desired.state import ChangeSet, Desired, RolloutRecord, deleted_subjects
 from slotmesh.names import did_you_mean
 from slotmesh.spec.model import DOCUMENT_SETTINGS, NO_SERVICES, Backend, Endpoint, InvalidSpec, Mesh, SpecViolation
 from slotmesh.spec.rules import clash_violations, mesh_violations, show
 from slotmesh.spec.setting import Change
 from slotmesh.spec.tenants import NO_LIMITS
+
+MAX_LISTED_CHARS: Final = 2**20
+"""Of fields that differ, in a response: a change may be of thousands of resources."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,9 +75,9 @@ class Plan:
     part_of: str = ""
     """The change that is made in several revisions, of which this is one; empty if it is a whole."""
     restores: int | None = None
-    """The revision whose configuration it brings back; 0: that of no earlier one."""
+    """The revision whose configuration it brings back, if there is one."""
     fields: tuple[FieldChange, ...] = ()
-    """What differs; of a merged file only."""
+    """What differs."""
     conflicts: tuple[FieldConflict, ...] = ()
     """Fields that both the file and an operator have changed."""
     rolling: tuple[str, ...] = ()
@@ -191,10 +194,44 @@ def plan_file(
     return replace(
         plan,
         change=change,
-        fields=tuple(field_changes(desired, after)),
         conflicts=merged.conflicts,
         rolled_back=tuple(rolled_back_settings(after, mesh.backends)),
     )
+
+
+def with_effects(desired: Desired, plan: Plan, *, launches: bool) -> Plan:
+    """The plan, with the fields that differ after it, and the backends whose replicas are started or replaced.
+
+    Traffic that waits for a rollout differs by what it waits to become. `launches`: whether this controller rolls out.
+    """
+    change = plan.change
+    shifts = {it.endpoint: it for it in change.put_shifts}
+    endpoints = {name: desired.endpoints[name] for name in shifts} | {it.name: it for it in change.put_endpoints}
+    after = by_subject(change.put_backends, intended_endpoints(endpoints, shifts).values(), change.put_routes)
+    before = {it: there for it in (*after, *deleted_subjects(change)) if (there := desired.resource(it)) is not None}
+    rolling = rolling_backends(desired, change.put_backends) if launches else {}
+    return replace(
+        plan,
+        fields=tuple(_listed_fields(field_changes(before, after))),
+        rolling=tuple(sorted(it.name for it in change.put_backends if it.name in rolling and it.num_replicas != 0)),
+    )
+
+
+def _listed_fields(changes: Iterable[FieldChange]) -> Iterator[FieldChange]:
+    """Those that fit a response."""
+    left = MAX_LISTED_CHARS
+    for it in changes:
+        left -= len(it.resource) + len(it.field) + len(it.before) + len(it.after)
+        if left < 0:
+            return
+        yield it
+
+
+def rolling_backends(desired: Desired, backends: Iterable[Backend]) -> dict[str, str]:
+    """Backends whose replicas are started with something else than before, with the templates of that."""
+    templates = {it.name: template_of(it) for it in backends}
+    live = {name: template_of(it) for name, it in desired.backends.items() if name in templates}
+    return {name: it for name, it in templates.items() if it != live.get(name)}
 
 
 def rolled_back_settings(after: Desired, wanted: Iterable[Backend]) -> Iterator[RolledBackSettings]:
@@ -221,34 +258,6 @@ def confirmed_rollouts(desired: Desired, wanted: Iterable[Backend]) -> tuple[Rol
         replace(record, why="", failed_at_s=0.0)
         for record, template in records
         if record is not None and record.why and record.is_complete and record.template == template
-    )
-
-
-def plan_undo(desired: Desired, name: str) -> Plan:
-    """Brings back what replicas of a backend were started with before.
-
-    Raises InvalidSpec, also for a rollout that was taken back: what it replaced is in force already.
-    """
-    record, backend = desired.rollouts.get(name), desired.backends[name]
-    settings, undone = None, None
-    if record is not None:
-        is_present = record.template == template_of(backend)
-        if is_present and record.why:
-            text = "was taken back already; to go back further, name a revision: `slotmesh rollback REVISION`"
-            raise InvalidSpec([SpecViolation("backend", f"the newest rollout of {show(name)} {text}")])
-        if is_present and (record.is_complete or (record.good and template_of(record.good) == record.template)):
-            settings, undone = record.previous, record.previous
-        else:
-            settings, undone = record.good, backend
-    if record is None or settings is None or template_of(settings) == template_of(backend):
-        raise InvalidSpec([SpecViolation("backend", f"there is nothing that {show(name)} could go back to")])
-    return Plan(
-        change=ChangeSet(
-            put_backends=(restored(backend, settings),),
-            put_rollouts=(replace(record, is_paused=False, previous=undone),),
-        ),
-        updated=(f"backend/{name}",),
-        note=f"rollout of {name} undone",
     )
 
 

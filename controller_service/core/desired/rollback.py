@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from controller_service.core.desired.merging import field_changes
+from controller_service.core.desired.handler_code import template_of
 from controller_service.core.desired.planning import Plan, confirmed_rollouts, plan_mesh
 from controller_service.core.desired.revisions import (
     History,
@@ -19,16 +19,17 @@ from controller_service.core.desired.revisions import (
     newest_change,
 )
 from controller_service.core.desired.shifts import is_waiting_change
-from controller_service.core.desired.state import Desired
+from controller_service.core.desired.state import ChangeSet, Desired, restored
 from slotmesh.spec.model import Backend, Endpoint, InvalidSpec, Mesh, SpecViolation, TrafficPolicy
+from slotmesh.spec.rules import show
 
 
 def plan_rollback(desired: Desired, revision: int, *, launches: bool) -> Plan:
     """Brings back the configuration as of a revision. Raises InvalidSpec."""
-    oldest = _kept(desired, "revision")[0].base
-    if not oldest <= revision <= desired.revision:
-        text = f"must be {oldest} … {desired.revision}, the revisions that are kept, is {revision}"
-        raise InvalidSpec([SpecViolation("revision", text)])
+    history = _kept(desired, "revision")
+    if revision not in {history[0].base, *(it.revision for it in history)}:
+        text = f"{revision} is no revision of the configuration that is kept: take one from ListRevisions"
+        raise InvalidSpec([SpecViolation("revision", f"{text}, from {history[0].base} to {desired.configured_at}")])
     plan = _plan_as_of(desired, revision, launches=launches)
     confirmed = confirmed_rollouts(desired, desired.apply(plan.change).backends.values())
     return replace(plan, change=replace(plan.change, put_rollouts=confirmed))
@@ -50,7 +51,47 @@ def plan_undo_of_change(desired: Desired, revision: int, *, launches: bool) -> P
         plan = _plan_without_shift(desired, newest, launches=launches)
     if plan.changes_nothing and not _is_under_way(desired, newest):
         raise _undone_already(desired, newest)
-    return plan
+    return plan if plan.restores is not None else restoring(desired, plan)
+
+
+def plan_undo_of_rollout(desired: Desired, name: str) -> Plan:
+    """Brings back what replicas of a backend were started with before.
+
+    Raises InvalidSpec, also for a rollout that was taken back: what it replaced is in force already.
+    """
+    record, backend = desired.rollouts.get(name), desired.backends[name]
+    settings, undone = None, None
+    if record is not None:
+        is_present = record.template == template_of(backend)
+        if is_present and record.why:
+            text = "was taken back already; to go back further, name a revision: `slotmesh rollback REVISION`"
+            raise InvalidSpec([SpecViolation("backend", f"the newest rollout of {show(name)} {text}")])
+        if is_present and (record.is_complete or (record.good and template_of(record.good) == record.template)):
+            settings, undone = record.previous, record.previous
+        else:
+            settings, undone = record.good, backend
+    if record is None or settings is None or template_of(settings) == template_of(backend):
+        raise InvalidSpec([SpecViolation("backend", f"there is nothing that {show(name)} could go back to")])
+    change = ChangeSet(
+        put_backends=(restored(backend, settings),),
+        put_rollouts=(replace(record, is_paused=False, previous=undone),),
+    )
+    plan = Plan(change=change, updated=(f"backend/{name}",), note=f"rollout of {name} undone")
+    return restoring(desired, plan)
+
+
+def restoring(desired: Desired, plan: Plan) -> Plan:
+    """The plan, with the newest revision that is kept and has the configuration to which it leads."""
+    after = desired.apply(plan.change).resources
+    differing = {it for it in {**after, **desired.resources} if after.get(it) != desired.resources.get(it)}
+    revision = desired.configured_at
+    for record in reversed(desired.history):
+        if not differing:
+            break
+        for change in record.changes:
+            (differing.discard if change.before == after.get(change.subject) else differing.add)(change.subject)
+        revision = record.base
+    return plan if differing else replace(plan, restores=revision)
 
 
 def _kept(desired: Desired, field: str) -> History:
@@ -102,8 +143,7 @@ def _plan_without(desired: Desired, change: History, *, launches: bool) -> Plan:
 def _plan_whole(desired: Desired, mesh: Mesh, *, launches: bool) -> Plan:
     """Makes the configuration what the mesh has, and nothing else."""
     replaced = [endpoint.name for endpoint in mesh.endpoints]
-    plan = plan_mesh(desired, mesh, prune=True, launches=launches, replaces=replaced)
-    return replace(plan, fields=tuple(field_changes(desired, desired.apply(plan.change))))
+    return plan_mesh(desired, mesh, prune=True, launches=launches, replaces=replaced)
 
 
 def _is_under_way(desired: Desired, change: History) -> bool:

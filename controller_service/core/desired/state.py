@@ -32,7 +32,7 @@ from controller_service.core.desired.shifts import ShiftRecord, overtaken
 from controller_service.core.partition_owners import Incarnation, PartitionOwnership
 from controller_service.core.roster import NO_ROSTER, IncarnationRoster, LeaderTerm, with_term
 from slotmesh.spec.model import SETTINGS, Backend, Endpoint
-from slotmesh.spec.routes import Route, route_subject
+from slotmesh.spec.routes import Route, route_path, route_subject
 from slotmesh.spec.setting import Change
 
 MAX_ANSWERS: Final = 1_000
@@ -162,6 +162,15 @@ def restored(backend: Backend, settings: Backend) -> Backend:
     return replace(backend, **{name: getattr(settings, name) for name in RESTART_SETTINGS})
 
 
+def deleted_subjects(change: ChangeSet) -> list[str]:
+    """What a change deletes, as `backend/digits-v1`."""
+    return [
+        *(f"backend/{it}" for it in change.delete_backends),
+        *(f"endpoint/{it}" for it in change.delete_endpoints),
+        *map(route_subject, change.delete_routes),
+    ]
+
+
 ValueT = TypeVar("ValueT")
 
 
@@ -229,6 +238,13 @@ class Desired:
         """All that is configured, by subject."""
         return by_subject(self.backends.values(), self.endpoints.values(), self.routes.values())
 
+    def resource(self, subject: str) -> Resource | None:
+        """The backend, endpoint or route, if it is configured."""
+        kind, _, name = subject.partition("/")
+        if kind == "route":
+            return self.routes.get(route_path(subject))
+        return self.backends.get(name) if kind == "backend" else self.endpoints.get(name)
+
     @property
     def term_id(self) -> str:
         """Of the present term."""
@@ -238,10 +254,6 @@ class Desired:
         """A term begins: with a revision, so that its tables are newer than all that were announced before."""
         terms = with_term(self.terms, LeaderTerm(term_id, self.revision + 1))
         return replace(self, revision=self.revision + 1, terms=terms)
-
-    def is_configured_as_of(self, revision: int) -> bool:
-        """Whether no backend and no endpoint has changed since a revision. One that is still to come is none."""
-        return self.configured_at <= revision <= self.revision
 
     def configured_after(self, change: ChangeSet) -> int:
         """What `configured_at` is once a change is applied."""
@@ -291,11 +303,7 @@ class Desired:
             applied=_changed(
                 self.applied,
                 {subject_of(it): it for it in change.put_applied},
-                [
-                    *(f"backend/{it}" for it in change.delete_backends),
-                    *(f"endpoint/{it}" for it in change.delete_endpoints),
-                    *(route_subject(it) for it in change.delete_routes),
-                ],
+                deleted_subjects(change),
             ),
         )
 

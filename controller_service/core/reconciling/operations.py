@@ -116,12 +116,17 @@ def _ended(name: str, failure: str = "", completed: int = 0, total: int = 0) -> 
     return Operation(name=name, done=True, failure=failure[:MAX_FAILURE_CHARS], completed=completed, total=total)
 
 
+def _require_made(name: str, revision: int, desired: Desired) -> None:
+    """Raises InvalidSpec for a revision that the configuration has not reached."""
+    if revision > desired.configured_at:
+        raise _refusal(f"{name} is to come: the configuration is at revision {desired.configured_at}")
+
+
 ON_HOLD: Final = "it is stored; the controller is on hold, since members know a newer state than its state file"
 
 
 def _revision(name: str, revision: int, facts: MeshFacts) -> Operation:
-    if revision > facts.desired.revision:
-        raise _refusal(f"{name} is to come: this controller's state is at revision {facts.desired.revision}")
+    _require_made(name, revision, facts.desired)
     if facts.is_on_hold:
         return _ended(name, ON_HOLD)
     routers = facts.observed.routers.values()
@@ -136,8 +141,7 @@ def _revision(name: str, revision: int, facts: MeshFacts) -> Operation:
 
 def _rollout(name: str, backend_name: str, revision: int, facts: MeshFacts) -> Operation:
     desired = facts.desired
-    if revision > desired.revision:
-        raise _refusal(f"{name} is to come: this controller's state is at revision {desired.revision}")
+    _require_made(name, revision, desired)
     asked, replaced_at = _settings_at(facts, backend_name, revision)
     if not isinstance(asked, Backend):
         raise _refusal(f"{name}: there was no backend {show(backend_name)!r} at that revision")
@@ -261,11 +265,15 @@ def _of_shift(record: ShiftRecord, waits_for: str) -> str:
 
 
 def _drain(name: str, owner: Incarnation, facts: MeshFacts) -> Operation:
-    replica = facts.observed.incarnation(owner)
-    if replica is None and not owner.incarnation:
+    desired, replica = facts.desired, facts.observed.incarnation(owner)
+    is_known = replica is not None or "/".join(owner) in desired.orders or desired.roster.has_departed(owner)
+    if replica is None and not owner.incarnation and is_known:
         replica = facts.observed.replica(owner.replica_id)  # a process that had not attached
     if replica is None and not facts.is_settled:
         return Operation(name=name, total=1, pending=("replicas: may not be attached to this controller yet",))
+    if not is_known:
+        text = "no such process is known: it was not drained, or that is not kept any more"
+        raise _refusal(f"{show(name)}: {text}; take a name from the `operations` of a response")
     if replica is None or replica.gone or replica.state in _ENDED:
         return _ended(name, completed=1, total=1)
     calls = facts.ongoing_calls(owner.replica_id)

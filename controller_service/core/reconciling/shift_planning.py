@@ -12,12 +12,12 @@ Owner: `shell.loops.shifter`; `shell.changes.configurator` calls `hold_back`.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
 from controller_service.core.desired.handler_code import template_of
-from controller_service.core.desired.planning import Plan, TrafficWaits, no_such_backend, users_of
+from controller_service.core.desired.planning import Plan, TrafficWaits, no_such_backend, rolling_backends, users_of
 from controller_service.core.desired.shifts import (
     SAME,
     Guard,
@@ -33,7 +33,7 @@ from controller_service.core.observed.state import Observed, wanted_replicas
 from controller_service.core.reconciling.rollouts import is_rolled_out
 from controller_service.core.reconciling.shift_steps import GONE, AwaitedRollout, ShiftMove, ended
 from slotmesh.histogram import CALL_TIMES
-from slotmesh.spec.model import Backend, Endpoint, InvalidSpec, SpecViolation, TrafficPolicy
+from slotmesh.spec.model import Endpoint, InvalidSpec, SpecViolation, TrafficPolicy
 from slotmesh.spec.rules import show
 
 NO_PLAN: Final = Plan(change=ChangeSet())
@@ -102,7 +102,7 @@ def plan_end(desired: Desired, name: str, *, goes_back: bool, who: str, time_s: 
     shift = desired.shifts.get(name)
     if shift is None or not shift.is_under_way:
         raise InvalidSpec([SpecViolation("endpoint", f"no shift of {show(name)} is under way")])
-    done = "gone back" if goes_back else "stopped"
+    done = "rolled back" if goes_back else "stopped"
     at = "before its first step" if shift.is_waiting else f"in step {shift.number} of {shift.steps}"
     why = f"{done} by {who or 'an operator'} {at}"
     goes_back = goes_back or shift.is_waiting  # no weight has changed yet
@@ -208,7 +208,7 @@ def hold_back(
     weights are in force with the change all the same.
     """
     change = plan.change
-    rolling = _rolling(desired, change.put_backends) if launches else {}
+    rolling = rolling_backends(desired, change.put_backends) if launches else {}
     puts = {it.name: it for it in change.put_endpoints}
     named = {subject for some in (plan.created, plan.updated, plan.unchanged) for subject in some}
     shifts: dict[str, ShiftRecord] = {}
@@ -234,8 +234,7 @@ def hold_back(
         delete_backends=tuple(it for it in change.delete_backends if it not in kept),
         put_shifts=(*change.put_shifts, *new),
     )
-    started = sorted(it.name for it in change.put_backends if it.name in rolling and it.num_replicas != 0)
-    plan = replace(plan, change=change, rolling=tuple(started))
+    plan = replace(plan, change=change)
     begun = [it for it in new if it.is_waiting]
     waits = [it for it in shifts.values() if it.is_waiting and (it in begun or f"endpoint/{it.endpoint}" in named)]
     return _noted(replace(plan, waits=tuple(map(_waits_of, waits))), [_waits_of(it) for it in begun], time_s)
@@ -273,13 +272,6 @@ def _rollout_of(name: str, template: str, desired: Desired, observed: Observed) 
     current = sum(it.takes_calls and it.template == template for it in replicas)
     held = ", which is paused" if record is not None and record.is_paused else ""
     return AwaitedRollout(waits_for=f"the rollout of {name}{held}: {current} of {wanted} new replicas are ready")
-
-
-def _rolling(desired: Desired, backends: Iterable[Backend]) -> dict[str, str]:
-    """Backends whose replicas are started with something else than before, with the templates of that."""
-    templates = {it.name: template_of(it) for it in backends}
-    live = {name: template_of(it) for name, it in desired.backends.items() if name in templates}
-    return {name: it for name, it in templates.items() if it != live.get(name)}
 
 
 def _held(

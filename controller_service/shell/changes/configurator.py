@@ -30,11 +30,11 @@ from controller_service.core.desired.planning import (
     confirmed_rollouts,
     plan_file,
     plan_mesh,
-    plan_undo,
     unknown_policies,
     users_of,
+    with_effects,
 )
-from controller_service.core.desired.rollback import plan_rollback, plan_undo_of_change
+from controller_service.core.desired.rollback import plan_rollback, plan_undo_of_change, plan_undo_of_rollout
 from controller_service.core.desired.shifts import intended_endpoints
 from controller_service.core.desired.state import ChangeSet, Desired
 from controller_service.core.reconciling.endpoints import require_ready, rising
@@ -239,7 +239,7 @@ class Configurator:
 
     async def undo_rollout(self, name: str, terms: ChangeTerms = ALWAYS) -> PlannedChange:
         """Brings back what replicas were started with before. Raises BackendNotFound, InvalidSpec."""
-        return await self.change(lambda desired: plan_undo(desired, known_backend(desired, name).name), terms)
+        return await self.change(lambda it: plan_undo_of_rollout(it, known_backend(it, name).name), terms)
 
     async def hold_rollout(self, name: str, terms: ChangeTerms, *, is_paused: bool) -> PlannedChange:
         """Pauses a rollout, or resumes it. Raises BackendNotFound, InvalidSpec."""
@@ -345,11 +345,13 @@ class Configurator:
         for _ in range(_ATTEMPTS):
             desired = self._store.read()
             require_new(desired.answers, self._state.clock.time_of_day())
-            if (expected := terms.expected_revision) is not None and not desired.is_configured_as_of(expected):
+            if (expected := terms.expected_revision) is not None and expected != desired.configured_at:
                 raise to_exception(revision_conflict(expected, desired.configured_at))
             require_etags(desired, terms.etags)
-            plan = await asyncio.to_thread(self._bounded, make_plan, desired) if is_large else make_plan(desired)
-            if not is_large:
+            if is_large:
+                plan = await asyncio.to_thread(self._bounded, make_plan, desired)
+            else:
+                plan = with_effects(desired, make_plan(desired), launches=self._launches)
                 self._bounds.require_kept(desired, plan.change)
             if is_large and _decides_alike(desired, self._store.read()):
                 desired = self._store.read()  # owners of partitions, and the like, have changed meanwhile
@@ -369,7 +371,7 @@ class Configurator:
 
     def _bounded(self, make_plan: MakePlan, desired: Desired) -> Plan:
         """In a thread: the plan, if the configuration that it leads to can be delivered. Raises InvalidSpec."""
-        plan = make_plan(desired)
+        plan = with_effects(desired, make_plan(desired), launches=self._launches)
         ConfigurationBounds().require_kept(desired, plan.change)
         return plan
 

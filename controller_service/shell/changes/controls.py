@@ -51,8 +51,9 @@ class StateKeeper:
         self._clock = clock
 
     async def adopt(self, origin: ChangeOrigin, *, from_members: bool) -> tuple[str, int, tuple[str, ...]]:
-        """The new generation, its revision, and the subjects that have changed. Raises BadRequest, StoreUnavailable.
+        """The new generation, the configuration's revision, and the subjects that have changed.
 
+        Raises BadRequest, StoreUnavailable.
         `from_members`: the configuration is that of the newest routing table, else that of the store.
         """
         for _ in range(_ATTEMPTS):
@@ -83,7 +84,7 @@ class StateKeeper:
                 raise to_exception(_refusal(str(error))) from error
         generation = new_id()
         state = next_generation(desired, epoch_floor=int(now_s * 1e3))
-        reply = pb.AdoptStateResponse(generation=generation, revision=state.revision, changed=changed)
+        reply = pb.AdoptStateResponse(generation=generation, revision=state.configured_at, changed=changed)
         if (answer := answer_now(lambda _: reply, now_s)) is not None:
             state = replace(state, answers=with_answer(state.answers, answer))
         written = asyncio.ensure_future(
@@ -98,7 +99,7 @@ class StateKeeper:
         # Also where the caller is cancelled meanwhile.
         written.add_done_callback(begun)
         await asyncio.shield(written)
-        return generation, state.revision, changed
+        return generation, state.configured_at, changed
 
 
 def _refusal(text: str) -> Failure:

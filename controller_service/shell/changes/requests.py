@@ -25,14 +25,21 @@ from google.protobuf.message_factory import GetMessageClass
 from controller_service.convert.checks import names_all_violations
 from controller_service.core.desired.merging import FieldConflict
 from controller_service.core.desired.revisions import Resource, etag_of, subject_of
-from controller_service.core.desired.state import AnsweredRequest, AnsweredRequests, ChangeSet, Desired, find_answer
+from controller_service.core.desired.state import (
+    AnsweredRequest,
+    AnsweredRequests,
+    ChangeSet,
+    Desired,
+    deleted_subjects,
+    find_answer,
+)
 from controller_service.shell.leadership import leads_no_more
 from controller_service.store.protocol import LeadershipLost, StoreWriteFailed
 from slotmesh.convert.specification import backend_to_wire, endpoint_to_wire, route_to_wire
 from slotmesh.errors import Executed, Failure, Reason
 from slotmesh.security.identity import of_caller
 from slotmesh.spec.model import Backend, Endpoint, InvalidSpec, SpecViolation
-from slotmesh.spec.routes import Route, route_path, route_subject
+from slotmesh.spec.routes import Route
 from slotmesh.spec.rules import request_id_problem, show
 from slotmesh.status import to_exception
 
@@ -103,7 +110,7 @@ def revision_conflict(expected: int, present: int) -> Failure:
     if expected > present:
         text = (
             f"expected_revision is {expected}, but this controller's configuration is at revision {present} only:"
-            " it has begun anew since; read it again, and decide anew"
+            " it has begun anew since, or this is the revision of a routing table; read it again, and decide anew"
         )
     facts = {"expected_revision": str(expected), "revision": str(present)}
     return Failure(reason=Reason.REVISION_CONFLICT, message=text, metadata=facts)
@@ -112,19 +119,12 @@ def revision_conflict(expected: int, present: int) -> Failure:
 def require_etags(desired: Desired, etags: Mapping[str, str]) -> None:
     """Raises RevisionConflict where a resource is another one than that with its etag."""
     for subject, etag in etags.items():
-        resource = _resource(desired, subject)
+        resource = desired.resource(subject)
         present = "" if resource is None else etag_of(resource)
         if present != etag:
             text = f"{subject} has changed since its etag was read: read it again, and decide anew"
             facts = {"resource": subject, "etag": present}
             raise to_exception(Failure(reason=Reason.REVISION_CONFLICT, message=text, metadata=facts))
-
-
-def _resource(desired: Desired, subject: str) -> Resource | None:
-    kind, _, name = subject.partition("/")
-    if kind == "route":
-        return desired.routes.get(route_path(subject))
-    return desired.backends.get(name) if kind == "backend" else desired.endpoints.get(name)
 
 
 def code_not_kept(why: str) -> Failure:
@@ -198,12 +198,7 @@ class ConfigurationBounds:
                     f"has {size:,} bytes with its user_config, at most {MAX_BACKEND_BYTES:,}: keep what is larger in a"
                     " file or a store that the handler reads, and its name in user_config",
                 )
-        deleted = (
-            *(f"backend/{it}" for it in change.delete_backends),
-            *(f"endpoint/{it}" for it in change.delete_endpoints),
-            *map(route_subject, change.delete_routes),
-        )
-        total -= sum(map(self._size_before, deleted))
+        total -= sum(map(self._size_before, deleted_subjects(change)))
         if total > max(MAX_CONFIGURATION_BYTES, self._total):
             text = f"all backends, endpoints and routes would have {total:,} bytes, at most {MAX_CONFIGURATION_BYTES:,}"
             yield SpecViolation("mesh", f"{text}: make them smaller, or divide them between meshes")

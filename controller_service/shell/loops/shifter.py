@@ -17,6 +17,7 @@ from typing import Final, TypeAlias
 
 from controller_service.core.desired.planning import ChangeTerms, Plan
 from controller_service.core.desired.revisions import ChangeOrigin
+from controller_service.core.desired.rollback import restoring
 from controller_service.core.desired.shifts import ShiftRecord
 from controller_service.core.desired.state import Desired
 from controller_service.core.loads import CallEnds
@@ -123,7 +124,7 @@ class Shifter:
 
         def plan(desired: Desired) -> Plan:
             known_endpoint(desired, name)
-            return plan_end(desired, name, goes_back=True, who=who, time_s=time_s)
+            return restoring(desired, plan_end(desired, name, goes_back=True, who=who, time_s=time_s))
 
         return await self._change(plan, terms)
 

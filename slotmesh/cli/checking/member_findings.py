@@ -40,10 +40,11 @@ def routers(seen: SeenMesh) -> Iterator[MeshFinding]:
         if (silent_s := seen.silent_routers.get(router.router_id)) is not None:
             text = f"has said nothing for {silent_s:.0f} s"
         elif router.router_id in seen.lagging_routers:
-            text = f"has revision {router.revision} of the routing table, not {seen.snapshot.members.revision}"
+            newest = seen.snapshot.members.table_revision
+            text = f"has revision {router.table_revision} of the routing table, not {newest}"
             if is_on_hold:
-                text = f"goes on with revision {router.revision} of the routing table"
-                if not router.revision:
+                text = f"goes on with revision {router.table_revision} of the routing table"
+                if not router.table_revision:
                     text = "has no routing table, and gets none while the controller is on hold: its calls fail"
             elif router.generation != seen.snapshot.members.generation:
                 text = "has the routing table of another controller"

@@ -82,12 +82,11 @@ async def rollback(
 async def _confirmed(operator: Operator, revision: int | None) -> int | None:
     """Asks before anything is deleted. Returns the revision that it was asked about."""
     planned = await operator.send(await _request(operator, revision, validate_only=True))
-    restored = planned.rolled_back_to
     for subject in planned.deleted:
         typer.echo(f"- {subject}", err=True)
     if planned.deleted:
-        confirm(f"delete this, as it was not there at revision {restored}?", yes=False)
-    return restored if restored != planned.revision else revision
+        confirm("delete this, as it was not there before?", yes=False)
+    return planned.rolled_back_to if planned.HasField("rolled_back_to") else revision
 
 
 async def _request(operator: Operator, revision: int | None, **terms: Any) -> pb.RollbackRequest:
@@ -111,12 +110,12 @@ async def _roll_back(
     printable_change(applied, is_planned=dry_run).write(output)
     would = "would be" if dry_run else "is"
     restored = undone.rolled_back_to
-    if restored == 0:
-        say(f"slotmesh: the configuration {would} that of revision 0, before anything was applied", err=True)
-    elif revision is not None or restored != applied.revision:
-        say(f"slotmesh: the configuration {would} that of revision {restored} again", err=True)
-    else:
+    if not undone.HasField("rolled_back_to"):
         say(f"slotmesh: the newest change {would} undone; changes since then stay", err=True)
+    elif restored == 0:
+        say(f"slotmesh: the configuration {would} that of revision 0, before anything was applied", err=True)
+    else:
+        say(f"slotmesh: the configuration {would} that of revision {restored} again", err=True)
     for line in consequences(applied, is_planned=dry_run):
         say(f"slotmesh: {line}", err=True)
     return applied

@@ -164,7 +164,8 @@ def status_document(
         "controller": address,
         **_leader_document(snapshot.controller or ControllerStatus(address, ControllerStanding(leads=True))),
         "generation": members.generation,
-        "revision": members.revision,
+        "table_revision": members.table_revision,
+        "revision": snapshot.revision,
         "endpoints": [*map(endpoint_document, snapshot.endpoints)],
         "backends": [*map(backend_document, snapshot.backends)],
         "rollouts": [*map(rollout_document, snapshot.rollouts)],
@@ -202,7 +203,7 @@ def print_tables(
     a whole.
     """
     console, members = console_of(out), snapshot.members
-    state = "on hold" if snapshot.is_on_hold else f"revision {members.revision}"
+    state = "on hold" if snapshot.is_on_hold else f"revision {snapshot.revision}"
     console.print(f"controller {address}{leader_text(snapshot.controller)}  {state}")
     if snapshot.controller is not None and (problem := snapshot.controller.role.store_problem):
         console.print(Text(f"The state cannot be written, and changes are refused: {problem}", style="red"))
@@ -234,7 +235,7 @@ def _shares(shares: Mapping[str, float]) -> str:
 
 def _table(router: Mapping[str, Any]) -> Text:
     is_current, ends = router["current"], f", ends: {router['end_reason']}" if router["end_reason"] else ""
-    text = f"{router['revision']} {'current' if is_current else 'behind'}{ends}"
+    text = f"{router['table_revision']} {'current' if is_current else 'behind'}{ends}"
     return Text(text, style="green" if is_current and not ends else "yellow")
 
 

@@ -215,7 +215,7 @@ async def _carry_out(
             timeout = (timeout or PATIENCE) if waits else None
         else:
             snapshot = await operator.snapshot()
-            return snapshot.members.revision, snapshot, await operator.shift(endpoint)
+            return snapshot.revision, snapshot, await operator.shift(endpoint)
         done, look = f"{endpoint}: stored as revision {revision}", f"slotmesh traffic {endpoint}"
         with after_change(operator, done, look, timeout):
             if asked.to and waits:
@@ -223,7 +223,7 @@ async def _carry_out(
             elif asked.is_of_policy and timeout is not None:
                 await wait_until_done(operator, [f"revision/{revision}"], timeout, f"{done}, but not in force")
             snapshot = await operator.snapshot()
-            revision = snapshot.members.revision if asked.to and waits else revision
+            revision = snapshot.revision if asked.to and waits else revision
             return revision, snapshot, await operator.shift(endpoint)
 
 

@@ -98,7 +98,7 @@ async def test_a_change_whose_reply_is_lost_is_made_once(command: str) -> None:
             assert str(revisions[0]) in repr(reply), "the reply of the first time"
 
             async def is_published() -> bool:
-                return (await operator.members()).revision >= revisions[0]
+                return (await operator.members()).table_revision >= revisions[0]
 
             await eventually(is_published, what="the change in what the command asks for next")
 

@@ -161,7 +161,7 @@ async def test_what_is_not_kept_or_has_changed_meanwhile_is_refused(mesh: Contro
     for revision in (-1, second + 1_000):
         with pytest.raises(grpc.aio.AioRpcError) as refused:
             await mesh.operator.Rollback(pb.RollbackRequest(revision=revision))
-        assert "the revisions that are kept" in violations(refused.value)["revision"]
+        assert "is no revision of the configuration that is kept" in violations(refused.value)["revision"]
     with pytest.raises(grpc.aio.AioRpcError) as refused:
         await mesh.operator.Rollback(pb.RollbackRequest(revision=first, expected_revision=first))
     assert refused.value.code() is grpc.StatusCode.ABORTED

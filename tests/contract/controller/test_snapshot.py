@@ -67,7 +67,7 @@ def accepted(response: pb.GetSnapshotResponse) -> tuple[list[int], list[int]]:
 
 
 def _is_announced(said: pb.GetSnapshotResponse) -> bool:
-    return said.backends[0].status.ready_replicas == 1 and said.revision > 0
+    return said.backends[0].status.ready_replicas == 1 and said.table_revision > 0
 
 
 async def test_it_has_what_runs_and_what_should() -> None:

@@ -155,7 +155,10 @@ async def test_routers_are_listed_with_what_they_acknowledge_until_they_say_good
             )
             listed = await mesh.operator.ListRouters(pb.ListRoutersRequest())
             assert [it.router_id for it in listed.routers] == ["r1", "r2"]
-            assert (listed.routers[0].generation, listed.routers[0].revision) == (listed.generation, listed.revision)
+            assert (listed.routers[0].generation, listed.routers[0].table_revision) == (
+                listed.generation,
+                listed.table_revision,
+            )
             assert listed.routers[0].linked_replica_ids == ["a"]
             assert [list(it.loads) for it in listed.routers] == [[load], []]
             assert [it.version for it in listed.routers] == ["0.1.0", "0.1.0"]

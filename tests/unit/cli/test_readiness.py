@@ -27,11 +27,11 @@ A = mesh_pb2.Replica(replica_id="a", backend="Digits", state=READY_STATE)
 B = mesh_pb2.Replica(replica_id="b", backend="Digits", state=READY_STATE)
 FIRST, SECOND = (
     mesh_pb2.Router(
-        router_id=router_id, address="h:1", generation="g", revision=7, linked_replica_ids=frozenset({"a", "b"})
+        router_id=router_id, address="h:1", generation="g", table_revision=7, linked_replica_ids=frozenset({"a", "b"})
     )
     for router_id in ORDER.router_ids
 )
-READY = Members(replicas=(A, B), routers=(FIRST, SECOND), generation="g", revision=7)
+READY = Members(replicas=(A, B), routers=(FIRST, SECOND), generation="g", table_revision=7)
 
 
 def snapshot(members: Members, mesh: Mesh = ORDER.mesh) -> Snapshot:
@@ -61,10 +61,10 @@ def test_ready_is_when_every_router_reaches_every_replica_by_the_newest_table() 
         (replace(READY, replicas=(A, changed(B, backend="other"))), "1 of 2 replicas"),
         (replace(READY, routers=(FIRST,)), "1 of 2 routers"),
         (replace(READY, routers=(FIRST, changed(FIRST, router_id="stranger"))), "1 of 2 routers"),
-        (replace(READY, routers=(FIRST, changed(SECOND, revision=6))), "1 of 2 routers"),
+        (replace(READY, routers=(FIRST, changed(SECOND, table_revision=6))), "1 of 2 routers"),
         (replace(READY, routers=(FIRST, changed(SECOND, generation="old"))), "1 of 2 routers"),
         (replace(READY, routers=(changed(FIRST, linked_replica_ids=frozenset("a")), SECOND)), "1 of 2 routers"),
-        (replace(READY, revision=8), "0 of 2 routers"),
+        (replace(READY, table_revision=8), "0 of 2 routers"),
     ],
 )
 def test_what_is_missing_is_told(members: Members, missing: str) -> None:

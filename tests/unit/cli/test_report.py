@@ -59,20 +59,21 @@ SNAPSHOT = Snapshot(
                 router_id="router-1",
                 address="127.0.0.1:7071",
                 generation="g",
-                revision=11,
+                table_revision=11,
                 linked_replica_ids=frozenset({"v1-abcdef"}),
             ),
             mesh_pb2.Router(
                 router_id="router-2",
                 address="127.0.0.1:7081",
                 generation="g",
-                revision=12,
+                table_revision=12,
                 linked_replica_ids=frozenset(),
             ),
         ),
         generation="g",
-        revision=12,
+        table_revision=12,
     ),
+    revision=9,
 )
 
 
@@ -133,7 +134,7 @@ def test_tracebacks_are_shown_as_a_whole_to_whoever_asks() -> None:
 
 def test_json_says_the_same() -> None:
     document = json.loads(json.dumps(status_document("127.0.0.1:7070", SNAPSHOT)))
-    assert (document["controller"], document["generation"], document["revision"]) == ("127.0.0.1:7070", "g", 12)
+    assert (document["controller"], document["generation"], document["revision"]) == ("127.0.0.1:7070", "g", 9)
     assert document["endpoints"][0] == {
         "name": "digits",
         "traffic": {"v1": 0.75, "v2": 0.25},

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from controller_service.core.desired.merging import FieldConflict, merge_mesh
-from controller_service.core.desired.planning import plan_file
+from controller_service.core.desired.planning import plan_file, with_effects
 from controller_service.core.desired.state import ChangeSet, Desired
 from slotmesh.spec.model import Backend, Endpoint, Mesh, TrafficPolicy
 from tests.support.examples import examples
@@ -101,6 +101,7 @@ def test_a_plan_names_each_field_that_differs() -> None:
     plan = plan_file(
         live, replace(FILE, backends=(replace(V1, max_queue_time_s=0.25),)), prune=False, launches=True, force=False
     )
+    plan = with_effects(live, plan, launches=True)
     assert [(it.resource, it.field, it.before, it.after) for it in plan.fields] == [
         ("backend/v1", "max_queue_time", "30s", "250ms")
     ]

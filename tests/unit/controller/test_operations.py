@@ -8,10 +8,11 @@ import pytest
 
 from controller_service.core.desired.handler_code import template_of
 from controller_service.core.desired.shifts import ShiftPhase, ShiftRecord
-from controller_service.core.desired.state import ChangeSet, Desired, RolloutRecord
+from controller_service.core.desired.state import ChangeSet, Desired, ReplicaOrder, RolloutRecord
 from controller_service.core.observed.state import Observed, ObservedReplica, ObservedRouter, ReplicaState
 from controller_service.core.partition_owners import Incarnation
 from controller_service.core.reconciling.operations import ON_HOLD, MeshFacts, find_operation
+from controller_service.core.roster import DepartedIncarnation
 from slotmesh.spec.model import Backend, Endpoint, InvalidSpec
 
 OLD = Backend(name="b", handler="app:Old", num_replicas=1)
@@ -32,8 +33,10 @@ COMPLETE = RolloutRecord(backend="b", template=template_of(NEW), is_complete=Tru
 ROUTER = ObservedRouter(
     router_id="r", address="h:1", started_at=0.0, generation="g", revision=2, linked=frozenset({REPLICA.owner})
 )
+GONE = Incarnation("b-2", "9")
+DRAINED = ReplicaOrder(owner=GONE, is_end=False, who="", time_s=0.0)
 DONE = MeshFacts(
-    desired=SECOND.apply(ChangeSet(put_rollouts=(COMPLETE,))),
+    desired=SECOND.apply(ChangeSet(put_rollouts=(COMPLETE,), put_orders=(DRAINED,))),
     observed=Observed().with_replica(REPLICA).with_router(ROUTER),
     generation="g",
     launches=True,
@@ -54,7 +57,7 @@ def with_record(**changes: object) -> MeshFacts:
     return replace(DONE, desired=DONE.desired.apply(ChangeSet(put_rollouts=(record,))))
 
 
-@pytest.mark.parametrize("name", ["revision/2", "rollout/b@2", "drain/b-2@9"])
+@pytest.mark.parametrize("name", ["revision/2", "rollout/b@2", f"drain/b-2@{GONE.incarnation}"])
 def test_what_is_there_is_done_unless_members_may_still_attach(name: str) -> None:
     operation = find_operation(name, DONE)
     assert operation.done
@@ -199,6 +202,27 @@ def test_a_shift_reports_what_its_next_step_waits_for(changes: dict[str, object]
 @pytest.mark.parametrize("name", ["revision/2", "rollout/b@2"])
 def test_nothing_comes_to_its_end_while_the_controller_is_on_hold(name: str) -> None:
     assert find_operation(name, replace(DONE, is_on_hold=True)).failure == ON_HOLD
+
+
+@pytest.mark.parametrize("name", ["drain/b-1@2", "drain/b-2@8", "drain/b-1@", "drain/x@9"])
+def test_a_drain_of_a_process_that_nothing_is_known_of_is_refused_and_not_done(name: str) -> None:
+    with pytest.raises(InvalidSpec, match="no such process is known"):
+        find_operation(name, DONE)
+
+
+def test_a_drain_is_known_by_its_order_by_the_roster_or_while_its_process_is_there() -> None:
+    departed = DepartedIncarnation(owner=Incarnation("b-3", "7"), generation="g", revision=1, left_at=0.0)
+    roster = replace(DONE.desired.roster, departed=(departed,))
+    facts = replace(DONE, desired=replace(DONE.desired, roster=roster))
+    assert find_operation("drain/b-3@7", facts).done
+    assert not find_operation("drain/b-1@1", facts).done
+
+
+@pytest.mark.parametrize("name", ["revision/3", "rollout/b@3"])
+def test_a_revision_is_one_of_the_configuration_and_not_of_a_table(name: str) -> None:
+    assert DONE.desired.revision > DONE.desired.configured_at == 2
+    with pytest.raises(InvalidSpec, match="is to come: the configuration is at revision 2"):
+        find_operation(name, DONE)
 
 
 def test_a_drain_counts_the_calls_that_are_left() -> None:

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from controller_service.core.desired.handler_code import HandlerCode, template_of
-from controller_service.core.desired.planning import RolledBackSettings, plan_file, plan_undo
+from controller_service.core.desired.planning import RolledBackSettings, plan_file
+from controller_service.core.desired.rollback import plan_undo_of_rollout
 from controller_service.core.desired.state import ChangeSet, Desired, RolloutRecord, restored
 from controller_service.core.observed.replica_groups import group_replicas
 from controller_service.core.observed.state import ObservedReplica, ReplicaState
@@ -181,25 +182,25 @@ def test_completion_remembers_the_settings_and_those_before() -> None:
 
 def test_undo_goes_back_from_a_rollout_under_way_and_from_one_that_is_complete() -> None:
     state = Desired().apply(ChangeSet(put_backends=(NEW,), put_rollouts=(replace(RECORD, is_paused=True),)))
-    change = plan_undo(state, "v1").change
+    change = plan_undo_of_rollout(state, "v1").change
     assert change.put_backends == (restored(NEW, OLD),)
     assert not change.put_rollouts[0].is_paused
     done = state.apply(ChangeSet(put_rollouts=(replace(RECORD, is_complete=True, good=NEW, previous=OLD),)))
-    assert plan_undo(done, "v1").change.put_backends == (restored(NEW, OLD),)
+    assert plan_undo_of_rollout(done, "v1").change.put_backends == (restored(NEW, OLD),)
     first = state.apply(ChangeSet(put_rollouts=(replace(RECORD, is_complete=True, good=NEW),)))
     with pytest.raises(InvalidSpec, match="nothing that v1 could go back to"):
-        plan_undo(first, "v1")
+        plan_undo_of_rollout(first, "v1")
 
 
 def test_undo_twice_brings_back_what_was_undone_whether_it_was_complete_or_not() -> None:
     oldest = replace(OLD, handler="a:Oldest")
     under_way = Desired().apply(ChangeSet(put_backends=(NEW,), put_rollouts=(replace(RECORD, previous=oldest),)))
-    undone = under_way.apply(plan_undo(under_way, "v1").change)
+    undone = under_way.apply(plan_undo_of_rollout(under_way, "v1").change)
     assert template_of(undone.backends["v1"]) == template_of(OLD)
     going_back = begun(undone.rollouts["v1"], undone.backends["v1"], 60.0)
     for record in (going_back, replace(going_back, is_complete=True)):
         state = undone.apply(ChangeSet(put_rollouts=(record,)))
-        assert plan_undo(state, "v1").change.put_backends == (restored(undone.backends["v1"], NEW),)
+        assert plan_undo_of_rollout(state, "v1").change.put_backends == (restored(undone.backends["v1"], NEW),)
 
 
 @pytest.mark.parametrize("is_complete", [False, True])
@@ -210,7 +211,7 @@ def test_undo_is_refused_after_a_rollout_was_taken_back(*, is_complete: bool) ->
     taken_back = replace(record, is_complete=is_complete, previous=replace(OLD, handler="a:Oldest"))
     state = Desired().apply(ChangeSet(put_backends=(restored(NEW, OLD),), put_rollouts=(taken_back,)))
     with pytest.raises(InvalidSpec, match="the newest rollout of v1 was taken back already"):
-        plan_undo(state, "v1")
+        plan_undo_of_rollout(state, "v1")
 
 
 @pytest.mark.parametrize(

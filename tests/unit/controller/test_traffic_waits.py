@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from controller_service.core.desired.handler_code import template_of
-from controller_service.core.desired.planning import Plan, plan_file, plan_mesh, users_of
+from controller_service.core.desired.planning import Plan, plan_file, plan_mesh, users_of, with_effects
 from controller_service.core.desired.revisions import ChangeOrigin
 from controller_service.core.desired.rollback import plan_rollback, plan_undo_of_change
 from controller_service.core.desired.shifts import ShiftPhase
@@ -48,7 +48,8 @@ class History:
 
     def held(self, plan: Plan, *immediately: str) -> Plan:
         terms = {"launches": True, "who": "a test", "time_s": self.time_s}
-        return self.commit(hold_back(self.desired, plan, immediately=immediately, **terms))  # type: ignore[arg-type]
+        held = hold_back(self.desired, plan, immediately=immediately, **terms)  # type: ignore[arg-type]
+        return self.commit(with_effects(self.desired, held, launches=True))
 
     def apply(self, said: Mesh, *immediately: str, prune: bool = False) -> Plan:
         return self.held(plan_mesh(self.desired, said, prune=prune, launches=True), *immediately)
@@ -97,6 +98,7 @@ def test_weights_wait_for_each_rising_backend_with_new_code(changed: str) -> Non
     history = start()
     plan = history.apply(Mesh(backends=(backend(changed, "2"),), endpoints=(endpoint("e", v1=0.2, v2=0.4, v3=0.4),)))
     assert [(it.endpoint, it.backends) for it in plan.waits] == [("e", (changed,))]
+    assert [it.field for it in plan.fields if it.resource == "endpoint/e"] == ["traffic"]
     assert plan.rolling == (changed,)
     history.look()
     assert history.weights() == {"v1": 1.0}

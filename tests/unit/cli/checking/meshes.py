@@ -17,12 +17,12 @@ NOW = 1_800_000_000.0
 DAY_S = 86_400.0
 REPLICA = mesh_pb2.Replica(replica_id="b-1", backend="b", state=READY_STATE, address="127.0.0.1:3", version="1.0.0")
 ROUTER = mesh_pb2.Router(
-    router_id="r", address="127.0.0.1:2", generation="g", revision=5, linked_replica_ids=frozenset({"b-1"})
+    router_id="r", address="127.0.0.1:2", generation="g", table_revision=5, linked_replica_ids=frozenset({"b-1"})
 )
 SNAPSHOT = Snapshot(
     backends=(Backend(name="b", handler="a:B", num_replicas=1),),
     endpoints=(Endpoint(name="e", traffic=TrafficPolicy(weights={"b": 1.0})),),
-    members=Members(replicas=(REPLICA,), routers=(ROUTER,), generation="g", revision=5),
+    members=Members(replicas=(REPLICA,), routers=(ROUTER,), generation="g", table_revision=5),
     controller=ControllerStatus("127.0.0.1:1", ControllerStanding(leads=True, term=3)),
 )
 

@@ -66,7 +66,7 @@ def test_a_controller_that_reconciles_nothing_is_wrong_and_the_finding_names_mem
 
 def test_no_router_is_to_be_started_again_while_the_controller_is_on_hold() -> None:
     controller = on_hold("router/r holds revision 9")
-    snapshot = replace(SNAPSHOT, controller=controller, members=replace(SNAPSHOT.members, revision=3))
+    snapshot = replace(SNAPSHOT, controller=controller, members=replace(SNAPSHOT.members, table_revision=3))
     lost = LostMember("router/q", NOW - 5.0, "was silent past its lease")
     held = replace(SEEN, snapshot=snapshot, lagging_routers=frozenset({"r"}), lost_members=(lost,))
     found = wrong(held, Section.ROUTERS)
@@ -74,7 +74,7 @@ def test_no_router_is_to_be_started_again_while_the_controller_is_on_hold() -> N
     for each in (*found, *wrong(replace(held, silent_routers={"r": 9.0}), Section.ROUTERS)):
         assert "end the hold first" in each.fix
         assert "start it again" not in each.fix
-    empty = replace(snapshot.members, routers=(changed(ROUTER, revision=0),))
+    empty = replace(snapshot.members, routers=(changed(ROUTER, table_revision=0),))
     assert (
         "no routing table" in wrong(replace(held, snapshot=replace(snapshot, members=empty)), Section.ROUTERS)[0].text
     )
@@ -280,7 +280,7 @@ def test_descriptors_that_run_out(open_: int, severity: Severity) -> None:
 
 def test_routers_that_are_silent_behind_or_without_links() -> None:
     assert "said nothing for 12 s" in one(replace(SEEN, silent_routers={"r": 12.0}), Section.ROUTERS)[2]
-    newer = replace(SEEN, snapshot=replace(SNAPSHOT, members=replace(SNAPSHOT.members, revision=7)))
+    newer = replace(SEEN, snapshot=replace(SNAPSHOT, members=replace(SNAPSHOT.members, table_revision=7)))
     lagging = one(replace(newer, lagging_routers=frozenset({"r"})), Section.ROUTERS)
     assert lagging == (Severity.ERROR, "router/r", "r has revision 5 of the routing table, not 7")
     other = replace(SEEN, snapshot=replace(SNAPSHOT, members=replace(SNAPSHOT.members, generation="h")))

@@ -59,7 +59,7 @@ def three() -> SeenMesh:
         SNAPSHOT,
         backends=tuple(Backend(name=f"b{it}", handler="a:B", num_replicas=1) for it in NUMBERS),
         endpoints=tuple(Endpoint(name=f"e{it}", traffic=TrafficPolicy(weights={f"b{it}": 1.0})) for it in NUMBERS),
-        members=Members(replicas=replicas, routers=routers, generation="g", revision=5),
+        members=Members(replicas=replicas, routers=routers, generation="g", table_revision=5),
     )
     return replace(SEEN, snapshot=snapshot, answers=answers)
 

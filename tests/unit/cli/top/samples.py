@@ -85,7 +85,7 @@ def mesh(
     routers: Sequence[pb.SampledRouter] = (), replicas: Sequence[pb.SampledReplica] = (), names: Sequence[str] = ()
 ) -> MeshFigures:
     """With endpoint `digits` to backend v1, or with endpoints of these names."""
-    said = pb.GetSnapshotResponse(revision=7, routers=routers, replicas=replicas)
+    said = pb.GetSnapshotResponse(table_revision=7, routers=routers, replicas=replicas)
     said.time.seconds = NOW
     status = mesh_pb2.BackendStatus(wanted_replicas=2, ready_replicas=len(replicas), restart_count=3)
     said.backends.add(name="v1", status=status)
