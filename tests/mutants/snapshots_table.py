@@ -20,8 +20,8 @@ SNAPSHOTS: Final = (
     mutant(
         "the code of revisions that a roll-back reaches is not needed",
         "controller_service/core",
-        "for record in reversed(desired.history):",
-        "for record in ():",
+        "for record in reversed(desired.history):\n        for change in record.changes:",
+        "for record in ():\n        for change in record.changes:",
         _TESTS,
     ),
     mutant(
