@@ -85,7 +85,7 @@ def changes(
 def require(field: str, value: object) -> None:
     """Raises InvalidSpec where a field that a request needs is empty."""
     if not value:
-        raise InvalidSpec([SpecViolation(field, "required")])
+        raise InvalidSpec([SpecViolation(field, "is required")])
 
 
 def visible(routes: Mapping[str, Route]) -> dict[str, Route]:

@@ -129,7 +129,7 @@ class ControllerServicer(ResourceServicer, controller_service_pb2_grpc.Controlle
             case "endpoint":
                 return await self._shifts.undo(request.endpoint, terms)
             case _:
-                raise InvalidSpec([SpecViolation("revision", "required, or `change`, `backend` or `endpoint`")])
+                raise InvalidSpec([SpecViolation("revision", "is required, or `change`, `backend` or `endpoint`")])
 
     @changes(pb.DrainReplicaResponse)
     async def DrainReplica(self, request: pb.DrainReplicaRequest, terms: ChangeTerms) -> PlannedChange:
@@ -185,7 +185,7 @@ class ControllerServicer(ResourceServicer, controller_service_pb2_grpc.Controlle
             raise InvalidSpec([SpecViolation("max_ended", f"must be 0 or more, is {max_ended}")])
         source = request.WhichOneof("source")
         if source is None:
-            raise InvalidSpec([SpecViolation("replica_id", "required, or `backend`")])
+            raise InvalidSpec([SpecViolation("replica_id", "is required, or `backend`")])
         name, of_backend = getattr(request, source), source == "backend"
         if not self._logs.knows(name, of_backend=of_backend):
             known = self._logs.names() if self._launches else None

@@ -25,6 +25,7 @@ from slotmesh.convert.same_names import message_of
 from slotmesh.security.identity import caller_name, current_rpc
 from slotmesh.spec.model import Backend, InvalidSpec, SpecViolation
 from slotmesh.spec.routes import route_subject
+from slotmesh.spec.rules import show
 from slotmesh.v1 import controller_service_pb2 as pb
 
 CLIENT_KEY: Final = "slotmesh-client"
@@ -161,6 +162,7 @@ PAGE_SIZE: Final = 100
 """Revisions in a page if the request states no size."""
 _LAST: Final = 2**63
 """Above all revisions."""
+_CONFIGURED: Final = ("backend/", "endpoint/", "route/")
 _CHANGES: Final = {
     "created": pb.CHANGE_CREATED,
     "updated": pb.CHANGE_UPDATED,
@@ -171,6 +173,9 @@ _CHANGES: Final = {
 def page_of_revisions(request: pb.ListRevisionsRequest, desired: Desired) -> pb.ListRevisionsResponse:
     """The page that is asked for, newest first. Raises InvalidSpec."""
     wanted = request.resource
+    if wanted and not wanted.startswith(_CONFIGURED):
+        text = f"must be backend/NAME, endpoint/NAME or route/PATH, is {show(wanted)!r}"
+        raise InvalidSpec([SpecViolation("resource", text)])
     rows = [
         (f"{_LAST - it.revision:020}", it)
         for it in reversed(desired.history)

@@ -22,9 +22,13 @@ from controller_service.core.reconciling.shift_steps import p99
 from slotmesh.convert.same_names import message_of
 from slotmesh.convert.specification import duration_to_wire, seconds
 from slotmesh.spec.model import Backend, InvalidSpec, SpecViolation
+from slotmesh.spec.rules import show
 from slotmesh.v1 import controller_service_pb2 as pb
 from slotmesh.v1 import rollout_pb2
 from slotmesh.v1 import traffic_shift_pb2 as shift_pb
+
+RESOURCE_KINDS: Final = ("backend/", "endpoint/", "route/", "replica/", "router/", "controller/")
+"""How the resources of events begin."""
 
 
 def event_to_wire(time_s: float, notice: Notice, cursor: str, *, missed: int) -> pb.WatchEventsResponse:
@@ -47,6 +51,9 @@ def wanted_notices(request: pb.WatchEventsRequest) -> Callable[[Notice], bool]:
         raise InvalidSpec([SpecViolation("kinds", f"{unknown[0]} is no kind of events that this version knows")])
     kinds = frozenset(known[kind] for kind in request.kinds) or frozenset(EventKind)
     prefix = request.resource_prefix
+    if not any(prefix.startswith(it) or it.startswith(prefix) for it in RESOURCE_KINDS):
+        text = f"{show(prefix)!r} begins with no kind of resource: {', '.join(RESOURCE_KINDS)}"
+        raise InvalidSpec([SpecViolation("resource_prefix", text)])
     return lambda notice: notice.kind in kinds and notice.subject.startswith(prefix)
 
 
@@ -138,7 +145,7 @@ def _guard_violations(request: pb.ShiftTrafficRequest) -> Iterator[SpecViolation
         if (limit := _LIMITS.get(guard.figure)) is None:
             yield SpecViolation(f"guards[{at}].figure", f"{guard.figure} is no figure that this version knows")
         elif guard.WhichOneof("limit") != limit:
-            yield SpecViolation(f"guards[{at}].{limit}", "required with this figure")
+            yield SpecViolation(f"guards[{at}].{limit}", "is required with this figure")
 
 
 def _guard(figure: GuardFigure, wire: shift_pb.ShiftGuard) -> Guard:

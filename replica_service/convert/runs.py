@@ -303,7 +303,7 @@ def _batch_failure(batch: replica_service_pb2.RunBatch, run: ReplicaRun) -> Fail
     if not batch.session_id:
         if batch.origin_stream_id and len(batch.origin_run_ids) not in {1, run.hi}:
             return bad_request("origin_run_ids", "with origin_stream_id there is one, or one for each call")
-        return bad_request("session_id", "required with recover") if batch.recover else None
+        return bad_request("session_id", "is required with recover") if batch.recover else None
     if batch.epoch < 1:
         return bad_request("epoch", f"must be at least 1 with a session, got {batch.epoch}")
     sent = batch.call_ids

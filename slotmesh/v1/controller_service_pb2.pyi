@@ -1734,7 +1734,7 @@ class ListRevisionsRequest(_message.Message):
     page_token: _builtins.str
     """See ControllerService."""
     resource: _builtins.str
-    """Only revisions that changed this resource, as `backend/NAME`. Empty: all."""
+    """Only revisions that changed this resource: `backend/NAME`, `endpoint/NAME` or `route/PATH`. Empty: all."""
     def __init__(
         self,
         *,
@@ -2575,7 +2575,9 @@ class WatchEventsRequest(_message.Message):
     FROM_OLDEST_FIELD_NUMBER: _builtins.int
     UNTIL_NEWEST_FIELD_NUMBER: _builtins.int
     resource_prefix: _builtins.str
-    """Only events whose resource has this prefix, as `replica/digits-v1-`. Empty: all."""
+    """Only events whose resource has this prefix, as `replica/digits-v1-`: it begins with `backend/`, `endpoint/`,
+    `route/`, `replica/`, `router/` or `controller/`. Empty: all.
+    """
     after: _builtins.str
     """Those after this one, the `cursor` of an event. Empty: as unset."""
     from_oldest: _builtins.bool

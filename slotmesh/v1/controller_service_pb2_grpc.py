@@ -55,7 +55,8 @@ class ControllerServiceStub(object):
     their defaults. With `update_mask` only the fields of these paths change, as `num_replicas`, `traffic.weights` or
     `autoscale.max`: those that the request does not set get their defaults. The resource must exist then, unless
     `allow_missing` is set: a missing one is created of all that the request has. `name`, `etag` and fields that are only
-    in responses cannot be in a mask.
+    in responses cannot be in a mask. grpcurl reads a mask as `"updateMask": {"paths": ["num_replicas"]}`; elsewhere in
+    proto JSON it is `"updateMask": "numReplicas"`.
 
     Lists are in pages. `page_size` is the limit of resources in the response; 0 means 1,000. A page over 1 MiB ends
     earlier, after at least one resource. `page_token` is the `next_page_token` of the previous page; empty means the
@@ -243,7 +244,8 @@ class ControllerServiceServicer(object):
     their defaults. With `update_mask` only the fields of these paths change, as `num_replicas`, `traffic.weights` or
     `autoscale.max`: those that the request does not set get their defaults. The resource must exist then, unless
     `allow_missing` is set: a missing one is created of all that the request has. `name`, `etag` and fields that are only
-    in responses cannot be in a mask.
+    in responses cannot be in a mask. grpcurl reads a mask as `"updateMask": {"paths": ["num_replicas"]}`; elsewhere in
+    proto JSON it is `"updateMask": "numReplicas"`.
 
     Lists are in pages. `page_size` is the limit of resources in the response; 0 means 1,000. A page over 1 MiB ends
     earlier, after at least one resource. `page_token` is the `next_page_token` of the previous page; empty means the
@@ -273,7 +275,8 @@ class ControllerServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def ApplyBackend(self, request, context):
-        """Creates or changes a backend. Errors: BACKEND_NOT_FOUND with `update_mask`.
+        """Creates or changes a backend. `Backend` states which changes replace replicas. Errors: BACKEND_NOT_FOUND with
+        `update_mask`.
 
         Example:
 
@@ -426,8 +429,9 @@ class ControllerServiceServicer(object):
     def ShiftTraffic(self, request, context):
         """Changes the weights of an endpoint in steps, and rolls them back if a guard trips. The first step takes effect
         immediately. The shift is stored, and continues after a restart of the controller. Any other change of the
-        endpoint's weights ends it at its present step. Errors: ENDPOINT_NOT_FOUND; BAD_REQUEST if a shift of the endpoint
-        is in progress.
+        endpoint's weights ends it at its present step; Rollback with `endpoint` ends it and restores the weights before.
+        `status.shift` of GetEndpoint shows its progress. Once complete, a revision of its own removes backends with weight
+        0 from the policy. Errors: ENDPOINT_NOT_FOUND; BAD_REQUEST if a shift of the endpoint is in progress.
 
         Example:
 
@@ -502,7 +506,8 @@ class ControllerServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def DrainReplica(self, request, context):
-        """Drains a replica: it accepts no new calls, finishes its calls and exits. A launched replica is replaced.
+        """Drains a replica: it accepts no new calls, finishes its calls and exits. A launched replica is replaced, by one that
+        starts once it has exited: until that is ready, its backend has one replica less.
 
         Example:
 
@@ -558,9 +563,10 @@ class ControllerServiceServicer(object):
 
     def WaitOperations(self, request, context):
         """Waits for operations: what follows from changes, as routers that have a table or replicas that are replaced.
-        Returns when all are done, or one has failed, or after `timeout`; then their states show the progress. Errors:
-        BAD_REQUEST if a name is that of no operation, or of a revision that is to come or is not kept; QUOTA_EXCEEDED if
-        too many rpcs wait; NOT_LEADER if the controller leads no more: wait again at the next one.
+        Returns when all are done, or one has failed, or after `timeout`; then their states show the progress. Names are the
+        `operations` of responses, or are made of a `revision` of a response, as of ListRevisions. Errors: BAD_REQUEST if a
+        name is that of no operation, or of a revision that is to come or is not kept; QUOTA_EXCEEDED if too many rpcs wait;
+        NOT_LEADER if the controller leads no more: wait again at the next one.
 
         Example:
 
@@ -773,7 +779,8 @@ class ControllerService(object):
     their defaults. With `update_mask` only the fields of these paths change, as `num_replicas`, `traffic.weights` or
     `autoscale.max`: those that the request does not set get their defaults. The resource must exist then, unless
     `allow_missing` is set: a missing one is created of all that the request has. `name`, `etag` and fields that are only
-    in responses cannot be in a mask.
+    in responses cannot be in a mask. grpcurl reads a mask as `"updateMask": {"paths": ["num_replicas"]}`; elsewhere in
+    proto JSON it is `"updateMask": "numReplicas"`.
 
     Lists are in pages. `page_size` is the limit of resources in the response; 0 means 1,000. A page over 1 MiB ends
     earlier, after at least one resource. `page_token` is the `next_page_token` of the previous page; empty means the

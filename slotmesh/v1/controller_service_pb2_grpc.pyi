@@ -42,7 +42,8 @@ class ControllerServiceStub:
     their defaults. With `update_mask` only the fields of these paths change, as `num_replicas`, `traffic.weights` or
     `autoscale.max`: those that the request does not set get their defaults. The resource must exist then, unless
     `allow_missing` is set: a missing one is created of all that the request has. `name`, `etag` and fields that are only
-    in responses cannot be in a mask.
+    in responses cannot be in a mask. grpcurl reads a mask as `"updateMask": {"paths": ["num_replicas"]}`; elsewhere in
+    proto JSON it is `"updateMask": "numReplicas"`.
 
     Lists are in pages. `page_size` is the limit of resources in the response; 0 means 1,000. A page over 1 MiB ends
     earlier, after at least one resource. `page_token` is the `next_page_token` of the previous page; empty means the
@@ -69,7 +70,8 @@ class ControllerServiceStub:
           ' localhost:7070 slotmesh.v1.ControllerService/ApplyMesh
     """
     ApplyBackend: _aio.UnaryUnaryMultiCallable[_controller_service_pb2.ApplyBackendRequest, _controller_service_pb2.ApplyBackendResponse]
-    """Creates or changes a backend. Errors: BACKEND_NOT_FOUND with `update_mask`.
+    """Creates or changes a backend. `Backend` states which changes replace replicas. Errors: BACKEND_NOT_FOUND with
+    `update_mask`.
 
     Example:
 
@@ -170,8 +172,9 @@ class ControllerServiceStub:
     ShiftTraffic: _aio.UnaryUnaryMultiCallable[_controller_service_pb2.ShiftTrafficRequest, _controller_service_pb2.ShiftTrafficResponse]
     """Changes the weights of an endpoint in steps, and rolls them back if a guard trips. The first step takes effect
     immediately. The shift is stored, and continues after a restart of the controller. Any other change of the
-    endpoint's weights ends it at its present step. Errors: ENDPOINT_NOT_FOUND; BAD_REQUEST if a shift of the endpoint
-    is in progress.
+    endpoint's weights ends it at its present step; Rollback with `endpoint` ends it and restores the weights before.
+    `status.shift` of GetEndpoint shows its progress. Once complete, a revision of its own removes backends with weight
+    0 from the policy. Errors: ENDPOINT_NOT_FOUND; BAD_REQUEST if a shift of the endpoint is in progress.
 
     Example:
 
@@ -222,7 +225,8 @@ class ControllerServiceStub:
         grpcurl -plaintext localhost:7070 slotmesh.v1.ControllerService/GetSnapshot
     """
     DrainReplica: _aio.UnaryUnaryMultiCallable[_controller_service_pb2.DrainReplicaRequest, _controller_service_pb2.DrainReplicaResponse]
-    """Drains a replica: it accepts no new calls, finishes its calls and exits. A launched replica is replaced.
+    """Drains a replica: it accepts no new calls, finishes its calls and exits. A launched replica is replaced, by one that
+    starts once it has exited: until that is ready, its backend has one replica less.
 
     Example:
 
@@ -262,9 +266,10 @@ class ControllerServiceStub:
     """
     WaitOperations: _aio.UnaryUnaryMultiCallable[_operations_pb2.WaitOperationsRequest, _operations_pb2.WaitOperationsResponse]
     """Waits for operations: what follows from changes, as routers that have a table or replicas that are replaced.
-    Returns when all are done, or one has failed, or after `timeout`; then their states show the progress. Errors:
-    BAD_REQUEST if a name is that of no operation, or of a revision that is to come or is not kept; QUOTA_EXCEEDED if
-    too many rpcs wait; NOT_LEADER if the controller leads no more: wait again at the next one.
+    Returns when all are done, or one has failed, or after `timeout`; then their states show the progress. Names are the
+    `operations` of responses, or are made of a `revision` of a response, as of ListRevisions. Errors: BAD_REQUEST if a
+    name is that of no operation, or of a revision that is to come or is not kept; QUOTA_EXCEEDED if too many rpcs wait;
+    NOT_LEADER if the controller leads no more: wait again at the next one.
 
     Example:
 
@@ -320,7 +325,8 @@ class ControllerServiceServicer(metaclass=_abc_1.ABCMeta):
     their defaults. With `update_mask` only the fields of these paths change, as `num_replicas`, `traffic.weights` or
     `autoscale.max`: those that the request does not set get their defaults. The resource must exist then, unless
     `allow_missing` is set: a missing one is created of all that the request has. `name`, `etag` and fields that are only
-    in responses cannot be in a mask.
+    in responses cannot be in a mask. grpcurl reads a mask as `"updateMask": {"paths": ["num_replicas"]}`; elsewhere in
+    proto JSON it is `"updateMask": "numReplicas"`.
 
     Lists are in pages. `page_size` is the limit of resources in the response; 0 means 1,000. A page over 1 MiB ends
     earlier, after at least one resource. `page_token` is the `next_page_token` of the previous page; empty means the
@@ -357,7 +363,8 @@ class ControllerServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _controller_service_pb2.ApplyBackendRequest,
         context: _aio.ServicerContext[_controller_service_pb2.ApplyBackendRequest, _abc.Awaitable[_controller_service_pb2.ApplyBackendResponse]],
     ) -> _abc.Awaitable[_controller_service_pb2.ApplyBackendResponse]:
-        """Creates or changes a backend. Errors: BACKEND_NOT_FOUND with `update_mask`.
+        """Creates or changes a backend. `Backend` states which changes replace replicas. Errors: BACKEND_NOT_FOUND with
+        `update_mask`.
 
         Example:
 
@@ -536,8 +543,9 @@ class ControllerServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _abc.Awaitable[_controller_service_pb2.ShiftTrafficResponse]:
         """Changes the weights of an endpoint in steps, and rolls them back if a guard trips. The first step takes effect
         immediately. The shift is stored, and continues after a restart of the controller. Any other change of the
-        endpoint's weights ends it at its present step. Errors: ENDPOINT_NOT_FOUND; BAD_REQUEST if a shift of the endpoint
-        is in progress.
+        endpoint's weights ends it at its present step; Rollback with `endpoint` ends it and restores the weights before.
+        `status.shift` of GetEndpoint shows its progress. Once complete, a revision of its own removes backends with weight
+        0 from the policy. Errors: ENDPOINT_NOT_FOUND; BAD_REQUEST if a shift of the endpoint is in progress.
 
         Example:
 
@@ -624,7 +632,8 @@ class ControllerServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _controller_service_pb2.DrainReplicaRequest,
         context: _aio.ServicerContext[_controller_service_pb2.DrainReplicaRequest, _abc.Awaitable[_controller_service_pb2.DrainReplicaResponse]],
     ) -> _abc.Awaitable[_controller_service_pb2.DrainReplicaResponse]:
-        """Drains a replica: it accepts no new calls, finishes its calls and exits. A launched replica is replaced.
+        """Drains a replica: it accepts no new calls, finishes its calls and exits. A launched replica is replaced, by one that
+        starts once it has exited: until that is ready, its backend has one replica less.
 
         Example:
 
@@ -688,9 +697,10 @@ class ControllerServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _aio.ServicerContext[_operations_pb2.WaitOperationsRequest, _abc.Awaitable[_operations_pb2.WaitOperationsResponse]],
     ) -> _abc.Awaitable[_operations_pb2.WaitOperationsResponse]:
         """Waits for operations: what follows from changes, as routers that have a table or replicas that are replaced.
-        Returns when all are done, or one has failed, or after `timeout`; then their states show the progress. Errors:
-        BAD_REQUEST if a name is that of no operation, or of a revision that is to come or is not kept; QUOTA_EXCEEDED if
-        too many rpcs wait; NOT_LEADER if the controller leads no more: wait again at the next one.
+        Returns when all are done, or one has failed, or after `timeout`; then their states show the progress. Names are the
+        `operations` of responses, or are made of a `revision` of a response, as of ListRevisions. Errors: BAD_REQUEST if a
+        name is that of no operation, or of a revision that is to come or is not kept; QUOTA_EXCEEDED if too many rpcs wait;
+        NOT_LEADER if the controller leads no more: wait again at the next one.
 
         Example:
 

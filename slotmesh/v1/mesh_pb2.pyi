@@ -148,7 +148,11 @@ Global___Prospect: _TypeAlias = Prospect  # noqa: Y015
 
 @_typing.final
 class Backend(_message.Message):
-    """One version of a handler and its settings: a group of identical replicas."""
+    """One version of a handler and its settings: a group of identical replicas.
+
+    A change of `handler`, `version` or `own_loop` replaces the replicas, and so does one of `user_config` if the handler
+    has no method `reconfigure`. Running replicas and routers take all other changes over.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -44,7 +44,7 @@ class Operation(_message.Message):
       change, or if its replicas fail and there are no settings to roll back to. Such replicas may recover: wait again.
     - `shift/ENDPOINT`: the newest shift of an endpoint's traffic is complete at each connected router; also traffic
       that moves once rollouts are complete. It fails if the shift ends otherwise.
-    - `drain/REPLICA@INCARNATION`: that process of a replica has ended.
+    - `drain/REPLICA@INCARNATION`: that process of a replica, which DrainReplica has returned, has ended.
     """
     done: _builtins.bool
     """It is complete, or has failed."""

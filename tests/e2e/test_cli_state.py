@@ -50,7 +50,7 @@ async def test_changes_are_shown_and_undone(tmp_path: Path) -> None:
         assert traffic.weights == {"v1": 1.0}
         wrong = await slotmesh("rollback", "4711", env=env)
         assert (wrong.status, wrong.out) == (1, "")
-        assert "INVALID_ARGUMENT/BAD_REQUEST: revision: must be 0 …" in wrong.err
+        assert "BAD_REQUEST: revision: 4711 is no revision of the configuration that is kept" in wrong.err
 
 
 @pytest.mark.long

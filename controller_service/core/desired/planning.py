@@ -137,7 +137,7 @@ def plan_mesh(
     if not prune:
         violations += clash_violations({**desired.routes, **{it.path: it for it in mesh.routes}}.values())
     if launches:
-        text = "required, as MODULE:NAME: this controller launches the replicas"
+        text = "is required, as MODULE:NAME: this controller launches the replicas"
         without = (it.name for it in mesh.backends if not it.handler)
         violations += [SpecViolation(f"backends.{show(name)}.handler", text) for name in without]
     if violations:

@@ -64,7 +64,10 @@ def plan_undo_of_rollout(desired: Desired, name: str) -> Plan:
     if record is not None:
         is_present = record.template == template_of(backend)
         if is_present and record.why:
-            text = "was taken back already; to go back further, name a revision: `slotmesh rollback REVISION`"
+            text = (
+                "was taken back already; to go back further, name a revision: `slotmesh rollback REVISION` (in a"
+                " request: Rollback with revision)"
+            )
             raise InvalidSpec([SpecViolation("backend", f"the newest rollout of {show(name)} {text}")])
         if is_present and (record.is_complete or (record.good and template_of(record.good) == record.template)):
             settings, undone = record.previous, record.previous
@@ -85,7 +88,7 @@ def restoring(desired: Desired, plan: Plan) -> Plan:
     after = desired.apply(plan.change).resources
     differing = {it for it in {**after, **desired.resources} if after.get(it) != desired.resources.get(it)}
     revision = desired.configured_at
-    for record in reversed(desired.history):
+    for record in desired.history[::-1]:
         if not differing:
             break
         for change in record.changes:
@@ -154,7 +157,7 @@ def _is_under_way(desired: Desired, change: History) -> bool:
 def _undone_already(desired: Desired, change: History) -> InvalidSpec:
     """The refusal to undo a change that has been taken back, or has gone back; it names what can be gone back to."""
     newest = change[-1]
-    text = f"required: the newest change is undone already (revision {newest.revision}, {newest.origin.note})"
+    text = f"the newest change is undone already (revision {newest.revision}, {newest.origin.note})"
     while change == desired.history[-len(change) :] and not is_take_back(change[0]):
         earlier = desired.history[: -len(change)]
         if not earlier:

@@ -206,7 +206,8 @@ def _missing(
 ) -> Iterator[str]:
     name, held = backend.name, ""
     if progress.record.is_paused and old:
-        held = f"; its rollout is paused: `slotmesh rollout resume {name}` lets it continue"
+        way_out = f"`slotmesh rollout resume {name}` (in a request: PauseRollout with resume)"
+        held = f"; its rollout is paused: {way_out} lets it continue"
     if is_short:
         new = "new replicas" if old else "replicas"
         yield f"{name}: {current} of {wanted} {new} ready{_why(replicas, facts)}{held}"

@@ -68,8 +68,11 @@ def plan_shift(desired: Desired, requested: RequestedShift, *, who: str, time_s:
     violations = [*_numbers(requested), *_weight_violations(requested, desired), *_guards(requested.guards, shadows)]
     if (known := desired.shifts.get(requested.endpoint)) is not None and known.is_under_way:
         at = "it waits for a rollout" if known.is_waiting else f"step {known.number} of {known.steps}"
-        text = f"{requested.endpoint} is being shifted already, {at}: end that first"
-        violations.append(SpecViolation("endpoint", f"{text}, with --shift-stop where it is or with --shift-back"))
+        text = (
+            f"{requested.endpoint} is being shifted already, {at}: end that first, with --shift-stop where it is or"
+            " with --shift-back (in requests: SetTraffic with the present weights, or Rollback)"
+        )
+        violations.append(SpecViolation("endpoint", text))
     if not before:
         violations.append(
             SpecViolation("endpoint", f"{requested.endpoint} has no weights yet that could be shifted: set some")
@@ -143,7 +146,10 @@ def plan_move(desired: Desired, shift: ShiftRecord, move: ShiftMove) -> Plan:
 
 
 def _note(shift: ShiftRecord) -> str:
-    return f"step {shift.number} of {shift.steps}" if shift.is_under_way else shift.why
+    if shift.is_under_way:
+        return f"step {shift.number} of {shift.steps}"
+    without = [it for it in shift.backends if it not in shift.target] if shift.phase is ShiftPhase.COMPLETE else []
+    return f"{shift.why}; {', '.join(without)} removed from the policy, with weight 0" if without else shift.why
 
 
 def _target(before: Mapping[str, float], requested: Mapping[str, float]) -> dict[str, float] | None:

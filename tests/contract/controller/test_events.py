@@ -87,6 +87,8 @@ async def test_only_what_is_wanted_is_heard() -> None:
     [
         (pb.WatchEventsRequest(after="yesterday"), "after"),
         (pb.WatchEventsRequest(kinds=[999]), "kinds"),  # type: ignore[list-item]  # of a newer version
+        (pb.WatchEventsRequest(resource_prefix="digits"), "resource_prefix"),
+        (pb.WatchEventsRequest(resource_prefix="replicas/digits"), "resource_prefix"),
     ],
 )
 async def test_what_cannot_be_watched_is_refused(request_: pb.WatchEventsRequest, field: str) -> None:

@@ -158,6 +158,9 @@ async def test_what_is_not_kept_or_has_changed_meanwhile_is_refused(mesh: Contro
     with pytest.raises(grpc.aio.AioRpcError) as refused:
         await mesh.operator.Rollback(pb.RollbackRequest(change=first))
     assert f"must be {second}, the revision of the newest change" in violations(refused.value)["change"]
+    with pytest.raises(grpc.aio.AioRpcError) as refused:
+        await revisions(mesh, resource="e")
+    assert violations(refused.value) == {"resource": "must be backend/NAME, endpoint/NAME or route/PATH, is 'e'"}
     for revision in (-1, second + 1_000):
         with pytest.raises(grpc.aio.AioRpcError) as refused:
             await mesh.operator.Rollback(pb.RollbackRequest(revision=revision))

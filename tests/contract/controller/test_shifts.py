@@ -80,7 +80,7 @@ async def test_it_gets_there_step_by_step_and_every_step_is_in_the_history() -> 
         assert await policy(mesh) == ({"v2": 1.0}, {"v3": 0.5}), "v1 can be deleted now"
         page = await mesh.operator.ListRevisions(pb.ListRevisionsRequest())
         assert [(it.who.partition(" at ")[0], it.note) for it in page.revisions[:-1]] == [
-            ("controller", "shift of e: all steps were taken"),
+            ("controller", "shift of e: all steps were taken; v1 removed from the policy, with weight 0"),
             ("controller", "shift of e: step 2 of 2"),
             ("a test", "shift of e: step 1 of 2"),
         ]
