@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from slotmesh.reasons import EXECUTED_WORDS, ReasonPage, metadata_keys, reason_pages
+from slotmesh.reason_pages import EXECUTED_WORDS, ReasonPage, metadata_keys, reason_pages
 
 DOCUMENT: Final = Path(__file__).resolve().parent.parent / "docs" / "errors.md"
 _MARKED: Final = re.compile(r"(<!-- written: (\w+) -->\n).*?(<!-- end of what is written -->\n)", re.DOTALL)

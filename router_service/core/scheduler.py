@@ -68,7 +68,7 @@ from router_service.core.features.streaming import Streaming
 from router_service.core.features.taps import OpenTaps, TapClosed, TapOpened
 from router_service.core.features.uploads import MAX_UPLOAD_BYTES, Uploads
 from router_service.core.lifecycle.answers import Answers
-from router_service.core.lifecycle.cancellation import EarlyEnds
+from router_service.core.lifecycle.deadlines_and_cancellation import EarlyEnds
 from router_service.core.lifecycle.feature import Features
 from router_service.core.lifecycle.intake import Availability, RoutingIntake
 from router_service.core.lifecycle.links_and_tables import LinkChanges, TableChanges

@@ -14,7 +14,7 @@ from typer.main import get_command
 
 from slotmesh.cli.app import app
 from slotmesh.errors import Executed, Reason
-from slotmesh.reasons import ReasonPage, metadata_keys, reason_pages
+from slotmesh.reason_pages import ReasonPage, metadata_keys, reason_pages
 from tests.arch.sources import ROOT, shipped_modules
 
 SENDERS = {

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from replica_service.core.failures import TAKEN_BACK
-from router_service.core.lifecycle import cancellation
+from router_service.core.lifecycle import deadlines_and_cancellation
 from slotmesh.calls.key_hash import partition_of
 from tests.properties.mesh_invariants import all_calls_end, answers_belong_to_calls_that_are_here
 from tests.properties.mesh_model import (
@@ -228,7 +228,7 @@ class StoppingMachine(MeshMachine):
         self.set_up(troubles, is_lazy=is_lazy)
         for client in self.model.clients:
             client.stops = True
-        self.patience = mock.patch.object(cancellation, "PATIENCE_S", inf)
+        self.patience = mock.patch.object(deadlines_and_cancellation, "PATIENCE_S", inf)
         self.patience.start()
 
     def teardown(self) -> None:

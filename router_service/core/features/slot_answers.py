@@ -27,7 +27,7 @@ from router_service.core.events import CallDispatched, SlotOperationRequested, S
 from router_service.core.features.slot_operations import ONE_CALL, RoutedSlotOperations
 from router_service.core.features.slot_requests import RequestedSlot
 from router_service.core.lifecycle.answers import Answers
-from router_service.core.lifecycle.cancellation import EarlyEnds
+from router_service.core.lifecycle.deadlines_and_cancellation import EarlyEnds
 from router_service.core.lifecycle.intake import RoutingIntake
 from router_service.core.replicas.replica import RoutedReplica
 from router_service.core.runs import Caller, RouterRun, Sent

@@ -25,9 +25,9 @@ from router_service.core.callers import Window
 from router_service.core.calls import NO_OPTIONS, Dispatch, LeasedSlot, Release, Renew, Reserve, RouterCallOptions
 from router_service.core.commands import DeliverFailure, DeliverSlot, RouterCommand, Step
 from router_service.core.events import SlotAbandoned
-from router_service.core.features.slot_leases import RoutedSlots
+from router_service.core.features.routed_slots import RoutedSlots
 from router_service.core.features.slot_requests import Lease, RequestedSlot, Requests
-from router_service.core.lifecycle.cancellation import EarlyEnds
+from router_service.core.lifecycle.deadlines_and_cancellation import EarlyEnds
 from router_service.core.lifecycle.feature import ALWAYS, Feature
 from router_service.core.lifecycle.intake import RoutingIntake
 from router_service.core.replicas.replica import RoutedReplica

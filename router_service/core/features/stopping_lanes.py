@@ -13,7 +13,7 @@ from functools import partial
 from router_service.core import failures
 from router_service.core.commands import Step
 from router_service.core.events import CallFailedAtEdge, LanesStopped
-from router_service.core.lifecycle.cancellation import EarlyEnds
+from router_service.core.lifecycle.deadlines_and_cancellation import EarlyEnds
 from router_service.core.lifecycle.feature import Feature
 from router_service.core.lifecycle.outcomes import CallerOutcomes
 from router_service.core.run_states import RunState

@@ -21,7 +21,7 @@ from router_service.core.calls import Failures, FirstAttempt
 from router_service.core.commands import Step
 from router_service.core.counters import RouterCounters
 from router_service.core.events import RunsCompleted, RunsRefused
-from router_service.core.lifecycle.cancellation import EarlyEnds
+from router_service.core.lifecycle.deadlines_and_cancellation import EarlyEnds
 from router_service.core.lifecycle.feature import Features
 from router_service.core.lifecycle.intake import NOT_OWNED, RoutingIntake
 from router_service.core.limits.capacity import ReportedCapacity

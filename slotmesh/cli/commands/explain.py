@@ -12,7 +12,7 @@ from rich.table import Table
 from slotmesh.cli.console import Output, OutputForm, Printable, TableColumns, console_of, table_of
 from slotmesh.errors import ERROR_OF, Reason
 from slotmesh.names import did_you_mean
-from slotmesh.reasons import EXECUTED_WORDS, ReasonPage, find_reasons, metadata_keys, reason_pages
+from slotmesh.reason_pages import EXECUTED_WORDS, ReasonPage, find_reasons, metadata_keys, reason_pages
 
 _COLUMNS: TableColumns[ReasonPage] = {
     "reason": lambda it: it.reason.value,

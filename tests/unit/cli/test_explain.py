@@ -15,7 +15,7 @@ from typer.testing import CliRunner, Result
 import slotmesh
 from slotmesh.cli.app import app
 from slotmesh.errors import Executed, Failure, Reason
-from slotmesh.reasons import find_reasons, reason_pages
+from slotmesh.reason_pages import find_reasons, reason_pages
 from slotmesh.status import STATUS_OF, to_exception
 
 ROOT = Path(slotmesh.__file__).parent

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from router_service.core.features.slot_leases import RoutedSlots
+from router_service.core.features.routed_slots import RoutedSlots
 from router_service.core.replicas.replica import RoutedReplica
 from tests.unit.router.world import World
 

@@ -6,7 +6,7 @@ from math import inf
 
 from router_service.core.callers import MAX_STOPS, Window
 from router_service.core.events import CallsSubmitted, UploadCompleted
-from router_service.core.lifecycle.cancellation import PATIENCE_S
+from router_service.core.lifecycle.deadlines_and_cancellation import PATIENCE_S
 from router_service.core.runs import Caller
 from slotmesh.errors import Executed, Reason
 from slotmesh.streams.chunks import Announced

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from router_service.core.lifecycle.cancellation import PATIENCE_S
+from router_service.core.lifecycle.deadlines_and_cancellation import PATIENCE_S
 from router_service.core.runs import Caller
 from slotmesh.errors import Executed, Reason
 from slotmesh.streams.limits import MAX_INLINE_BYTES
