@@ -16,7 +16,7 @@ from google.protobuf import timestamp_pb2
 from google.protobuf.message import Message
 
 from slotmesh.convert.request_paths import request_path
-from slotmesh.errors import Failure, Reason, at_field
+from slotmesh.errors import BackendNotFound, EndpointNotFound, Failure, Reason, RouteNotFound, at_field
 from slotmesh.names import did_you_mean
 from slotmesh.spec.model import InvalidSpec, SpecViolation
 from slotmesh.spec.rules import show
@@ -87,6 +87,8 @@ ServicerT = TypeVar("ServicerT")
 RequestT = TypeVar("RequestT", bound=Message)
 ResponseT = TypeVar("ResponseT")
 
+_DOCUMENT: Final = "mesh"
+"""The field of a request that has what a mesh.yaml has."""
 _MOST_NAMED: Final = 20
 """Replicas and backends that an error names, at most."""
 _LAST_LINE_BYTES: Final = 64
@@ -98,7 +100,8 @@ def names_all_violations(
 ) -> Callable[[ServicerT, RequestT, Context], Awaitable[ResponseT]]:
     """An rpc whose InvalidSpec becomes INVALID_ARGUMENT with a field violation for each violation.
 
-    The message has the places as a document has them; the details have the fields of the request.
+    The details have the fields of the request, and so has the message, unless the request is a whole document: then it
+    has the places in that. A resource that is not found is named by its field, too.
     """
 
     @functools.wraps(rpc)
@@ -107,12 +110,21 @@ def names_all_violations(
             return await rpc(self, request, context)
         except InvalidSpec as invalid:
             shown = _those_that_fit(invalid.violations)
+            fields = [(request_path(request, violation.path), violation.message) for violation in shown]
             lines = [str(violation) for violation in shown]
+            if _DOCUMENT not in request.DESCRIPTOR.fields_by_name:
+                lines = [
+                    f"{field}: {text}" if field else line for line, (field, text) in zip(lines, fields, strict=True)
+                ]
             if omitted := len(invalid.violations) - len(shown):
                 lines.append(f"and {omitted} more violations")
             failure = Failure(reason=Reason.BAD_REQUEST, message="\n".join(lines))
-            fields = [(request_path(request, violation.path), violation.message) for violation in shown]
             await abort(context, failure, [(field, text) for field, text in fields if field])
+        except (BackendNotFound, EndpointNotFound, RouteNotFound) as missing:
+            for kind, name in [*missing.metadata.items()]:
+                if field := request_path(request, f"{kind}s.{name}.name"):
+                    missing.metadata = {**missing.metadata, "field": field}
+            raise
 
     return checking
 
@@ -140,4 +152,6 @@ def logs_not_found(name: str, known: Sequence[str] | None, *, of_backend: bool) 
         those = ", ".join([*known[:_MOST_NAMED], *["…"][: len(known) > _MOST_NAMED]])
         way_out = did_you_mean(name, known) or (f"; there is that of {those}" if known else "; there is none yet")
     kind, reason = ("backend", Reason.BACKEND_NOT_FOUND) if of_backend else ("replica", Reason.REPLICA_NOT_FOUND)
-    return Failure(reason=reason, message=f"no output is known of a {kind} {show(name)!r}{way_out}")
+    field = "backend" if of_backend else "replica_id"
+    text = f"no output is known of a {kind} {show(name)!r}{way_out}"
+    return Failure(reason=reason, message=text, metadata={"field": field})

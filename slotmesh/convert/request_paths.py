@@ -16,7 +16,7 @@ from typing import Any, Final
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
-from slotmesh.spec.rules import show
+from slotmesh.spec.rules import is_name, show
 from slotmesh.v1 import mesh_pb2
 
 _MESH: Final = mesh_pb2.Mesh.DESCRIPTOR
@@ -53,7 +53,9 @@ def _in_resources(request: Message, section: str, rest: str) -> str:
         named = {show(it.name): at for at, it in reversed([*enumerate(held)])}
         if (name := _first_step(rest, named)) is not None:
             here = prefix if field.message_type is kind and not field.is_repeated else f"{prefix}[{named[name]}]"
-            return ".".join(filter(None, (here, _below(held[named[name]], _inside(section, rest, name)))))
+            resource = held[named[name]]
+            inside = _inside(section, rest, name) or ("" if is_name(resource.name) else "name")
+            return ".".join(filter(None, (here, _below(resource, inside))))
     return _of_named_resource(request, section, rest)
 
 

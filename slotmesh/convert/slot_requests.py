@@ -87,6 +87,6 @@ def token_of(text: str) -> SlotToken | Failure:
         return bad_field("token", "is required")
     token = parse_token(text)
     if token is None:
-        message = f"token: {redacted(text)!r} is not a slot token: it was cut, changed or made up"
+        message = f"token: {redacted(text)!r} is not a slot token: it was cut, changed or made up; reserve another"
         return Failure(reason=Reason.SLOT_UNKNOWN, message=message)
     return token

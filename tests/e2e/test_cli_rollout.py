@@ -73,6 +73,6 @@ async def test_why_it_was_taken_back_is_told_there_and_in_the_status() -> None:
 
 async def test_a_backend_that_is_not_there_and_a_controller_without_rollouts_are_told() -> None:
     async with running_controller() as mesh:
-        assert "there is no backend 'v1'" in (await rollout(mesh, "status", "v1")).err
+        assert "no backend is named 'v1'" in (await rollout(mesh, "status", "v1")).err
         await mesh.apply(MESH % "app:Old")
         assert "launches no replicas" in (await rollout(mesh, "status", "v1")).err

@@ -258,6 +258,20 @@ DEPLOY: Final = (
         "tests/contract/controller/test_operations.py",
     ),
     mutant(
+        "a drain of a process that nothing is known of is done",
+        _CONTROLLER,
+        "    if not is_known:\n",
+        "    if False:\n",
+        _OPERATIONS,
+    ),
+    mutant(
+        "a shift that a request ends is named as an operation",
+        _CONTROLLER,
+        "for it in plan.change.put_shifts if it.is_under_way)",
+        "for it in plan.change.put_shifts)",
+        "tests/unit/controller/test_effects_of_changes.py",
+    ),
+    mutant(
         "a long reply is kept as a whole",
         _CONTROLLER,
         "if len(content) > MAX_REPLY_BYTES:",

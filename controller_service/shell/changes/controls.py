@@ -171,4 +171,8 @@ class ReplicaControl:
 
 
 def _not_found(replica_id: str) -> Failure:
-    return Failure(reason=Reason.REPLICA_NOT_FOUND, message=f"there is no replica {show(replica_id)!r}")
+    return Failure(
+        reason=Reason.REPLICA_NOT_FOUND,
+        message=f"no replica is named {show(replica_id)!r}: ListReplicas has their ids",
+        metadata={"field": "replica_id"},
+    )

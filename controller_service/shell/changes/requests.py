@@ -37,6 +37,7 @@ from controller_service.shell.leadership import leads_no_more
 from controller_service.store.protocol import LeadershipLost, StoreWriteFailed
 from slotmesh.convert.specification import backend_to_wire, endpoint_to_wire, route_to_wire
 from slotmesh.errors import Executed, Failure, Reason
+from slotmesh.names import did_you_mean
 from slotmesh.security.identity import of_caller
 from slotmesh.spec.model import Backend, Endpoint, InvalidSpec, SpecViolation
 from slotmesh.spec.routes import Route
@@ -68,6 +69,8 @@ def not_stored(failed: StoreWriteFailed) -> Failure:
     )
 
 
+MOST_LISTED: Final = 8
+"""Resources that an error names, at most."""
 BACKEND, ENDPOINT, ROUTE = "backend", "endpoint", "route"
 _NOT_FOUND: Final = {
     BACKEND: Reason.BACKEND_NOT_FOUND,
@@ -76,29 +79,35 @@ _NOT_FOUND: Final = {
 }
 
 
-def no_such(kind: str, name: str) -> Failure:
-    """There is no resource of this kind that has this name."""
-    return Failure(reason=_NOT_FOUND[kind], message=f"there is no {kind} {show(name)!r}")
+def no_such(kind: str, name: str, known: Collection[str]) -> Failure:
+    """There is no resource of this kind that has this name; `known` are those that there are."""
+    text = f"no {kind} is named {show(name)!r}{did_you_mean(name, known)}; there is: {_listed(known)}"
+    return Failure(reason=_NOT_FOUND[kind], message=text, metadata={kind: show(name)})
+
+
+def _listed(names: Collection[str]) -> str:
+    shown = ", ".join(sorted(names)[:MOST_LISTED]) or "none yet"
+    return shown + (f" and {len(names) - MOST_LISTED:,} more" if len(names) > MOST_LISTED else "")
 
 
 def known_backend(desired: Desired, name: str) -> Backend:
     """Raises BackendNotFound."""
     if (backend := desired.backends.get(name)) is None:
-        raise to_exception(no_such(BACKEND, name))
+        raise to_exception(no_such(BACKEND, name, desired.backends))
     return backend
 
 
 def known_endpoint(desired: Desired, name: str) -> Endpoint:
     """Raises EndpointNotFound."""
     if (endpoint := desired.endpoints.get(name)) is None:
-        raise to_exception(no_such(ENDPOINT, name))
+        raise to_exception(no_such(ENDPOINT, name, desired.endpoints))
     return endpoint
 
 
 def known_route(routes: Mapping[str, Route], path: str) -> Route:
     """Raises RouteNotFound."""
     if (route := routes.get(path)) is None:
-        raise to_exception(no_such(ROUTE, path))
+        raise to_exception(no_such(ROUTE, path, routes))
     return route
 
 
@@ -122,7 +131,8 @@ def require_etags(desired: Desired, etags: Mapping[str, str]) -> None:
         resource = desired.resource(subject)
         present = "" if resource is None else etag_of(resource)
         if present != etag:
-            text = f"{subject} has changed since its etag was read: read it again, and decide anew"
+            text = f"{subject} has another etag than {show(etag)}: it has changed since that was read, or never had it;"
+            text += " read it again, and decide anew"
             facts = {"resource": subject, "etag": present}
             raise to_exception(Failure(reason=Reason.REVISION_CONFLICT, message=text, metadata=facts))
 

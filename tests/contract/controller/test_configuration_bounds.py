@@ -45,7 +45,11 @@ async def test_a_configuration_that_no_replica_can_be_sent_is_refused(apply: Any
             with pytest.raises(grpc.aio.AioRpcError) as refused:
                 await apply(mesh.operator, backend("v1", 20 * 1024 * 1024), validate_only=validate_only)
             assert violations(refused.value).keys() <= {"backend", "mesh", "mesh.backends[0]"}
-            text = next(it for it in (refused.value.details() or "").splitlines() if it.startswith("backends.v1: "))
+            text = next(
+                it
+                for it in (refused.value.details() or "").splitlines()
+                if it.startswith(("backends.v1: ", "backend: "))
+            )
             assert "20,971," in text, text
             assert f"at most {MAX_BACKEND_BYTES:,}" in text
         assert not (await mesh.operator.ListBackends(pb.ListBackendsRequest())).backends

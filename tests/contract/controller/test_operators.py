@@ -143,7 +143,7 @@ async def test_a_wrong_mesh_is_refused_with_every_mistake_and_changes_nothing() 
             "mesh.backends[1]",
             "mesh.backends[1].handler",
             "mesh.backends[1].max_queue_time",
-            "mesh.backends[3]",
+            "mesh.backends[3].name",
             'mesh.backends[4].user_config.fields["n"]',
             "mesh.endpoints[0].traffic.weights",
             'mesh.endpoints[1].traffic.weights["v9"]',

@@ -175,7 +175,7 @@ async def test_what_cannot_be_done_is_refused() -> None:
             mesh.operator.Rollback(pb.RollbackRequest(backend="no")),
         ]
         for request in requests:
-            with pytest.raises(grpc.aio.AioRpcError, match="there is no backend 'no'"):
+            with pytest.raises(grpc.aio.AioRpcError, match="no backend is named 'no'"):
                 await request
         await mesh.apply(MESH % "app:Old")
         with pytest.raises(grpc.aio.AioRpcError, match="nothing that v1 could go back to"):

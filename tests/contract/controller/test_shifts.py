@@ -263,7 +263,7 @@ async def test_every_mistake_is_named_and_nothing_changed() -> None:
             with pytest.raises(grpc.aio.AioRpcError) as refused:
                 await mesh.operator.ShiftTraffic(request)
             assert field in violations(refused.value), refused.value.details()
-        with pytest.raises(grpc.aio.AioRpcError, match="there is no endpoint 'no'"):
+        with pytest.raises(grpc.aio.AioRpcError, match="no endpoint is named 'no'; there is: e"):
             await mesh.operator.ShiftTraffic(pb.ShiftTrafficRequest(endpoint="no"))
         assert await newest_shifts(mesh) == []
         dry = shift_request()

@@ -81,6 +81,9 @@ def config(**values: Any) -> mesh_pb2.Backend:
         (pb.ApplyHttpRouteRequest(route=mesh_pb2.HttpRoute(name="/a")), "routes./a", "route.name"),
         (pb.ApplyHttpRouteRequest(route=mesh_pb2.HttpRoute(name="/a")), "routes./a.method", "route.method"),
         (pb.RollbackRequest(backend="v1"), "backends.v1.handler", "backend"),
+        (pb.GetBackendRequest(name="v1"), "backends.v1.name", "name"),
+        (pb.SetTrafficRequest(endpoint="e"), "endpoints.e.name", "endpoint"),
+        (pb.ApplyEndpointRequest(endpoint=mesh_pb2.Endpoint(name="a b")), "endpoints.a b", "endpoint.name"),
         (pb.RollbackRequest(revision=7), "endpoints.e.traffic.v1", ""),
         (
             grpc_inference_service_pb2.ModelInferRequest(
