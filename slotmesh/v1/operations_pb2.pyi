@@ -44,7 +44,9 @@ class Operation(_message.Message):
       change, or if its replicas fail and there are no settings to roll back to. Such replicas may recover: wait again.
     - `shift/ENDPOINT`: the newest shift of an endpoint's traffic is complete at each connected router; also traffic
       that moves once rollouts are complete. It fails if the shift ends otherwise.
-    - `drain/REPLICA@INCARNATION`: that process of a replica, which DrainReplica has returned, has ended.
+    - `drain/REPLICA@INCARNATION`: that process of a replica, which DrainReplica has returned, has ended. Of a process
+      that the controller did not start, and whose exit it cannot see: it has reported that it stopped or failed, or it
+      is proven that it starts no more calls; its ports and devices may be in use for a moment longer.
     """
     done: _builtins.bool
     """It is complete, or has failed."""

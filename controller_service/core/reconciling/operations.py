@@ -4,7 +4,8 @@ An operation is only a name; nothing is stored of it, so that any controller of 
   revision/REVISION            every attached router has a table of that revision, or of a newer one
   rollout/BACKEND@REVISION     the replicas of a backend run its settings of that revision, and all routers reach them
   shift/ENDPOINT               the newest shift of an endpoint's traffic is complete, and in force at all routers
-  drain/REPLICA@INCARNATION    that process of a replica has ended
+  drain/REPLICA@INCARNATION    that process of a replica has ended: a launched one was reaped; of any other, it is
+                               proven, or reported by itself, that it starts nothing any more
 Invariants: pure. An operation that is done stays so, except that a rollout may be replaced by a later one, that one
 which fails may recover, and that routers and replicas may come and go. Unknown is not no: after the start of
 a controller nothing that routers have to confirm is done before they had the time to attach again.
@@ -275,8 +276,9 @@ def _drain(name: str, owner: Incarnation, facts: MeshFacts) -> Operation:
     if not is_known:
         text = "no such process is known: it was not drained, or that is not kept any more"
         raise _refusal(f"{show(name)}: {text}; take a name from the `operations` of a response")
-    if replica is None or replica.gone or replica.state in _ENDED:
+    if replica is None or (replica.reaped if replica.launched else replica.gone or replica.state in _ENDED):
         return _ended(name, completed=1, total=1)
     calls = facts.ongoing_calls(owner.replica_id)
-    line = f"{owner.replica_id} {replica.shown_state.name.lower()}, with {calls} calls left"
+    left = f", with {calls} calls left" if replica.state not in _ENDED else f"; its process {replica.pid} still runs"
+    line = f"{owner.replica_id} {replica.shown_state.name.lower()}{left}"
     return Operation(name=name, total=1, ongoing_calls=calls, pending=(line,))

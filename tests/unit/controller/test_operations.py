@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -230,5 +231,16 @@ def test_a_drain_counts_the_calls_that_are_left() -> None:
     operation = find_operation("drain/b-1@1", facts)
     assert (operation.done, operation.ongoing_calls) == (False, 7)
     assert operation.pending == ("b-1 draining, with 7 calls left",)
-    for ended in (with_replica(gone=True), with_replica(state=ReplicaState.STOPPED)):
-        assert find_operation("drain/b-1@1", ended).done
+
+
+def test_a_drain_of_a_launched_process_is_done_once_that_was_reaped() -> None:
+    stopped: dict[str, Any] = {"state": ReplicaState.STOPPED, "gone": True, "pid": 12}
+    operation = find_operation("drain/b-1@1", with_replica(**stopped))
+    assert (operation.done, operation.pending) == (False, ("b-1 stopped; its process 12 still runs",))
+    assert find_operation("drain/b-1@1", with_replica(**stopped, reaped=True)).done
+
+
+@pytest.mark.parametrize("end", [{"gone": True}, {"state": ReplicaState.STOPPED}, {"state": ReplicaState.FAILED}])
+def test_a_drain_of_a_process_that_was_started_elsewhere_is_done_by_its_report_or_a_proof(end: dict[str, Any]) -> None:
+    assert not find_operation("drain/b-1@1", with_replica(launched=False)).done
+    assert find_operation("drain/b-1@1", with_replica(launched=False, **end)).done
