@@ -16,7 +16,7 @@ from google.protobuf.field_mask_pb2 import FieldMask
 from google.protobuf.message import Message
 
 from controller_service.convert.changes import ChangeRequest, origin_of, reply_of, terms_from_wire
-from controller_service.convert.masks import require_paths, with_fields
+from controller_service.convert.masks import paths_of, with_fields
 from controller_service.convert.operators import shift_to_wire
 from controller_service.convert.pages import fill_page
 from controller_service.convert.replicas import TIME_BOUNDS, page_of_replicas
@@ -98,11 +98,10 @@ class ResourceEdit:
     """What an Apply request makes of a resource: replaces it, or the fields of its `update_mask`."""
 
     def __init__(self, request: Any, wanted: Any) -> None:
-        """`wanted`: the resource in the request. Raises InvalidSpec where the mask has other paths than its fields."""
+        """`wanted`: the resource in the request. Raises InvalidSpec where the mask names no field of it, or others."""
         self.wanted = wanted
-        self.paths: tuple[str, ...] = tuple(request.update_mask.paths)
+        self.paths = paths_of(request, wanted.DESCRIPTOR)
         self._allows_missing: bool = request.allow_missing
-        require_paths(wanted.DESCRIPTOR, self.paths)
 
     def changes(self, path: str) -> bool:
         """Whether it gives the field of this path, alone or with others."""
@@ -181,8 +180,7 @@ class ResourceServicer:
     async def SetTraffic(self, request: pb.SetTrafficRequest, terms: ChangeTerms) -> PlannedChange:
         require("endpoint", request.endpoint)
         require("traffic", request.HasField("traffic"))
-        paths = request.update_mask.paths
-        require_paths(request.traffic.DESCRIPTOR, paths)
+        paths = paths_of(request, request.traffic.DESCRIPTOR)
         endpoint = mesh_pb2.Endpoint(name=request.endpoint, traffic=request.traffic)
         mask = FieldMask(paths=[f"traffic.{it}" for it in paths] or ["traffic"])
         edit = ResourceEdit(pb.ApplyEndpointRequest(update_mask=mask), endpoint)

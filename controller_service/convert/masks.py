@@ -25,10 +25,17 @@ _PACKAGE: Final = "slotmesh.v1."
 MessageT = TypeVar("MessageT", bound=Message)
 
 
-def require_paths(kind: Descriptor, paths: Sequence[str]) -> None:
-    """Raises InvalidSpec with each path of a mask that is none of this kind of message."""
+def paths_of(request: Any, kind: Descriptor) -> tuple[str, ...]:
+    """The paths of the request's `update_mask`; empty without a mask.
+
+    Raises InvalidSpec for a mask without paths, and with each path that is none of this kind of message.
+    """
+    paths: tuple[str, ...] = tuple(request.update_mask.paths)
+    if not paths and request.HasField("update_mask"):
+        raise InvalidSpec([SpecViolation("update_mask", "names no field; leave it out to replace all")])
     if violations := [SpecViolation("update_mask", text) for path in paths for text in _problem(kind, path)]:
         raise InvalidSpec(violations)
+    return paths
 
 
 def _problem(kind: Descriptor, path: str) -> Iterator[str]:

@@ -652,7 +652,7 @@ class ApplyBackendRequest(_message.Message):
 
     @_builtins.property
     def update_mask(self) -> _field_mask_pb2.FieldMask:
-        """The fields to change. Unset: all. See ControllerService."""
+        """The fields to change. Unset: all. BAD_REQUEST if it is set and names no field. See ControllerService."""
 
     def __init__(
         self,
@@ -928,7 +928,7 @@ class ApplyEndpointRequest(_message.Message):
 
     @_builtins.property
     def update_mask(self) -> _field_mask_pb2.FieldMask:
-        """The fields to change. Unset: all. See ControllerService."""
+        """The fields to change. Unset: all. BAD_REQUEST if it is set and names no field. See ControllerService."""
 
     def __init__(
         self,
@@ -1198,7 +1198,7 @@ class ApplyHttpRouteRequest(_message.Message):
 
     @_builtins.property
     def update_mask(self) -> _field_mask_pb2.FieldMask:
-        """The fields to change. Unset: all. See ControllerService."""
+        """The fields to change. Unset: all. BAD_REQUEST if it is set and names no field. See ControllerService."""
 
     def __init__(
         self,
@@ -1476,7 +1476,7 @@ class SetTrafficRequest(_message.Message):
 
     @_builtins.property
     def update_mask(self) -> _field_mask_pb2.FieldMask:
-        """The fields of `traffic` to change: `weights` or `shadows`. Unset: both."""
+        """The fields of `traffic` to change: `weights` or `shadows`. Unset: both. BAD_REQUEST if it is set and names none."""
 
     def __init__(
         self,

@@ -41,9 +41,9 @@ class ControllerServiceStub:
     An Apply request without `update_mask` creates the resource, or replaces all of it: fields that it does not set get
     their defaults. With `update_mask` only the fields of these paths change, as `num_replicas`, `traffic.weights` or
     `autoscale.max`: those that the request does not set get their defaults. The resource must exist then, unless
-    `allow_missing` is set: a missing one is created of all that the request has. `name`, `etag` and fields that are only
-    in responses cannot be in a mask. grpcurl reads a mask as `"updateMask": {"paths": ["num_replicas"]}`; elsewhere in
-    proto JSON it is `"updateMask": "numReplicas"`.
+    `allow_missing` is set: a missing one is created of all that the request has. A mask that is set and names no field
+    is refused with BAD_REQUEST. `name`, `etag` and fields that are only in responses cannot be in a mask. grpcurl reads a
+    mask as `"updateMask": {"paths": ["num_replicas"]}`; elsewhere in proto JSON it is `"updateMask": "numReplicas"`.
 
     Lists are in pages. `page_size` is the limit of resources in the response; 0 means 1,000. A page over 1 MiB ends
     earlier, after at least one resource. `page_token` is the `next_page_token` of the previous page; empty means the
@@ -324,9 +324,9 @@ class ControllerServiceServicer(metaclass=_abc_1.ABCMeta):
     An Apply request without `update_mask` creates the resource, or replaces all of it: fields that it does not set get
     their defaults. With `update_mask` only the fields of these paths change, as `num_replicas`, `traffic.weights` or
     `autoscale.max`: those that the request does not set get their defaults. The resource must exist then, unless
-    `allow_missing` is set: a missing one is created of all that the request has. `name`, `etag` and fields that are only
-    in responses cannot be in a mask. grpcurl reads a mask as `"updateMask": {"paths": ["num_replicas"]}`; elsewhere in
-    proto JSON it is `"updateMask": "numReplicas"`.
+    `allow_missing` is set: a missing one is created of all that the request has. A mask that is set and names no field
+    is refused with BAD_REQUEST. `name`, `etag` and fields that are only in responses cannot be in a mask. grpcurl reads a
+    mask as `"updateMask": {"paths": ["num_replicas"]}`; elsewhere in proto JSON it is `"updateMask": "numReplicas"`.
 
     Lists are in pages. `page_size` is the limit of resources in the response; 0 means 1,000. A page over 1 MiB ends
     earlier, after at least one resource. `page_token` is the `next_page_token` of the previous page; empty means the

@@ -17,6 +17,20 @@ _WORDS: Final = "tests/contract/controller/test_operator_words.py"
 
 TRUTH: Final = (
     mutant(
+        "a mask that names no field replaces the whole resource",
+        _CONTROLLER,
+        'if not paths and request.HasField("update_mask"):',
+        "if False:",
+        "tests/contract/controller/test_changes.py",
+    ),
+    mutant(
+        "a drain is done while the launched process still exits",
+        _CONTROLLER,
+        "(replica.reaped if replica.launched else replica.gone or replica.state in _ENDED)",
+        "replica.gone or replica.state in _ENDED",
+        "tests/unit/controller/test_operations.py",
+    ),
+    mutant(
         "a router that was stopped in order after it had come back counts as lost",
         _CLI,
         "newest = {it.resource: it for it in events}",

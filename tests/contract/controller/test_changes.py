@@ -175,7 +175,7 @@ async def test_only_what_the_mask_names_of_a_policy_changes() -> None:
         await mesh.apply(TWO)
 
         async def set_traffic(endpoint: str, traffic: mesh_pb2.TrafficPolicy, *fields: str) -> Any:
-            mask = FieldMask(paths=fields)
+            mask = FieldMask(paths=fields) if fields else None
             return await mesh.operator.SetTraffic(
                 pb.SetTrafficRequest(endpoint=endpoint, traffic=traffic, update_mask=mask)
             )
@@ -191,6 +191,29 @@ async def test_only_what_the_mask_names_of_a_policy_changes() -> None:
         assert list(violations(await refused(set_traffic("idle", shadows, "shadows")))) == ["traffic.weights"]
         wrong = violations(await refused(set_traffic("digits", weights, "wieghts", "weights.v1")))
         assert wrong.keys() == {"update_mask"}
+
+
+@pytest.mark.asyncio
+async def test_a_mask_that_names_no_field_is_refused_and_changes_nothing() -> None:
+    backend, endpoint = mesh_pb2.Backend(name="v1", handler="app:New"), mesh_pb2.Endpoint(name="digits")
+    requests: dict[str, Any] = {
+        "ApplyBackend": pb.ApplyBackendRequest(backend=backend, update_mask=FieldMask()),
+        "ApplyEndpoint": pb.ApplyEndpointRequest(endpoint=endpoint, update_mask=FieldMask()),
+        "ApplyHttpRoute": pb.ApplyHttpRouteRequest(route=ROUTE, update_mask=FieldMask(), allow_missing=True),
+        "SetTraffic": pb.SetTrafficRequest(
+            endpoint="digits", traffic=mesh_pb2.TrafficPolicy(weights={"v1": 1.0}), update_mask=FieldMask()
+        ),
+    }
+    async with running_controller() as mesh:
+        await mesh.apply(TWO)
+        before = await configuration(mesh)
+        for rpc, request in requests.items():
+            problems = violations(await refused(getattr(mesh.operator, rpc)(request)))
+            assert problems == {"update_mask": "names no field; leave it out to replace all"}, rpc
+            assert await configuration(mesh) == before
+            request.ClearField("update_mask")
+            assert (await getattr(mesh.operator, rpc)(request)).change != pb.CHANGE_UNCHANGED, rpc
+            before = await configuration(mesh)
 
 
 @pytest.mark.asyncio
