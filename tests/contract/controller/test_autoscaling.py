@@ -125,7 +125,7 @@ async def test_either_a_number_or_autoscale_and_only_policies_that_there_are() -
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await mesh.operator.ApplyBackend(pb.ApplyBackendRequest(backend=backend))
         told = str(caught.value.details())
-        assert "backends.v1.num_replicas: contradicts autoscale" in told
+        assert "backend.num_replicas: contradicts autoscale" in told
         assert "'os:abort' is none of this controller's --autoscale-policies (there is none)" in told
 
 
