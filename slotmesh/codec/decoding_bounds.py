@@ -20,6 +20,7 @@ from typing import Any, Final
 
 import msgspec
 
+from slotmesh.codec.types.dataclass_defaults import with_defaults
 from slotmesh.codec.types.hooks import of_json
 
 MAX_DECODED_BYTES: Final = 2 * 1024 * 1024
@@ -135,7 +136,7 @@ def json_decoder(wanted: Any) -> Callable[[bytes], Any]:
             return decode(payload)
         return msgspec.convert(_decode_untyped(payload), wanted, dec_hook=of_json, str_keys=True)
 
-    return decode_any
+    return with_defaults(decode_any, wanted)
 
 
 def has_costly_numbers(payload: bytes) -> bool:

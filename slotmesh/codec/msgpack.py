@@ -31,6 +31,7 @@ from slotmesh.codec.arrays import (
     used_numpy,
 )
 from slotmesh.codec.byte_strings import STRINGS_EXTENSION, lists_in_strings, string_lists, strings_of
+from slotmesh.codec.types.dataclass_defaults import with_defaults
 from slotmesh.codec.types.hooks import of_msgpack, to_builtins
 from slotmesh.user_code import each
 
@@ -136,7 +137,7 @@ def msgpack_decoder(wanted: Any, *, may_import: bool) -> Callable[[Any], Any]:
         TypeError: `wanted` is nothing that msgpack can become.
     """
     extension = _extension_or_import if may_import else _extension_if_used
-    return msgspec.msgpack.Decoder(wanted, dec_hook=of_msgpack, ext_hook=extension).decode
+    return with_defaults(msgspec.msgpack.Decoder(wanted, dec_hook=of_msgpack, ext_hook=extension).decode, wanted)
 
 
 def decode_again(decode: Callable[[Any], DecodedT], payload: Any) -> DecodedT:

@@ -176,5 +176,28 @@ _RESULTS: Final = (
         "tests/unit/replica/test_result_types.py",
     ),
 )
+_DEFAULTS: Final = (
+    mutant(
+        "JSON leaves defaults of dataclasses on their class",
+        CODEC,
+        "return with_defaults(decode_any, wanted)",
+        "return decode_any",
+        "tests/unit/codec/test_dataclass_defaults.py",
+    ),
+    mutant(
+        "a slot is overwritten by its default",
+        CODEC,
+        "and not inspect.isdatadescriptor(inspect.getattr_static(kind, each.name))",
+        "and True",
+        "tests/unit/codec/test_dataclass_defaults.py",
+    ),
+    mutant(
+        "dataclasses in a deque lose their defaults",
+        CODEC,
+        "_completed(made.base)(convert(value, made.base))",
+        "convert(value, made.base)",
+        "tests/unit/codec/test_dataclass_defaults.py",
+    ),
+)
 
-TYPES: Final = (*_RESULTS, *_NUMBERS, *_AWAITABLES, *_MODELS, *_STANDARD)
+TYPES: Final = (*_DEFAULTS, *_RESULTS, *_NUMBERS, *_AWAITABLES, *_MODELS, *_STANDARD)

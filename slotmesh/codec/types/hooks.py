@@ -35,6 +35,7 @@ import msgspec
 
 from slotmesh.codec.arrays import used_numpy
 from slotmesh.codec.types.array_types import array_type
+from slotmesh.codec.types.dataclass_defaults import with_defaults
 from slotmesh.codec.types.models import codec_of, codec_of_value, is_model
 
 _LISTS: Final = frozenset({collections.abc.Iterable, collections.abc.Container, collections.abc.Reversible})
@@ -218,11 +219,20 @@ def _from_builtins(wanted: Any, value: Any, convert: Callable[[Any, Any], Any]) 
         return _scalar(numpy, origin, value)
     if (made := made_of(wanted)) is not None:
         try:
-            plain = convert(value, made.base)
+            plain = _completed(made.base)(convert(value, made.base))
         except msgspec.ValidationError as error:  # as msgspec adds no path to its own
             raise TypeError(str(error)) from None
         return made.make(plain)
     raise TypeError(f"Expected `{getattr(origin, '__qualname__', origin)}`, got `{type(value).__qualname__}`")
+
+
+@lru_cache(maxsize=1024)
+def _completed(wanted: Any) -> Callable[[Any], Any]:
+    return with_defaults(_unchanged, wanted)
+
+
+def _unchanged(value: Any) -> Any:
+    return value
 
 
 def _scalar(numpy: Any, wanted: Any, value: Any) -> Any:
