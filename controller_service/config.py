@@ -154,7 +154,10 @@ class ControllerSettings(TokenPortSettings):
         "once.",
     )
     max_operation_waits: int = Field(
-        1_000, ge=1, le=1_000_000, description="Rpcs that wait for operations at a time (WaitOperations)."
+        1_000,
+        ge=1,
+        le=1_000_000,
+        description="Rpcs that wait for operations at a time (WaitOperations); of one caller, three quarters of them.",
     )
     autoscale_policies: str = Field(
         "",

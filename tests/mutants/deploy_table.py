@@ -246,7 +246,21 @@ DEPLOY: Final = (
     mutant(
         "rpcs that wait for operations are not counted",
         _CONTROLLER,
-        "        self._waiting += 1\n",
+        ".within(max_waits, floor=1)",
+        ".within(max_waits + 1, floor=1)",
+        "tests/contract/controller/test_operations.py",
+    ),
+    mutant(
+        "one caller takes all waits for operations",
+        _CONTROLLER,
+        "has_share=bool(caller)",
+        "has_share=False",
+        "tests/contract/controller/test_operations.py",
+    ),
+    mutant(
+        "rpcs that wait for operations find what was before a change",
+        _CONTROLLER,
+        "            or facts.desired is not desired\n",
         "",
         "tests/contract/controller/test_operations.py",
     ),

@@ -151,9 +151,9 @@ async def test_apply_goes_on_waiting_when_its_controller_has_ended_the_wait_as_i
         address = mesh.controller.address
         async with command(address, "apply", "-", "--wait", "--timeout=60s", stdin=MESH % "app:One") as process:
             await waits(process)
-            await wait_until(lambda: operations._waiting, what="that it waits")
+            await wait_until(lambda: operations.waiting, what="that it waits")
             operations.close()
-            await wait_until(lambda: not operations._waiting, what="the end of the rpc")
+            await wait_until(lambda: not operations.waiting, what="the end of the rpc")
             operations._is_closed = False  # the next controller
             await make_ready(mesh, stack, *await mesh.wait_for_launches(2))
             _, err = await within(process.communicate(), "the end of the command", timeout=60.0)

@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
+from contextvars import copy_context
 from pathlib import Path
 from typing import Any
 
 import pytest
 from google.protobuf import duration_pb2
 
-from slotmesh.errors import Reason
+from controller_service.core.reconciling.operations import Operation as WaitedOperation
+from slotmesh.errors import QuotaExceeded, Reason
+from slotmesh.security.identity import CALLER, Identity, Role
 from slotmesh.status import from_rpc_error
 from slotmesh.v1 import controller_service_pb2 as pb
 from slotmesh.v1.operations_pb2 import Operation, WaitOperationsRequest
@@ -42,7 +45,7 @@ def waiting(mesh: Controlled, *names: str) -> asyncio.Task[Sequence[Operation]]:
 
 
 async def is_waiting(mesh: Controlled) -> None:
-    await wait_until(lambda: mesh.controller.operations._waiting, what="that it waits")
+    await wait_until(lambda: mesh.controller.operations.waiting, what="that it waits")
 
 
 async def test_a_revision_is_in_force_once_each_router_has_it() -> None:
@@ -153,6 +156,36 @@ async def test_what_is_no_operation_is_refused(names: list[str], seconds: int, f
         error = await refused(operations(mesh, *names, within_s=seconds))
         assert from_rpc_error(error).reason is Reason.BAD_REQUEST
         assert violations(error)[field].startswith(why)
+
+
+async def test_one_caller_leaves_waits_to_others() -> None:
+    async with running_controller(max_operation_waits=8) as mesh, AsyncExitStack() as stack:
+        await stack.enter_async_context(FakeRouter(mesh.channel, "r"))
+        name = f"revision/{(await mesh.apply(MESH % 'app:One')).revision}"
+        waits = mesh.controller.operations
+
+        def wait_as(who: str) -> asyncio.Task[list[WaitedOperation]]:
+            context = copy_context()
+            context.run(CALLER.set, Identity(name=who, roles=frozenset({Role.OPERATOR})))
+            return asyncio.create_task(waits.wait([name], 60), context=context)
+
+        greedy = [wait_as("client/greedy") for _ in range(6)]
+        await wait_until(lambda: waits.waiting == 6, what="that it waits")
+        with pytest.raises(QuotaExceeded, match="rpcs of this caller"):
+            await within(wait_as("client/greedy"), "the refusal")
+        other = wait_as("client/other")
+        await wait_until(lambda: waits.waiting == 7, what="that the other waits")
+        for each in (*greedy, other):
+            each.cancel()
+        await wait_until(lambda: waits.waiting == 0, what="that none waits")
+
+
+async def test_a_change_is_found_right_after_another_look() -> None:
+    async with running_controller() as mesh:
+        first = f"revision/{(await mesh.apply(MESH % 'app:One')).revision}"
+        await operations(mesh, first)
+        second = f"revision/{(await mesh.apply(MESH % 'app:Two')).revision}"
+        assert [it.name for it in await operations(mesh, second)] == [second]
 
 
 async def test_waiting_rpcs_are_bounded_and_end_when_the_controller_leads_no_more(tmp_path: Path) -> None:
