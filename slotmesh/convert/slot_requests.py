@@ -13,7 +13,7 @@ from slotmesh.calls.call_options import CallRpc
 from slotmesh.calls.slot_tokens import DEFAULT_LEASE_S, MAX_LEASE_S, SlotToken, parse_token, redacted
 from slotmesh.convert.call_options import refused_option
 from slotmesh.errors import Failure, Reason, bad_field
-from slotmesh.spec.rules import show
+from slotmesh.spec.rules import request_id_problem, show
 from slotmesh.streams.limits import MAX_INLINE_BYTES
 from slotmesh.v1 import direct_service_pb2, slot_service_pb2
 
@@ -35,7 +35,6 @@ def seconds_of(wire: Duration | Timestamp) -> float:
     return (wire.seconds * _SECOND_NS + wire.nanos) / 1e9
 
 
-MAX_REQUEST_ID_BYTES = 1024
 MAX_EXCLUDED = 1024
 """To exclude more replicas, use a shard key or another backend."""
 _MAX_LEASE_NS = int(MAX_LEASE_S * 1e9)
@@ -47,8 +46,8 @@ def reservation_failure(wire: slot_service_pb2.ReserveSlotRequest) -> Failure | 
         return bad_field("endpoint", "is required")
     if failure := refused_option(wire.options, CallRpc.RESERVE_SLOT):
         return failure
-    if (size := len(wire.request_id.encode())) > MAX_REQUEST_ID_BYTES:
-        return bad_field("request_id", f"at most {MAX_REQUEST_ID_BYTES} bytes, got {size}")
+    if wire.request_id and (problem := request_id_problem(wire.request_id)):
+        return bad_field("request_id", problem)
     if (count := len(wire.excluded_replica_ids)) > MAX_EXCLUDED:
         return bad_field("excluded_replica_ids", f"at most {MAX_EXCLUDED}, got {count}")
     if wire.replica_id and wire.replica_id in wire.excluded_replica_ids:

@@ -89,7 +89,12 @@ class ReserveSlotRequest(_message.Message):
     endpoint: _builtins.str
     """The endpoint that the call will be made to. Required."""
     request_id: _builtins.str
-    """The same id at the same router returns the same slot during its lease. Empty: none."""
+    """Chosen by the caller: 1 to 128 printable ASCII characters without spaces, unique per reservation. The same id again
+    at the same router, or at the same replica, returns the same slot during its lease. Another router does not know the
+    id and reserves another slot: the first one is free again when its lease ends, or by ReleaseSlot if its token is
+    known. Clients repeat a reservation over the router that they sent it to, and choose a short `ttl`. Empty: each
+    request reserves a slot.
+    """
     replica_id: _builtins.str
     """The requested replica; empty: any."""
     @_builtins.property
@@ -276,7 +281,9 @@ class DispatchRequest(_message.Message):
 
     @_builtins.property
     def arguments(self) -> _struct_pb2.Value:
-        """A list of positional arguments or a struct of named ones. At most 50,000 values."""
+        """A list of positional arguments or a struct of named ones. At most 50,000 finite values, 32 objects or 49 lists
+        deep. See `RouterService.Call`.
+        """
 
     def __init__(
         self,
@@ -370,7 +377,9 @@ class DispatchStreamingRequest(_message.Message):
 
     @_builtins.property
     def arguments(self) -> _struct_pb2.Value:
-        """A list of positional arguments or a struct of named ones. At most 50,000 values."""
+        """A list of positional arguments or a struct of named ones. At most 50,000 finite values, 32 objects or 49 lists
+        deep. See `RouterService.Call`.
+        """
 
     def __init__(
         self,

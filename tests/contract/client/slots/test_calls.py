@@ -44,7 +44,7 @@ async def test_what_a_reservation_and_a_call_say(slots: FakeSlots, mesh: slotmes
     options = reserved.options
     assert (options.shard_key, options.relative_slo.nanos, options.method) == ("user", 500_000_000, "")
     assert 6 < options.timeout.ToNanoseconds() / 1e9 <= 7, "what is left of the view's timeout"
-    assert 16 <= len(reserved.request_id) <= 1024
+    assert 16 <= len(reserved.request_id) <= 128
     assert (dispatched.endpoint, dispatched.token) == ("decode", slot.token)
     options = dispatched.options
     assert (options.method, options.content_type, options.timeout.seconds) == ("generate", JSON, 3)

@@ -213,8 +213,9 @@ class TestEdge:
             ({"ttl": duration_pb2.Duration(seconds=1, nanos=-1)}, "ttl"),
             ({"ttl": duration_pb2.Duration(seconds=300, nanos=1)}, "ttl"),
             ({"ttl": duration_pb2.Duration(seconds=2**62)}, "ttl"),
-            ({"request_id": "x" * 1025}, "request_id"),
-            ({"request_id": "é" * 513}, "request_id"),
+            ({"request_id": "x" * 129}, "request_id"),
+            ({"request_id": "é"}, "request_id"),
+            ({"request_id": "two words"}, "request_id"),
             ({"excluded_replica_ids": ["r"] * 1025}, "excluded_replica_ids"),
         ],
     )
