@@ -10,6 +10,7 @@ Owner: pure functions, for the servers of unary and streaming rpcs (`slotmesh.se
 
 from __future__ import annotations
 
+import math
 from collections.abc import Generator
 from typing import Any, Final, TypeVar
 
@@ -18,6 +19,7 @@ from google.protobuf import struct_pb2
 
 from slotmesh.convert.specification import value_from_wire
 from slotmesh.errors import Executed, Failure, Reason
+from slotmesh.spec.rules import show
 from slotmesh.streams.limits import MAX_ELEMENTS
 
 STEP_BYTES: Final = 128 * 1024
@@ -93,7 +95,16 @@ def json_arguments(value: struct_pb2.Value) -> Steps[bytes | Failure]:
             message=f"arguments: expected a list of positional arguments or a struct of named ones, got a {kind}",
             metadata={"field": "arguments"},
         )
-    return msgspec.json.encode((yield from _Reading().value(value)))
+    reading = _Reading()
+    try:
+        return msgspec.json.encode((yield from reading.value(value)))
+    except _NotFiniteError as error:
+        return Failure(
+            reason=Reason.BAD_ARGUMENTS,
+            message=f"{reading.shown_path()}: must be finite, is {error}: JSON has no such number; encode the arguments"
+            " otherwise, and send them as `payload`",
+            metadata={"field": "arguments"},
+        )
 
 
 def put_json_result(payload: bytes, result: struct_pb2.Value) -> Steps[Failure | None]:
@@ -112,6 +123,10 @@ def put_json_result(payload: bytes, result: struct_pb2.Value) -> Steps[Failure |
 
 class _TooDeepError(Exception):
     """More levels than a message may have."""
+
+
+class _NotFiniteError(Exception):
+    """NaN or an infinity, which JSON lacks."""
 
 
 class _Pace:
@@ -134,25 +149,40 @@ class _Pace:
 class _Reading(_Pace):
     """From messages to plain values."""
 
-    __slots__ = ()
+    __slots__ = ("_path",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._path: list[str | int] = []
+        """Of the value that is read: names and indices."""
+
+    def shown_path(self) -> str:
+        """The path as messages have it: `arguments.image[3]`, shortened."""
+        return show("arguments" + "".join(f"[{it}]" if isinstance(it, int) else f".{it}" for it in self._path))
 
     def value(self, wire: struct_pb2.Value) -> Steps[Any]:
         """The value in Python's terms."""
         match wire.WhichOneof("kind"):
             case "list_value":
                 values = []
-                for each in wire.list_value.values:
+                for index, each in enumerate(wire.list_value.values):
                     if self.is_over():
                         yield
+                    self._path.append(index)
                     values.append((yield from self.value(each)))
+                    self._path.pop()
                 return values
             case "struct_value":
                 fields = {}
                 for name, each in wire.struct_value.fields.items():
                     if self.is_over():
                         yield
+                    self._path.append(name)
                     fields[name] = yield from self.value(each)
+                    self._path.pop()
                 return fields
+            case "number_value" if not math.isfinite(wire.number_value):
+                raise _NotFiniteError(wire.number_value)
             case _:
                 return value_from_wire(wire)
 

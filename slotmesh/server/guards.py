@@ -15,7 +15,7 @@ import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from time import perf_counter
-from typing import Any, NoReturn, TypeAlias
+from typing import Any, Final, NoReturn, TypeAlias
 
 import grpc
 from google.protobuf.descriptor import Descriptor
@@ -244,6 +244,9 @@ def _frame_serializer(serialise: Serialise | None) -> Serialise | None:
     return serialised
 
 
+_DEEPEST: Final = "100 messages in one another, of which a JSON array is two and an object three"
+
+
 def _checked(deserializer: Parse) -> Parse:
     """The same parser, raising a SlotmeshError."""
     message = _message_of(deserializer)
@@ -253,8 +256,10 @@ def _checked(deserializer: Parse) -> Parse:
         try:
             return deserializer(raw)
         except DecodeError as error:
-            failure = Failure(reason=Reason.BAD_REQUEST, message=f"not a valid {name}: malformed protobuf")
-            raise to_exception(failure) from error
+            message = (
+                f"not a valid {name}: malformed protobuf, or nested deeper than protobuf parsers accept: {_DEEPEST}"
+            )
+            raise to_exception(Failure(reason=Reason.BAD_REQUEST, message=message)) from error
 
     return parse
 

@@ -168,7 +168,8 @@ class CallRequest(_message.Message):
     @_builtins.property
     def arguments(self) -> _struct_pb2.Value:
         """A list of positional arguments or a struct of named ones. Requires `options.content_type` to be empty or
-        `application/json`. Integers beyond 2^53 lose digits, as JSON numbers do. At most 50,000 values.
+        `application/json`. Integers beyond 2^53 lose digits, as JSON numbers do. At most 50,000 finite values, 32 objects
+        or 49 lists deep.
         """
 
     def __init__(
@@ -258,7 +259,8 @@ class CallStreamingRequest(_message.Message):
     @_builtins.property
     def arguments(self) -> _struct_pb2.Value:
         """A list of positional arguments or a struct of named ones. Requires `options.content_type` to be empty or
-        `application/json`. Integers beyond 2^53 lose digits, as JSON numbers do. At most 50,000 values.
+        `application/json`. Integers beyond 2^53 lose digits, as JSON numbers do. At most 50,000 finite values, 32 objects
+        or 49 lists deep.
         """
 
     def __init__(

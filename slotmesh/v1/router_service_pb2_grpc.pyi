@@ -38,8 +38,9 @@ class RouterServiceStub:
     """One call. Its result has the form of its arguments: `payload` in, `payload` out; JSON `arguments` in, JSON `result`
     out. JSON values are for people with grpcurl and for gateways: numbers that are integral and up to 2^53 arrive as
     integers, all others as floats. At most 50,000 values either way, including nested ones: more arguments are
-    BAD_REQUEST, a larger result is PAYLOAD_TOO_LARGE, executed yes. `payload` carries JSON text with any number of
-    values. Errors: the whole table of failures, with ErrorInfo (domain `slotmesh.dev`, the reason, metadata
+    BAD_REQUEST, a larger result is PAYLOAD_TOO_LARGE, executed yes. So are values nested deeper than protobuf parsers
+    accept, which is 100 messages in one another: 32 objects or 49 lists. NaN and infinities are no JSON: BAD_ARGUMENTS.
+    `payload` carries JSON text with any number of values at any depth. Errors: the whole table of failures, with ErrorInfo (domain `slotmesh.dev`, the reason, metadata
     `executed`) in the status details.
 
     Example:
@@ -111,8 +112,9 @@ class RouterServiceServicer(metaclass=_abc_1.ABCMeta):
         """One call. Its result has the form of its arguments: `payload` in, `payload` out; JSON `arguments` in, JSON `result`
         out. JSON values are for people with grpcurl and for gateways: numbers that are integral and up to 2^53 arrive as
         integers, all others as floats. At most 50,000 values either way, including nested ones: more arguments are
-        BAD_REQUEST, a larger result is PAYLOAD_TOO_LARGE, executed yes. `payload` carries JSON text with any number of
-        values. Errors: the whole table of failures, with ErrorInfo (domain `slotmesh.dev`, the reason, metadata
+        BAD_REQUEST, a larger result is PAYLOAD_TOO_LARGE, executed yes. So are values nested deeper than protobuf parsers
+        accept, which is 100 messages in one another: 32 objects or 49 lists. NaN and infinities are no JSON: BAD_ARGUMENTS.
+        `payload` carries JSON text with any number of values at any depth. Errors: the whole table of failures, with ErrorInfo (domain `slotmesh.dev`, the reason, metadata
         `executed`) in the status details.
 
         Example:

@@ -17,6 +17,20 @@ _WORDS: Final = "tests/contract/controller/test_operator_words.py"
 
 TRUTH: Final = (
     mutant(
+        "NaN in JSON arguments arrives as null",
+        "slotmesh/convert",
+        'case "number_value" if not math.isfinite(wire.number_value):',
+        'case "number_value" if False:',
+        "tests/unit/wire/test_json_values.py",
+    ),
+    mutant(
+        "a reservation may have any request id",
+        "slotmesh/convert",
+        "if wire.request_id and (problem := request_id_problem(wire.request_id)):",
+        'if wire.request_id and (problem := ""):',
+        "tests/contract/router/slots/test_reserve_and_dispatch.py",
+    ),
+    mutant(
         "a mask that names no field replaces the whole resource",
         _CONTROLLER,
         'if not paths and request.HasField("update_mask"):',

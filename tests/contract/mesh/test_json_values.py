@@ -94,6 +94,12 @@ def wire(value: Any) -> struct_pb2.Value:
     return json_format.ParseDict(value, struct_pb2.Value())
 
 
+def not_finite() -> struct_pb2.Value:
+    value = wire({"value": [1, 2]})
+    value.struct_value.fields["value"].list_value.values[1].number_value = float("inf")
+    return value
+
+
 def said(responses: list[Any]) -> list[Any]:
     assert {response.WhichOneof("output") for response in responses} == {"result"}
     assert {response.content_type for response in responses} == {""}
@@ -113,6 +119,24 @@ async def test_arguments_and_results_are_json(rpcs: Rpcs, rpc: str) -> None:
     assert said(await rpcs.make(rpc, method)) == ([None] if yields else [[None]]), "no input: no arguments"
     by_name = await rpcs.make(rpc, method, arguments=wire([1]), options={"content_type": "application/json"})
     assert said(by_name) == ([1] if yields else [[1]])
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_the_deepest_arguments_arrive_and_deeper_ones_are_refused_with_the_bound(rpcs: Rpcs) -> None:
+    objects = inner = struct_pb2.Value()
+    for _ in range(32):
+        inner = inner.struct_value.fields["value"]
+    inner.number_value = 1
+    assert said(await rpcs.make("CallStreaming", "each", arguments=objects))
+    lists = inner = struct_pb2.Value()
+    for _ in range(49):
+        inner = inner.list_value.values.add()
+    inner.number_value = 1
+    assert said(await rpcs.make("CallStreaming", "each", arguments=lists))
+    inner.list_value.values.add().number_value = 1
+    too_deep = await rpcs.refused("CallStreaming", "each", arguments=lists)
+    assert (too_deep.reason, too_deep.executed) == (Reason.BAD_REQUEST, Executed.NO)
+    assert "100 messages in one another, of which a JSON array is two and an object three" in too_deep.message
 
 
 @pytest.mark.asyncio(loop_scope="module")
@@ -140,6 +164,9 @@ async def test_what_json_values_cannot_hold_is_refused(rpcs: Rpcs, rpc: str) -> 
     )
     unfit = await rpcs.refused(rpc, method, arguments=wire({"no": 1}))
     assert (unfit.reason, unfit.metadata["field"]) == (Reason.BAD_ARGUMENTS, "arguments")
+    lacking = await rpcs.refused(rpc, method, arguments=not_finite())
+    assert (lacking.reason, lacking.executed) == (Reason.BAD_ARGUMENTS, Executed.NO)
+    assert lacking.message.startswith("arguments.value[1]: must be finite, is inf: ")
     for payload in ({"payload": bytes(MAX_INLINE_BYTES + 1)}, {"arguments": wire(["x" * MAX_INLINE_BYTES])}):
         large = await rpcs.refused(rpc, method, **payload)
         assert (large.reason, large.executed) == (Reason.PAYLOAD_TOO_LARGE, Executed.NO)

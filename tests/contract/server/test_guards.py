@@ -27,7 +27,10 @@ async def test_malformed_protobuf_is_the_senders_mistake(setting: Setting, kind:
     assert code is StatusCode.INVALID_ARGUMENT
     assert said.reason is Reason.BAD_REQUEST
     assert said.executed is Executed.NO
-    assert said.message == f"not a valid slotmesh.v1.{method}Request: malformed protobuf"
+    assert said.message == (
+        f"not a valid slotmesh.v1.{method}Request: malformed protobuf, or nested deeper than protobuf parsers accept: "
+        "100 messages in one another, of which a JSON array is two and an object three"
+    )
 
 
 @pytest.mark.asyncio
@@ -38,7 +41,7 @@ async def test_malformed_protobuf_ends_a_stream_after_what_came_before(setting: 
     await stream.write(b"\xff\xff\xff")
     code, said = await failure(stream.read())
     assert code is StatusCode.INVALID_ARGUMENT
-    assert said.message == "not a valid slotmesh.v1.StreamCallsRequest: malformed protobuf"
+    assert said.message.startswith("not a valid slotmesh.v1.StreamCallsRequest: malformed protobuf, or nested deeper")
 
 
 @pytest.mark.asyncio

@@ -24,7 +24,7 @@ from slotmesh.convert.json_values import (
     put_json_result,
     values_in,
 )
-from slotmesh.errors import Executed, Failure
+from slotmesh.errors import Executed, Failure, Reason
 from slotmesh.streams.limits import MAX_ELEMENTS
 from slotmesh.v1 import router_service_pb2
 from tests.support.examples import examples
@@ -127,6 +127,23 @@ def test_what_is_no_json_fails_in_constant_words(text: bytes) -> None:
 
 def test_the_last_of_two_values_of_a_key_is_the_value() -> None:
     assert done(result_of(b'{"a":1,"a":2}'))[0] == json_format.ParseDict({"a": 2}, struct_pb2.Value())
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), float("-inf")])
+def test_a_number_that_json_lacks_is_refused_with_its_path(number: float) -> None:
+    value: Any = [0, {"a": [1], "b": [2, {"c": 3}]}, 4]
+    arguments = json_format.ParseDict(value, struct_pb2.Value())
+    arguments.list_value.values[1].struct_value.fields["b"].list_value.values[1].struct_value.fields[
+        "c"
+    ].number_value = number
+    failure, _ = done(json_arguments(arguments))
+    assert isinstance(failure, Failure)
+    assert (failure.reason, failure.executed) == (Reason.BAD_ARGUMENTS, Executed.NO)
+    assert failure.message.startswith(f"arguments[1].b[1].c: must be finite, is {number}: JSON has no such number")
+    assert failure.metadata == {"field": "arguments"}
+    scalar, _ = done(json_arguments(struct_pb2.Value(number_value=number)))
+    assert isinstance(scalar, Failure)
+    assert scalar.message.startswith("arguments: expected a list")
 
 
 @pytest.mark.parametrize(("opens", "closes", "levels"), [(b"[", b"]", 2), (b'{"a":', b"}", 3)])
