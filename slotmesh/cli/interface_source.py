@@ -26,6 +26,7 @@ _FORMATS: Final[Mapping[str, str]] = {
     "date-time": "datetime.datetime",
     "date": "datetime.date",
     "time": "datetime.time",
+    "partial-time": "datetime.time",
     "duration": "datetime.timedelta",
     "uuid": "uuid.UUID",
     "decimal": "decimal.Decimal",

@@ -37,6 +37,7 @@ from slotmesh.codec.types.models import codec_of, is_model
 from slotmesh.codec.types.signature import read_signature, resolve_annotation
 from slotmesh.handlers.decorators import batch_settings, deployment_settings
 from slotmesh.handlers.kinds import MethodKind, is_method, kind_of
+from slotmesh.handlers.time_formats import add_time_formats
 from slotmesh.spec.handler_settings import BatchSettings
 
 CALL: Final = "__call__"
@@ -267,6 +268,7 @@ def _schema_of(wanted: Any, definitions: dict[str, Any]) -> dict[str, Any]:
 
     def schemas(kind: Any) -> dict[str, Any]:
         (found,), more = msgspec.json.schema_components([kind], schema_hook=schema_of, ref_template="#/$defs/{name}")
+        add_time_formats(msgspec.inspect.type_info(kind), found, more)
         named.update(more)
         return found
 

@@ -199,5 +199,14 @@ _DEFAULTS: Final = (
         "tests/unit/codec/test_dataclass_defaults.py",
     ),
 )
+_TIMES: Final = (
+    mutant(
+        "a text of another struct of a union has the format of a time",
+        HANDLERS,
+        "sum(isinstance(each, _CLASSES) for each in union.types) == 1",
+        "True",
+        "tests/unit/handlers/test_time_formats.py",
+    ),
+)
 
-TYPES: Final = (*_DEFAULTS, *_RESULTS, *_NUMBERS, *_AWAITABLES, *_MODELS, *_STANDARD)
+TYPES: Final = (*_TIMES, *_DEFAULTS, *_RESULTS, *_NUMBERS, *_AWAITABLES, *_MODELS, *_STANDARD)

@@ -7,7 +7,7 @@ import json
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, TypedDict
+from typing import Annotated, Any, Literal, TypedDict
 
 import msgspec
 import pydantic
@@ -70,6 +70,10 @@ def source_of(function: Callable[..., Any], endpoint: str = "e") -> str:
         (bytes, "bytes"),
         (uuid.UUID, "uuid.UUID"),
         (datetime.timedelta, "datetime.timedelta"),
+        (datetime.datetime, "datetime.datetime"),
+        (list[datetime.datetime] | None, "list[datetime.datetime] | None"),
+        (datetime.time, "datetime.time"),
+        (Annotated[datetime.time, msgspec.Meta(tz=False)], "datetime.time"),
         (list[dict[str, float]], "list[dict[Any, float]]"),
         (dict[int, float], "dict[Any, float]"),
         (tuple[int, str], "tuple[int, str]"),
