@@ -8,6 +8,7 @@ runs for `--export-state` and `--import-state`.
 from __future__ import annotations
 
 import json
+import re
 import sys
 import time
 from pathlib import Path
@@ -27,6 +28,9 @@ from slotmesh.spec.rules import mesh_violations
 FORMAT: Final = "slotmesh-state"
 VERSION: Final = 1
 """Of this document. Raised when an older slotmesh could misread a newer one."""
+_BEGINS: Final = re.compile(rb'\s*\{\s*"format"\s*:\s*"%s"' % FORMAT.encode())
+_HEAD: Final = ("format", "version", "generation", "revision", "configured_at", "epoch_floor", "roster")
+"""Its names beside those of `SECTIONS`."""
 
 
 def export_state(generation: str, desired: Desired) -> str:
@@ -51,6 +55,11 @@ def export_state(generation: str, desired: Desired) -> str:
     )
 
 
+def is_export(content: bytes) -> bool:
+    """Whether a file begins as an export does. It has all `user_config`, and is no code."""
+    return _BEGINS.match(content) is not None
+
+
 def import_state(text: str | bytes, *, epoch_floor: int) -> Desired:
     """The configuration and its history, at the revision of the document, for a store with a new generation.
 
@@ -67,6 +76,8 @@ def import_state(text: str | bytes, *, epoch_floor: int) -> Desired:
         raise BadDocument(f'is no export of a state: "format" must be {FORMAT!r}')
     if document.get("version") != VERSION:
         raise BadDocument(f"has version {document.get('version')!r}; this version of slotmesh reads {VERSION}")
+    if unknown := sorted(document.keys() - {*_HEAD, *(it.attribute for it in SECTIONS.values())}):
+        raise BadDocument(f"this version of slotmesh knows no {', '.join(map(repr, unknown))}")
     numbers = {name: _natural(document, name) for name in ("revision", "configured_at", "epoch_floor")}
     epochs = [_newest_epoch(it) for it in _section(document, "ownership", dict).values()]
     history = _section(document, "history", list)
@@ -179,4 +190,10 @@ def import_into(state: str, document: str) -> int:
         return REFUSED
     content = f"{len(desired.backends)} backends, {len(desired.endpoints)} endpoints, {len(desired.history)} revisions"
     sys.stderr.write(f"{state}: written, with {content}\n")
+    if any(it.code for it in desired.backends.values()) and not Path(f"{state}.code").exists():
+        sys.stderr.write(
+            f"{state}: there is no {state}.code: a controller finds the code of its versions, and by default its"
+            " running replicas, by the path of its state file. To keep both, import to the path that the exported file"
+            " had\n"
+        )
     return 0

@@ -29,6 +29,20 @@ TRUTH: Final = (
         "if wire.request_id and (problem := request_id_problem(wire.request_id)):",
         'if wire.request_id and (problem := ""):',
         "tests/contract/router/slots/test_reserve_and_dispatch.py",
+        "an exported state is part of the code",
+        _CONTROLLER,
+        "return _BEGINS.match(content) is not None",
+        "return False",
+        "tests/unit/controller/code/test_applied_files.py",
+    ),
+    mutant(
+        "a copied snapshot with other times is no snapshot",
+        _CONTROLLER,
+        """        return False
+    return _has_contents(tree, manifest)""",
+        """        return False
+    return False""",
+        "tests/unit/controller/code/test_damage.py",
     ),
     mutant(
         "a mask that names no field replaces the whole resource",

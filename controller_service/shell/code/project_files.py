@@ -2,9 +2,10 @@
 
 Purpose: the manifest of a folder, at the cost of a `stat` for each file that has not changed since the last time.
 Invariants: three kinds of files. *Copied*: they are the version. *Linked*: ignored by `.slotmeshignore`, `.gitignore`
-or `LINKED`, or files that `slotmesh apply` takes; they are not part of the version, and replicas find them where they
-are. *Left out* (`LEFT_OUT`, virtual environments, the controller's own files): replicas do not see them. Symlinks are
-followed. A manifest is of one moment: files that change while they are read are read again.
+or `LINKED`, or files that `slotmesh apply` takes or `slotmesh state export` prints; they are not part of the version,
+and replicas find them where they are. *Left out* (`LEFT_OUT`, virtual environments, the controller's own files):
+replicas do not see them. Symlinks are followed. A manifest is of one moment: files that change while they are read are
+read again.
 Owner: `shell.code.snapshot_keeper`, in one thread at a time.
 """
 
@@ -21,6 +22,7 @@ from typing import Final, NamedTuple
 from pathspec import GitIgnoreSpec
 
 from controller_service.shell.code.roots import FileId, HandlerRoot, OwnFiles
+from controller_service.store.state_document import is_export
 from slotmesh.code_manifest import CodeFile, CodeManifest, content_digest
 from slotmesh.spec.sections import is_mesh_file
 from slotmesh.units import format_size
@@ -34,7 +36,7 @@ LEFT_OUT: Final = frozenset(
 LINKED: Final = (
     *("/mesh*.yaml", "/mesh*.yml"),  # applied by themselves; those with other names are known by their content
     *(".env", ".env.*", "*.pem", "*.key", "*.p12", "*.pfx", "id_rsa*", "id_ed25519*"),  # secrets are not copied
-    *("*.out", "*~", "*.sw[a-p]", ".#*", r"\#*#", "*.orig", "*.rej", "*.bak", "*.tmp"),  # output, editors
+    *("*.out", "*.err", "*~", "*.sw[a-p]", ".#*", r"\#*#", "*.orig", "*.rej", "*.bak", "*.tmp"),  # output, editors
     *("*.log", "*.pid", "*.sock", "*.db", "*.sqlite", "*.sqlite3", "*.db-*", "*.sqlite-*", "*.sqlite3-*"),  # data
     *("*.py[co]", "*.egg-info/"),
 )
@@ -64,8 +66,8 @@ class _Content(NamedTuple):
 
     digest: str
     """`content_digest` of its bytes."""
-    is_mesh: bool
-    """It is one that `slotmesh apply` takes."""
+    is_configuration: bool
+    """It is one that `slotmesh apply` takes, or that `slotmesh state export` has printed."""
 
 
 @dataclass(slots=True)
@@ -164,7 +166,7 @@ class ProjectScanner:
             data = read_file(place, stamp[2])
         except OSError as error:
             raise _unreadable(place, error) from error
-        content = _Content(content_digest(data), is_mesh_file(data))
+        content = _Content(content_digest(data), is_mesh_file(data) or is_export(data))
         if content.digest not in self._data and len(data) <= self._data_left:
             self._data[content.digest] = data
             self._data_left -= len(data)
@@ -303,8 +305,8 @@ def _verdict(chain: _Chain, path: str) -> bool | None:
 
 
 def _manifest_of(root: Path, found: _Found, contents: Mapping[str, _Content]) -> CodeManifest:
-    """Files that are applied are no code: a changed weight is no new version."""
-    applied = {path for path, it in contents.items() if it.is_mesh and path not in found.included}
+    """Files that are applied, and exported states, are no code: a changed weight is no new version."""
+    applied = {path for path, it in contents.items() if it.is_configuration and path not in found.included}
     files = (
         CodeFile(path, found.files[path][1][2], contents[path].digest, found.files[path][2])
         for path in sorted(found.files.keys() - applied)

@@ -144,9 +144,10 @@ class CodeSnapshots:
             with suppress(CodeChanged, CannotSnapshot):
                 self.keep([code])
         if not self._is_unpacked(code):
+            state = "not" if self._storage.manifest(code) is None else "damaged"
             raise CannotSnapshot(
-                f"the code of this version, snapshot {code}, is not whole in {self._storage.directory}, and the files"
-                f" of {handler} are not those of it: apply the present files, roll back to a version whose snapshot is"
+                f"the code of this version, snapshot {code}, is {state} in {self._storage.directory}, and the present"
+                f" files of {handler} differ from it: apply the present files, roll back to a version whose snapshot is"
                 " there, or put back the folder, which belongs to the state file"
             )
         return str(self._storage.tree(code))

@@ -230,7 +230,10 @@ def _has_pack(tree: Path, manifest: CodeManifest) -> bool:
 
 
 def _is_unpacked(tree: Path, manifest: CodeManifest) -> bool:
-    """By sizes and times; by contents while these may not be on the disk. Symlinks of earlier links do not count."""
+    """By sizes and times; by contents while these may not be on the disk, or where times differ, as those of a copy.
+
+    Symlinks of earlier links do not count.
+    """
     if any(not os.path.islink(f"{tree}/{FILES}/{it}") for it in added_files(f"{tree}/{FILES}", manifest)):  # noqa: PTH114
         return False
     try:
@@ -238,12 +241,14 @@ def _is_unpacked(tree: Path, manifest: CodeManifest) -> bool:
             return _has_contents(tree, manifest)
         changed_ns = (tree / MANIFEST).stat().st_mtime_ns
         found = (os.stat(f"{tree}/{FILES}/{it.path}") for it in manifest.files)  # noqa: PTH116 - thousands of them
-        return all(
+        if all(
             stat.st_size == it.size and stat.st_mtime_ns <= changed_ns
             for it, stat in zip(manifest.files, found, strict=True)
-        )
+        ):
+            return True
     except OSError:
         return False
+    return _has_contents(tree, manifest)
 
 
 def _has_contents(tree: Path, manifest: CodeManifest) -> bool:

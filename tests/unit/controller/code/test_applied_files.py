@@ -1,9 +1,11 @@
-"""Files that `slotmesh apply` takes are no code, whatever their names."""
+"""Files that `slotmesh apply` takes, and exported states, are no code, whatever their names."""
 
 from __future__ import annotations
 
 import pytest
 
+from controller_service.core.desired.state import Desired
+from controller_service.store.state_document import export_state
 from tests.unit.controller.code.project import Project
 
 MESH = 'backends:\n  shop: {handler: "shop.app:Shop", num_replicas: 1}\n'
@@ -38,3 +40,23 @@ def test_a_mesh_is_code_if_the_project_says_so(name: str, project: Project) -> N
     assert project.shown()[name] == "copy"
     project.write(name, MESH.replace("1", "2"))
     assert project.code() != before
+
+
+@pytest.mark.parametrize("name", ["mesh.json", "backup/monday"])
+def test_an_exported_state_is_no_code(name: str, project: Project) -> None:
+    before = project.code()
+    project.write(name, export_state("a" * 32, Desired()))
+    assert project.code() == before
+    assert project.shown()[name] == "link"
+
+
+def test_a_file_that_mentions_the_format_of_states_stays_code(project: Project) -> None:
+    project.write("formats.json", '{"formats": ["slotmesh-state"]}')
+    assert project.shown()["formats.json"] == "copy"
+
+
+@pytest.mark.parametrize("name", ["r.err", "run.out", "run.log"])
+def test_redirected_output_is_no_code(name: str, project: Project) -> None:
+    before = project.code()
+    project.write(name, "started")
+    assert project.code() == before

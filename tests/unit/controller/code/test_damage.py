@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import shutil
 import threading
 from pathlib import Path
 
 import pytest
 
 from controller_service.shell.code.project_files import CannotSnapshot
+from controller_service.shell.code.snapshot_keeper import CodeSnapshots
 from controller_service.shell.code.storage import CodeStorage
 from replica_service.shell.handler.loading import use_code
 from slotmesh.code_manifest import FILES, MANIFEST
@@ -104,3 +106,24 @@ def test_a_manifest_that_follows_the_project_is_on_the_disk_with_its_name(
     assert synced == [(f"{MANIFEST}.new", before), (files.parent.name, after)]
     assert isinstance(project.snapshots._storage, CodeStorage)
     assert (files.parent / FILES / "notes").is_symlink()
+
+
+def test_a_copy_of_the_folder_with_other_times_and_modes_is_whole(project: Project, tmp_path: Path) -> None:
+    """As `cp -r` makes it of a backup: the files of the project may differ by then."""
+    files = project.keep()
+    on_disk()
+    code, copy = files.parent.name, tmp_path / "copied.code"
+    shutil.copytree(files.parent.parent, copy, symlinks=True, copy_function=shutil.copyfile)
+    for at, path in enumerate(sorted(copy.rglob("*"), reverse=True)):
+        path.chmod(0o700 if path.is_dir() else 0o600)
+        os.utime(path, (2e9 + at, 2e9 + at))
+    project.write("shop/app.py", "changed")
+    copied = CodeSnapshots(lambda: copy, max_bytes=100_000, max_files=100)
+    assert copied.tree_of(HANDLER, code) == str(copy / code)
+    use_code(copied.tree_of(HANDLER, code))
+    (copy / code / FILES / "shop/app.py").write_text("# " + (files / "shop/app.py").read_text()[2:])
+    with pytest.raises(CannotSnapshot, match="is damaged in"):
+        copied.tree_of(HANDLER, code)
+    shutil.rmtree(copy / code)
+    with pytest.raises(CannotSnapshot, match=r"is not in .*copied\.code"):
+        copied.tree_of(HANDLER, code)

@@ -107,7 +107,7 @@ def test_an_unpacking_that_was_cut_short_is_begun_anew(project: PackedProject) -
 def test_a_damaged_pack_is_taken_again_if_the_files_are_the_same(pack: str, project: PackedProject) -> None:
     (project.tree / PACK).write_text(pack)
     (project.root / "prices.txt").write_text("7")
-    with pytest.raises(CannotSnapshot, match="is not whole"):
+    with pytest.raises(CannotSnapshot, match="is damaged in"):
         project.unpack()
     assert not (project.tree / FILES).exists()
     (project.root / "prices.txt").write_text("1")
