@@ -247,7 +247,9 @@ class Backend(_message.Message):
 
     @_builtins.property
     def user_config(self) -> _struct_pb2.Struct:
-        """Arguments of the handler's constructor, by name."""
+        """Arguments of the handler's constructor, by name. At most 100,000 values, 32 objects or lists deep; numbers are
+        finite, and integers at most 2^53.
+        """
 
     @_builtins.property
     def max_queue_time(self) -> _duration_pb2.Duration:
