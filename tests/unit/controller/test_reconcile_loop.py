@@ -160,9 +160,10 @@ async def test_a_store_that_goes_on_failing_is_tried_later_and_later(monkeypatch
         world.store.troubles = [OSError("disk full") for _ in range(4)]
         world.make_ready("a")
         await wait_until(lambda: world.is_assigned, timeout=30, what="the assignment")
-        # On a busy machine one failure may be that of a pass in which the endpoint had no part.
+        # On a busy machine some of the four failures are those of passes in which the endpoint had no part.
         later = [it for it in delays if it in {0.1, 0.2, 0.4, 0.8}]
-        assert later in ([0.1, 0.2, 0.4], [0.1, 0.2, 0.4, 0.8])
+        assert len(later) >= 2
+        assert later == [0.1, 0.2, 0.4, 0.8][: len(later)]
 
 
 @pytest.mark.asyncio
