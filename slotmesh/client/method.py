@@ -131,7 +131,7 @@ class Method(Generic[ResultT, P, ValueT]):
         made: errors of later items are raised from the future then, after all calls that were made have ended.
 
         Raises:
-            TypeError: the content type cannot carry an item. No call was made.
+            TypeError: the content type cannot carry an item, or an iterable is a str or bytes. No call was made.
             ValueError: the iterables differ in length. No call was made.
             SlotmeshError: from the future: a call failed.
         """

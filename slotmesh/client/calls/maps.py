@@ -42,8 +42,15 @@ def pieces_of(encode: EncodeColumns, columns: tuple[Iterable[Any], ...]) -> Iter
     """The payloads of a map of these iterables. Items are read once, in order.
 
     Raises, from the iterator: what `encode` does: EncodeError, and ValueError if the iterables differ in length. Later
-    pieces do not raise it again.
+    pieces do not raise it again. TypeError for a text or bytes in place of items.
     """
+    for each in columns:
+        if isinstance(each, str | bytes | bytearray):
+            kind = type(each).__name__
+            raise TypeError(
+                f"map takes an iterable of items for each argument, got one {kind}: write [value], or list(value) for a"
+                " call for each of its elements"
+            )
     if all(isinstance(each, _SLICED) and len(each) <= WHOLE_CALLS for each in columns) or not _are_iterable(columns):
         yield _piece(encode(columns))  # which raises if they are not iterable
         return

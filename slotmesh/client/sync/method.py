@@ -162,7 +162,7 @@ class SyncMethod(Generic[ResultT, P, ValueT]):
         made: errors of later items are raised after all calls that were made have ended.
 
         Raises:
-            TypeError: the content type cannot carry an item. No call was made.
+            TypeError: the content type cannot carry an item, or an iterable is a str or bytes. No call was made.
             ValueError: the iterables differ in length. No call was made.
             TimeoutError: there are calls that have not ended within `timeout` seconds. They were taken back.
             SlotmeshError: a call failed.

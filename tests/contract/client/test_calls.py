@@ -196,6 +196,15 @@ async def test_a_map_takes_an_iterable_for_each_argument(router: FakeRouter, mes
     assert router.calls() == 2
 
 
+@pytest.mark.parametrize("value", ["Ada", b"Ada"])
+async def test_a_text_in_place_of_items_is_refused(router: FakeRouter, mesh: slotmesh.Mesh, value: str | bytes) -> None:
+    with pytest.raises(TypeError, match=r"got one (str|bytes): write \[value\]"):
+        mesh.endpoint("digits").add.map(value)
+    with pytest.raises(TypeError, match="got one"):
+        mesh.endpoint("digits").add.map([1, 2, 3], value)
+    assert router.calls() == 0
+
+
 async def test_a_map_larger_than_the_window_passes_in_order(router: FakeRouter, mesh: slotmesh.Mesh) -> None:
     assert await mesh.endpoint("digits").echo.map(range(5_000)) == [[number] for number in range(5_000)]
 

@@ -86,7 +86,7 @@ async def test_calls_block_and_return(router: FakeRouter, mesh: slotmesh.SyncMes
         assert digits.method("options")(4) == [4]
         assert digits.echo.map(range(1_000)) == [[number] for number in range(1_000)]
         assert digits.echo.map([]) == []
-        assert digits.echo.map("ab", [1, 2]) == [["a", 1], ["b", 2]]
+        assert digits.echo.map(list("ab"), [1, 2]) == [["a", 1], ["b", 2]]
         assert digits.echo.unary(5) == [5]
         assert digits.echo.future(6).result(WITHIN_S) == [6]
         assert mesh.endpoint("digits") is digits
