@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from slotmesh.errors import Executed, Failure, Reason
+from slotmesh.names import did_you_mean
 from slotmesh.spec.rules import show
 
 CANCELLED = Failure(reason=Reason.CANCELLED, message="taken back before it started")
@@ -128,10 +129,11 @@ def hands_back(failure: Failure) -> bool:
 
 
 def no_such_method(method: str, offered: Iterable[str]) -> Failure:
-    names = ", ".join(sorted(name or "__call__" for name in offered))
+    names = sorted(name or "__call__" for name in offered)
+    absent = f"the handler has no method {show(method or '__call__')!r}{did_you_mean(method, names)}"
     return Failure(
         reason=Reason.METHOD_NOT_FOUND,
-        message=f"options.method: the handler has no method {show(method or '__call__')!r}; it has {names}",
+        message=f"{absent}{' It' if absent.endswith('?') else '; it'} has {', '.join(names)}",
         metadata={"field": "options.method", "method": show(method)},
     )
 

@@ -111,9 +111,9 @@ class NoController(CommandFailed):
 
     def __init__(self, addresses: Sequence[str]) -> None:
         super().__init__(
-            f"no controller answers at {' or '.join(addresses)}; start it again, with the --state file that it had:"
-            " routers and replicas go on meanwhile; or name a controller that runs with --address HOST:PORT or"
-            " SLOTMESH_ADDRESS; `slotmesh run` starts a new mesh"
+            f"no controller answers at {' or '.join(addresses)}; name the one that runs with --address HOST:PORT or"
+            " SLOTMESH_ADDRESS (not a router or the HTTP ingress), or start a mesh with `slotmesh run`; if a controller"
+            " that was started with --state has ended, start it again, with the --state file that it had"
         )
 
 

@@ -23,6 +23,7 @@ from slotmesh.spec.rules import show, traffic_violations
 from slotmesh.units import format_duration, parse_duration
 from slotmesh.v1 import controller_service_pb2 as pb
 from slotmesh.v1 import traffic_shift_pb2 as shift_pb
+from slotmesh.v1.mesh_pb2 import Endpoint
 
 
 def shift_lines(shift: shift_pb.TrafficShift) -> Iterator[str]:
@@ -236,6 +237,7 @@ async def change_shift(operator: Operator, endpoint: str, options: TrafficChange
     if options.to:
         return int((await operator.send(_request(endpoint, options))).revision)
     if options.goes_back:
+        _require_shift((await operator.send(pb.GetEndpointRequest(name=endpoint))).endpoint)
         return int((await operator.send(pb.RollbackRequest(endpoint=endpoint))).revision)
     return await _stop_shift(operator, endpoint)
 
@@ -244,8 +246,7 @@ async def _stop_shift(operator: Operator, endpoint: str) -> int:
     """Sets the weights that the endpoint has, which ends its shift. Returns the revision after that."""
     for remaining in reversed(range(_ATTEMPTS)):
         live = (await operator.send(pb.GetEndpointRequest(name=endpoint))).endpoint
-        if not is_under_way(live.status.shift):
-            raise CommandFailed(f"no shift of {endpoint} is under way")
+        _require_shift(live)
         weights = TrafficPolicy(weights=dict(live.traffic.weights))
         try:
             return await operator.set_traffic(endpoint, weights, ["weights"], etag=live.etag)
@@ -254,6 +255,13 @@ async def _stop_shift(operator: Operator, endpoint: str) -> int:
             if not remaining or error.reason is not Reason.REVISION_CONFLICT:
                 raise
     raise AssertionError("the last attempt returns or raises")
+
+
+def _require_shift(live: Endpoint) -> None:
+    """Raises CommandFailed if no shift of the endpoint is under way."""
+    if not is_under_way(live.status.shift):
+        text = f"no shift of {live.name} is under way; `slotmesh rollback` undoes one that has ended"
+        raise CommandFailed(f"{text}, if it is the newest change")
 
 
 async def follow_shift(operator: Operator, endpoint: str, patience: timedelta | None) -> None:

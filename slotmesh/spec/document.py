@@ -309,7 +309,9 @@ def _violation(path: str, detail: ErrorDetails, known: Names) -> SpecViolation:
             return SpecViolation(where, f"must be {detail['ctx']['expected']}")
         case _:
             message = detail["msg"].removeprefix("Input should be ")
-            return SpecViolation(where, f"must be {message}{_value_given(detail)}")
+            is_unquoted = detail["type"] == "string_type" and not isinstance(detail["input"], dict | list | None)
+            fix = ": quote it" if is_unquoted else ""
+            return SpecViolation(where, f"must be {message}{_value_given(detail)}{fix}")
 
 
 def _value_given(detail: ErrorDetails) -> str:

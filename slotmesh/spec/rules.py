@@ -114,7 +114,9 @@ def traffic_violations(path: str, traffic: TrafficPolicy) -> Iterator[SpecViolat
     elif not shares_in_range:
         total = math.fsum(traffic.weights.values())
         if abs(total - 1.0) > WEIGHT_TOLERANCE:
-            yield SpecViolation(f"{path}.traffic", f"weights sum to {total:.12g}, must be 1")
+            yield SpecViolation(
+                f"{path}.traffic", f"weights sum to {total:.12g}, must be 1: list all backends that get calls"
+            )
     yield from _share_violations(f"{path}.shadows", traffic.shadows)
 
 

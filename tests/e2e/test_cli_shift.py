@@ -105,7 +105,9 @@ async def test_it_is_shown_while_it_is_under_way_and_ended_as_is_said() -> None:
         assert late.status == 2
         assert (await run(mesh, "traffic", "e", "--shift-stop")).status == 0
         assert (await policy(mesh))[0] == {"v1": 0.7, "v2": 0.3}
-        assert (await run(mesh, "traffic", "e", "--shift-back")).status == 1
+        ended = await run(mesh, "traffic", "e", "--shift-back")
+        assert (ended.status, ended.err.partition(";")[0]) == (1, "no shift of e is under way")
+        assert "`slotmesh rollback` undoes one that has ended" in ended.err
 
 
 async def has_calls(mesh: Controlled) -> bool:

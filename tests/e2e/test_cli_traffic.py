@@ -135,9 +135,10 @@ async def test_what_is_wrong_is_told_and_changes_nothing(mesh: Controlled) -> No
         traffic(mesh, "digit"),
     )
     assert all(said.out == "" for said in (sums, typed, unknown, backend, shown))
+    sum_of_weights = "weights sum to 0.95, must be 1: list all backends that get calls"
     assert (sums.status, sums.err) == (
         2,
-        "digits: nothing was changed\n  digits.traffic: weights sum to 0.95, must be 1\n",
+        f"digits: nothing was changed\n  digits.traffic: {sum_of_weights}\n",
     )
     assert (typed.status, len(typed.err.splitlines())) == (2, 4)
     for said in (unknown, shown):

@@ -77,7 +77,7 @@ def find_endings(
                 continue
             found.look_again(left_s)
         if replica.is_drain_requested:
-            found.leaving[replica.replica_id] = "ordered to"
+            found.leaving[replica.replica_id] = "an operator drains it"
         elif replica.is_unhealthy and not replica.gone and not (launches and is_counted(replica, now)):
             found.leaving[replica.replica_id] = UNHEALTHY  # its own launcher will start another one
         elif replica.launched and replica.ended_at is not None:

@@ -165,7 +165,8 @@ def _rollout(name: str, backend_name: str, revision: int, facts: MeshFacts) -> O
     if template_of(asked) != template_of(backend):
         return _ended(name, f"rolled back: {record.why}" if record.why else f"replaced by revision {replaced_at}")
     if progress.trouble and facts.launches and not _has_way_back(record):
-        failure = f"fails, and there is nothing to go back to: {progress.trouble}"
+        way_out = f"correct it and apply it again, or `slotmesh delete backend/{backend_name}`"
+        failure = f"fails, and there is nothing to go back to: {progress.trouble}; it stays until you {way_out}"
         return _ended(name, failure, progress.available, progress.wanted)
     is_outdated = outdated_among(desired.backends)
     old = [it for it in replicas if is_outdated(it) and it.state not in _ENDED]
@@ -215,8 +216,8 @@ def _missing(
     elif old:
         yield f"{name}: {current} replicas ready, {old} that were there before drain{held}"
     elif facts.launches and progress.phase is not RolloutPhase.COMPLETE:
-        of_wanted = f"{progress.available} of {progress.wanted} replicas"
-        yield f"{name}: {of_wanted} have been ready for its min_ready, the rollout is not complete yet"
+        of_wanted = f"{progress.available} of {progress.wanted} new replicas"
+        yield f"{name}: {of_wanted} have been ready for {backend.min_ready_s:g} s (min_ready)"
 
 
 def _why(replicas: list[ObservedReplica], facts: MeshFacts) -> str:
@@ -279,6 +280,10 @@ def _drain(name: str, owner: Incarnation, facts: MeshFacts) -> Operation:
     if replica is None or (replica.reaped if replica.launched else replica.gone or replica.state in _ENDED):
         return _ended(name, completed=1, total=1)
     calls = facts.ongoing_calls(owner.replica_id)
-    left = f", with {calls} calls left" if replica.state not in _ENDED else f"; its process {replica.pid} still runs"
+    left = (
+        f", with {calls} {'call' if calls == 1 else 'calls'} left"
+        if replica.state not in _ENDED
+        else f"; its process {replica.pid} still runs"
+    )
     line = f"{owner.replica_id} {replica.shown_state.name.lower()}{left}"
     return Operation(name=name, total=1, ongoing_calls=calls, pending=(line,))

@@ -145,12 +145,19 @@ def load_handler(path: str, code: str | None = None) -> Handler:
         meant = _module_of_file(module_name)
         raise CannotStart(
             f"{path!r}: there is no module {module_name}; "
-            + (f"did you mean {meant}:{name}?" if meant else f"start where it lies (now in {here}), or install it")
+            + (
+                f"did you mean {meant}:{name}?"
+                if meant
+                else f"run in the folder that has it (now in {here}), or install it"
+            )
         )
     found: Any = importlib.import_module(module_name)
     for part in name.split("."):
         if not hasattr(found, part):
             raise CannotStart(f"{path!r}: {module_name} has no {name}; {_offers(found, module_name)}")
+        if inspect.isclass(found) and inspect.isfunction(inspect.getattr_static(found, part)):
+            of_class = f"{module_name}:{found.__qualname__}"
+            raise CannotStart(f"{path!r} is a method of a class: write {of_class}, all of whose methods are served")
         found = getattr(found, part)
     if not inspect.isclass(found) and not inspect.isfunction(found):
         raise CannotStart(f"{path!r} is {found!r}; a handler is a class or a function")

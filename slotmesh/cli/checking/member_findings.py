@@ -115,7 +115,10 @@ def rollouts(seen: SeenMesh) -> Iterator[MeshFinding]:
         subject = f"backend/{each.backend}"
         if each.problem:
             text = f"the rollout of {each.backend} fails: {_short(each.problem)}"
-            fix = f"`slotmesh logs {each.backend}`, `slotmesh rollout status {each.backend}`; `slotmesh rollback`"
+            fix = (
+                f"see `slotmesh logs {each.backend}`; correct it and apply it again, or `slotmesh rollout undo"
+                f" {each.backend}` if it ran with other settings before, or `slotmesh delete backend/{each.backend}`"
+            )
             yield MeshFinding(Section.BACKENDS, Severity.ERROR, subject, text, fix)
         elif each.rollback_reason:
             rolled_back_at = time_of(each, "rollback_time")

@@ -126,7 +126,12 @@ HttpPort = Annotated[
         show_default="none",
     ),
 ]
-LogSeverity = Annotated[LogLevel, typer.Option(help="The least severe messages that the processes log, to stderr.")]
+LogSeverity = Annotated[
+    LogLevel,
+    typer.Option(
+        help="The least severe messages that the processes log, to stderr; `slotmesh.audit` is always logged."
+    ),
+]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing of progress, nor how to call it.")]
 
 
@@ -194,8 +199,7 @@ def run(
 def _of_handler(handler: str, config: list[str] | None, replicas: int | None, proto: list[Path] | None) -> Mesh:
     user_config = read_config(config or [])
     if ":" not in handler:
-        module = handler.removesuffix(".py").replace("/", ".") or "app"
-        message = f"must be MODULE:NAME, or a file whose name ends with .yaml, is {handler!r}: write {module}:NAME"
+        message = f"must be MODULE:NAME, or a file whose name ends with .yaml, is {handler!r}: {_meant(handler)}"
         raise typer.BadParameter(message, param_hint="MODULE:NAME")
     mesh = mesh_of_handler(handler, user_config, replicas or 1, _read_protos(proto) if proto else None)
     if violations := mesh_violations(mesh):
@@ -203,6 +207,17 @@ def _of_handler(handler: str, config: list[str] | None, replicas: int | None, pr
         message = "; ".join(dict.fromkeys(it.message for it in of_config or violations))
         raise typer.BadParameter(message, param_hint="--config" if of_config else "MODULE:NAME")
     return mesh
+
+
+def _meant(handler: str) -> str:
+    """What to write in place of a module or a path without a name."""
+    here = Path.cwd()
+    if not handler.endswith(".py"):
+        return f"write {handler.replace('/', '.').strip('.') or 'app'}:NAME"
+    file = Path(os.path.normpath(here / handler))
+    if file.is_relative_to(here):
+        return f"write {'.'.join(file.relative_to(here).with_suffix('').parts)}:NAME"
+    return f"write {file.stem}:NAME, in the folder {file.parent}"
 
 
 def _of_file(file: Path, config: list[str] | None, replicas: int | None, proto: list[Path] | None) -> Mesh:

@@ -295,7 +295,7 @@ def _print_troubles(console: Console, members: Members) -> None:
 
 def _print_crash_loops(console: Console, members: Members, most_lines: int) -> None:
     for loop in crash_loops_of(members.replicas):
-        words = f"{loop.backend} is crash looping: {loop.restarts} restarts, and the last process {loop.last_exit}"
+        words = f"{loop.backend} is crash looping: {loop.restarts} restarts; the last process: {loop.last_exit}"
         console.print(Text(f"\n{words}", style="red"))
         for line in loop.last_lines[-most_lines:]:
             console.print(Text(f"  {line}"))

@@ -98,6 +98,11 @@ class LocalMesh:
         """Empty if there is no ingress."""
         return self._ingress.address if self._ingress is not None else ""
 
+    @property
+    def has_processes(self) -> bool:
+        """Whether a process was started."""
+        return self._controller is not None
+
     async def start(self) -> None:
         """Starts everything, and waits until it is ready.
 
@@ -239,7 +244,8 @@ async def run_until_stopped(order: Order, tell: Tell, announce: Callable[[LocalM
         try:
             await _first_of(stop.wait(), mesh.wait_for_loss(), serve())
         finally:
-            tell("stopping")
+            if mesh.has_processes:
+                tell("stopping")
             await mesh.stop()
 
 

@@ -48,10 +48,18 @@ def replica_table(replicas: Iterable[mesh_pb2.Replica], backends: Collection[str
         "since": lambda it: local_time(it, "start_time"),
         "code": lambda it: it.handler_version,
         "version": lambda it: it.version,
-        "restarts": lambda it: f"{it.restart_count}: {it.last_exit}".removesuffix(": ") if it.restart_count else "",
+        "restarts": _restarts,
         "error or warning": lambda it: _problem(it, backends),
     }
     return table_of("Replicas", columns, replicas)
+
+
+def _restarts(replica: mesh_pb2.Replica) -> str:
+    """The number, with the end of the last process unless the row has it as the error."""
+    if not replica.restart_count:
+        return ""
+    how = "" if replica.last_exit in replica.error else f": {replica.last_exit}"
+    return f"{replica.restart_count}{how}"
 
 
 def _problem(replica: mesh_pb2.Replica, backends: Collection[str]) -> Text:

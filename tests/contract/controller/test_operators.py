@@ -149,7 +149,10 @@ async def test_a_wrong_mesh_is_refused_with_every_mistake_and_changes_nothing() 
             'mesh.endpoints[1].traffic.weights["v9"]',
             'mesh.endpoints[2].traffic.weights["v1"]',
         }
-        assert told["mesh.endpoints[0].traffic.weights"] == "weights sum to 0.9, must be 1"
+        assert (
+            told["mesh.endpoints[0].traffic.weights"]
+            == "weights sum to 0.9, must be 1: list all backends that get calls"
+        )
         for text in told.values():
             assert text in (error.details() or "")
         for place in ("backends.v1.num_replicas", "backends.not ok", "endpoints.other.traffic.v9"):

@@ -249,7 +249,7 @@ async def test_a_second_controller_with_the_same_replicas_is_refused_with_the_wa
             "endpoints: {e: {traffic: {a: 0.5, b: 0.4}}}\nmore:",
             (),
             [
-                "endpoints.e.traffic: weights sum to 0.9, must be 1",
+                "endpoints.e.traffic: weights sum to 0.9, must be 1: list all backends that get calls",
                 "more: there are `backends`, `endpoints` and `routes` only",
             ],
         ),

@@ -61,5 +61,5 @@ async def test_several_controllers_of_which_none_answers_are_named_together(monk
     monkeypatch.setattr(connection, "_ask", ask)
     with pytest.raises(CommandFailed) as failed:
         await connection.leader_among([STOPPED, STANDBY])
-    assert str(failed.value).startswith(f"no controller answers at {STOPPED} or {STANDBY}; start it again, with the")
+    assert str(failed.value).startswith(f"no controller answers at {STOPPED} or {STANDBY}; name the one that runs with")
     assert str(failed.value).count("start it again") == 1

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from datetime import timedelta
 from enum import Enum
+from pathlib import Path
 from typing import get_args, get_type_hints
 
 import pytest
@@ -39,6 +40,9 @@ def told(*arguments: str) -> str:
         (("health", "--address", "nowhere"), "expected HOST:PORT"),
         (("run", "greeter"), "is 'greeter': write greeter:NAME"),
         (("run", "apps/greeter.py"), "is 'apps/greeter.py': write apps.greeter:NAME"),
+        (("run", "./greeter.py"), "is './greeter.py': write greeter:NAME"),
+        (("run", str(Path.cwd() / "apps/greeter.py")), "write apps.greeter:NAME"),
+        (("run", "/elsewhere/tut/greeter.py"), "write greeter:NAME, in the folder /elsewhere/tut"),
     ],
 )
 def test_mistakes_are_told_in_own_words(arguments: tuple[str, ...], expected: str) -> None:

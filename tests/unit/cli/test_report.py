@@ -95,7 +95,7 @@ def test_tables_tell_who_does_what_and_who_is_missing() -> None:
     assert table["v1"] == ["app:Digits", "1/2", "1", "", ""]
     assert table["v2"] == ["app:Digits", "0/any", "0", "", ""]
     assert table["v3-mnopqr"][-1] == "no backend v3: it gets no calls until that is applied"
-    loop = "\nv4 is crash looping: 4 restarts, and the last process exited with status 1\n  5\n  6\n  7\n  8\n  9\n"
+    loop = "\nv4 is crash looping: 4 restarts; the last process: exited with status 1\n  5\n  6\n  7\n  8\n  9\n"
     assert f"{loop}All that it wrote: slotmesh logs v4\n" in text
     assert table["v1-abcdef"][:5] == ["v1", "READY", "[::1]:7072", "4711", "64"]
     assert table["v1-abcdef"][-3:-1] == ["0.1.0", "3: was killed by SIGKILL"]
@@ -109,6 +109,14 @@ def test_tables_tell_who_does_what_and_who_is_missing() -> None:
     assert "slotmesh status --tracebacks" in text
     assert TRACEBACK not in text
     assert "\x1b" not in text
+
+
+def test_a_reason_that_is_the_error_and_the_last_exit_is_shown_once_in_the_row() -> None:
+    reason = "the code of this version is not whole"
+    replica = mesh_pb2.Replica(replica_id="v1-a", backend="v1", restart_count=4, error=reason, last_exit=reason)
+    out = io.StringIO()
+    print_tables("127.0.0.1:7070", replace(SNAPSHOT, members=replace(SNAPSHOT.members, replicas=(replica,))), out)
+    assert rows(out.getvalue())["v1-a"][-2:] == ["4", reason]
 
 
 def test_load_is_shown_where_it_is_known() -> None:

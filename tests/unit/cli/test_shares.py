@@ -56,8 +56,8 @@ def test_what_sums_to_one_but_for_rounding_is_a_policy(parts: list[int]) -> None
 @pytest.mark.parametrize(
     ("weights", "told"),
     [
-        (["v1=0.9", "v2=0.05"], "digits.traffic: weights sum to 0.95, must be 1"),
-        (["v1=0.999999"], "digits.traffic: weights sum to 0.999999, must be 1"),
+        (["v1=0.9", "v2=0.05"], "digits.traffic: weights sum to 0.95, must be 1: list all backends that get calls"),
+        (["v1=0.999999"], "digits.traffic: weights sum to 0.999999, must be 1: list all backends that get calls"),
         (["v1=90", "v2=10"], "digits.traffic.v1: must be 0 … 1, is 90"),
         (["v1=-0.5", "v2=1.5"], "digits.traffic.v1: must be 0 … 1, is -0.5"),
         (["v1=nan"], "digits.traffic.v1: must be 0 … 1, is nan"),
@@ -82,5 +82,5 @@ def test_all_mistakes_are_told_at_once() -> None:
     ]
     assert mistakes("v1=0.5", shadows=["v3=2"]) == [
         "digits.shadows.v3: must be 0 … 1, is 2",
-        "digits.traffic: weights sum to 0.5, must be 1",
+        "digits.traffic: weights sum to 0.5, must be 1: list all backends that get calls",
     ]

@@ -97,7 +97,7 @@ def test_a_revision_waits_for_each_router(facts: MeshFacts, line: str) -> None:
         ),
         (
             with_record(is_complete=False, good=None),
-            "b: 1 of 1 replicas have been ready for its min_ready, the rollout is not complete yet",
+            "b: 1 of 1 new replicas have been ready for 1 s (min_ready)",
         ),
         (with_router(linked=frozenset()), "routers: r not linked to all replicas of b yet"),
         (with_router(linked=frozenset({Incarnation("b-1", "0")})), "routers: r not linked to all replicas of b yet"),
@@ -140,6 +140,7 @@ def test_a_rollout_that_fails_has_failed_where_there_is_nothing_to_go_back_to(
     sick = replace(REPLICA, is_unhealthy=True, error="ValueError: no")
     operation = find_operation("rollout/b@2", replace(facts, observed=facts.observed.with_replica(sick)))
     why = "fails, and there is nothing to go back to: the health checks of b-1 fail: ValueError: no"
+    why += "; it stays until you correct it and apply it again, or `slotmesh delete backend/b`"
     assert (operation.done, operation.failure) == ((True, why) if is_failing else (False, ""))
 
 

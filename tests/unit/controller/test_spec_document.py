@@ -81,6 +81,7 @@ def test_all_mistakes_are_told_at_once_with_their_paths() -> None:
     assert mistakes("""
         backends:
           v1: {handler: "no module", num_replicas: two, max_ongoing: 0, typo: 1, max_queue_time: 30, max_batch_size: 7,
+               version: 1.0,
                max_queued_bytes: 12KX, balancer: random, graceful_timeout: -1s, user_config: {day: 2024-01-01, x: .nan}}
           1: {}
           -bad: []
@@ -101,9 +102,10 @@ def test_all_mistakes_are_told_at_once_with_their_paths() -> None:
         "backends.v1.num_replicas": "must be a valid integer, is 'two'",
         "backends.v1.max_batch_size": "is called max_wire_batch_size now",
         "backends.v1.typo": "there is no such setting",
+        "backends.v1.version": "must be a valid string, is the number 1.0: quote it",
         "backends.v1.user_config.day": "a date is no JSON value: make it a string",
         "backends.v1.user_config.x": "must be finite, is nan",
-        "endpoints.digits.traffic": "weights sum to 0.9, must be 1",
+        "endpoints.digits.traffic": "weights sum to 0.9, must be 1: list all backends that get calls",
         "endpoints.none.traffic": "needs at least one backend with its weight, as {digits-v1: 1.0}",
         "endpoints.words.traffic.v1": "must be a valid number, is '1'",
         "more": "there are `backends`, `endpoints` and `routes` only",

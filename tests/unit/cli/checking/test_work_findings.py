@@ -147,6 +147,9 @@ def test_a_change_that_was_taken_back_is_a_warning_with_the_reason_and_the_comma
     failing = changed(back, phase=rollout_pb2.ROLLOUT_PHASE_FAILING, problem="r is not ready")
     finding = wrong(replace(SEEN, snapshot=replace(SNAPSHOT, rollouts=(failing,))), Section.BACKENDS)[0]
     assert (finding.severity, finding.text) == (Severity.ERROR, "the rollout of b fails: r is not ready")
+    assert "`slotmesh rollback`" not in finding.fix, "it undoes the newest change, which may be another one"
+    assert "`slotmesh rollout undo b`" in finding.fix
+    assert "`slotmesh delete backend/b`" in finding.fix
 
 
 @pytest.mark.parametrize(
