@@ -100,6 +100,7 @@ if TYPE_CHECKING:
         connect_sync,
     )
     from slotmesh.client.tls import Tls
+    from slotmesh.codec import DecodeError, EncodeError
     from slotmesh.handlers import BatchState, RunningBatch, batch, deployment
     from slotmesh.handlers.context import CallContext, HttpContext, OwnedKeys, context, contexts
     from slotmesh.handlers.rpc_context import RpcContext, abort
@@ -111,8 +112,10 @@ _LATER = {
     "OwnedKeys": "slotmesh.handlers.context",
     "RpcContext": "slotmesh.handlers.rpc_context",
     "ClientT": "slotmesh.client.interface",
+    "DecodeError": "slotmesh.codec",
     "DirectLanes": "slotmesh.client.slots",
     "DirectMethod": "slotmesh.client.slots",
+    "EncodeError": "slotmesh.codec",
     "Endpoint": "slotmesh.client.endpoint",
     "Interface": "slotmesh.client.interface",
     "Lane": "slotmesh.client.endpoint",
@@ -170,10 +173,12 @@ __all__ = [
     "DeadlineExceeded",
     "DeadlineInQueue",
     "DeadlineRunning",
+    "DecodeError",
     "DirectLanes",
     "DirectMethod",
     "Draining",
     "DuplicateCallId",
+    "EncodeError",
     "Endpoint",
     "EndpointNotFound",
     "Executed",

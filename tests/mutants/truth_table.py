@@ -29,6 +29,8 @@ TRUTH: Final = (
         "if wire.request_id and (problem := request_id_problem(wire.request_id)):",
         'if wire.request_id and (problem := ""):',
         "tests/contract/router/slots/test_reserve_and_dispatch.py",
+    ),
+    mutant(
         "an exported state is part of the code",
         _CONTROLLER,
         "return _BEGINS.match(content) is not None",

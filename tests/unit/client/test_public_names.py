@@ -18,6 +18,12 @@ def test_every_error_is_public() -> None:
     assert {error.__name__ for error in ERROR_OF.values()} <= set(slotmesh.__all__)
 
 
+def test_the_errors_of_arguments_and_results_are_public() -> None:
+    assert {"DecodeError", "EncodeError"} <= set(slotmesh.__all__)
+    assert issubclass(slotmesh.DecodeError, ValueError)
+    assert issubclass(slotmesh.EncodeError, TypeError)
+
+
 def test_other_names_are_not() -> None:
     with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
         _ = slotmesh.nothing
