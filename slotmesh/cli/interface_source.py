@@ -8,6 +8,7 @@ Invariant: the source is valid Python, whatever names and schemas a mesh reports
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping
 from keyword import iskeyword
 from typing import Any, Final
@@ -43,6 +44,31 @@ _OF_INTERFACES: Final = frozenset({"options", "ordered", "reset"})
 _MAX_DEPTH: Final = 32
 _LONGEST: Final = 80
 """Characters of parameters in one line."""
+_EITHER: Final = "positional_or_keyword"
+_BY_POSITION: Final = frozenset({"positional_only", _EITHER})
+_STARS: Final[Mapping[str, str]] = {"var_positional": "*args", "var_keyword": "**kwargs"}
+_KINDS: Final = ("positional_only", _EITHER, "var_positional", "keyword_only", "var_keyword")
+"""Of parameters, in their order."""
+_WORDS: Final = re.compile(r""""(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|(?<![\w.])[^\W\d]\w*(?![\w=])""")
+"""Literals of text, which stay, and names."""
+_MODULES: Final = frozenset({"datetime", "decimal", "uuid", "slotmesh"})
+_SOURCES: Final[Mapping[str, str]] = {
+    "Iterator": "collections.abc",
+    **dict.fromkeys(("dataclass", "field"), "dataclasses"),
+    **dict.fromkeys(("Any", "Literal", "NotRequired", "TypedDict"), "typing"),
+    **dict.fromkeys(("bool", "bytes", "dict", "float", "int", "list", "set", "str", "tuple"), "builtins"),
+}
+"""Where names are imported from."""
+_USES: Final[Mapping[str, str]] = {
+    "Iterator": "Iterator[",
+    "dataclass": "dataclass(",
+    "field": "field(default",
+    "Any": "Any",
+    "Literal": "Literal[",
+    "NotRequired": "NotRequired[",
+    "TypedDict": "TypedDict)",
+}
+"""How they are used."""
 _DOCSTRING: Final = '"""Its methods; those that yield return an iterator."""'
 _HEAD: Final = '''"""The methods of the endpoint {endpoint}, written by `slotmesh stubs`."""
 
@@ -54,21 +80,59 @@ from __future__ import annotations
 
 def interface_source(endpoint: str, outlines: Iterable[MethodOutline]) -> str:
     """The source of a module with one interface."""
-    classes = _Classes()
-    methods = [_method(classes, each) for each in sorted(outlines, key=lambda it: it.method) if _is_name(each.method)]
+    outlines = sorted((each for each in outlines if _is_name(each.method)), key=lambda it: it.method)
+    aliases = _Aliases(outlines)
+    classes = _Classes(aliases)
+    names = [_name_of(each) for each in outlines]
+    scope = _Scope(names, aliases)
+    methods = [_method(classes, each, name, scope) for each, name in zip(outlines, names, strict=True)]
     name = "".join(part[:1].upper() + part[1:] for part in _identifier(endpoint).split("_"))
     name = name if _is_name(name) else f"Endpoint{name}"
     while name in _TAKEN or name in classes.sources:
         name = f"{name}Interface"
-    parts = [*classes.sources.values(), _class(name, methods)]
+    of_classes = "\n".join(f"{alias} = {each}" for each, alias in aliases.used.items() if each in classes.sources)
+    parts = [*classes.sources.values(), of_classes, _class(name, methods)]
     body = "\n\n\n".join(part for part in parts if part)
-    return f"{_HEAD.format(endpoint=_identifier(endpoint, '-.'))}\n{_imports(body)}\n\n\n{body}\n"
+    return f"{_HEAD.format(endpoint=_identifier(endpoint, '-.'))}\n{_imports(body, aliases)}\n\n\n{body}\n"
+
+
+class _Aliases:
+    """Second names of what the source uses, for classes that have members of the same name."""
+
+    def __init__(self, outlines: Iterable[MethodOutline]) -> None:
+        self._text = " ".join(f'"{each.method}" {each.schema}' for each in outlines)
+        self.used: dict[str, str] = {}
+
+    def of(self, name: str) -> str:
+        """The alias, which is no name in the outlines."""
+        if name not in self.used:
+            alias = f"_{name}"
+            while json.dumps(alias) in self._text:
+                alias += "_"
+            self.used[name] = alias
+        return self.used[name]
+
+
+class _Scope:
+    """The body of a class, whose members hide what has their names."""
+
+    def __init__(self, members: Iterable[str], aliases: _Aliases) -> None:
+        self._members = frozenset(members)
+        self._aliases = aliases
+
+    def written(self, code: str) -> str:
+        """A type or a default as it is written in the body."""
+        return _WORDS.sub(lambda found: self._name(found[0]), code)
+
+    def _name(self, name: str) -> str:
+        return self._aliases.of(name) if name in self._members else name
 
 
 class _Classes:
     """The classes of objects, by name, as the types of methods refer to them."""
 
-    def __init__(self) -> None:
+    def __init__(self, aliases: _Aliases) -> None:
+        self._aliases = aliases
         self.sources: dict[str, str] = {}
         """In the order in which they are written. Empty while its fields are being read."""
         self._schemas: dict[str, object] = {}
@@ -120,47 +184,77 @@ class _Classes:
         required = schema.get("required", ())
         defaults = {field: _default(types[field], fields[field]) for field in fields if field not in required}
         del self.sources[name]  # it follows the classes of its fields
+        written = _Scope(fields, self._aliases).written
         if None in defaults.values():
-            lines = [f"{it}: {kind if it in required else f'NotRequired[{kind}]'}" for it, kind in types.items()]
+            kinds = {it: kind if it in required else f"NotRequired[{kind}]" for it, kind in types.items()}
+            lines = [f"{it}: {written(kind)}" for it, kind in kinds.items()]
             self.sources[name] = _class_of(f"class {name}(TypedDict):", lines)
         else:
-            lines = [f"{it}: {kind}" + (f" = {defaults[it]}" if it in defaults else "") for it, kind in types.items()]
+            lines = [
+                f"{it}: {written(kind)}" + (f" = {written(str(defaults[it]))}" if it in defaults else "")
+                for it, kind in types.items()
+            ]
             self.sources[name] = _class_of(f"@dataclass(kw_only=True)\nclass {name}:", lines)
         return name
 
 
-def _method(classes: _Classes, outline: MethodOutline) -> str:
+def _method(classes: _Classes, outline: MethodOutline, name: str, scope: _Scope) -> str:
     try:
         schema = json.loads(outline.schema)
     except ValueError:
         schema = {}
-    arguments, definitions = schema.get("arguments"), schema.get("$defs", {})
+    definitions = schema.get("$defs", {})
     result = classes.type_of(schema.get("result"), definitions)
-    name = outline.method
-    if name in _OF_INTERFACES or (name.endswith("_") and not name.endswith("__")):
-        name = f"{name}_"  # a trailing underscore is not part of the name
-    returns = f"Iterator[{result}]" if outline.yields else result
-    parameters = _parameters(classes, arguments, definitions)
+    returns = scope.written(f"Iterator[{result}]" if outline.yields else result)
+    parameters = _parameters(classes, schema, definitions, scope) or [
+        "self",
+        f"*args: {scope.written('Any')}",
+        f"**kwargs: {scope.written('Any')}",
+    ]
     given = ", ".join(parameters)
     if len(given) > _LONGEST:
         given = "".join(f"\n        {each}," for each in parameters) + "\n    "
-    return f"    @slotmesh.method\n    def {name}({given}) -> {returns}: ..."
+    return f"    @{scope.written('slotmesh')}.method\n    def {name}({given}) -> {returns}: ..."
 
 
-def _parameters(classes: _Classes, arguments: Any, definitions: Mapping[str, Any]) -> list[str]:
+def _name_of(outline: MethodOutline) -> str:
+    name = outline.method
+    is_marked = name in _OF_INTERFACES or (name.endswith("_") and not name.endswith("__"))
+    return f"{name}_" if is_marked else name  # a trailing underscore is not part of the name
+
+
+def _parameters(classes: _Classes, schema: Any, definitions: Mapping[str, Any], scope: _Scope) -> list[str]:
+    """The parameters of a method; empty if they are not known, or cannot be written."""
+    arguments = schema.get("arguments")
     given = arguments.get("properties", {}) if isinstance(arguments, dict) else None
-    if given is None or not all(_is_name(name) and name != "self" for name in given):
-        return ["self", "*args: Any", "**kwargs: Any"]
+    if given is None:
+        return []
+    listed = schema.get("parameters") or [{"kind": _EITHER, "name": name} for name in given]
+    if not isinstance(listed, list) or not all(isinstance(each, dict) for each in listed):
+        return []
     required = arguments.get("required", ())
-    parts, has_default = ["self"], False
-    for name, schema in given.items():
-        if name in required and has_default and "*" not in parts:
-            parts.append("*")
-        has_default = has_default or name not in required
-        parts.append(f"{name}: {classes.type_of(schema, definitions)}" + ("" if name in required else " = ..."))
-    if arguments.get("additionalProperties") is True:
-        return ["self", "/", *parts[1:], "**kwargs: Any"]
-    return parts
+    parts: dict[str, list[str]] = {kind: [] for kind in _KINDS}
+    has_default = False
+    for each in listed:
+        kind, name = str(each.get("kind")), str(each.get("name"))
+        wanted = scope.written(classes.type_of(each.get("schema", given.get(name)), definitions))
+        if kind in _STARS:
+            parts[kind] = [f"{_STARS[kind]}: {wanted}"]
+            continue
+        if kind not in _KINDS or not _is_name(name) or name == "self":
+            return []
+        is_required = each.get("required", name in required)
+        if is_required and has_default and kind in _BY_POSITION:
+            return []
+        has_default = has_default or not is_required
+        parts[kind].append(f"{name}: {wanted}" + ("" if is_required else " = ..."))
+    slash = ["/"] if parts["positional_only"] or parts["var_keyword"] else []
+    star = ["*"] if parts["keyword_only"] and not parts["var_positional"] else []
+    before, either, more, named, more_named = parts.values()
+    names = [part.partition(":")[0].lstrip("*") for part in (*before, *either, *more, *named, *more_named)]
+    if len(set(names)) < len(names):
+        return []
+    return ["self", *before, *slash, *either, *(more or star), *named, *more_named]
 
 
 def _default(kind: str, schema: Any) -> str | None:
@@ -185,16 +279,25 @@ def _class_of(head: str, fields: Iterable[str]) -> str:
     return "\n".join([head, *(f"    {field}" for field in fields)])
 
 
-def _imports(body: str) -> str:
+def _imports(body: str, aliases: _Aliases) -> str:
     """The imports that the classes need."""
-    lines = [f"import {module}" for module in ("datetime", "decimal", "uuid") if f"{module}." in body]
-    lines += ["from collections.abc import Iterator"] if "Iterator[" in body else []
-    dataclasses = [name for name, use in (("dataclass", "@dataclass("), ("field", "field(default")) if use in body]
-    lines += [f"from dataclasses import {', '.join(dataclasses)}"] if dataclasses else []
-    uses = (("Any", "Any"), ("Literal", "Literal["), ("NotRequired", "NotRequired["), ("TypedDict", "(TypedDict)"))
-    typing = [name for name, use in uses if use in body]
-    lines += [f"from typing import {', '.join(typing)}"] if typing else []
-    return "\n".join([*lines, *([""] if lines else []), "import slotmesh"])
+    of_modules = [f"import {module}" for module in sorted(_MODULES - {"slotmesh"}) if _is_used(f"{module}.", body)]
+    imported: dict[str, list[str]] = {}
+    for name, use in _USES.items():
+        if _is_used(use, body):
+            imported.setdefault(_SOURCES[name], []).append(name)
+    ours = ["import slotmesh"]
+    for name, alias in aliases.used.items():
+        if name in _SOURCES:
+            imported.setdefault(_SOURCES[name], []).append(f"{name} as {alias}")
+        elif name in _MODULES:
+            (ours if name == "slotmesh" else of_modules).append(f"import {name} as {alias}")
+    lines = [*of_modules, *(f"from {source} import {', '.join(it)}" for source, it in sorted(imported.items()))]
+    return "\n".join([*lines, *([""] if lines else []), *ours])
+
+
+def _is_used(code: str, body: str) -> bool:
+    return re.search(rf"(?<![\w.]){re.escape(code)}", body) is not None
 
 
 def _literal(value: Any) -> str:

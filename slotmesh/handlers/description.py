@@ -34,7 +34,7 @@ import msgspec
 from slotmesh.calls.method_outlines import MethodOutline
 from slotmesh.codec.types.hooks import made_of
 from slotmesh.codec.types.models import codec_of, is_model
-from slotmesh.codec.types.signature import read_signature, resolve_annotation
+from slotmesh.codec.types.signature import Signature, read_signature, resolve_annotation
 from slotmesh.handlers.decorators import batch_settings, deployment_settings
 from slotmesh.handlers.kinds import MethodKind, is_method, kind_of
 from slotmesh.handlers.time_formats import add_time_formats
@@ -226,8 +226,31 @@ def _schema(function: Callable[..., Any], *, yields: bool, is_batch: bool) -> st
         "additionalProperties": signature.more_named is not None,
     }
     result = _schema_of(result_type(function, yields=yields, is_batch=is_batch), definitions)
-    text = json.dumps({"arguments": arguments, "result": result, "$defs": definitions}, separators=(",", ":"))
+    schema: dict[str, Any] = {"arguments": arguments, "result": result}
+    if parameters := _parameters(signature, definitions):
+        schema["parameters"] = parameters
+    text = json.dumps({**schema, "$defs": definitions}, separators=(",", ":"))
     return text if len(text) <= MAX_SCHEMA_CHARS else ""
+
+
+def _parameters(signature: Signature, definitions: dict[str, Any]) -> list[dict[str, Any]]:
+    """The parameters in order, with their kinds; empty if each may be given by position and by name."""
+    found: list[dict[str, Any]] = []
+    for it in signature.parameters:
+        if not it.named:
+            schema = _schema_of(it.wanted, definitions)
+            found.append({"kind": "positional_only", "name": it.name, "required": it.required, "schema": schema})
+        elif it.positional:
+            found.append({"kind": "positional_or_keyword", "name": it.name})
+        else:
+            found.append({"kind": "keyword_only", "name": it.name})
+    if signature.more_positional is not None:
+        schema = _schema_of(signature.more_positional, definitions)
+        at = sum(it.positional for it in signature.parameters)
+        found.insert(at, {"kind": "var_positional", "schema": schema})
+    if signature.more_named is not None:
+        found.append({"kind": "var_keyword", "schema": _schema_of(signature.more_named, definitions)})
+    return found if any(it["kind"] != "positional_or_keyword" for it in found) else []
 
 
 def result_type(function: Callable[..., Any], *, yields: bool, is_batch: bool) -> Any:

@@ -124,8 +124,11 @@ class DescribedMethod(_message.Message):
     """It yields: the call has any number of values."""
     schema: _builtins.str
     """JSON text: `arguments` is the JSON Schema of the object of named arguments, `result` that of the result, or of each
-    value; `$defs` has the definitions of both. Empty without annotations, or if it is too large for a replica's
-    report.
+    value; `$defs` has the definitions of all. `parameters` lists the parameters in order, each with its `name` and
+    `kind`, as in Python's `inspect`: `positional_only`, `positional_or_keyword`, `var_positional`, `keyword_only`,
+    `var_keyword`. Those that are not in `arguments` have their own `schema`, the positional-only ones `required`;
+    those of `var_positional` and `var_keyword` have no name. `parameters` is absent if each argument may be given by
+    position and by name. Empty without annotations, or if it is too large for a replica's report.
     """
     def __init__(
         self,

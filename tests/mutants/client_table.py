@@ -204,7 +204,7 @@ CLIENT: Final = (
     mutant(
         "a parameter that may be left out is required in a written interface",
         "slotmesh/cli",
-        '("" if name in required else " = ...")',
+        '("" if is_required else " = ...")',
         '""',
         "tests/contract/cli/test_stubs.py",
     ),

@@ -7,6 +7,7 @@ from typing import Final
 from tests.mutants.mutant import mutant
 
 CODEC: Final = "slotmesh/codec"
+CLI: Final = "slotmesh/cli"
 HANDLERS: Final = "slotmesh/handlers"
 OIP: Final = "slotmesh/oip"
 
@@ -208,5 +209,21 @@ _TIMES: Final = (
         "tests/unit/handlers/test_time_formats.py",
     ),
 )
+_STUBS: Final = (
+    mutant(
+        "stubs take names of types that are hidden by members",
+        CLI,
+        "return self._aliases.of(name) if name in self._members else name",
+        "return name",
+        "tests/unit/cli/test_interface_source.py",
+    ),
+    mutant(
+        "stubs let keyword-only parameters be given by position",
+        CLI,
+        'star = ["*"] if parts["keyword_only"] and',
+        'star = ["*"] if not parts["keyword_only"] and',
+        "tests/unit/cli/test_interface_source.py",
+    ),
+)
 
-TYPES: Final = (*_TIMES, *_DEFAULTS, *_RESULTS, *_NUMBERS, *_AWAITABLES, *_MODELS, *_STANDARD)
+TYPES: Final = (*_STUBS, *_TIMES, *_DEFAULTS, *_RESULTS, *_NUMBERS, *_AWAITABLES, *_MODELS, *_STANDARD)

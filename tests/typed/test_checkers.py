@@ -5,10 +5,12 @@ from __future__ import annotations
 import importlib.util
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from tests.arch.sources import ROOT
+from tests.unit.cli.test_interface_source import hiding_source
 
 pytestmark = pytest.mark.slow
 
@@ -29,3 +31,11 @@ def test_pyright() -> None:
             "pyright is NOT INSTALLED: what it reports of wrong calls is NOT TESTED (pip install 'pyright[nodejs]')"
         )
     assert not problems("pyright", "--pythonpath", sys.executable, "--project", "tests/typed")
+
+
+def test_interfaces_with_members_that_are_named_like_types(tmp_path: Path) -> None:
+    path = tmp_path / "hiding_stubs.py"
+    path.write_text(hiding_source())
+    assert not problems("mypy", "--strict", str(path))
+    if importlib.util.find_spec("pyright") is not None:
+        assert not problems("pyright", "--pythonpath", sys.executable, str(path))

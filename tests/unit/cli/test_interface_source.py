@@ -1,9 +1,13 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
 import datetime
 import enum
 import json
+import sys
+import types
+import typing
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,7 +21,7 @@ from hypothesis import strategies as st
 
 import slotmesh
 from slotmesh.calls.method_outlines import MethodOutline
-from slotmesh.cli.interface_source import _OF_INTERFACES, interface_source
+from slotmesh.cli.interface_source import _KINDS, _OF_INTERFACES, interface_source
 from slotmesh.handlers.description import outline_of
 from tests.support.examples import examples
 
@@ -135,7 +139,19 @@ def test_parameters() -> None:
     def mixed(first: int, second: int = 1, *, third: int, **more: int) -> int:
         return first
 
-    assert "(self, /, first: int, second: int = ..., *, third: int, **kwargs: Any) -> int" in source_of(mixed)
+    def by_position(a: int, b: str = "", /, c: int = 0) -> None: ...
+
+    def open_ended(a: int, *more: str, b: int = 0) -> None: ...
+
+    def by_name(*, a: Image) -> None: ...
+
+    def same_name(args: int, *more: int) -> None: ...
+
+    assert "(self, /, first: int, second: int = ..., *, third: int, **kwargs: int) -> int" in source_of(mixed)
+    assert "(self, a: int, b: str = ..., /, c: int = ...) -> None" in source_of(by_position)
+    assert "(self, a: int, *args: str, b: int = ...) -> None" in source_of(open_ended)
+    assert "(self, *, a: Image) -> None" in source_of(by_name)
+    assert "(self, *args: Any, **kwargs: Any) -> None" in source_of(same_name)
     assert "def unknown(self, *args: Any, **kwargs: Any) -> Any: ..." in interface_source(
         "e", [MethodOutline("unknown")]
     )
@@ -163,7 +179,76 @@ def test_names_of_interfaces_get_an_underscore() -> None:
     assert functions == {*(f"{name}_" for name in own), "add", "add__", "__call__"}
 
 
-NAMES = st.sampled_from(["a", "class", "self", "x y", "Any", "Image", '"""', "é", "#/", ""])
+Fields = dataclasses.make_dataclass(
+    "Fields",
+    [
+        ("uuid", uuid.UUID),
+        ("datetime", datetime.timedelta),
+        ("n", int),
+        ("int", int, 5),
+        ("field", str, "int"),
+        ("str", str, ""),
+        ("_str", str, ""),
+        ("Image", Image | None, None),
+        ("Literal", Literal["list", "int"], "int"),
+    ],
+)
+"""Names of fields are names of types."""
+
+
+class Listed(pydantic.BaseModel):
+    list: typing.List[str] = []  # noqa: UP006 - the field has the name
+    tags: typing.List[str] = []  # noqa: UP006
+    default_factory: str = "list"
+    field: int = 3
+
+
+class HidingPartly(TypedDict, total=False):
+    NotRequired: int
+    int: int
+
+
+HIDING = {"int": Image, "list": list[int], "uuid": uuid.UUID, "slotmesh": Any, "Image": Image, "Any": Any, "m": Fields}
+HIDING |= {"Iterator": int, "partly": HidingPartly, "listed": Listed}
+
+
+def hiding_source() -> str:
+    """An interface with methods that have the names of types."""
+    outlines = []
+    for name, annotation in HIDING.items():
+
+        def method(a: Any, /, b: Any, *more: Any) -> Any: ...
+
+        method.__annotations__.update({"a": annotation, "b": int, "return": annotation})
+        outlines.append(outline_of(name, method, yields=name == "Iterator", is_batch=False))
+    return interface_source("hiding", outlines)
+
+
+def test_members_that_are_named_like_types_do_not_hide_them() -> None:
+    source = hiding_source()
+    module = types.ModuleType("hiding")
+    sys.modules["hiding"] = module
+    try:
+        exec(source, vars(module))  # noqa: S102 - what `slotmesh stubs` writes
+        made = msgspec.convert(
+            {"uuid": str(uuid.UUID(int=1)), "datetime": "PT1S", "n": 6, "Image": {"pixels": [1.0]}}, module.Fields
+        )
+        assert (made.uuid, made.datetime, made.n) == (uuid.UUID(int=1), datetime.timedelta(seconds=1), 6)
+        assert (made.int, made.field, made.Image.pixels) == (5, "int", [1.0])
+        assert module.Listed() == module.Listed(list=[], tags=[], default_factory="list", field=3)
+        with pytest.raises(msgspec.ValidationError, match="Expected `int`"):
+            msgspec.convert({"int": "a"}, module.HidingPartly)
+    finally:
+        del sys.modules["hiding"]
+
+
+def test_sources_without_such_members_have_no_aliases() -> None:
+    def method(image: Image, at: datetime.datetime) -> None: ...
+
+    assert " as _" not in source_of(method)
+
+
+NAMES = st.sampled_from(["a", "int", "_int", "list", "class", "self", "x y", "Any", "Image", '"""', "é", "#/", ""])
 VALUES = st.none() | st.booleans() | st.integers() | st.text(max_size=3) | st.floats(allow_nan=False)
 KINDS = st.sampled_from(["integer", "number", "string", "null", "array", "object", "other"])
 LEAVES = (
@@ -189,12 +274,21 @@ SCHEMAS: st.SearchStrategy[Any] = st.recursive(
     ),
     max_leaves=8,
 )
+PARAMETERS = VALUES | st.lists(
+    VALUES
+    | st.fixed_dictionaries(
+        {"kind": st.sampled_from([*_KINDS, "other"])},
+        optional={"name": NAMES, "required": st.booleans(), "schema": SCHEMAS},
+    ),
+    max_size=4,
+)
 
 
 @settings(max_examples=examples(50), deadline=None)
-@given(objects(SCHEMAS), SCHEMAS, st.dictionaries(NAMES, SCHEMAS, max_size=3), NAMES, NAMES)
+@given(objects(SCHEMAS), SCHEMAS, st.dictionaries(NAMES, SCHEMAS, max_size=3), PARAMETERS, NAMES, NAMES)
 def test_any_schema_has_a_source_that_is_python(
-    arguments: Any, result: Any, definitions: dict[str, Any], method: str, endpoint: str
+    arguments: Any, result: Any, definitions: dict[str, Any], parameters: Any, method: str, endpoint: str
 ) -> None:
-    schema = json.dumps({"arguments": arguments, "result": result, "$defs": definitions})
+    parts = {"arguments": arguments, "result": result, "$defs": definitions, "parameters": parameters}
+    schema = json.dumps(parts)
     ast.parse(interface_source(endpoint, [MethodOutline(method, schema=schema), MethodOutline("m")]))
