@@ -14,15 +14,15 @@ from pathlib import Path
 from typing import Final
 
 from slotmesh.conformance.adapter import AdapterProcess, adapter_process
-from slotmesh.conformance.case import LEVELS, Case, load_cases
+from slotmesh.conformance.case import CAPABILITIES, LEVELS, Case, load_cases
 from slotmesh.conformance.player import play
-from slotmesh.conformance.report import ConformanceReport, PlayedCase, Verdict, list_lines
+from slotmesh.conformance.report import PAGE, ConformanceReport, PlayedCase, Verdict, list_lines
 from slotmesh.conformance.waiting import AdapterError
 
 _PYTHON: Final = f"{sys.executable} -m slotmesh.conformance.python_client"
 _DESCRIPTION: Final = (
     "Runs the cases of docs/protocol.md against a client in any language, by an adapter: a program that takes commands "
-    "from stdin and reports outcomes to stdout, a JSON object a line (README.md in this package)."
+    f"from stdin and reports outcomes to stdout, a JSON object a line. Its lines: {PAGE}, section `The adapter`."
 )
 UNUSABLE: Final = 2
 """Exit status if the adapter could not be used."""
@@ -38,11 +38,16 @@ async def run(command: str, level: str | None, cases: list[Case], report_path: P
             report = ConformanceReport(client, level or client.level)
             capabilities = ", ".join(sorted(client.capabilities)) or "none"
             _print(f"{client.name}, level {report.level}, capabilities: {capabilities}")
+            for name in client.unknown_capabilities:
+                _print(f"  no case needs the capability {name!r}; there are {', '.join(sorted(CAPABILITIES))}")
             for case in cases:
                 played = await _played(case, adapter, report.level)
                 report.cases.append(played)
                 if not played.skipped:
                     _print(played.line())
+                if adapter.lost:
+                    _print(*report.summary())
+                    raise AdapterError(adapter.lost)
     except AdapterError as error:
         sys.stderr.write(f"{error}\n")
         return UNUSABLE

@@ -1,6 +1,6 @@
 """The adapter of the client under test: a process that takes commands and reports outcomes, a JSON object a line.
 
-Purpose: starts it, writes commands, keeps its reports. README.md beside this file describes the lines.
+Purpose: starts it, writes commands, keeps its reports. docs/protocol.md describes the lines.
 Invariants: one report for each call; any other line is an error of the adapter. The process does not outlive the block.
 Owner: the program that plays cases; one process plays many, one after another.
 """
@@ -16,12 +16,17 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
-from slotmesh.conformance.case import LEVELS, SESSIONS
+from slotmesh.conformance.case import CAPABILITIES, LEVELS, SESSIONS
 from slotmesh.conformance.waiting import AdapterError, NotKept, until
 
 START_TIMEOUT_S: Final = 20.0
-"""How long an adapter may take until it is ready, and to reset."""
+"""How long an adapter may take until it is ready."""
+RESET_TIMEOUT_S: Final = 20.0
+"""How long an adapter may take to drop its client."""
 MAX_LINE_BYTES: Final = 16 * 1024**2
+
+OUTCOMES: Final = ("result", "error", "cancelled", "done", "results", "values", "refused")
+"""Fields of a report about a call: it has one of them, or `values` with `error`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +37,11 @@ class ClientUnderTest:
     level: str
     capabilities: frozenset[str]
     """Optional parts of the protocol that it has; `sessions` if its level is `resumable`."""
+
+    @property
+    def unknown_capabilities(self) -> list[str]:
+        """Those that no case needs: probably misspelt."""
+        return sorted(self.capabilities - CAPABILITIES - {SESSIONS})
 
 
 class AdapterProcess:
@@ -46,8 +56,10 @@ class AdapterProcess:
         self._resets = 0
         self.on_report: Callable[[Any], object] = lambda _report: None
         """Called with each line of the adapter."""
-        self.errors: list[str] = []
-        """Lines that are no reports, and reports of one call that are repeated."""
+        self.lost = ""
+        """Why no further case can be played; empty if one can."""
+        self._errors: dict[str, tuple[str, int]] = {}
+        """The first error of each kind, and how many there were."""
 
     async def command(self, command: Mapping[str, Any]) -> None:
         """Writes one command."""
@@ -65,17 +77,29 @@ class AdapterProcess:
         wanted = self._resets + 1
         await self.command({"do": "reset"})
         try:
-            await until(lambda: self._resets >= wanted or self.ended, "", timeout_s=START_TIMEOUT_S)
+            await until(lambda: self._resets >= wanted or self.ended, "", timeout_s=RESET_TIMEOUT_S)
         except NotKept:
-            raise AdapterError(f"the adapter does not answer `reset` within {START_TIMEOUT_S:g} s") from None
+            answer = (
+                f'the adapter has not written {{"reset": true}} within {RESET_TIMEOUT_S:g} s of the command `reset`'
+            )
+            raise AdapterError(answer) from None
         if self.ended:
             raise AdapterError(self._end)
 
     def forget(self) -> None:
         """Begins a new case."""
         self.reports.clear()
-        self.errors.clear()
+        self._errors.clear()
         self.closed = False
+
+    @property
+    def errors(self) -> list[str]:
+        """Lines that are no reports, and repeated reports of a call: the first of each kind, with their number."""
+        return [f"{first} ({count} such lines)" if count > 1 else first for first, count in self._errors.values()]
+
+    def _error(self, kind: str, text: str) -> None:
+        first, count = self._errors.get(kind, (text, 0))
+        self._errors[kind] = first, count + 1
 
     @property
     def ended(self) -> bool:
@@ -93,7 +117,7 @@ class AdapterProcess:
             try:
                 report = json.loads(line)
             except ValueError:
-                self.errors.append(f"stdout is for reports, got {line[:200]!r}")
+                self._error("stdout", f"stdout is for reports, got {line[:200]!r}")
             else:
                 self._take(report)
 
@@ -105,17 +129,19 @@ class AdapterProcess:
                 self.client = ClientUnderTest(name, level, capabilities)
             case {"ready": _}:
                 fields = f"`client` (a text), `level` ({', '.join(LEVELS)}) and `capabilities` (a list)"
-                self.errors.append(f"`ready` needs {fields}, got {report}")
+                self._error("ready", f"`ready` needs {fields}, got {report}")
             case {"closed": True}:
                 self.closed = True
             case {"reset": True}:
                 self._resets += 1
+            case {"id": str()} if len(report) < 2 or not report.keys() <= {"id", *OUTCOMES}:
+                self._error("fields", f"a report has an id and one of {', '.join(OUTCOMES)}, got {report}")
             case {"id": str(name)} if name not in self.reports:
                 self.reports[name] = report
             case {"id": str(name)}:
-                self.errors.append(f"{name!r} was reported twice: {self.reports[name]}, then {report}")
+                self._error(f"repeated {name}", f"{name!r} was reported again: {self.reports[name]}, then {report}")
             case _:
-                self.errors.append(f"not a report: {report}")
+                self._error("unknown", f"not a report: {report}")
 
 
 @asynccontextmanager

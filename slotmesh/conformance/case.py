@@ -27,6 +27,9 @@ STEPS: Final = frozenset(
 SESSIONS: Final = "sessions"
 """The capability of each client of the level `resumable`: its streams have a session."""
 
+CAPABILITIES: Final = frozenset({"no_reply", "streaming", "chunks", "ordering_keys", "stop", "tenants"})
+"""Those that an adapter may name."""
+
 _FIELDS: Final = frozenset({"about", "rules", "needs", "unless", "routers", "steps"})
 _FOLDER: Final = Path(__file__).parent / "cases"
 

@@ -1,7 +1,8 @@
 """Frames as the cases write them, made into messages.
 
 Purpose: proto JSON in which names stand for values that are known only when the case is played: `a` for the id of call
-`a`, `B` for the address of router `B`. Payloads are text. A batch with `times: 256` is repeated.
+`a`, `B` for the address of router `B`. Payloads are text; `{abc: 16384}` is a longer one. A batch with `times: 256` is
+repeated.
 """
 
 from __future__ import annotations
@@ -12,12 +13,18 @@ from typing import Any
 
 from google.protobuf import json_format
 
+from slotmesh.conformance.record import PADDING
 from slotmesh.convert.batches import ids_from_wire, ids_of_results
 from slotmesh.v1 import router_service_pb2
 
 Response = router_service_pb2.StreamCallsResponse
 
 _IDS = frozenset({"call_ids", "call_id", "first_call_id", "first", "last"})
+
+
+def padded(parts: Mapping[str, int]) -> str:
+    """A long text: each part is padded to its size."""
+    return "".join(part.ljust(size, PADDING) for part, size in parts.items())
 
 
 def to_response(
@@ -27,6 +34,8 @@ def to_response(
 
     def resolve(name: str, value: Any) -> Any:
         if isinstance(value, Mapping):
+            if name == "data":
+                return resolve(name, padded(value))
             if "times" in value:
                 times, once = value["times"], {key: item for key, item in value.items() if key != "times"}
                 value = {key: item * times if isinstance(item, list) else item for key, item in once.items()}

@@ -11,11 +11,12 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from slotmesh.conformance.adapter import AdapterProcess
 from slotmesh.conformance.case import Case
-from slotmesh.conformance.frames import to_response
+from slotmesh.conformance.frames import padded, to_response
 from slotmesh.conformance.record import PADDING, ClientRecord, shortened
 from slotmesh.conformance.report import CaseProblem
 from slotmesh.conformance.scripted_servicer import Response, ScriptedRouter, ScriptedStream
@@ -34,18 +35,25 @@ _MAX_PAYLOAD_BYTES: Final = 4 * 1024 * 1024
 
 
 async def play(case: Case, adapter: AdapterProcess) -> CaseProblem | None:
-    """Returns what the client has not kept; None if it has kept the case.
+    """Returns what the client has not kept; None if it has kept the case. `adapter.lost` is set if it was the last one.
 
     Raises:
-        AdapterError: the adapter has ended, or does not keep the protocol of its lines.
+        AdapterError: the adapter was lost in an earlier case.
     """
+    if adapter.lost:
+        raise AdapterError(adapter.lost)
     adapter.forget()
     player = _Player(case, adapter)
     for router in player.routers.values():
         await router.start()
     try:
         problem = await player.play()
-        await adapter.reset()
+        try:
+            await adapter.reset()
+        except AdapterError as error:
+            adapter.lost = str(error)
+            problem = problem or player.problem("the end")
+            return replace(problem, adapter_errors=(*problem.adapter_errors, adapter.lost))
         return problem or player.problem_at_end()
     finally:
         for router in player.routers.values():
@@ -75,23 +83,26 @@ class _Player:
             try:
                 await self._step(kind, argument)
             except NotKept as error:
-                return self._problem(where, error.expected, error.got)
-            if self._adapter.ended:
-                raise AdapterError(f"the adapter ended in {self._case.name}, step {where}")
+                return self.problem(where, error.expected, error.got)
+            except AdapterError as error:
+                return self.problem(where, "the adapter reads the command", str(error))
             if self._record.breaches or self._adapter.errors:
-                return self._problem(where)
+                return self.problem(where)
         return None
 
     def problem_at_end(self) -> CaseProblem | None:
         """What is wrong once the adapter has dropped its client."""
         extra = {name: report for name, report in self._adapter.reports.items() if name not in self._expected}
         if extra:
-            return self._problem("the end", "no other reports", str(extra))
-        return self._problem("the end") if self._record.breaches or self._adapter.errors else None
+            return self.problem("the end", "no other reports", str(extra))
+        return self.problem("the end") if self._record.breaches or self._adapter.errors else None
 
-    def _problem(self, where: str, expected: str = "", got: str = "") -> CaseProblem:
+    def problem(self, where: str, expected: str = "", got: str = "") -> CaseProblem:
+        """What is wrong in this step, with all that was seen so far."""
+        record = self._record
+        errors = tuple(self._adapter.errors)
         return CaseProblem(
-            where, expected, got, tuple(self._record.breaches), tuple(self._adapter.errors), tuple(self._record.frames)
+            where, shortened(expected), shortened(got), tuple(record.breaches), errors, tuple(record.frames)
         )
 
     async def _step(self, kind: str, argument: Any) -> None:
@@ -153,6 +164,8 @@ class _Player:
         name = wanted["id"]
         reports = self._adapter.reports
         named = {field: value for field, value in wanted.items() if field not in ("id", "within_s")}
+        if isinstance(named.get("result"), Mapping):
+            named["result"] = padded(named["result"])
         await self._until(lambda: name in reports, timeout_s, f"the client reports {name!r}: {named}")
         self._expected.add(name)
         _require(_has(reports[name], named), f"the client reports {name!r}: {named}", reports[name])
@@ -200,6 +213,8 @@ class _Player:
         opening = stream.opening
         expected = wanted.get("endpoint", _ENDPOINT)
         _require(opening.endpoint == expected, f"open.endpoint is {expected!r}", repr(opening.endpoint))
+        if missing := set(wanted.get("client_features", ())) - set(opening.features):
+            raise NotKept(f"open.features names {sorted(missing)}", str(list(opening.features)))
         if "epoch" in wanted:
             _require(opening.epoch == wanted["epoch"], f"open.epoch is {wanted['epoch']}", opening.epoch)
         if accept:
@@ -303,7 +318,7 @@ class _Player:
     async def _until(self, predicate: Callable[[], Any], timeout_s: float, expected: str) -> Any:
         value = await until(lambda: predicate() or self._adapter.ended, expected, timeout_s=timeout_s)
         if self._adapter.ended:
-            raise AdapterError(f"the adapter ended in {self._case.name}; expected then: {expected}")
+            raise NotKept(expected, "the adapter has ended")
         return value
 
 

@@ -30,9 +30,19 @@ class PythonClient:
         self._tasks: set[asyncio.Task[None]] = set()
         self._paused: dict[str, asyncio.Event] = {}
         """Loops that wait for `go_on`."""
+        self._is_closing = False
 
     async def perform(self, command: Command) -> None:
         """Performs one command."""
+        if self._is_closing and "id" in command and command["do"] != "cancel":
+            try:
+                await self._perform(command)
+            except RuntimeError:
+                report_line({"id": command["id"], "refused": True})
+        else:
+            await self._perform(command)
+
+    async def _perform(self, command: Command) -> None:
         match command["do"]:
             case "connect":
                 timeout = command.get("connect_timeout_s", 10.0)
@@ -55,7 +65,10 @@ class PythonClient:
             case "reset_lane":
                 self._lanes[command["key"]].reset()
             case "close":
+                self._is_closing = True
                 self._spawn(self._close())
+                for _ in ("aclose begins", "aclose of its streams begins"):
+                    await asyncio.sleep(0)  # the client refuses what the next command calls
             case "reset":
                 await self._reset()
             case other:
@@ -144,6 +157,7 @@ class PythonClient:
         if self._mesh is not None:
             mesh, self._mesh = self._mesh, None
             await mesh.aclose(0)
+        self._is_closing = False
         self._views.clear()
         self._lanes.clear()
         report_line({"reset": True})

@@ -269,7 +269,11 @@ class StreamRules:
         )
 
     def _cancel(self, ranges: Iterable[call_pb2.IdRange]) -> None:
+        last = 0
         for each in ranges:
+            if each.first <= last:
+                self._breach("B14", f"ranges of ids ascend: {each.first} … {each.last} follows {last}")
+            last = each.last
             if not 1 <= each.first <= each.last:
                 self._breach("B14", f"a range of ids goes up from 1, got {each.first} … {each.last}")
             for number in range(each.first, min(each.last, self._last_id) + 1):

@@ -11,7 +11,7 @@ import asyncio
 from typing import Any, Final
 
 import grpc
-from google.rpc import error_details_pb2, status_pb2
+from google.rpc import code_pb2, error_details_pb2, status_pb2
 from grpc_status import rpc_status
 
 from slotmesh.conformance.frames import ids_answered, ids_of_values
@@ -95,8 +95,19 @@ class ScriptedStream:
                 foreign = error_details_pb2.ErrorInfo(reason=failure.reason.value, domain=domain)
                 if domain:
                     self._end.details.add().Pack(foreign)
-        self._record.show(f"client < {self._where}", f"the stream ends, {failure.reason if failure else 'OK'}")
+        self._record.show(f"client < {self._where}", f"the stream ends, {self._end_words()}")
         self._queued.put_nowait(None)
+
+    def _end_words(self) -> str:
+        """The status, and whose reason it has."""
+        if self._end is None:
+            return "OK"
+        code = code_pb2.Code.Name(self._end.code)
+        if not self._end.details:
+            return f"{code} without ErrorInfo"
+        info = error_details_pb2.ErrorInfo()
+        self._end.details[0].Unpack(info)
+        return f"{code} with ErrorInfo: reason {info.reason}, domain {info.domain}"
 
     async def serve(self, context: Context) -> None:
         """Reads and writes until `end`."""

@@ -85,6 +85,10 @@ IN_SESSION = opening(session_id=SESSION_ID, epoch=1)
         ([OPEN, batch(1, "a", resend=True)], "resend needs a session"),
         ([OPEN, cancel(1, 1)], "before it was sent"),
         ([OPEN, batch(1, "a"), cancel(2, 1)], "goes up"),
+        (
+            [OPEN, batch(1, "a", "b"), Request(cancel=router_service_pb2.CancelCalls(calls=ids((2, 2), (1, 1))))],
+            "ranges of ids ascend",
+        ),
         ([OPEN, ack(1)], "acks are for"),
         ([IN_SESSION, ack(1)], "0 were sent"),
         ([OPEN, Request()], "no router knows"),

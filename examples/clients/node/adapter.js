@@ -1,5 +1,5 @@
 // This client under the conformance suite: commands by stdin, reports by stdout, a JSON object a line.
-// slotmesh/conformance/README.md describes the lines.
+// docs/protocol.md describes the lines.
 
 import { createInterface } from 'node:readline';
 
@@ -10,6 +10,7 @@ const say = (report) => process.stdout.write(`${JSON.stringify(report)}\n`);
 let mesh;
 let endpoint;
 let round = 0;
+let closing = false;
 const views = new Map();
 const given = new Map();
 
@@ -23,6 +24,7 @@ function view({ key, shard_key, tenant, timeout_s, idempotent, metadata, no_repl
 }
 
 function failure(error) {
+  if (closing && !(error instanceof SlotmeshError)) return { refused: true };
   if (!(error instanceof SlotmeshError)) return { error: { reason: error.name, status: '', executed: '', message: `${error}` } };
   const { reason, status, executed, message, retryDelay } = error;
   const delay = retryDelay === undefined ? {} : { retry_delay_s: retryDelay / 1_000 };
@@ -60,12 +62,15 @@ const commands = {
     const giveUp = new AbortController();
     given.set(id, giveUp);
     const { signal } = giveUp;
-    watch(id, view(options).mapSettled(method, payloads, { signal }), (all) => ({ results: all.map(outcome) }));
+    watch(id, view(options).mapSettled(method, payloads, { signal }), (all) =>
+      signal.aborted ? { cancelled: true } : { results: all.map(outcome) },
+    );
   },
   cancel({ id }) {
     given.get(id).abort();
   },
   close() {
+    closing = true;
     // The reports of the last calls come first.
     mesh.close().then(() => setImmediate(() => say({ closed: true })));
   },
@@ -73,6 +78,7 @@ const commands = {
     round += 1;
     const old = mesh;
     mesh = undefined;
+    closing = false;
     views.clear();
     given.clear();
     await old?.close({ grace: 0 });

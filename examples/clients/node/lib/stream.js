@@ -7,7 +7,7 @@ import { closed, payloadTooLarge, refusal, routerLost, toError } from './errors.
 import { openLink } from './link.js';
 import { Outbox } from './outbox.js';
 
-const FIRST_DELAY_MS = 50;
+const FIRST_DELAY_MS = 100;
 const LONGEST_DELAY_MS = 1_000;
 const FIRST_ATTEMPT_MS = 1_000;
 
@@ -106,7 +106,7 @@ export class CallStream {
           this.#failAll(this.#unsent(problem));
           break;
         }
-        const pause = Math.min(delay * (0.5 + Math.random()), patience);
+        const pause = Math.min(delay * Math.random(), patience);
         await new Promise((resolve) => setTimeout(resolve, pause));
         patience -= pause;
         delay = Math.min(delay * 2, LONGEST_DELAY_MS);
