@@ -58,6 +58,14 @@ async def test_scaling_sets_one_setting_and_shows_it(mesh: Controlled) -> None:
     assert (again.status, again.out, again.err) == (0, "backend/v1\n", "")
 
 
+async def test_scaling_to_zero_warns_of_endpoints_that_lead_there(mesh: Controlled) -> None:
+    warned, shadow = await asyncio.gather(
+        said(mesh, "scale", "v1", "0", "--dry-run"), said(mesh, "scale", "v2", "0", "--dry-run")
+    )
+    assert "slotmesh: warning: endpoint/e leads to v1, which should have no replica" in warned.err
+    assert (warned.status, shadow.status, "warning" in shadow.err) == (0, 0, False)
+
+
 @pytest.mark.long
 async def test_what_cannot_be_scaled_is_told_with_the_way_out(mesh: Controlled) -> None:
     unknown, other_kind, negative = await asyncio.gather(

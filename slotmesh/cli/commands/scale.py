@@ -57,9 +57,19 @@ async def scale(
         for line in difference(applied):
             say(line, err=True)
         print_change(applied, output, is_planned=dry_run)
+        if replicas == 0:
+            await _warn_of_endpoints(operator, backend)
         if patience is not None:
             with after_change(operator, f"scaled, revision {applied.revision}", "slotmesh status", patience):
                 await wait_until_ready(operator, operations_of(applied, {backend}), patience, done="scaled")
+
+
+async def _warn_of_endpoints(operator: Operator, backend: str) -> None:
+    """A backend without replicas is as it should be, but calls that endpoints lead there fail."""
+    for it in (await operator.configuration()).endpoints:
+        if it.traffic is not None and it.traffic.weights.get(backend):
+            text = f"{it.name} leads to {backend}, which should have no replica: these calls fail"
+            say(f"slotmesh: warning: endpoint/{text}; `slotmesh traffic {it.name}` changes where it leads", err=True)
 
 
 async def set_num_replicas(operator: Operator, backend: str, replicas: int, *, dry_run: bool) -> pb.ApplyMeshResponse:
