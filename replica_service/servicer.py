@@ -21,7 +21,6 @@ from replica_service.shell.links.attach_stream import AttachRequest, AttachStrea
 from replica_service.shell.links.direct_slots import RETRY_DELAY_S, DirectSlots, ReservationTerms, WriteValue
 from replica_service.shell.links.router_stream import ExecuteRequest, Response, RouterStream
 from slotmesh.calls.call_options import GIVES_VALUES, CallRpc
-from slotmesh.calls.request_ids import NOT_REPEATED
 from slotmesh.convert.call_options import options_failure, refused_option
 from slotmesh.convert.slot_requests import reservation_failure, ttl_of
 from slotmesh.errors import Failure, Reason
@@ -129,8 +128,8 @@ class ReplicaSlotServicer(slot_service_pb2_grpc.SlotServiceServicer):
             await abort(context, failure)
         secret = _value_of(self._issuer.secret_of(request.token, caller_name(), callable_endpoints()))
         _check(refused_option(request.options, rpc))
-        identity = _value_of(identity_of(request)) or NOT_REPEATED
         payload = _value_of(await payload_of(request, self._turns))
+        identity = _value_of(identity_of(request))
         _check(options_failure(request.options))
         wait_s = _wait_s(request.options, context)
         if rpc in GIVES_VALUES:

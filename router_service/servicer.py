@@ -233,13 +233,15 @@ class RouterServicer(router_service_pb2_grpc.RouterServiceServicer):
     ) -> tuple[RouterCallOptions, bytes, TraceContext | None]:
         """Options, payload and trace of a call, once there is a routing table. Ends the rpc of an invalid request."""
         endpoint, wire = request.endpoint, request.options
-        identity = endpoint_failure(endpoint) or endpoint_refusal(endpoint) or identity_of(request)
-        if isinstance(identity, Failure):
-            return await abort(context, self._dispatcher.noted(identity, endpoint))
+        if failure := endpoint_failure(endpoint) or endpoint_refusal(endpoint):
+            return await abort(context, self._dispatcher.noted(failure, endpoint))
         payload = await payload_of(request, self._turns)
         trace = self._handed.take(context, wire)
         if isinstance(payload, Failure):
             return await abort(context, self._dispatcher.noted(payload, endpoint))
+        identity = identity_of(request)
+        if isinstance(identity, Failure):
+            return await abort(context, self._dispatcher.noted(identity, endpoint))
         options = convert.options_of_rpc(wire, rpc)
         if identity is not None and not isinstance(options, Failure):
             options = convert.with_request(options, identity)

@@ -245,13 +245,13 @@ class RouterSlotServicer(slot_service_pb2_grpc.SlotServiceServicer):
         key = overlong_endpoint(request.endpoint) or slot_refusal(request.endpoint) or _giver_of(request.token)
         if isinstance(key, Failure):
             await abort(context, key)
-        identity = identity_of(request)
-        if isinstance(identity, Failure):
-            await abort(context, identity)
         self._handed.take(context, request.options)
         payload = await payload_of(request, self._turns)
         if isinstance(payload, Failure):
             await abort(context, payload)
+        identity = identity_of(request)
+        if isinstance(identity, Failure):
+            await abort(context, identity)
         options = convert.options_of_rpc(request.options, rpc)
         if isinstance(options, Failure):
             await abort(context, options)

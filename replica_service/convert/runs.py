@@ -20,7 +20,6 @@ from replica_service.core.call_metadata import (
     Arrival,
     HandlerCredit,
     ReplicaCallOptions,
-    RequestIdentity,
     RerunOrigin,
 )
 from replica_service.core.call_states import CallState
@@ -29,6 +28,7 @@ from replica_service.core.session_records import Record
 from slotmesh.calls.call_options import Reader
 from slotmesh.calls.id_ranges import Range
 from slotmesh.calls.key_hash import PARTITIONS
+from slotmesh.calls.request_ids import CallIdentity
 from slotmesh.calls.result_envelopes import RPC_TYPES
 from slotmesh.calls.trace_context import TraceColumns, TraceContext, Traces
 from slotmesh.codec import CONTENT_TYPES, OCTET_STREAM
@@ -148,9 +148,8 @@ def runs_of(frame: replica_service_pb2.RunFrame, link: RouterPeer, now: float, *
             if run.hi > 1 or batch.ordering_keys or batch.session_id:
                 rejected.append((run, _NOT_ALONE))
                 continue
-            run.request = RequestIdentity((run.endpoint, batch.request.id), batch.request.digest)
-            run.ordering_key = run.ordering_key or f"\0{batch.request.id}"
-        if run.ordering_key and not batch.ordering_keys:
+            run.request = identity_from_wire(batch.request)
+        if run.is_keyed and not batch.ordering_keys:
             run.partition, run.owner_epoch = batch.partition, batch.owner_epoch
         if failure := (_column_failure(batch, run) if has_columns else None) or _batch_failure(batch, run):
             rejected.append((run, failure))
@@ -163,6 +162,11 @@ def runs_of(frame: replica_service_pb2.RunFrame, link: RouterPeer, now: float, *
         runs += _parts(batch, run, announced, most_traced)
     link.last_run_id = last
     return Arrived(runs, rejected, announced)
+
+
+def identity_from_wire(wire: replica_service_pb2.RequestIdentity) -> CallIdentity:
+    """Converts the identity of a call with a request id."""
+    return CallIdentity(wire.id, wire.digest, wire.caller)
 
 
 def _parts(

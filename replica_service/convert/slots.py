@@ -17,8 +17,8 @@ from typing import NamedTuple
 
 from google.protobuf import duration_pb2
 
-from replica_service.convert.runs import MAX_KNOWN_BYTES, NO_OPTIONS, disorder, options_from_wire
-from replica_service.core.call_metadata import ReplicaCallOptions, RequestIdentity, ReservedSlot
+from replica_service.convert.runs import MAX_KNOWN_BYTES, NO_OPTIONS, disorder, identity_from_wire, options_from_wire
+from replica_service.core.call_metadata import ReplicaCallOptions, ReservedSlot
 from replica_service.core.events import (
     AttachReceived,
     DispatchReceived,
@@ -32,6 +32,7 @@ from replica_service.core.events import (
 from replica_service.core.failures import SLOT_UNKNOWN
 from replica_service.core.runs import ReplicaRun, RouterPeer
 from slotmesh.calls.call_options import CallRpc
+from slotmesh.calls.request_ids import CallIdentity
 from slotmesh.calls.slot_tokens import format_token
 from slotmesh.convert.call_options import options_failure, refused_option
 from slotmesh.convert.slot_requests import (
@@ -222,10 +223,10 @@ def _reserve_op(
     return RunsReceived([reservation_run(link, op_id, wire.endpoint, ttl_s, now, deadline, identity)])
 
 
-def dispatch_of(run: ReplicaRun, secret: bytes, request_id: str, digest: bytes) -> DispatchReceived:
-    """Returns the event of a call in a slot. `request_id`: empty if its caller does not repeat it."""
-    if request_id:
-        run.request = RequestIdentity((f"slot {secret.hex()}", request_id), digest)
+def dispatch_of(run: ReplicaRun, secret: bytes, identity: CallIdentity | None) -> DispatchReceived:
+    """Returns the event of a call in a slot. `identity`: None if its caller does not repeat it."""
+    if identity is not None:
+        run.request = identity._replace(slot=secret)
     return DispatchReceived(run, secret)
 
 
@@ -240,7 +241,7 @@ def _dispatch_op(
     run = ReplicaRun(link, op_id, [wire.payload], options, wire.endpoint, now, deadline)
     if isinstance(secret, Failure):
         return Fail(run, 0, 1, secret)
-    return dispatch_of(run, secret, op.request.id, op.request.digest)
+    return dispatch_of(run, secret, identity_from_wire(op.request) if op.HasField("request") else None)
 
 
 def _deadline(options: call_pb2.CallOptions, now: float) -> float:

@@ -118,15 +118,6 @@ class Arrival(NamedTuple):
 _NO_TRACE = TraceContext("")
 
 
-class RequestIdentity(NamedTuple):
-    """What identifies a call that its caller may repeat."""
-
-    key: tuple[str, str]
-    """Its endpoint, or the secret of its slot, and its request id, which is unique among identities."""
-    digest: bytes
-    """Hash of what a repetition has in common with the call."""
-
-
 class RerunOrigin(NamedTuple):
     """The first attempt at calls without a session that run again."""
 

@@ -75,6 +75,11 @@ EVICTED = Failure(
     message="the call ended, but its result is no longer kept",
     executed=Executed.YES,
 )
+REPETITION_CANCELLED = Failure(
+    reason=Reason.CANCELLED,
+    message="the caller waits no more; the call that had this request_id first may have been executed, or will be",
+    executed=Executed.UNKNOWN,
+)
 NOT_BEGUN = Failure(
     reason=Reason.BACKEND_UNAVAILABLE,
     message="the call that had this request_id first was taken back before it started",
@@ -146,10 +151,13 @@ def request_differs(request_id: str) -> Failure:
     )
 
 
-def too_many_requests(most: int) -> Failure:
+def too_many_requests(own: int, total: int) -> Failure:
     return Failure(
         reason=Reason.QUEUE_FULL,
-        message=f"the replica remembers {most} calls with a request_id; it takes more as these expire",
+        message=(
+            f"the replica remembers {own} calls of this caller with a request_id, of {total} in all; it takes more as "
+            "these expire"
+        ),
         retry_delay_s=1.0,
     )
 

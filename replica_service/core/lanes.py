@@ -14,7 +14,7 @@ from typing import Final, TypeAlias
 
 from replica_service.core.call_states import LANE_LIFE, LaneEvent, LaneState
 from replica_service.core.events import Commands, ReportDefect
-from replica_service.core.runs import ReplicaLane, ReplicaRun
+from replica_service.core.runs import LaneKey, ReplicaLane, ReplicaRun
 
 LaneRow: TypeAlias = dict[LaneState, LaneState]
 ON_BLOCKED: Final = LANE_LIFE.on(LaneEvent.BLOCKED)
@@ -44,7 +44,7 @@ class Lanes:
     __slots__ = ("_by_key", "_leaving", "calls", "ready")
 
     def __init__(self) -> None:
-        self._by_key: dict[tuple[str, str], ReplicaLane] = {}
+        self._by_key: dict[LaneKey, ReplicaLane] = {}
         self._leaving: dict[tuple[str, int], int] = {}
         """Number of lanes left of each partition (endpoint, number) that moves away; no entry is 0."""
         self.calls = 0
@@ -57,7 +57,7 @@ class Lanes:
 
     def of_run(self, run: ReplicaRun) -> ReplicaLane:
         """Returns the lane of the run's key, for a run that is to be put into it. It becomes ready if it was idle."""
-        key = (run.endpoint, run.ordering_key)
+        key = run.lane_key
         lane = self._by_key.get(key)
         if lane is None:
             lane = self._by_key[key] = ReplicaLane(key, run.partition)
@@ -82,7 +82,7 @@ class Lanes:
 
     def leave(self, partitions: Mapping[str, Container[int]]) -> None:
         """Tracks these partitions, by endpoint, which move away: none of their calls starts any more."""
-        self._leaving |= Counter((lane.key[0], lane.partition) for lane in self.of(partitions))
+        self._leaving |= Counter((lane.key.endpoint, lane.partition) for lane in self.of(partitions))
 
     def is_left(self, endpoint: str, partition: int) -> bool:
         """Whether a partition that moves away still has lanes here."""
@@ -90,7 +90,7 @@ class Lanes:
 
     def of(self, partitions: Mapping[str, Container[int]]) -> list[ReplicaLane]:
         """Returns the lanes of these partitions, by endpoint. Iterates over all lanes: for rare events."""
-        return [lane for lane in self._by_key.values() if lane.partition in partitions.get(lane.key[0], ())]
+        return [lane for lane in self._by_key.values() if lane.partition in partitions.get(lane.key.endpoint, ())]
 
     def all(self) -> list[ReplicaLane]:
         """Returns every lane that has calls, running or not."""
@@ -100,7 +100,7 @@ class Lanes:
         """Removes a lane without calls."""
         del self._by_key[lane.key]
         if self._leaving:
-            partition = (lane.key[0], lane.partition)
+            partition = (lane.key.endpoint, lane.partition)
             left = self._leaving.pop(partition, 0) - 1
             if left > 0:
                 self._leaving[partition] = left

@@ -2,65 +2,81 @@
 
 Purpose: a caller that repeats a call gets the outcome of the first one, and nothing runs twice.
 Invariants: at most one call of an id is pending, and repetitions wait for it. A call that was not executed is forgotten
-when it ends. Any other is remembered for `keep_s` after its end: if the bounds of kept outcomes are exceeded, only that
-it was executed. No call is forgotten earlier; where no more can be remembered, calls with new ids are refused.
+when it ends. Any other is remembered for `keep_s` after its end: if the bound of kept outcomes is exceeded, only that
+it was executed. No call is forgotten earlier; where no more can be remembered, calls with new ids are refused. A call
+of a partition that this replica does not own is looked up only. No event forgets more than a fixed number of calls.
 Owner: the engine's repetitions (`shell/repetitions.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple, TypeAlias
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Sequence
+from enum import Enum, auto
+from typing import Final, NamedTuple
 
 from replica_service.core import failures
+from replica_service.core.request_memory import (
+    OUTCOME_BYTES,
+    VALUE_BYTES,
+    CallOutcome,
+    LinkedCall,
+    RememberedCall,
+    RequestMemory,
+    bytes_of_failure,
+    bytes_of_values,
+)
 from replica_service.core.runs import ReplicaRun, RouterPeer
-from replica_service.core.session_outcomes import CALL_BYTES, MAX_KEPT_BYTES, MAX_KEPT_RUNS
+from replica_service.core.session_outcomes import MAX_KEPT_BYTES
 from slotmesh.calls.id_ranges import Range, among
+from slotmesh.calls.request_ids import CallIdentity
 from slotmesh.errors import Executed, Failure
 from slotmesh.streams.limits import MAX_BYTES_AHEAD, MAX_VALUES_AHEAD
 
 KEEP_S = 60.0
 MAX_REMEMBERED = 262_144
-"""Calls, pending ones included; about 400 bytes each, without outcomes."""
-
-LinkedCall: TypeAlias = tuple[RouterPeer, int]
-"""A link, and the run id of the call there."""
-
-
-class CallOutcome(NamedTuple):
-    """How a call has ended."""
-
-    values: Sequence[bytes] = ()
-    """Its result, or what it yielded."""
-    failure: Failure | None = None
-    content_type: str = ""
-    is_streamed: bool = False
-    """Its caller takes each value that the handler yields."""
-
-    @property
-    def size(self) -> int:
-        """Bytes of its values."""
-        return sum(map(len, self.values))
+"""Calls, pending ones included; about 700 bytes each, without outcomes."""
+FORGOTTEN_AT_ONCE: Final = 32
+"""Calls that the arrival of a call forgets."""
+FORGOTTEN_BY_SWEEP: Final = 512
 
 
-class RememberedCall:
-    """One call, pending or ended. Compared by identity."""
+class RequestKey(NamedTuple):
+    """Calls with the same key are one call."""
 
-    __slots__ = ("digest", "ended_at", "outcome", "recipient", "size", "values", "waiting")
+    endpoint: str
+    """Empty for a call in a slot."""
+    slot: bytes
+    """The secret of its slot; empty for a call in none."""
+    caller: str
+    request_id: str
 
-    def __init__(self, digest: bytes, recipient: LinkedCall) -> None:
-        self.digest = digest
-        self.recipient = recipient
-        """Of the call that runs. Its own outcome is not delivered from here."""
-        self.waiting: list[LinkedCall] = []
-        """Of repetitions."""
-        self.values: list[bytes] | None = []
-        """Values yielded so far; None if they are too many to be kept."""
-        self.size = 0
-        """Bytes of the values, and of the kept outcome."""
-        self.outcome: CallOutcome | None = None
-        """None: pending."""
-        self.ended_at = 0.0
+
+class CallVerdict(Enum):
+    """What becomes of a call that has arrived."""
+
+    EXECUTE = auto()
+    WAIT = auto()
+    """For the outcome of the call that it repeats."""
+    DELIVER = auto()
+    """It gets the outcome of the call that it repeats."""
+    FAIL = auto()
+    """With the failure of the outcome."""
+    HAND_BACK = auto()
+    """With the failure of the outcome: its router sends it elsewhere."""
+
+
+class Decision(NamedTuple):
+    """A verdict, with the outcome that it is about."""
+
+    verdict: CallVerdict
+    outcome: CallOutcome = CallOutcome()
+
+
+_EXECUTE: Final = Decision(CallVerdict.EXECUTE)
+_WAIT: Final = Decision(CallVerdict.WAIT)
+_NOT_OWNED: Final = Decision(CallVerdict.HAND_BACK, CallOutcome(failure=failures.STALE))
+_EVICTED: Final = CallOutcome(failure=failures.EVICTED)
 
 
 class RepeatedCalls:
@@ -68,66 +84,83 @@ class RepeatedCalls:
 
     def __init__(
         self,
+        owns: Callable[[ReplicaRun], bool],
         *,
         keep_s: float = KEEP_S,
         max_calls: int = MAX_REMEMBERED,
-        max_kept: int = MAX_KEPT_RUNS,
         max_bytes: int = MAX_KEPT_BYTES,
     ) -> None:
-        self.bytes = 0
-        """Memory of the kept outcomes, bytes."""
+        """`owns`: whether the replica may execute a run, as owner of its partition."""
+        self._owns = owns
         self._keep_s = keep_s
         self._max_calls = max_calls
-        self._max_kept = max_kept
-        self._max_bytes = max_bytes
-        self._calls: dict[tuple[str, str], RememberedCall] = {}
-        """By scope and request id."""
-        self._ended: dict[tuple[str, str], RememberedCall] = {}
+        self._memory = RequestMemory(max_bytes)
+        self._calls: dict[RequestKey, RememberedCall] = {}
+        self._ended: OrderedDict[RequestKey, RememberedCall] = OrderedDict()
         """Those with an outcome, in the order of their ends."""
-        self._kept: dict[RememberedCall, None] = {}
-        """Those whose outcome is kept, in the same order."""
         self._waiting: dict[RouterPeer, dict[int, RememberedCall]] = {}
         """What repetitions wait for, by link and run id. No link has an empty entry."""
 
     def __len__(self) -> int:
         return len(self._calls)
 
+    @property
+    def held_bytes(self) -> int:
+        """Memory of the kept outcomes, and of values of pending calls."""
+        return self._memory.bytes
+
     # -- in --------------------------------------------------------------------------------------------------------
 
-    def begin(self, run: ReplicaRun, now: float) -> CallOutcome | Failure | bool:
-        """Whether the call of the run is to be executed; False: it waits for one that runs. Or its outcome, if known.
-
-        A failure refuses the call.
-        """
-        self.expire(now)
+    def begin(self, run: ReplicaRun, now: float) -> Decision:
+        """Decides about a call that has arrived."""
+        self.expire(now, FORGOTTEN_AT_ONCE)
         if (request := run.request) is None:
-            return True
-        known = self._calls.get(request.key)
+            return _EXECUTE
+        key = key_of(run, request)
+        known = self._calls.get(key)
+        if known is not None and self._is_over(known, now):
+            self._forget(key)
+            known = None
         if known is None:
-            if len(self._calls) >= self._max_calls:
-                return failures.too_many_requests(self._max_calls)
-            self._calls[request.key] = RememberedCall(request.digest, (run.link, run.first))
-            return True
+            if not self._owns(run):
+                return _NOT_OWNED
+            if failure := self._full(request.caller):
+                return _failed(failure)
+            share = self._memory.add(request.caller)
+            self._calls[key] = RememberedCall(request.digest, (run.link, run.first), share)
+            return _EXECUTE
         if known.digest != request.digest:
-            return failures.request_differs(request.key[1])
+            return _failed(failures.request_differs(request.request_id))
         if known.outcome is not None:
-            return known.outcome
-        known.waiting.append((run.link, run.first))
+            return Decision(CallVerdict.DELIVER, known.outcome)
+        known.waiting[run.link, run.first] = None
         self._waiting.setdefault(run.link, {})[run.first] = known
-        return False
+        return _WAIT
+
+    def _full(self, caller: str) -> Failure | None:
+        """Returns the failure if no other call of the caller can be remembered.
+
+        Of callers with a name none has more calls than are free, so that there is room for others.
+        """
+        free = self._max_calls - len(self._calls)
+        share = self._memory.share_of(caller)
+        own = 0 if share is None else share.calls
+        if free <= 0 or (caller and own >= free):
+            return failures.too_many_requests(own, len(self._calls))
+        return None
 
     # -- out -------------------------------------------------------------------------------------------------------
 
-    def yielded(self, run: ReplicaRun, payloads: Iterable[bytes]) -> None:
+    def yielded(self, run: ReplicaRun, payloads: Sequence[bytes]) -> None:
         """Keeps values of a call that continues, as far as a repetition can get them all at once."""
         known = self._pending(run)
         if known is None or known.values is None:
             return
-        for payload in payloads:
-            known.values.append(payload)
-            known.size += len(payload)
-        if len(known.values) > MAX_VALUES_AHEAD or known.size > MAX_BYTES_AHEAD:
-            known.values, known.size = None, 0
+        known.values += payloads
+        size, count = known.size + bytes_of_values(payloads), len(known.values)
+        if count > MAX_VALUES_AHEAD or size - count * VALUE_BYTES > MAX_BYTES_AHEAD:
+            known.values, size = None, 0
+        self._hold(known, size)
 
     def ended(
         self, run: ReplicaRun, result: bytes | Failure | None, now: float
@@ -137,29 +170,25 @@ class RepeatedCalls:
         `result` None: a streaming call has ended well. A call that was not executed is forgotten.
         """
         known = self._pending(run)
-        if known is None or (request := run.request) is None:
+        if known is None or run.request is None:
             return None
-        waiting, known.waiting = known.waiting, []
+        waiting, known.waiting = list(known.waiting), {}
         for link, first in waiting:
             self._leave(link, first)
+        key = key_of(run, run.request)
         failure = result if isinstance(result, Failure) else None
         if failure is not None and failure.executed is Executed.NO:
-            del self._calls[request.key]
+            self._forget(key)
             return CallOutcome(failure=failure), waiting
         values = known.values if result is None or isinstance(result, Failure) else (result,)
-        if values is None:
-            outcome = CallOutcome(failure=failures.EVICTED)
-        else:
+        outcome = _EVICTED
+        if values is not None:
             outcome = CallOutcome(tuple(values), failure, run.options.content_type, run.options.streaming)
         known.outcome, known.ended_at, known.values = outcome, now, None
-        known.size = outcome.size + CALL_BYTES
-        self.bytes += known.size
-        self._ended[request.key] = known
-        self._kept[known] = None
-        while self.bytes > self._max_bytes or len(self._kept) > self._max_kept:
-            oldest = next(iter(self._kept))
-            oldest.outcome = CallOutcome(failure=failures.EVICTED)
-            self._drop(oldest)
+        self._ended[key] = known
+        if outcome is not _EVICTED:
+            known.share.held.pop(known, None)  # it becomes the newest
+            self._hold(known, OUTCOME_BYTES + bytes_of_values(outcome.values) + bytes_of_failure(failure))
         return outcome, waiting
 
     # -- callers that leave ----------------------------------------------------------------------------------------
@@ -171,14 +200,14 @@ class RepeatedCalls:
             for lo, hi in ranges:
                 left += among(self._waiting.get(link, {}), lo, hi)
         for first in left:
-            self._waiting[link][first].waiting.remove((link, first))
+            del self._waiting[link][first].waiting[link, first]
             self._leave(link, first)
         return left
 
     def close(self, link: RouterPeer) -> None:
         """Handles an ended link."""
         for first, known in self._waiting.pop(link, {}).items():
-            known.waiting.remove((link, first))
+            del known.waiting[link, first]
 
     def owes(self, link: RouterPeer) -> bool:
         """Whether repetitions of the router wait."""
@@ -186,29 +215,49 @@ class RepeatedCalls:
 
     # -- forgetting ------------------------------------------------------------------------------------------------
 
-    def expire(self, now: float) -> None:
-        """Forgets calls that ended `keep_s` ago."""
-        ended = self._ended
-        while ended:
-            key = next(iter(ended))
-            known = ended[key]
-            if known.ended_at + self._keep_s > now:
-                return
-            del ended[key], self._calls[key]
-            self._drop(known)
+    def expire(self, now: float, most: int = FORGOTTEN_BY_SWEEP) -> bool:
+        """Forgets calls that ended `keep_s` ago, `most` of them. Returns whether some are left."""
+        for _ in range(most):
+            if not self._ended:
+                return False
+            key = next(iter(self._ended))
+            if not self._is_over(self._ended[key], now):
+                return False
+            self._forget(key)
+        return True
+
+    def _is_over(self, known: RememberedCall, now: float) -> bool:
+        return known.outcome is not None and known.ended_at + self._keep_s <= now
+
+    def _forget(self, key: RequestKey) -> None:
+        self._ended.pop(key, None)
+        self._memory.remove(self._calls.pop(key))
 
     def _pending(self, run: ReplicaRun) -> RememberedCall | None:
-        known = None if run.request is None else self._calls.get(run.request.key)
+        known = None if run.request is None else self._calls.get(key_of(run, run.request))
         is_it = known is not None and known.outcome is None and known.recipient == (run.link, run.first)
         return known if is_it else None
 
-    def _drop(self, known: RememberedCall) -> None:
-        if known in self._kept:
-            del self._kept[known]
-            self.bytes -= known.size
+    def _hold(self, known: RememberedCall, size: int) -> None:
+        """Sets the bytes that the call holds, and drops values above the bound."""
+        self._memory.hold(known, size)
+        for each in self._memory.excess():
+            if each.outcome is None:
+                each.values = None
+            else:
+                each.outcome = _EVICTED
 
     def _leave(self, link: RouterPeer, first: int) -> None:
         of_link = self._waiting[link]
         del of_link[first]
         if not of_link:
             del self._waiting[link]
+
+
+def key_of(run: ReplicaRun, request: CallIdentity) -> RequestKey:
+    """Returns the key of the run's call."""
+    return RequestKey("" if request.slot else run.endpoint, request.slot, request.caller, request.request_id)
+
+
+def _failed(failure: Failure) -> Decision:
+    return Decision(CallVerdict.FAIL, CallOutcome(failure=failure))

@@ -16,18 +16,18 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from math import inf
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from replica_service.core.call_metadata import (
     Arrival,
     ReplicaCallOptions,
-    RequestIdentity,
     RerunOrigin,
     ReservedSlot,
     Weighed,
 )
 from replica_service.core.call_states import CallState, LaneState
 from replica_service.core.session_records import Record, Taker
+from slotmesh.calls.request_ids import CallIdentity
 from slotmesh.streams.limits import MAX_INLINE_BYTES
 
 FRESH_S = 3.0
@@ -152,8 +152,7 @@ class ReplicaRun:
         self.payloads = payloads
         self.options = options
         self.ordering_key = options.ordering_key
-        """The key of its batch, or its own if the batch has a column of keys. Empty means none. A call with a request
-        id, and neither key nor slot, has a key that is no other call's: it is alone in its lane."""
+        """The key of its batch, or its own if the batch has a column of keys. Empty means none."""
         self.endpoint = endpoint
         self.arrived = arrived  # monotonic seconds
         self.arrival: Arrival | None = None
@@ -163,7 +162,7 @@ class ReplicaRun:
         self.deadline = deadline
         """Monotonic seconds, exclusive: no call of the run is started later."""
         self.partition = self.owner_epoch = 0
-        """Used only with an ordering key."""
+        """Used only if it is keyed."""
         self.begin = self.lo = begin
         self.end = self.hi = len(payloads) if end is None else end
         self.open = self.left = self.end - begin
@@ -176,7 +175,7 @@ class ReplicaRun:
         self.lane: ReplicaLane | None = None
         self.record: RunRecord | None = None
         """What a session keeps of its calls; None without a session."""
-        self.request: RequestIdentity | None = None
+        self.request: CallIdentity | None = None
         """Of a single call that its caller may repeat."""
         self.origin: RerunOrigin | None = None  # the first attempt at calls without a session
         self.lease_s, self.identity = 0.0, ""
@@ -203,6 +202,18 @@ class ReplicaRun:
         if self.record is not None:
             part.record = self.record.cut_out(lo, hi)
         return part
+
+    @property
+    def is_keyed(self) -> bool:
+        """Whether it waits in a lane of its partition: of its ordering key, or of its request id if it has no key."""
+        return bool(self.ordering_key) or (self.request is not None and not self.request.slot)
+
+    @property
+    def lane_key(self) -> LaneKey:
+        """The key of its lane. Only if it is keyed."""
+        if self.ordering_key or self.request is None:
+            return LaneKey(self.endpoint, self.ordering_key)
+        return LaneKey(self.endpoint, "", self.request.caller, self.request.request_id)
 
     @property
     def ends_with_caller(self) -> bool:
@@ -272,8 +283,17 @@ class ReplicaRun:
         self.withdrawn.update(range(lo, hi))
 
 
+class LaneKey(NamedTuple):
+    """What the calls of a lane have in common: an ordering key, or a caller and its request id. None has both."""
+
+    endpoint: str
+    ordering_key: str
+    caller: str = ""
+    request_id: str = ""
+
+
 class ReplicaLane:
-    """The queue of one ordering key. Compared by identity."""
+    """The queue of one ordering key, or of one request id. Compared by identity."""
 
     __slots__ = (
         "batch_method",
@@ -287,9 +307,8 @@ class ReplicaLane:
         "turn",
     )
 
-    def __init__(self, key: tuple[str, str], partition: int) -> None:
+    def __init__(self, key: LaneKey, partition: int) -> None:
         self.key = key
-        """Endpoint and ordering key."""
         self.partition = partition
         self.runs: deque[ReplicaRun] = deque()
         """Runs with waiting calls, in order. Some may have been emptied by a cancel."""

@@ -229,6 +229,11 @@ class ReplicaScheduler:
         """The newest owner epoch received."""
         return self._state.ownership.newest
 
+    def owns(self, run: ReplicaRun) -> bool:
+        """Whether the replica may execute the run: it is in a slot, or this replica owns its partition."""
+        in_slot = run.request is not None and bool(run.request.slot)
+        return in_slot or self._state.ownership.serves(run.endpoint, run.partition, run.owner_epoch)
+
     def is_emptied(self, endpoint: str, partition: int) -> bool:
         """Whether a revoked partition has no running or waiting calls, and the handler's hook for it has ended."""
         return not self._state.lanes.is_left(endpoint, partition) and not self._state.keys.holds(endpoint, partition)
@@ -237,7 +242,7 @@ class ReplicaScheduler:
         """Returns the partitions, by endpoint, with running or waiting calls, and those that the handler holds."""
         busy = self._state.keys.by_endpoint()
         for lane in self._state.lanes.all():
-            busy.setdefault(lane.key[0], set()).add(lane.partition)
+            busy.setdefault(lane.key.endpoint, set()).add(lane.partition)
         return busy
 
     def turns_of(self, runs: Iterable[ReplicaRun]) -> list[StartTurn]:

@@ -9,6 +9,7 @@ Owner: the session table.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -35,9 +36,9 @@ class KeptOutcomes:
         """Memory of the kept outcomes, bytes."""
         self._max_bytes = max_bytes
         self._max_runs = max_runs
-        self._delivered: dict[RunRecord, None] = {}
+        self._delivered: OrderedDict[RunRecord, None] = OrderedDict()
         """Records with kept outcomes, oldest first."""
-        self._retained: dict[RunRecord, None] = {}
+        self._retained: OrderedDict[RunRecord, None] = OrderedDict()
         """Records with outcomes that were not delivered, because there was no link."""
 
     def __len__(self) -> int:
@@ -163,7 +164,7 @@ class ForgottenSessions:
 
     def __init__(self, most: int = MAX_FORGOTTEN) -> None:
         self._max = most
-        self._remnants: dict[str, Remnant] = {}
+        self._remnants: OrderedDict[str, Remnant] = OrderedDict()
         """By session id, oldest first."""
 
     def __len__(self) -> int:
@@ -174,7 +175,7 @@ class ForgottenSessions:
         if remnant.epoch <= 1 and not remnant.lost_through:
             return
         if len(self._remnants) >= self._max:
-            del self._remnants[next(iter(self._remnants))]
+            self._remnants.popitem(last=False)
         self._remnants[session_id] = remnant
 
     def find(self, session_id: str) -> Remnant | None:

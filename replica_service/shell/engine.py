@@ -90,8 +90,6 @@ class Engine:
         self.counters = ReplicaCounters()
         self.traces: ReplicaTraces | None = None  # where calls are traced
         self.sessions = Sessions(self._fence_runs, clock.now, resume_ttl_s)
-        self.repetitions = Repetitions(clock.now, self._fail)
-        self.outcomes = outcomes = OutcomeReporter(self.counters, self.sessions, self.repetitions, self.post)
         self.methods = methods
         self.errors = errors = HandlerErrors(clock.now)
         self.scheduler = ReplicaScheduler(
@@ -103,6 +101,8 @@ class Engine:
             new_secret=lambda: secrets.token_bytes(SECRET_BYTES),
             max_slots_per_caller=max_slots_per_caller,
         )
+        self.repetitions = Repetitions(clock.now, self.scheduler.owns, self._fail)
+        self.outcomes = outcomes = OutcomeReporter(self.counters, self.sessions, self.repetitions, self.post)
         self._now = clock.now
         self.batch_hosts = BatchHosts(methods, self.scheduler.batchers, clock.now, self._batch_settings_changed)
         self.batch_hosts.warn_of_unfillable(max_ongoing, prefetch)
@@ -167,9 +167,9 @@ class Engine:
         """Cancels ranges of run ids, both ends included: waiting calls never start, running ones are cancelled.
 
         A `def` method runs to its end, and so does a batch, because of its other calls, and a call with a request id,
-        because of repetitions; a method that yields is closed
-        at its next value, in a batch when none of its calls is left. Regardless of how running calls end, their lanes
-        stop there if they stop at failures. `tells_stopped`: report the stops to the router.
+        because of repetitions; a method that yields is closed at its next value, in a batch when none of its calls is
+        left. Regardless of how running calls end, their lanes stop there if they stop at failures. `tells_stopped`:
+        report the stops to the router.
         """
         ranges = list(ranges)
         own = without_moved(link, ranges)

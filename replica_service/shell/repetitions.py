@@ -12,7 +12,8 @@ import asyncio
 from collections.abc import Callable, Iterable, Sequence
 
 from replica_service.core import failures
-from replica_service.core.repeated_calls import KEEP_S, CallOutcome, RepeatedCalls
+from replica_service.core.repeated_calls import KEEP_S, CallVerdict, RepeatedCalls
+from replica_service.core.request_memory import CallOutcome
 from replica_service.core.runs import ReplicaRun, RouterPeer
 from slotmesh.calls.id_ranges import Range
 from slotmesh.errors import Executed, Failure
@@ -24,9 +25,14 @@ SWEEPS = 4
 class Repetitions:
     """The repeated calls of one replica."""
 
-    def __init__(self, now: Callable[[], float], refuse: Callable[[ReplicaRun, Failure], None]) -> None:
-        """`refuse` fails a call that is not executed."""
-        self._calls = RepeatedCalls()
+    def __init__(
+        self,
+        now: Callable[[], float],
+        owns: Callable[[ReplicaRun], bool],
+        refuse: Callable[[ReplicaRun, Failure], None],
+    ) -> None:
+        """`owns`: whether the replica may execute a run, as owner of its partition. `refuse` fails a call."""
+        self._calls = RepeatedCalls(owns)
         self._now = now
         self._refuse = refuse
         self._loop = asyncio.get_running_loop()
@@ -44,17 +50,18 @@ class Repetitions:
 
     def begins(self, run: ReplicaRun) -> bool:
         """Whether this call is executed. Otherwise it gets its outcome now, or when the call that it repeats ends."""
-        begins = self._calls.begin(run, self._now())
-        if isinstance(begins, bool):
-            if self._timer is None:
-                self._timer = self._loop.call_later(KEEP_S / SWEEPS, self._sweep)
-            return begins
-        if isinstance(begins, Failure):
-            run.request = None
-            self._refuse(run, begins)
-        else:
-            _deliver(run.link, run.first, begins)
-        return False
+        verdict, outcome = self._calls.begin(run, self._now())
+        match verdict:
+            case CallVerdict.EXECUTE:
+                if self._timer is None:
+                    self._timer = self._loop.call_later(KEEP_S / SWEEPS, self._sweep)
+            case CallVerdict.DELIVER:
+                _deliver(run.link, run.first, outcome)
+            case CallVerdict.FAIL if outcome.failure is not None:
+                self._refuse(run, outcome.failure)
+            case CallVerdict.HAND_BACK if outcome.failure is not None:
+                run.link.outbox.refused(run.first, 1, outcome.failure)
+        return verdict is CallVerdict.EXECUTE
 
     # -- outcomes, which were delivered to the calls that were executed ---------------------------------------------
 
@@ -86,7 +93,7 @@ class Repetitions:
     def cancel(self, link: RouterPeer, ranges: Iterable[Range]) -> None:
         """Repetitions with these run ids wait no more. The calls that they repeat continue."""
         for first in self._calls.leave(link, ranges):
-            link.outbox.failed(first, 1, failures.CANCELLED)
+            link.outbox.failed(first, 1, failures.REPETITION_CANCELLED)
 
     def close(self, link: RouterPeer) -> None:
         self._calls.close(link)
@@ -97,9 +104,9 @@ class Repetitions:
 
     def _sweep(self) -> None:
         self._timer = None
-        self._calls.expire(self._now())
+        has_more = self._calls.expire(self._now())
         if len(self._calls):
-            self._timer = self._loop.call_later(KEEP_S / SWEEPS, self._sweep)
+            self._timer = self._loop.call_later(0.0 if has_more else KEEP_S / SWEEPS, self._sweep)
 
 
 def _deliver(link: RouterPeer, first: int, outcome: CallOutcome) -> None:

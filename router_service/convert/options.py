@@ -21,6 +21,7 @@ from slotmesh.codec import OCTET_STREAM
 from slotmesh.convert import call_options as stated
 from slotmesh.convert.call_options import MAX_METADATA_ENTRIES, bad_option, key_problem, options_failure, refused_option
 from slotmesh.errors import Failure, Reason, bad_metadata
+from slotmesh.internal.v1 import replica_service_pb2
 from slotmesh.spec.descriptor_sets import OwnRpc
 from slotmesh.spec.tenants import tenant_problem
 from slotmesh.streams.limits import MAX_OPTIONS_BYTES
@@ -59,6 +60,11 @@ def with_request(options: RouterCallOptions, request: CallIdentity) -> RouterCal
         problem = "has no effect on a call with a request_id, which determines its replica: leave one of them empty"
         return bad_option("shard_key", problem)
     return replace(options, request=request, partition=partition_of(request.request_id))
+
+
+def put_identity(wire: replica_service_pb2.RequestIdentity, request: CallIdentity) -> None:
+    """Sets the identity of a call with a request id."""
+    wire.id, wire.digest, wire.caller = request.request_id, request.digest, request.caller
 
 
 class OptionsByKey:

@@ -11,6 +11,7 @@ from itertools import islice
 from math import inf
 from typing import cast
 
+from router_service.convert.options import put_identity
 from router_service.core.callers import CREDITS
 from router_service.core.calls import CallPayload, Failures, Results
 from router_service.core.limits.capacity import MethodTime, ReportedCapacity
@@ -156,7 +157,7 @@ def add_batch(
         batch.partition = outgoing.partition
         batch.owner_epoch = outgoing.owner_epoch
     if (request := outgoing.options.request) is not None and not outgoing.is_shadow:
-        batch.request.id, batch.request.digest = request
+        put_identity(batch.request, request)
     batch.max_result_bytes = outgoing.max_result_bytes
     if outgoing.level:
         batch.values_ahead, batch.bytes_ahead = CREDITS[outgoing.level]

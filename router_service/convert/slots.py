@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import inf
 
-from router_service.convert.options import options_from_wire
+from router_service.convert.options import options_from_wire, put_identity
 from router_service.core.calls import LeasedSlot, OperationAnswer, ReleasedSlot, Reserve, RouterCallOptions
 from router_service.core.features.slot_operations import (
     OutgoingDispatch,
@@ -75,7 +75,7 @@ def add_op(frame: replica_service_pb2.SlotOps, outgoing: OutgoingOp, now: float)
             op.dispatch.payload = joined(outgoing.payload)
             op.dispatch.options.MergeFromString(outgoing.options.wire)
             if (request := outgoing.options.request) is not None:
-                op.request.id, op.request.digest = request
+                put_identity(op.request, request)
             _put_time_left(op.dispatch.options, outgoing.deadline, now)
         case OutgoingRenew():
             op.renew.token = outgoing.token

@@ -8,6 +8,7 @@ Owner: the scheduler.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -163,7 +164,7 @@ class LaneStops:
     __slots__ = ("_keys", "share")
 
     def __init__(self, share: CallerShare | None) -> None:
-        self._keys: dict[str, dict[int, int]] = {}
+        self._keys: OrderedDict[str, dict[int, int]] = OrderedDict()
         self.share = share
 
     def __len__(self) -> int:
@@ -195,7 +196,7 @@ class LaneStops:
         share = self.share
         is_full = share is not None and not share.has_room_for_key
         if self._keys and (is_full or len(self._keys) >= MAX_STOPS):
-            del self._keys[next(iter(self._keys))]
+            self._keys.popitem(last=False)
         elif is_full:
             return None
         elif share is not None:

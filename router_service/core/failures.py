@@ -129,6 +129,7 @@ def may_be_remembered(replica_id: str) -> Failure:
     return Failure(
         reason=Reason.BACKEND_UNAVAILABLE,
         message=f"replica {replica_id}, which may have executed a call with this request_id before, cannot be reached",
+        executed=Executed.UNKNOWN,
         retry_delay_s=UNREACHABLE_DELAY_S,
         metadata={"replica_id": replica_id},
     )

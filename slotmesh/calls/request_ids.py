@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 
 class CallIdentity(NamedTuple):
-    """Of two calls of one identity, the second is a repetition."""
+    """Of two calls of one caller with one id, in one endpoint or slot, the second is a repetition."""
 
     request_id: str
-    """Chosen by the caller, and made unique among callers. Empty: the call is not repeated."""
+    """Chosen by the caller."""
     digest: bytes
     """Hash of the rpc, its method and its arguments. Another call with the same id is refused."""
-
-
-NOT_REPEATED: Final = CallIdentity("", b"")
+    caller: str = ""
+    """Name of the identity that calls; empty without authentication."""
+    slot: bytes = b""
+    """At a replica: the secret of the slot that the call runs in. Empty: it runs in none."""

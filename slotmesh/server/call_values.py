@@ -19,7 +19,7 @@ from slotmesh.convert.json_values import json_arguments, put_json_result
 from slotmesh.convert.slot_requests import oversized
 from slotmesh.errors import Failure, at_field, bad_field
 from slotmesh.runtime.loop_slices import StepQueue
-from slotmesh.security.identity import of_caller
+from slotmesh.security.identity import caller_name
 from slotmesh.spec.rules import request_id_problem, show
 from slotmesh.v1 import router_service_pb2, slot_service_pb2
 
@@ -52,7 +52,7 @@ async def payload_of(request: CallInput, turns: StepQueue) -> bytes | Failure:
 
 
 def identity_of(request: CallInput) -> CallIdentity | Failure | None:
-    """The identity of a call with a `request_id`, before its input is converted; None without one."""
+    """The identity of a call with a `request_id`; None without one. Of a call whose input has been checked."""
     if not request.request_id:
         return None
     if problem := request_id_problem(request.request_id):
@@ -62,7 +62,7 @@ def identity_of(request: CallInput) -> CallIdentity | Failure | None:
     common = (type(request).__name__, options.method, options.ordering_key, options.content_type, form)
     digest = blake2b("\0".join(common).encode() + b"\0", digest_size=16)
     digest.update(request.payload or request.arguments.SerializeToString(deterministic=True))
-    return CallIdentity(of_caller(request.request_id), digest.digest())
+    return CallIdentity(request.request_id, digest.digest(), caller_name())
 
 
 def failed(failure: Failure, request: CallInput) -> Failure:

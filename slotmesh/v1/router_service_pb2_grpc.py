@@ -31,15 +31,15 @@ class RouterServiceStub(object):
     A call by `Call` or `CallStreaming` can have a `request_id`, chosen by the caller: 1 to 128 printable ASCII
     characters without spaces, unique per call. A call that is repeated with the same id, over any router, is executed
     once, and each repetition gets the outcome of the first: also while that one runs, and for 60 s after it has ended.
-    Ids of different identities, and of different endpoints, are independent. A known id with another rpc, method,
-    ordering key or other arguments is refused with BAD_REQUEST.
+    Ids of different identities, and of different endpoints, are independent; without authentication all callers are one
+    identity. A known id with another rpc, method, ordering key or other arguments is refused with BAD_REQUEST.
 
     What is remembered, by the replica that owns the id's partition (with `options.ordering_key`, the key's; all other
     calls of the id's partition are independent): results, and failures with executed yes or unknown. A failure with
     executed no is not: if repeated, the call is executed. Failures of the router itself (timeouts, a lost replica) are
-    answers to one attempt, and are not remembered either: a repetition gets what the call came to. So a call with an id
+    answers to one attempt, and are not remembered either: a repetition gets the call's outcome. So a call with an id
     runs to its end once it has started, whether its caller still waits or not; a call by `CallStreaming` ends with its
-    caller. If the memory for outcomes is full (128 MiB or 65,536 calls of a replica), the oldest are dropped: a
+    caller. If the memory for outcomes is full (128 MiB of a replica), the identity that holds most loses its oldest: a
     repetition fails with RESULT_EVICTED, executed yes. So does one of a streaming call that had more than 256 values, or
     1 MiB. If the replica has ended, a repetition is executed again; also if the partition has another owner since, and
     the router has started after that. Handlers for which that matters store `context().idempotency_key`, which is the
@@ -80,15 +80,15 @@ class RouterServiceServicer(object):
     A call by `Call` or `CallStreaming` can have a `request_id`, chosen by the caller: 1 to 128 printable ASCII
     characters without spaces, unique per call. A call that is repeated with the same id, over any router, is executed
     once, and each repetition gets the outcome of the first: also while that one runs, and for 60 s after it has ended.
-    Ids of different identities, and of different endpoints, are independent. A known id with another rpc, method,
-    ordering key or other arguments is refused with BAD_REQUEST.
+    Ids of different identities, and of different endpoints, are independent; without authentication all callers are one
+    identity. A known id with another rpc, method, ordering key or other arguments is refused with BAD_REQUEST.
 
     What is remembered, by the replica that owns the id's partition (with `options.ordering_key`, the key's; all other
     calls of the id's partition are independent): results, and failures with executed yes or unknown. A failure with
     executed no is not: if repeated, the call is executed. Failures of the router itself (timeouts, a lost replica) are
-    answers to one attempt, and are not remembered either: a repetition gets what the call came to. So a call with an id
+    answers to one attempt, and are not remembered either: a repetition gets the call's outcome. So a call with an id
     runs to its end once it has started, whether its caller still waits or not; a call by `CallStreaming` ends with its
-    caller. If the memory for outcomes is full (128 MiB or 65,536 calls of a replica), the oldest are dropped: a
+    caller. If the memory for outcomes is full (128 MiB of a replica), the identity that holds most loses its oldest: a
     repetition fails with RESULT_EVICTED, executed yes. So does one of a streaming call that had more than 256 values, or
     1 MiB. If the replica has ended, a repetition is executed again; also if the partition has another owner since, and
     the router has started after that. Handlers for which that matters store `context().idempotency_key`, which is the
@@ -195,15 +195,15 @@ class RouterService(object):
     A call by `Call` or `CallStreaming` can have a `request_id`, chosen by the caller: 1 to 128 printable ASCII
     characters without spaces, unique per call. A call that is repeated with the same id, over any router, is executed
     once, and each repetition gets the outcome of the first: also while that one runs, and for 60 s after it has ended.
-    Ids of different identities, and of different endpoints, are independent. A known id with another rpc, method,
-    ordering key or other arguments is refused with BAD_REQUEST.
+    Ids of different identities, and of different endpoints, are independent; without authentication all callers are one
+    identity. A known id with another rpc, method, ordering key or other arguments is refused with BAD_REQUEST.
 
     What is remembered, by the replica that owns the id's partition (with `options.ordering_key`, the key's; all other
     calls of the id's partition are independent): results, and failures with executed yes or unknown. A failure with
     executed no is not: if repeated, the call is executed. Failures of the router itself (timeouts, a lost replica) are
-    answers to one attempt, and are not remembered either: a repetition gets what the call came to. So a call with an id
+    answers to one attempt, and are not remembered either: a repetition gets the call's outcome. So a call with an id
     runs to its end once it has started, whether its caller still waits or not; a call by `CallStreaming` ends with its
-    caller. If the memory for outcomes is full (128 MiB or 65,536 calls of a replica), the oldest are dropped: a
+    caller. If the memory for outcomes is full (128 MiB of a replica), the identity that holds most loses its oldest: a
     repetition fails with RESULT_EVICTED, executed yes. So does one of a streaming call that had more than 256 values, or
     1 MiB. If the replica has ended, a repetition is executed again; also if the partition has another owner since, and
     the router has started after that. Handlers for which that matters store `context().idempotency_key`, which is the

@@ -8,6 +8,7 @@ from tests.mutants.mutant import mutant
 
 REPLICA: Final = "replica_service"
 _MODEL: Final = "tests/properties/test_repeated_calls.py"
+_SHARES: Final = "tests/unit/replica/test_request_memory.py"
 _CONTRACT: Final = "tests/contract/replica/test_repeated_calls.py"
 _MOVES: Final = "tests/unit/router/routing/test_earlier_owners.py"
 _WHOLE: Final = "tests/properties/test_mesh_repeated_calls.py"
@@ -24,15 +25,15 @@ REPEATED_CALLS: Final = (
     mutant(
         "a call that was not executed is remembered",
         REPLICA,
-        "if failure is not None and failure.executed is Executed.NO:\n            del",
-        "if failure is not None and failure.executed is None:\n            del",
+        "if failure is not None and failure.executed is Executed.NO:\n            self",
+        "if failure is not None and failure.executed is None:\n            self",
         _MODEL,
     ),
     mutant(
         "a dropped outcome makes the id a new one",
         REPLICA,
-        "oldest.outcome = CallOutcome(failure=failures.EVICTED)\n",
-        "oldest.outcome = None\n",
+        "                each.outcome = _EVICTED\n",
+        "                each.outcome = None\n",
         _MODEL,
     ),
     mutant(
@@ -57,11 +58,25 @@ REPEATED_CALLS: Final = (
         _MESH,
     ),
     mutant(
-        "the handler sees a lane of one call as an ordering key",
+        "a replica that is not the owner executes a call with an id",
         REPLICA,
-        "        ordering_key = options.ordering_key\n",
-        "",
-        _MESH,
+        "            if not self._owns(run):\n",
+        "            if False:\n",
+        _MODEL,
+    ),
+    mutant(
+        "one caller takes all of the memory for ids",
+        REPLICA,
+        "if free <= 0 or (caller and own >= free):",
+        "if free <= 0:",
+        _SHARES,
+    ),
+    mutant(
+        "the values of pending calls are not counted",
+        REPLICA,
+        "        self._hold(known, size)\n\n    def ended",
+        "\n    def ended",
+        _SHARES,
     ),
     mutant(
         "calls that waited for a move are not asked for",

@@ -12,15 +12,17 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from replica_service.core.call_metadata import ReplicaCallOptions, RequestIdentity
-from replica_service.core.repeated_calls import CallOutcome, RepeatedCalls
+from replica_service.core.call_metadata import ReplicaCallOptions
+from replica_service.core.failures import EVICTED
+from replica_service.core.repeated_calls import CallVerdict, RepeatedCalls
+from replica_service.core.request_memory import OUTCOME_BYTES, CallOutcome, bytes_of_failure, bytes_of_values
 from replica_service.core.runs import ReplicaRun, RouterPeer
-from replica_service.core.session_outcomes import CALL_BYTES
+from slotmesh.calls.request_ids import CallIdentity
 from slotmesh.errors import Executed, Failure, Reason
 from tests.support.examples import examples
 
 KEEP_S = 60.0
-MAX_CALLS, MAX_KEPT, MAX_BYTES = 6, 3, 3 * CALL_BYTES + 1000
+MAX_CALLS, MAX_BYTES = 6, 3 * OUTCOME_BYTES + 1000
 KEYS = st.tuples(st.sampled_from(("e", "f")), st.sampled_from(("a", "b", "c", "d")))
 STREAMING = (ReplicaCallOptions(), ReplicaCallOptions(streaming=True))
 
@@ -31,50 +33,63 @@ class First:
 
     run: ReplicaRun
     waiting: list[tuple[RouterPeer, int]] = field(default_factory=list)
-    values: list[bytes] = field(default_factory=list)
+    values: list[bytes] | None = field(default_factory=list)
+    """None: they were dropped while the call ran."""
     outcome: tuple[list[bytes], Failure | None] | None = None
     ended_at: float = 0.0
     place: int = 0
-    """In the order of ends."""
+    """In the order in which they began to hold bytes, or ended."""
     is_kept: bool = False
+    """It holds its values or outcome."""
 
 
 class RepeatedCallsMachine(RuleBasedStateMachine):
     @initialize()
     def start(self) -> None:
         self.now = 0.0
-        self.calls = RepeatedCalls(keep_s=KEEP_S, max_calls=MAX_CALLS, max_kept=MAX_KEPT, max_bytes=MAX_BYTES)
+        self.owned = True
+        self.calls = RepeatedCalls(lambda _run: self.owned, keep_s=KEEP_S, max_calls=MAX_CALLS, max_bytes=MAX_BYTES)
         self.links = [RouterPeer(), RouterPeer()]
         self.ids = count(1)
         self.known: dict[tuple[str, str], First] = {}
 
     # -- events ----------------------------------------------------------------------------------------------------
 
+    @rule(owned=st.booleans())
+    def the_partition_moves(self, owned: bool) -> None:
+        self.owned = owned
+
     @rule(key=KEYS, digest=st.sampled_from((b"1", b"1", b"1", b"2")), at=st.integers(0, 1), streaming=st.booleans())
     def a_call_arrives(self, key: tuple[str, str], digest: bytes, at: int, streaming: bool) -> None:
         self.forget_expired()
+        before = len(self.calls)
         link = self.links[at]
         run = ReplicaRun(link, next(self.ids), [b""], STREAMING[streaming], key[0], self.now)
-        run.request = RequestIdentity(key, digest + (b"s" if streaming else b""))
+        run.request = CallIdentity(key[1], digest + (b"s" if streaming else b""))
         known = self.known.get(key)
-        begins = self.calls.begin(run, self.now)
+        verdict, outcome = self.calls.begin(run, self.now)
+        failure = outcome.failure
         if known is None:
-            if len(self.known) >= MAX_CALLS:
-                assert isinstance(begins, Failure)
-                assert begins.reason is Reason.QUEUE_FULL
-                assert begins.executed is Executed.NO
+            if not self.owned:
+                assert (verdict, failure and failure.reason) == (CallVerdict.HAND_BACK, Reason.STALE_TABLE)
+                assert len(self.calls) <= before
+            elif len(self.known) >= MAX_CALLS:
+                assert failure is not None
+                assert (verdict, failure.reason) == (CallVerdict.FAIL, Reason.QUEUE_FULL)
+                assert failure.executed is Executed.NO
             else:
-                assert begins is True
+                assert verdict is CallVerdict.EXECUTE
                 self.known[key] = First(run)
         elif known.run.request is not None and known.run.request.digest != run.request.digest:
-            assert isinstance(begins, Failure)
-            assert (begins.reason, begins.metadata) == (Reason.BAD_REQUEST, {"field": "request_id"})
+            assert failure is not None
+            assert (verdict, failure.reason) == (CallVerdict.FAIL, Reason.BAD_REQUEST)
+            assert failure.metadata == {"field": "request_id"}
         elif known.outcome is None:
-            assert begins is False
+            assert verdict is CallVerdict.WAIT
             known.waiting.append((link, run.first))
         else:
-            assert isinstance(begins, CallOutcome)
-            self.check(known, begins)
+            assert verdict is CallVerdict.DELIVER
+            self.check(known, outcome)
 
     @precondition(lambda self: self.pending())
     @rule(data=st.data(), size=st.integers(0, 900))
@@ -82,7 +97,7 @@ class RepeatedCallsMachine(RuleBasedStateMachine):
         known = self.draw(data)
         known.ended_at = self.now
         if known.run.options.streaming:
-            known.outcome = (known.values, None)
+            known.outcome = (known.values, None) if known.values is not None else ([], EVICTED)
             ended = self.calls.ended(known.run, None, self.now)
         else:
             known.outcome = ([b"x" * size], None)
@@ -94,7 +109,8 @@ class RepeatedCallsMachine(RuleBasedStateMachine):
     def it_fails(self, data: st.DataObject, executed: Executed) -> None:
         known = self.draw(data)
         failure = Failure(reason=Reason.HANDLER_ERROR, message="no", executed=executed)
-        known.ended_at, known.outcome = self.now, (known.values, failure)
+        known.ended_at = self.now
+        known.outcome = (known.values, failure) if known.values is not None else ([], EVICTED)
         self.has_ended(known, self.calls.ended(known.run, failure, self.now))
 
     @precondition(lambda self: self.pending())
@@ -112,8 +128,12 @@ class RepeatedCallsMachine(RuleBasedStateMachine):
         known = self.draw(data)
         if known.run.options.streaming:
             values = [b"v" * size for size in sizes]
-            known.values += values
+            if known.values is not None and values:
+                known.values += values
+                if not known.is_kept:
+                    known.is_kept, known.place = True, next(self.ids)
             self.calls.yielded(known.run, values)
+            self.drop_excess()
 
     @rule(at=st.integers(0, 1), first=st.integers(1, 30), length=st.integers(0, 10))
     def callers_leave(self, at: int, first: int, length: int) -> None:
@@ -150,16 +170,23 @@ class RepeatedCallsMachine(RuleBasedStateMachine):
         return data.draw(st.sampled_from(self.pending()))
 
     def has_ended(self, known: First, ended: object) -> None:
-        known.is_kept, known.place = True, next(self.ids)
-        kept = sorted((each for each in self.known.values() if each.is_kept), key=lambda each: each.place)
-        while len(kept) > MAX_KEPT or sum(map(size_of, kept)) > MAX_BYTES:
-            kept.pop(0).is_kept = False
+        known.is_kept, known.place = known.outcome is not None and known.outcome[1] is not EVICTED, next(self.ids)
+        self.drop_excess()
         assert isinstance(ended, tuple)
         outcome, waiting = ended
         assert waiting == known.waiting
         assert known.outcome is not None
         assert (list(outcome.values), outcome.failure) == known.outcome, "those who wait get it, kept or not"
         known.waiting = []
+
+    def drop_excess(self) -> None:
+        kept = sorted((each for each in self.known.values() if each.is_kept), key=lambda each: each.place)
+        while sum(map(size_of, kept)) > MAX_BYTES:
+            dropped = kept.pop(0)
+            dropped.is_kept = False
+            if dropped.outcome is None:
+                dropped.values = None
+        assert self.calls.held_bytes == sum(map(size_of, kept))
 
     def check(self, known: First, outcome: CallOutcome) -> None:
         assert known.outcome is not None
@@ -179,7 +206,7 @@ class RepeatedCallsMachine(RuleBasedStateMachine):
     def counts_agree(self) -> None:
         if not hasattr(self, "calls"):
             return
-        assert self.calls.bytes <= MAX_BYTES
+        assert self.calls.held_bytes <= MAX_BYTES
         assert len(self.known) <= len(self.calls) <= MAX_CALLS
         for link in self.links:
             waits = any(each is link for known in self.known.values() for each, _ in known.waiting)
@@ -187,8 +214,9 @@ class RepeatedCallsMachine(RuleBasedStateMachine):
 
 
 def size_of(known: First) -> int:
-    assert known.outcome is not None
-    return sum(map(len, known.outcome[0])) + CALL_BYTES
+    if known.outcome is None:
+        return bytes_of_values(known.values or ())
+    return OUTCOME_BYTES + bytes_of_values(known.outcome[0]) + bytes_of_failure(known.outcome[1])
 
 
 TestRepeatedCalls = RepeatedCallsMachine.TestCase

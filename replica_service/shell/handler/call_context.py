@@ -32,6 +32,7 @@ from weakref import getweakrefcount
 from google.protobuf.message import DecodeError
 
 from replica_service.core.call_metadata import AnswerHeads
+from replica_service.core.repeated_calls import key_of
 from replica_service.core.runs import ReplicaRun, StartTurn
 from replica_service.core.work import Part
 from slotmesh.calls.trace_context import TraceContext
@@ -99,10 +100,10 @@ def context_of(run: ReplicaRun, index: int, now: float) -> CallContext:
         if origin is not None:
             attempt = origin.attempt
             identity = f"{origin.stream_id}-{origin.run_ids[index]}"
-    ordering_key = run.ordering_key
-    if (request := run.request) is not None:
-        ordering_key = options.ordering_key
-        identity = blake2b("\0".join(request.key).encode(), digest_size=32).hexdigest()
+    if run.request is not None:
+        endpoint, slot, caller, request_id = key_of(run, run.request)
+        key = f"{endpoint}\0{slot.hex()}\0{caller}\0{request_id}"
+        identity = blake2b(key.encode(), digest_size=32).hexdigest()
     if len(identity) > MAX_IDEMPOTENCY_KEY_CHARS:
         identity = blake2b(identity.encode(), digest_size=32).hexdigest()
     shard_key, trace, age_s, http = options.shard_key, _NO_TRACE, None, None
@@ -118,9 +119,9 @@ def context_of(run: ReplicaRun, index: int, now: float) -> CallContext:
         method=options.method,
         metadata=MappingProxyType(options.metadata),
         deadline=deadline,
-        ordering_key=ordering_key,
-        partition=run.partition if ordering_key else None,
-        owner_epoch=run.owner_epoch if ordering_key else None,
+        ordering_key=run.ordering_key,
+        partition=run.partition if run.ordering_key else None,
+        owner_epoch=run.owner_epoch if run.ordering_key else None,
         replica_id=host.replica_id,
         backend=host.backend,
         session_id=session_id,

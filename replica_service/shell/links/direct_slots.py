@@ -25,7 +25,7 @@ from replica_service.core.events import RenewalReceived, RunsReceived
 from replica_service.core.failures import CUT_OFF, ENDED, EXPIRED, OVERDUE
 from replica_service.core.runs import ReplicaRun, RouterPeer
 from replica_service.shell.engine import Engine
-from slotmesh.calls.request_ids import NOT_REPEATED, CallIdentity
+from slotmesh.calls.request_ids import CallIdentity
 from slotmesh.errors import Failure, Reason
 from slotmesh.ids import STREAM_ID_BYTES, new_id
 from slotmesh.runtime.clock import Clock
@@ -279,11 +279,11 @@ class DirectSlots:
         payload: bytes,
         timeout_s: float | None,
         write: WriteValue,
-        identity: CallIdentity = NOT_REPEATED,
+        identity: CallIdentity | None = None,
     ) -> Failure | None:
         """Runs a call in a slot and writes its results. Returns its failure, if it failed.
 
-        `identity`: what identifies the call if its caller may repeat it.
+        `identity`: what identifies the call; None if its caller does not repeat it.
         """
         call, link, now = DirectCall(), self._line.link, self._now()
         run_id = self._line.expect_call(call)
@@ -291,7 +291,7 @@ class DirectSlots:
         run = ReplicaRun(link, run_id, [payload], options, endpoint, now, deadline)
         timer = None
         try:
-            self._slots.dispatch(dispatch_of(run, secret, *identity))
+            self._slots.dispatch(dispatch_of(run, secret, identity))
             if timeout_s is not None:
                 timer = asyncio.get_running_loop().call_later(timeout_s, self._overdue, call, run)
             return await call.write(write, lambda: self._engine.take(link, (run_id,), (1,)))

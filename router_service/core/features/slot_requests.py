@@ -10,6 +10,7 @@ Owner: the scheduler. Pure; `now` is monotonic seconds.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from dataclasses import dataclass, replace
 from math import inf
 from typing import NamedTuple
@@ -76,7 +77,7 @@ class Requests:
 
     def __init__(self) -> None:
         self._by_id: dict[str, SlotRequest] = {}
-        self._by_token: dict[str, SlotRequest] = {}
+        self._by_token: OrderedDict[str, SlotRequest] = OrderedDict()
         self.pending: dict[Caller, SlotRequest] = {}
         """Those that are waited for, by the caller that stands for all who wait."""
         self.deadlines: DeadlineHeap[SlotRequest] = DeadlineHeap()

@@ -409,19 +409,25 @@ class RequestIdentity(_message.Message):
 
     ID_FIELD_NUMBER: _builtins.int
     DIGEST_FIELD_NUMBER: _builtins.int
+    CALLER_FIELD_NUMBER: _builtins.int
     id: _builtins.str
-    """The caller's `request_id`, made unique among identities."""
+    """The caller's `request_id`."""
     digest: _builtins.bytes
     """Hash of the rpc, its method and its arguments, which are the same in a repetition."""
+    caller: _builtins.str
+    """The name of the caller, as `client/alice`: ids of different callers are independent, and so are their shares of the
+    replica's memory. Empty without authentication.
+    """
     def __init__(
         self,
         *,
         id: _builtins.str = ...,
         digest: _builtins.bytes = ...,
+        caller: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["digest", b"digest", "id", b"id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["caller", b"caller", "digest", b"digest", "id", b"id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

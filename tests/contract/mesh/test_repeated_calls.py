@@ -10,6 +10,7 @@ from typing import Any
 import grpc
 import pytest
 import pytest_asyncio
+from google.protobuf import struct_pb2
 
 import slotmesh
 import slotmesh.testing
@@ -254,3 +255,15 @@ async def test_an_invalid_id_is_refused(routers: list[Router], request_id: str) 
 async def test_a_shard_key_has_no_effect_and_is_refused(routers: list[Router]) -> None:
     failure = await failure_of(routers[0].call("place", '["tea"]', shard_key="k"))
     assert (failure.reason, failure.metadata["field"]) == (Reason.BAD_REQUEST, "options.shard_key")
+
+
+async def test_bounds_of_arguments_are_checked_before_the_id(mesh: RunningMesh) -> None:
+    many = struct_pb2.ListValue(values=[struct_pb2.Value(null_value=struct_pb2.NULL_VALUE)] * 60_000)
+    request = router_service_pb2.CallRequest(
+        endpoint="orders", request_id="not an id", arguments=struct_pb2.Value(list_value=many)
+    )
+    request.options.method = "place"
+    async with open_channel(mesh.router_addresses[0]) as channel:
+        calls: Any = router_service_pb2_grpc.RouterServiceStub(channel)
+        with pytest.raises(grpc.aio.AioRpcError, match=r"arguments\.list_value\.values: "):
+            await calls.Call(request)

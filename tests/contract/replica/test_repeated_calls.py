@@ -80,7 +80,7 @@ async def test_a_repetition_that_leaves_ends_nothing(replica: RunningReplica) ->
         await second.send(named(second, method="wait"))
         await second.cancel((1, 1))
         await second.wait_answers(1)
-        assert (second.failures[1].reason, second.failures[1].executed) == ("CANCELLED", NO)
+        assert (second.failures[1].reason, second.failures[1].executed) == ("CANCELLED", UNKNOWN)
         replica.handler.open_all()
         await first.wait_answers(1)
         assert first.results == {1: b"x"}
@@ -166,6 +166,43 @@ async def test_the_partition_is_checked_as_that_of_an_ordering_key(replica: Runn
         await stream.wait_answers(3)
         assert stream.results == {1: b"x", 2: b"x"}, "it is answered from memory"
         assert stream.refused[3].reason == "STALE_TABLE"
+
+
+async def test_a_replica_that_is_not_the_owner_looks_the_id_up(
+    replica: RunningReplica, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its methods and its memory matter to calls that it would execute."""
+    async with replica.router() as stream:
+        await stream.send(named(stream), named(stream, method="wait", request_id="runs"))
+        await wait_until(lambda: replica.handler.started)
+        asked = [
+            named(stream, b"y", request_id="new"),
+            named(stream, b"y", request_id="other", method="unknown_here"),
+            named(stream),
+            named(stream, b"y"),
+            named(stream, method="wait", request_id="runs"),
+        ]
+        for run in asked:
+            run.owner_epoch = -1
+        monkeypatch.setattr(replica.engine.repetitions._calls, "_max_calls", 2)
+        await stream.send(*asked)
+        await wait_until(lambda: len(stream.refused) == 2 and stream.failures)
+        assert {run_id: each.reason for run_id, each in stream.refused.items()} == {3: "STALE_TABLE", 4: "STALE_TABLE"}
+        replica.handler.open_all()
+        await wait_until(lambda: len(stream.results) == 4)
+        assert stream.results == {1: b"x", 2: b"x", 5: b"x", 7: b"x"}
+        assert stream.failures[6].reason == "BAD_REQUEST"
+        assert replica.handler.started == [b"x"]
+
+
+async def test_no_ordering_key_is_the_lane_of_an_id(replica: RunningReplica) -> None:
+    async with replica.router() as stream:
+        await stream.send(stream.run([b"blocking"], method="wait", key="\0victim"))
+        await wait_until(lambda: replica.handler.started)
+        await stream.send(named(stream, request_id="victim"))
+        await stream.wait_answers(1)
+        assert stream.results == {2: b"x"}
+        replica.handler.open_all()
 
 
 async def test_an_id_belongs_to_one_call_without_a_session(replica: RunningReplica) -> None:

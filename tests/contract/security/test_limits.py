@@ -199,6 +199,18 @@ async def test_a_direct_stream_takes_slots_of_endpoints_that_its_client_may_call
     assert (await attached("alice-of-both", "mine"))[1] == ""
 
 
+async def test_ids_of_calls_are_each_callers_own_and_named_as_sent(mesh: SecuredMesh) -> None:
+    calls = (await mesh.at_router()).calls
+
+    async def call(token: str, payload: bytes) -> bytes:
+        request = router_service_pb2.CallRequest(endpoint="mine", options=ECHO, payload=payload, request_id="order-17")
+        return (await calls.Call(request, metadata=by_token(token))).payload  # type: ignore[no-any-return]  # of a stub
+
+    assert (await call("alice", b"x"), await call("eve", b"y")) == (b"x", b"y")
+    with pytest.raises(grpc.aio.AioRpcError, match="request_id: 'order-17' is the id of another call"):
+        await call("alice", b"y")
+
+
 async def test_request_ids_are_each_callers_own(mesh: SecuredMesh) -> None:
     for stubs in (await mesh.at_router(), await mesh.at_replica()):
         first, again, other = [await reserved(stubs, who, request_id="same") for who in ("alice", "alice", "eve")]
