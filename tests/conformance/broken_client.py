@@ -9,8 +9,10 @@ from typing import Any, Final
 
 from slotmesh.client.routers import Routers, Search
 from slotmesh.client.stream.batch_writer import BatchWriter
+from slotmesh.client.stream.call_stream import CallStream
 from slotmesh.client.stream.outgoing_frames import OutgoingFrames
 from slotmesh.conformance import python_client
+from slotmesh.streams import features
 from slotmesh.v1 import router_service_pb2
 
 
@@ -67,6 +69,14 @@ def knows_no_window() -> None:
     OutgoingFrames.set_window = widened  # type: ignore[method-assign]
 
 
+def names_no_features() -> None:
+    features.OF_CLIENTS = ()  # type: ignore[misc,assignment]
+
+
+def takes_calls_while_it_closes() -> None:
+    CallStream._check_open = lambda self: None  # type: ignore[method-assign]
+
+
 DEFECTS: Final[dict[str, Callable[[], None]]] = {
     each.__name__: each
     for each in (
@@ -76,6 +86,8 @@ DEFECTS: Final[dict[str, Callable[[], None]]] = {
         reports_closed_early,
         merges_methods,
         knows_no_window,
+        names_no_features,
+        takes_calls_while_it_closes,
     )
 }
 

@@ -25,6 +25,8 @@ CLIENT = Path(__file__).with_name("broken_client.py")
         ("reports_closed_early", "basic/close", "B16"),
         ("merges_methods", "basic/methods", "B6"),
         ("knows_no_window", "basic/many_calls", "W1"),
+        ("names_no_features", "windowed/chunks_of_results", "C4"),
+        ("takes_calls_while_it_closes", "basic/call_after_close", "B16"),
     ],
 )
 async def test_a_client_with_this_defect_fails_the_case(defect: str, name: str, rule: str) -> None:
