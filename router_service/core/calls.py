@@ -127,8 +127,6 @@ class RouterCallOptions(StatedOptions):
     request: CallIdentity | None = None
     """Of a single call that its caller may repeat: the replica that owns the partition remembers it. None: it has no
     request id."""
-    asked: frozenset[tuple[str, str]] = frozenset()
-    """Earlier owners of the partition (replica id and incarnation) that do not remember the request."""
     takes_requests: bool = False
     """Requests of a call come one by one, once its handler has begun: it is sent to one replica, and to no shadow."""
     backend: str = ""

@@ -124,14 +124,15 @@ def replica_unreachable(replica_id: str, why: str) -> Failure:
     )
 
 
-def may_be_remembered(replica_id: str) -> Failure:
-    """A call with a request id may have been executed by a replica that cannot be asked now."""
+def may_be_remembered(replica_id: str | None) -> Failure:
+    """A call with a request id may have been executed by a replica that cannot be queried. None: it is not known."""
+    which = "a replica that is not known to this router" if replica_id is None else f"replica {replica_id}"
     return Failure(
         reason=Reason.BACKEND_UNAVAILABLE,
-        message=f"replica {replica_id}, which may have executed a call with this request_id before, cannot be reached",
+        message=f"{which} may have executed a call with this request_id in the last minute, and cannot be queried",
         executed=Executed.UNKNOWN,
         retry_delay_s=UNREACHABLE_DELAY_S,
-        metadata={"replica_id": replica_id},
+        metadata={} if replica_id is None else {"replica_id": replica_id},
     )
 
 

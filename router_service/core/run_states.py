@@ -47,6 +47,7 @@ class RunEvent(StateName):
     QUEUED = "queued"
     UNQUEUED = "taken out of its queue"
     SENT = "last waiting call sent"
+    NOT_FOUND = "look-up without an outcome"
     DEADLINE = "deadline passed"
     LEFT = "session left"
     ENDED = "last outcome"
@@ -65,6 +66,7 @@ RUN_LIFE: Final = StateTable(
         (_S.HELD, _E.RELEASED): _S.NEW,
         (_S.QUEUED, _E.UNQUEUED): _S.NEW,
         (_S.QUEUED, _E.SENT): _S.SENT,
+        (_S.SENT, _E.NOT_FOUND): _S.NEW,
         (_S.SENT, _E.DEADLINE): _S.OVERDUE,
         **{(state, _E.LEFT): _S.LEFT for state in (_S.NEW, _S.ARRIVING, _S.HELD, _S.SENT, _S.OVERDUE)},
         **{(state, _E.ENDED): _S.ENDED for state in (_S.NEW, _S.ARRIVING, _S.HELD, _S.SENT, _S.OVERDUE)},

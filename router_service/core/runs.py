@@ -9,10 +9,10 @@ Owner: the scheduler.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
 from math import inf
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from router_service.core.callers import LaneStops, Window, WindowUse, level_of
 from router_service.core.calls import (
@@ -29,7 +29,7 @@ from router_service.core.limits.admission import Account
 from router_service.core.limits.capacity import UNKNOWN_NS, KnownReplica
 from router_service.core.limits.quotas import CallerShare
 from router_service.core.limits.tenant_limits import TenantAccount
-from router_service.core.rosters import RosterVersion, SessionConnection
+from router_service.core.rosters import ReplicaKey, RosterVersion, SessionConnection
 from router_service.core.run_states import NEW, NO_EARLIER, RECOVERED, Earlier, RunState
 from slotmesh.calls.payload_block import PayloadBlock, nbytes_of
 from slotmesh.calls.trace_context import Traces
@@ -38,6 +38,7 @@ from slotmesh.streams.limits import MAX_PAYLOAD_BYTES
 
 SLO_UNLESS_STATED_S = 1.0
 """The SLO by which calls without one are ordered, so that calls with an SLO cannot starve them."""
+NO_REPLICAS: Final[Mapping[ReplicaKey, int]] = {}
 
 
 class Caller(WindowUse):
@@ -113,7 +114,7 @@ class RouterRun:
         *("__weakref__", "account", "alarm", "arrived", "asked_until", "attempt", "caller", "column"),
         *("deadline", "earlier", "endpoint", "first_roster", "ids", "options", "origin"),
         *("partition", "payloads", "sents", "seq", "session", "shadow_of", "slot", "state", "tenant", "traces"),
-        *("cursor", "unanswered"),
+        *("cursor", "looked_up", "unanswered"),
     )
 
     def __init__(
@@ -147,6 +148,8 @@ class RouterRun:
         self.attempt = 0
         self.origin: FirstAttempt | None = None
         """Of calls without a session that run once more."""
+        self.looked_up = NO_REPLICAS
+        """Earlier owners at which a call with a request id was looked up, and the newest epoch of each at that time."""
         self.cursor, self.unanswered = 0, len(payloads)
         self.sents: list[Sent] = []
         self.partition: KeyOrder | PartitionColumn | None = None
@@ -272,7 +275,7 @@ class RouterRun:
         part.partition = self.partition
         if self.column is not None:
             part.partition = part.column = self.column.part(lo, hi)
-        part.shadow_of, part.tenant = self.shadow_of, self.tenant
+        part.shadow_of, part.tenant, part.looked_up = self.shadow_of, self.tenant, self.looked_up
         part.first_roster, part.traces = self.first_roster, self.traces
         part.earlier = self.earlier if attempt is None or not self.recovers else Earlier.UNKNOWN
         if self.slot is not None:
@@ -322,7 +325,7 @@ class Sent:
         self.asked: dict[int, Failure] | None = None
         """Calls that fail unless the replica reports that they have ended: offset -> the failure to deliver then."""
         self.valued: set[int] | None = None
-        """Offsets of idempotent calls of which a value has been passed on: they are not executed again."""
+        """Offsets of idempotent calls, and of look-ups, of which a value has been delivered: not sent again."""
         self.replica = replica
         self.owner_epoch = owner_epoch
         """Epoch of the partition's owner at sending; 0 without an ordering key, and where each call has its own."""

@@ -32,7 +32,8 @@ class RouterServiceStub(object):
     characters without spaces, unique per call. A call that is repeated with the same id, over any router, is executed
     once, and each repetition gets the outcome of the first: also while that one runs, and for 60 s after it has ended.
     Ids of different identities, and of different endpoints, are independent; without authentication all callers are one
-    identity. A known id with another rpc, method, ordering key or other arguments is refused with BAD_REQUEST.
+    identity. A known id with another rpc, method or other arguments is refused with BAD_REQUEST. A repetition must have
+    the same ordering key: with another one the id may be unknown to the key's replica, and the call is executed.
 
     What is remembered, by the replica that owns the id's partition (with `options.ordering_key`, the key's; all other
     calls of the id's partition are independent): results, and failures with executed yes or unknown. A failure with
@@ -81,7 +82,8 @@ class RouterServiceServicer(object):
     characters without spaces, unique per call. A call that is repeated with the same id, over any router, is executed
     once, and each repetition gets the outcome of the first: also while that one runs, and for 60 s after it has ended.
     Ids of different identities, and of different endpoints, are independent; without authentication all callers are one
-    identity. A known id with another rpc, method, ordering key or other arguments is refused with BAD_REQUEST.
+    identity. A known id with another rpc, method or other arguments is refused with BAD_REQUEST. A repetition must have
+    the same ordering key: with another one the id may be unknown to the key's replica, and the call is executed.
 
     What is remembered, by the replica that owns the id's partition (with `options.ordering_key`, the key's; all other
     calls of the id's partition are independent): results, and failures with executed yes or unknown. A failure with
@@ -196,7 +198,8 @@ class RouterService(object):
     characters without spaces, unique per call. A call that is repeated with the same id, over any router, is executed
     once, and each repetition gets the outcome of the first: also while that one runs, and for 60 s after it has ended.
     Ids of different identities, and of different endpoints, are independent; without authentication all callers are one
-    identity. A known id with another rpc, method, ordering key or other arguments is refused with BAD_REQUEST.
+    identity. A known id with another rpc, method or other arguments is refused with BAD_REQUEST. A repetition must have
+    the same ordering key: with another one the id may be unknown to the key's replica, and the call is executed.
 
     What is remembered, by the replica that owns the id's partition (with `options.ordering_key`, the key's; all other
     calls of the id's partition are independent): results, and failures with executed yes or unknown. A failure with

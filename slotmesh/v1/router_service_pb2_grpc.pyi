@@ -19,7 +19,8 @@ class RouterServiceStub:
     characters without spaces, unique per call. A call that is repeated with the same id, over any router, is executed
     once, and each repetition gets the outcome of the first: also while that one runs, and for 60 s after it has ended.
     Ids of different identities, and of different endpoints, are independent; without authentication all callers are one
-    identity. A known id with another rpc, method, ordering key or other arguments is refused with BAD_REQUEST.
+    identity. A known id with another rpc, method or other arguments is refused with BAD_REQUEST. A repetition must have
+    the same ordering key: with another one the id may be unknown to the key's replica, and the call is executed.
 
     What is remembered, by the replica that owns the id's partition (with `options.ordering_key`, the key's; all other
     calls of the id's partition are independent): results, and failures with executed yes or unknown. A failure with
@@ -89,7 +90,8 @@ class RouterServiceServicer(metaclass=_abc_1.ABCMeta):
     characters without spaces, unique per call. A call that is repeated with the same id, over any router, is executed
     once, and each repetition gets the outcome of the first: also while that one runs, and for 60 s after it has ended.
     Ids of different identities, and of different endpoints, are independent; without authentication all callers are one
-    identity. A known id with another rpc, method, ordering key or other arguments is refused with BAD_REQUEST.
+    identity. A known id with another rpc, method or other arguments is refused with BAD_REQUEST. A repetition must have
+    the same ordering key: with another one the id may be unknown to the key's replica, and the call is executed.
 
     What is remembered, by the replica that owns the id's partition (with `options.ordering_key`, the key's; all other
     calls of the id's partition are independent): results, and failures with executed yes or unknown. A failure with

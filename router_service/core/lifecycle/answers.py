@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from math import inf
+from typing import Final
 
 from router_service.core import balancers, failures
 from router_service.core.calls import Failures, FirstAttempt
@@ -23,8 +24,9 @@ from router_service.core.counters import RouterCounters
 from router_service.core.events import RunsCompleted, RunsRefused
 from router_service.core.lifecycle.deadlines_and_cancellation import EarlyEnds
 from router_service.core.lifecycle.feature import Features
-from router_service.core.lifecycle.intake import NOT_OWNED, RoutingIntake
+from router_service.core.lifecycle.intake import RoutingIntake
 from router_service.core.limits.capacity import ReportedCapacity
+from router_service.core.look_ups import LookUp
 from router_service.core.replicas.backends import RoutedBackend
 from router_service.core.replicas.replica import RoutedReplica
 from router_service.core.run_states import Earlier
@@ -34,6 +36,10 @@ from slotmesh.errors import Executed, Failure, Reason
 
 MAX_BLOCK_SLICES = 4
 """Into more slices a block of results is cut payload by payload: a slice costs as much as some 30 payloads do."""
+
+
+NOT_REMEMBERED: Final = frozenset({Reason.STALE_TABLE, Reason.DRAINING})
+"""With which a replica refuses a call that it has looked up and does not know."""
 
 
 class Answers:
@@ -105,7 +111,7 @@ class Answers:
                 self._outcomes.failed(each, 0, 1, unreachable, step)
             elif not each.takes_room:
                 self._outcomes.gone(each.run, replica.replica_id, "is gone", step)
-            elif not each.run.recovers:
+            elif type(each) is not LookUp and not each.run.recovers:
                 returned += self.hand_back(each, each.open_parts(), step)
         failure = failures.replica_lost(replica, why)
         amid_values = failures.replica_lost(replica, why, sent_values=True)
@@ -119,7 +125,7 @@ class Answers:
                 for lo, count in sent.open_parts(offset, 1):
                     self._outcomes.failed(sent, lo, count, amid_values, step)
                     sent.abandon(lo, count)
-            for lo, count in sent.open_parts():
+            for lo, count in () if type(sent) is LookUp else sent.open_parts():
                 if sent.run.earlier is Earlier.FETCHED:
                     self._outcomes.failed(sent, lo, count, failures.result_evicted(replica), step)
                     continue
@@ -133,6 +139,12 @@ class Answers:
             self._counters.link_failures[backend.name,] += 1
         self._intake.put_back(returned, backend, step)
         for sent in (*lost, *unsent):
+            if type(sent) is LookUp and sent.open_parts():
+                looked_up = {**sent.run.looked_up}
+                del looked_up[replica.key]
+                sent.run.looked_up = looked_up
+                self._intake.not_found(sent.run, step)
+        for sent in (*lost, *unsent):
             self._sender.settle(sent, 0, sent.count, step, is_last=True)
 
     def refused(self, event: RunsRefused, step: Step) -> None:
@@ -140,13 +152,21 @@ class Answers:
         replica, failure = event.replica, event.failure
         returned: list[RouterRun] = []
         left: list[tuple[Sent, int, int, bool]] = []
+        not_found: list[Sent] = []
+        look_ups = 0
         replica.draining = replica.draining or failure.reason is Reason.DRAINING
         for sent, offset, _, count in replica.inflight.slices(event.ids):
             before = sent.remaining
             parts = replica.answer(sent, offset, count)
             if balancers.is_counted(sent):
                 balancers.abandoned(replica.backend.hooks, replica, before - sent.remaining)
-            if sent.run.recovers:
+            if type(sent) is LookUp:
+                if parts and failure.reason in NOT_REMEMBERED:
+                    not_found.append(sent)
+                elif parts:
+                    self._outcomes.failed(sent, 0, 1, failures.may_be_remembered(replica.replica_id), step)
+                look_ups += 1
+            elif sent.run.recovers:
                 gone = failures.result_evicted(replica) if sent.run.earlier is Earlier.FETCHED else None
                 for lo, many in parts:
                     self._outcomes.failed(sent, lo, many, gone or failures.not_heard(replica.replica_id), step)
@@ -156,16 +176,16 @@ class Answers:
                 for lo, many in parts:
                     self._outcomes.failed(sent, lo, many, failure, step)
             else:
-                if sent.run.options.request is not None and sent.owner_epoch == NOT_OWNED:
-                    asked = sent.run.options.asked | {replica.key}
-                    sent.run.options = replace(sent.run.options, asked=asked)
-                elif sent.run.partition is not None and failure.reason is Reason.STALE_TABLE:
+                if sent.run.partition is not None and failure.reason is Reason.STALE_TABLE:
                     sent.run.partition.refused(sent.owner_epoch, offset, count)
                 returned += self.hand_back(sent, parts, step)
             left.append((sent, offset, count, not sent.remaining))
-        self._counters.refusals[replica.backend.name, failure.reason.value] += len(event.ids)
+        if look_ups < len(event.ids):
+            self._counters.refusals[replica.backend.name, failure.reason.value] += len(event.ids) - look_ups
         self.learn(replica, event.capacity, step)
         self._intake.put_back(returned, replica.backend, step)
+        for sent in not_found:
+            self._intake.not_found(sent.run, step)
         for sent, offset, count, is_last in left:
             self._sender.settle(sent, offset, count, step, is_last=is_last)
         self._ends.end_overdue(step)
@@ -218,7 +238,11 @@ class Answers:
         left: list[tuple[Sent, int, int, bool]] = []
         for sent, offset, _, count in replica.inflight.slices(ids):
             for lo, fresh in self._answer(replica, sent, offset, count, step):
-                if sent.run.recovers or not (sent.valued or set()).isdisjoint(range(lo, lo + fresh)):
+                if (
+                    sent.run.recovers
+                    or type(sent) is LookUp
+                    or not (sent.valued or set()).isdisjoint(range(lo, lo + fresh))
+                ):
                     self._outcomes.answered_with(sent, lo, fresh, failure, step)
                     continue
                 if sent.run.partition is not None:

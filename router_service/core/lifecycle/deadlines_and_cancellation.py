@@ -21,6 +21,7 @@ from router_service.core.events import CallerLeft, CallsCancelled, SessionDiscon
 from router_service.core.lifecycle.feature import Features
 from router_service.core.lifecycle.intake import RoutingIntake
 from router_service.core.limits.capacity import KnownReplica
+from router_service.core.look_ups import LookUp
 from router_service.core.routing.waiting_causes import why, why_not_load
 from router_service.core.run_states import RunEvent, RunState
 from router_service.core.runs import Caller, RouterRun, Sent
@@ -37,7 +38,7 @@ PATIENCE_S = 0.25
 class Withdrawn:
     """What must leave the outboxes of replicas since calls have ended early, and what follows from that."""
 
-    __slots__ = ("asked", "slices", "step", "survivors")
+    __slots__ = ("asked", "look_ups", "slices", "step", "survivors")
 
     def __init__(self, step: Step) -> None:
         self.step = step
@@ -45,6 +46,8 @@ class Withdrawn:
         """Slices, and the parts that frames carry in the place of each. Their replicas have room again."""
         self.survivors: list[RouterRun] = []
         """Calls of these slices that go on, as runs of their own, whose deadlines must be watched."""
+        self.look_ups: list[LookUp] = []
+        """Those of calls that have ended: calls of the same keys may continue."""
         self.asked: list[RouterRun] = []
         """Runs whose replicas were asked; the wait for their answers is bounded."""
 
@@ -194,6 +197,8 @@ class EarlyEnds:
             elif each.first:
                 # A reservation runs nothing: for its caller it makes no difference where it was.
                 outcomes.abandon(each, unsent if run.reserves else sent(each.replica), step)
+                if type(each) is LookUp:
+                    withdrawn.look_ups.append(each)
             else:
                 for lo, count in each.open_parts():
                     outcomes.failed(each, lo, count, unsent, step)
@@ -268,6 +273,8 @@ class EarlyEnds:
             sender.settle(sent, 0, sent.count, step, is_last=True)
             replica = connected[sent.replica]
             replica.backend.balancer.changed(replica)
+        for sent in withdrawn.look_ups:
+            sender.settle(sent, 0, 1, step, is_last=True)
         for replica in dict.fromkeys(connected[sent.replica] for sent, _ in withdrawn.slices):
             sender.pump(replica, step)
 

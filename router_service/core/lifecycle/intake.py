@@ -18,6 +18,7 @@ from router_service.core.commands import ReportLoad, Step
 from router_service.core.lifecycle.outcomes import CallerOutcomes
 from router_service.core.lifecycle.sender import Sender
 from router_service.core.limits.admission import Account
+from router_service.core.look_ups import NOT_OWNED
 from router_service.core.queueing.run_queues import SuspendedRuns, best_for, can_serve, constraint_of
 from router_service.core.replicas.backends import RoutedBackend
 from router_service.core.replicas.replica import RoutedReplica
@@ -28,10 +29,6 @@ from router_service.core.run_states import QUEUED, Earlier, RunEvent, RunState
 from router_service.core.runs import RouterRun
 from router_service.core.sampling import Chance
 from slotmesh.calls.deadline_heap import DeadlineHeap
-
-NOT_OWNED = -1
-"""The owner epoch of calls that are recovered from a replica which is no longer their owner, or may be."""
-
 
 HOLD_S: Final = 30.0
 """How long calls of a session wait for their client to acknowledge the roster."""
@@ -107,6 +104,7 @@ class RoutingIntake:
         is_there = self.topology.backends.get(backend.name) is backend
         unkeyed: list[RouterRun] = []
         keyed: dict[Partition, list[RouterRun]] = {}
+        looked_up: dict[Partition, list[RouterRun]] = {}
         constrained: list[RouterRun] = []
         for run in sorted(runs, key=lambda run: run.age):
             endpoint = self.topology.endpoint(run.endpoint)
@@ -116,12 +114,16 @@ class RoutingIntake:
                 constrained.append(run)
             elif endpoint is not None and run.partition is not None:
                 partition = endpoint.partition(run.partition.number, self.topology.replicas)
-                if run.options.request is not None and self._asks_earlier(run, partition, step):
+                if run.options.request is not None and self._unqueried(run, partition, step) is not None:
+                    looked_up.setdefault(partition, []).append(run)
                     continue
                 if partition.owner is None and endpoint.is_unavailable:
                     self._fail_unavailable(run, endpoint, step)
                     continue
                 self._admit(run, endpoint.account_of(partition), step, admitted=True)
+                if partition.lanes and partition.is_behind_look_up(run):
+                    partition.keep_place(run)
+                    continue
                 keyed.setdefault(partition, []).append(run)
             elif endpoint is not None and is_there and (backend.is_serving or backend.name in endpoint.traffic.weights):
                 self._admit(run, backend.account, step, admitted=True)
@@ -131,6 +133,11 @@ class RoutingIntake:
                 self.route(run, step, admitted=True)
         for partition, back in keyed.items():
             partition.queue.put_back(*back)
+        for partition, back in looked_up.items():
+            # Younger calls of the same keys must not go ahead.
+            for run in sorted([*partition.drain(), *back], key=lambda run: run.age):
+                step.unqueue(run)
+                self.route(run, step, admitted=True)
         if unkeyed:
             backend.queue.put_back(*unkeyed)
         for run in constrained:
@@ -168,9 +175,13 @@ class RoutingIntake:
 
     def _to_partition(self, run: RouterRun, endpoint: RoutedEndpoint, step: Step, *, admitted: bool) -> None:
         partition = run.partition = endpoint.partition(run.options.partition, self.topology.replicas)
-        if run.options.request is not None and self._asks_earlier(run, partition, step):
+        if run.options.request is not None and self._look_up(run, partition, step):
             return
         owner = partition.owner
+        if partition.lanes and partition.is_behind_look_up(run):
+            if self._admit(run, endpoint.account_of(partition), step, admitted=admitted):
+                partition.keep_place(run)
+            return
         waiting = len(run.payloads) - run.cursor
         is_first = not partition.queue.runs or not partition.queue
         if is_first and owner is not None and partition.sendable and (room := owner.keyed_room) > 0:
@@ -185,22 +196,44 @@ class RoutingIntake:
         elif run.deadline != inf and run.unanswered:
             self.deadlines.watch(run.deadline, run)
 
-    def _asks_earlier(self, run: RouterRun, partition: Partition, step: Step) -> bool:
-        """Sends a call with a request id to an earlier owner of its partition, one that has not been asked for it.
+    def not_found(self, run: RouterRun, step: Step) -> None:
+        """The call was looked up without an outcome: the next owner is queried, or the call goes to the last one."""
+        step.advance(run, RunEvent.NOT_FOUND)
+        run.cursor = 0
+        if isinstance(run.partition, Partition):
+            run.partition.give_up_place(run)
+        self.route(run, step, admitted=True)
 
-        That one has executed the call before, and answers, or it refuses the call, and will never execute it.
+    def _look_up(self, run: RouterRun, partition: Partition, step: Step) -> bool:
+        """Looks a call with a request id up at an earlier owner. Returns False if the owner may have it.
+
+        The earlier owner has executed the call and delivers the outcome, or refuses the call and never executes it.
         """
-        for key in self.topology.earlier_owners.of(run.endpoint, partition.number, step.now):
-            replica = self.topology.replicas.get(key)
-            if replica is None or replica is partition.owner or key in run.options.asked:
-                continue
-            if replica.linked:
-                self.sender.send(run, 1, replica, NOT_OWNED, step)
-                self.watch(run)
-            else:
-                self.outcomes.fail_waiting(run, failures.may_be_remembered(replica.replica_id), step)
+        found = self._unqueried(run, partition, step)
+        if found is None:
+            return False
+        replica, epoch = found
+        if replica is None or not replica.linked:
+            failure = failures.may_be_remembered(None if replica is None else replica.replica_id)
+            self.outcomes.fail_waiting(run, failure, step)
             return True
-        return False
+        run.looked_up = {**run.looked_up, replica.key: epoch}
+        self.sender.look_up(run, replica, step)
+        if run.options.ordering_key:
+            partition.keep_place(run)
+        self.watch(run)
+        return True
+
+    def _unqueried(self, run: RouterRun, partition: Partition, step: Step) -> tuple[RoutedReplica | None, int] | None:
+        """Returns an earlier owner at which the call was not looked up, and its epoch. No replica: it is not known."""
+        earlier = self.topology.earlier_owners(partition, step.now)
+        if not earlier.is_complete:
+            return None, 0
+        for key, epoch in earlier.epochs.items():
+            replica = self.topology.replicas.get(key)
+            if replica is not None and replica is not partition.owner and run.looked_up.get(key) != epoch:
+                return replica, epoch
+        return None
 
     def _to_backend(self, run: RouterRun, name: str, endpoint: RoutedEndpoint, step: Step, *, admitted: bool) -> None:
         backend = self.topology.backends.get(name)

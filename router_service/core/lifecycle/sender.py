@@ -15,6 +15,7 @@ from router_service.core import balancers
 from router_service.core.commands import Flush, Step
 from router_service.core.events import BrakeChanged
 from router_service.core.limits.capacity import slice_calls
+from router_service.core.look_ups import NOT_OWNED, LookUp
 from router_service.core.replicas.backends import RoutedBackend
 from router_service.core.replicas.replica import RoutedReplica
 from router_service.core.routing.endpoints import Partition
@@ -131,6 +132,13 @@ class Sender:
             balancers.placed(backend.hooks, replica, count)
         backend.counts.queue_time.observe(step.now - run.arrived, count)
 
+    def look_up(self, run: RouterRun, replica: RoutedReplica, step: Step) -> None:
+        """Queries the replica, an earlier owner of the partition, for the outcome of the run's call."""
+        if not replica.outbox:
+            step.commands.append(Flush(replica))
+        replica.send(run, 1, NOT_OWNED, step.now, LookUp)
+        step.advance(run, ALL_SENT)
+
     def bind(self, run: RouterRun, replica: RoutedReplica, step: Step) -> None:
         """Gives the replica what only it can do. It is ahead of what waits in the outbox, and needs no room."""
         if replica.linked:
@@ -163,7 +171,10 @@ class Sender:
         `is_last`: no call of the slice is there any more.
         """
         order = sent.run.partition
-        if order is not None:
+        if type(sent) is LookUp and isinstance(order, Partition):
+            order.release(sent.run.options.ordering_key)
+            self._resume(sent, order.number, step)
+        elif order is not None:
             for number in order.answered(sent.owner_epoch, offset, count, is_last=is_last):
                 self._resume(sent, number, step)
 

@@ -84,7 +84,8 @@ class ColumnIntake:
             partition = known.get(number) or endpoint.partition(number, replicas)
             partitions.append(partition)
             owner = partition.owner
-            if owner is None or partition.queue.runs or not partition.sendable:
+            is_behind = partition.queue.runs or batch.keys[at] in partition.lanes
+            if owner is None or is_behind or not partition.sendable:
                 staying.append(at)
                 continue
             indices = going.get(owner)

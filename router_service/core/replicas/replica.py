@@ -69,9 +69,9 @@ class RoutedReplica(KnownReplica):
                     break
         return calls
 
-    def send(self, run: RouterRun, count: int, owner_epoch: int, now: float) -> Sent:
+    def send(self, run: RouterRun, count: int, owner_epoch: int, now: float, kind: type[Sent] = Sent) -> Sent:
         """Takes the next `count` waiting calls of the run into the outbox."""
-        sent = Sent(run, run.cursor, count, self, owner_epoch, now)
+        sent = kind(run, run.cursor, count, self, owner_epoch, now)
         run.cursor += count
         run.sents.append(sent)
         self.outbox.append(sent)

@@ -10,7 +10,9 @@ Owner: the scheduler.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from bisect import insort
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain
 
 from router_service.core.calls import KeyOrder
 from router_service.core.failures import UNAVAILABLE_DELAY_S, listed
@@ -29,17 +31,20 @@ class Partition(KeyOrder):
     """One partition of an endpoint's ordering keys: its owner, and the runs that wait for that owner.
 
     Purpose: order per key through every change of owner.
-    Invariants: runs leave in order of arrival, while the partition is `sendable`; so no call overtakes another.
+    Invariants: runs leave in order of arrival, while the partition is `sendable`; so no call overtakes another. A call
+    that is looked up at an earlier owner holds back only younger calls of its own ordering key.
     Owner: the scheduler; made when the first key of the partition is called.
     """
 
-    __slots__ = ("endpoint", "listed", "owner", "queue")
+    __slots__ = ("endpoint", "lanes", "listed", "owner", "queue")
 
     def __init__(self, endpoint: str, number: int) -> None:
         super().__init__(number)
         self.endpoint = endpoint
         self.owner: RoutedReplica | None = None
         self.queue = RunQueue()
+        self.lanes: dict[str, list[RouterRun]] = {}
+        """By ordering key, a call that is looked up, and younger runs of the key, by age. No lane is empty."""
         self.listed = False
         """Whether the partition is among those that the sender serves at the owner."""
 
@@ -51,6 +56,50 @@ class Partition(KeyOrder):
             self.stale = self.inflight
         self.owner, self.epoch = owner, epoch
         self.listed = False
+
+    def keep_place(self, run: RouterRun) -> None:
+        """The run is looked up, or waits behind one of its key that is."""
+        insort(self.lanes.setdefault(run.options.ordering_key, []), run, key=_place)
+
+    def is_behind_look_up(self, run: RouterRun) -> bool:
+        """Whether an older call of the run's ordering key is looked up."""
+        lane = self.lanes.get(run.options.ordering_key)
+        return lane is not None and _place(lane[0]) < _place(run)
+
+    def give_up_place(self, run: RouterRun) -> None:
+        """The run is looked up no more."""
+        key = run.options.ordering_key
+        if run in self.lanes.get(key, ()):
+            self.lanes[key].remove(run)
+            if not self.lanes[key]:
+                del self.lanes[key]
+
+    def release(self, key: str) -> None:
+        """Queues the runs of the key up to the first that is looked up."""
+        lane = self.lanes.get(key, [])
+        ready = next((at for at, run in enumerate(lane) if run.unanswered and not run.waiting), len(lane))
+        for run in lane[:ready]:
+            if run.waiting:
+                self.queue.append(run)
+        if ready == len(lane):
+            self.lanes.pop(key, None)
+        else:
+            del lane[:ready]
+
+    def waiting_runs(self) -> Iterator[RouterRun]:
+        """All runs with waiting calls."""
+        runs = chain(self.queue.runs, *self.lanes.values()) if self.lanes else self.queue.runs
+        return (run for run in runs if run.waiting)
+
+    def drain(self) -> list[RouterRun]:
+        """Takes out all that waits. Calls that are looked up keep their places."""
+        runs = list(self.waiting_runs())
+        self.queue.drain()
+        for key, lane in list(self.lanes.items()):
+            lane[:] = [run for run in lane if run.unanswered and not run.waiting]
+            if not lane:
+                del self.lanes[key]
+        return runs
 
     @property
     def sendable(self) -> bool:
@@ -68,6 +117,10 @@ class Partition(KeyOrder):
     def settled(self, owner_epoch: int) -> bool:
         """A slice has its outcome or was handed back. Returns whether runs may continue and it is not listed."""
         return super().settled(owner_epoch) and bool(self.queue) and not self.listed
+
+
+def _place(run: RouterRun) -> tuple[int, int]:
+    return run.seq, run.ids[0] if run.ids else 0
 
 
 class RoutedEndpoint:

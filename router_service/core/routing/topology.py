@@ -11,7 +11,7 @@ Owner: the scheduler.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from router_service.core.commands import CloseLink, OpenLink, Step
 from router_service.core.counters import RouterCounters
@@ -19,12 +19,15 @@ from router_service.core.limits.capacity import KnownReplica
 from router_service.core.replicas.backends import RoutedBackend
 from router_service.core.replicas.replica import RoutedReplica
 from router_service.core.rosters import ReplicaKey
-from router_service.core.routing.earlier_owners import EarlierOwners
+from router_service.core.routing.earlier_owners import EarlierOwners, EarlierOwnersOfPartition
 from router_service.core.routing.endpoints import Partition, RoutedEndpoint
 from router_service.core.routing.traffic import PolicyStandings
 from router_service.core.routing_table import BackendRoute, RoutingTable
 from router_service.core.runs import RouterRun
 from router_service.core.sampling import Chance
+
+MAX_CANDIDATES: Final = 16
+"""Maximum number of replicas at which a call is looked up if this router has missed owners of its partition."""
 
 
 class TableChange(NamedTuple):
@@ -52,7 +55,7 @@ class Topology:
         """Replicas in the table."""
         self.connected: dict[KnownReplica, RoutedReplica] = {}
         """Replicas that may have slices, including those removed from the table, until they are retired."""
-        self.earlier_owners = EarlierOwners()
+        self._earlier_owners = EarlierOwners()
         self._departed: dict[str, dict[int, Partition]] = {}
         """Partitions of removed endpoints with calls at replicas: should one return, nothing overtakes those calls."""
         self._was: dict[ReplicaKey, RoutedReplica | None] = {}
@@ -65,7 +68,7 @@ class Topology:
     def apply(self, table: RoutingTable, step: Step) -> TableChange:
         """Applies the table."""
         before_table, self.table = self.table, table
-        self.earlier_owners.changed(before_table.endpoints, table.endpoints, step.now)
+        self._earlier_owners.changed(before_table.endpoints, table.endpoints, step.now)
         is_first = not before_table.revision
         self._was.clear()
         homeless = [*self._apply_backends(table, before_table, step)]
@@ -120,7 +123,7 @@ class Topology:
             endpoint.assess(standings.of(endpoint.policy))
             if endpoint.is_unavailable:
                 for partition in endpoint.partitions.values():
-                    homeless += partition.queue.drain() if partition.owner is None else []
+                    homeless += partition.drain() if partition.owner is None else []
         for backend in self.backends.values():
             if not backend.is_serving and backend.account.calls:
                 strangers = {each.name for each in self.endpoints.values() if backend.name not in each.traffic.weights}
@@ -131,6 +134,14 @@ class Topology:
     def is_departed(self, key: ReplicaKey) -> bool:
         """Whether this incarnation of the replica is known to have ended. False proves nothing."""
         return any(each.key == key for each in self.table.roster.departed)
+
+    def earlier_owners(self, partition: Partition, now: float) -> EarlierOwnersOfPartition:
+        """Owners of the last minute. If the router has missed some, each replica may be one, if they are few."""
+        earlier = self._earlier_owners.of(partition.endpoint, partition.number, now)
+        if not earlier.is_complete and len(self.replicas) <= MAX_CANDIDATES:
+            epochs = {**dict.fromkeys(self.replicas, partition.epoch), **earlier.epochs}
+            return EarlierOwnersOfPartition(epochs)
+        return earlier
 
     def partitions(self) -> Iterator[Partition]:
         """Every partition that is in use."""
@@ -237,7 +248,7 @@ class Topology:
             endpoint = self.endpoints.pop(name)
             homeless += endpoint.parked.drain()
             for partition in endpoint.partitions.values():
-                homeless += partition.queue.drain()
+                homeless += partition.drain()
             self._departed[name] = endpoint.partitions
         if names:
             for backend in self.backends.values():
@@ -246,7 +257,7 @@ class Topology:
 
     def _forget_departed(self) -> None:
         for name, partitions in list(self._departed.items()):
-            if held := {number: each for number, each in partitions.items() if each.inflight}:
+            if held := {number: each for number, each in partitions.items() if each.inflight or each.lanes}:
                 self._departed[name] = held
             else:
                 del self._departed[name]
@@ -254,17 +265,17 @@ class Topology:
     def _assign_partitions(self, endpoint: RoutedEndpoint, change: TableChange) -> None:
         """Assigns each partition its owner, and charges waiting runs to their next backends.
 
-        If a waiting call has a request id, all that wait for a new owner are routed again: the earlier one is asked.
+        If a waiting call has a request id, all that wait for a new owner are routed again: it may have to be looked up.
         """
         for partition in endpoint.partitions.values():
             before = partition.epoch
             partition.assign(*endpoint.owner_of(partition.number, self.replicas))
-            if partition.epoch != before and any(run.options.request is not None for run in partition.queue.runs):
-                change.homeless.extend(partition.queue.drain())
+            if partition.epoch != before and any(run.options.request is not None for run in partition.waiting_runs()):
+                change.homeless.extend(partition.drain())
                 continue
             account = endpoint.account_of(partition)
-            for run in partition.queue.runs:
-                if run.account is not account and run.waiting:
+            for run in partition.waiting_runs():
+                if run.account is not account:
                     run.uncharge()
                     run.charge_all(account)
                     change.recharged.append(run)

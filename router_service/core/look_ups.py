@@ -1,0 +1,20 @@
+"""A call with a request id at an earlier owner of its partition.
+
+Invariants: the earlier owner delivers a known outcome or refuses the call, and never executes it. Only calls of the
+same ordering key wait for it. A call has one at a time, so there are at most as many as open rpcs.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from router_service.core.runs import Sent
+
+NOT_OWNED: Final = -1
+"""The owner epoch of calls that are recovered from, or looked up at, a replica which may not be their owner."""
+
+
+class LookUp(Sent):
+    """The call, at one earlier owner."""
+
+    __slots__ = ()
