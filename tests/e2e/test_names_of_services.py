@@ -1,4 +1,4 @@
-"""A module of the user's with the name of a service is named, with its file, before anything starts."""
+"""A module of the user's with the name of a service, or of what slotmesh imports, is named before anything starts."""
 
 from __future__ import annotations
 
@@ -44,6 +44,16 @@ async def test_a_module_in_the_working_directory(project: Path, name: str) -> No
     assert (said.status, said.out) == (2, "")
     assert expected(file, name) in said.err
     assert "nothing was started" in said.err
+
+
+@pytest.mark.parametrize("name", ["slotmesh", "grpc", "logging", "queue"])
+async def test_a_handler_with_the_name_of_what_slotmesh_imports(project: Path, name: str) -> None:
+    file = (project / "greeter.py").rename(project / f"{name}.py")
+    as_script = {"PYTHONSAFEPATH": "1"}  # the working directory is not on its import path
+    said = await slotmesh("run", f"{name}:Greeter", cwd=project, env=as_script, timeout=20.0)
+    assert (said.status, said.out) == (2, "")
+    assert f"{file} has the name of {name}, which slotmesh or Python imports, and would be" in said.err
+    assert "Traceback" not in said.err
 
 
 async def test_a_package_on_the_python_path(project: Path, tmp_path_factory: pytest.TempPathFactory) -> None:

@@ -247,7 +247,7 @@ def _prepare(order: Order) -> None:
         raise typer.BadParameter(f"is {order.router_port} as well", param_hint="--router-port and --controller-port")
     if order.http_port is not None and find_spec("starlette") is None:
         raise typer.BadParameter("needs the extra http: pip install 'slotmesh[http]'", param_hint="--http")
-    check_import_path()
+    check_import_path(order.handlers)
     if order.reloads:  # Python compares compiled modules by size and second: it would miss a quick change
         os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
 

@@ -13,7 +13,7 @@ import os
 import signal
 import sys
 from asyncio.subprocess import DEVNULL
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -25,7 +25,7 @@ from slotmesh.cli.console import WRONG_INPUT, CommandFailed, say
 from slotmesh.runtime.environment import importable_here
 from slotmesh.runtime.exits import CannotStart
 from slotmesh.runtime.parent import AnnouncePipe, ParentPipe
-from slotmesh.runtime.service_modules import check_services
+from slotmesh.runtime.service_modules import check_imported, check_services
 
 NOT_STARTED: Final = "nothing was started"
 
@@ -124,10 +124,11 @@ def import_path() -> list[str]:
     return [folder for folder in folders if folder]
 
 
-def check_import_path() -> None:
-    """Ends the command if a module there has the name of a service."""
+def check_import_path(handlers: Iterable[str] = ()) -> None:
+    """Ends the command if a module there has the name of a service, or of what slotmesh imports."""
     try:
         check_services(import_path())
+        check_imported(Path.cwd(), handlers)
     except CannotStart as error:
         say(f"{error}; {NOT_STARTED}", err=True)
         raise typer.Exit(WRONG_INPUT) from error
