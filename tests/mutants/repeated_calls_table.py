@@ -65,6 +65,13 @@ REPEATED_CALLS: Final = (
         _MODEL,
     ),
     mutant(
+        "an ordering key is the lane of an id",
+        REPLICA,
+        'return LaneKey(self.endpoint, "", self.request.caller, self.request.request_id)',
+        "return LaneKey(self.endpoint, self.request.request_id)",
+        _CONTRACT,
+    ),
+    mutant(
         "one caller takes all of the memory for ids",
         REPLICA,
         "if free <= 0 or (caller and own >= free):",

@@ -138,7 +138,7 @@ _KEYS: Final = (
     mutant(
         "a call without a key has a fencing token",
         SHELL,
-        "owner_epoch=run.owner_epoch if ordering_key else None",
+        "owner_epoch=run.owner_epoch if run.ordering_key else None",
         "owner_epoch=run.owner_epoch",
         "tests/testing/test_key_hooks.py",
     ),

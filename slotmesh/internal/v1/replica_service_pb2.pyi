@@ -361,7 +361,9 @@ class RunBatch(_message.Message):
 
     @_builtins.property
     def request(self) -> Global___RequestIdentity:
-        """The request id of a single call. `partition` and `owner_epoch` are the id's if there is no ordering key."""
+        """The request id of a single call. `partition` and `owner_epoch` are the id's if there is no ordering key. A replica
+        that is not the owner at that epoch answers if it knows the call, and refuses with STALE_TABLE otherwise.
+        """
 
     def __init__(
         self,

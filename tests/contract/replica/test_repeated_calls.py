@@ -195,9 +195,10 @@ async def test_a_replica_that_is_not_the_owner_looks_the_id_up(
         assert replica.handler.started == [b"x"]
 
 
-async def test_no_ordering_key_is_the_lane_of_an_id(replica: RunningReplica) -> None:
+@pytest.mark.parametrize("key", ["victim", "\0victim"])
+async def test_no_ordering_key_is_the_lane_of_an_id(replica: RunningReplica, key: str) -> None:
     async with replica.router() as stream:
-        await stream.send(stream.run([b"blocking"], method="wait", key="\0victim"))
+        await stream.send(stream.run([b"blocking"], method="wait", key=key))
         await wait_until(lambda: replica.handler.started)
         await stream.send(named(stream, request_id="victim"))
         await stream.wait_answers(1)
