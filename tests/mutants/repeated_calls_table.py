@@ -128,6 +128,13 @@ REPEATED_CALLS: Final = (
         _MOVES,
     ),
     mutant(
+        "a call that was looked up waits behind younger ones",
+        "router_service/core/lifecycle",
+        "partition.queue.insert(run)",
+        "partition.queue.append(run)",
+        _MOVES,
+    ),
+    mutant(
         "calls behind a look-up wait for ever",
         "router_service/core",
         "if type(sent) is LookUp and isinstance(order, Partition):",

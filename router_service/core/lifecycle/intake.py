@@ -191,7 +191,7 @@ class RoutingIntake:
         if owner is None and endpoint.is_unavailable:
             self._fail_unavailable(run, endpoint, step)
         elif waiting and self._admit(run, endpoint.account_of(partition), step, admitted=admitted):
-            partition.queue.append(run)
+            partition.queue.insert(run)
             self.sender.list(partition)
         elif run.deadline != inf and run.unanswered:
             self.deadlines.watch(run.deadline, run)

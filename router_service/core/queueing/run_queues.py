@@ -95,6 +95,16 @@ class RunQueue:
             self.runs = deque(each for each in self.runs if each.waiting)
             self._sweep_at = max(_SWEEP_FROM, 2 * len(self.runs))
 
+    def insert(self, run: RouterRun) -> None:
+        """Queues a run before those that are younger, of which there are few."""
+        younger: list[RouterRun] = []
+        while self.runs and not (self.runs[-1].waiting and self.runs[-1].age <= run.age):
+            last = self.runs.pop()
+            if last.waiting:
+                younger.append(last)
+        self.append(run)
+        self.runs.extend(reversed(younger))
+
     def put_back(self, *runs: RouterRun) -> None:
         """Queues runs, oldest first, that are older than others: each before all younger, after its earlier slices.
 

@@ -80,7 +80,7 @@ class Partition(KeyOrder):
         ready = next((at for at, run in enumerate(lane) if run.unanswered and not run.waiting), len(lane))
         for run in lane[:ready]:
             if run.waiting:
-                self.queue.append(run)
+                self.queue.insert(run)
         if ready == len(lane):
             self.lanes.pop(key, None)
         else:

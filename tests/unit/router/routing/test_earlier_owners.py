@@ -150,6 +150,17 @@ def test_what_its_owner_hands_back_does_not_pass_an_older_call_that_is_looked_up
     assert world.got("c") == [1, 2, 3]
 
 
+def test_calls_that_were_looked_up_wait_for_the_owner_by_age(world: World) -> None:
+    other = next(key for key in map(str, range(100_000)) if partition_of(key) == partition_of("k"))
+    world.report("b", keyed_window=0)
+    world.submit([1], **KEYED)
+    world.submit([2], ordering_key="k")
+    world.submit([3], ordering_key=other)
+    world.refuse("a", 1, reason=Reason.STALE_TABLE)
+    world.report("b", keyed_window=10)
+    assert world.got("b") == [1, 2, 3]
+
+
 def test_a_refused_look_up_is_no_refusal_of_a_call(world: World) -> None:
     world.submit([1], **KEYED)
     world.refuse("a", 1, reason=Reason.STALE_TABLE)
