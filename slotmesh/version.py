@@ -1,4 +1,4 @@
 """The version, in one place."""
 
-VERSION = "0.1.0"
+VERSION = "0.2.0"
 """Of the package, and of every process that reports its version."""

@@ -86,7 +86,7 @@ const commands = {
   },
 };
 
-say({ ready: { client: 'slotmesh-node 0.1.0', level: 'windowed', capabilities: ['no_reply', 'tenants'] } });
+say({ ready: { client: 'slotmesh-node 0.2.0', level: 'windowed', capabilities: ['no_reply', 'tenants'] } });
 
 for await (const line of createInterface({ input: process.stdin })) {
   const { do: name, ...command } = JSON.parse(line);

@@ -79,7 +79,7 @@ async def test_a_killed_replica_is_replaced_and_its_partitions_move_at_once() ->
         assert first not in listed
         told = {each: (listed[each].restart_count, listed[each].last_exit) for each in (second, third)}
         assert told == {second: (0, ""), third: (1, "was killed by SIGKILL")}
-        assert listed[third].version == "0.1.0"
+        assert listed[third].version == "0.2.0"
 
 
 @pytest.mark.asyncio

@@ -161,7 +161,7 @@ async def test_routers_are_listed_with_what_they_acknowledge_until_they_say_good
             )
             assert listed.routers[0].linked_replica_ids == ["a"]
             assert [list(it.loads) for it in listed.routers] == [[load], []]
-            assert [it.version for it in listed.routers] == ["0.1.0", "0.1.0"]
+            assert [it.version for it in listed.routers] == ["0.2.0", "0.2.0"]
 
             await r2.say_goodbye()
             await r1.wait_for(lambda table: table.router_addresses == alternates[:1], "r2 gone")

@@ -217,7 +217,7 @@ async def test_over_the_window_a_batch_is_rejected_and_room_returns_with_results
         (
             [Request(open=router_service_pb2.OpenStream(endpoint="echo")), Request()],
             grpc.StatusCode.UNIMPLEMENTED,
-            "0.1.0",
+            "0.2.0",
         ),
     ],
 )

@@ -185,7 +185,7 @@ class FakeReplica(_Member):
                 backend=self.backend,
                 pid=self.pid,
                 start_time=self.start_time,
-                version="0.1.0",
+                version="0.2.0",
                 has_served=self.has_served,
                 generation=self.generation,
                 newest_epoch=self.newest_epoch,
@@ -302,7 +302,7 @@ class FakeRouter(_Member):
             hello=pb.RouterHello(
                 router_id=self.router_id,
                 address=self.address,
-                version="0.1.0",
+                version="0.2.0",
                 incarnation=self.incarnation,
                 pid=self.pid,
                 start_time=self.start_time,
