@@ -103,8 +103,8 @@ class RouterServiceServicer(object):
         integers, all others as floats. At most 50,000 values either way, including nested ones: more arguments are
         BAD_REQUEST, a larger result is PAYLOAD_TOO_LARGE, executed yes. So are values nested deeper than protobuf parsers
         accept, which is 100 messages in one another: 32 objects or 49 lists. NaN and infinities are no JSON: BAD_ARGUMENTS.
-        `payload` carries JSON text with any number of values at any depth. Errors: the whole table of failures, with ErrorInfo (domain `slotmesh.dev`, the reason, metadata
-        `executed`) in the status details.
+        `payload` carries JSON text with any number of values at any depth. Errors: the whole table of failures, with
+        ErrorInfo (domain `slotmesh.dev`, the reason, metadata `executed`) in the status details.
 
         Example:
 
