@@ -7,6 +7,7 @@ import re
 import pytest
 import yaml
 
+from controller_service.core.event_log import EventKind
 from tests.arch.sources import ROOT
 
 DOCUMENT = (ROOT / "docs/operations.md").read_text("utf-8")
@@ -45,3 +46,9 @@ def test_an_alert_says_what_it_means(alert: str) -> None:
     annotations = ALERTS[alert]["annotations"]
     assert len(annotations["summary"].split()) > 2
     assert len(annotations["description"].split()) > 5
+
+
+def test_events_in_rules_are_kinds_of_events() -> None:
+    named = {name for rule in ALERTS.values() for name in re.findall(r'slotmesh_event="(\w+)"', rule["expr"])}
+    assert named
+    assert named <= {kind.name.lower() for kind in EventKind}

@@ -128,7 +128,7 @@ async def test_a_reload_whose_constructor_fails_says_that_it_was_taken_back_and_
         rewrite(
             folder / "app.py", APP.format(answer="two") + "    def __init__(self) -> None:\n        raise ValueError\n"
         )
-        await eventually(lambda: _logs(mesh, "app: the change failed: taken back"), what="the end of it", timeout=60.0)
+        await eventually(lambda: _logs(mesh, "app: the change failed: rolled back"), what="the end of it", timeout=60.0)
         assert await answers(mesh, "app") == {"one"}
         rewrite(folder / "app.py", APP.format(answer="three"))
         await eventually(lambda: _logs(mesh, "app: all replicas are replaced"), what="its end", timeout=60.0)

@@ -183,7 +183,7 @@ async def test_traffic_stays_where_it_is_if_the_rollout_is_taken_back(tmp_path: 
         async with called(trial.shop):
             said = await trial.apply(mesh("3", {"v1": 1}))
             assert said.status == 3, said.err
-            assert "taken back" in said.err
+            assert "rolled back" in said.err
             await eventually(lambda: _has_ended(trial), "the traffic waits no more")
             assert await trial.weights() == {"v2": 1.0}
         assert set(trial.shop.answers) == {"stable"}, trial.shop.answers
