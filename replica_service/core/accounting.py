@@ -47,7 +47,7 @@ def accepted(state: SchedulerState, run: ReplicaRun, commands: Commands) -> None
     if run.slot is not None:
         link.unkeyed += count
         link.in_slots += count
-    elif run.is_keyed:
+    elif run.ordering_key or run.is_keyed:
         link.keyed += count
         state.lanes.calls += count
     else:

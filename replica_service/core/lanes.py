@@ -82,7 +82,7 @@ class Lanes:
 
     def leave(self, partitions: Mapping[str, Container[int]]) -> None:
         """Tracks these partitions, by endpoint, which move away: none of their calls starts any more."""
-        self._leaving |= Counter((lane.key.endpoint, lane.partition) for lane in self.of(partitions))
+        self._leaving |= Counter((lane.key[0], lane.partition) for lane in self.of(partitions))
 
     def is_left(self, endpoint: str, partition: int) -> bool:
         """Whether a partition that moves away still has lanes here."""
@@ -90,7 +90,7 @@ class Lanes:
 
     def of(self, partitions: Mapping[str, Container[int]]) -> list[ReplicaLane]:
         """Returns the lanes of these partitions, by endpoint. Iterates over all lanes: for rare events."""
-        return [lane for lane in self._by_key.values() if lane.partition in partitions.get(lane.key.endpoint, ())]
+        return [lane for lane in self._by_key.values() if lane.partition in partitions.get(lane.key[0], ())]
 
     def all(self) -> list[ReplicaLane]:
         """Returns every lane that has calls, running or not."""
@@ -100,7 +100,7 @@ class Lanes:
         """Removes a lane without calls."""
         del self._by_key[lane.key]
         if self._leaving:
-            partition = (lane.key.endpoint, lane.partition)
+            partition = (lane.key[0], lane.partition)
             left = self._leaving.pop(partition, 0) - 1
             if left > 0:
                 self._leaving[partition] = left

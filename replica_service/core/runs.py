@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from math import inf
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from replica_service.core.call_metadata import (
     Arrival,
@@ -212,8 +212,8 @@ class ReplicaRun:
     def lane_key(self) -> LaneKey:
         """The key of its lane. Only if it is keyed."""
         if self.ordering_key or self.request is None:
-            return LaneKey(self.endpoint, self.ordering_key)
-        return LaneKey(self.endpoint, "", self.request.caller, self.request.request_id)
+            return self.endpoint, self.ordering_key
+        return self.endpoint, self.request.caller, self.request.request_id
 
     @property
     def ends_with_caller(self) -> bool:
@@ -283,13 +283,8 @@ class ReplicaRun:
         self.withdrawn.update(range(lo, hi))
 
 
-class LaneKey(NamedTuple):
-    """What the calls of a lane have in common: an ordering key, or a caller and its request id. None has both."""
-
-    endpoint: str
-    ordering_key: str
-    caller: str = ""
-    request_id: str = ""
+LaneKey: TypeAlias = tuple[str, str] | tuple[str, str, str]
+"""What the calls of a lane have in common: endpoint and ordering key; or endpoint, caller and request id."""
 
 
 class ReplicaLane:

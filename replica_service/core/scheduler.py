@@ -242,7 +242,7 @@ class ReplicaScheduler:
         """Returns the partitions, by endpoint, with running or waiting calls, and those that the handler holds."""
         busy = self._state.keys.by_endpoint()
         for lane in self._state.lanes.all():
-            busy.setdefault(lane.key.endpoint, set()).add(lane.partition)
+            busy.setdefault(lane.key[0], set()).add(lane.partition)
         return busy
 
     def turns_of(self, runs: Iterable[ReplicaRun]) -> list[StartTurn]:

@@ -55,7 +55,7 @@ def runs_received(state: SchedulerState, event: RunsReceived, now: float, comman
                 note_failure(run, run.lo)
             commands.append(Fail(run, run.lo, run.hi, failures.no_such_method(run.options.method, methods)))
             accounting.refused(run, run.lo, commands)
-        elif run.is_keyed:
+        elif run.ordering_key or run.is_keyed:
             _take_keyed(state, run, commands)
         else:
             if run.link.freed_at is not None:

@@ -63,7 +63,7 @@ def partitions_revoked(state: SchedulerState, event: PartitionsRevoked, _now: fl
     for endpoint, revoked in epochs.items():
         state.ownership.revoke(endpoint, revoked)
     for lane in state.lanes.of(epochs):
-        hand_back(state, lane, failures.STALE, commands, through_epoch=epochs[lane.key.endpoint][lane.partition])
+        hand_back(state, lane, failures.STALE, commands, through_epoch=epochs[lane.key[0]][lane.partition])
     forget_empty_lanes(state, commands)
     state.lanes.leave(epochs)
     for endpoint, revoked in epochs.items():

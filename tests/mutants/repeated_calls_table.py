@@ -67,8 +67,8 @@ REPEATED_CALLS: Final = (
     mutant(
         "an ordering key is the lane of an id",
         REPLICA,
-        'return LaneKey(self.endpoint, "", self.request.caller, self.request.request_id)',
-        "return LaneKey(self.endpoint, self.request.request_id)",
+        "return self.endpoint, self.request.caller, self.request.request_id",
+        "return self.endpoint, self.request.request_id",
         _CONTRACT,
     ),
     mutant(

@@ -11,7 +11,7 @@ import pytest
 
 from replica_service.core.call_metadata import ReplicaCallOptions
 from replica_service.core.failures import CANCELLED, EXPIRED, UNHEARD
-from replica_service.core.runs import LaneKey, ReplicaLane, ReplicaRun, RouterPeer, StartTurn
+from replica_service.core.runs import ReplicaLane, ReplicaRun, RouterPeer, StartTurn
 from replica_service.core.session_records import Record
 from replica_service.core.work import (
     MAX_TURN_S,
@@ -39,7 +39,7 @@ def run_of(calls: int, *, deadline: float = inf, fresh_until: float = inf, **opt
 
 
 def turn_of(run: ReplicaRun) -> StartTurn:
-    return StartTurn(ReplicaLane(LaneKey("e", "k"), 0), run, 0, len(run.payloads), NOW)
+    return StartTurn(ReplicaLane(("e", "k"), 0), run, 0, len(run.payloads), NOW)
 
 
 def withdrawn(run: ReplicaRun, *indices: int) -> ReplicaRun:
