@@ -29,11 +29,10 @@ from replica_service.core.request_memory import (
 from replica_service.core.runs import ReplicaRun, RouterPeer
 from replica_service.core.session_outcomes import MAX_KEPT_BYTES
 from slotmesh.calls.id_ranges import Range, among
-from slotmesh.calls.request_ids import CallIdentity
+from slotmesh.calls.request_ids import KEEP_S, CallIdentity
 from slotmesh.errors import Executed, Failure
 from slotmesh.streams.limits import MAX_BYTES_AHEAD, MAX_VALUES_AHEAD
 
-KEEP_S = 60.0
 MAX_REMEMBERED = 262_144
 """Calls, pending ones included; about 700 bytes each, without outcomes."""
 FORGOTTEN_AT_ONCE: Final = 32

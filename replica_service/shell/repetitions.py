@@ -12,10 +12,11 @@ import asyncio
 from collections.abc import Callable, Iterable, Sequence
 
 from replica_service.core import failures
-from replica_service.core.repeated_calls import KEEP_S, CallVerdict, RepeatedCalls
+from replica_service.core.repeated_calls import CallVerdict, RepeatedCalls
 from replica_service.core.request_memory import CallOutcome
 from replica_service.core.runs import ReplicaRun, RouterPeer
 from slotmesh.calls.id_ranges import Range
+from slotmesh.calls.request_ids import KEEP_S
 from slotmesh.errors import Executed, Failure
 
 SWEEPS = 4

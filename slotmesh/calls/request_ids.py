@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
+
+KEEP_S: Final = 60.0
+"""Replicas remember a call for this long after its end, and routers its partition's earlier owners."""
 
 
 class CallIdentity(NamedTuple):

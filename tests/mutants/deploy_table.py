@@ -230,7 +230,7 @@ DEPLOY: Final = (
         _OPERATIONS,
     ),
     mutant(
-        "a file is not told that its settings were taken back",
+        "settings of a file that were rolled back are not reported",
         _CONTROLLER,
         "        if fields:\n            yield RolledBackSettings",
         "        if False:\n            yield RolledBackSettings",

@@ -21,8 +21,8 @@ from typing import Final
 
 from router_service.core.rosters import ReplicaKey
 from router_service.core.routing_table import EndpointRoute, PartitionOwners
+from slotmesh.calls.request_ids import KEEP_S
 
-KEEP_S: Final = 60.0
 SPACING_S: Final = 1.0
 """Of the owners that an endpoint had within this time, only the first are kept."""
 

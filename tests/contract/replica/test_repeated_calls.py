@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from replica_service.core.repeated_calls import KEEP_S
+from slotmesh.calls.request_ids import KEEP_S
 from slotmesh.internal.v1 import replica_service_pb2
 from tests.support.execute_stream import ExecuteStream
 from tests.support.fakes.clock import FakeClock

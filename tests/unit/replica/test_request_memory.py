@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from replica_service.core.call_metadata import ReplicaCallOptions
-from replica_service.core.repeated_calls import FORGOTTEN_AT_ONCE, KEEP_S, CallVerdict, Decision, RepeatedCalls
+from replica_service.core.repeated_calls import FORGOTTEN_AT_ONCE, CallVerdict, Decision, RepeatedCalls
 from replica_service.core.request_memory import OUTCOME_BYTES
 from replica_service.core.runs import ReplicaRun, RouterPeer
-from slotmesh.calls.request_ids import CallIdentity
+from slotmesh.calls.request_ids import KEEP_S, CallIdentity
 from slotmesh.errors import Executed, Failure, Reason
 
 LINK = RouterPeer()

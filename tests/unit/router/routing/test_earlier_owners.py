@@ -9,11 +9,11 @@ import pytest
 
 from router_service.core.events import CallsSubmitted
 from router_service.core.look_ups import NOT_OWNED
-from router_service.core.routing.earlier_owners import KEEP_S, SPACING_S, EarlierOwners
+from router_service.core.routing.earlier_owners import SPACING_S, EarlierOwners
 from router_service.core.routing.topology import MAX_CANDIDATES
 from router_service.core.routing_table import EndpointRoute, PartitionOwners
 from slotmesh.calls.key_hash import PARTITIONS, partition_of
-from slotmesh.calls.request_ids import CallIdentity
+from slotmesh.calls.request_ids import KEEP_S, CallIdentity
 from slotmesh.errors import Executed, Reason
 from tests.unit.router.world import OK, World
 from tests.unit.router.world_callers import options
