@@ -63,7 +63,13 @@ class ExecuteStream:
         self._next = 1
 
     async def write(self, request: Request) -> None:
-        """One frame at a time: heartbeats are echoed beside those of a test."""
+        """One frame at a time: heartbeats are echoed beside those of a test.
+
+        A frame is written whole even if the test cancels its task meanwhile: grpc.aio would cancel the stream.
+        """
+        await asyncio.shield(self._write(request))
+
+    async def _write(self, request: Request) -> None:
         async with self._writing:
             await self.call.write(request)
 

@@ -22,7 +22,7 @@ from typing import Annotated, Any, Final
 import grpc
 import typer
 
-from slotmesh.cli.connection import Peer
+from slotmesh.cli.connection import NotOffered, Peer
 from slotmesh.cli.console import CommandFailed, ended_by_sigterm, say
 from slotmesh.cli.documents import iso_time, word_of
 from slotmesh.cli.operator import Operator, routers_of
@@ -127,12 +127,13 @@ class TappedRouters:
                 stub: Any = TapServiceStub(channel)
                 call = stub.TapCalls(self._request)
                 with peer.telling():
-                    # A refusal comes without them: then reading raises it.
                     await call.initial_metadata()
+                    # A refusal also resolves the metadata, and its status arrives before the response to this later rpc.
+                    doubt = await _doubt_of(channel, self._request)
                     if call.done():
-                        await call.read()
+                        await call.read()  # raises the refusal
                     self._tell(f"tapping {self._request.endpoint} at {address}")
-                    if not self._has_opened and (doubt := await _doubt_of(channel, self._request)):
+                    if doubt and not self._has_opened:
                         self._tell(doubt)
                     self._has_opened = True
                     while (response := await call.read()) is not grpc.aio.EOF:
@@ -144,7 +145,7 @@ class TappedRouters:
             else:
                 self._tell(f"the tap at {address} ended: {error}")
         except CommandFailed as failure:
-            if self._has_opened or len(self._tasks) > 1:
+            if len(self._tasks) > 1 or (self._has_opened and not isinstance(failure, NotOffered)):
                 self._tell(str(failure))
             else:
                 await self._came.put(failure)
