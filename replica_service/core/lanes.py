@@ -57,7 +57,8 @@ class Lanes:
 
     def of_run(self, run: ReplicaRun) -> ReplicaLane:
         """Returns the lane of the run's key, for a run that is to be put into it. It becomes ready if it was idle."""
-        key = run.lane_key
+        # Nearly all have an ordering key: without the call of a property for each.
+        key = (run.endpoint, run.ordering_key) if run.ordering_key else run.lane_key
         lane = self._by_key.get(key)
         if lane is None:
             lane = self._by_key[key] = ReplicaLane(key, run.partition)
