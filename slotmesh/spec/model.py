@@ -61,6 +61,18 @@ class Autoscale:
     """The function that chooses the number, one of those that the controller's `--autoscale-policies` names."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodSettings:
+    """The pods of a backend's replicas, with `--launcher kubernetes`; other launchers do not read it."""
+
+    image: str = setting("", SettingKind.TEXT, bounds=(0, 500))
+    """The image, which has the handler's code. Unset: that of the controller's `--pod-template`."""
+    cpu: str = setting("", SettingKind.TEXT, bounds=(0, 20))
+    """CPU that each pod requests, as Kubernetes writes it: `500m`, `2`. Unset: as in `--pod-template`."""
+    memory: str = setting("", SettingKind.TEXT, bounds=(0, 20))
+    """Memory that each pod requests, and its limit, as Kubernetes writes it: `512Mi`. Unset: as in `--pod-template`."""
+
+
 JsonValue: TypeAlias = "bool | int | float | str | Sequence[JsonValue] | Mapping[str, JsonValue] | None"
 
 
@@ -134,6 +146,8 @@ class Backend:
     """The interval of calls of a handler's `check_health`. Unset: the value of the handler's decorator."""
     health_check_timeout_s: float | None = setting(None, SettingKind.DURATION, bounds=(MIN_SECONDS, MAX_TIME_S))
     """The timeout of `check_health`. Unset: the value of the handler's decorator."""
+    pod: PodSettings | None = setting(None, SettingKind.SECTION, section=PodSettings, change=Change.REPLACES)
+    """The image and the resources of replicas' pods, with `--launcher kubernetes`. Other launchers ignore it."""
     own_loop: bool | None = setting(None, SettingKind.FLAG, change=Change.REPLACES)
     """Whether the handler runs on its own event loop, in a thread. Unset: the value of the handler's decorator."""
     max_surge: int | None = setting(None, SettingKind.INTEGER, bounds=(0, 10_000))

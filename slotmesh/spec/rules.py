@@ -28,6 +28,7 @@ MAX_EXACT_INTEGER: Final = 2**53
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
 _HANDLER: Final = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
 _METHOD: Final = re.compile(r"[^\W\d]\w{0,127}")
+_QUANTITY: Final = re.compile(r"[0-9]+(\.[0-9]+)?(m|k|Ki|M|Mi|G|Gi|T|Ti)?")
 _FILE: Final = re.compile(r"(?:\./)?(?P<module>\w+(?:/\w+)*)\.py:(?P<name>\w+(?:\.\w+)*)")
 _SHOWN: Final = 80
 """The longest part of an input that a message repeats, in characters; for an integer, bits."""
@@ -62,6 +63,10 @@ def backend_violations(backend: Backend) -> Iterator[SpecViolation]:
         if autoscale.min > autoscale.max:
             text = f"is larger than autoscale.max: {number(autoscale.min)} and {number(autoscale.max)}"
             yield SpecViolation(f"{path}.autoscale.min", text)
+    for name in ("cpu", "memory") if backend.pod is not None else ():
+        if (quantity := getattr(backend.pod, name)) and not _QUANTITY.fullmatch(quantity):
+            text = f"must be a quantity as Kubernetes writes it, 500m or 2Gi, is {show(quantity)!r}"
+            yield SpecViolation(f"{path}.pod.{name}", text)
     if backend.max_surge == 0 and backend.max_unavailable == 0:
         yield SpecViolation(
             f"{path}.max_surge", "0 with `max_unavailable` 0 leaves no way to replace a replica: raise one"

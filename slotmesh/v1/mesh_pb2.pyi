@@ -182,6 +182,7 @@ class Backend(_message.Message):
     ETAG_FIELD_NUMBER: _builtins.int
     CODE_FIELD_NUMBER: _builtins.int
     STATUS_FIELD_NUMBER: _builtins.int
+    POD_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Unique in the mesh: 1 to 63 of `a-z A-Z 0-9 _ . -`, starting with a letter or digit."""
     handler: _builtins.str
@@ -283,6 +284,12 @@ class Backend(_message.Message):
     def status(self) -> Global___BackendStatus:
         """Its actual state, in responses. Ignored in requests."""
 
+    @_builtins.property
+    def pod(self) -> Global___PodSettings:
+        """The pods of its replicas, if the controller starts replicas as pods of Kubernetes. Other controllers ignore it. A
+        change replaces the replicas.
+        """
+
     def __init__(
         self,
         *,
@@ -312,10 +319,11 @@ class Backend(_message.Message):
         etag: _builtins.str = ...,
         code: _builtins.str = ...,
         status: Global___BackendStatus | None = ...,
+        pod: Global___PodSettings | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_max_error_rate", b"_max_error_rate", "_max_ongoing", b"_max_ongoing", "_max_queued_bytes", b"_max_queued_bytes", "_max_queued_calls", b"_max_queued_calls", "_max_surge", b"_max_surge", "_max_unavailable", b"_max_unavailable", "_max_wire_batch_size", b"_max_wire_batch_size", "_num_replicas", b"_num_replicas", "_own_loop", b"_own_loop", "_prefetch", b"_prefetch", "autoscale", b"autoscale", "graceful_timeout", b"graceful_timeout", "health_check_period", b"health_check_period", "health_check_timeout", b"health_check_timeout", "max_error_rate", b"max_error_rate", "max_ongoing", b"max_ongoing", "max_queue_time", b"max_queue_time", "max_queued_bytes", b"max_queued_bytes", "max_queued_calls", b"max_queued_calls", "max_surge", b"max_surge", "max_unavailable", b"max_unavailable", "max_wire_batch_size", b"max_wire_batch_size", "min_ready", b"min_ready", "num_replicas", b"num_replicas", "own_loop", b"own_loop", "prefetch", b"prefetch", "progress_deadline", b"progress_deadline", "status", b"status", "user_config", b"user_config"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_max_error_rate", b"_max_error_rate", "_max_ongoing", b"_max_ongoing", "_max_queued_bytes", b"_max_queued_bytes", "_max_queued_calls", b"_max_queued_calls", "_max_surge", b"_max_surge", "_max_unavailable", b"_max_unavailable", "_max_wire_batch_size", b"_max_wire_batch_size", "_num_replicas", b"_num_replicas", "_own_loop", b"_own_loop", "_prefetch", b"_prefetch", "autoscale", b"autoscale", "graceful_timeout", b"graceful_timeout", "health_check_period", b"health_check_period", "health_check_timeout", b"health_check_timeout", "max_error_rate", b"max_error_rate", "max_ongoing", b"max_ongoing", "max_queue_time", b"max_queue_time", "max_queued_bytes", b"max_queued_bytes", "max_queued_calls", b"max_queued_calls", "max_surge", b"max_surge", "max_unavailable", b"max_unavailable", "max_wire_batch_size", b"max_wire_batch_size", "min_ready", b"min_ready", "num_replicas", b"num_replicas", "own_loop", b"own_loop", "pod", b"pod", "prefetch", b"prefetch", "progress_deadline", b"progress_deadline", "status", b"status", "user_config", b"user_config"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_max_error_rate", b"_max_error_rate", "_max_ongoing", b"_max_ongoing", "_max_queued_bytes", b"_max_queued_bytes", "_max_queued_calls", b"_max_queued_calls", "_max_surge", b"_max_surge", "_max_unavailable", b"_max_unavailable", "_max_wire_batch_size", b"_max_wire_batch_size", "_num_replicas", b"_num_replicas", "_own_loop", b"_own_loop", "_prefetch", b"_prefetch", "autoscale", b"autoscale", "balancer", b"balancer", "code", b"code", "etag", b"etag", "graceful_timeout", b"graceful_timeout", "handler", b"handler", "health_check_period", b"health_check_period", "health_check_timeout", b"health_check_timeout", "max_error_rate", b"max_error_rate", "max_ongoing", b"max_ongoing", "max_queue_time", b"max_queue_time", "max_queued_bytes", b"max_queued_bytes", "max_queued_calls", b"max_queued_calls", "max_surge", b"max_surge", "max_unavailable", b"max_unavailable", "max_wire_batch_size", b"max_wire_batch_size", "min_ready", b"min_ready", "name", b"name", "num_replicas", b"num_replicas", "own_loop", b"own_loop", "prefetch", b"prefetch", "progress_deadline", b"progress_deadline", "slo_scope", b"slo_scope", "status", b"status", "user_config", b"user_config", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_max_error_rate", b"_max_error_rate", "_max_ongoing", b"_max_ongoing", "_max_queued_bytes", b"_max_queued_bytes", "_max_queued_calls", b"_max_queued_calls", "_max_surge", b"_max_surge", "_max_unavailable", b"_max_unavailable", "_max_wire_batch_size", b"_max_wire_batch_size", "_num_replicas", b"_num_replicas", "_own_loop", b"_own_loop", "_prefetch", b"_prefetch", "autoscale", b"autoscale", "balancer", b"balancer", "code", b"code", "etag", b"etag", "graceful_timeout", b"graceful_timeout", "handler", b"handler", "health_check_period", b"health_check_period", "health_check_timeout", b"health_check_timeout", "max_error_rate", b"max_error_rate", "max_ongoing", b"max_ongoing", "max_queue_time", b"max_queue_time", "max_queued_bytes", b"max_queued_bytes", "max_queued_calls", b"max_queued_calls", "max_surge", b"max_surge", "max_unavailable", b"max_unavailable", "max_wire_batch_size", b"max_wire_batch_size", "min_ready", b"min_ready", "name", b"name", "num_replicas", b"num_replicas", "own_loop", b"own_loop", "pod", b"pod", "prefetch", b"prefetch", "progress_deadline", b"progress_deadline", "slo_scope", b"slo_scope", "status", b"status", "user_config", b"user_config", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__max_error_rate: _TypeAlias = _typing.Literal["max_error_rate"]  # noqa: Y015
     _WhichOneofArgType__max_error_rate: _TypeAlias = _typing.Literal["_max_error_rate", b"_max_error_rate"]  # noqa: Y015
@@ -359,6 +367,38 @@ class Backend(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__prefetch) -> _WhichOneofReturnType__prefetch | None: ...
 
 Global___Backend: _TypeAlias = Backend  # noqa: Y015
+
+@_typing.final
+class PodSettings(_message.Message):
+    """The pods of a backend's replicas."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    IMAGE_FIELD_NUMBER: _builtins.int
+    CPU_FIELD_NUMBER: _builtins.int
+    MEMORY_FIELD_NUMBER: _builtins.int
+    image: _builtins.str
+    """The image, which has the handler's code; at most 500 characters. Empty: that of the controller's pod template."""
+    cpu: _builtins.str
+    """CPU that each pod requests, as Kubernetes writes it: `500m`, `2`. Empty: as in the controller's pod template."""
+    memory: _builtins.str
+    """Memory that each pod requests, and its limit, as Kubernetes writes it: `512Mi`. Empty: as in the controller's pod
+    template.
+    """
+    def __init__(
+        self,
+        *,
+        image: _builtins.str = ...,
+        cpu: _builtins.str = ...,
+        memory: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cpu", b"cpu", "image", b"image", "memory", b"memory"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PodSettings: _TypeAlias = PodSettings  # noqa: Y015
 
 @_typing.final
 class BackendStatus(_message.Message):

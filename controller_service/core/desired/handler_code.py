@@ -35,13 +35,14 @@ def fixed_of(backend: Backend) -> str:
 def _digest(backend: Backend, changes: Collection[Change]) -> str:
     """A digest of the backend's settings whose changes have this effect on replicas."""
     settings = {name: getattr(backend, it.attribute) for name, it in SETTINGS.items() if it.change in changes}
-    if not backend.code:
-        del settings["code"]  # as the digests were before there were snapshots
+    for name in ("code", "pod"):
+        if not settings[name]:
+            del settings[name]  # as the digests were before there was such a setting
     return blake2b(json.dumps(settings, sort_keys=True, default=_plain).encode(), digest_size=16).hexdigest()
 
 
 def _plain(value: JsonValue) -> JsonValue:
-    """Read-only mappings and tuples as JSON knows them."""
+    """Read-only mappings and tuples as JSON knows them; sections as text."""
     return dict(value) if isinstance(value, Mapping) else [*value] if isinstance(value, tuple) else str(value)
 
 

@@ -12,9 +12,15 @@ from typing import Any, Final
 import pytest
 
 from controller_service.core.desired.handler_code import fixed_of, template_of
-from slotmesh.spec.model import DOCUMENT_SETTINGS, SETTINGS, Autoscale, Backend, BalancerName, SloScope
+from slotmesh.spec.model import DOCUMENT_SETTINGS, SETTINGS, Autoscale, Backend, BalancerName, PodSettings, SloScope
 
-REPLACING: Final[dict[str, Any]] = {"handler": "a:B", "version": "2", "code": "sha", "own_loop": True}
+REPLACING: Final[dict[str, Any]] = {
+    "handler": "a:B",
+    "version": "2",
+    "code": "sha",
+    "pod": PodSettings(image="registry/app:2"),
+    "own_loop": True,
+}
 """Another value replaces replicas."""
 GIVEN: Final[dict[str, Any]] = {"user_config": {"k": 1}}
 """Another value replaces those replicas whose handlers do not take it."""
@@ -62,3 +68,8 @@ def test_what_a_change_of_it_means(attribute: str) -> None:
 def test_the_name_is_part_of_what_is_routed_and_no_part_of_what_replaces() -> None:
     assert BACKEND.routed().name == "b"
     assert template_of(replace(BACKEND, name="c")) == template_of(BACKEND)
+
+
+def test_digests_are_those_of_0_2_0_where_no_newer_setting_is_used() -> None:
+    assert template_of(BACKEND) == "74c60a45d9fb0f1ec6979a95e35de4d6"
+    assert fixed_of(BACKEND) == "bad42477533e8d01c8dff13674597679"

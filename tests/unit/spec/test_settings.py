@@ -17,7 +17,7 @@ from controller_service.store.documents import BACKEND
 from controller_service.store.forms import BadDocument
 from slotmesh.convert.specification import backend_from_wire, backend_to_wire
 from slotmesh.spec.document import parse_mesh
-from slotmesh.spec.model import ROUTED, SETTINGS, Autoscale, Backend, InvalidSpec
+from slotmesh.spec.model import ROUTED, SETTINGS, Autoscale, Backend, InvalidSpec, PodSettings
 from slotmesh.spec.rules import backend_violations
 from slotmesh.spec.setting import Setting, SettingKind, choices
 from slotmesh.v1 import mesh_pb2
@@ -187,7 +187,8 @@ def test_sections_carry_every_value_of_their_settings(section: Setting, setting:
 def test_settings_of_sections_are_bounded(section: Setting, setting: Setting) -> None:
     if setting.bounds is not None:
         low, high = setting.bounds
-        for value in (low - 1, high + 1, float("nan")):
+        is_text = setting.kind is SettingKind.TEXT
+        for value in ("x" * (int(high) + 1), "two\nlines") if is_text else (low - 1, high + 1, float("nan")):
             first, *_ = backend_violations(within(section, setting, value))
             assert first.path == f"backends.b.{section.name}.{setting.name}"
             assert first.message.startswith("must be ")
@@ -203,6 +204,15 @@ def test_what_a_section_does_not_have_is_a_mistake_at_its_place(section: Setting
         BadDocument, match=f"backend b: {section.name}: this version of slotmesh knows no setting colour"
     ):
         BACKEND.read("b", {section.name: {"colour": 1}})
+
+
+@pytest.mark.parametrize("quantity", ["1.5", "500m", "2Gi", "1k"])
+def test_resources_of_pods_are_quantities(quantity: str) -> None:
+    assert not [*backend_violations(Backend(name="b", pod=PodSettings(cpu=quantity, memory=quantity)))]
+    wrong = PodSettings(cpu=f"{quantity} cores", memory=f"-{quantity}")
+    (cpu, memory) = backend_violations(Backend(name="b", pod=wrong))
+    assert (cpu.path, memory.path) == ("backends.b.pod.cpu", "backends.b.pod.memory")
+    assert cpu.message == f"must be a quantity as Kubernetes writes it, 500m or 2Gi, is '{quantity} cores'"
 
 
 def test_either_somebody_says_the_number_of_replicas_or_it_is_chosen() -> None:
