@@ -128,7 +128,7 @@ class TappedRouters:
                 call = stub.TapCalls(self._request)
                 with peer.telling():
                     await call.initial_metadata()
-                    # A refusal also resolves the metadata, and its status arrives before the response to this later rpc.
+                    # A refusal also resolves the metadata; its status arrives before the response to this later rpc.
                     doubt = await _doubt_of(channel, self._request)
                     if call.done():
                         await call.read()  # raises the refusal
