@@ -102,7 +102,11 @@ class ControllerLife:
         self.front = Front(settings, *SERVICERS, tls=tls, tokens=tokens)
         self._announce_address: Callable[[], None] = self._announce
         front = self.front
-        metrics.look_at(lambda: front.server.serving and not front.store_problem, front.why_not_serving)
+        metrics.look_at(
+            lambda: front.server.serving and not front.store_problem,
+            front.why_not_serving,
+            lambda: front.leader is not None and front.is_started,
+        )
         metrics.observe_rpcs(self.front.server.rpc_times)
         observe_edge(metrics.meter, self.front.server.edge)
         observe_leadership(metrics.meter, lambda: self.front.leadership)

@@ -7,6 +7,7 @@ from the declarations of the fields only.
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -123,6 +124,8 @@ class _Flags(argparse.ArgumentParser):
         raise SettingsError(message)
 
 
+_SERVICE_LINK = re.compile(r"(tcp|udp|sctp)://.+:\d+", re.ASCII)
+"""A service's address as Kubernetes writes it, IPv6 in brackets or without."""
 _NOTHING = object()
 """The value of a flag without an argument."""
 
@@ -185,7 +188,7 @@ class Reading(Generic[SettingsT]):
         return {
             name: _Given(value, _variable(name))
             for name in [*self._in_sources, "config"]
-            if (value := env.get(_variable(name), "")) != ""
+            if (value := env.get(_variable(name), "")) != "" and not _is_service_link(_variable(name), value)
         }
 
     def _file(self, path: _Given) -> dict[str, _Given]:
@@ -279,6 +282,15 @@ def _flag(name: str) -> str:
 
 def _variable(name: str) -> str:
     return "SLOTMESH_" + name.upper()
+
+
+def _is_service_link(variable: str, value: str) -> bool:
+    """Whether a container engine has set the variable, to the address of a service.
+
+    For a Service `slotmesh` Kubernetes sets SLOTMESH_PORT=tcp://10.0.0.1:7071 in all pods of its namespace, for
+    `slotmesh-metrics` SLOTMESH_METRICS_PORT. Neither is a setting. (`enableServiceLinks: false` avoids them.)
+    """
+    return variable.endswith("_PORT") and _SERVICE_LINK.fullmatch(value) is not None
 
 
 def _text(value: Any) -> Any:

@@ -2,7 +2,8 @@
 
   /metrics   for Prometheus; with TLS only for viewers, authenticated by certificate or bearer token
   /healthz   200 while the event loop runs, else 503: the process should be restarted if this persists
-  /readyz    200 while grpc.health.v1 reports SERVING, else 503: the server is starting, stopping, or unable to work
+  /readyz    200 while grpc.health.v1 reports SERVING, else 503: the server is starting, stopping, or unable to work;
+             /readyz?standbyok also 200 while a controller stands by, for probes of both controllers of a pair
 
 Invariants: a page responds while the event loop is blocked; the pages show nothing else of the process. A token has
 precedence over a certificate; other clients than viewers learn nothing of the mesh. Refusals are in the audit log.
@@ -100,14 +101,20 @@ class Pages:
         self._access = access
         self._look: Callable[[], bool | None] | None = None
         self._why_not: Callable[[bool], str] = lambda _: _NOT_SERVING
+        self._stands_by: Callable[[], bool] = lambda: False
 
-    def look_at(self, is_serving: Callable[[], bool], why_not: Callable[[bool], str] = lambda _: _NOT_SERVING) -> None:
+    def look_at(
+        self,
+        is_serving: Callable[[], bool],
+        why_not: Callable[[bool], str] = lambda _: _NOT_SERVING,
+        stands_by: Callable[[], bool] = lambda: False,
+    ) -> None:
         """Sets the source of readiness: `is_serving`, called on the present event loop.
 
-        `why_not` returns a line with the reason. Its argument: whether the client may see the mesh. It is called in a
-        thread of the server.
+        `why_not` returns a line with the reason. Its argument: whether the client may see the mesh. `stands_by`: it
+        would serve, but another process does. Both are called in a thread of the server.
         """
-        self._why_not = why_not
+        self._why_not, self._stands_by = why_not, stands_by
         ask = on_this_loop(lambda: {(): is_serving()})
         self._look = lambda: ask().get(())
 
@@ -153,7 +160,8 @@ class Pages:
             case True:
                 return _OK, "serving\n"
             case False:
-                return _UNAVAILABLE, f"{self._why_not(self._refusal(environ) is None)}\n"
+                is_good = "standbyok" in environ.get("QUERY_STRING", "").split("&") and self._stands_by()
+                return _OK if is_good else _UNAVAILABLE, f"{self._why_not(self._refusal(environ) is None)}\n"
             case _:
                 return _UNAVAILABLE, "starting\n" if self._look is None else "the event loop does not answer\n"
 

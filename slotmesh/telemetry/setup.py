@@ -79,13 +79,20 @@ class MetricsServer:
         if self._sdk is not None:
             self._sdk.observe_histogram(metric, on_this_loop(read))
 
-    def look_at(self, is_serving: Callable[[], bool], why_not: Callable[[bool], str] | None = None) -> None:
+    def look_at(
+        self,
+        is_serving: Callable[[], bool],
+        why_not: Callable[[bool], str] | None = None,
+        stands_by: Callable[[], bool] = lambda: False,
+    ) -> None:
         """Sets the source of `/healthz` and `/readyz`, and measures the lag of the present event loop.
 
         `why_not` returns a line with the reason for not serving, for viewers or (False) all clients. Thread-safe.
+        `stands_by`: another process serves in its place. Thread-safe, too.
         """
         if self._pages is not None:
-            self._pages.look_at(is_serving, *([why_not] if why_not is not None else []))
+            reason = {} if why_not is None else {"why_not": why_not}
+            self._pages.look_at(is_serving, **reason, stands_by=stands_by)
         if self._sdk is not None:
             self._lag = lag = LoopLag()
             self.observe_histogram(PROCESS_LOOP_LAG, lambda: {(): Buckets.of(lag.times)})

@@ -121,4 +121,18 @@ STARTUP: Final = (
         "import grpc\n\nimport slotmesh.client.mesh\nfrom slotmesh.runtime.channels import PLAIN_TEXT",
         LIGHT,
     ),
+    mutant(
+        "the address of a Kubernetes Service is taken for a setting",
+        "slotmesh/config",
+        'return variable.endswith("_PORT") and _SERVICE_LINK.fullmatch(value) is not None',
+        "return False",
+        "tests/unit/test_member_settings.py",
+    ),
+    mutant(
+        "a process that starts is ready for a probe that accepts standbys",
+        "slotmesh/telemetry",
+        '.split("&") and self._stands_by()',
+        '.split("&")',
+        "tests/unit/telemetry/test_pages.py",
+    ),
 )

@@ -75,6 +75,12 @@ def test_flags_before_variables_before_file_before_defaults(tmp_path: Path) -> N
     assert (settings.wait, settings.launcher) == (timedelta(seconds=1), "process")
 
 
+@pytest.mark.parametrize("value", ["http://10.0.0.1:80", "tcp://10.0.0.1", "tcp://:7071", "xtcp://10.0.0.1:7071", "x"])
+def test_what_is_no_address_of_a_service_is_refused_as_a_port(value: str) -> None:
+    with pytest.raises(SettingsError, match=r"--port: .* \(from SLOTMESH_PORT\)"):
+        ServiceSettings.parse([], {"SLOTMESH_PORT": value}, prog="p")
+
+
 def test_the_file_may_be_named_by_a_variable(tmp_path: Path) -> None:
     assert parse(env={"SLOTMESH_CONFIG": write(tmp_path, "name: file")}).name == "file"
 

@@ -6,6 +6,8 @@ import socket
 
 import pytest
 
+from controller_service.config import ControllerSettings
+from ingress_service.config import IngressSettings
 from replica_service.config import ReplicaSettings
 from router_service.config import RouterSettings
 from slotmesh.config import SettingsError
@@ -66,3 +68,25 @@ def test_the_machines_name_is_an_identity() -> None:
     assert router("--router-id=@hostname").router_id == socket.gethostname()
     assert replica("--replica-id=@hostname").make_replica_id() == socket.gethostname()
     assert router("--router-id=a@hostname").router_id == "a@hostname"
+
+
+@pytest.mark.parametrize("service", ["slotmesh", "slotmesh-metrics", "slotmesh-token"])
+@pytest.mark.parametrize("ip", ["10.0.0.1", "[fd00::1]", "fd00::1"])
+@pytest.mark.parametrize("protocol", ["tcp", "udp", "sctp"])
+def test_variables_of_kubernetes_services_are_no_settings(service: str, ip: str, protocol: str) -> None:
+    """All that Kubernetes sets in pods for a Service, unless `enableServiceLinks` is false."""
+    name, url = service.upper().replace("-", "_"), f"{protocol}://{ip}:7071"
+    link = f"{name}_PORT_7071_{protocol.upper()}"
+    env = {
+        f"{name}_SERVICE_HOST": ip,
+        f"{name}_SERVICE_PORT": "7071",
+        f"{name}_SERVICE_PORT_GRPC": "7071",
+        f"{name}_PORT": url,
+        link: url,
+        f"{link}_PROTO": protocol,
+        f"{link}_PORT": "7071",
+        f"{link}_ADDR": ip,
+    }
+    for read in (RouterSettings, ControllerSettings, ReplicaSettings, IngressSettings):
+        own = {"SLOTMESH_ROUTER_ID": "r", "SLOTMESH_HANDLER": "a:A"}
+        assert read.parse([], {**env, **own}, prog="p") == read.parse([], own, prog="p")

@@ -99,6 +99,7 @@ async def test_a_standby_tells_the_truth_of_itself(tmp_path: Path) -> None:
         status, text = await page(standby, "readyz")
         assert status == 503
         assert text.startswith(f"standing by: the controller at {leader.address} (pid ")
+        assert await page(standby, "readyz?standbyok") == (200, text)
         assert await page(standby, "healthz") == (200, "ok\n")
         for it, leads, behind in ((leader, 1, 1), (standby, 0, 0)):
             said_to_prometheus = await scraped(it.metrics.address or "")

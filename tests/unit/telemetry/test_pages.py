@@ -45,6 +45,19 @@ async def test_readiness_is_that_of_the_server(metrics: MetricsServer) -> None:
 
 
 @pytest.mark.asyncio
+async def test_a_standby_is_ready_for_a_probe_that_accepts_one(metrics: MetricsServer) -> None:
+    serving, standing_by = False, True
+    metrics.look_at(lambda: serving, lambda _: "standing by", lambda: standing_by)
+    assert await asyncio.to_thread(page, metrics, "/readyz") == (503, "standing by\n")
+    assert await asyncio.to_thread(page, metrics, "/readyz?a=b&standbyok") == (200, "standing by\n")
+    assert (await asyncio.to_thread(page, metrics, "/readyz?standbyokay"))[0] == 503
+    standing_by = False  # it starts, or ends
+    assert (await asyncio.to_thread(page, metrics, "/readyz?standbyok"))[0] == 503
+    serving = True
+    assert await asyncio.to_thread(page, metrics, "/readyz?standbyok") == (200, "serving\n")
+
+
+@pytest.mark.asyncio
 async def test_a_loop_that_stands_still_is_told(metrics: MetricsServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(instruments, "SCRAPE_TIMEOUT_S", 0.05)
     metrics.look_at(lambda: True)
