@@ -157,6 +157,7 @@ format: $(VENV)/.dev-ready ## Format the code and the protos, fix what can be fi
 	$(BIN)/python tools/generate_metrics_document.py
 	$(BIN)/python tools/generate_errors_document.py
 	$(BIN)/python tools/generate_dashboard.py
+	$(BIN)/python tools/generate_prometheus_rule.py
 	$(BIN)/python tools/generate_state_diagrams.py
 
 .PHONY: protos
