@@ -83,6 +83,11 @@ sim: $(VENV)/.dev-ready ## Simulate: queue times of 8 routers and 1,000 replicas
 compose-test: $(VENV)/.dev-ready ## Run docker-compose.yml on a real engine under load: scale, restart, kill (four minutes)
 	@$(BIN)/python -m tests.compose $(COMPOSE_ARGS)
 
+# A control plane takes four seconds and 400 MB in each worker.
+.PHONY: kube-test
+kube-test: $(VENV)/.dev-ready kubetest-tools ## Run meshes on a real Kubernetes control plane, whose pods are processes
+	@$(BIN)/python -m pytest -q -n 2 --dist loadfile --long=all tests/kube $(PYTEST_ARGS)
+
 .PHONY: simulate
 simulate: $(VENV)/.dev-ready ## Simulate whole meshes in which things break, SEEDS=200 other ones each time
 	@$(BIN)/python -m simulation mesh --seeds $(SEEDS) $(SIM_ARGS)
@@ -223,6 +228,12 @@ define go_install
 @GOBIN="$(CURDIR)/$(GRPC_TOOLS)" go install $(1)
 @touch $@
 endef
+
+# --- Kubernetes -----------------------------------------------------------------------------------------------------
+# Outside the repository, so that all clones and worktrees of a machine share them: ~/.cache/slotmesh-kubetest.
+.PHONY: kubetest-tools
+kubetest-tools: ## Build the Kubernetes control plane, etcd and KWOK that tests run; needs go 1.26 or newer
+	@$(PYTHON) tools/kubetest/build.py
 
 # --- Triton's clients -----------------------------------------------------------------------------------------------
 # In an environment of its own: it pins numpy and protobuf, and has messages of the names that slotmesh.inference has.

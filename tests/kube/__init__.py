@@ -1,0 +1,1 @@
+"""Meshes on a real Kubernetes control plane, whose pods are processes of this machine."""
