@@ -166,7 +166,7 @@ format: $(VENV)/.dev-ready ## Format the code and the protos, fix what can be fi
 	$(BIN)/python tools/generate_state_diagrams.py
 
 .PHONY: protos
-protos: $(VENV)/.dev-ready ## Generate slotmesh/v1 and slotmesh/internal/v1 from protos/
+protos: $(VENV)/.dev-ready ## Generate slotmesh/v1 and slotmesh/internal from protos/
 	$(BIN)/python tools/generate_protos.py
 
 .PHONY: baseline

@@ -9,13 +9,13 @@ from slotmesh.runtime.main import run
 
 
 def main() -> None:
-    """Runs until SIGTERM or SIGINT, or is done with a state file."""
+    """Runs until SIGTERM or SIGINT, or is done with a state."""
     settings = ControllerSettings.load(prog="python -m controller_service")
-    if settings.export_state:
-        raise SystemExit(print_export(settings.state))
-    if settings.import_state is not None:
-        raise SystemExit(import_into(settings.state, settings.import_state))
     set_grpc_environment()
+    if settings.state_place is not None and settings.export_state:
+        raise SystemExit(print_export(settings.state_place, settings.etcd_access))
+    if settings.state_place is not None and settings.import_state is not None:
+        raise SystemExit(import_into(settings.state_place, settings.import_state, settings.etcd_access))
     from controller_service import process_life  # noqa: PLC0415 - it loads gRPC
 
     run(lambda: process_life.serve(settings), log_format=settings.log_format, log_level=settings.log_level)

@@ -39,8 +39,7 @@ from controller_service.shell.mesh_state import ChangeJournal, Key, MeshState, W
 from controller_service.shell.metrics import observe as observe_controller
 from controller_service.shell.operations import OperationWaits
 from controller_service.shell.replica_logs import LogBook, echo_output
-from controller_service.store.protocol import Candidacy, MemoryCandidacy, Store
-from controller_service.store.sqlite.connecting import StateRefused
+from controller_service.store.protocol import Candidacy, MemoryCandidacy, StateRefused, Store
 from controller_service.store.sqlite.store_thread import SqliteCandidacy
 from slotmesh.ids import new_id
 from slotmesh.logs import get_logger
@@ -246,7 +245,7 @@ async def open_controller(
     """
     clock = MonotonicClock()
     if open_store is None:
-        candidacy = candidacy_of(settings.state, clock)
+        candidacy = candidacy_of(settings, clock)
         store = await taken_up(candidacy.try_to_lead())
         if store is None:
             raise CannotStart(f"{settings.state}: is in use by {candidacy.leader.name}")
@@ -292,12 +291,20 @@ async def lead(
         await store.close()
 
 
-def candidacy_of(state: str, clock: Clock) -> Candidacy:
-    """For the store of that name: `memory`, or a path."""
+def candidacy_of(settings: ControllerSettings, clock: Clock) -> Candidacy:
+    """For the store that `--state` names."""
     generation, epoch_floor = new_id(), _epoch_floor(clock)
-    if state == MEMORY:
+
+    def new() -> tuple[str, Desired]:
+        return generation, Desired(epoch_floor=epoch_floor)
+
+    if settings.state == MEMORY:
         return MemoryCandidacy(generation=generation, epoch_floor=epoch_floor)
-    return SqliteCandidacy(Path(state), lambda: (generation, Desired(epoch_floor=epoch_floor)))
+    if (place := settings.etcd) is not None:
+        from controller_service.store.etcd.store import EtcdCandidacy  # noqa: PLC0415 - etcd's messages, for those who use it
+
+        return EtcdCandidacy(place, settings.etcd_access, new)
+    return SqliteCandidacy(Path(settings.state), new)
 
 
 async def taken_up(opening: Awaitable[Store | None]) -> Store | None:

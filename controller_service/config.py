@@ -9,13 +9,14 @@ from typing import Annotated, Final, Literal, NamedTuple, Self
 from controller_service.core.event_log import EventBounds
 from slotmesh.config import Duration, Size
 from slotmesh.config.declaring import Field, field_validator, model_validator
+from slotmesh.config.etcd import PLAIN_ACCESS, EtcdAccess, EtcdPlace, etcd_place
 from slotmesh.config.members import TokenPortSettings
 from slotmesh.config.reading import FlagOnly
 from slotmesh.spec.rules import is_path
 from slotmesh.units import format_duration
 
 MEMORY: Final = "memory"
-"""The state that is in no file."""
+"""The state that is nowhere else."""
 SHORTEST_LEASE: Final = timedelta(seconds=2)
 """Two intervals of members' reports, which are a second apart."""
 
@@ -43,19 +44,33 @@ class ControllerSettings(TokenPortSettings):
     state: str = Field(
         MEMORY,
         min_length=1,
-        description="The file that keeps what should run, who owns which keys and the history of changes, on a local "
-        "disk; `memory`: it ends with this process.",
+        description="What keeps what should run, who owns which keys and the history of changes: a file on a local "
+        "disk; etcd, as `etcd://HOST:PORT,HOST:PORT/MESH`; `memory`: it ends with this process.",
+    )
+    etcd_ca: Path | None = Field(
+        None,
+        description="PEM file with the authorities of the members of etcd, for a --state there; not given: plain text.",
+    )
+    etcd_cert: Path | None = Field(
+        None, description="PEM file with the own certificate for etcd, for --etcd-key; needs --etcd-ca."
+    )
+    etcd_key: Path | None = Field(
+        None, description="PEM file with its private key, which other users of the machine cannot read (mode 600)."
+    )
+    etcd_user: str = Field(
+        "", description="User of etcd, which has readwrite on /slotmesh/MESH/; needs --etcd-password-file."
+    )
+    etcd_password_file: Path | None = Field(
+        None, description="File with its password, which other users of the machine cannot read (mode 600)."
     )
     if_in_use: Literal["stand-by", "refuse"] = Field(
         "stand-by",
-        description="What to do where another controller has the file of --state: wait, and take over when that one "
+        description="What to do where another controller has the state of --state: wait, and take over when that one "
         "ends, or do not start.",
     )
-    export_state: Annotated[bool, FlagOnly()] = Field(
-        False, description="Print what the file of --state has, as JSON, and exit."
-    )
+    export_state: Annotated[bool, FlagOnly()] = Field(False, description="Print what --state has, as JSON, and exit.")
     import_state: Annotated[str | None, FlagOnly()] = Field(
-        None, min_length=1, description="Make the file of --state from such JSON, - being stdin, and exit."
+        None, min_length=1, description="Make what --state names from such JSON, - being stdin, and exit."
     )
     launcher: Literal["process", "external"] = Field(
         "process",
@@ -175,6 +190,20 @@ class ControllerSettings(TokenPortSettings):
         )
 
     @property
+    def etcd(self) -> EtcdPlace | None:
+        """Where the state is in etcd; None if it is elsewhere."""
+        return etcd_place(self.state)
+
+    @property
+    def etcd_access(self) -> EtcdAccess:
+        return EtcdAccess(self.etcd_ca, self.etcd_cert, self.etcd_key, self.etcd_user, self.etcd_password_file)
+
+    @property
+    def state_place(self) -> Path | EtcdPlace | None:
+        """What keeps the state; None if it is in memory."""
+        return None if self.state == MEMORY else self.etcd or Path(self.state)
+
+    @property
     def event_bounds(self) -> EventBounds:
         return EventBounds(self.max_events, self.max_events_size)
 
@@ -191,6 +220,12 @@ class ControllerSettings(TokenPortSettings):
     @property
     def tls_names(self) -> tuple[str, ...]:
         return ("controller",)
+
+    @field_validator("state")
+    @classmethod
+    def _names_a_place(cls, state: str) -> str:
+        etcd_place(state)
+        return state
 
     @field_validator("autoscale_policies")
     @classmethod
@@ -228,9 +263,22 @@ class ControllerSettings(TokenPortSettings):
         return self
 
     @model_validator
+    def _has_whole_access(self) -> Self:
+        access = self.etcd_access
+        if self.etcd is None and access != PLAIN_ACCESS:
+            raise ValueError("--etcd-ca, --etcd-cert, --etcd-key and --etcd-user are for a --state etcd://…")
+        if (access.cert is None) != (access.key is None) or (access.cert is not None and access.ca is None):
+            raise ValueError("--etcd-cert, --etcd-key and --etcd-ca: give all three of them, or the last one alone")
+        if bool(access.user) != (access.password_file is not None):
+            raise ValueError("--etcd-user and --etcd-password-file: give both of them")
+        return self
+
+    @model_validator
     def _names_a_file(self) -> Self:
         if self.state == MEMORY and (self.export_state or self.import_state):
-            raise ValueError("--state PATH (SLOTMESH_STATE) is required with --export-state and --import-state")
+            raise ValueError(
+                "--state PATH (SLOTMESH_STATE), or etcd://…, is required with --export-state and --import-state"
+            )
         if self.export_state and self.import_state:
             raise ValueError("--export-state and --import-state: give one of them")
         return self

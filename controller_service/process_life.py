@@ -21,7 +21,7 @@ from controller_service.app import (
     observe,
     taken_up,
 )
-from controller_service.config import MEMORY, ControllerSettings, policy_names
+from controller_service.config import ControllerSettings, policy_names
 from controller_service.controller_server import Front
 from controller_service.core.desired.planning import ChangeTerms
 from controller_service.core.desired.revisions import ChangeOrigin
@@ -120,7 +120,7 @@ class ControllerLife:
 
     async def _run(self) -> int:
         clock, front = MonotonicClock(), self.front
-        candidacy = candidacy_of(self._settings.state, clock)
+        candidacy = candidacy_of(self._settings, clock)
         store, waited = await taken_up(candidacy.try_to_lead()), False
         if store is None:
             store, waited = await self._stand_by(candidacy), True
@@ -156,7 +156,7 @@ class ControllerLife:
         if self._settings.if_in_use == "refuse":
             raise CannotStart(
                 f"{self._settings.state}: is in use by {candidacy.leader.name}: stop that one, or give this one another"
-                " file with --state"
+                " state with --state"
             )
         _require_usable(self._settings)
         front = self.front
@@ -214,7 +214,7 @@ def make_launcher(settings: ControllerSettings, front: Front) -> MakeLauncher:
         if parent_fd is None and not own_process():
             # On a machine without identities of processes nothing could be found again: all ends with the controller.
             parent_fd = ParentPipe().fd
-        state = None if settings.state == MEMORY else Path(settings.state)
+        state = settings.state_place
         path = settings.launch_dir or default_directory(address, state)
 
         def controllers() -> tuple[str, ...]:

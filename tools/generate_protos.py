@@ -30,6 +30,7 @@ PROTOS = ROOT / "protos"
 FOLDERS = {
     "slotmesh/v1": Path("slotmesh/v1"),
     "slotmesh/internal/v1": Path("slotmesh/internal/v1"),
+    "slotmesh/internal/etcd/v1": Path("slotmesh/internal/etcd/v1"),
     "inference": Path("slotmesh/inference"),
 }
 """Folders of protos, and the Python packages generated from them."""

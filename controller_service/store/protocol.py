@@ -65,6 +65,24 @@ class Leader:
     """For a person: its address and its process."""
 
 
+UNKNOWN_LEADER: Final = Leader("", "another controller")
+
+
+class StateRefused(Exception):
+    """A state that cannot be used. Nothing of it was changed."""
+
+
+class StateInUse(StateRefused):
+    """Another controller has the state."""
+
+    def __init__(self, state: object, leader: Leader) -> None:
+        """`state`: as `--state` names it."""
+        super().__init__(
+            f"{state}: is in use by {leader.name}: stop that one, or give this one another state with --state"
+        )
+        self.leader = leader
+
+
 @dataclass(frozen=True, slots=True)
 class Standing:
     """The facts about its leadership that a leader has."""

@@ -1,4 +1,4 @@
-"""A whole desired state as one JSON document: what `state export` prints and `state import` reads.
+"""A whole desired state as one JSON document: what `state export` prints and `state import` reads, of any store.
 
 Invariants: an export has everything that its store keeps. Only the configuration and its history are imported: owners,
 roster and revisions belong to the lineage of the store that was exported, which may have continued since. No controller
@@ -7,6 +7,7 @@ runs for `--export-state` and `--import-state`.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import sys
@@ -18,8 +19,9 @@ from controller_service.core.desired.state import Desired
 from controller_service.core.partition_owners import PartitionOwnership
 from controller_service.store.documents import MEMBER, OWNERSHIP, REVISION, ROSTER, SECTIONS, RowKind
 from controller_service.store.forms import BadDocument
-from controller_service.store.sqlite.connecting import StateRefused
+from controller_service.store.protocol import StateRefused
 from controller_service.store.sqlite.state_file import create_file, read_file
+from slotmesh.config.etcd import PLAIN_ACCESS, EtcdAccess, EtcdPlace
 from slotmesh.ids import new_id
 from slotmesh.spec.descriptor_sets import services_violations
 from slotmesh.spec.model import Mesh, TrafficPolicy
@@ -159,18 +161,18 @@ REFUSED = 1
 _STDIN = "-"
 
 
-def print_export(state: str) -> int:
-    """Prints the state of a file, which a controller may have in use. Returns the exit status."""
+def print_export(state: Path | EtcdPlace, access: EtcdAccess = PLAIN_ACCESS) -> int:
+    """Prints a state, which a controller may have in use. Returns the exit status."""
     try:
-        sys.stdout.write(export_state(*read_file(Path(state))))
+        sys.stdout.write(export_state(*_read(state, access)))
     except StateRefused as refusal:
         sys.stderr.write(f"{refusal}\n")
         return REFUSED
     return 0
 
 
-def import_into(state: str, document: str) -> int:
-    """Makes a state file of an export, `-` being stdin. Returns the exit status.
+def import_into(state: Path | EtcdPlace, document: str, access: EtcdAccess = PLAIN_ACCESS) -> int:
+    """Makes a state of an export, `-` being stdin. Returns the exit status.
 
     It has the configuration and its history, and a generation of its own: which replicas there are, and who owns which
     keys, its controller learns from routers.
@@ -178,7 +180,7 @@ def import_into(state: str, document: str) -> int:
     try:
         text = sys.stdin.buffer.read() if document == _STDIN else Path(document).read_bytes()
         desired = import_state(text, epoch_floor=int(time.time() * 1e3))
-        create_file(Path(state), new_id(), desired)
+        _create(state, access, desired)
     except BadDocument as error:
         sys.stderr.write(f"{document}: {error}\n")
         return REFUSED
@@ -190,10 +192,28 @@ def import_into(state: str, document: str) -> int:
         return REFUSED
     content = f"{len(desired.backends)} backends, {len(desired.endpoints)} endpoints, {len(desired.history)} revisions"
     sys.stderr.write(f"{state}: written, with {content}\n")
-    if any(it.code for it in desired.backends.values()) and not Path(f"{state}.code").exists():
+    is_file = isinstance(state, Path)
+    if is_file and any(it.code for it in desired.backends.values()) and not Path(f"{state}.code").exists():
         sys.stderr.write(
             f"{state}: there is no {state}.code: a controller finds the code of its versions, and by default its"
             " running replicas, by the path of its state file. To keep both, import to the path that the exported file"
             " had\n"
         )
     return 0
+
+
+def _read(state: Path | EtcdPlace, access: EtcdAccess) -> tuple[str, Desired]:
+    if isinstance(state, Path):
+        return read_file(state)
+    from controller_service.store.etcd.moving import read_state  # noqa: PLC0415 - it loads gRPC
+
+    return asyncio.run(read_state(state, access))
+
+
+def _create(state: Path | EtcdPlace, access: EtcdAccess, desired: Desired) -> None:
+    if isinstance(state, Path):
+        create_file(state, new_id(), desired)
+        return
+    from controller_service.store.etcd.moving import create_state  # noqa: PLC0415 - it loads gRPC
+
+    asyncio.run(create_state(state, access, new_id(), desired))

@@ -9,7 +9,7 @@ import pytest
 
 MODULES = sorted(
     f"slotmesh.{package}.{path.stem}"
-    for package in ("v1", "internal.v1")
+    for package in ("v1", "internal.v1", "internal.etcd.v1")
     for path in Path("slotmesh", *package.split(".")).glob("*_pb2.py")
 )
 
@@ -24,7 +24,12 @@ def test_all_protos_are_of_one_package_in_each_language(module: str) -> None:
     """protoc-gen-go refuses a proto without one, and Go's tools a package whose path has no domain."""
     file = import_module(module).DESCRIPTOR
     options, folder = file.GetOptions(), file.name.rpartition("/")[0]
-    go_name = {"slotmesh/v1": "slotmeshv1", "slotmesh/internal/v1": "internalv1"}[folder]
+    go_names = {
+        "slotmesh/v1": "slotmeshv1",
+        "slotmesh/internal/v1": "internalv1",
+        "slotmesh/internal/etcd/v1": "etcdv1",
+    }
+    go_name = go_names[folder]
     assert file.package == folder.replace("/", ".")
     assert options.go_package == f"github.com/slotmesh/slotmesh-go/{folder};{go_name}"
     assert (options.java_package, options.java_multiple_files) == (file.package, True)

@@ -17,7 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from controller_service.config import MEMORY, ControllerSettings
+from controller_service.config import ControllerSettings
 from controller_service.core.desired.handler_code import CodeChange, HandlerCode
 from controller_service.shell.code.names import doubt_about
 from controller_service.shell.code.project_files import CannotSnapshot, ProjectScanner
@@ -221,8 +221,8 @@ def _installed(root: HandlerRoot) -> HandlerCode:
 
 def snapshots_of(settings: ControllerSettings, address: Callable[[], str]) -> CodeSnapshots:
     """Those of a controller, which replicas on this machine reach at `address`, once it serves."""
-    state = None if settings.state == MEMORY else Path(settings.state)
-    own = [it for it in (state, settings.launch_dir) if it is not None]
+    state = settings.state_place
+    own = [it for it in (state, settings.launch_dir) if isinstance(it, Path)]
     return CodeSnapshots(
         lambda: code_directory(address(), state, settings.launch_dir),
         max_bytes=settings.max_code_size,

@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Final, Protocol, Self
 
 from controller_service.shell.launchers.protocol import Exit
+from slotmesh.config.etcd import EtcdPlace
 from slotmesh.logs import get_logger
 from slotmesh.runtime.exits import CannotStart
 from slotmesh.runtime.process_identity import has_ended, process_of
@@ -284,21 +285,23 @@ class LaunchDirectory:
         self._lock = -1
 
 
-def default_directory(address: str, state: Path | None) -> Path:
+def default_directory(address: str, state: Path | EtcdPlace | None) -> Path:
     """Where a controller keeps its replicas by default.
 
-    By its state file, so that the next one that leads with it finds them; where it has none, by its address,
-    `HOST:PORT`.
+    By its state, so that the next one that leads with it finds them; where it has none, by its address, `HOST:PORT`.
     """
     name = re.sub(r"[^0-9A-Za-z.]+", "-", address).strip("-")
     if state is not None:
-        digest = hashlib.sha256(os.fsencode(state.resolve())).hexdigest()[:12]
-        name = f"{re.sub(r'[^0-9A-Za-z.]+', '-', state.name)[:64]}-{digest}"
+        if isinstance(state, Path):
+            label, identity = state.name, os.fsencode(state.resolve())
+        else:
+            label, identity = f"etcd-{state.mesh}", ",".join([*sorted(state.members), state.mesh]).encode()
+        name = f"{re.sub(r'[^0-9A-Za-z.]+', '-', label)[:64]}-{hashlib.sha256(identity).hexdigest()[:12]}"
     return Path(tempfile.gettempdir(), f"slotmesh-{os.geteuid()}-{name}")
 
 
-def code_directory(address: str, state: Path | None, launch_dir: Path | None) -> Path:
+def code_directory(address: str, state: Path | EtcdPlace | None, launch_dir: Path | None) -> Path:
     """Where a controller keeps snapshots of code: beside the state file, which names them, else with its replicas."""
-    if state is not None:
+    if isinstance(state, Path):
         return state.absolute().with_name(f"{state.name}.code")
-    return (launch_dir or default_directory(address, None)).absolute() / "code"
+    return (launch_dir or default_directory(address, state)).absolute() / "code"

@@ -19,14 +19,9 @@ from typing import Final
 from urllib.parse import quote
 
 from controller_service.core.desired.state import Desired
-from controller_service.store.protocol import Leader
-from controller_service.store.sqlite.rows import (
-    APPLICATION_ID,
-    CREATE,
-    VERSION,
-    Head,
-    write_changes,
-)
+from controller_service.store.protocol import StateRefused
+from controller_service.store.rows import Head
+from controller_service.store.sqlite.rows import APPLICATION_ID, CREATE, VERSION, write_changes
 from slotmesh.logs import get_logger
 
 PRIVATE: Final = 0o600
@@ -77,20 +72,6 @@ UNWRITTEN: Final = frozenset(
     {sqlite3.SQLITE_FULL, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM, sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
 )
 """Errors after which a transaction is certainly not in the file: its end was not written."""
-
-
-class StateRefused(Exception):
-    """A state file that cannot be used. Nothing of it was changed."""
-
-
-class StateInUse(StateRefused):
-    """Another controller has the file."""
-
-    def __init__(self, path: Path, leader: Leader) -> None:
-        super().__init__(
-            f"{path}: is in use by {leader.name}: stop that one, or give this one another file with --state"
-        )
-        self.leader = leader
 
 
 def damaged(path: Path, what: str) -> StateRefused:

@@ -18,10 +18,10 @@ from typing import Final
 
 from controller_service.core.desired.state import ChangeSet, Desired
 from controller_service.store.forms import BadDocument
-from controller_service.store.protocol import Conflict, LeadershipLost, StoreWriteFailed
+from controller_service.store.protocol import Conflict, LeadershipLost, StateRefused, StoreWriteFailed
+from controller_service.store.rows import DamagedRows, Head, read_state
 from controller_service.store.sqlite.connecting import (
     UNWRITTEN,
-    StateRefused,
     code_of,
     connect,
     connect_to_write,
@@ -34,7 +34,7 @@ from controller_service.store.sqlite.connecting import (
     require_usable_path,
     require_version,
 )
-from controller_service.store.sqlite.rows import DamagedRows, Head, read_head, read_rows, read_state, write_changes
+from controller_service.store.sqlite.rows import read_head, read_rows, write_changes
 from controller_service.store.sqlite.state_lock import StateLock, leader_of, standbys_of
 from slotmesh.ids import new_id
 

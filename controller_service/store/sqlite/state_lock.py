@@ -16,11 +16,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
-from controller_service.store.protocol import Leader
-from controller_service.store.sqlite.connecting import PRIVATE, StateInUse, refused, shut_descriptor
+from controller_service.store.protocol import UNKNOWN_LEADER, Leader, StateInUse
+from controller_service.store.sqlite.connecting import PRIVATE, refused, shut_descriptor
 from slotmesh.ids import new_id
 
-UNKNOWN_LEADER: Final = Leader("", "another controller")
 _NOTE_BYTES: Final = 4_096
 _ATTEMPTS: Final = 8
 """How often a lock file may be deleted between the moments in which it is opened and locked."""

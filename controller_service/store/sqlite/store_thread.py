@@ -17,11 +17,18 @@ from typing import Any, Final, TypeAlias
 
 from controller_service.core.desired.revisions import UNKNOWN_ORIGIN, ChangeOrigin
 from controller_service.core.desired.state import ChangeSet, Desired
-from controller_service.store.protocol import Conflict, Leader, Standing, Store, StoreWriteFailed
-from controller_service.store.sqlite.connecting import StateInUse
+from controller_service.store.protocol import (
+    UNKNOWN_LEADER,
+    Conflict,
+    Leader,
+    Standing,
+    StateInUse,
+    Store,
+    StoreWriteFailed,
+)
 from controller_service.store.sqlite.events import SqliteEvents, events_path
 from controller_service.store.sqlite.state_file import StateFile
-from controller_service.store.sqlite.state_lock import UNKNOWN_LEADER, StandbyNote
+from controller_service.store.sqlite.state_lock import StandbyNote
 
 CHECK_S: Final = 1.0
 """How often a leader looks whether it leads, and who waits."""

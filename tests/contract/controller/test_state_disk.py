@@ -16,8 +16,7 @@ import pytest
 
 from controller_service.core.desired.state import ChangeSet, Desired
 from controller_service.shell.loops import reconcile_loop
-from controller_service.store.protocol import StoreWriteFailed
-from controller_service.store.sqlite.connecting import StateRefused
+from controller_service.store.protocol import StateRefused, StoreWriteFailed
 from controller_service.store.sqlite.state_file import StateFile, read_file
 from slotmesh.errors import Executed, Reason
 from slotmesh.spec.model import Backend

@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 
 from controller_service.core.desired.state import ChangeSet, Desired
-from controller_service.store.protocol import StoreWriteFailed
-from controller_service.store.sqlite.connecting import StateRefused
-from controller_service.store.sqlite.rows import VERSION, checksum_of
+from controller_service.store.protocol import StateRefused, StoreWriteFailed
+from controller_service.store.rows import checksum_of
+from controller_service.store.sqlite.rows import VERSION
 from controller_service.store.sqlite.state_file import StateFile, read_file
 from slotmesh.spec.model import Backend
 

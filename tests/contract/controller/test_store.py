@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
+from random import Random
+from typing import TypeAlias
 
 import pytest
 import pytest_asyncio
@@ -12,22 +16,51 @@ import pytest_asyncio
 from controller_service.core.desired.revisions import ChangeOrigin
 from controller_service.core.desired.state import ChangeSet, Desired
 from controller_service.core.partition_owners import Incarnation, PartitionOwnership
-from controller_service.store.protocol import Conflict, MemoryStore, Store
+from controller_service.store.etcd.store import EtcdCandidacy
+from controller_service.store.protocol import Conflict, LeadershipLost, MemoryStore, Store
 from controller_service.store.sqlite.store_thread import SqliteStore
 from slotmesh.calls.key_hash import PARTITIONS
+from slotmesh.config.etcd import PLAIN_ACCESS
 from slotmesh.spec.model import Backend, Endpoint, TrafficPolicy
+from tests.support.etcd import etcd_cluster, needs_etcd
+from tests.support.state_changes import random_change
 from tests.support.wait import wait_until
 
-
-async def in_memory(_folder: Path) -> Store:
-    return MemoryStore(generation="0" * 32, epoch_floor=41)
+OpenStore: TypeAlias = Callable[[], Awaitable[Store]]
 
 
-async def in_a_file(folder: Path) -> Store:
-    return await SqliteStore.open(folder / "state", lambda: ("0" * 32, Desired(epoch_floor=41)))
+def new() -> tuple[str, Desired]:
+    return "0" * 32, Desired(epoch_floor=41)
 
 
-STORES: dict[str, Callable[[Path], Awaitable[Store]]] = {"memory": in_memory, "sqlite": in_a_file}
+@asynccontextmanager
+async def in_memory(_folder: Path) -> AsyncIterator[OpenStore]:
+    async def opened() -> Store:
+        return MemoryStore(generation="0" * 32, epoch_floor=41)
+
+    yield opened
+
+
+@asynccontextmanager
+async def in_a_file(folder: Path) -> AsyncIterator[OpenStore]:
+    yield lambda: SqliteStore.open(folder / "state", new)
+
+
+@asynccontextmanager
+async def in_etcd(folder: Path) -> AsyncIterator[OpenStore]:
+    async with etcd_cluster(folder) as cluster:
+
+        async def opened() -> Store:
+            store = await EtcdCandidacy(cluster.place(), PLAIN_ACCESS, new).try_to_lead()
+            assert store is not None
+            return store
+
+        yield opened
+
+
+STORES = {"memory": in_memory, "sqlite": in_a_file, "etcd": in_etcd}
+LASTING = ("sqlite", pytest.param("etcd", marks=needs_etcd))
+"""Those that outlive their controller."""
 
 V1 = Backend(name="v1", handler="app:One", user_config={"k": 3, "deep": [1, {"a": None}]})
 DIGITS = Endpoint(name="digits", traffic=TrafficPolicy(weights={"v1": 1.0}))
@@ -38,11 +71,12 @@ OWNED = PartitionOwnership(
 )
 
 
-@pytest_asyncio.fixture(params=STORES)
+@pytest_asyncio.fixture(params=["memory", *LASTING])
 async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Store]:
-    made = await STORES[request.param](tmp_path)
-    yield made
-    await made.close()
+    async with STORES[request.param](tmp_path) as opened:
+        made = await opened()
+        yield made
+        await made.close()
 
 
 @pytest.mark.asyncio
@@ -152,21 +186,71 @@ async def test_the_generation_is_an_identity(store: Store) -> None:
     assert store.generation == store.generation.lower()
 
 
+@pytest.mark.parametrize("kind", LASTING)
 @pytest.mark.asyncio
-async def test_a_generation_begins_with_all_that_was_acknowledged(tmp_path: Path) -> None:
-    store = await in_a_file(tmp_path)
-    before = store.read()
-    change = ChangeSet(put_backends=(V1,))
-    acknowledged, refused = await asyncio.gather(
-        store.commit(change, expected_revision=before.revision),
-        store.begin_generation("1" * 32, before, expected_revision=before.revision),
-        return_exceptions=True,
-    )
-    assert isinstance(acknowledged, Desired)
-    assert isinstance(refused, Conflict)
-    assert store.read() == acknowledged
-    await store.begin_generation("1" * 32, acknowledged, expected_revision=acknowledged.revision)
-    await store.close()
-    after = await in_a_file(tmp_path)
-    assert (after.generation, after.read().backends) == ("1" * 32, {"v1": V1})
-    await after.close()
+async def test_a_generation_begins_with_all_that_was_acknowledged(kind: str, tmp_path: Path) -> None:
+    async with STORES[kind](tmp_path) as opened:
+        store = await opened()
+        before = store.read()
+        change = ChangeSet(put_backends=(V1,))
+        acknowledged, refused = await asyncio.gather(
+            store.commit(change, expected_revision=before.revision),
+            store.begin_generation("1" * 32, before, expected_revision=before.revision),
+            return_exceptions=True,
+        )
+        assert isinstance(acknowledged, Desired)
+        assert isinstance(refused, Conflict)
+        assert store.read() == acknowledged
+        await store.begin_generation("1" * 32, acknowledged, expected_revision=acknowledged.revision)
+        with pytest.raises(LeadershipLost):
+            await store.commit(ChangeSet(), expected_revision=acknowledged.revision)
+        await store.close()
+        after = await opened()
+        assert (after.generation, after.read().backends) == ("1" * 32, {"v1": V1})
+        await after.close()
+
+
+@pytest.mark.parametrize("kind", LASTING)
+@pytest.mark.asyncio
+async def test_each_start_finds_all_of_it_under_a_later_term_and_revision(kind: str, tmp_path: Path) -> None:
+    async with STORES[kind](tmp_path) as opened:
+        seen = Desired(epoch_floor=41)
+        for number in range(4):
+            store = await opened()
+            found = store.read()
+            assert (store.term, found) == (number + 1, replace(seen, revision=found.revision))
+            assert found.revision > seen.revision
+            assert len(found.terms) == number + 1
+            for seed in range(5):
+                change = random_change(Random(10 * number + seed), store.read())
+                await store.commit(change, expected_revision=store.read().revision)
+            seen = store.read()
+            await store.close()
+
+
+@pytest.mark.parametrize("kind", LASTING)
+@pytest.mark.asyncio
+async def test_a_change_whose_caller_left_is_applied_with_a_call_of_listeners_or_not_at_all(
+    kind: str, tmp_path: Path
+) -> None:
+    async with STORES[kind](tmp_path) as opened:
+        store = await opened()
+        calls: list[tuple[int, int]] = []
+        store.listen(lambda before, after, _origin: calls.append((before.revision, after.revision)))
+        first = store.read().revision
+        for number in range(20):
+            change = ChangeSet(put_backends=(Backend(name=f"b{number}"),))
+            committing = asyncio.create_task(store.commit(change, expected_revision=store.read().revision))
+            for _ in range(number):
+                await asyncio.sleep(0)
+            committing.cancel()
+            with suppress(asyncio.CancelledError):
+                await committing
+        while True:
+            with suppress(Conflict):
+                await store.commit(ChangeSet(), expected_revision=store.read().revision)
+                break
+        assert [it for it, _ in calls] == [first, *(it for _, it in calls[:-1])]
+        assert len(store.read().backends) == len(calls) - 1
+        assert calls[-1][1] == store.read().revision
+        await store.close()

@@ -13,8 +13,8 @@ from typing import Any, Final
 from controller_service.config import ControllerSettings
 from controller_service.core.desired.state import Desired
 from controller_service.store.forms import BadDocument
-from controller_service.store.sqlite.connecting import StateRefused
-from controller_service.store.sqlite.rows import checksum_of
+from controller_service.store.protocol import StateRefused
+from controller_service.store.rows import checksum_of
 from controller_service.store.sqlite.state_file import StateFile
 from controller_service.store.state_document import FORMAT, VERSION, import_state
 from slotmesh.config import SettingsError

@@ -33,5 +33,5 @@ def test_a_state_without_the_code_beside_it_is_reported(
     document.write_text(export_state("a" * 32, DESIRED))
     if has_code:
         (tmp_path / "new.state.code").mkdir()
-    assert import_into(str(state), str(document)) == 0
+    assert import_into(state, str(document)) == 0
     assert (f"there is no {state}.code" in capsys.readouterr().err) is not has_code
