@@ -78,9 +78,12 @@ class Contents:
     def local(self, text: str, container: Document) -> str:
         """The text with paths and addresses of this machine."""
         text = _ALL_INTERFACES.sub(self._address, text)
-        for path, directory in sorted(self.paths(container).items(), key=lambda it: -len(it[0])):
-            text = re.sub(rf"(?<![\w./-]){re.escape(path)}(?![\w.-])", str(directory), text)
-        return text
+        paths = self.paths(container)
+        if not paths:
+            return text
+        # In one pass, the longest first: directories of volumes have parts of such paths themselves.
+        any_path = "|".join(map(re.escape, sorted(paths, key=len, reverse=True)))
+        return re.sub(rf"(?<![\w./-])(?:{any_path})(?![\w.-])", lambda it: str(paths[it[0]]), text)
 
     async def _write_source(self, source: Document, target: Path) -> None:
         if "configMap" in source:
@@ -108,6 +111,7 @@ class Contents:
             path = target / item["path"]
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(value)
+            path.chmod(source.get("defaultMode", 0o644))
 
     async def _content(self, kind: str, name: str, *, optional: bool) -> dict[str, bytes]:
         path = f"/api/v1/namespaces/{self._namespace}/{kind.lower()}s"

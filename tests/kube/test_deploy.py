@@ -1,0 +1,89 @@
+"""deploy/kubernetes on a real API server: it accepts all of it, and each part is replaced without a lost call."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Final
+
+import pytest
+import yaml
+
+from tests.kube.manifests import pod
+from tests.kube.rig.cluster import Cluster, started_cluster
+from tests.kube.rig.control_plane import ControlPlane
+from tests.support.mesh import ROOT
+from tests.support.wait import wait_until
+
+pytestmark = [pytest.mark.asyncio, pytest.mark.kube, pytest.mark.timeout(300)]
+
+CALLERS: Final = "callers"
+HANDLER: Final = "tests.kube.journal:Journal"
+RESTRICTED: Final = {
+    "runAsNonRoot": True,
+    "runAsUser": 10001,
+    "allowPrivilegeEscalation": False,
+    "capabilities": {"drop": ["ALL"]},
+    "seccompProfile": {"type": "RuntimeDefault"},
+}
+
+
+def own_overlay(directory: Path, namespace: str) -> Path:
+    """As an operator would write it: a copy of deploy/kubernetes, and an overlay with another handler."""
+    copy = directory / "kubernetes"
+    shutil.copytree(ROOT / "deploy/kubernetes", copy)
+    mesh = {
+        "backends": {"digits-v1": {"handler": HANDLER}},
+        "endpoints": {"journal": {"traffic": {"digits-v1": 1.0}}},
+    }
+    (copy / "base/mesh.yaml").write_text(yaml.safe_dump(mesh))
+    handler = {"op": "replace", "path": "/spec/template/spec/containers/0/args/1", "value": f"--handler={HANDLER}"}
+    kustomization = {
+        "namespace": namespace,
+        "resources": ["../dev"],
+        "replicas": [{"name": name, "count": 2} for name in ("router", "ingress", "digits-v1")],
+        "patches": [{"target": {"kind": "Deployment", "name": "digits-v1"}, "patch": json.dumps([handler])}],
+    }
+    overlay = copy / "overlays/own"
+    overlay.mkdir()
+    (overlay / "kustomization.yaml").write_text(yaml.safe_dump(kustomization))
+    return overlay
+
+
+async def started_callers(cluster: Cluster) -> Path:
+    """Starts a pod that calls the mesh; returns its output."""
+    program = {
+        "name": "main",
+        "image": "test",
+        "args": ["tests.kube.journal", "routers:7071"],
+        "securityContext": RESTRICTED,
+    }
+    await cluster.api.create(cluster.path("pods"), pod(CALLERS, program, terminationGracePeriodSeconds=30))
+    await cluster.wait_for_ready(1, selector=f"app={CALLERS}")
+    log = cluster.node_of(CALLERS).pod(CALLERS).place.log
+    await wait_until(lambda: b"calling" in log.read_bytes(), what="each way of calling works")
+    return log
+
+
+@pytest.mark.parametrize("overlay", ["base", "overlays/dev"])
+async def test_the_api_server_accepts_it(control_plane: ControlPlane, overlay: str) -> None:
+    control_plane.kubectl("apply", "-f", str(ROOT / "deploy/kubernetes/base/namespace.yaml"))
+    directory = str(ROOT / "deploy/kubernetes" / overlay)
+    control_plane.kubectl("apply", "-k", directory, "--server-side", "--dry-run=server", "--validate=strict")
+
+
+@pytest.mark.slow
+async def test_each_part_is_replaced_without_a_lost_call(control_plane: ControlPlane, tmp_path: Path) -> None:
+    async with started_cluster(control_plane, tmp_path, nodes=2) as cluster:
+        overlay = own_overlay(tmp_path, cluster.namespace)
+        await cluster.kubectl("apply", "-k", str(overlay), "--validate=strict")
+        await cluster.wait_for_ready(7, selector="app.kubernetes.io/name=slotmesh")
+        log = await started_callers(cluster)
+        for part in ("deployment/router", "deployment/ingress", "deployment/digits-v1", "statefulset/controller"):
+            await cluster.kubectl("rollout", "restart", part)
+            await cluster.kubectl("rollout", "status", part, "--timeout=120s", timeout=130)
+        await cluster.kubectl("delete", "pod", CALLERS, "--wait")
+        found = json.loads(log.read_bytes().splitlines()[-1])
+    assert all(it["calls"] > 100 for it in found.values()), found
+    assert not any(it["failed"] for it in found.values()), json.dumps(found, indent=1)
