@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import signal
 from pathlib import Path
 
 import pytest
 
 from tests.kube.manifests import container, deployment, pod, service
-from tests.kube.rig.api import Api, Document
+from tests.kube.rig.api import Api, ApiRefused, Document
 from tests.kube.rig.cluster import Cluster, started_cluster
 from tests.kube.rig.control_plane import ADMIN_TOKEN, ControlPlane
+from tests.kube.rig.kwok import LABEL, kwok_nodes
 from tests.support.tcp_proxy import TcpProxy
 from tests.support.wait import wait_until, within
 
@@ -178,6 +180,35 @@ async def test_the_name_of_a_service_leads_to_its_ready_pods(cluster: Cluster) -
     await cluster.wait_for_pods(lambda pods: any(map(terminated, pods)), "the end")
     printed = cluster.nodes[0].pod("asking").place.log.read_text()
     assert printed == f"{sorted(it['status']['podIP'] for it in pods)}\n"
+
+
+@pytest.mark.long
+async def test_kwok_reports_hundreds_of_pods_as_running_and_ends_them(cluster: Cluster) -> None:
+    async with kwok_nodes(cluster.control_plane) as (node,):
+        many = deployment("many", 200, container(""), nodeSelector={LABEL: "yes"})
+        await create(cluster, "apps/v1/deployments", many)
+        pods = await cluster.wait_for_ready(200)
+        assert {it["spec"]["nodeName"] for it in pods} == {node}
+        await cluster.kubectl("scale", "deployment", "many", "--replicas=3")
+        await cluster.wait_for_ready(3)
+
+
+async def test_an_account_may_do_what_its_role_says_and_no_more(cluster: Cluster) -> None:
+    rules = [{"apiGroups": [""], "resources": ["pods"], "verbs": ["list"]}]
+    config = json.loads((await cluster.account("launcher", rules)).read_text())
+    token, ca = config["users"][0]["user"]["token"], str(cluster.control_plane.ca)
+    async with Api(cluster.control_plane.server, token, ca) as api:
+        await api.get(cluster.path("pods"))
+        with pytest.raises(ApiRefused, match="403"):
+            await api.get(cluster.path("configmaps"))
+        await cluster.api.delete(cluster.path("rbac.authorization.k8s.io/v1/roles", "launcher"))
+
+        async def refused() -> None:
+            while True:
+                await api.get(cluster.path("pods"))
+
+        with pytest.raises(ApiRefused, match="403"):
+            await within(refused(), "a refusal")
 
 
 async def test_a_watch_through_a_stalled_proxy_stays_open_and_silent(

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -70,7 +70,7 @@ class Api:
             options["preconditions"] = {"uid": uid}
         await self._request("DELETE", path, content=json.dumps(options), kind="application/json")
 
-    async def observe(self, path: str, **params: str) -> AsyncIterator[tuple[str, Document]]:
+    async def observe(self, path: str, **params: str) -> AsyncGenerator[tuple[str, Document], None]:
         """Yields `LISTED` with a list of everything there is, then each change (`ADDED`, `MODIFIED`, `DELETED`).
 
         Lists anew after each error, and never ends by itself.

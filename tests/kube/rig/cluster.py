@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Final
 from uuid import uuid4
@@ -43,20 +43,33 @@ class Cluster:
 
     async def pods(self, selector: str = "") -> list[Document]:
         """As the API has them, oldest first."""
-        found = (await self.api.get(self.path("pods"), labelSelector=selector))["items"]
-        return sorted(found, key=lambda it: (it["metadata"]["creationTimestamp"], it["metadata"]["name"]))
+        listed = await self.api.get(self.path("pods"), labelSelector=selector)
+        return _by_age({it["metadata"]["uid"]: it for it in listed["items"]})
 
     async def wait_for_pods(
         self, is_right: Callable[[list[Document]], object], what: str, *, selector: str = "", timeout: float = WAIT_S
     ) -> list[Document]:
-        """Waits until the pods are as they should be; returns them."""
-        deadline = asyncio.get_running_loop().time() + timeout
-        while True:
-            pods = await self.pods(selector)
-            if is_right(pods):
-                return pods
-            assert asyncio.get_running_loop().time() < deadline, f"not within {timeout:g} s: {what}\n{shown(pods)}"
-            await asyncio.sleep(0.05)
+        """Waits until the pods are as they should be; returns them, oldest first."""
+        found: dict[str, Document] = {}
+
+        async def watch() -> list[Document]:
+            async with aclosing(self.api.observe(self.path("pods"), labelSelector=selector)) as changes:
+                async for kind, item in changes:
+                    if kind == "LISTED":
+                        found.clear()
+                    for pod in item.get("items", [item]):
+                        found[pod["metadata"]["uid"]] = pod
+                    if kind == "DELETED":
+                        del found[item["metadata"]["uid"]]
+                    if is_right(pods := _by_age(found)):
+                        return pods
+            raise AssertionError("unreachable: a watch never ends")
+
+        try:
+            async with asyncio.timeout(timeout):
+                return await watch()
+        except TimeoutError:
+            raise AssertionError(f"not within {timeout:g} s: {what}\n{shown(_by_age(found))}") from None
 
     async def wait_for_ready(self, count: int, *, selector: str = "", timeout: float = WAIT_S) -> list[Document]:
         """Waits until there are exactly this many pods, all ready and none about to end."""
@@ -66,6 +79,24 @@ class Cluster:
             selector=selector,
             timeout=timeout,
         )
+
+    async def account(self, name: str, rules: list[Document], *, server: str = "") -> Path:
+        """A service account that may do what `rules` say; returns a kubeconfig with a token of it.
+
+        Its role has its name: a test that changes or deletes `path("rbac.authorization.k8s.io/v1/roles", name)` changes
+        what it may do. `server`: a proxy's, if not the API server's own.
+        """
+        rbac = "rbac.authorization.k8s.io"
+        await self.api.create(self.path("serviceaccounts"), {"metadata": {"name": name}})
+        await self.api.create(self.path(f"{rbac}/v1/roles"), {"metadata": {"name": name}, "rules": rules})
+        subject = {"kind": "ServiceAccount", "name": name, "namespace": self.namespace}
+        reference = {"apiGroup": rbac, "kind": "Role", "name": name}
+        binding = {"metadata": {"name": name}, "subjects": [subject], "roleRef": reference}
+        await self.api.create(self.path(f"{rbac}/v1/rolebindings"), binding)
+        token = await self.api.create(f"{self.path('serviceaccounts', name)}/token", {"spec": {"audiences": []}})
+        path = self.control_plane.directory / f"{self.namespace}-{name}.conf"
+        self.control_plane.write_kubeconfig(path, token["status"]["token"], server=server, namespace=self.namespace)
+        return path
 
     def node_of(self, pod: str) -> Node:
         """The node that runs the pod. Raises StopIteration."""
@@ -118,6 +149,10 @@ async def _wait_for_account(cluster: Cluster) -> None:
             if refused.code != 404:
                 raise
             await asyncio.sleep(0.05)
+
+
+def _by_age(pods: Mapping[str, Document]) -> list[Document]:
+    return sorted(pods.values(), key=lambda it: (it["metadata"]["creationTimestamp"], it["metadata"]["name"]))
 
 
 def is_ready(pod: Document) -> bool:
