@@ -42,6 +42,7 @@ from slotmesh.spec.routes import Route
 from slotmesh.telemetry import names
 from slotmesh.telemetry.setup import MetricsServer, metrics_target, setup_metrics
 from slotmesh.telemetry.setup_tracing import setup_tracing
+from slotmesh.transport.server_addresses import ServerAddresses
 
 if TYPE_CHECKING:
     # Most of a second at its first import, for those who have certificates.
@@ -98,7 +99,7 @@ async def serve(settings: IngressSettings, on_failure: Callable[[], object] | No
                 return "stopping"
             return "" if watch.has_routes.is_set() else f"no routes yet: {watch.problem}"
 
-        watch = RouteWatch(settings.controller.split(","), Dialer(tls), follow)
+        watch = RouteWatch(ServerAddresses(settings.controller), Dialer(tls), follow)
         described, trials = Descriptions(), TokenTrials(callers.own, CONNECT_S)
         peers = PeerAddresses(networks_of(settings.http_trusted_proxies), settings.http_forwarded_header)
         requests, facts = RequestBound(settings.max_requests), HttpFacts(names_of(settings.handler_headers))
@@ -144,7 +145,7 @@ async def serve(settings: IngressSettings, on_failure: Callable[[], object] | No
 
 def _callers(settings: IngressSettings, tls: TlsSource | None) -> HttpCallers:
     return HttpCallers(
-        tuple(settings.routers.split(",")),
+        ServerAddresses(settings.routers),
         tls,
         most=settings.max_callers,
         anonymous=settings.anonymous,

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final, Self
 
 from ingress_service.core.peers import ForwardedHeader, networks_of
-from slotmesh.config import Duration, HostPorts, ServiceSettings, Size
+from slotmesh.config import Duration, ServerTargets, ServiceSettings, Size
 from slotmesh.config.declaring import Field, field_validator, model_validator
 from slotmesh.config.listening import SET_UP, Reach, reach_of
 from slotmesh.config.security import TlsSettings
@@ -22,10 +22,15 @@ class IngressSettings(ServiceSettings, TlsSettings):
     metrics_port: int = Field(
         9467, ge=-1, le=65_535, description="Port of the Prometheus endpoint; 0: a free one, -1: none."
     )
-    routers: HostPorts = Field("127.0.0.1:7071", description="Where routers are; the first that answers is used.")
-    controller: HostPorts = Field(
+    routers: ServerTargets = Field(
+        "127.0.0.1:7071",
+        description="Where routers are: several HOST:PORT, of which the first that answers is used; or "
+        "dns:///NAME:PORT, over whose addresses calls are spread.",
+    )
+    controller: ServerTargets = Field(
         "127.0.0.1:7070",
-        description="Address of the controller, which sends the routes; of several, the one that leads.",
+        description="Where the controller is, which sends the routes: several HOST:PORT, or dns:///NAME:PORT; the one "
+        "that leads is used.",
     )
     default_routes: bool = Field(
         True, description="Whether POST /ENDPOINT/METHOD calls each method of each endpoint, without a route."

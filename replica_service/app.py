@@ -47,6 +47,7 @@ from slotmesh.server.server import GrpcServer, Server
 from slotmesh.telemetry import names
 from slotmesh.telemetry.setup import metrics_target, setup_metrics
 from slotmesh.telemetry.setup_tracing import setup_tracing
+from slotmesh.transport.server_addresses import ServerAddresses
 from slotmesh.v1 import direct_service_pb2_grpc, info_service_pb2, info_service_pb2_grpc, slot_service_pb2_grpc
 from slotmesh.version import VERSION
 
@@ -267,7 +268,7 @@ class ReplicaApp:
             hello.fenced_after.FromTimedelta(timedelta(seconds=self.fencing.bound_s))
         orphan_timeout = self._settings.orphan_timeout
         link = ControllerLink(
-            self._settings.controller.split(","),
+            ServerAddresses(self._settings.controller),
             hello,
             self.replica,
             Backoff(),

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Annotated, Final, Self
 
 from replica_service.core.lifecycle import FenceSettings
-from slotmesh.config import Duration, HostPorts
+from slotmesh.config import Duration, ServerTargets
 from slotmesh.config.declaring import Field, model_validator
 from slotmesh.config.members import MemberId, MemberSettings
 from slotmesh.config.reading import FlagOnly
@@ -123,9 +123,9 @@ class ReplicaSettings(MemberSettings):
     backend: str | None = Field(
         None, min_length=1, max_length=63, description="Backend that it belongs to; the handler's NAME where not given."
     )
-    controller: HostPorts | None = Field(
+    controller: ServerTargets | None = Field(
         None,
-        description="Address of the controller; of several, separated by commas, the replica follows the leader. "
+        description="Where the controller is: several HOST:PORT, or dns:///NAME:PORT; the replica follows the leader. "
         "Without it the replica belongs to no mesh: no router sends it calls.",
     )
     replica_id: MemberId | None = Field(

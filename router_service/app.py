@@ -55,6 +55,7 @@ from slotmesh.telemetry import names
 from slotmesh.telemetry.security_metrics import observe_tokens
 from slotmesh.telemetry.setup import MetricsServer, metrics_target, setup_metrics
 from slotmesh.telemetry.setup_tracing import TracingSetup, setup_tracing
+from slotmesh.transport.server_addresses import ServerAddresses
 from slotmesh.v1 import (
     info_service_pb2,
     info_service_pb2_grpc,
@@ -132,7 +133,7 @@ async def serve(
             own, info.address = servicer.alternates, settings.advertised(server.address)
             own.address, own.token_address = info.address, settings.advertised_token(server.token_address or "")
             hello = _hello(settings, own, metrics.address)
-            watch = TableWatch(settings.controller.split(","), hello, dispatcher, links, Backoff(), dialer)
+            watch = TableWatch(ServerAddresses(settings.controller), hello, dispatcher, links, Backoff(), dialer)
             links.on_change = watch.report_soon
             dispatcher.report_load = watch.load_waits
             tasks.keep(watch.run, name="table watch", until=lambda: watch.is_over)

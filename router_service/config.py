@@ -9,7 +9,7 @@ from typing import Final
 from router_service.core.features.uploads import MAX_UPLOAD_BYTES
 from router_service.core.limits.quotas import MAX_BYTES, MAX_CALLS, MAX_SESSIONS
 from router_service.core.tenants import MAX_NAMED, MAX_TENANTS
-from slotmesh.config import Duration, HostPorts, Size
+from slotmesh.config import Duration, ServerTargets, Size
 from slotmesh.config.declaring import Field, field_validator
 from slotmesh.config.members import MemberId, TokenPortSettings
 from slotmesh.convert.call_options import MAX_METADATA_ENTRIES, metadata_key_problem
@@ -26,9 +26,9 @@ class RouterSettings(TokenPortSettings):
     metrics_port: int = Field(
         9465, ge=-1, le=65_535, description="Port of the Prometheus endpoint; 0: a free one, -1: none."
     )
-    controller: HostPorts = Field(
+    controller: ServerTargets = Field(
         "127.0.0.1:7070",
-        description="Where the controller is; of several, with commas between them, it follows the one that leads.",
+        description="Where the controller is: several HOST:PORT, or dns:///NAME:PORT; the router follows the leader.",
     )
     router_id: MemberId = Field(
         default_factory=lambda: f"router-{new_id(4)}",

@@ -230,6 +230,12 @@ def unauthenticated(message: str) -> grpc.aio.AioRpcError:
     return grpc.aio.AioRpcError(status.code, grpc.aio.Metadata(), trailing, details=message)
 
 
+def unresolved(message: str) -> grpc.aio.AioRpcError:
+    """The error of an rpc that was not sent, because no address of its server is known."""
+    nothing = grpc.aio.Metadata()
+    return grpc.aio.AioRpcError(_Code.UNAVAILABLE, nothing, nothing, details=message)
+
+
 def is_unknown_there(error: grpc.RpcError) -> bool:
     """Whether the server does not have the rpc at all: servers of slotmesh refuse with details."""
     try:

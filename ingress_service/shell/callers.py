@@ -27,6 +27,7 @@ from slotmesh.client.stream.call_stream import CallStream
 from slotmesh.errors import Failure, Reason
 from slotmesh.runtime.channels import ChannelTls, Dialer, TokenSource
 from slotmesh.status import to_exception
+from slotmesh.transport.server_addresses import ServerAddresses
 
 MAX_ENDPOINTS: Final = 512
 """Of one caller, with streams that are open."""
@@ -129,19 +130,22 @@ class HttpCallers:
 
     def __init__(
         self,
-        addresses: tuple[str, ...],
+        routers: ServerAddresses,
         tls: ChannelTls | None,
         *,
         most: int,
         anonymous: bool,
         connect_timeout_s: float,
     ) -> None:
-        """`tls`: certificates of the mesh; None: it has none, and tokens mean nothing. `anonymous`: may call as us."""
-        self._addresses = addresses
+        """`routers` are closed with it. `tls`: certificates of the mesh; None: it has none, and tokens mean nothing.
+
+        `anonymous`: may call as us.
+        """
+        self._servers = routers
         self._tls = tls
         self._most = most
         self._connect_timeout_s = connect_timeout_s
-        self.own = HttpCaller(Routers(addresses, Dialer(tls)), connect_timeout_s)
+        self.own = HttpCaller(Routers(routers, Dialer(tls)), connect_timeout_s)
         self.needs_token = tls is not None and not anonymous
         self.takes_tokens = tls is not None
         self._by_token: OrderedDict[str, HttpCaller] = OrderedDict()
@@ -170,7 +174,7 @@ class HttpCallers:
                 return None
             self._close(self._by_token.pop(idle))
         dialer = Dialer(self._tls, TokenSource(token))
-        found = self._by_token[token] = HttpCaller(Routers(self._addresses, dialer), self._connect_timeout_s)
+        found = self._by_token[token] = HttpCaller(Routers(self._servers, dialer), self._connect_timeout_s)
         return found
 
     def refused(self, caller: HttpCaller) -> None:
@@ -185,6 +189,7 @@ class HttpCallers:
         self._by_token.clear()
         self._refused.clear()
         await asyncio.gather(*(it.aclose(grace_s) for it in callers), *self._closing)
+        await self._servers.aclose()
 
     def _sweep(self) -> None:
         for caller in [it for it in self._refused if not it.in_use]:
@@ -221,10 +226,13 @@ async def ask_routers(caller: HttpCaller, ask: Callable[[str], Awaitable[AnswerT
     `ask` is given an address. Raises SlotmeshError if no router has answered.
     """
     failure = Failure(reason=Reason.ROUTER_LOST, message="no router can be reached")
+    if not await caller.routers.found(ASK_S):
+        failure = caller.routers.unreachable(ASK_S)
     for address in caller.routers.in_turn(""):
         try:
             return await ask(address)
         except grpc.RpcError as error:
+            caller.routers.look_again()
             failure = refusal_of(error, address, caller.routers.dialer)
             if failure.reason not in _OF_ONE_ROUTER:
                 break

@@ -60,11 +60,14 @@ async def infer_version(
         return error.failure
     metadata = None if trace is None else trace.metadata
     failure = Failure(reason=Reason.ROUTER_LOST, message="no router can be reached")
+    if not await caller.routers.found(ASK_S):
+        return caller.routers.unreachable(ASK_S)
     for address in caller.routers.in_turn(""):
         try:
             async with asyncio.timeout(ASK_S):
                 await caller.routers.wait_for_connection(address, patiently=False)
         except (ConnectionError, TimeoutError):
+            caller.routers.look_again()
             continue
         try:
             stub = GRPCInferenceServiceStub(caller.routers.channel(address))

@@ -70,6 +70,7 @@ class RouterReadiness:
 
 
 async def _is_one_ready(own: HttpCaller) -> bool:
+    await own.routers.found(ASK_S)
     for address in own.routers.in_turn(""):
         stub: Any = GRPCInferenceServiceStub(own.routers.channel(address))
         with suppress(grpc.RpcError):

@@ -9,7 +9,7 @@ Owner: the app, which runs `run` as a task.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from time import monotonic
 from typing import Final
 
@@ -21,8 +21,8 @@ from slotmesh.runtime.backoff import Backoff, WarningBackoff
 from slotmesh.runtime.channels import Dialer
 from slotmesh.spec.routes import Route, path_problems
 from slotmesh.status import from_rpc_error
-from slotmesh.streams.leadership import ControllerSearch
 from slotmesh.transport.current_channel import ControllerChannels
+from slotmesh.transport.server_addresses import ServerAddresses
 from slotmesh.v1 import http_route_service_pb2 as pb
 from slotmesh.v1.http_route_service_pb2_grpc import HttpRouteServiceStub
 
@@ -35,11 +35,11 @@ class RouteWatch:
     """Watches the controller that leads, again and again."""
 
     def __init__(
-        self, controllers: Sequence[str], dialer: Dialer, follow: Callable[[tuple[Route, ...]], object]
+        self, controllers: ServerAddresses, dialer: Dialer, follow: Callable[[tuple[Route, ...]], object]
     ) -> None:
         """`follow` is given all routes whenever some have changed."""
-        self._search = ControllerSearch(controllers)
-        self._dialer = dialer
+        self._channels = ControllerChannels(controllers, dialer)
+        self._search = self._channels.search
         self._follow = follow
         self._backoff = Backoff()
         self._warnings = WarningBackoff()
@@ -55,20 +55,22 @@ class RouteWatch:
 
     async def run(self) -> None:
         """Watches until cancelled."""
-        async with ControllerChannels(self._search, self._dialer) as channels:
+        async with self._channels as channels:
             while True:
-                call = HttpRouteServiceStub(await channels.current()).WatchHttpRoutes(pb.WatchHttpRoutesRequest())
-                is_referred, controller = False, self._search.current
+                call, is_referred = None, False
                 try:
+                    call = HttpRouteServiceStub(await channels.current()).WatchHttpRoutes(pb.WatchHttpRoutesRequest())
                     async for state in call:
                         self._take(state)
-                    why = "the controller ended the stream"
-                    self._search.failed()
+                    controller, why = channels.address, "the controller ended the stream"
+                    channels.failed()
                 except grpc.aio.AioRpcError as error:
+                    controller = channels.address
                     is_referred = channels.refused(from_rpc_error(error))
                     why = f"{error.code().name}: {channels.explained(error.details() or '')}"
                 finally:
-                    call.cancel()
+                    if call is not None:
+                        call.cancel()
                 self.problem = f"{controller}: {why}"
                 if (left_out := self._warnings.take(monotonic())) is not None:
                     log = _log.info if is_referred else _log.warning

@@ -10,7 +10,7 @@ Owner: the app, which runs `run` and `tick` as tasks.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 
 import grpc
@@ -28,10 +28,11 @@ from slotmesh.names import sendable_text
 from slotmesh.runtime.backoff import Backoff, WarningBackoff
 from slotmesh.runtime.channels import Dialer
 from slotmesh.status import from_rpc_error
-from slotmesh.streams.leadership import ControllerSearch, TermFence
+from slotmesh.streams.leadership import TermFence
 from slotmesh.transport.current_channel import ControllerChannels
 from slotmesh.transport.duplex import TRANSPORT_ERRORS, read_frame, run_stream
 from slotmesh.transport.pump import StreamPump
+from slotmesh.transport.server_addresses import ServerAddresses
 from slotmesh.version import VERSION
 
 Request = membership_service_pb2.AttachRouterRequest
@@ -53,15 +54,15 @@ class TableWatch:
 
     def __init__(
         self,
-        controllers: Sequence[str],
+        controllers: ServerAddresses,
         hello: membership_service_pb2.RouterHello,
         dispatcher: Dispatcher,
         links: LinkReport,
         backoff: Backoff,
         dialer: Dialer,
     ) -> None:
-        self._dialer = dialer
-        self._search = ControllerSearch(controllers)
+        self._channels = ControllerChannels(controllers, dialer)
+        self._search = self._channels.search
         self._terms = TermFence()
         self._hello = hello
         self._dispatcher = dispatcher
@@ -123,13 +124,14 @@ class TableWatch:
 
     async def run(self) -> None:
         """Attaches until cancelled, or `goodbye` has ended the stream."""
-        async with ControllerChannels(self._search, self._dialer) as channels:
+        async with self._channels as channels:
             while not self.is_over:
-                stub = membership_service_pb2_grpc.MembershipServiceStub(await channels.current())
-                controller, is_referred, why = self._search.current, False, ""
+                controller, is_referred, why = channels.address, False, ""
                 try:
+                    stub = membership_service_pb2_grpc.MembershipServiceStub(await channels.current())
+                    controller = channels.address
                     why = await self._converse(stub.AttachRouter())
-                    self._search.failed()
+                    channels.failed()
                 except grpc.aio.AioRpcError as error:
                     is_referred = channels.refused(from_rpc_error(error))
                     why = f"{error.code().name}: {channels.explained(error.details() or '')}"

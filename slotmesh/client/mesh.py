@@ -16,12 +16,13 @@ from slotmesh.client.calls.buffer import MAX_BUFFERED_BYTES, MAX_BUFFERED_CALLS,
 from slotmesh.client.calls.named_methods import check_interface
 from slotmesh.client.calls.options import ViewOptions, check_text, checked_seconds
 from slotmesh.client.endpoint import Endpoint
-from slotmesh.client.routers import DescribedEndpoints, Routers, parse_addresses
+from slotmesh.client.routers import DescribedEndpoints, Routers
 from slotmesh.client.slots.client import SlotClient
 from slotmesh.client.slots.reservations import AllArguments, ReservationOfAll, timeout_of_all
 from slotmesh.client.stream.call_stream import CallStream
 from slotmesh.client.tls import Tls, dialer_of
 from slotmesh.runtime.channels import PLAIN_TEXT, Dialer, Token
+from slotmesh.transport.server_addresses import ServerAddresses
 
 InterfaceT = TypeVar("InterfaceT")
 
@@ -77,7 +78,7 @@ def mesh_at(
     if not connect_timeout_s > 0:
         raise ValueError(f"connect_timeout must be more than 0 seconds, got {connect_timeout!r}")
     grace_s = grace_of("close_grace", close_grace)
-    return Mesh(parse_addresses(addresses), connect_timeout_s, grace_s, dialer=dialer_of(tls, token), buffer=buffer)
+    return Mesh(ServerAddresses(addresses), connect_timeout_s, grace_s, dialer=dialer_of(tls, token), buffer=buffer)
 
 
 def buffer_of(max_calls: Any, max_bytes: Any, *, has_threads: bool = False) -> ClientBuffer:
@@ -112,7 +113,7 @@ class Mesh:
 
     def __init__(
         self,
-        addresses: Sequence[str],
+        addresses: ServerAddresses | Sequence[str],
         connect_timeout_s: float,
         close_grace_s: float,
         options: ViewOptions | None = None,
@@ -125,7 +126,8 @@ class Mesh:
         """
         self._buffer = buffer or ClientBuffer()
         self._options = options or ViewOptions()
-        self._routers = Routers(addresses, dialer)
+        self._servers = ServerAddresses.of(addresses)
+        self._routers = Routers(self._servers, dialer)
         self._connect_timeout_s = connect_timeout_s
         self._close_grace_s = close_grace_s
         self._endpoints: dict[str, Endpoint] = {}
@@ -230,6 +232,7 @@ class Mesh:
         finally:
             self._buffer.lift()
             await self._routers.aclose()
+            await self._servers.aclose()
 
     def __enter__(self) -> NoReturn:
         raise TypeError(f"`async with` is for what slotmesh.connect gives; {_WITHOUT_ASYNCIO}")
@@ -245,7 +248,7 @@ class Mesh:
         await self.aclose(None if error is None else 0)
 
     def __repr__(self) -> str:
-        return f"<slotmesh mesh at {', '.join(self._routers.given)}>"
+        return f"<slotmesh mesh at {', '.join(self._routers.given) or self._servers.text}>"
 
 
 _REPLICA_CONNECT_TIMEOUT_S: Final = 10.0

@@ -33,13 +33,13 @@ from slotmesh.client.calls.method_types import (
     ValueT,
 )
 from slotmesh.client.calls.queues import CallQueue
-from slotmesh.client.calls.values import CallValues, RpcValues, ValueStream
+from slotmesh.client.calls.values import CallValues, RpcValues, ValuesCall, ValueStream
 from slotmesh.client.routers import is_cancelled_here, refusal_of
 from slotmesh.client.stream.call_stream import CLOSED, CallSink, CallStream
 from slotmesh.codec import EncodeError
 from slotmesh.errors import Executed, Failure, Reason, SlotmeshError
 from slotmesh.status import to_exception
-from slotmesh.v1 import router_service_pb2
+from slotmesh.v1 import router_service_pb2, router_service_pb2_grpc
 
 _MAX_TIMEOUTS: Final = 256
 """Cached methods of a view, by timeout: more than there are rounded times from a millisecond to some seconds."""
@@ -149,8 +149,11 @@ class Method(Generic[ResultT, P, ValueT]):
         request = router_service_pb2.CallRequest(endpoint=spec.endpoint, options=spec.wire, payload=payload)
         rpc = _OwnRpc(spec, self._stream)
         try:
+            stub = await rpc.reach()
+            if isinstance(stub, Failure):
+                raise rpc.error(stub)
             timeout_s = rpc_timeout_s(spec.options.timeout_s)
-            response = await self._stream.stub.Call(request, timeout=timeout_s, metadata=trace_metadata(payload))
+            response = await stub.Call(request, timeout=timeout_s, metadata=trace_metadata(payload))
         except grpc.RpcError as error:
             raise rpc.error(rpc.failure_of(error)) from None
         except asyncio.CancelledError:
@@ -193,10 +196,18 @@ class Method(Generic[ResultT, P, ValueT]):
         request = router_service_pb2.CallStreamingRequest(endpoint=spec.endpoint, options=options, payload=payload)
         timeout_s = rpc_timeout_s(spec.options.timeout_s)
         rpc = _OwnRpc(spec, self._stream)
-        try:
-            call = self._stream.stub.CallStreaming(request, timeout=timeout_s, metadata=trace_metadata(payload))
-        except grpc.RpcError as error:  # the token source has no token
-            raise rpc.error(rpc.failure_of(error)) from None
+
+        async def begin() -> ValuesCall | Failure:
+            stub = await rpc.reach()
+            if isinstance(stub, Failure):
+                return stub
+            try:
+                call: ValuesCall = stub.CallStreaming(request, timeout=timeout_s, metadata=trace_metadata(payload))
+            except grpc.RpcError as error:  # the token source has no token
+                return rpc.failure_of(error)
+            return call
+
+        call = asyncio.get_running_loop().create_task(begin(), name=f"slotmesh-client-call-{spec.endpoint}")
         return ValueStream(spec, RpcValues(call, rpc))
 
     def options(self, **changes: Unpack[OptionChanges]) -> Method[ResultT, P, ValueT]:
@@ -276,12 +287,20 @@ class Method(Generic[ResultT, P, ValueT]):
 
 
 class _OwnRpc:
-    """A call by an rpc of its own, to the router that is used now."""
+    """A call by an rpc of its own, to a router that is connected."""
 
     def __init__(self, spec: CallSpec, stream: CallStream) -> None:
         self._spec = spec
-        self._address = stream.address
+        self._stream = stream
+        self._address = ""
         self._dialer = stream.dialer
+
+    async def reach(self) -> router_service_pb2_grpc.RouterServiceStub | Failure:
+        reached = await self._stream.reach()
+        if isinstance(reached, Failure):
+            return reached
+        self._address, stub = reached
+        return stub
 
     def failure_of(self, error: grpc.RpcError) -> Failure:
         return refusal_of(error, self._address, self._dialer)

@@ -1,9 +1,11 @@
 """The routers that a client knows: those given by the application, and those that a router has named.
 
-Purpose: one channel for each router, shared by all endpoints; the policy of reconnecting; what a router describes; the
-failures of rpcs to one, in the words of the client.
+Purpose: one channel for each router, shared by all endpoints; the order in which they are used; what a router
+describes; the failures of rpcs to one, in the words of the client.
 Invariants: the routers that one names replace those named before, so that former routers are not tried forever; those
-given by the application stay. No response of a peer makes the list grow without bound.
+given by the application stay, or are what their name is resolved to. No response of a peer makes the list grow without
+bound. Of a list, the first router that answers is used; of those of a name, each in turn. A router that is known no
+more gets nothing new, and its channel is closed when it has lost its connection.
 Owner: the `Mesh`.
 """
 
@@ -11,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
@@ -20,17 +21,26 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from slotmesh.errors import Executed, Failure, Reason
-from slotmesh.runtime.backoff import Backoff
 from slotmesh.runtime.channels import PLAIN_TEXT, Dialer
 from slotmesh.security.identity import Role
 from slotmesh.status import from_rpc_error, is_unknown_there, to_exception
 from slotmesh.streams.spliced_frames import cut
 from slotmesh.transport.current_channel import CurrentChannel
+from slotmesh.transport.server_addresses import ServerAddresses
 from slotmesh.units import parse_host_port
 from slotmesh.v1 import call_pb2, router_service_pb2, router_service_pb2_grpc, slot_service_pb2_grpc
 
 MAX_LEARNED: Final = 64
 """Routers that one response can name."""
+
+MAX_SPREAD: Final = 8
+"""Routers of a name that one client uses for rpcs of their own."""
+
+MAX_SHOWN: Final = 8
+"""Addresses in a message."""
+
+LEAVING_S: Final = 30.0
+"""How long a router that leaves is avoided: longer than it usually takes to end."""
 
 _OLD_CHANNEL_GRACE_S: Final = 5.0
 """The time left to unary calls on a connection that was given up."""
@@ -39,24 +49,6 @@ _PROBE: Final = health_pb2.HealthCheckRequest()
 _PROBE_S: Final = 0.5
 
 _State = grpc.ChannelConnectivity
-
-
-def parse_addresses(addresses: str | Sequence[str]) -> tuple[str, ...]:
-    """Reads `HOST:PORT`, `HOST:PORT,HOST:PORT`, or a sequence of `HOST:PORT`. Each once, in the order given.
-
-    Raises:
-        ValueError: there is no address, or one is not HOST:PORT.
-    """
-    try:
-        each = addresses.split(",") if isinstance(addresses, str) else list(addresses)
-        given = [str.strip(address) for address in each]
-    except TypeError:
-        raise ValueError(f"addresses must be HOST:PORT, or a sequence of HOST:PORT, got {addresses!r}") from None
-    if not given:
-        raise ValueError("expected the address of a router, as HOST:PORT, got none")
-    for address in given:
-        parse_host_port(address)
-    return tuple(dict.fromkeys(given))
 
 
 _Response = router_service_pb2.StreamCallsResponse
@@ -87,13 +79,40 @@ class _Stubs(NamedTuple):
 class Routers:
     """Addresses and channels."""
 
-    def __init__(self, addresses: Sequence[str], dialer: Dialer = PLAIN_TEXT) -> None:
-        """`addresses`: given by the application. The first one that answers is used. `dialer` connects."""
+    def __init__(self, addresses: ServerAddresses | Sequence[str], dialer: Dialer = PLAIN_TEXT) -> None:
+        """`addresses`: given by the application, which may share and has to close them. `dialer` connects."""
         self.dialer = dialer
-        self.given = tuple(addresses)
+        self._servers = ServerAddresses.of(addresses)
+        self._stop_listening = self._servers.listen(self._drop_unknown)
+        self._followed: tuple[str, ...] = ()
         self._learned: tuple[str, ...] = ()
+        self._leaving: dict[str, float] = {}
+        """Routers that have said that they leave, and how long that counts."""
         self._channels: dict[str, CurrentChannel] = {}
         self._stubs: dict[str, _Stubs] = {}
+        self._dropping: set[asyncio.Task[None]] = set()
+        self._seed = object()
+        """Makes the order of this client one of its own."""
+        self._turn = 0
+
+    @property
+    def given(self) -> tuple[str, ...]:
+        """Those of the application, in order. Empty while its names have never been resolved."""
+        return self._followed or self._servers.known
+
+    @property
+    def is_spread(self) -> bool:
+        """Whether any of them may be used, as they were found by name. Otherwise the first one that answers is."""
+        return self._servers.are_resolved and not self._followed
+
+    async def found(self, timeout_s: float | None) -> bool:
+        """Whether one is known. Waits for the first addresses of names, at most `timeout_s`."""
+        return bool(self.given or await self._servers.first(timeout_s))
+
+    def look_again(self) -> None:
+        """No known router answers: names are resolved again, soon."""
+        if self.is_spread:
+            self._servers.request()
 
     def follow(self, addresses: Iterable[str]) -> None:
         """Replaces the given addresses by the routers that the mesh has now.
@@ -102,7 +121,7 @@ class Routers:
         """
         named = tuple(dict.fromkeys(address for address in addresses if _is_address(address)))
         if named:
-            self.given = named
+            self._followed = named
 
     def learn(self, addresses: Iterable[str]) -> None:
         """A router has named the others. Names that are no addresses are ignored."""
@@ -110,17 +129,51 @@ class Routers:
         if named:
             self._learned = named
 
+    def leaves(self, address: str, alternates: Iterable[str]) -> None:
+        """The router ends: it gets nothing new for a while, unless it is the only one."""
+        self._leaving[address] = asyncio.get_running_loop().time() + LEAVING_S
+        self.learn(alternates)
+
     def others(self, address: str) -> list[str]:
         """Those to try if this one is lost, in random order, so that its clients spread."""
         others = [each for each in dict.fromkeys((*self.given, *self._learned)) if each != address]
         random.shuffle(others)
-        return others
+        return sorted(others, key=self._is_leaving)
 
     def in_turn(self, last: str) -> list[str]:
         """All routers, in the order in which to try them, `last` (the one used last; empty: none) at the end."""
-        if not last:
-            return list(dict.fromkeys((*self.given, *self._learned)))
-        return [*self.others(last), last]
+        if last:
+            return [*self.others(last), last]
+        order = self._order(len(self.given)) if self.is_spread else list(self.given)
+        return list(dict.fromkeys((*order, *self._learned)))
+
+    def pick(self, last: str) -> str:
+        """The router for one more rpc of its own: `last`, or of those found by name the next connected one.
+
+        Uses `MAX_SPREAD` of them, and connects these. Empty: there is none yet.
+        """
+        if not self.is_spread:
+            return last
+        few = self._order(MAX_SPREAD)
+        connected = [each for each in few if self._channel(each).connects()]
+        return connected[0] if connected else last if last in few else ""
+
+    def _order(self, most: int) -> list[str]:
+        """Those of names, in an order of this client's own that begins one further each time, leaving ones last.
+
+        It hardly changes with the list: with another router, a few of the used ones are replaced by it.
+        """
+        few = sorted(self.given, key=lambda address: hash((self._seed, address)))[:most]
+        at = self._turn % len(few) if few else 0
+        self._turn += 1
+        return sorted(few[at:] + few[:at], key=self._is_leaving)
+
+    def _is_leaving(self, address: str) -> bool:
+        until = self._leaving.get(address)
+        if until is not None and until <= asyncio.get_running_loop().time():
+            del self._leaving[address]
+            until = None
+        return until is not None
 
     def stub(self, address: str) -> router_service_pb2_grpc.RouterServiceStub:
         """The stub of this router. Needs a running loop, to which the channel then belongs. Requested for each rpc."""
@@ -166,9 +219,15 @@ class Routers:
     def unreachable(self, patience_s: float, problem: str = "") -> Failure:
         """The failure of calls for which none was reached in this time."""
         why = f" ({problem})" if problem else ""
+        if not self.given:
+            message = f"no router was found within {patience_s:g} s: {self._servers.problem}"
+            return Failure(reason=Reason.ROUTER_LOST, message=message, executed=Executed.NO)
+        where = ", ".join(self.given[:MAX_SHOWN]) + (", …" if len(self.given) > MAX_SHOWN else "")
+        if self.is_spread:
+            where = f"{self._servers.text} ({where})"
         return Failure(
             reason=Reason.ROUTER_LOST,
-            message=f"no router answered at {', '.join(self.given)} within {patience_s:g} s{why}; start one there, or "
+            message=f"no router answered at {where} within {patience_s:g} s{why}; start one there, or "
             "give connect() the address of one",
         )
 
@@ -181,6 +240,8 @@ class Routers:
 
     async def aclose(self) -> None:
         """Closes all connections."""
+        self._stop_listening()
+        await asyncio.gather(*self._dropping, return_exceptions=True)
         channels = list(self._channels.values())
         self._channels.clear()
         self._stubs.clear()
@@ -201,8 +262,18 @@ class Routers:
     def _channel(self, address: str) -> CurrentChannel:
         channel = self._channels.get(address)
         if channel is None:
-            channel = self._channels[address] = CurrentChannel(self.dialer, address, Role.ROUTER)
+            host = self._servers.host_of(address)
+            channel = self._channels[address] = CurrentChannel(self.dialer, address, Role.ROUTER, host=host)
         return channel
+
+    def _drop_unknown(self) -> None:
+        """Names have other addresses: closes the channels to others that are not connected."""
+        known = {*self.given, *self._learned}
+        for address in [it for it, channel in self._channels.items() if it not in known and not channel.is_connected]:
+            self._stubs.pop(address, None)
+            task = asyncio.get_running_loop().create_task(self._channels.pop(address).aclose(), name="close-channel")
+            self._dropping.add(task)
+            task.add_done_callback(self._dropping.discard)
 
 
 def _is_address(text: str) -> bool:
@@ -211,79 +282,6 @@ def _is_address(text: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-FIRST_ATTEMPT_S: Final = 1.0
-"""How long a router may take to answer if another one is known. Doubles from round to round."""
-
-
-class Search:
-    """Which router to try next, after which pause, and for how long. Pure: the caller reports the time spent.
-
-    Invariants: the router that was used last is tried after the others. Another known one is tried immediately, unless
-    streams end repeatedly before they have answered anything; between rounds through all of them there are growing
-    pauses, with jitter. The search ends when no router could be reached for `patience_s`.
-    Owner: the endpoint's `Connection`.
-    """
-
-    def __init__(self, routers: Routers, patience_s: float, last: str) -> None:
-        """`last`: the router that was used last; empty if none was."""
-        self._routers = routers
-        self._patience_s = patience_s
-        self._backoff = Backoff()
-        self._left_s = patience_s
-        self._attempt_s = FIRST_ATTEMPT_S
-        self._strikes = 0
-        """Consecutive streams that have answered nothing."""
-        self._pause_s = 0.0
-        self._candidates = deque(routers.in_turn(last))
-        self._alone = len(self._candidates) == 1
-
-    @property
-    def is_over(self) -> bool:
-        """Whether the patience is used up."""
-        return self._left_s <= 0
-
-    @property
-    def is_alone(self) -> bool:
-        """Whether the next router is the only one."""
-        return self._alone
-
-    @property
-    def timeout_s(self) -> float:
-        """The time limit of the next attempt."""
-        return max(self._left_s if self._alone else min(self._left_s, self._attempt_s), 0.0)
-
-    def spent(self, time_s: float) -> None:
-        """Records time that passed without a router."""
-        self._left_s -= time_s
-
-    def take_pause_s(self, last: str) -> float:
-        """The pause before the next attempt; 0 for none. A new round begins when one is over."""
-        if not self._candidates:
-            self._attempt_s *= 2
-            self._pause_s = self._start_round(last)
-        pause_s, self._pause_s = self._pause_s, 0.0
-        return pause_s
-
-    def take(self) -> str:
-        """The router to try now."""
-        return self._candidates.popleft()
-
-    def lost(self, last: str, *, was_sound: bool) -> None:
-        """The stream to `last` has ended. `was_sound`: it has answered something; others do not renew the patience."""
-        if was_sound:
-            self._left_s, self._attempt_s, self._strikes = self._patience_s, FIRST_ATTEMPT_S, 0
-            self._backoff.reset()
-        else:
-            self._strikes += 1
-        pause_s = self._start_round(last)
-        self._pause_s = pause_s if self._alone or self._strikes > 1 else 0.0
-
-    def _start_round(self, last: str) -> float:
-        self._candidates = deque(self._routers.in_turn(last))
-        self._alone = len(self._candidates) == 1
-        return self._backoff.next_delay_s()
 
 
 def refusal_of(error: grpc.RpcError, address: str, dialer: Dialer, service: str = "RouterService") -> Failure:
@@ -339,10 +337,13 @@ class DescribedEndpoints:
         """
         failure = Failure(reason=Reason.ROUTER_LOST, message="no router is known")
         request = router_service_pb2.DescribeEndpointsRequest(endpoint=endpoint)
+        if not await self._routers.found(timeout_s):
+            failure = self._routers.unreachable(timeout_s)
         for address in self._routers.in_turn(""):
             try:
                 response = await self._routers.stub(address).DescribeEndpoints(request, timeout=timeout_s)
             except grpc.RpcError as error:
+                self._routers.look_again()
                 failure = refusal_of(error, address, self._routers.dialer)
                 if failure.reason is Reason.NOT_IMPLEMENTED:
                     break

@@ -19,6 +19,7 @@ from slotmesh.config.declaring import Field, ReadBefore, SettingsModel, field_va
 from slotmesh.config.listening import start_problem
 from slotmesh.config.otlp import DEFAULT_RATIO, otlp_target
 from slotmesh.config.reading import FieldKind, FlagOnly, Reading, SettingsError
+from slotmesh.discovery.targets import DNS_EXAMPLE, FORMS, parse_targets
 from slotmesh.units import (
     format_duration,
     format_size,
@@ -32,9 +33,9 @@ __all__ = [
     "Duration",
     "FieldKind",
     "HostPort",
-    "HostPorts",
     "LogFormat",
     "LogLevel",
+    "ServerTargets",
     "ServiceSettings",
     "Settings",
     "SettingsError",
@@ -64,8 +65,8 @@ def _normal_host_port(text: str) -> str:
     return join_host_port(*parse_host_port(text))
 
 
-def _normal_host_ports(text: str) -> str:
-    return ",".join(dict.fromkeys(_normal_host_port(each.strip()) for each in text.split(",")))
+def _normal_targets(text: str) -> str:
+    return ",".join(map(str, parse_targets(text)))
 
 
 Duration = Annotated[
@@ -80,12 +81,14 @@ HostPort = Annotated[str, read_with(_normal_host_port), FieldKind("HOST:PORT", "
 """An address to connect to."""
 
 
-HostPorts = Annotated[
+ServerTargets = Annotated[
     str,
-    read_with(_normal_host_ports),
-    FieldKind("HOST:PORT, or several with commas between them", "HOST:PORT[,HOST:PORT]"),
+    read_with(_normal_targets),
+    FieldKind(
+        f"{FORMS}, or several with commas between them", "TARGET[,TARGET]", such_as=f"10.0.0.7:7070 or {DNS_EXAMPLE}"
+    ),
 ]
-"""Addresses of servers, separated by commas, of which one is connected to."""
+"""Servers, separated by commas, of which one is connected to: addresses, or names that are resolved."""
 
 
 class Settings(SettingsModel):

@@ -36,13 +36,12 @@ class ControllerSearch:
     """The known controllers, and the one that is tried."""
 
     def __init__(self, given: Sequence[str]) -> None:
-        """`given` are the addresses that the member was started with, at least one."""
-        if not given:
-            raise ValueError("there is no controller to look for")
-        self._given = tuple(dict.fromkeys(given))
+        """`given` are the addresses that the member was started with. None: `resolved` follows before `current`."""
+        self._given: tuple[str, ...] = ()
         self._announced: tuple[str, ...] = ()
-        self._current = self._turn = self._given[0]
+        self._current = self._turn = ""
         """The address that is tried, and that of the round: they differ while a referral is followed."""
+        self.resolved(given)
 
     @property
     def current(self) -> str:
@@ -51,8 +50,17 @@ class ControllerSearch:
 
     @property
     def known(self) -> tuple[str, ...]:
-        """The addresses that are tried in turn: those given at the start, then those that a leader has announced."""
+        """The addresses that are tried in turn: those that were given, then those that a leader has announced."""
         return tuple(dict.fromkeys((*self._given, *self._announced)))
+
+    def resolved(self, addresses: Iterable[str]) -> None:
+        """The names that the member was started with have these addresses now. An empty list changes nothing.
+
+        An attempt that is under way goes on, also at an address that is known no more.
+        """
+        if given := tuple(dict.fromkeys(addresses)):
+            self._given = given
+            self._current, self._turn = self._current or given[0], self._turn or given[0]
 
     def announced(self, addresses: Iterable[str]) -> None:
         """The leader announces the addresses of controllers. An empty list changes nothing."""
@@ -61,7 +69,7 @@ class ControllerSearch:
 
     def failed(self) -> None:
         """The attempt failed, or its stream has ended: the next address is tried."""
-        known = self.known
+        known = self.known or ("",)
         at = known.index(self._turn) + 1 if self._turn in known else 0
         self._current = self._turn = known[at % len(known)]
 

@@ -31,7 +31,7 @@ from slotmesh.testing.backends import kept as batch_settings_kept
 from slotmesh.testing.launcher import instance_of
 from slotmesh.testing.router_stand_in import WINDOW_CALLS, ClientEnd, ReplicaEnd, RouterStandIn
 
-_HERE: Final = "in-process"
+_HERE: Final = "in-process:1"
 _NEEDS_ROUTER: Final = "there is no router here, and so neither slots nor unary rpcs; slotmesh.testing.mesh has all"
 _CLOSE_GRACE_S: Final = 5.0
 """How long leaving the block waits for unanswered calls."""
@@ -159,7 +159,15 @@ class _Replica:
             router.ended()
 
 
-class _DirectRouters(Routers):
+class _NoRouters(Routers):
+    """An empty router set, for a constructor that requires one."""
+
+    def is_connected(self, address: str) -> NoReturn:
+        del address
+        raise RuntimeError(_NEEDS_ROUTER)
+
+
+class _DirectRouters(_NoRouters):
     """A router set with one stand-in."""
 
     def __init__(self, replica: _Replica) -> None:
@@ -169,14 +177,6 @@ class _DirectRouters(Routers):
     def stub(self, address: str) -> Any:
         del address  # there is only one
         return _Stub(self._replica)
-
-
-class _NoRouters(Routers):
-    """An empty router set, for a constructor that requires one."""
-
-    def is_connected(self, address: str) -> NoReturn:
-        del address
-        raise RuntimeError(_NEEDS_ROUTER)
 
 
 class _Stub:

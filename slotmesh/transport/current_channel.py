@@ -14,7 +14,9 @@ import grpc
 from slotmesh.errors import Failure, Reason
 from slotmesh.runtime.channels import PLAIN_TEXT, Dialer
 from slotmesh.security.identity import Role
+from slotmesh.status import unresolved
 from slotmesh.streams.leadership import ControllerSearch
+from slotmesh.transport.server_addresses import ServerAddresses
 from slotmesh.units import parse_host_port
 
 _CONNECTED: Final = frozenset({grpc.ChannelConnectivity.READY, grpc.ChannelConnectivity.CONNECTING})
@@ -28,9 +30,10 @@ class CurrentChannel:
     Owner: the client of the server, on one event loop.
     """
 
-    def __init__(self, dialer: Dialer, address: str, server: Role, backend: str = "") -> None:
-        """Does not connect yet."""
+    def __init__(self, dialer: Dialer, address: str, server: Role, backend: str = "", *, host: str = "") -> None:
+        """Does not connect yet. `host`: the name that the address was resolved from."""
         self.address = address
+        self._host = host
         self._dialer = dialer
         self._server = server
         self._backend = backend
@@ -47,6 +50,10 @@ class CurrentChannel:
             and self._channel.get_state() is grpc.ChannelConnectivity.READY
         )
 
+    def connects(self) -> bool:
+        """Whether there is a connection with the newest certificate; if not, it begins to connect."""
+        return self.get().get_state(try_to_connect=True) is grpc.ChannelConnectivity.READY
+
     def get(self) -> grpc.aio.Channel:
         """The channel for rpcs that start now.
 
@@ -56,7 +63,10 @@ class CurrentChannel:
         version = self._dialer.version
         if self._channel is None or version != self._version:
             self._retire()
-            self._channel, self._version = self._dialer.open(self.address, self._server, self._backend), version
+            self._channel, self._version = (
+                self._dialer.open(self.address, self._server, self._backend, host=self._host),
+                version,
+            )
         return self._channel
 
     def problem(self, details: str) -> str | None:
@@ -100,16 +110,22 @@ LEADER_FACT = "leader"
 """In the metadata of NOT_LEADER: the leader's address, `HOST:PORT`."""
 
 
+_RESOLVED_WITHIN_S: Final = 1.0
+"""How long an attempt waits for the first address, before it fails."""
+
+
 class ControllerChannels:
     """A member's channel to the controller that it tries, of several of which one leads. A context manager.
 
     Invariants: there is one channel at a time, kept while its address is the current one and its certificate the
-    newest.
+    newest. Names of controllers are resolved again when one that was tried does not lead.
     Owner: the task that keeps up a member's stream to its controller.
     """
 
-    def __init__(self, search: ControllerSearch, dialer: Dialer = PLAIN_TEXT) -> None:
-        self._search = search
+    def __init__(self, addresses: ServerAddresses, dialer: Dialer = PLAIN_TEXT) -> None:
+        """`addresses`: of the controllers that the member was started with; closed with the block."""
+        self.search = ControllerSearch(addresses.known)
+        self._addresses = addresses
         self._dialer = dialer
         self._channel: CurrentChannel | None = None
 
@@ -119,26 +135,48 @@ class ControllerChannels:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        await self._addresses.aclose()
         await self._close()
 
+    @property
+    def address(self) -> str:
+        """The address that is tried now, for messages; before one is known, what was given."""
+        return self.search.current or self._addresses.text
+
     async def current(self) -> grpc.aio.Channel:
-        """The channel to the controller that is tried now. Closes the previous one if that is another."""
-        if self._channel is None or self._channel.address != self._search.current:
+        """The channel to the controller that is tried now. Closes the previous one if that is another.
+
+        Raises:
+            AioRpcError: no address is known yet, as no name of a controller resolves.
+        """
+        known = await self._addresses.first(_RESOLVED_WITHIN_S)
+        self.search.resolved(known)
+        if not self.search.current:
+            raise unresolved(self._addresses.problem)
+        if self._channel is None or self._channel.address != self.search.current:
             await self._close()
-            self._channel = CurrentChannel(self._dialer, self._search.current, Role.CONTROLLER)
+            self._channel = CurrentChannel(self._dialer, self.search.current, Role.CONTROLLER)
         return self._channel.get()
 
     def explained(self, details: str) -> str:
         """The message of a failed rpc; if certificates are the reason, in words with the way out."""
         return self._dialer.explained(details, Role.CONTROLLER)
 
+    def failed(self) -> None:
+        """The attempt failed, or its stream has ended: the next address is tried."""
+        self.search.failed()
+        self._addresses.request()
+
     def refused(self, failure: Failure) -> bool:
         """Records a failed attempt. Returns whether to try the leader immediately."""
         if failure.reason is not Reason.NOT_LEADER:
-            self._search.failed()
+            self.failed()
             return False
         leader = failure.metadata.get(LEADER_FACT, "")
-        return self._search.referred(leader if _is_address(leader) else "")
+        is_referred = self.search.referred(leader if _is_address(leader) else "")
+        if not is_referred:
+            self._addresses.request()
+        return is_referred
 
     async def _close(self) -> None:
         channel, self._channel = self._channel, None

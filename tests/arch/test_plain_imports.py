@@ -10,7 +10,7 @@ import ast
 
 from tests.arch.sources import SERVICES, modules_of
 
-PLAIN = (*(f"{service}/core" for service in SERVICES), "slotmesh/calls", "slotmesh/streams")
+PLAIN = (*(f"{service}/core" for service in SERVICES), "slotmesh/calls", "slotmesh/discovery", "slotmesh/streams")
 
 
 def is_for_types_only(node: ast.AST) -> bool:

@@ -7,7 +7,8 @@ import sys
 from collections.abc import Callable
 from typing import Any, Final
 
-from slotmesh.client.routers import Routers, Search
+from slotmesh.client.routers import Routers
+from slotmesh.client.search import Search
 from slotmesh.client.stream.batch_writer import BatchWriter
 from slotmesh.client.stream.call_stream import CallStream
 from slotmesh.client.stream.outgoing_frames import OutgoingFrames

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
 from contextlib import aclosing
 from dataclasses import replace
 
@@ -31,10 +30,11 @@ from slotmesh.runtime.backoff import Backoff
 from slotmesh.runtime.channels import PLAIN_TEXT, Dialer
 from slotmesh.runtime.tasks import Supervisor
 from slotmesh.status import from_rpc_error
-from slotmesh.streams.leadership import ControllerSearch, TermFence
+from slotmesh.streams.leadership import TermFence
 from slotmesh.transport.current_channel import ControllerChannels
 from slotmesh.transport.duplex import TRANSPORT_ERRORS, read_frame, run_stream
 from slotmesh.transport.pump import StreamPump
+from slotmesh.transport.server_addresses import ServerAddresses
 
 REPORT_INTERVAL_S = 1.0
 GOODBYE_S = 5.0
@@ -53,7 +53,7 @@ class ControllerLink:
 
     def __init__(
         self,
-        addresses: Sequence[str],
+        addresses: ServerAddresses,
         hello: wire.ReplicaHello,
         member: HostedReplica,
         backoff: Backoff,
@@ -66,11 +66,11 @@ class ControllerLink:
 
         `orphan_timeout_s`: how long the replica continues without a controller before it drains; None: without limit.
         """
-        self._search = ControllerSearch(addresses)
-        self._dialer = dialer
+        self._channels = ControllerChannels(addresses, dialer)
+        self._search = self._channels.search
         self._fencing = fencing
         self._terms = TermFence()
-        self._absence = ControllerAbsence(lambda: ",".join(self._search.known), orphan_timeout_s, member.drain)
+        self._absence = ControllerAbsence(self._known_controllers, orphan_timeout_s, member.drain)
         self._hello = hello
         self._member = member
         self._backoff = backoff
@@ -91,13 +91,17 @@ class ControllerLink:
         self.is_end_known = False
         """The controller has read the last report."""
 
+    def _known_controllers(self) -> str:
+        return ",".join(self._search.known) or self._channels.address
+
     async def run(self) -> None:
         """Keeps the replica attached; returns after `goodbye`, or when another incarnation took over."""
-        async with ControllerChannels(self._search, self._dialer) as channels:
+        async with self._channels as channels:
             while not self.is_over:
-                stub = membership_service_pb2_grpc.MembershipServiceStub(await channels.current())
-                call, is_referred = stub.AttachReplica(), False
+                call, is_referred = None, False
                 try:
+                    stub = membership_service_pb2_grpc.MembershipServiceStub(await channels.current())
+                    call = stub.AttachReplica()
                     async with Supervisor(on_failure=call.cancel) as tasks:
                         why = await self._converse(call, tasks)
                 except grpc.aio.AioRpcError as error:
@@ -112,15 +116,16 @@ class ControllerLink:
                     if not is_referred:
                         self._refused(failure)
                 except TRANSPORT_ERRORS as error:
-                    self._search.failed()
+                    channels.failed()
                     self._away(str(error))
                 else:
-                    self._search.failed()
+                    channels.failed()
                     self._away(why)
                 finally:
                     self._call = self._pump = None
                     self._ended.set()
-                    call.cancel()
+                    if call is not None:
+                        call.cancel()
                 if is_referred:
                     continue
                 if not self.is_over:

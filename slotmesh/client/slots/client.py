@@ -14,7 +14,8 @@ from typing import Any, Final, TypeVar
 
 import grpc
 
-from slotmesh.client.routers import Routers, Search, is_cancelled_here, refusal_of
+from slotmesh.client.routers import Routers, is_cancelled_here, refusal_of
+from slotmesh.client.search import CLOSED, RouterChoice, Search
 from slotmesh.errors import Executed, Failure, Reason
 from slotmesh.runtime.channels import Dialer
 from slotmesh.status import from_rpc_error
@@ -25,8 +26,6 @@ ResponseT = TypeVar("ResponseT")
 Stub = slot_service_pb2_grpc.SlotServiceStub
 Ask = Callable[[Stub], grpc.aio.UnaryUnaryCall[Any, ResponseT]]
 """Starts the rpc; called again for each router."""
-
-CLOSED: Final = Failure(reason=Reason.CANCELLED, message="the mesh was closed")
 
 _LOST: Final = frozenset({Reason.ROUTER_LOST, Reason.CANCELLED})
 """Failures of the transport when a router is lost."""
@@ -42,22 +41,18 @@ class SlotRpcs:
     def __init__(self, routers: Routers, patience_s: float) -> None:
         """`patience_s`: how long an rpc waits while no router can be reached."""
         self._routers = routers
-        self._patience_s = patience_s
-        self._address = ""
-        """The router that was used last; empty before the first one."""
-        self._waits: set[asyncio.Timeout] = set()
-        self.closed = False
+        self._choice = RouterChoice(routers, patience_s)
+        self.close = self._choice.close
 
     @property
     def dialer(self) -> Dialer:
         """Connects to servers of the mesh."""
         return self._routers.dialer
 
-    def close(self) -> None:
-        """Ends all waits for a router."""
-        self.closed = True
-        for waiting in self._waits:
-            waiting.reschedule(asyncio.get_running_loop().time())
+    @property
+    def closed(self) -> bool:
+        """`close` was called, which ends all waits for a router."""
+        return self._choice.closed
 
     async def once(self, ask: Ask[ResponseT]) -> ResponseT | Failure:
         """Sends the rpc once. The failure has executed=no if it was not sent."""
@@ -70,26 +65,22 @@ class SlotRpcs:
         """Sends the rpc until a router has answered, none can be reached, or it is no longer wanted."""
         search: Search | None = None
         while True:
-            if search is not None or not self._routers.is_connected(self._address):
-                search = search or self._new_search()
-                failure = await self._connect(search)
-                if failure is not None:
-                    return failure
+            failure = await self._choice.reach(search)
+            if failure is not None:
+                return failure
+            address = self._choice.address
             outcome = await self._send(ask)
             if not isinstance(outcome, Failure) or outcome.reason not in _LOST or self.closed or not is_wanted():
                 return outcome
             if search is None:
-                search = self._new_search()
+                search = self._choice.new_search()
             else:
-                search.lost(self._address, was_sound=False)
+                search.lost(address, was_sound=False)
 
     async def stub(self) -> Stub | Failure:
         """The stub of a connected router, to start a stream with."""
-        if not self._routers.is_connected(self._address):
-            failure = await self._connect(self._new_search())
-            if failure is not None:
-                return failure
-        return self._routers.slot_stub(self._address)
+        failure = await self._choice.reach()
+        return failure or self._routers.slot_stub(self._choice.address)
 
     def cut_off(self) -> Failure:
         """The failure of an rpc that was cancelled, but not by its caller."""
@@ -99,42 +90,13 @@ class SlotRpcs:
         """The failure of an rpc whose connection broke after it was sent."""
         return Failure(
             reason=Reason.ROUTER_LOST,
-            message=f"the connection to the router at {self._address} was lost before it had answered ({problem}); "
-            "the call may have been executed",
+            message=f"the connection to the router at {self._choice.address} was lost before it had answered "
+            f"({problem}); the call may have been executed",
             executed=Executed.UNKNOWN,
         )
 
-    # -- routers ---------------------------------------------------------------------------------------------------
-
-    def _new_search(self) -> Search:
-        return Search(self._routers, self._patience_s, self._address)
-
-    async def _connect(self, search: Search) -> Failure | None:
-        """Tries one router after the other until one is connected. Returns the failure if none is."""
-        loop = asyncio.get_running_loop()
-        while not self.closed:
-            pause_s, address, began = search.take_pause_s(self._address), search.take(), loop.time()
-            waiting = asyncio.timeout(pause_s + search.timeout_s)
-            self._waits.add(waiting)
-            try:
-                async with waiting:
-                    await asyncio.sleep(pause_s)
-                    await self._routers.wait_for_connection(address, patiently=search.is_alone)
-            except (TimeoutError, ConnectionError):
-                search.spent(loop.time() - began)
-                if search.is_over and not self.closed:
-                    problem = await self._routers.handshake_problem(address)
-                    return self._routers.unreachable(self._patience_s, problem)
-            else:
-                search.spent(loop.time() - began)
-                self._address = address
-                return None
-            finally:
-                self._waits.discard(waiting)
-        return CLOSED
-
     async def _send(self, ask: Ask[ResponseT]) -> ResponseT | Failure:
-        address = self._address
+        address = self._choice.address
         try:
             call = ask(self._routers.slot_stub(address))
         except grpc.RpcError as error:  # the token source has no token

@@ -21,7 +21,8 @@ from slotmesh.calls.slot_tokens import DEFAULT_LEASE_S, MAX_LEASE_S
 from slotmesh.client.calls.call_spec import rpc_timeout_s
 from slotmesh.client.calls.options import BadOption, ViewOptions, check_known, check_text, checked_seconds, seconds
 from slotmesh.client.routers import is_cancelled_here
-from slotmesh.client.slots.client import CLOSED, SlotClient, Stub
+from slotmesh.client.search import CLOSED
+from slotmesh.client.slots.client import SlotClient, Stub
 from slotmesh.client.slots.lease import RELEASE_S, SlotLease, leave
 from slotmesh.client.slots.slot import Slot, SlotSpecs
 from slotmesh.errors import Executed, Failure, Reason

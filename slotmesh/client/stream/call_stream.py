@@ -23,6 +23,7 @@ from slotmesh.client.calls.queues import CallQueue, LaneGroups, LaneStop, StopGe
 from slotmesh.client.calls.sent_parts import SentPart, fail, refuse
 from slotmesh.client.calls.waiting_runs import WaitingRun
 from slotmesh.client.routers import Routers
+from slotmesh.client.search import RouterChoice
 from slotmesh.client.stream.reconnecting import Connection
 from slotmesh.errors import Failure, Reason
 from slotmesh.runtime.channels import Dialer
@@ -122,6 +123,7 @@ class CallStream:
         self._connection = Connection(
             endpoint, routers, connect_timeout_s, self._outbox, self._make_again, names_executors=names_executors
         )
+        self._choice = RouterChoice(routers, connect_timeout_s)
         self._queues: WeakValueDictionary[str, CallQueue[Any]] = WeakValueDictionary()
         self._groups = LaneGroups()
         self._stops = StopGenerations(self._on_lane_failure)
@@ -130,19 +132,16 @@ class CallStream:
         self._closing = False
 
     @property
-    def address(self) -> str:
-        """The router that is used now."""
-        return self._connection.address or self._routers.given[0]
-
-    @property
     def dialer(self) -> Dialer:
         """Connects to routers."""
         return self._routers.dialer
 
-    @property
-    def stub(self) -> router_service_pb2_grpc.RouterServiceStub:
-        """The stub of that router: for calls without a stream."""
-        return self._routers.stub(self.address)
+    async def reach(self) -> tuple[str, router_service_pb2_grpc.RouterServiceStub] | Failure:
+        """A connected router for a call without a stream, and its stub. Of a list, the one that the stream uses."""
+        if not self._routers.is_spread:
+            self._choice.address = self._connection.address or self._choice.address
+        failure = await self._choice.reach()
+        return failure or (self._choice.address, self._routers.stub(self._choice.address))
 
     # -- calls -----------------------------------------------------------------------------------------------------
 
@@ -240,6 +239,7 @@ class CallStream:
     async def aclose(self, grace_s: float) -> None:
         """Sends what waits, and waits for calls that a caller waits for, at most `grace_s` seconds; fails the rest."""
         self._closing = True
+        self._choice.close()
         until = self._loop.time() + grace_s
         await self._feeds.end(grace_s)
         await end_streams(self._connection, lambda: self._tasks, until, CLOSED)

@@ -16,7 +16,8 @@ from typing import TypeAlias, cast
 import grpc
 
 from slotmesh.client.calls.outbox import CallOutbox
-from slotmesh.client.routers import FIRST_ATTEMPT_S, credential_refusal
+from slotmesh.client.routers import credential_refusal
+from slotmesh.client.search import FIRST_ATTEMPT_S
 from slotmesh.client.stream.batch_writer import BatchWriter
 from slotmesh.client.stream.incoming_results import IncomingResults, OnUnstarted
 from slotmesh.client.stream.outgoing_frames import OutgoingFrames, Response, StreamCall

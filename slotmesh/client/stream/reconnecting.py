@@ -21,7 +21,8 @@ import grpc
 from slotmesh.client.calls.call_spec import MAX_BYTES_UNTIL_KNOWN
 from slotmesh.client.calls.outbox import CallOutbox
 from slotmesh.client.calls.sent_parts import fail, give_up
-from slotmesh.client.routers import Routers, Search, refusal_of
+from slotmesh.client.routers import Routers, refusal_of
+from slotmesh.client.search import Search
 from slotmesh.client.stream.abandoned_calls import Overdue
 from slotmesh.client.stream.batch_writer import BatchWriter
 from slotmesh.client.stream.incoming_results import OnUnstarted
@@ -150,6 +151,8 @@ class Connection:
 
     async def serve(self) -> Failure:
         """Runs until no call is left, or no router is found. Returns the failure for the calls still pending."""
+        if not await self._routers.found(self._patience_s):
+            return self._routers.unreachable(self._patience_s)
         search = Search(self._routers, self._patience_s, self.address)
         refusal = _NO_ANSWER
         self._overdue.start()
@@ -303,7 +306,7 @@ class Connection:
 
     def _on_leaving(self, alternates: Sequence[str]) -> None:
         """The router leaves: connects to another one while this one answers its calls."""
-        self._routers.learn(alternates)
+        self._routers.leaves(self.address, alternates)
         if self._link is not None and self._routers.others(self.address):
             self._next_router.seek()
 

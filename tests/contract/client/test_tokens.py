@@ -136,7 +136,7 @@ async def test_a_token_that_cannot_be_had_fails_the_call_and_nothing_else(
             assert caught.value.executed is Executed.NO
             assert f"the function that gives the token raised {kind}" in str(caught.value)
         with pytest.raises(SlotmeshError, match=f"raised {kind}"):
-            endpoint.m.unary_stream()
+            await anext(endpoint.m.unary_stream())
         with pytest.raises(SlotmeshError, match=f"raised {kind}"):
             async with endpoint.reserve():
                 pass

@@ -15,6 +15,7 @@ from router_service.app import serve
 from router_service.config import RouterSettings
 from slotmesh.runtime.backoff import Backoff
 from slotmesh.runtime.channels import PLAIN_TEXT
+from slotmesh.transport.server_addresses import ServerAddresses
 from tests.support.fakes.router import FakeRouter
 from tests.support.wait import wait_until
 
@@ -31,7 +32,7 @@ def router(address: str) -> AbstractAsyncContextManager[object]:
 
 @asynccontextmanager
 async def ingress(address: str) -> AsyncIterator[object]:
-    watching = asyncio.ensure_future(RouteWatch([address], PLAIN_TEXT, lambda _: None).run())
+    watching = asyncio.ensure_future(RouteWatch(ServerAddresses(address), PLAIN_TEXT, lambda _: None).run())
     try:
         yield watching
     finally:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from ingress_service.shell.callers import HttpCallers
+from slotmesh.transport.server_addresses import ServerAddresses
 from tests.support.certificates import Authority
 
 pytestmark = pytest.mark.asyncio
@@ -15,7 +16,7 @@ pytestmark = pytest.mark.asyncio
 
 async def test_who_is_in_use_makes_no_room_for_others(tmp_path: Path) -> None:
     tls = Authority(tmp_path).source("ingress")
-    callers = HttpCallers(("127.0.0.1:1",), tls, most=1, anonymous=False, connect_timeout_s=1.0)
+    callers = HttpCallers(ServerAddresses("127.0.0.1:1"), tls, most=1, anonymous=False, connect_timeout_s=1.0)
     first = callers.taken("first")
     assert first is not None
     assert callers.known("first") is callers.taken("first") is first
@@ -31,7 +32,7 @@ async def test_who_is_in_use_makes_no_room_for_others(tmp_path: Path) -> None:
 
 async def test_a_token_that_is_refused_has_no_place_and_ends_when_its_requests_have(tmp_path: Path) -> None:
     tls = Authority(tmp_path).source("ingress")
-    callers = HttpCallers(("127.0.0.1:1",), tls, most=1, anonymous=False, connect_timeout_s=1.0)
+    callers = HttpCallers(ServerAddresses("127.0.0.1:1"), tls, most=1, anonymous=False, connect_timeout_s=1.0)
     first = callers.taken("first")
     assert first is not None
     first.in_use += 1

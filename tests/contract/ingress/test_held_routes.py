@@ -13,6 +13,7 @@ import pytest
 from ingress_service.shell.route_watch import RouteWatch
 from slotmesh.runtime.channels import PLAIN_TEXT
 from slotmesh.server.server import GrpcServer
+from slotmesh.transport.server_addresses import ServerAddresses
 from slotmesh.v1 import http_route_service_pb2 as pb
 from slotmesh.v1 import http_route_service_pb2_grpc, mesh_pb2
 from tests.contract.controller.test_older_state import Original
@@ -43,7 +44,8 @@ class Watched:
 
     def __init__(self, address: str) -> None:
         self.followed: list[list[str]] = []
-        self.watch = RouteWatch([address], PLAIN_TEXT, lambda routes: self.followed.append([it.path for it in routes]))
+        servers = ServerAddresses(address)
+        self.watch = RouteWatch(servers, PLAIN_TEXT, lambda routes: self.followed.append([it.path for it in routes]))
 
 
 @asynccontextmanager

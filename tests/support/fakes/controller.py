@@ -184,10 +184,10 @@ class FakeController(membership_service_pb2_grpc.MembershipServiceServicer):
 
 
 @asynccontextmanager
-async def fake_controller() -> AsyncIterator[FakeController]:
-    """A scripted controller on a free port."""
+async def fake_controller(host: str = "127.0.0.1", port: int = 0) -> AsyncIterator[FakeController]:
+    """A scripted controller; on a free port if `port` is 0."""
     controller = FakeController()
-    server = GrpcServer("fake controller")
+    server = GrpcServer("fake controller", host=host, port=port)
     server.add(membership_service_pb2_grpc.add_MembershipServiceServicer_to_server, controller)
     await server.start()
     controller.address = server.address

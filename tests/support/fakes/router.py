@@ -186,10 +186,10 @@ class FakeRouter(FakeServer, router_service_pb2_grpc.RouterServiceServicer):
         try:
             await asyncio.wait((writer, breaker), return_when=asyncio.FIRST_COMPLETED)
         finally:
+            self.streams.remove(stream)  # before an await, where it may be cancelled once more
             for task in (reader, writer, breaker):
                 task.cancel()
             await asyncio.gather(reader, writer, breaker, return_exceptions=True)
-            self.streams.remove(stream)
             await asyncio.shield(self._tell())
         if stream.ending is not None:
             await abort(context, stream.ending)

@@ -17,6 +17,9 @@ class FakeServer:
     register: Callable[[Any, Any], None]
     """The generated `add_XServicer_to_server`, as a static method."""
 
+    host = "127.0.0.1"
+    """Set before the start: an address of loopback."""
+
     def __init__(self, port: int = 0) -> None:
         """`port` 0 takes a free one."""
         self._port = port
@@ -24,7 +27,7 @@ class FakeServer:
 
     @property
     def address(self) -> str:
-        return f"127.0.0.1:{self._port}"
+        return f"{self.host}:{self._port}"
 
     async def start(self) -> None:
         self._server = grpc.aio.server(options=server_options())

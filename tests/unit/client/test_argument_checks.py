@@ -83,9 +83,9 @@ def is_ours(name: str, error: str) -> bool:
 @pytest.mark.parametrize(
     ("use", "value", "text"),
     [
-        ("connect(…)", 5, "addresses must be HOST:PORT, or a sequence of HOST:PORT, got 5"),
-        ("connect(…)", [5], r"addresses must be HOST:PORT, or a sequence of HOST:PORT, got \[5\]"),
-        ("connect(…)", b"a:1", "addresses must be HOST:PORT, or a sequence of HOST:PORT, got b'a:1'"),
+        ("connect(…)", 5, "addresses must be HOST:PORT or dns:///NAME:PORT, or a sequence of these, got 5"),
+        ("connect(…)", [5], r"addresses must be HOST:PORT or dns:///NAME:PORT, or a sequence of these, got \[5\]"),
+        ("connect(…)", b"a:1", "addresses must be HOST:PORT or dns:///NAME:PORT, or a sequence of these, got b'a:1'"),
         ("connect(connect_timeout=…)", "1s", "connect_timeout must be a number of seconds or a timedelta, got '1s'"),
         ("connect(close_grace=…)", None, "close_grace must be a number of seconds or a timedelta, got None"),
         ("endpoint(…)", ["e"], r"the name of an endpoint must be a str, got \['e'\]"),

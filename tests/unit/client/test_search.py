@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from slotmesh.client.routers import FIRST_ATTEMPT_S, MAX_LEARNED, Routers, Search, parse_addresses
+from slotmesh.client.routers import MAX_LEARNED, Routers
+from slotmesh.client.search import FIRST_ATTEMPT_S, Search
 
 A, B, C = "a:1", "b:2", "c:3"
 
@@ -14,12 +15,6 @@ def round_of(search: Search, routers: int) -> list[str]:
         assert search.take_pause_s(A) == 0
         asked.append(search.take())
     return asked
-
-
-def test_addresses_are_read_in_their_order_and_once() -> None:
-    assert parse_addresses("a:1") == (A,)
-    assert parse_addresses("a:1, b:2,a:1") == (A, B)
-    assert parse_addresses([B, A, B]) == (B, A)
 
 
 def test_at_first_routers_are_asked_in_the_order_given() -> None:
