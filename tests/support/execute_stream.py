@@ -122,8 +122,18 @@ class ExecuteStream:
         """One operation on a slot: `reserve`, `renew`, `release` or `dispatch`; returns its id."""
         op_id, self._next = self._next, self._next + 1
         ops = [replica_service_pb2.SlotOp(op_id=op_id, **op)]
-        await self.write(Request(slots=replica_service_pb2.SlotOps(ops=ops)))
+        async with self.withdrawing(op_id):
+            await self.write(Request(slots=replica_service_pb2.SlotOps(ops=ops)))
         return op_id
+
+    @asynccontextmanager
+    async def withdrawing(self, op_id: int) -> AsyncIterator[None]:
+        """Takes the operation back if the test's task is cancelled here."""
+        try:
+            yield
+        except asyncio.CancelledError:
+            await self.cancel((op_id, op_id))
+            raise
 
     def large(self, *sizes: int, **fields: Any) -> replica_service_pb2.RunBatch:
         """A run whose payloads come in chunks."""

@@ -6,7 +6,6 @@ back what it has asked for.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
@@ -86,7 +85,8 @@ class FramesDoor:
             if values := self._stream.values.get(op_id, [])[told:]:
                 for value in values:
                     yield value
-                    await self._stream.take_values(**{f"r{op_id}": 1})
+                    async with self._stream.withdrawing(op_id):
+                        await self._stream.take_values(**{f"r{op_id}": 1})
                 told += len(values)
             elif op_id in self._stream.done:
                 return
@@ -111,11 +111,8 @@ class FramesDoor:
             answer = find() if failure is None else Failed(from_wire(failure))
             return None if answer is None else (answer,)
 
-        try:
+        async with stream.withdrawing(op_id):
             await wait_until(lambda: found() or stream.ended, timeout=10.0, what=f"answer to {op_id}")
-        except asyncio.CancelledError:
-            await stream.cancel((op_id, op_id))
-            raise
         if (answer := found()) is None:
             raise AssertionError(f"the stream has ended: {stream.error}")
         if isinstance(answer[0], Failed):

@@ -210,7 +210,8 @@ async def test_calls_that_wait_for_each_other_end_with_their_deadline() -> None:
     async with slotmesh.testing.mesh({"loop": Loop}) as mesh:
         call = mesh.endpoint("loop").call
         assert await call(0) == 0
-        with pytest.raises(slotmesh.DeadlineExceeded):
+        # The inner call has the time that is left of the outer one, a little less: either may end first.
+        with pytest.raises((slotmesh.DeadlineExceeded, slotmesh.HandlerError), match="DEADLINE_"):
             await call.options(timeout=0.3)(1)
         assert await call.options(timeout=TIMEOUT_S)(0) == 0, "nothing is held any more"
     async with slotmesh.testing.mesh({"loop": Backend(Loop, max_ongoing=4)}) as mesh:
