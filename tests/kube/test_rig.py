@@ -169,6 +169,23 @@ async def test_volumes_variables_and_a_service_account_are_as_the_pod_says(clust
     assert printed[2:] == ["hidden", f"--listen={local.place.address}:7071", "7", "False", "True"]
 
 
+async def test_a_claimed_volume_outlives_the_pod_of_a_stateful_set(cluster: Cluster) -> None:
+    program = "import time, sys; open(sys.argv[1] + '/starts', 'a').write('x'); time.sleep(600)"
+    claim = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
+    main = container(program, args=["/data"], volumeMounts=[{"name": "data", "mountPath": "/data"}])
+    kept = deployment("kept", 1, main)
+    kept["kind"] = "StatefulSet"
+    kept["spec"] |= {"volumeClaimTemplates": [{"metadata": {"name": "data"}, "spec": claim}], "serviceName": "kept"}
+    await create(cluster, "apps/v1/statefulsets", kept)
+    (pod_1,) = await cluster.wait_for_ready(1)
+    starts = cluster.nodes[0].pod("kept-0").contents.volume("data").resolve() / "starts"
+    await wait_until(lambda: starts.exists() and starts.read_text() == "x")
+    await cluster.kubectl("delete", "pod", "kept-0")
+    (pod_2,) = await cluster.wait_for_ready(1)
+    assert pod_1["metadata"]["uid"] != pod_2["metadata"]["uid"]
+    await wait_until(lambda: starts.read_text() == "xx")
+
+
 async def test_the_name_of_a_service_leads_to_its_ready_pods(cluster: Cluster) -> None:
     if cluster.dns is None:
         pytest.skip("NO ROOT: DNS of the cluster needs port 53; nothing shows that names of Services are found")

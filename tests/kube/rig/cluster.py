@@ -15,6 +15,7 @@ from tests.kube.rig.cluster_dns import ClusterDns, cluster_dns
 from tests.kube.rig.control_plane import ADMIN_TOKEN, ControlPlane
 from tests.kube.rig.local_pod import Image
 from tests.kube.rig.node import Node
+from tests.kube.rig.volumes import provisioned_claims
 
 WAIT_S: Final = 60.0
 
@@ -114,6 +115,7 @@ async def started_cluster(
         await api.create("/api/v1/namespaces", {"metadata": {"name": namespace}})
         cluster = Cluster(control_plane, api, namespace)
         stack.push_async_callback(_delete_pods, cluster)
+        await stack.enter_async_context(provisioned_claims(api, namespace, directory / "volumes"))
         if os.geteuid() == 0:
             cluster.dns = await stack.enter_async_context(cluster_dns(control_plane))
         resolver = control_plane.address if cluster.dns else ""

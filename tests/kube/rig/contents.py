@@ -39,7 +39,10 @@ class Contents:
         """Raises NotYet, ApiRefused."""
         for volume in self._pod["spec"].get("volumes", ()):
             target = self.volume(volume["name"])
-            target.mkdir(parents=True, exist_ok=True)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            if "persistentVolumeClaim" in volume and not target.exists():
+                target.symlink_to(await self._claimed(volume["persistentVolumeClaim"]["claimName"]))
+            target.mkdir(exist_ok=True)
             for source in [volume, *volume.get("projected", {}).get("sources", ())]:
                 await self._write_source(source, target)
 
@@ -125,6 +128,13 @@ class Contents:
             return {key: base64.b64decode(value) for key, value in found.get("data", {}).items()}
         binary = {key: base64.b64decode(value) for key, value in found.get("binaryData", {}).items()}
         return {**{key: value.encode() for key, value in found.get("data", {}).items()}, **binary}
+
+    async def _claimed(self, claim: str) -> str:
+        found = await self._api.get(f"/api/v1/namespaces/{self._namespace}/persistentvolumeclaims/{claim}")
+        if not (name := found["spec"].get("volumeName")):
+            raise NotYet(f"claim {claim} is not bound")
+        volume = await self._api.get(f"/api/v1/persistentvolumes/{name}")
+        return str(volume["spec"]["hostPath"]["path"])
 
     async def _token(self, expiration_s: int) -> str:
         account, meta = self._pod["spec"].get("serviceAccountName", "default"), self._pod["metadata"]
