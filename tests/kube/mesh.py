@@ -1,0 +1,261 @@
+"""A mesh in a cluster, and its load: what the tests of whole meshes share.
+
+Replicas are pods of a Deployment (`external`) or of the controller (`kubernetes`). The clients are in this process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import yaml
+
+from slotmesh.cli.controller_view import Members
+from slotmesh.cli.operator import Operator
+from slotmesh.spec.model import Mesh
+from tests.e2e.session_workload import EASY_PACE_S, Workload, is_patient, running_workload
+from tests.history.checker import assert_holds, assert_results
+from tests.history.log import HistoryLog, executions_file, read_history
+from tests.history.model import Call, Death, Fault, History
+from tests.kube.manifests import deployment, service
+from tests.kube.rig.api import Document
+from tests.kube.rig.cluster import Cluster
+from tests.kube.rig.local_pod import LocalPod
+from tests.support.recorder import VARIABLE
+
+Launcher = Literal["external", "kubernetes"]
+BACKEND: Final = "Ledger"
+HANDLER: Final = "tests.e2e.session_handlers:Ledger"
+SETTLED_S: Final = 90.0
+PATIENCE: Final = 8.0
+"""A control plane and a mesh share two processors with other tests."""
+KEYS_MOVE_S: Final = 15.0
+"""After this long the keys of a pod that has ended go on elsewhere."""
+FIELDS: Final = [
+    {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
+    for name, path in (("POD_NAME", "metadata.name"), ("POD_IP", "status.podIP"))
+]
+LAUNCHER_RULES: Final = [
+    {"apiGroups": [""], "resources": ["pods"], "verbs": ["create", "get", "list", "watch", "delete"]}
+]
+
+
+class KubeMesh:
+    """A controller, routers and replicas of one backend."""
+
+    def __init__(self, cluster: Cluster, folder: Path, launcher: Launcher) -> None:
+        self.cluster = cluster
+        self.folder = folder
+        """Of the history."""
+        self.launcher: Launcher = launcher
+
+    async def start(self, *, replicas: int = 3, routers: int = 2) -> None:
+        """Returns when all are there and connected."""
+        cluster = self.cluster
+        await self._account()
+        await cluster.api.create(cluster.path("configmaps"), self._files(replicas))
+        for name, port in (("controller", 7070), ("router", 7071)):
+            ready_or_not = {"publishNotReadyAddresses": True}
+            await cluster.api.create(cluster.path("services"), service(name, port, **ready_or_not))
+        documents = [self._controller(), self._router(routers)]
+        if self.launcher == "external":
+            documents.append(self._replicas(replicas))
+        for document in documents:
+            await cluster.api.create(cluster.path("apps/v1/deployments"), document)
+        await self.settled(routers=routers, replicas=replicas)
+
+    async def members(self) -> Members:
+        async with Operator.at(await self._controller_address()) as operator:
+            return await operator.members()
+
+    async def settled(
+        self, *, routers: int = 2, replicas: int = 3, without: frozenset[str] = frozenset(), timeout: float = SETTLED_S
+    ) -> Members:
+        """Waits until so many routers have links to exactly so many ready replicas, none of them `without`."""
+        seen: object = "nothing"
+        try:
+            async with asyncio.timeout(timeout):
+                while True:
+                    try:
+                        seen = members = await self.members()
+                        ready = members.ready()
+                        linked = [set(it.linked_replica_ids) == ready for it in members.routers]
+                        if len(ready) == replicas and not ready & without and linked == [True] * routers:
+                            return members
+                    except Exception as error:  # noqa: BLE001 - of a controller that is starting or moving
+                        seen = error
+                    await asyncio.sleep(0.1)
+        except TimeoutError:
+            raise AssertionError(f"not within {timeout:g} s: {replicas} replicas, {routers} routers: {seen}") from None
+
+    async def replica_ids(self) -> frozenset[str]:
+        return (await self.members()).ready()
+
+    async def pod_of(self, replica_id: str) -> LocalPod:
+        """The pod in which the replica runs."""
+        pid = next(it.pid for it in (await self.members()).replicas if it.replica_id == replica_id)
+        return next(pod for node in self.cluster.nodes for pod in node.pods.values() if pid in pod.pids())
+
+    async def scale(self, replicas: int) -> None:
+        """To so many replicas, on either path."""
+        if self.launcher == "external":
+            await self.cluster.kubectl("scale", "deployment", "replica", f"--replicas={replicas}")
+        else:
+            async with Operator.at(await self._controller_address()) as operator:
+                (backend,) = (await operator.configuration()).backends
+                await operator.apply(Mesh(backends=(replace(backend, num_replicas=replicas),)))
+
+    def router_addresses(self) -> list[str]:
+        return sorted(f"{it.place.address}:7071" for it in self._pods("router"))
+
+    def log(self) -> str:
+        """The end of what each pod has printed, for a failed test."""
+        pods = [pod for node in self.cluster.nodes for pod in node.pods.values()]
+        return "\n".join(f"--- {pod.name}\n{pod.place.log.read_text()[-1500:]}" for pod in pods)
+
+    async def _controller_address(self) -> str:
+        pods = self._pods("controller")
+        return f"{pods[-1].place.address}:7070"
+
+    def _pods(self, name: str) -> list[LocalPod]:
+        pods = [pod for node in self.cluster.nodes for pod in node.pods.values()]
+        found = [pod for pod in pods if pod.pod["metadata"].get("labels", {}).get("app") == name and not pod.is_gone]
+        assert found, f"there is no pod of {name}"
+        return found
+
+    # --- documents ---
+
+    async def _account(self) -> None:
+        await self.cluster.account("controller", LAUNCHER_RULES)
+
+    def _files(self, replicas: int) -> Document:
+        backend: dict[str, Any] = {"handler": HANDLER, "graceful_timeout": "5s"}
+        if self.launcher == "kubernetes":
+            backend["num_replicas"] = replicas
+        mesh = {"backends": {BACKEND: backend}, "endpoints": {BACKEND: {"traffic": {BACKEND: 1.0}}}}
+        template = {"kind": "Pod", "metadata": {"labels": {"app": "replica"}}, "spec": self._replica_spec()}
+        return {
+            "metadata": {"name": "mesh"},
+            "data": {"mesh.yaml": yaml.safe_dump(mesh), "template.yaml": yaml.safe_dump(template)},
+        }
+
+    def _container(self, name: str, *arguments: str, port: int, **more: Any) -> Document:
+        return {
+            "name": name,
+            "image": "slotmesh:test",
+            "args": [*arguments, f"--port={port}"],
+            "env": [*self._environment(), *more.pop("env", [])],
+            "ports": [{"containerPort": port, "name": "grpc"}, {"containerPort": 9464, "name": "metrics"}],
+            "readinessProbe": {
+                "httpGet": {"path": "/readyz", "port": "metrics"},
+                "periodSeconds": 1,
+                "timeoutSeconds": 5,
+            },
+            **more,
+        }
+
+    def _environment(self) -> list[Document]:
+        fixed = {
+            "SLOTMESH_HOST": "0.0.0.0",
+            "SLOTMESH_METRICS_HOST": "0.0.0.0",
+            "SLOTMESH_METRICS_PORT": "9464",
+            "SLOTMESH_ADVERTISE": "$(POD_IP)",
+            VARIABLE: str(executions_file(self.folder)),
+        }
+        return [*FIELDS, *({"name": name, "value": value} for name, value in fixed.items())]
+
+    def _controller(self) -> Document:
+        flags = ["--spec=/etc/mesh/mesh.yaml", f"--launcher={self.launcher}"]
+        if self.launcher == "kubernetes":
+            flags += ["--pod-template=/etc/mesh/template.yaml", "--mesh-name=test", "--pod-fence-after=5s"]
+        mounts = [{"name": "files", "mountPath": "/etc/mesh"}]
+        container = self._container("main", "controller_service", *flags, port=7070, volumeMounts=mounts)
+        document = deployment(
+            "controller",
+            1,
+            container,
+            volumes=[{"name": "files", "configMap": {"name": "mesh"}}],
+            serviceAccountName="controller",
+            enableServiceLinks=False,
+        )
+        document["spec"]["strategy"] = {"type": "Recreate"}
+        return document
+
+    def _router(self, count: int) -> Document:
+        flags = ["--controller=controller:7070", "--router-id=$(POD_NAME)", "--graceful-timeout=20s"]
+        hook = {"preStop": {"sleep": {"seconds": 2}}}
+        container = self._container("main", "router_service", *flags, port=7071, lifecycle=hook)
+        return deployment("router", count, container, terminationGracePeriodSeconds=30, enableServiceLinks=False)
+
+    def _replica_spec(self) -> Document:
+        if self.launcher == "kubernetes":
+            return {"containers": [{"name": "replica", "image": "slotmesh:test", "env": self._environment()}]}
+        flags = ["--controller=controller:7070", f"--handler={HANDLER}", f"--backend={BACKEND}"]
+        container = self._container("replica", "replica_service", *flags, "--replica-id=$(POD_NAME)", port=7072)
+        return {"containers": [container], "terminationGracePeriodSeconds": 20, "enableServiceLinks": False}
+
+    def _replicas(self, count: int) -> Document:
+        document = deployment("replica", count)
+        document["spec"]["template"]["spec"] = self._replica_spec()
+        return document
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A mesh under load, and its history."""
+
+    mesh: KubeMesh
+    workload: Workload
+    log: HistoryLog
+
+    def note(self, what: str, began: float, seen: str, *, holds_calls_s: float = 0.0) -> None:
+        """A fault that is over."""
+        now = time.monotonic()
+        self.log.add(Fault(what=what, at=began, cleared_at=now, seen=seen, holds_calls_s=holds_calls_s))
+
+    def died(self, pids: Sequence[int]) -> None:
+        """Processes that executed calls are about to be killed."""
+        self.log.add(*(Death(pid=pid, at=time.monotonic()) for pid in pids))
+
+    async def keys_go_on(self, began: float) -> float:
+        """Waits until calls of all keys that are made now have outcomes; returns how long after `began` that was."""
+        await self.workload.wait_answered(timeout=KEYS_MOVE_S * PATIENCE)
+        await self.workload.wait_for_progress(results=20, timeout=KEYS_MOVE_S * PATIENCE)
+        return time.monotonic() - began
+
+
+@asynccontextmanager
+async def loaded(mesh: KubeMesh) -> AsyncIterator[Run]:
+    """The mesh under load. The test reads the history when the block was left."""
+    with HistoryLog(mesh.folder) as log:
+        clients = running_workload(BACKEND, mesh.router_addresses(), log, pace_s=EASY_PACE_S, connect_timeout_s=30.0)
+        async with clients as workload:
+            await workload.wait_loaded()
+            yield Run(mesh, workload, log)
+
+
+def history_of(mesh: KubeMesh) -> History:
+    return replace(read_history(mesh.folder), patience=PATIENCE)
+
+
+def assert_survived(history: History, *, may_fail: frozenset[str] = frozenset()) -> None:
+    """Order, at most once, one outcome each; and each patient call has its result, but for those of `may_fail`."""
+    assert_holds(history)
+    assert_results(history, of=lambda call: is_patient(call) and call.tag not in may_fail)
+
+
+def lost_with(history: History, seconds: float = 20.0) -> frozenset[str]:
+    """Calls that ran on a process that was killed, and that must not run again."""
+    calls: dict[str, Call] = {it.tag: it for it in history.calls}
+    return frozenset(
+        it.tag
+        for it in history.outcomes
+        if it.reason == "REPLICA_LOST"
+        and not calls[it.tag].idempotent
+        and any(0 <= it.at - died <= seconds for died in history.deaths.values())
+    )
