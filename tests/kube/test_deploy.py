@@ -56,7 +56,7 @@ async def started_callers(cluster: Cluster) -> Path:
     program = {
         "name": "main",
         "image": "test",
-        "args": ["tests.kube.journal", "routers:7071"],
+        "args": ["tests.kube.journal", "dns:///routers:7071"],
         "securityContext": RESTRICTED,
     }
     await cluster.api.create(cluster.path("pods"), pod(CALLERS, program, terminationGracePeriodSeconds=30))
