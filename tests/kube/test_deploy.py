@@ -29,7 +29,7 @@ RESTRICTED: Final = {
 }
 
 
-def own_overlay(directory: Path, namespace: str) -> Path:
+def own_overlay(directory: Path, namespace: str, *components: str) -> Path:
     """As an operator would write it: a copy of deploy/kubernetes, and an overlay with another handler."""
     copy = directory / "kubernetes"
     shutil.copytree(ROOT / "deploy/kubernetes", copy)
@@ -41,8 +41,8 @@ def own_overlay(directory: Path, namespace: str) -> Path:
     handler = {"op": "replace", "path": "/spec/template/spec/containers/0/args/1", "value": f"--handler={HANDLER}"}
     kustomization = {
         "namespace": namespace,
-        "resources": ["../dev"],
-        "replicas": [{"name": name, "count": 2} for name in ("router", "ingress", "digits-v1")],
+        "resources": ["../../base"],
+        "components": [f"../../components/{it}" for it in components],
         "patches": [{"target": {"kind": "Deployment", "name": "digits-v1"}, "patch": json.dumps([handler])}],
     }
     overlay = copy / "overlays/own"
