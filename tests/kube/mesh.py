@@ -25,6 +25,7 @@ from tests.history.model import Call, Death, Fault, History
 from tests.kube.manifests import deployment, service
 from tests.kube.rig.api import Document
 from tests.kube.rig.cluster import Cluster
+from tests.kube.rig.control_plane import ETCD_PORT
 from tests.kube.rig.local_pod import LocalPod
 from tests.support.recorder import VARIABLE
 
@@ -40,6 +41,12 @@ FIELDS: Final = [
     {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
     for name, path in (("POD_NAME", "metadata.name"), ("POD_IP", "status.podIP"))
 ]
+_SURGE: Final[Document] = {
+    "minReadySeconds": 3,
+    "strategy": {"rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}},
+}
+"""A new pod is there, and connected, before an old one ends."""
+_RECREATE: Final[Document] = {"strategy": {"type": "Recreate"}}
 LAUNCHER_RULES: Final = [
     {"apiGroups": [""], "resources": ["pods"], "verbs": ["create", "get", "list", "watch", "delete"]}
 ]
@@ -48,29 +55,37 @@ LAUNCHER_RULES: Final = [
 class KubeMesh:
     """A controller, routers and replicas of one backend."""
 
-    def __init__(self, cluster: Cluster, folder: Path, launcher: Launcher) -> None:
+    def __init__(self, cluster: Cluster, folder: Path, launcher: Launcher, *, controllers: int = 1) -> None:
+        """With several controllers, their state is in the control plane's etcd, under a name of its own."""
         self.cluster = cluster
         self.folder = folder
         """Of the history."""
         self.launcher: Launcher = launcher
+        self.controllers = controllers
+        zone = f"{cluster.namespace}.svc.cluster.local"
+        self.routers = f"dns://{cluster.control_plane.address}/router.{zone}:7071"
+        """Where clients find them: by the cluster's DNS."""
 
     async def start(self, *, replicas: int = 3, routers: int = 2) -> None:
         """Returns when all are there and connected."""
         cluster = self.cluster
         await self._account()
         await cluster.api.create(cluster.path("configmaps"), self._files(replicas))
-        for name, port in (("controller", 7070), ("router", 7071)):
-            ready_or_not = {"publishNotReadyAddresses": True}
-            await cluster.api.create(cluster.path("services"), service(name, port, **ready_or_not))
-        documents = [self._controller(), self._router(routers)]
+        for name, port in (("controller", 7070), ("router", 7071), ("ingress", 8080)):
+            # Members find the controller that leads themselves, before any probe does.
+            document = service(name, port, publishNotReadyAddresses=name == "controller")
+            await cluster.api.create(cluster.path("services"), document)
+        documents = [self._controller(), self._router(routers), self._ingress()]
         if self.launcher == "external":
             documents.append(self._replicas(replicas))
         for document in documents:
             await cluster.api.create(cluster.path("apps/v1/deployments"), document)
         await self.settled(routers=routers, replicas=replicas)
+        for name, count in (("router", routers), ("ingress", 1)):
+            await cluster.wait_for_ready(count, selector=f"app={name}")
 
     async def members(self) -> Members:
-        async with Operator.at(await self._controller_address()) as operator:
+        async with Operator.at(self._controller_addresses()) as operator:
             return await operator.members()
 
     async def settled(
@@ -106,27 +121,31 @@ class KubeMesh:
         if self.launcher == "external":
             await self.cluster.kubectl("scale", "deployment", "replica", f"--replicas={replicas}")
         else:
-            async with Operator.at(await self._controller_address()) as operator:
+            async with Operator.at(self._controller_addresses()) as operator:
                 (backend,) = (await operator.configuration()).backends
                 await operator.apply(Mesh(backends=(replace(backend, num_replicas=replicas),)))
 
-    def router_addresses(self) -> list[str]:
-        return sorted(f"{it.place.address}:7071" for it in self._pods("router"))
+    async def restart(self, name: str, timeout: float = 200.0) -> None:
+        """A rolling update of a Deployment, to its end."""
+        deployed = f"deployment/{name}"
+        await self.cluster.kubectl("rollout", "restart", deployed)
+        await self.cluster.kubectl("rollout", "status", deployed, f"--timeout={timeout:g}s", timeout=timeout + 30)
 
     def log(self) -> str:
         """The end of what each pod has printed, for a failed test."""
         pods = [pod for node in self.cluster.nodes for pod in node.pods.values()]
         return "\n".join(f"--- {pod.name}\n{pod.place.log.read_text()[-1500:]}" for pod in pods)
 
-    async def _controller_address(self) -> str:
-        pods = self._pods("controller")
-        return f"{pods[-1].place.address}:7070"
-
-    def _pods(self, name: str) -> list[LocalPod]:
+    def pods(self, name: str) -> list[LocalPod]:
+        """Of a Deployment, or with the name `replica` those of replicas."""
         pods = [pod for node in self.cluster.nodes for pod in node.pods.values()]
-        found = [pod for pod in pods if pod.pod["metadata"].get("labels", {}).get("app") == name and not pod.is_gone]
-        assert found, f"there is no pod of {name}"
-        return found
+        return [pod for pod in pods if pod.pod["metadata"].get("labels", {}).get("app") == name and not pod.is_gone]
+
+    def _controller_addresses(self) -> str:
+        """Raises AssertionError where there is none."""
+        pods = self.pods("controller")
+        assert pods, "there is no pod of a controller"
+        return ",".join(f"{it.place.address}:7070" for it in pods)
 
     # --- documents ---
 
@@ -175,34 +194,46 @@ class KubeMesh:
             flags += ["--pod-template=/etc/mesh/template.yaml", "--mesh-name=test", "--pod-fence-after=5s"]
         mounts = [{"name": "files", "mountPath": "/etc/mesh"}]
         container = self._container("main", "controller_service", *flags, port=7070, volumeMounts=mounts)
+        if self.controllers > 1:
+            place = f"{self.cluster.control_plane.address}:{ETCD_PORT}/{self.cluster.namespace}"
+            container["env"].append({"name": "SLOTMESH_STATE", "value": f"etcd://{place}"})
+        container["readinessProbe"]["httpGet"]["path"] = "/readyz?standbyok"
         document = deployment(
             "controller",
-            1,
+            self.controllers,
             container,
             volumes=[{"name": "files", "configMap": {"name": "mesh"}}],
             serviceAccountName="controller",
             enableServiceLinks=False,
         )
-        document["spec"]["strategy"] = {"type": "Recreate"}
-        return document
+        # Without a shared state there must never be two.
+        return document | {"spec": document["spec"] | (_SURGE if self.controllers > 1 else _RECREATE)}
 
     def _router(self, count: int) -> Document:
-        flags = ["--controller=controller:7070", "--router-id=$(POD_NAME)", "--graceful-timeout=20s"]
+        flags = ["--controller=dns:///controller:7070", "--router-id=$(POD_NAME)", "--graceful-timeout=20s"]
         hook = {"preStop": {"sleep": {"seconds": 2}}}
         container = self._container("main", "router_service", *flags, port=7071, lifecycle=hook)
-        return deployment("router", count, container, terminationGracePeriodSeconds=30, enableServiceLinks=False)
+        document = deployment("router", count, container, terminationGracePeriodSeconds=30, enableServiceLinks=False)
+        return document | {"spec": document["spec"] | _SURGE}
+
+    def _ingress(self) -> Document:
+        flags = ["--routers=dns:///router:7071", "--controller=dns:///controller:7070", "--graceful-timeout=20s"]
+        hook = {"preStop": {"sleep": {"seconds": 2}}}
+        container = self._container("main", "ingress_service", *flags, port=8080, lifecycle=hook)
+        document = deployment("ingress", 1, container, terminationGracePeriodSeconds=30, enableServiceLinks=False)
+        return document | {"spec": document["spec"] | _SURGE}
 
     def _replica_spec(self) -> Document:
         if self.launcher == "kubernetes":
             return {"containers": [{"name": "replica", "image": "slotmesh:test", "env": self._environment()}]}
-        flags = ["--controller=controller:7070", f"--handler={HANDLER}", f"--backend={BACKEND}"]
+        flags = ["--controller=dns:///controller:7070", f"--handler={HANDLER}", f"--backend={BACKEND}"]
         container = self._container("replica", "replica_service", *flags, "--replica-id=$(POD_NAME)", port=7072)
         return {"containers": [container], "terminationGracePeriodSeconds": 20, "enableServiceLinks": False}
 
     def _replicas(self, count: int) -> Document:
         document = deployment("replica", count)
         document["spec"]["template"]["spec"] = self._replica_spec()
-        return document
+        return document | {"spec": document["spec"] | _SURGE}
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,7 +264,7 @@ class Run:
 async def loaded(mesh: KubeMesh) -> AsyncIterator[Run]:
     """The mesh under load. The test reads the history when the block was left."""
     with HistoryLog(mesh.folder) as log:
-        clients = running_workload(BACKEND, mesh.router_addresses(), log, pace_s=EASY_PACE_S, connect_timeout_s=30.0)
+        clients = running_workload(BACKEND, [mesh.routers], log, pace_s=EASY_PACE_S, connect_timeout_s=30.0)
         async with clients as workload:
             await workload.wait_loaded()
             yield Run(mesh, workload, log)
