@@ -30,6 +30,7 @@ from controller_service.shell.launchers.protocol import Launcher, OnExit, mint_r
 from controller_service.shell.leadership import LeadershipBoard, NewerMembers
 from controller_service.shell.loops.autoscaler import Autoscaler, load_policies
 from controller_service.shell.loops.launching import Launching, ProcessWatch
+from controller_service.shell.loops.pod_events import PodEvents
 from controller_service.shell.loops.reconcile_loop import ReconcileLoop
 from controller_service.shell.loops.shifter import Shifter
 from controller_service.shell.members.replica_links import ReplicaLinks
@@ -81,7 +82,7 @@ class Controller:
         heard_within_s: float,
     ) -> None:
         """It answers from now on, once the server of `front` has started; `start` begins to reconcile."""
-        lease_s, launches = settings.lease.total_seconds(), settings.launcher == "process"
+        lease_s, launches = settings.lease.total_seconds(), settings.launcher != "external"
         self.store, self.server, self.feed = store, front.server, archive.feed
         self._front, self._settings = front, settings
         self._queue, self.board = WorkQueue[Key](), TableBoard()
@@ -167,7 +168,9 @@ class Controller:
         tasks.keep(self._autoscaler.watch_store, name="watch-scaled")
         tasks.keep(self._autoscaler.run, name="autoscaler")
         tasks.keep(self._shifter.run, name="shifts")
-        processes = ProcessWatch(self.state, is_on_hold=lambda: not self.newer.decides)
+        pods = PodEvents(self.state, self.replicas, self.launching, loop.retry_now)
+        tasks.keep(lambda: launcher.follow(pods), name="launcher")
+        processes = ProcessWatch(self.state, is_on_hold=lambda: not self.newer.decides, look_at_pods=pods.look)
         tasks.keep(processes.run, name="processes")
         tasks.keep(lambda: self.launching.collect_code(self.store), name="snapshots")
         tasks.keep(self._logs.run, name="replica-logs")
@@ -182,7 +185,7 @@ class Controller:
 
     async def stop(self) -> None:
         """Ends in order."""
-        drains = self._settings.on_stop == "drain" and not self.leadership.has_heir
+        drains = self._settings.drains_on_stop and not self.leadership.has_heir
         self.server.set_serving(False)
         try:
             if drains:

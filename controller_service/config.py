@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Final, Literal, NamedTuple, Self
@@ -19,6 +20,14 @@ MEMORY: Final = "memory"
 """The state that is nowhere else."""
 SHORTEST_LEASE: Final = timedelta(seconds=2)
 """Two intervals of members' reports, which are a second apart."""
+
+
+_LABEL: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")
+_OF_LAUNCHER: Final = {
+    "kubernetes": ("pod_template", "kubernetes_owner", "pod_fence_after"),
+    "external": ("watch_pods",),
+}
+"""Settings that other launchers would ignore."""
 
 
 class HelloBounds(NamedTuple):
@@ -72,10 +81,42 @@ class ControllerSettings(TokenPortSettings):
     import_state: Annotated[str | None, FlagOnly()] = Field(
         None, min_length=1, description="Make what --state names from such JSON, - being stdin, and exit."
     )
-    launcher: Literal["process", "external"] = Field(
+    launcher: Literal["process", "kubernetes", "external"] = Field(
         "process",
-        description="Who starts replicas: this controller, as processes on this machine, or another system; then they "
-        "attach by themselves.",
+        description="Who starts replicas: this controller, as processes on this machine or as pods of its Kubernetes "
+        "cluster (needs slotmesh[kubernetes]), or another system; then they attach by themselves.",
+    )
+    mesh_name: str = Field(
+        "default",
+        description="Label of the pods that this controller starts: it takes over those of this name, so it must be "
+        "the only mesh of that name in the namespace.",
+    )
+    kubernetes_namespace: str | None = Field(
+        None, min_length=1, max_length=63, description="Namespace of pods. Not given: that of the service account."
+    )
+    pod_template: Path | None = Field(
+        None,
+        description="With --launcher kubernetes: a file with a Pod, in YAML, of which each pod is a copy. The replica "
+        "runs in the container named `replica`, or in the only one.",
+    )
+    kubernetes_owner: str | None = Field(
+        None,
+        min_length=1,
+        max_length=253,
+        description="With --launcher kubernetes: a ConfigMap that owns all pods: Kubernetes deletes them with it.",
+    )
+    pod_fence_after: Duration | None = Field(
+        None,
+        ge=timedelta(seconds=2),
+        le=timedelta(hours=24),
+        description="With --launcher kubernetes: --fence-after of its replicas. The keys of one on a node that is lost "
+        "wait for this time; all replicas end if no controller leads for as long. Not given: as --orphan-timeout.",
+    )
+    watch_pods: str | None = Field(
+        None,
+        min_length=1,
+        description="With --launcher external: a label selector of the pods in which replicas run, as `app=mesh`: "
+        "their ordering keys move when Kubernetes reports the end of the pod (needs slotmesh[kubernetes]).",
     )
     lease: Duration = Field(
         timedelta(seconds=3),
@@ -98,11 +139,11 @@ class ControllerSettings(TokenPortSettings):
         description="How long replicas that this controller has started go on serving without any controller; then "
         "they drain and end. A controller that comes back to the same address before takes them over.",
     )
-    on_stop: Literal["drain", "leave"] = Field(
-        "drain",
+    on_stop: Literal["drain", "leave"] | None = Field(
+        None,
         description="What SIGTERM means for replicas that this controller has started: they drain and end, or they go "
         "on for --orphan-timeout, as they do where the controller is killed. They go on in any case where another "
-        "controller stands by: that one has them from then on.",
+        "controller stands by: that one has them from then on. Not given: processes drain, pods go on.",
     )
     launch_dir: Path | None = Field(
         None,
@@ -213,6 +254,11 @@ class ControllerSettings(TokenPortSettings):
         return (self.dead_after - self.lease).total_seconds()
 
     @property
+    def drains_on_stop(self) -> bool:
+        """Whether SIGTERM ends the replicas that this controller has started."""
+        return self.on_stop == "drain" or (self.on_stop is None and self.launcher == "process")
+
+    @property
     def is_announced(self) -> bool:
         """Its address is announced to others only if another controller stands by."""
         return False
@@ -235,6 +281,16 @@ class ControllerSettings(TokenPortSettings):
                 raise ValueError(f"{name!r} is not MODULE:NAME")
         return text
 
+    @field_validator("mesh_name")
+    @classmethod
+    def _is_a_label(cls, name: str) -> str:
+        if not _LABEL.fullmatch(name):
+            raise ValueError(
+                f"{name!r} is no value of a Kubernetes label: 1 to 63 of `a-z A-Z 0-9 - _ .`, first and last a letter "
+                "or digit"
+            )
+        return name
+
     @field_validator("lease")
     @classmethod
     def _outlasts_reports(cls, lease: timedelta) -> timedelta:
@@ -251,6 +307,14 @@ class ControllerSettings(TokenPortSettings):
             raise ValueError(
                 "--tls-dir is required with --launcher process: replicas that it starts need certificates of their own"
             )
+        return self
+
+    @model_validator
+    def _are_of_the_launcher(self) -> Self:
+        for launcher, names in _OF_LAUNCHER.items():
+            for name in names if self.launcher != launcher else ():
+                if getattr(self, name) is not None:
+                    raise ValueError(f"--{name.replace('_', '-')} is for --launcher {launcher}: leave it out")
         return self
 
     @model_validator

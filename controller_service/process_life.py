@@ -206,6 +206,8 @@ def _violations_in(spec: Path, invalid: InvalidSpec) -> SettingsError:
 
 def make_launcher(settings: ControllerSettings, front: Front) -> MakeLauncher:
     """Makes the launcher of these settings. What it starts gets the addresses of the standbys of that moment."""
+    if settings.launcher == "kubernetes" or settings.watch_pods is not None:
+        return _make_kubernetes_launcher(settings, front)
     if settings.launcher == "external":
         return lambda *_: Launcher()
 
@@ -217,13 +219,9 @@ def make_launcher(settings: ControllerSettings, front: Front) -> MakeLauncher:
         state = settings.state_place
         path = settings.launch_dir or default_directory(address, state)
 
-        def controllers() -> tuple[str, ...]:
-            standbys = front.leadership.standing.standbys if front.leadership is not None else ()
-            return (address, *(it for it in standbys if it != address))
-
         return ProcessLauncher(
             replica_command(
-                controllers,
+                lambda: _controllers(front, address),
                 log_format=settings.log_format,
                 log_level=settings.log_level,
                 orphan_timeout=settings.orphan_timeout,
@@ -240,6 +238,26 @@ def make_launcher(settings: ControllerSettings, front: Front) -> MakeLauncher:
         )
 
     return make
+
+
+def _make_kubernetes_launcher(settings: ControllerSettings, front: Front) -> MakeLauncher:
+    """Makes the launcher that needs the API server. Raises CannotStart."""
+    try:
+        from controller_service.shell.launchers.kubernetes.choosing import launcher_of  # noqa: PLC0415 - an extra
+    except ImportError as error:
+        raise CannotStart(
+            "--launcher kubernetes and --watch-pods need the extra `kubernetes`: pip install 'slotmesh[kubernetes]' "
+            f"({error})"
+        ) from error
+    return lambda address, on_exit, _: launcher_of(
+        settings, on_exit, mint_replica_id, lambda: _controllers(front, front.address or address)
+    )
+
+
+def _controllers(front: Front, address: str) -> tuple[str, ...]:
+    """The addresses of this controller and its standbys."""
+    standbys = front.leadership.standing.standbys if front.leadership is not None else ()
+    return (address, *(it for it in standbys if it != address))
 
 
 def tls_flags(settings: ControllerSettings) -> tuple[str, ...]:

@@ -262,6 +262,7 @@ class ReplicaApp:
             pid=os.getpid(),
             version=VERSION,
             process=own_process(),
+            pod_uid=self._settings.pod_uid or "",
         )
         hello.start_time.FromMicroseconds(round(self._clock.time_of_day() * 1e6))
         if self.fencing is not None:

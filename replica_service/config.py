@@ -156,15 +156,22 @@ class ReplicaSettings(MemberSettings):
         None,
         ge=timedelta(seconds=2),
         le=timedelta(hours=24),
-        description="For replicas that the controller has not started: how long the replica starts calls without an "
-        "acknowledgement of the controller. Then it drains, and its process exits within --fence-grace in any case, so "
-        "that the controller can move its ordering keys to other replicas. Not given: it continues, and its keys wait.",
+        description="For replicas on other machines than their controller: how long the replica starts calls without "
+        "an acknowledgement of the controller. Then it drains, and its process exits within --fence-grace in any case, "
+        "so that the controller can move its ordering keys to other replicas. Not given: it continues, and its keys "
+        "wait.",
     )
     fence_grace: Duration = Field(
         timedelta(seconds=5),
         ge=timedelta(seconds=1),
         le=timedelta(hours=1),
         description="With --fence-after: how long running calls may continue before the process exits.",
+    )
+    pod_uid: str | None = Field(
+        None,
+        max_length=64,
+        description="The uid of the Kubernetes pod that the replica runs in (metadata.uid): by it, a controller with "
+        "--watch-pods detects the replica's end.",
     )
     resume_ttl: Duration = Field(
         timedelta(seconds=60),

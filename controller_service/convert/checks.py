@@ -43,6 +43,7 @@ ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
 INCARNATION: Final = re.compile(r"[0-9a-f]{32}")
 _MAX_GENERATION_CHARS: Final = 64
 MAX_PROCESS_CHARS: Final = 256
+MAX_POD_UID_CHARS: Final = 64
 MAX_VERSION_CHARS: Final = 64
 MAX_TERM_ID_CHARS: Final = 64
 MAX_END_REASON_CHARS: Final = 300

@@ -13,6 +13,7 @@ from controller_service.convert.checks import (
     ID,
     INCARNATION,
     MAX_EPOCH,
+    MAX_POD_UID_CHARS,
     MAX_PROCESS_CHARS,
     MAX_TERM_ID_CHARS,
     MAX_VERSION_CHARS,
@@ -64,6 +65,7 @@ def hello_from_wire(frame: membership_service_pb2.AttachReplicaRequest, *, gener
         version=hello.version[:MAX_VERSION_CHARS],
         fenced_after_s=max(0.0, hello.fenced_after.seconds + hello.fenced_after.nanos / 1e9),
         process_began_s=seconds_of(hello.start_time),
+        pod_uid=hello.pod_uid[:MAX_POD_UID_CHARS],
     )
 
 
@@ -208,6 +210,7 @@ def replica_to_wire(
         state=replica.shown_state.value,
         start_time=timestamp(replica.process_began_s or wall_s(replica.started_at)),
         restart_count=replica.restarts,
+        warning=replica.warning or ("" if replica.has_attached else replica.waits_for),
         outdated=outdated,
     )
 

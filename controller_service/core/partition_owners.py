@@ -62,6 +62,17 @@ class PartitionOwnership:
         return epochs_of
 
 
+def count_partitions(ownerships: Iterable[PartitionOwnership], replica_ids: Collection[str]) -> Counter[str]:
+    """How many partitions these replicas own, of all that do not share their owners."""
+    counts = Counter[str]()
+    for each in {id(it): it for it in ownerships}.values():
+        of = {index: it.replica_id for index, it in enumerate(each.owners) if it.replica_id in replica_ids}
+        for index, number in Counter(each.partition_owners).items() if of else ():
+            if index in of:
+                counts[of[index]] += number
+    return counts
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnerCandidate:
     """A replica that may be given partitions, and its share of all of them: > 0; the shares sum to 1."""

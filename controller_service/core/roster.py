@@ -50,6 +50,8 @@ class ListedIncarnation:
     fenced_after_s: float = 0.0
     """Its process ends this long after the newest report that was acknowledged; 0 if it does not fence itself, and in
     tables that routers send."""
+    pod_uid: str = ""
+    """Of the Kubernetes pod that it runs in; empty where that is unknown, and in tables that routers send."""
     suspect: bool = False
     """It is silent: unkeyed calls go to others, as long as there are any. False in the roster: it is not stored."""
 

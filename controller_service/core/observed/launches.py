@@ -1,4 +1,4 @@
-"""Transitions of launched replicas: started, found running, given up, reaped.
+"""Transitions of launched replicas: started, found running, given up, lost, reaped.
 
 Invariants: a replica that ends unasked leaves one place for the next, however its end was learnt; a replica that was
 given up is not gone before its process was reaped: until then it may start calls, and keeps its partitions.
@@ -48,11 +48,51 @@ def launched(
         pid=pid,
         process=process or base.process,
     )
-    kind, words = EventKind.REPLICA_ADOPTED, f"process {pid} runs on from before this controller's start"
+    named = f"process {pid}" if pid else "its pod"
+    kind, words = EventKind.REPLICA_ADOPTED, f"{named} runs on from before this controller's start"
     if not was_found:
-        kind, words = EventKind.REPLICA_LAUNCHED, f"process {pid}"
+        kind, words = EventKind.REPLICA_LAUNCHED, named
         observed, record = in_place(observed, record)
     return Transition(observed.with_replica(record), (replica_notice(kind, record, words),))
+
+
+def waits(observed: Observed, replica_id: str, why: str, *, now: float) -> Transition:
+    """The system that starts a launched replica has not started it: `why`. Empty: it was started, now.
+
+    Its time to get ready begins then.
+    """
+    known = observed.replica(replica_id)
+    if known is None or not known.launched or known.waits_for == why:
+        return Transition(observed)
+    started_at = known.started_at if known.has_attached else now
+    return Transition(observed.with_replica(replace(known, waits_for=why, started_at=started_at)))
+
+
+def lost(observed: Observed, replica_id: str, why: str, *, now: float) -> Transition:
+    """The launcher of a replica has lost it, without a proof of its end: another one may start in its place.
+
+    It is like one that was started elsewhere, and is asked to drain if it still reports. It keeps its partitions until
+    it has ended, has fenced itself, or an operator vouches for its end.
+    """
+    known = observed.replica(replica_id)
+    if known is None or not known.launched or known.reaped:
+        return Transition(observed)
+    before = observed
+    record = replace(
+        known,
+        launched=False,
+        is_drain_requested=True,
+        state=ReplicaState.DRAINING if known.state is ReplicaState.READY else known.state,
+        suspect_since=known.suspect_since if known.has_attached else now,
+        last_exit=why,
+        waits_for="",
+    )
+    if not known.is_drain_requested and not known.is_given_up:
+        observed = vacated(observed, record)
+    if known.ended_at is None and not known.is_unhealthy and not known.is_given_up:
+        observed = count_death(observed, known, now)
+    notice = replica_notice(EventKind.REPLICA_SUSPECT, record, why)
+    return Transition(observed.with_replica(record), (notice, *loop_notices(before, observed, record, why, now)))
 
 
 def launch_failed(
@@ -136,5 +176,6 @@ def exited(
         observed = vacated(observed, record)
     if known.ended_at is None and not known.is_unhealthy and not known.is_given_up:
         observed = count_death(observed, known, now, was_killed=was_killed)
-    notice = replica_notice(EventKind.REPLICA_EXITED, record, f"process {known.pid} {words}")
+    named = f"process {known.pid}" if known.pid else "its process"
+    notice = replica_notice(EventKind.REPLICA_EXITED, record, f"{named} {words}")
     return Transition(observed.with_replica(record), (notice, *loop_notices(before, observed, record, words, now)))

@@ -95,12 +95,13 @@ def fenced(observed: Observed, now: float, *, since: float) -> dict[Incarnation,
 
     A replica that announced `fenced_after_s` ends its process when that time has passed since it sent the newest report
     that was acknowledged. The controller reads a report after it was sent, so the process has ended when that time has
-    passed since the controller found the replica silent, with a margin for the drift of clocks. Replicas that this
-    controller launched, or that have never been ready, are never among them.
+    passed since the controller found the replica silent, with a margin for the drift of clocks. Replicas that have
+    never been ready are never among them. The end of one that this controller launched is often known sooner, by its
+    launcher; on a node that is lost this is the only proof.
     """
     ended = dict[Incarnation, float]()
     for replica in observed.incarnations():
-        if replica.gone or replica.launched or replica.ready_at is None or not replica.fenced_after_s:
+        if replica.gone or replica.ready_at is None or not replica.fenced_after_s:
             continue
         if replica.suspect_since is None:
             continue

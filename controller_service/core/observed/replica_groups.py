@@ -81,6 +81,7 @@ def unattached(
         named_by=named_by,
         must_fence_through=must_fence_through,
         fenced_after_s=member.fenced_after_s,
+        pod_uid=member.pod_uid,
     )
 
 

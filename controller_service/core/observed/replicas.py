@@ -146,6 +146,10 @@ class ObservedReplica:
     """Its process ends this time after the newest acknowledged report; 0 if it does not fence itself."""
     process_began_s: float | None = None
     """When its process started, by the clock of its machine, seconds since 1970; for display, None if not reported."""
+    pod_uid: str = ""
+    """Of the Kubernetes pod that it runs in, as it has reported; empty where it is not known."""
+    waits_for: str = ""
+    """Why the system that starts its process has not started it, for a person; empty once it has."""
     is_given_up: bool = False
     """It was silent for too long, and its process is being killed. It is not gone before that was reaped."""
 

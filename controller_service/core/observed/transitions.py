@@ -140,6 +140,7 @@ class Hello:
     """Its process ends this time after the newest acknowledged report; 0 if it does not fence itself."""
     process_began_s: float | None = None
     """When its process started, by the clock of its machine, seconds since 1970; None if not reported."""
+    pod_uid: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -252,6 +253,7 @@ def _introduced(record: ObservedReplica, hello: Hello) -> ObservedReplica:
         version=hello.version,
         fenced_after_s=hello.fenced_after_s,
         process_began_s=hello.process_began_s,
+        pod_uid=hello.pod_uid,
     )
 
 
@@ -351,7 +353,7 @@ def ended(observed: Observed, owner: Incarnation, how: str, *, now: float) -> Tr
     known = observed.incarnation(owner)
     if known is None or known.gone:
         return Transition(observed)
-    if known.ended_at is None and not known.is_unhealthy:
+    if known.ended_at is None and not known.is_unhealthy and not known.is_given_up:
         observed = count_death(observed, known, now)
     return Transition(
         adoption.ended(observed, owner, now),

@@ -18,6 +18,7 @@ from controller_service.core.desired.handler_code import template_of
 from controller_service.core.desired.state import Desired
 from controller_service.core.observed.replica_groups import group_replicas, is_counted, missed_within_s
 from controller_service.core.observed.state import Observed, ObservedReplica, ReplicaState, wanted_replicas
+from controller_service.core.partition_owners import count_partitions
 from controller_service.core.reconciling.endpoints import sooner
 from controller_service.core.reconciling.rollouts import (
     NO_CALLS,
@@ -91,8 +92,8 @@ def find_endings(
 
 def _silence_left_s(replica: ObservedReplica, now: float, give_up_after_s: float) -> float:
     """For how long it may still be silent; infinite if it is not silent, or has reported its end."""
-    if replica.gone or give_up_after_s == NEVER_S:
-        return NEVER_S
+    if replica.gone or give_up_after_s == NEVER_S or (replica.waits_for and not replica.has_attached):
+        return NEVER_S  # one that is not started yet cannot report
     if not replica.has_attached:
         return (replica.started_at if replica.suspect_since is None else replica.suspect_since) + START_TIMEOUT_S - now
     if replica.suspect_since is None:
@@ -199,7 +200,7 @@ def reconcile_backend(
     if launches:
         retry_after_s = sooner(retry_after_s, missed_within_s(live, now))
     why = "the backend was deleted" if backend is None else f"{wanted} should run"
-    for replica in sorted(current, key=_most_dispensable_first)[: max(0, len(current) - wanted)]:
+    for replica in _surplus(current, wanted, desired):
         leaving[replica.replica_id] = why
     ready = sum(replica.takes_calls for replica in current)
     for replica in moves.leaving:
@@ -226,8 +227,18 @@ def _is_kept(replica: ObservedReplica) -> bool:
     return replica.launched and not replica.reaped and not replica.is_drain_requested and not replica.is_given_up
 
 
-def _most_dispensable_first(replica: ObservedReplica) -> tuple[bool, float, str]:
-    return replica.takes_calls, -replica.started_at, replica.replica_id
+def _surplus(current: Collection[ObservedReplica], wanted: int, desired: Desired) -> list[ObservedReplica]:
+    """Those beyond the number: first that are not started, then that start, then that own the fewest partitions."""
+    if len(current) <= wanted:
+        return []
+    owned = count_partitions(desired.ownership.values(), {it.replica_id for it in current})
+
+    def most_dispensable_first(replica: ObservedReplica) -> tuple[bool, bool, int, float, str]:
+        is_started = replica.has_attached or not replica.waits_for
+        own = owned[replica.replica_id]
+        return replica.takes_calls, is_started, own, -replica.started_at, replica.replica_id
+
+    return sorted(current, key=most_dispensable_first)[: len(current) - wanted]
 
 
 def _forgettable(

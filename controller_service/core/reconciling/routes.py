@@ -235,6 +235,7 @@ def _kept(
         suspect=replica.suspect_since is not None and replica.has_attached,
         is_unresolved=is_unresolved,
         fenced_after_s=replica.fenced_after_s,
+        pod_uid=replica.pod_uid,
     )
     return replica, before[1] if before is not None and before[1] == listed else listed
 

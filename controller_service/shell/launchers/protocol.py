@@ -4,7 +4,8 @@ Invariants:
   1. Every order is a level and may be repeated: `start` names how many should run, `stop` and `kill` an
      instance, `observe` what there is. After a restart of the controller `observe` has what earlier lives have started.
   2. Each instance that `observe` has ended in exactly one `Exit`, reported on the event loop, after the call that
-     started it returned; and only once its process was reaped: nothing runs there any more.
+     started it returned; and only once its process was reaped: nothing runs there any more. A launcher that follows
+     another system may lose one instead: it is reported as such, and nothing is known of its end.
   3. `stop` asks immediately, kills after the grace, and may be repeated; naming a replica that is unknown is no error.
   4. After `close` no process is left; after `leave`, and after the controller's end without a word, instances go on
      serving for as long as they may without a controller, and then end.
@@ -12,12 +13,14 @@ Invariants:
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
 from controller_service.core.roster import HeldTable
+from slotmesh.spec.model import PodSettings
 
 UNKNOWN_VERSION: Final = HeldTable(generation="", revision=0)
 
@@ -39,6 +42,10 @@ class LaunchOrder:
     """The backend's `version`, for people: a part of the template."""
     code: str = ""
     """What they run: the folder of a snapshot, or an installed distribution; empty: the files that are found."""
+    pod: PodSettings | None = field(default=None, compare=False)
+    """Their image and resources, where they are pods: a part of the template."""
+    graceful_timeout_s: float = field(default=30.0, compare=False)
+    """How long they may drain, seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +61,8 @@ class Instance:
     """The identity of its process, as in its hello; empty where that is not known."""
     was_found: bool = False
     """An earlier life of the controller has started it."""
+    waits_for: str = ""
+    """Why another system has not started its process yet, for a person; empty once it has."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +93,35 @@ class LaunchFailed(Exception):
     """No process could be started; the message has the reason."""
 
 
+class LaunchDeferred(Exception):
+    """It is unknown whether all were started, or it cannot be tried now: the call is to be repeated. No failure."""
+
+
+class LaunchEvents:
+    """What a launcher that follows another system reports besides exits. Each call is on the event loop.
+
+    This one ignores everything.
+    """
+
+    def found(self) -> None:
+        """`observe` has instances that no call of this controller has started."""
+
+    def waits(self, replica_id: str, why: str) -> None:
+        """A replica waits to be started by the other system. Empty `why`: it was started, now."""
+
+    def lost(self, replica_id: str, why: str) -> None:
+        """An instance is not observed any more, and may run on: its end has to be proven otherwise."""
+
+    def ended(self, replica_id: str, how: str) -> None:
+        """A replica that `observe` does not have has ended."""
+
+    def pod_ended(self, uid: str, how: str) -> None:
+        """All processes of a pod that was not started here have ended."""
+
+    def resumed(self) -> None:
+        """The other system answers again: what was deferred can be tried."""
+
+
 _ID_ALPHABET: Final = "abcdefghijkmnpqrstuvwxyz23456789"
 """Without what people confuse."""
 
@@ -99,9 +137,9 @@ class Launcher:
     """Whether what it starts imports `LaunchOrder.code`. If not, no snapshots are taken."""
 
     async def start(self, order: LaunchOrder, count: int) -> None:
-        """Makes sure that `count` instances of this order run which were not asked to end. Raises LaunchFailed.
+        """Makes sure that `count` instances of this order run which were not asked to end.
 
-        Those that were started before the failure are there, and `observe` has them.
+        Raises LaunchFailed, LaunchDeferred. Those that were started before are there, and `observe` has them.
         """
         raise LaunchFailed(f"{count} replicas of {order.backend} are started by another system: none is launched here")
 
@@ -124,6 +162,10 @@ class Launcher:
 
     def disown(self) -> None:
         """Has no record of strangers any more."""
+
+    async def follow(self, events: LaunchEvents) -> None:  # noqa: ARG002 - this one has none
+        """Follows another system, until cancelled. Nothing is reported of it before."""
+        await asyncio.get_running_loop().create_future()
 
     async def leave(self) -> None:
         """Ends without the instances: they go on, and the next life of this controller finds them."""

@@ -54,8 +54,13 @@ class ProcessWatch:
         *,
         is_on_hold: Callable[[], bool] = lambda: False,
         has_ended: Callable[[str], bool] = has_ended,
+        look_at_pods: Callable[[], None] = lambda: None,
     ) -> None:
-        """`is_on_hold`: whether this controller decides nothing, since members may be newer than its store."""
+        """`is_on_hold`: whether this controller decides nothing, since members may be newer than its store.
+
+        `look_at_pods` ends replicas whose pods have ended before they were known.
+        """
+        self._look_at_pods = look_at_pods
         self._state = state
         self._is_on_hold = is_on_hold
         self._since = -inf
@@ -70,6 +75,7 @@ class ProcessWatch:
 
     def look(self) -> None:
         """Checks all that are silent, once."""
+        self._look_at_pods()
         for owner, process in suspects(self._state.observed).items():
             if self._has_ended(process):
                 self._state.replica_ended(owner, "its process has ended")
@@ -140,21 +146,31 @@ class Launching:
             self._newer.found(f"replica/{stranger.replica_id}", stranger.why)
 
     async def start(self, backend: Backend, count: int) -> None:
-        """Sees to it that `count` replicas run that have the backend's present settings and code."""
+        """Sees to it that `count` replicas run that have the backend's present settings and code.
+
+        Raises LaunchDeferred.
+        """
         if self.is_held:
             return
         template, fixed = template_of(backend), fixed_of(backend)
         order = LaunchOrder(backend=backend.name, handler=backend.handler, template=template, fixed=fixed)
-        order = replace(order, version=self._newer.version(), handler_version=backend.version)
+        order = replace(
+            order,
+            version=self._newer.version(),
+            handler_version=backend.version,
+            pod=backend.pod,
+            graceful_timeout_s=backend.graceful_timeout_s,
+        )
         failure = ""
         try:
-            if backend.code:
+            if backend.code and self._launcher.imports_snapshots:
                 code = await asyncio.to_thread(self._snapshots.tree_of, backend.handler, backend.code)
                 order = replace(order, code=code)
             await self._launcher.start(order, count)
         except (LaunchFailed, CannotSnapshot) as error:
             failure = str(error)
-        self.take_stock()
+        finally:
+            self.take_stock()
         if failure:
             replica_id = self._mint_id(backend.name)
             self._state.apply_to_replica(
@@ -231,6 +247,14 @@ class Launching:
                 was_found=instance.was_found,
                 now=now,
             ),
+        )
+        if instance.waits_for:
+            self.waits(instance.replica_id, instance.waits_for)
+
+    def waits(self, replica_id: str, why: str) -> None:
+        """The system that starts a replica has not started it. Empty `why`: it was started, now."""
+        self._state.apply_to_replica(
+            replica_id, lambda observed, now: launches.waits(observed, replica_id, why, now=now)
         )
 
 

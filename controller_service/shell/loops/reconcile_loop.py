@@ -41,6 +41,7 @@ from controller_service.core.reconciling.endpoints import (
 )
 from controller_service.core.reconciling.routes import OwnershipPool, RosterListing, RouteBuilder
 from controller_service.core.routing import AnnouncedTable, Routes
+from controller_service.shell.launchers.protocol import LaunchDeferred
 from controller_service.shell.loops.launching import Launching, RolloutMemory
 from controller_service.shell.members.replica_links import ReplicaLinks
 from controller_service.shell.members.tables import EarlierTables, TableBoard, is_configured
@@ -182,10 +183,16 @@ class ReconcileLoop:
             ended_calls=self._links.ended_calls,
             time_of_day_s=state.clock.time_of_day(),
         )
+        deferred: LaunchDeferred | None = None
         if outcome.rollout.goes_back_to is None:
             for action in outcome.actions:
-                await self._execute(action)
+                try:
+                    await self._execute(action)
+                except LaunchDeferred as error:  # what does not depend on it goes on
+                    deferred = error
         await self._rollouts.remember(desired, name, outcome.rollout)
+        if deferred is not None:
+            raise deferred
         return outcome
 
     async def _execute(self, action: Action) -> None:
@@ -330,7 +337,7 @@ class ReconcileLoop:
                 more=len(keys) - len(names),
                 why=due.what,
                 times_before=due.times_before,
-                exc_info=due.traceback,
+                exc_info=None if isinstance(error, LaunchDeferred) else due.traceback,
             )
         for key in keys:
             streak = self._errors.get(key, 0)

@@ -78,6 +78,7 @@ class ReplicaHello(_message.Message):
     TERM_ID_FIELD_NUMBER: _builtins.int
     FENCED_AFTER_FIELD_NUMBER: _builtins.int
     START_TIME_FIELD_NUMBER: _builtins.int
+    POD_UID_FIELD_NUMBER: _builtins.int
     replica_id: _builtins.str
     """Identity, unique in the mesh. An incarnation with the id of an older one replaces it once the older one is silent
     to the controller and to all routers: the operator or launcher that starts it vouches that the older process has
@@ -105,6 +106,10 @@ class ReplicaHello(_message.Message):
     """The revision of the newest configuration that it has received, in `generation`. 0: none."""
     term_id: _builtins.str
     """As `term_id` of that configuration."""
+    pod_uid: _builtins.str
+    """The uid of the Kubernetes pod that it runs in. A controller that watches pods learns of the end of this process by
+    the end of the pod. Empty: it runs in none, or that is unknown.
+    """
     @_builtins.property
     def fenced_after(self) -> _duration_pb2.Duration:
         """The replica fences itself: a kernel timer ends its process when this time has passed since it sent the newest
@@ -133,10 +138,11 @@ class ReplicaHello(_message.Message):
         term_id: _builtins.str = ...,
         fenced_after: _duration_pb2.Duration | None = ...,
         start_time: _timestamp_pb2.Timestamp | None = ...,
+        pod_uid: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["fenced_after", b"fenced_after", "start_time", b"start_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["backend", b"backend", "fenced_after", b"fenced_after", "generation", b"generation", "has_served", b"has_served", "incarnation", b"incarnation", "newest_epoch", b"newest_epoch", "pid", b"pid", "process", b"process", "replica_id", b"replica_id", "revision", b"revision", "start_time", b"start_time", "term_id", b"term_id", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["backend", b"backend", "fenced_after", b"fenced_after", "generation", b"generation", "has_served", b"has_served", "incarnation", b"incarnation", "newest_epoch", b"newest_epoch", "pid", b"pid", "pod_uid", b"pod_uid", "process", b"process", "replica_id", b"replica_id", "revision", b"revision", "start_time", b"start_time", "term_id", b"term_id", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

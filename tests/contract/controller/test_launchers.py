@@ -1,4 +1,7 @@
-"""What every launcher does: the fake one and the one that starts processes are held to the same."""
+"""What every launcher does: the fake one, and those that start processes and pods, are held to the same.
+
+tests/kube/ has the one that starts pods with a real API server.
+"""
 
 from __future__ import annotations
 
@@ -17,11 +20,13 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
+from controller_service.shell.launchers.kubernetes.launcher import KubernetesLauncher
 from controller_service.shell.launchers.launched_processes import LaunchDirectory
 from controller_service.shell.launchers.process import CommandOf, ProcessLauncher, replica_command
 from controller_service.shell.launchers.protocol import Exit, Launcher, LaunchFailed, LaunchOrder
 from controller_service.shell.replica_logs import LogBook
 from tests.support.fakes.launcher import FakeLauncher
+from tests.support.kubernetes_launcher import following_pods
 from tests.support.wait import wait_until
 
 OBEDIENT = "import signal, sys; signal.signal(signal.SIGTERM, lambda *_: sys.exit(0)); signal.pause()"
@@ -92,9 +97,19 @@ def process_launcher(
     )
 
 
-@pytest_asyncio.fixture(params=["fake", "process"])
+@pytest_asyncio.fixture(params=["fake", "process", "kubernetes"])
 async def bench(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Bench]:
     exits: list[Exit] = []
+    if request.param == "kubernetes":
+        async with following_pods() as pods:
+
+            async def runs_already(_pid: int) -> None:
+                """Pods of the fake API server run when they are created."""
+
+            yield Bench(
+                pods.launcher, pods.exits, lambda name, _: pods.api.end(name), runs_already, pods.api.stubborn.add
+            )
+        return
     if request.param == "fake":
         fake = FakeLauncher(exits.append, mint_id=lambda backend: backend)
 
@@ -118,8 +133,7 @@ async def bench(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
 @pytest.mark.asyncio
 async def test_a_replica_that_is_asked_ends_well(bench: Bench) -> None:
     assert bench.launcher.launches
-    pid = await bench.start("a")
-    assert pid > 0
+    await bench.start("a")
     bench.launcher.stop("a", grace_s=30.0)
     bench.launcher.stop("a", grace_s=30.0)
     assert await bench.exit_of("a") == Exit(replica_id="a", how="exited with status 0", failed=False)
@@ -129,7 +143,9 @@ async def test_a_replica_that_is_asked_ends_well(bench: Bench) -> None:
 async def test_a_replica_that_does_not_end_is_killed_after_the_grace(bench: Bench) -> None:
     await bench.start("a", handler="stubborn:Handler")
     started = asyncio.get_running_loop().time()
-    bench.launcher.stop("a", grace_s=0.15)
+    is_pod = isinstance(bench.launcher, KubernetesLauncher)
+    grace_s = 3.0 if is_pod else 0.15  # of whole seconds, which the fake API server makes a twentieth as long
+    bench.launcher.stop("a", grace_s=grace_s)
     bench.launcher.stop("a", grace_s=60.0)  # who asks again does not give more time
     assert await bench.exit_of("a") == KILLED
     assert asyncio.get_running_loop().time() - started >= 0.15

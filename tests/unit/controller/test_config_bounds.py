@@ -25,6 +25,7 @@ ROWS: Final[dict[str, tuple[str | None, str | None, str | None, str | None]]] = 
     "lease": ("2s", "1999ms", "1h", "3600001ms"),
     "dead_after": ("3s", "2999ms", "24h", "86400001ms"),
     "orphan_timeout": ("1us", "0s", "30d", "2592000001ms"),
+    "pod_fence_after": ("2s", "1999ms", "24h", "86400001ms"),
     "max_code_size": ("1KiB", "1023B", None, None),
     "max_code_files": ("1", "0", "1000000", "1000001"),
     "replica_log_size": ("64KiB", "65535B", None, None),
@@ -52,6 +53,8 @@ def refusals(name: str, value: str) -> list[str]:
     flags = [f"--{name.replace('_', '-')}={value}"]
     if name == "lease":
         flags.append("--dead-after=24h")
+    if name == "pod_fence_after":
+        flags.append("--launcher=kubernetes")
     try:
         ControllerSettings.parse(flags, {}, prog="controller")
     except SettingsError as error:

@@ -40,16 +40,21 @@ def test_a_silent_replica_has_ended_when_its_bound_and_the_margin_have_passed() 
     assert fenced(Observed().with_replica(SILENT), 1_100.0, since=NEVER) == {SILENT.owner: 100.0}
 
 
+def test_the_fence_of_a_replica_on_a_lost_node_is_the_only_proof_that_it_has_ended() -> None:
+    launched = replace(SILENT, launched=True, is_given_up=True)
+    assert found(launched, END) == []
+    assert found(launched, END + 0.001) == [launched.owner]
+
+
 @pytest.mark.parametrize(
     "other",
     [
         replace(SILENT, fenced_after_s=0.0),
         replace(SILENT, suspect_since=None),
-        replace(SILENT, launched=True),
         replace(SILENT, ready_at=None, state=ReplicaState.STARTING),
         replace(SILENT, gone=True),
     ],
-    ids=["no fence", "it reports", "its launcher ends it", "it has not been ready", "it is gone already"],
+    ids=["no fence", "it reports", "it has not been ready", "it is gone already"],
 )
 def test_nothing_follows_for_others(other: ObservedReplica) -> None:
     assert found(other, END + 1_000.0) == []

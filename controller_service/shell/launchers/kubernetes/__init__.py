@@ -1,0 +1,1 @@
+"""Replicas as pods of Kubernetes: started here, or by another system and watched."""

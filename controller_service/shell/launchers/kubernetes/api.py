@@ -1,0 +1,176 @@
+"""Requests to the API server of Kubernetes, for the pods of one namespace.
+
+Purpose: `lightkube` finds the server and authenticates; requests and watches are made here, with JSON as it is: a pod
+template may have fields that this version's models lack, and its own watch has no read timeout.
+Invariants: each request ends within a bounded time, a watch too; each failure is `ApiRefused` or `ApiAway`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from http import HTTPStatus
+from typing import Any, Final
+
+import httpx2
+import msgspec
+from lightkube import KubeConfig
+from lightkube.config.client_adapter import AsyncClient, ConnectionParams
+from lightkube.core.exceptions import ConfigError
+
+from slotmesh.runtime.exits import CannotStart
+
+WATCH_S: Final = 8.0
+"""A watch is renewed after this time: one that hangs half-open is found soon."""
+WATCH_SLACK_S: Final = 2.0
+"""Beyond it, the watch counts as broken."""
+PAGE: Final = 500
+"""Pods of one page of a list."""
+_TIMEOUT: Final = httpx2.Timeout(5.0, connect=2.0)
+_CONFIG_HINT: Final = (
+    "give the pod a service account whose token is mounted, or a kubeconfig (KUBECONFIG); --launcher kubernetes and "
+    "--watch-pods need the API server"
+)
+
+
+class ApiAway(Exception):
+    """The API server has not answered: whether the request was carried out is unknown."""
+
+
+class ApiRefused(Exception):
+    """The API server has answered with an error."""
+
+    def __init__(self, code: int, reason: str, message: str) -> None:
+        super().__init__(message or reason or str(code))
+        self.code = code
+        self.reason = reason
+
+    @property
+    def is_temporary(self) -> bool:
+        """The same request may succeed later, without any change."""
+        is_conflict = self.code == HTTPStatus.CONFLICT and self.reason != "AlreadyExists"
+        return is_conflict or self.code == HTTPStatus.TOO_MANY_REQUESTS or self.code >= HTTPStatus.INTERNAL_SERVER_ERROR
+
+
+class PodApi:
+    """Pods of a namespace, and those among them that have certain labels."""
+
+    def __init__(self, client: httpx2.AsyncClient, namespace: str, selector: str) -> None:
+        """`selector`: of labels, as `kubectl -l` takes it."""
+        self.namespace = namespace
+        self._client = client
+        self._core = f"api/v1/namespaces/{namespace}"
+        self._selector = selector
+
+    @classmethod
+    def connect(cls, namespace: str | None, selector: str) -> PodApi:
+        """With the service account of this pod, or a kubeconfig. Raises CannotStart."""
+        try:
+            config = KubeConfig.from_env().get()
+            if config is None:
+                raise CannotStart(f"the kubeconfig names no context: {_CONFIG_HINT}")
+            client = AsyncClient(config, ConnectionParams(timeout=_TIMEOUT, trust_env=False))
+        except (ConfigError, OSError, KeyError, ValueError) as error:
+            raise CannotStart(f"no access to the API server of Kubernetes: {error}: {_CONFIG_HINT}") from error
+        return cls(client, namespace or config.namespace, selector)
+
+    async def list(self) -> tuple[list[Mapping[str, Any]], str]:
+        """All pods, and the version of the list. A list whose pages have expired begins anew with the caller."""
+        pods: list[Mapping[str, Any]] = []
+        params: dict[str, Any] = {"labelSelector": self._selector, "limit": PAGE}
+        while True:
+            page = await self._request("GET", "pods", params=params)
+            pods += page.get("items") or ()
+            if not (more := page["metadata"].get("continue")):
+                return pods, page["metadata"]["resourceVersion"]
+            params["continue"] = more
+
+    async def watch(self, version: str) -> AsyncIterator[Mapping[str, Any]]:
+        """Events after this version, bookmarks too, until the watch ends. The first one is empty: the watch is open.
+
+        An error is raised, not yielded.
+        """
+        params: dict[str, Any] = {
+            "labelSelector": self._selector,
+            "watch": "1",
+            "allowWatchBookmarks": "true",
+            "resourceVersion": version,
+            "timeoutSeconds": round(WATCH_S),
+        }
+        timeout = httpx2.Timeout(_TIMEOUT, read=WATCH_S + WATCH_SLACK_S)
+        try:
+            async with (
+                asyncio.timeout(WATCH_S + WATCH_SLACK_S),
+                self._client.stream("GET", f"{self._core}/pods", params=params, timeout=timeout) as response,
+            ):
+                if response.is_error:
+                    raise _refusal(response.status_code, await response.aread())
+                yield {}
+                async for line in response.aiter_lines():
+                    event = _decode(line)
+                    if event.get("type") == "ERROR":
+                        raise _refused(event.get("object") or {})
+                    yield event
+        except (httpx2.HTTPError, httpx2.StreamError, TimeoutError) as error:
+            raise ApiAway(_named(error)) from error
+
+    async def create(self, pod: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The pod as the API server has it."""
+        return await self._request("POST", "pods", body=pod)
+
+    async def get(self, name: str) -> Mapping[str, Any]:
+        """One pod."""
+        return await self._request("GET", f"pods/{name}")
+
+    async def delete(self, name: str, uid: str, grace_s: int) -> None:
+        """Requests the end of the pod with this uid, and of no other one under its name."""
+        options = {"apiVersion": "v1", "kind": "DeleteOptions"}
+        body = {**options, "gracePeriodSeconds": grace_s, "preconditions": {"uid": uid}}
+        await self._request("DELETE", f"pods/{name}", body=body)
+
+    async def uid_of_config_map(self, name: str) -> str:
+        """The uid of a ConfigMap."""
+        found = await self._request("GET", f"configmaps/{name}")
+        return str(found["metadata"]["uid"])
+
+    async def aclose(self) -> None:
+        """Ends all connections."""
+        await self._client.aclose()
+
+    async def _request(
+        self, method: str, path: str, *, params: Mapping[str, Any] | None = None, body: Mapping[str, Any] | None = None
+    ) -> Mapping[str, Any]:
+        content = None if body is None else msgspec.json.encode(body)
+        headers = {} if body is None else {"Content-Type": "application/json"}
+        url = f"{self._core}/{path}"
+        try:
+            async with asyncio.timeout(2 * WATCH_S):
+                response = await self._client.request(method, url, params=params, content=content, headers=headers)
+        except (httpx2.HTTPError, httpx2.StreamError, TimeoutError) as error:
+            raise ApiAway(_named(error)) from error
+        if response.is_error:
+            raise _refusal(response.status_code, response.content)
+        return _decode(response.content)
+
+
+def _decode(text: str | bytes) -> Mapping[str, Any]:
+    try:
+        decoded = msgspec.json.decode(text)
+    except msgspec.DecodeError as error:
+        raise ApiAway(f"the answer is no JSON: {error}") from error
+    return decoded if isinstance(decoded, dict) else {}
+
+
+def _refusal(code: int, content: bytes) -> ApiRefused:
+    try:
+        return _refused({"code": code, **msgspec.json.decode(content)})
+    except (msgspec.DecodeError, TypeError):  # a proxy has answered
+        return ApiRefused(code, "", content[:200].decode(errors="replace"))
+
+
+def _refused(status: Mapping[str, Any]) -> ApiRefused:
+    return ApiRefused(status.get("code") or 0, status.get("reason") or "", status.get("message") or "")
+
+
+def _named(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}".rstrip(": ")

@@ -1,0 +1,125 @@
+"""Follows pods by one list, and watches from its version on.
+
+Invariants: it never gives up; pods are listed once at the start, and again only if the API server does not have the
+version any more (410); every interval between attempts is drawn at random. A watch that ends without an error continues
+where it was.
+Owner: one task.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from http import HTTPStatus
+from math import inf
+from typing import Final
+
+from controller_service.core.pods.book import PodBook, PodChange
+from controller_service.core.pods.states import PodView, view_of
+from controller_service.shell.launchers.kubernetes.api import ApiAway, ApiRefused, PodApi
+from slotmesh.logs import get_logger
+from slotmesh.runtime.backoff import Backoff, WarningBackoff
+
+LONGEST_RETRY_S: Final = 3.0
+SHORT_WATCH_S: Final = 1.0
+"""A watch that ends sooner, without an error, is repeated after a pause."""
+_VIEWS_AT_ONCE: Final = 100
+"""Pods of a list that are read without a pause of the event loop's other work."""
+
+_log = get_logger(__name__)
+
+
+class PodFollower:
+    """Keeps a `PodBook`."""
+
+    def __init__(
+        self,
+        api: PodApi,
+        on_changes: Callable[[Sequence[PodChange]], None],
+        on_answer: Callable[[], None],
+        *,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`on_answer` is called when the API server answers again, also for the first time."""
+        self.book = PodBook()
+        self.problem = "the API server of Kubernetes was not asked yet"
+        """Why it is unknown what runs, or is not followed now; empty if it is."""
+        self.is_refused = False
+        """The API server answers, and does not allow it."""
+        self.lists = 0
+        """How often pods were listed."""
+        self._api = api
+        self._on_changes = on_changes
+        self._on_answer = on_answer
+        self.backoff = Backoff(initial_s=0.2, max_s=LONGEST_RETRY_S)
+        self._warnings = WarningBackoff()
+        self._monotonic = monotonic
+        self._answered_at = -inf
+        self._version = ""
+        """What was read of the pods; empty: they have to be listed."""
+
+    @property
+    def age_s(self) -> float:
+        """Seconds since the API server has confirmed that nothing is missing here; infinite before the first time."""
+        return self._monotonic() - self._answered_at
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            began = self._monotonic()
+            try:
+                if not self._version:
+                    await self._list()
+                await self._watch()
+            except ApiRefused as error:
+                if error.code == HTTPStatus.GONE:
+                    self._version = ""
+                self._failed(error)
+            except ApiAway as error:
+                self._failed(error)
+            else:
+                if self._monotonic() - began >= SHORT_WATCH_S:
+                    continue  # it has ended at its time
+            await asyncio.sleep(self.backoff.next_delay_s())
+
+    async def _list(self) -> None:
+        pods, version = await self._api.list()
+        self.lists += 1
+        views: list[PodView] = []
+        for at, pod in enumerate(pods):
+            views.append(view_of(pod))
+            if at % _VIEWS_AT_ONCE == _VIEWS_AT_ONCE - 1:
+                await asyncio.sleep(0)
+        self._version = version
+        self._on_changes(self.book.listed(views))
+        self._answered()
+
+    async def _watch(self) -> None:
+        async for event in self._api.watch(self._version):
+            self._answered()
+            if not event:
+                continue
+            pod, kind = event.get("object") or {}, event.get("type")
+            if kind != "BOOKMARK":
+                self._on_changes(self.book.seen(view_of(pod, is_deleted=kind == "DELETED")))
+            self._version = pod["metadata"]["resourceVersion"]
+        self._answered()
+
+    def _answered(self) -> None:
+        self.is_refused = False
+        self._answered_at = self._monotonic()
+        self.backoff.reset()
+        self._warnings.reset()
+        if self.problem:
+            self.problem = ""
+            self._on_answer()
+
+    def _failed(self, error: Exception) -> None:
+        self.is_refused = False
+        self.problem = f"the API server of Kubernetes does not answer: {error}"
+        if isinstance(error, ApiRefused) and not error.is_temporary and error.code != HTTPStatus.GONE:
+            self.is_refused = True
+            self.problem = f"the API server of Kubernetes refuses to list or watch pods: {error}"
+        if (left_out := self._warnings.take(self._monotonic())) is not None:
+            _log.warning("pods cannot be followed; it is tried again", why=str(error), times_before=left_out)

@@ -1,0 +1,287 @@
+"""Replicas as bare pods: each replica is one pod, which is never restarted.
+
+Invariants: nothing is started before all pods of the mesh are known. A request whose answer was lost is repeated under
+the same name, until the API server has refused it or shows the pod. A pod is deleted by its uid, and never one that has
+got its name since. An exit is reported only if the kubelet has reported it, or no node ever had the pod; otherwise the
+replica is lost, and its fence or an operator proves its end. Deletions are repeated until the API server has them.
+Owner: the event loop that it was made on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from http import HTTPStatus
+from math import ceil
+from typing import Any, Final
+
+from controller_service.core.pods.book import PodChange, PodNews
+from controller_service.core.pods.states import PodView, view_of
+from controller_service.shell.launchers.kubernetes.api import ApiAway, ApiRefused, PodApi
+from controller_service.shell.launchers.kubernetes.following import PodFollower
+from controller_service.shell.launchers.kubernetes.manifests import REPLICA_ID, PodManifests, order_of, pod_name
+from controller_service.shell.launchers.protocol import (
+    Exit,
+    Instance,
+    LaunchDeferred,
+    Launcher,
+    LaunchEvents,
+    LaunchFailed,
+    LaunchOrder,
+    OnExit,
+)
+from slotmesh.logs import get_logger
+from slotmesh.runtime.backoff import Backoff
+
+START_WITHIN_S: Final = 2.0
+"""`start` waits for the API server for this long: the controller has other work."""
+CREATED_AT_ONCE: Final = 8
+SHORTEST_GRACE_S: Final = 1
+"""A deletion without grace is not waited for by the API server: nothing would be known of the pod's end."""
+CLOSE_GRACE_S: Final = 5.0
+"""Time that `close` gives to pods that were not asked to end before."""
+_CLOSE_MARGIN_S: Final = 10.0
+
+_log = get_logger(__name__)
+
+
+class KubernetesLauncher(Launcher):
+    """Starts pods."""
+
+    launches = True
+
+    def __init__(
+        self,
+        api: PodApi,
+        manifests: PodManifests,
+        on_exit: OnExit,
+        mint_id: Callable[[str], str],
+        *,
+        owner: str | None = None,
+        close_grace_s: float = CLOSE_GRACE_S,
+    ) -> None:
+        """`owner`: a ConfigMap that owns the pods. `mint_id` gives a new replica id for a backend."""
+        self.follower = PodFollower(api, self._changed, self._answered)
+        self._api = api
+        self._manifests = manifests
+        self._on_exit = on_exit
+        self._mint_id = mint_id
+        self._owner = owner
+        self._close_grace_s = close_grace_s
+        self._events: LaunchEvents | None = None
+        self._launched: dict[str, _Launched] = {}
+        """By replica id."""
+        self._unanswered: dict[str, LaunchOrder] = {}
+        """Replicas whose pods were requested, and may exist."""
+        self._starts = 0
+        """Calls of `start` that have not returned."""
+        self._exits: list[Exit] = []
+        """Those that are reported when these have."""
+        self._deletions: set[asyncio.Task[None]] = set()
+        self._emptied = asyncio.Event()
+        self._emptied.set()
+
+    async def follow(self, events: LaunchEvents) -> None:
+        self._events = events
+        await self.follower.run()
+
+    async def start(self, order: LaunchOrder, count: int) -> None:
+        if problem := self.follower.problem:
+            raise (LaunchFailed if self.follower.is_refused else LaunchDeferred)(f"no pod is started: {problem}")
+        self._starts += 1
+        try:
+            async with asyncio.timeout(START_WITHIN_S):
+                await self._start(order, count)
+        except TimeoutError:
+            raise LaunchDeferred(f"{order.backend}: the API server of Kubernetes has not answered in time") from None
+        finally:
+            self._starts -= 1
+            asyncio.get_running_loop().call_soon(self._report_exits)
+
+    def stop(self, replica_id: str, *, grace_s: float) -> None:
+        launched = self._launched.get(replica_id)
+        if launched is None or launched.is_asked:
+            return
+        launched.is_asked = True
+        launched.ends_by = asyncio.get_running_loop().time() + grace_s
+        self._delete(launched.pod, ceil(grace_s))
+
+    def kill(self, replica_id: str) -> None:
+        launched = self._launched.get(replica_id)
+        if launched is None or launched.is_killed:
+            return
+        launched.is_asked = launched.is_killed = True
+        self._delete(launched.pod, SHORTEST_GRACE_S)
+
+    def observe(self) -> Sequence[Instance]:
+        return [it.instance for it in self._launched.values()]
+
+    async def leave(self) -> None:
+        await self._end()
+
+    async def close(self) -> None:
+        for replica_id in [*self._launched]:
+            self.stop(replica_id, grace_s=self._close_grace_s)
+        now = asyncio.get_running_loop().time()
+        left_s = max((it.ends_by - now for it in self._launched.values()), default=0.0)
+        try:
+            async with asyncio.timeout(max(0.0, left_s) + _CLOSE_MARGIN_S):
+                await self._emptied.wait()
+        except TimeoutError:
+            _log.error("pods have not ended in time, or their end is unknown", replicas=[*self._launched])
+        await self._end()
+
+    async def _end(self) -> None:
+        for task in self._deletions:
+            task.cancel()
+        await asyncio.gather(*self._deletions, return_exceptions=True)
+        await self._api.aclose()
+
+    async def _start(self, order: LaunchOrder, count: int) -> None:
+        for replica_id in [it for it, of in self._unanswered.items() if of.backend == order.backend and of != order]:
+            del self._unanswered[replica_id]  # if there is such a pod, the watch shows it
+        present = sum(it.instance.order == order and not it.is_asked for it in self._launched.values())
+        waiting = [it for it, of in self._unanswered.items() if of == order]
+        missing = count - present
+        if missing <= 0:
+            return
+        owner = None if self._owner is None else await self._owner_reference(self._owner)
+        ids = [*waiting[:missing], *(self._mint_id(order.backend) for _ in range(missing - len(waiting)))]
+        for at in range(0, missing, CREATED_AT_ONCE):
+            creations = (self._create(order, replica_id, owner) for replica_id in ids[at : at + CREATED_AT_ONCE])
+            results = await asyncio.gather(*creations, return_exceptions=True)
+            # A refusal is to be seen; what is deferred is repeated with the next start.
+            for error in sorted((it for it in results if it), key=lambda it: isinstance(it, LaunchDeferred)):
+                raise error
+
+    async def _create(self, order: LaunchOrder, replica_id: str, owner: dict[str, str] | None) -> None:
+        pod = self._manifests.pod_of(order, replica_id, owner)
+        self._unanswered[replica_id] = order
+        try:
+            made = await self._requested(pod, replica_id)
+        except ApiAway as error:
+            raise LaunchDeferred(f"{order.backend}: the API server of Kubernetes does not answer: {error}") from error
+        except ApiRefused as error:
+            if error.is_temporary:
+                raise LaunchDeferred(f"{order.backend}: the API server of Kubernetes is not ready: {error}") from error
+            self._unanswered.pop(replica_id, None)
+            raise LaunchFailed(f"Kubernetes refuses the pod ({error.code} {error.reason}): {error}") from error
+        self._changed(self.follower.book.created(view_of(made)))
+
+    async def _requested(self, pod: Any, replica_id: str) -> Any:
+        """The pod that exists from now on. One of the same name that exists already was requested before."""
+        try:
+            return await self._api.create(pod)
+        except ApiRefused as error:
+            if error.reason != "AlreadyExists":
+                raise
+        made = await self._api.get(pod_name(replica_id))
+        if (made["metadata"].get("annotations") or {}).get(REPLICA_ID) != replica_id:
+            del self._unanswered[replica_id]
+            raise LaunchDeferred(f"{replica_id}: another pod has the name {pod_name(replica_id)}; the next id is tried")
+        return made
+
+    async def _owner_reference(self, name: str) -> dict[str, str]:
+        try:
+            uid = await self._api.uid_of_config_map(name)
+        except ApiAway as error:
+            raise LaunchDeferred(f"the API server of Kubernetes does not answer: {error}") from error
+        except ApiRefused as error:
+            if error.is_temporary:
+                raise LaunchDeferred(f"the API server of Kubernetes is not ready: {error}") from error
+            raise LaunchFailed(f"ConfigMap {name} of --kubernetes-owner cannot be read: {error}") from error
+        return {"apiVersion": "v1", "kind": "ConfigMap", "name": name, "uid": uid}
+
+    def _changed(self, changes: Sequence[PodChange]) -> None:
+        events = self._events
+        for change in changes:
+            pod = change.pod
+            if (known := order_of(pod)) is None:
+                continue
+            replica_id, order = known
+            match change.news:
+                case PodNews.FOUND:
+                    self._found(replica_id, order, pod)
+                case PodNews.WAITS | PodNews.RUNS if (launched := self._launched.get(replica_id)) is not None:
+                    why = pod.why if change.news is PodNews.WAITS else ""
+                    launched.instance = replace(launched.instance, waits_for=why)
+                    if events is not None:
+                        events.waits(replica_id, why)
+                case PodNews.ENDED:
+                    self._ended(replica_id, pod)
+                case PodNews.LOST:
+                    if self._launched.pop(replica_id, None) is not None and events is not None:
+                        events.lost(replica_id, pod.why)
+                    self._delete(pod, SHORTEST_GRACE_S)
+                case _:
+                    pass
+        if not self._launched:
+            self._emptied.set()
+
+    def _found(self, replica_id: str, order: LaunchOrder, pod: PodView) -> None:
+        is_own = self._unanswered.pop(replica_id, None) is not None
+        instance = Instance(replica_id=replica_id, order=order, pid=0, was_found=not is_own)
+        self._launched[replica_id] = _Launched(instance, pod)
+        self._emptied.clear()
+        if not is_own and self._events is not None:
+            self._events.found()
+
+    def _ended(self, replica_id: str, pod: PodView) -> None:
+        launched = self._launched.pop(replica_id, None)
+        if launched is not None:
+            self._exits.append(
+                Exit(
+                    replica_id=replica_id,
+                    how=pod.why,
+                    failed=pod.failed,
+                    was_killed=pod.was_killed,
+                    last_output=pod.last_output,
+                )
+            )
+            self._report_exits()
+        elif self._events is not None:
+            self._events.ended(replica_id, pod.why)
+        self._delete(pod, 0)
+
+    def _report_exits(self) -> None:
+        while self._exits and not self._starts:
+            self._on_exit(self._exits.pop(0))
+
+    def _answered(self) -> None:
+        if self._events is not None:
+            self._events.resumed()
+
+    def _delete(self, pod: PodView, grace_s: int) -> None:
+        task = asyncio.get_running_loop().create_task(self._deleted(pod, grace_s), name=f"delete-{pod.name}")
+        self._deletions.add(task)
+        task.add_done_callback(self._deletions.discard)
+
+    async def _deleted(self, pod: PodView, grace_s: int) -> None:
+        backoff = Backoff(initial_s=0.2, max_s=10.0)
+        while True:
+            try:
+                await self._api.delete(pod.name, pod.uid, grace_s)
+            except ApiAway:
+                pass
+            except ApiRefused as error:
+                if error.code in {HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT}:
+                    return  # there is no such pod any more
+                if not error.is_temporary:
+                    _log.error("Kubernetes refuses to delete a pod; it is tried again", pod=pod.name, why=str(error))
+            else:
+                return
+            await asyncio.sleep(0.1 + backoff.next_delay_s())
+
+
+@dataclass(slots=True)
+class _Launched:
+    """A replica whose pod is there, and has not ended."""
+
+    instance: Instance
+    pod: PodView
+    is_asked: bool = False
+    """This controller has asked it to end. Not if another client has: that one is replaced when its replica drains."""
+    is_killed: bool = False
+    ends_by: float = field(default=0.0)
+    """When its grace is over, by the clock of the event loop."""

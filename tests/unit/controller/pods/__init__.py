@@ -1,0 +1,1 @@
+"""What pods say of replicas."""
