@@ -1,8 +1,9 @@
 """Connects to a server of the mesh, and finds the leading one of several controllers. Errors are written for operators.
 
 Invariants: an address where no server responds is an error, immediately or within `CONNECT_TIMEOUT_S`, with the way
-out; a server of the wrong kind is distinguished from one that refuses. Only the named addresses are queried for the
-leader; if some respond and none leads, an election is assumed and awaited for at most `LEADS_WITHIN_S`.
+out, and so is a name that does not resolve; a server of the wrong kind is distinguished from one that refuses. Only the
+named addresses are queried for the leader; if some respond and none leads, an election is assumed and awaited for at
+most `LEADS_WITHIN_S`.
 """
 
 from __future__ import annotations
@@ -20,9 +21,12 @@ from grpc_status import rpc_status
 from slotmesh.cli.console import CommandFailed, Looks
 from slotmesh.cli.controller_view import ControllerStatus
 from slotmesh.cli.credentials import dialer
+from slotmesh.discovery.targets import parse_targets
 from slotmesh.errors import Reason
 from slotmesh.security.identity import SERVERS, Role
 from slotmesh.status import from_rpc_error, to_exception
+from slotmesh.transport.name_lookups import LookupFailed, NameLookups
+from slotmesh.units import join_host_port
 from slotmesh.v1 import info_service_pb2 as pb
 from slotmesh.v1.info_service_pb2 import GetServerInfoRequest, ServerKind
 from slotmesh.v1.info_service_pb2_grpc import InfoServiceStub
@@ -44,6 +48,7 @@ class Peer:
     kind: str
     """`controller`, `router` or `server`."""
     address: str
+    """`HOST:PORT`, or a name that is resolved: any of its addresses may respond."""
     is_listed: bool = False
     """A router whose address the controller has listed: in such a command `--router` names another one."""
 
@@ -51,14 +56,15 @@ class Peer:
     async def connect(self) -> AsyncIterator[grpc.aio.Channel]:
         """A channel that is connected. Raises CommandFailed where nothing answers, or certificates do not allow it."""
         problem = ""
-        for role in self._roles:
-            async with dialer().open(self.address, role) as channel:
-                if await _is_reached(channel):
-                    yield channel
-                    return
-                problem = dialer().problem(await _details(channel), role) or ""
-                if not problem:
-                    break
+        for address, host in await resolved([self.address], self.kind):
+            for role in self._roles:
+                async with dialer().open(address, role, host=host) as channel:
+                    if await _is_reached(channel):
+                        yield channel
+                        return
+                    problem = dialer().problem(await _details(channel), role) or ""
+                    if not problem:
+                        break
         if problem:
             raise CommandFailed(f"no connection to {self.kind} {self.address}: {problem}")
         raise self._unanswered()
@@ -99,6 +105,25 @@ class Peer:
         elif self.kind != "server":
             way_out += ", or start a mesh with `slotmesh run`"
         return CommandFailed(f"{message}; {way_out}")
+
+
+async def resolved(targets: Sequence[str], kind: str) -> list[tuple[str, str]]:
+    """The addresses of servers of this kind, and the name that each is of. Raises CommandFailed if there is none."""
+    found: dict[str, str] = {}
+    problem = ""
+    for target in parse_targets(targets):
+        if isinstance(target, str):
+            found.setdefault(target, "")
+            continue
+        try:
+            hosts = await NameLookups()(target)
+        except LookupFailed as error:
+            problem = f"{target} does not resolve: {error}"
+        else:
+            found |= {join_host_port(host, target.port): target.host for host in hosts}
+    if not found:
+        raise CommandFailed(f"{problem}; correct the name, or name a {kind} with --address HOST:PORT")
+    return list(found.items())
 
 
 def is_lost(error: grpc.RpcError) -> bool:
@@ -175,7 +200,8 @@ _ASK_EVERY_S: Final = 0.1
 
 
 async def leader_among(addresses: Sequence[str]) -> str:
-    """The address of the controller that leads. Raises CommandFailed where none does."""
+    """The address of the controller that leads; some may be given by name. Raises CommandFailed where none does."""
+    addresses = [address for address, _ in await resolved(addresses, "controller")]
     if len(addresses) == 1:
         return addresses[0]
     async for is_late in Looks(_ASK_EVERY_S, LEADS_WITHIN_S):

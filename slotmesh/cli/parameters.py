@@ -14,6 +14,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from slotmesh.cli.console import WRONG_INPUT, CommandFailed, some_of
+from slotmesh.discovery.targets import parse_target
 from slotmesh.names import did_you_mean
 from slotmesh.units import join_host_port, parse_duration, parse_host_port
 
@@ -31,9 +32,17 @@ def read_address(text: str) -> str:
         raise typer.BadParameter(str(error)) from None
 
 
-def _addresses(text: str) -> str:
+def read_target(text: str) -> str:
+    """One server, as typed: an address, or a name that is resolved."""
+    try:
+        return str(parse_target(text))
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+
+
+def _targets(text: str) -> str:
     """Several, with commas between them."""
-    return ",".join(dict.fromkeys(read_address(each.strip()) for each in text.split(",")))
+    return ",".join(dict.fromkeys(read_target(each.strip()) for each in text.split(",")))
 
 
 def read_duration(value: str | timedelta) -> timedelta:
@@ -63,19 +72,20 @@ ControllerAddress = Annotated[
         "--controller",
         "--address",
         envvar=["SLOTMESH_CONTROLLER", "SLOTMESH_ADDRESS"],
-        parser=_addresses,
+        parser=_targets,
         metavar="HOST:PORT[,…]",
-        help="Where the controller is. Of several, with commas between them, the one that leads is asked.",
+        help="Where the controller is: HOST:PORT or dns:///NAME:PORT. Of several, with commas between them, or of the "
+        "addresses of the name, the one that leads is asked.",
     ),
 ]
 
 
 def _server(words: str) -> Any:
-    return typer.Option("--address", envvar="SLOTMESH_ADDRESS", parser=read_address, metavar="HOST:PORT", help=words)
+    return typer.Option("--address", envvar="SLOTMESH_ADDRESS", parser=read_target, metavar="HOST:PORT", help=words)
 
 
-RouterAddress = Annotated[str, _server("Where a router is.")]
-ServerAddress = Annotated[str, _server("Where the server is.")]
+RouterAddress = Annotated[str, _server("Where a router is: HOST:PORT or dns:///NAME:PORT.")]
+ServerAddress = Annotated[str, _server("Where the server is: HOST:PORT or dns:///NAME:PORT.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what it would change, and change nothing.")]
 Yes = Annotated[
     bool, typer.Option("--yes", "-y", help="Do not ask for confirmation, which is the default on a terminal.")

@@ -256,8 +256,7 @@ class Dialer:
         Raises:
             ValueError: `address` is not HOST:PORT.
         """
-        host, port = parse_host_port(address)
-        target = join_host_port(host, port)
+        target = join_host_port(*parse_host_port(address))
         keep_wakes_few()
         if self._tls is None:
             return grpc.aio.insecure_channel(target, options=CHANNEL_OPTIONS)

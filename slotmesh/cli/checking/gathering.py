@@ -15,6 +15,7 @@ from slotmesh.cli.checking.asking import ask_all, own_tls
 from slotmesh.cli.checking.asking_ingresses import ask_ingresses
 from slotmesh.cli.checking.findings import AnnouncedAddress, IngressUrl, SeenMesh
 from slotmesh.cli.checking.losses import ASK_WITHIN_S, lost_members, still_lost
+from slotmesh.cli.connection import resolved
 from slotmesh.cli.console import CommandFailed, Looks
 from slotmesh.cli.controller_view import ENDED, Members, Snapshot
 from slotmesh.cli.figures import report_age_s
@@ -36,6 +37,7 @@ async def look_at(address: str, ingresses: Sequence[IngressUrl] = ()) -> SeenMes
     Raises CommandFailed or SlotmeshError if no leading controller can be queried.
     """
     own = own_tls()
+    given = [each for each, _ in await resolved(address.split(","), "controller")]
     async with Operator.at(address) as operator:
         try:
             async with asyncio.timeout(ASK_WITHIN_S):
@@ -49,7 +51,7 @@ async def look_at(address: str, ingresses: Sequence[IngressUrl] = ()) -> SeenMes
         except TimeoutError:
             raise CommandFailed(f"the controller does not answer within {ASK_WITHIN_S:g} s") from None
         answers, asked, (snapshot, lagging, unlinked), (silent, prospects), lost = await asyncio.gather(
-            ask_all([*announced_by(snapshot), *_others(address, snapshot)]),
+            ask_all([*announced_by(snapshot), *_others(given, snapshot)]),
             ask_ingresses(ingresses),
             _settled(operator, snapshot),
             _sampled(operator),
@@ -92,11 +94,11 @@ def announced_by(snapshot: Snapshot) -> Iterator[AnnouncedAddress]:
             yield AnnouncedAddress(subject=subject, kind="metrics of a replica", address=replica.metrics_address)
 
 
-def _others(addresses: str, snapshot: Snapshot) -> Iterator[AnnouncedAddress]:
+def _others(addresses: Sequence[str], snapshot: Snapshot) -> Iterator[AnnouncedAddress]:
     """Controllers that the command was given, and that the leader does not name: they may lead as well."""
     standing = snapshot.controller
     known = () if standing is None else (standing.address, *standing.role.standby_addresses)
-    for address in addresses.split(","):
+    for address in addresses:
         if address not in known:
             yield AnnouncedAddress(subject=f"controller {address}", kind="controller", address=address, is_listed=False)
 

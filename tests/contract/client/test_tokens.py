@@ -17,10 +17,14 @@ from typer.testing import CliRunner
 
 from slotmesh import SlotmeshError, Tls, connect, connect_sync
 from slotmesh.cli.app import app
+from slotmesh.client.routers import Routers
 from slotmesh.codec import OCTET_STREAM
+from slotmesh.discovery.targets import DnsName
 from slotmesh.errors import Executed, Failure, Reason
 from slotmesh.runtime.channels import Dialer, TokenSource
 from slotmesh.security.identity import Role
+from slotmesh.transport.server_addresses import ServerAddresses
+from slotmesh.v1 import router_service_pb2
 from tests.support.certificates import Authority
 from tests.support.fakes.router import FakeRouter
 from tests.support.foreign_code import KINDS
@@ -191,3 +195,36 @@ async def test_a_stream_whose_credential_has_ended_is_opened_again_with_what_is_
             with pytest.raises(SlotmeshError, match="has expired") as caught:
                 await waiting
             assert caught.value.reason is Reason.UNAUTHENTICATED
+
+
+async def test_servers_of_a_name_are_verified_by_their_role_or_else_by_that_name(authority: Authority) -> None:
+    """The certificate of the role has no address in it; one of a public authority has the name."""
+    handler, server = Asked(), grpc.aio.server()
+    files = authority.issue("router", dns=["routers.example"])
+    assert files.cert is not None
+    assert files.key is not None
+    credentials = grpc.ssl_server_credentials([(files.key.read_bytes(), files.cert.read_bytes())])
+    server.add_generic_rpc_handlers([handler])
+    port = server.add_secure_port("127.0.0.2:0", credentials)
+    await server.start()
+
+    async def lookup(_: DnsName) -> list[str]:
+        return ["127.0.0.2"]
+
+    by_role, by_name = Dialer(authority.source("client", "a")), Dialer(_AddressChecked(authority))
+    try:
+        for dialer, name, is_reached in (
+            (by_role, "any.name", True),
+            (by_name, "routers.example", True),
+            (by_name, "other.example", False),
+        ):
+            async with ServerAddresses(f"dns:///{name}:{port}", lookup=lookup) as servers:
+                routers = Routers(servers, dialer)
+                assert await routers.found(10)
+                stub = routers.stub(f"127.0.0.2:{port}")
+                with suppress(grpc.RpcError):
+                    await stub.Call(router_service_pb2.CallRequest(), timeout=5)
+                assert bool(handler.shown.pop("Call", None)) is is_reached, name
+                await routers.aclose()
+    finally:
+        await server.stop(None)

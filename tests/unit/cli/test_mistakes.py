@@ -36,8 +36,11 @@ def told(*arguments: str) -> str:
         (("bench", "e", "m", "--in-flight", "0"), "'--in-flight': must be at least 1, is 0"),
         (("tap", "e", "--rate", "2"), "'--rate': must be at most 1, is 2"),
         (("status", "--output", "xml"), "'xml' is not one of 'table', 'json', 'yaml', 'name'"),
-        (("status", "--address", "nowhere"), "(or SLOTMESH_CONTROLLER, SLOTMESH_ADDRESS): expected HOST:PORT"),
-        (("health", "--address", "nowhere"), "expected HOST:PORT"),
+        (
+            ("status", "--address", "nowhere"),
+            "(or SLOTMESH_CONTROLLER, SLOTMESH_ADDRESS): expected HOST:PORT or dns:///NAME:PORT",
+        ),
+        (("health", "--address", "nowhere"), "expected HOST:PORT or dns:///NAME:PORT"),
         (("run", "greeter"), "is 'greeter': write greeter:NAME"),
         (("run", "apps/greeter.py"), "is 'apps/greeter.py': write apps.greeter:NAME"),
         (("run", "./greeter.py"), "is './greeter.py': write greeter:NAME"),
