@@ -6,7 +6,7 @@ Owner: the app registers one instance of each servicer.
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, Final
 
 import grpc
 
@@ -49,6 +49,9 @@ Context = grpc.aio.ServicerContext[Any, Any]
 ENDS_IN_A_TURN = 8
 """Streams cleaned up per turn of the event loop: a connection that is cut can have thousands."""
 NOTHING_HANDED = HandedMetadata()
+
+REFUSES_S: Final = 0.1
+"""How long single calls are refused before the server stops: a client goes elsewhere after the first refusal."""
 
 _log = get_logger(__name__)
 
@@ -94,7 +97,11 @@ class RouterServicer(router_service_pb2_grpc.RouterServiceServicer):
         """Other routers for clients of this one."""
 
     async def drain(self, message: str, grace_s: float) -> None:
-        """Asks all clients to send no more calls; returns when all calls are answered, or after `grace_s`."""
+        """Asks all clients to send no more calls; returns when all calls are answered, or after `grace_s`.
+
+        Calls by rpcs of their own are taken until then, and refused for a moment: gRPC cancels those that arrive while
+        its server stops, and no client could know that they were not executed.
+        """
         self._is_leaving = True
         streams = dict(self._streams)
         for stream, by_token in streams.items():
@@ -106,6 +113,9 @@ class RouterServicer(router_service_pb2_grpc.RouterServiceServicer):
                 await asyncio.gather(self._unary.idle(), *(stream.all_answered() for stream in streams))
         except TimeoutError:
             _log.warning("calls are still unanswered at the end of the grace; they are lost", grace_s=grace_s)
+        self._unary.refusal = self._leaving()
+        if self._unary.has_served:
+            await asyncio.sleep(REFUSES_S)
 
     async def Call(self, request: router_service_pb2.CallRequest, context: Context) -> router_service_pb2.CallResponse:
         """One call."""

@@ -148,18 +148,17 @@ class Method(Generic[ResultT, P, ValueT]):
         payload = payload_of(spec, args, kwargs)
         request = router_service_pb2.CallRequest(endpoint=spec.endpoint, options=spec.wire, payload=payload)
         rpc = _OwnRpc(spec, self._stream)
+        stream, timeout_s, metadata = self._stream, rpc_timeout_s(spec.options.timeout_s), trace_metadata(payload)
         try:
-            stub = await rpc.reach()
-            if isinstance(stub, Failure):
-                raise rpc.error(stub)
-            timeout_s = rpc_timeout_s(spec.options.timeout_s)
-            response = await stub.Call(request, timeout=timeout_s, metadata=trace_metadata(payload))
-        except grpc.RpcError as error:
-            raise rpc.error(rpc.failure_of(error)) from None
+            response = await stream.own_rpcs.send(
+                lambda address: stream.stub_of(address).Call(request, timeout=timeout_s, metadata=metadata)
+            )
         except asyncio.CancelledError:
             if is_cancelled_here():
                 raise
             raise rpc.error(replace(CLOSED, executed=Executed.UNKNOWN)) from None
+        if isinstance(response, Failure):
+            raise rpc.error(response)
         result: Any = spec.result_of(response.payload) if spec.options.reply else None
         return cast("ResultT", result)
 
@@ -296,11 +295,11 @@ class _OwnRpc:
         self._dialer = stream.dialer
 
     async def reach(self) -> router_service_pb2_grpc.RouterServiceStub | Failure:
-        reached = await self._stream.reach()
-        if isinstance(reached, Failure):
-            return reached
-        self._address, stub = reached
-        return stub
+        """The stub of a router that is connected."""
+        choice = self._stream.own_rpcs
+        failure = await choice.reach()
+        self._address = choice.address
+        return failure or self._stream.stub_of(self._address)
 
     def failure_of(self, error: grpc.RpcError) -> Failure:
         return refusal_of(error, self._address, self._dialer)

@@ -42,6 +42,9 @@ MAX_SHOWN: Final = 8
 LEAVING_S: Final = 30.0
 """How long a router that leaves is avoided: longer than it usually takes to end."""
 
+_LAST_RPCS_S: Final = 60.0
+"""The time left to rpcs on a connection that its router has begun to end."""
+
 _OLD_CHANNEL_GRACE_S: Final = 5.0
 """The time left to unary calls on a connection that was given up."""
 
@@ -90,7 +93,8 @@ class Routers:
         """Routers that have said that they leave, and how long that counts."""
         self._channels: dict[str, CurrentChannel] = {}
         self._stubs: dict[str, _Stubs] = {}
-        self._dropping: set[asyncio.Task[None]] = set()
+        self._dropped: list[CurrentChannel] = []
+        """To routers that are known no more; each is closed when its last rpc has ended."""
         self._seed = object()
         """Makes the order of this client one of its own."""
         self._turn = 0
@@ -154,8 +158,12 @@ class Routers:
         """
         if not self.is_spread:
             return last
-        few = self._order(MAX_SPREAD)
-        connected = [each for each in few if self._channel(each).connects()]
+        few, connected = self._order(MAX_SPREAD), []
+        for address in few:
+            if self._channel(address).connects():
+                connected.append(address)
+            else:
+                self._leaving.pop(address, None)  # it has ended; the next one there does not leave
         return connected[0] if connected else last if last in few else ""
 
     def _order(self, most: int) -> list[str]:
@@ -241,9 +249,9 @@ class Routers:
     async def aclose(self) -> None:
         """Closes all connections."""
         self._stop_listening()
-        await asyncio.gather(*self._dropping, return_exceptions=True)
-        channels = list(self._channels.values())
+        channels = [*self._channels.values(), *self._dropped]
         self._channels.clear()
+        self._dropped.clear()
         self._stubs.clear()
         for channel in channels:
             await channel.aclose()
@@ -267,13 +275,18 @@ class Routers:
         return channel
 
     def _drop_unknown(self) -> None:
-        """Names have other addresses: closes the channels to others that are not connected."""
+        """Names have other addresses: closes the channels to others that are not connected.
+
+        The last rpcs of a connection that its router ends go on.
+        """
         known = {*self.given, *self._learned}
+        self._leaving = {address: until for address, until in self._leaving.items() if address in known}
+        self._dropped = [channel for channel in self._dropped if channel.is_open]
         for address in [it for it, channel in self._channels.items() if it not in known and not channel.is_connected]:
             self._stubs.pop(address, None)
-            task = asyncio.get_running_loop().create_task(self._channels.pop(address).aclose(), name="close-channel")
-            self._dropping.add(task)
-            task.add_done_callback(self._dropping.discard)
+            channel = self._channels.pop(address)
+            channel.renew(_LAST_RPCS_S)
+            self._dropped.append(channel)
 
 
 def _is_address(text: str) -> bool:
@@ -284,6 +297,10 @@ def _is_address(text: str) -> bool:
     return True
 
 
+_UNSENT: Final = "failed to connect to all addresses"
+"""The transport's words for an rpc that no connection was found for."""
+
+
 def refusal_of(error: grpc.RpcError, address: str, dialer: Dialer, service: str = "RouterService") -> Failure:
     """As `from_rpc_error`, for an rpc to a router, in the words of the client.
 
@@ -292,7 +309,8 @@ def refusal_of(error: grpc.RpcError, address: str, dialer: Dialer, service: str 
     """
     failure = from_rpc_error(error)
     if failure.reason is Reason.ROUTER_LOST:
-        return replace(failure, message=dialer.explained(failure.message, Role.ROUTER))
+        executed = Executed.NO if failure.message.startswith(_UNSENT) else failure.executed
+        return replace(failure, executed=executed, message=dialer.explained(failure.message, Role.ROUTER))
     if failure.reason is not Reason.NOT_IMPLEMENTED or not is_unknown_there(error):
         return failure
     message = (

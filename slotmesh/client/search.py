@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import Final
+from collections.abc import Awaitable, Callable
+from typing import Final, TypeVar
 
-from slotmesh.client.routers import Routers
-from slotmesh.errors import Failure, Reason
+import grpc
+
+from slotmesh.client.routers import Routers, refusal_of
+from slotmesh.errors import Executed, Failure, Reason
 from slotmesh.runtime.backoff import Backoff
 
 FIRST_ATTEMPT_S: Final = 1.0
@@ -89,6 +92,11 @@ class Search:
         return self._backoff.next_delay_s()
 
 
+ResponseT = TypeVar("ResponseT")
+
+_ELSEWHERE: Final = frozenset({Reason.ROUTER_LOST, Reason.DRAINING})
+"""Failures of a router that ends: an rpc that it has not executed is sent to another one."""
+
 CLOSED: Final = Failure(reason=Reason.CANCELLED, message="the mesh was closed")
 
 
@@ -100,10 +108,14 @@ class RouterChoice:
     Owner: what sends the rpcs.
     """
 
-    def __init__(self, routers: Routers, patience_s: float) -> None:
-        """`patience_s`: how long an rpc waits while no router can be reached."""
+    def __init__(self, routers: Routers, patience_s: float, preferred: Callable[[], str] = str) -> None:
+        """`patience_s`: how long an rpc waits while no router can be reached.
+
+        `preferred`: returns the router of a list to use while it is connected; empty: the one that was used last.
+        """
         self._routers = routers
         self._patience_s = patience_s
+        self._preferred = preferred
         self._waits: set[asyncio.Timeout] = set()
         self.address = ""
         """The router that was chosen last; empty before the first one."""
@@ -125,7 +137,7 @@ class RouterChoice:
         `search`: goes on with it, instead of using a router that is connected.
         """
         if search is None:
-            self.address = self._routers.pick(self.address)
+            self.address = self._routers.pick(self._preferred() or self.address)
             if self._routers.is_connected(self.address):
                 return None
         if not (self._routers.given or await self._is_found()):
@@ -152,6 +164,29 @@ class RouterChoice:
             finally:
                 self._waits.discard(waiting)
         return CLOSED
+
+    async def send(self, ask: Callable[[str], Awaitable[ResponseT]]) -> ResponseT | Failure:
+        """The response of a router to an rpc. Routers that end, and have not executed it, are left for another one.
+
+        `ask` begins the rpc at an address.
+        """
+        search: Search | None = None
+        while True:
+            if (unreached := await self.reach(search)) is not None:
+                return unreached
+            address = self.address
+            try:
+                return await ask(address)
+            except grpc.RpcError as error:
+                failure = refusal_of(error, address, self._routers.dialer)
+            if failure.executed is not Executed.NO or failure.reason not in _ELSEWHERE or self.closed:
+                return failure
+            if failure.reason is Reason.DRAINING:
+                self._routers.leaves(address, ())
+            if search is None:
+                search = self.new_search()
+            else:
+                search.lost(address, was_sound=False)
 
     async def _is_found(self) -> bool:
         waiting = asyncio.timeout(self._patience_s)

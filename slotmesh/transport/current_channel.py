@@ -50,6 +50,11 @@ class CurrentChannel:
             and self._channel.get_state() is grpc.ChannelConnectivity.READY
         )
 
+    @property
+    def is_open(self) -> bool:
+        """Whether there is a channel, with a connection or without."""
+        return self._channel is not None or bool(self._retired)
+
     def connects(self) -> bool:
         """Whether there is a connection with the newest certificate; if not, it begins to connect."""
         return self.get().get_state(try_to_connect=True) is grpc.ChannelConnectivity.READY

@@ -155,6 +155,10 @@ class UnaryCalls:
         self._pending = 0
         self._peers: dict[str, _Peer] = {}
         """Those with calls that are pending."""
+        self.has_served = False
+        """There was a call."""
+        self.refusal: Failure | None = None
+        """What calls fail with from now on; None: they are taken."""
         self._is_idle = asyncio.Event()
         self._is_idle.set()
 
@@ -230,6 +234,9 @@ class UnaryCalls:
 
         `for_slots`: of what is done with slots that were given, which frees them, twice as much is taken.
         """
+        if self.refusal is not None and not for_slots:
+            return self.refusal
+        self.has_served = True
         left = (2 * self._max_pending if for_slots else self._max_pending) - self._pending
         held = self._peers[peer].tenants[tenant] if tenant and peer in self._peers else 0
         if left > 0 and (not held or _TENANT_THRESHOLD.room(held, left) > 0):

@@ -27,8 +27,8 @@ Stub = slot_service_pb2_grpc.SlotServiceStub
 Ask = Callable[[Stub], grpc.aio.UnaryUnaryCall[Any, ResponseT]]
 """Starts the rpc; called again for each router."""
 
-_LOST: Final = frozenset({Reason.ROUTER_LOST, Reason.CANCELLED})
-"""Failures of the transport when a router is lost."""
+_LOST: Final = frozenset({Reason.ROUTER_LOST, Reason.CANCELLED, Reason.DRAINING})
+"""Failures of the transport when a router is lost, and of a router that ends."""
 
 
 class SlotRpcs:
@@ -72,6 +72,8 @@ class SlotRpcs:
             outcome = await self._send(ask)
             if not isinstance(outcome, Failure) or outcome.reason not in _LOST or self.closed or not is_wanted():
                 return outcome
+            if outcome.reason is Reason.DRAINING:
+                self._routers.leaves(address, ())
             if search is None:
                 search = self._choice.new_search()
             else:

@@ -123,7 +123,7 @@ class CallStream:
         self._connection = Connection(
             endpoint, routers, connect_timeout_s, self._outbox, self._make_again, names_executors=names_executors
         )
-        self._choice = RouterChoice(routers, connect_timeout_s)
+        self._choice = RouterChoice(routers, connect_timeout_s, lambda: self._connection.address)
         self._queues: WeakValueDictionary[str, CallQueue[Any]] = WeakValueDictionary()
         self._groups = LaneGroups()
         self._stops = StopGenerations(self._on_lane_failure)
@@ -136,12 +136,14 @@ class CallStream:
         """Connects to routers."""
         return self._routers.dialer
 
-    async def reach(self) -> tuple[str, router_service_pb2_grpc.RouterServiceStub] | Failure:
-        """A connected router for a call without a stream, and its stub. Of a list, the one that the stream uses."""
-        if not self._routers.is_spread:
-            self._choice.address = self._connection.address or self._choice.address
-        failure = await self._choice.reach()
-        return failure or (self._choice.address, self._routers.stub(self._choice.address))
+    @property
+    def own_rpcs(self) -> RouterChoice:
+        """For calls without a stream. Of a list of routers, they use the one that the stream uses."""
+        return self._choice
+
+    def stub_of(self, address: str) -> router_service_pb2_grpc.RouterServiceStub:
+        """The stub of a router. Requested for each rpc."""
+        return self._routers.stub(address)
 
     # -- calls -----------------------------------------------------------------------------------------------------
 

@@ -1,0 +1,111 @@
+"""Real routers of one name are replaced one after the other, under load by streams, rpcs and slots: no call fails."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
+
+import pytest
+
+import slotmesh
+import slotmesh.testing
+from router_service.app import serve
+from router_service.config import RouterSettings
+from slotmesh.client.mesh import Mesh
+from slotmesh.discovery import resolved_names
+from slotmesh.discovery.targets import DnsName
+from slotmesh.transport.server_addresses import ServerAddresses
+from tests.support.wait import wait_until
+
+pytestmark = [pytest.mark.asyncio, pytest.mark.slow]
+
+HOSTS = ("127.0.0.2", "127.0.0.3")
+
+
+class Greeter:
+    async def hello(self, name: str) -> str:
+        await asyncio.sleep(0.001)
+        return name
+
+
+class Records:
+    """An injected lookup."""
+
+    hosts: Sequence[str] = ()
+
+    async def __call__(self, name: DnsName) -> Sequence[str]:
+        return self.hosts
+
+
+class Load:
+    """Calls of each kind, without a pause."""
+
+    def __init__(self, mesh: Mesh) -> None:
+        self._mesh = mesh
+        self.done: Counter[str] = Counter()
+        self.over = False
+        calls = {"stream": self._stream, "unary": self._unary, "slot": self._slot}
+        self.tasks = [asyncio.ensure_future(self._run(*each)) for each in calls.items() for _ in range(4)]
+
+    async def _run(self, kind: str, call: Any) -> None:
+        while not self.over:
+            assert await call() == "x"
+            self.done[kind] += 1
+
+    async def _stream(self) -> str:
+        return str(await self._mesh.endpoint("Greeter").hello("x"))
+
+    async def _unary(self) -> str:
+        return str(await self._mesh.endpoint("Greeter").hello.unary("x"))
+
+    async def _slot(self) -> str:
+        async with self._mesh.endpoint("Greeter").reserve():
+            await asyncio.sleep(0)
+        return "x"
+
+    async def goes_on(self) -> None:
+        """Returns after some more calls of each kind, and raises the failure of one."""
+        least = {kind: self.done[kind] + 30 for kind in ("stream", "unary", "slot")}
+        ended = [task for task in self.tasks if task.done()]
+        await wait_until(lambda: ended or any(it.done() for it in self.tasks) or self.done > Counter(least))
+        for task in self.tasks:
+            if task.done():
+                task.result()
+
+
+@asynccontextmanager
+async def router(controller: str, host: str, port: int) -> AsyncIterator[int]:
+    settings: dict[str, Any] = {"host": host, "port": port, "metrics_port": -1, "controller": controller}
+    async with serve(RouterSettings(**settings)) as server:
+        await wait_until(lambda: server.serving)
+        yield int(server.address.rpartition(":")[2])
+
+
+async def test_no_call_fails_while_each_router_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resolved_names, "REFRESH_S", 0.5)
+    records = Records()
+    records.hosts = HOSTS
+    async with slotmesh.testing.mesh({"Greeter": Greeter}) as of, AsyncExitStack() as stack:
+        running = [AsyncExitStack() for _ in HOSTS]
+        for each in running:
+            stack.push_async_callback(each.aclose)
+        port = await running[0].enter_async_context(router(of.controller_address, HOSTS[0], 0))
+        await running[1].enter_async_context(router(of.controller_address, HOSTS[1], port))
+        servers = ServerAddresses(f"dns:///routers:{port}", lookup=records)
+        mesh = await stack.enter_async_context(Mesh(servers, 10.0, 5.0))
+        load = Load(mesh)
+        try:
+            for number in (0, 1, 0, 1):
+                await load.goes_on()
+                records.hosts = [HOSTS[1 - number]]
+                await running[number].aclose()
+                await load.goes_on()
+                await running[number].enter_async_context(router(of.controller_address, HOSTS[number], port))
+                records.hosts = HOSTS
+            await load.goes_on()
+        finally:
+            load.over = True
+            await asyncio.gather(*load.tasks)
