@@ -119,15 +119,17 @@ class Mesh:
         options: ViewOptions | None = None,
         dialer: Dialer = PLAIN_TEXT,
         buffer: ClientBuffer | None = None,
+        *,
+        is_spread: bool = False,
     ) -> None:
-        """`options`: of its endpoints; None: the defaults. `dialer` connects.
+        """`options`: of its endpoints; None: the defaults. `dialer` connects. `is_spread`: over a list of routers, too.
 
         `buffer`: bounds the calls that wait to be sent; None: the default bound.
         """
         self._buffer = buffer or ClientBuffer()
         self._options = options or ViewOptions()
         self._servers = ServerAddresses.of(addresses)
-        self._routers = Routers(self._servers, dialer)
+        self._routers = Routers(self._servers, dialer, is_spread=is_spread)
         self._connect_timeout_s = connect_timeout_s
         self._close_grace_s = close_grace_s
         self._endpoints: dict[str, Endpoint] = {}
@@ -266,7 +268,8 @@ class FollowingMesh(Mesh):
     def __init__(self, addresses: Sequence[str], dialer: Dialer, *, has_threads: bool = False) -> None:
         """`has_threads`: it is used by a `SyncMesh`."""
         buffer = ClientBuffer(has_threads=has_threads)
-        super().__init__(addresses, _REPLICA_CONNECT_TIMEOUT_S, 0.0, ViewOptions(inherits=True), dialer, buffer)
+        options = ViewOptions(inherits=True)
+        super().__init__(addresses, _REPLICA_CONNECT_TIMEOUT_S, 0.0, options, dialer, buffer, is_spread=True)
 
     def follow(self, addresses: Iterable[str]) -> None:
         """Sets the routers of the mesh. May be called in any thread."""

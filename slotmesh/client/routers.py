@@ -4,8 +4,8 @@ Purpose: one channel for each router, shared by all endpoints; the order in whic
 describes; the failures of rpcs to one, in the words of the client.
 Invariants: the routers that one names replace those named before, so that former routers are not tried forever; those
 given by the application stay, or are what their name is resolved to. No response of a peer makes the list grow without
-bound. Of a list, the first router that answers is used; of those of a name, each in turn. A router that is known no
-more gets nothing new, and its channel is closed when it has lost its connection.
+bound. Of a list, the first router that answers is used; of those of a name, or of a handler's mesh, each in turn. A
+router that is known no more gets nothing new, and its channel is closed when it has lost its connection.
 Owner: the `Mesh`.
 """
 
@@ -82,9 +82,15 @@ class _Stubs(NamedTuple):
 class Routers:
     """Addresses and channels."""
 
-    def __init__(self, addresses: ServerAddresses | Sequence[str], dialer: Dialer = PLAIN_TEXT) -> None:
-        """`addresses`: given by the application, which may share and has to close them. `dialer` connects."""
+    def __init__(
+        self, addresses: ServerAddresses | Sequence[str], dialer: Dialer = PLAIN_TEXT, *, is_spread: bool = False
+    ) -> None:
+        """`addresses`: given by the application, which may share and has to close them. `dialer` connects.
+
+        `is_spread`: any of a list may be used, too.
+        """
         self.dialer = dialer
+        self._is_spread = is_spread
         self._servers = ServerAddresses.of(addresses)
         self._stop_listening = self._servers.listen(self._drop_unknown)
         self._followed: tuple[str, ...] = ()
@@ -97,6 +103,8 @@ class Routers:
         """To routers that are known no more; each is closed when its last rpc has ended."""
         self._seed = object()
         """Makes the order of this client one of its own."""
+        self._ranked: tuple[tuple[str, ...], list[str]] = (), []
+        """Those that are given, and in the order of this client."""
         self._turn = 0
 
     @property
@@ -106,8 +114,8 @@ class Routers:
 
     @property
     def is_spread(self) -> bool:
-        """Whether any of them may be used, as they were found by name. Otherwise the first one that answers is."""
-        return self._servers.are_resolved and not self._followed
+        """Whether any of them may be used, as of those found by name. Otherwise the first one that answers is."""
+        return self._is_spread or self._servers.are_resolved
 
     async def found(self, timeout_s: float | None) -> bool:
         """Whether one is known. Waits for the first addresses of names, at most `timeout_s`."""
@@ -115,8 +123,7 @@ class Routers:
 
     def look_again(self) -> None:
         """No known router answers: names are resolved again, soon."""
-        if self.is_spread:
-            self._servers.request()
+        self._servers.request()
 
     def follow(self, addresses: Iterable[str]) -> None:
         """Replaces the given addresses by the routers that the mesh has now.
@@ -171,7 +178,9 @@ class Routers:
 
         It hardly changes with the list: with another router, a few of the used ones are replaced by it.
         """
-        few = sorted(self.given, key=lambda address: hash((self._seed, address)))[:most]
+        if self._ranked[0] is not (given := self.given):
+            self._ranked = given, sorted(given, key=lambda address: hash((self._seed, address)))
+        few = self._ranked[1][:most]
         at = self._turn % len(few) if few else 0
         self._turn += 1
         return sorted(few[at:] + few[:at], key=self._is_leaving)
@@ -231,7 +240,7 @@ class Routers:
             message = f"no router was found within {patience_s:g} s: {self._servers.problem}"
             return Failure(reason=Reason.ROUTER_LOST, message=message, executed=Executed.NO)
         where = ", ".join(self.given[:MAX_SHOWN]) + (", …" if len(self.given) > MAX_SHOWN else "")
-        if self.is_spread:
+        if self._servers.are_resolved:
             where = f"{self._servers.text} ({where})"
         return Failure(
             reason=Reason.ROUTER_LOST,

@@ -7,6 +7,7 @@ from typing import Final
 from tests.mutants.client_table import CLIENT
 from tests.mutants.clients_table import CLIENTS
 from tests.mutants.deploy_table import DEPLOY
+from tests.mutants.discovery_table import DISCOVERY
 from tests.mutants.edge_table import EDGE
 from tests.mutants.edges_table import EDGES
 from tests.mutants.fence_table import FENCE
@@ -617,6 +618,7 @@ MUTANTS: Final = (
     *_STORE,
     *_CLIENT,
     *DEPLOY,
+    *DISCOVERY,
     *EDGE,
     *EDGES,
     *LAST_QUESTIONS,

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -17,7 +18,8 @@ from slotmesh.client.mesh import Mesh
 from slotmesh.codec import OCTET_STREAM
 from slotmesh.discovery import resolved_names
 from slotmesh.discovery.targets import DnsName
-from slotmesh.errors import Executed
+from slotmesh.errors import Executed, Failure, Reason
+from slotmesh.status import abort
 from slotmesh.transport.name_lookups import LookupFailed
 from slotmesh.transport.server_addresses import ServerAddresses
 from slotmesh.v1 import router_service_pb2
@@ -34,9 +36,11 @@ class NamedRouter(FakeRouter):
     def __init__(self, host: str, port: int = 0) -> None:
         super().__init__(port=port)
         self.host, self.unary = host, 0
+        self.refuses_unary: Failure | None = None
 
     async def Call(self, request: router_service_pb2.CallRequest, context: Any) -> router_service_pb2.CallResponse:
-        del context
+        if self.refuses_unary is not None:
+            await abort(context, self.refuses_unary)
         self.unary += 1
         return router_service_pb2.CallResponse(payload=request.payload)
 
@@ -204,3 +208,28 @@ async def test_a_client_without_asyncio_finds_routers_by_name() -> None:
 
         await asyncio.to_thread(use)
         assert [it.opened for it in routers] == [1, 1, 1]
+
+
+async def test_a_single_call_that_a_router_refuses_as_it_ends_is_made_at_another_one() -> None:
+    records = Records("127.0.0.2", "127.0.0.3")
+    async with three() as routers, client(routers, records) as mesh:
+        call = echo(mesh).unary
+        ending = Failure(reason=Reason.DRAINING, message="the router stops")
+        routers[0].refuses_unary = ending
+        for _ in range(20):
+            assert await call(b"x") == b"x"
+        await wait_until(lambda: mesh._routers.is_connected(routers[0].address))
+        assert await call(b"x") == b"x"
+        assert routers[0].unary == 0
+        routers[1].refuses_unary = replace(ending, executed=Executed.UNKNOWN)
+        with pytest.raises(slotmesh.Draining):
+            await asyncio.gather(*(call(b"x") for _ in range(20)))
+
+
+async def test_a_single_call_leaves_a_router_of_a_list_that_is_away() -> None:
+    async with three() as (gone, other, _), slotmesh.connect([gone.address, other.address]) as mesh:
+        call = mesh.endpoint("e").options(content_type=OCTET_STREAM).echo.unary
+        assert await call(b"x") == b"x"
+        await gone.stop()
+        assert await call(b"x") == b"x"
+        assert (gone.unary, other.unary) == (1, 1)

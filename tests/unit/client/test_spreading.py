@@ -8,10 +8,12 @@ from collections.abc import AsyncIterator, Sequence
 import pytest
 import pytest_asyncio
 
+from slotmesh.client.mesh import FollowingMesh
 from slotmesh.client.routers import MAX_SPREAD, Routers
 from slotmesh.client.search import Search
 from slotmesh.discovery import resolved_names
 from slotmesh.discovery.targets import DnsName
+from slotmesh.runtime.channels import PLAIN_TEXT
 from slotmesh.transport.server_addresses import ServerAddresses
 from tests.support.wait import wait_until
 
@@ -121,3 +123,12 @@ async def test_a_search_begins_when_the_name_resolves(records: Records) -> None:
         assert await routers.found(10)
         assert search.take_pause_s("") == 0
         assert search.take() in servers.known
+
+
+async def test_the_routers_of_a_handlers_mesh_are_used_in_turn() -> None:
+    listed = ["a:1", "b:1", "c:1"]
+    mesh = FollowingMesh(listed, PLAIN_TEXT)
+    assert Counter(mesh._routers.in_turn("")[0] for _ in range(6)) == dict.fromkeys(listed, 2)
+    mesh.follow(["d:1", "e:1"])
+    assert Counter(mesh._routers.in_turn("")[0] for _ in range(6)) == {"d:1": 3, "e:1": 3}
+    await mesh.aclose()
