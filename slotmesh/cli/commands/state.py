@@ -17,7 +17,10 @@ from slotmesh.v1 import controller_service_pb2 as pb
 
 state = typer.Typer(name="state", no_args_is_help=True, help="The state file of a controller.")
 
-StateFilePath = Annotated[str, typer.Argument(metavar="PATH", help="The file that the controller has with --state.")]
+StateFilePath = Annotated[
+    str,
+    typer.Argument(metavar="PATH", help="What the controller has with --state: a file, or `etcd://HOST:PORT/MESH`."),
+]
 
 
 @state.command("export")
