@@ -131,6 +131,7 @@ async def serve(
             _observe_process(metrics, server, traces, quotas)
             await server.start()
             own, info.address = servicer.alternates, settings.advertised(server.address)
+            scheduler.is_at(info.address)
             own.address, own.token_address = info.address, settings.advertised_token(server.token_address or "")
             hello = _hello(settings, own, metrics.address)
             watch = TableWatch(ServerAddresses(settings.controller), hello, dispatcher, links, Backoff(), dialer)
@@ -172,7 +173,9 @@ def _add_other_ways(server: GrpcServer, dispatcher: Dispatcher, unary: UnaryCall
 
 def _scheduler(settings: RouterSettings) -> RouterScheduler:
     tenants = TenantSettings(settings.max_tenants, settings.max_shown_tenants)
-    return RouterScheduler(random.random, max_upload_bytes=settings.max_upload_bytes, tenants=tenants)
+    return RouterScheduler(
+        random.random, max_upload_bytes=settings.max_upload_bytes, tenants=tenants, subset_size=settings.subset_size
+    )
 
 
 def _quotas(settings: RouterSettings) -> CallerQuotas:

@@ -12,6 +12,8 @@ from router_service.core.runs import Sent
 
 NOT_OWNED: Final = -1
 """The owner epoch of calls that are recovered from, or looked up at, a replica which may not be their owner."""
+LINK_WAIT_S: Final = 2.0
+"""What only one replica can do waits this time for a link to it."""
 
 
 class LookUp(Sent):

@@ -58,6 +58,7 @@ from router_service.core.events import (
     UploadFailed,
 )
 from router_service.core.features import slot_operations
+from router_service.core.features.links_in_time import LinksInTime
 from router_service.core.features.session_connections import Acknowledgements
 from router_service.core.features.session_resumption import Resumptions
 from router_service.core.features.shadows import ShadowCopies
@@ -79,6 +80,7 @@ from router_service.core.replicas import frames
 from router_service.core.replicas.frames import OutgoingBatch
 from router_service.core.replicas.replica import RoutedReplica
 from router_service.core.routing.open_calls import OpenCallsFilter, OpenCallsScan
+from router_service.core.routing.replica_links import ReplicaLinks
 from router_service.core.routing.topology import Topology
 from router_service.core.routing_table import RoutingTable
 from router_service.core.runs import Caller
@@ -90,17 +92,19 @@ from slotmesh.errors import Failure
 class Parts:
     """The parts of the router's core, constructed once for each scheduler. Each decides one thing."""
 
-    def __init__(self, chance: Chance, max_upload_bytes: int, tenants: TenantSettings) -> None:
+    def __init__(self, chance: Chance, max_upload_bytes: int, tenants: TenantSettings, subset_size: int) -> None:
         """`chance` draws uniformly from [0, 1)."""
         numbers = count(1)
         """Ages of runs."""
         self.counters = counters = RouterCounters()
         self.features = features = Features()
-        self.topology = topology = Topology(counters, chance)
+        self.links = links = ReplicaLinks(subset_size)
+        self.topology = topology = Topology(counters, chance, links)
         self.tenants = book = TenantBook(tenants, counters.endpoints)
         # The way of a call.
         outcomes = CallerOutcomes(counters, features)
         self.sender = sender = Sender(topology)
+        links.joined = sender.pump
         self.intake = intake = RoutingIntake(topology, outcomes, sender, chance)
         self.availability = availability = Availability(intake)
         self.ends = ends = EarlyEnds(intake, features)
@@ -129,6 +133,7 @@ class Parts:
                 self.streaming,
                 self.taps,
                 operations,
+                LinksInTime(intake),
             )
         )
 
@@ -219,14 +224,20 @@ class RouterScheduler:
     """
 
     def __init__(
-        self, chance: Chance, *, max_upload_bytes: int = MAX_UPLOAD_BYTES, tenants: TenantSettings = DEFAULT_TENANTS
+        self,
+        chance: Chance,
+        *,
+        max_upload_bytes: int = MAX_UPLOAD_BYTES,
+        tenants: TenantSettings = DEFAULT_TENANTS,
+        subset_size: int = 0,
     ) -> None:
         """`chance` draws uniformly from [0, 1): the only randomness.
 
         `max_upload_bytes`: of payloads that are under way in chunks, and of what waits behind them. `tenants`: how
-        many tenants have accounts of their own.
+        many tenants have accounts of their own. `subset_size`: with more replicas, this router links to a part of them;
+        0: to all.
         """
-        self._parts = parts = Parts(chance, max_upload_bytes, tenants)
+        self._parts = parts = Parts(chance, max_upload_bytes, tenants, subset_size)
         self._handlers = handlers_of(parts).by_class
         self._availability = parts.availability
         self._deadlines = parts.intake.deadlines
@@ -237,6 +248,10 @@ class RouterScheduler:
         """To be read: which tenants call most."""
         self.topology = parts.topology
         """To be read: what the table in force names, and how loaded it is."""
+
+    def is_at(self, address: str) -> None:
+        """The address of this router, as tables list it; before the first table."""
+        self._parts.links.own_address = address
 
     def step(self, event: RouterEvent, now: float) -> list[RouterCommand]:
         """Something has happened: returns what is to be done, in order."""

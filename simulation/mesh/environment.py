@@ -17,13 +17,14 @@ import sys
 import threading
 import time
 from asyncio import events
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from functools import lru_cache
 from types import FunctionType, ModuleType
 from typing import Any, Final
 from unittest.mock import patch
 
+from router_service.core.routing import replica_links, subsets
 from simulation.mesh.channel import SimChannel
 from simulation.mesh.cython import cygrpc
 from simulation.mesh.loop import NodeLoop, close_generator
@@ -40,6 +41,11 @@ _PACKAGES: Final = ("slotmesh.", "router_service.", "replica_service.", "control
 
 FEW_PARTITIONS: Final = 64
 """Of an endpoint, in place of `PARTITIONS`: to divide those takes longer than all else. More keys share one."""
+_FEW_LINKS: Final[Mapping[ModuleType, Mapping[str, float]]] = {
+    subsets: {"LEAST_ROUTERS": 1, "LEAST_LINKS": 1},
+    replica_links: {"LEAST_LINKS": 1, "MAX_EXTRA": 2, "IDLE_S": 0.5, "LINGER_S": 0.2, "WIDENED_S": 0.5, "POLL_S": 0.05},
+}
+"""So that routers with subsets link to few of the replicas, which are few, and not for long."""
 RECALL_LOOK_S: Final = 0.02
 """Between two looks of a client for calls that nobody waits for any more, in place of `LOOK_INTERVAL_S`: each eighth
 callback would be such a look."""
@@ -110,6 +116,9 @@ def simulated(surroundings: Surroundings) -> Iterator[None]:
         for module in _modules():
             if vars(module).get("PARTITIONS") == PARTITIONS:
                 enter(patch.object(module, "PARTITIONS", FEW_PARTITIONS))
+        for module, constants in _FEW_LINKS.items():
+            for name, value in constants.items():
+                enter(patch.object(module, name, value))
         enter(_fresh_caches())
         enter(_numbered_hashes())
         sys.set_asyncgen_hooks(finalizer=close_generator)

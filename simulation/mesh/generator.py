@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from math import inf
 from random import Random
+from typing import Final
 
 from simulation.mesh.draft import Draft
 from simulation.mesh.plots import BY_NAME, PLOTS
 from simulation.mesh.scenario import SETTLE_S, ClientPlan, ReplicaPlan, RouterPlan, Scenario, WorkKind, WorkPlan
 from simulation.mesh.storm import storm
+
+SUBSETS: Final = 0.3
+"""Share of scenarios in which routers link to a part of the replicas."""
 
 
 def generate(seed: int, seconds: float = 5.0, plot_name: str = "") -> Scenario:
@@ -20,6 +24,10 @@ def generate(seed: int, seconds: float = 5.0, plot_name: str = "") -> Scenario:
     names = [it.name for it in routers]
     clients = [_client(chance, number, names) for number in range(chance.choice((1, 1, 2, 2, 3)))]
     draft = Draft(chance, seconds, routers, _replicas(chance, seconds), clients, [])
+    of_subsets = Random(f"subsets {seed}")
+    if has_subsets := of_subsets.random() < SUBSETS:
+        draft.need_routers(of_subsets.choice((1, 2, 2, 3)))
+        draft.need_replicas(of_subsets.choice((1, 2, 3, 4)))
     plot = chance.choices([it for it, _ in PLOTS], [weight for _, weight in PLOTS])[0]
     if plot_name:
         plot = BY_NAME[plot_name]
@@ -36,6 +44,7 @@ def generate(seed: int, seconds: float = 5.0, plot_name: str = "") -> Scenario:
         faults=tuple(draft.faults),
         asks_again=(chance.random() < 0.25 or draft.asks_again) and not draft.stays_on_hold,
         remembers=draft.remembers or (plot is storm and chance.random() < 0.5),
+        has_subsets=has_subsets,
     )
 
 

@@ -166,6 +166,8 @@ class Scenario:
     """When all is whole again, each key gets one more call, which has to give a result."""
     remembers: bool = False
     """The controller has a store that it starts again with."""
+    has_subsets: bool = False
+    """Routers link to a part of the replicas."""
 
     def __str__(self) -> str:
         lines = [f"seed {self.seed}, {self.plot or 'no plot'}, {self.seconds:g} s of load"]
@@ -179,5 +181,6 @@ class Scenario:
             lines += [f"    {work}" for work in each.work]
         lines += [f"  {fault}" for fault in sorted(self.faults, key=lambda fault: fault.at_s)]
         lines += ["  the controller has its store when it starts again"] if self.remembers else []
+        lines += ["  routers link to a part of the replicas"] if self.has_subsets else []
         lines += ["  each key is asked again at the end"] if self.asks_again else []
         return "\n".join(lines)

@@ -236,6 +236,7 @@ class World:
                 controller=self._controller,
                 router_id=router.name,
                 graceful_timeout=GRACE,
+                subset_size=int(self.scenario.has_subsets),
             )
             async with serve_router(settings, on_failure=node.stop.set):
                 await node.stop.wait()

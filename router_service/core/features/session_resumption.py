@@ -159,8 +159,12 @@ class Resumptions(Feature):
     def left(self, caller: Caller, _step: Step) -> None:
         """The connection has ended."""
         if (session := caller.session) is not None:
-            self._by_session.pop(session, None)
+            resumption = self._by_session.pop(session, None)
             self.asking.pop((session.session_id, session.epoch), None)
+            if resumption is not None:
+                found = {trace.replica for trace in resumption.traces}
+                for replica in {*resumption.awaited, *found}:
+                    replica.askers -= 1
 
     def resent(self, run: RouterRun) -> None:
         """The run was sent again. Its payload may be under way."""
@@ -226,6 +230,8 @@ class Resumptions(Feature):
         if session is not None and resumption is not None and replica in resumption.awaited:
             del resumption.awaited[replica]
             resumption.trace(replica, event.found)
+            if all(trace.replica is not replica for trace in resumption.traces[-1:]):
+                replica.askers -= 1
             self._go_on(session, resumption, step)
 
     def table_changed(self, step: Step) -> None:
@@ -268,14 +274,18 @@ class Resumptions(Feature):
             if replica not in resumption.asked:
                 resumption.asked.add(replica)
                 resumption.awaited[replica] = None
+                replica.askers += 1
                 if replica.linked:
                     step.commands.append(AskReconcile(replica, session))
+                else:
+                    self._topology.links.need(replica, step, is_query=True)
 
     @staticmethod
     def _give_up(resumption: Resumption, replicas: Iterable[RoutedReplica]) -> None:
         """These replicas cannot be asked."""
         for replica in replicas:
             del resumption.awaited[replica]
+            replica.askers -= 1
             resumption.deaf = replica.replica_id
 
     # -- deciding --------------------------------------------------------------------------------------------------

@@ -30,6 +30,7 @@ from router_service.core.features.slot_requests import Lease, RequestedSlot, Req
 from router_service.core.lifecycle.deadlines_and_cancellation import EarlyEnds
 from router_service.core.lifecycle.feature import ALWAYS, Feature
 from router_service.core.lifecycle.intake import RoutingIntake
+from router_service.core.look_ups import LINK_WAIT_S
 from router_service.core.replicas.replica import RoutedReplica
 from router_service.core.rosters import ReplicaKey
 from router_service.core.routing.waiting_causes import why_not_load
@@ -128,8 +129,6 @@ def _op(sent: Sent) -> OutgoingOp:
             assert_never(never)
 
 
-LINK_WAIT_S = 2.0
-"""What is bound to a replica that cannot be reached waits this time for the link."""
 TABLE_WAIT_S = 1.0
 """What is bound to a replica that the table does not name waits this time for a newer table."""
 ONE_CALL = range(1, 2)

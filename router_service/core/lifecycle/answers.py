@@ -140,12 +140,16 @@ class Answers:
         self._intake.put_back(returned, backend, step)
         for sent in (*lost, *unsent):
             if type(sent) is LookUp and sent.open_parts():
-                looked_up = {**sent.run.looked_up}
-                del looked_up[replica.key]
-                sent.run.looked_up = looked_up
-                self._intake.not_found(sent.run, step)
+                self._intake.not_found(_not_looked_up(sent), step)
         for sent in (*lost, *unsent):
             self._sender.settle(sent, 0, sent.count, step, is_last=True)
+
+    def unreachable(self, replica: RoutedReplica, step: Step) -> None:
+        """The link that was needed for look-ups could not be established."""
+        for sent in [each for each in replica.outbox if type(each) is LookUp]:
+            replica.withdraw(sent)
+            self._intake.not_found(_not_looked_up(sent), step)
+            self._sender.settle(sent, 0, 1, step, is_last=True)
 
     def refused(self, event: RunsRefused, step: Step) -> None:
         """Calls that the replica did not take go back into queues, or end."""
@@ -289,3 +293,10 @@ class Answers:
                 else:
                     runs.append(part)
         return runs
+
+
+def _not_looked_up(sent: LookUp) -> RouterRun:
+    """The run of a look-up without an answer: its call has to be looked up there again."""
+    run, key = sent.run, sent.replica.key
+    run.looked_up = {each: epoch for each, epoch in run.looked_up.items() if each != key}
+    return run

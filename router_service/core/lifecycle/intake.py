@@ -18,7 +18,7 @@ from router_service.core.commands import ReportLoad, Step
 from router_service.core.lifecycle.outcomes import CallerOutcomes
 from router_service.core.lifecycle.sender import Sender
 from router_service.core.limits.admission import Account
-from router_service.core.look_ups import NOT_OWNED
+from router_service.core.look_ups import LINK_WAIT_S, NOT_OWNED
 from router_service.core.queueing.run_queues import SuspendedRuns, best_for, can_serve, constraint_of
 from router_service.core.replicas.backends import RoutedBackend
 from router_service.core.replicas.replica import RoutedReplica
@@ -192,7 +192,7 @@ class RoutingIntake:
             self._fail_unavailable(run, endpoint, step)
         elif waiting and self._admit(run, endpoint.account_of(partition), step, admitted=admitted):
             partition.queue.insert(run)
-            self.sender.list(partition)
+            self.sender.list(partition, step)
         elif run.deadline != inf and run.unanswered:
             self.deadlines.watch(run.deadline, run)
 
@@ -213,7 +213,10 @@ class RoutingIntake:
         if found is None:
             return False
         replica, epoch = found
-        if replica is None or not replica.linked:
+        links = self.topology.links
+        if replica is not None:
+            links.need(replica, step)
+        if replica is None or not (replica.linked or links.is_opening(replica)):
             failure = failures.may_be_remembered(None if replica is None else replica.replica_id)
             self.outcomes.fail_waiting(run, failure, step)
             return True
@@ -221,6 +224,8 @@ class RoutingIntake:
         self.sender.look_up(run, replica, step)
         if run.options.ordering_key:
             partition.keep_place(run)
+        if not replica.linked:
+            self.deadlines.watch(step.now + LINK_WAIT_S, run)
         self.watch(run)
         return True
 
@@ -283,6 +288,8 @@ class RoutingIntake:
     ) -> None:
         _limit(run, backend)
         # Older ones that wait can have no replica that has room; but those that come back, before it is their turn.
+        if (constraint := constraint_of(run)) is not None:
+            self.topology.links.widen(backend, step, lambda it: constraint.admits(it.replica_id), least=1)
         best = best_for(run, backend.replicas.values()) if not admitted else None
         if best is not None:
             self.sender.send(run, 1, best, 0, step)

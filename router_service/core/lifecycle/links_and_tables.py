@@ -41,7 +41,7 @@ class LinkChanges:
         """The replica takes calls, and can be queried."""
         replica, capacity = event.replica, event.capacity
         if replica.listed:
-            replica.linked = True
+            replica.linked, replica.has_failed = True, False
             replica.stream_id, replica.methods = event.stream_id, frozenset(event.methods)
             replica.outlines = _shared(tuple(event.outlines), replica)
             replica.tensors = event.tensors
@@ -51,7 +51,7 @@ class LinkChanges:
             replica.backend.ejections.came_back(replica.key, step.now)
             for partition in self._topology.partitions():
                 if partition.owner is replica:
-                    self._sender.list(partition)
+                    self._sender.list(partition, step)
             for hook in self._features.link_opened:
                 hook(replica, step)
             self._sender.linked(replica, step)
@@ -61,19 +61,25 @@ class LinkChanges:
     def lost(self, event: LinkLost, step: Step) -> None:
         """Calls of the replica fail, or are routed again."""
         replica = event.replica
+        replica.has_failed = True
         self._answers.lost(replica, event.why, step)
         for hook in self._features.link_lost:
             hook(replica, step)
+        self._replace(replica, step)
         self._sender.pump(replica, step)
 
     def failed(self, event: LinkFailed, step: Step) -> None:
         """The more often a replica fails, the longer the pause before the next attempt."""
         replica, backend = event.replica, event.replica.backend
+        replica.has_failed = True
+        self._answers.unreachable(replica, step)
         backend.await_replica(replica, is_awaited=False)
         self._topology.changed(replica, step)
         delay_s = LONGEST_S
+        self._replace(replica, step)
         if replica.listed:
-            delay_s = backend.ejections.failed(replica.key, len(backend.replicas), step.now, self._chance())
+            links = sum(each.has_link for each in backend.replicas.values())
+            delay_s = backend.ejections.failed(replica.key, links, step.now, self._chance())
         step.commands.append(RetryLink(replica, delay_s))
 
     def capacity_reported(self, event: CapacityReported, step: Step) -> None:
@@ -90,7 +96,13 @@ class LinkChanges:
         replica = event.replica
         replica.draining = True
         self._topology.changed(replica, step)
+        self._replace(replica, step)
         self._sender.pump(replica, step)
+
+    def _replace(self, replica: RoutedReplica, step: Step) -> None:
+        """A member of the subset cannot be used: others may have to be added."""
+        if replica.is_member and replica.listed:
+            self._topology.links.widen(replica.backend, step)
 
 
 def _shared(outlines: tuple[MethodOutline, ...], replica: RoutedReplica) -> tuple[MethodOutline, ...]:
@@ -123,7 +135,7 @@ class TableChanges:
             intake.watch(run)
         for endpoint in change.reassigned:
             for partition in endpoint.partitions.values():
-                sender.list(partition)
+                sender.list(partition, step)
         for replica in list(topology.replicas.values()):
             if sender.has_ready(replica):
                 sender.pump(replica, step)

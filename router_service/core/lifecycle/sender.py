@@ -134,7 +134,7 @@ class Sender:
 
     def look_up(self, run: RouterRun, replica: RoutedReplica, step: Step) -> None:
         """Queries the replica, an earlier owner of the partition, for the outcome of the run's call."""
-        if not replica.outbox:
+        if replica.linked and not replica.outbox:
             step.commands.append(Flush(replica))
         replica.send(run, 1, NOT_OWNED, step.now, LookUp)
         step.advance(run, ALL_SENT)
@@ -143,23 +143,30 @@ class Sender:
         """Gives the replica what only it can do. It is ahead of what waits in the outbox, and needs no room."""
         if replica.linked:
             self._flush_ops(replica, step)
+        else:
+            self._topology.links.need(replica, step)
         replica.bind(run, step.now)
         step.advance(run, ALL_SENT)
 
     def linked(self, replica: RoutedReplica, step: Step) -> None:
-        """The replica can be reached: what was bound to it meanwhile leaves."""
-        if replica.ops:
+        """The replica can be reached: what waits for it alone leaves."""
+        if replica.ops or replica.outbox:
             step.commands.append(Flush(replica))
 
     def _flush_ops(self, replica: RoutedReplica, step: Step) -> None:
         if not replica.ops:
             step.commands.append(Flush(replica))
 
-    def list(self, partition: Partition) -> None:
+    def list(self, partition: Partition, step: Step) -> None:
         """Puts the partition among those that its owner serves in turn, if it has something to send."""
-        if not partition.listed and partition.owner is not None and partition.queue and partition.sendable:
+        owner = partition.owner
+        if partition.listed or owner is None or not partition.queue:
+            return
+        if partition.sendable:
             partition.listed = True
-            self._ready.setdefault(partition.owner, deque()).append(partition)
+            self._ready.setdefault(owner, deque()).append(partition)
+        elif not owner.has_link:
+            self._topology.links.need(owner, step)
 
     def has_ready(self, replica: RoutedReplica) -> bool:
         """Whether partitions that it owns have something to send."""
@@ -183,7 +190,7 @@ class Sender:
         endpoint = self._topology.endpoints.get(sent.run.endpoint)
         partition = endpoint.partitions.get(number) if endpoint is not None else None
         if partition is not None:
-            self.list(partition)
+            self.list(partition, step)
             if partition.listed and partition.owner is not None and partition.owner is not sent.replica:
                 self.pump(partition.owner, step)
 
@@ -192,7 +199,7 @@ class Sender:
         if not replicas:
             return
         for partition in self._topology.partitions():
-            self.list(partition)
+            self.list(partition, step)
         for replica in replicas:
             self.pump(replica, step)
 

@@ -105,8 +105,21 @@ class KnownReplica:
     """
 
     __slots__ = (
-        *("address", "backend_name", "bound", "capacity", "draining", "is_awaited", "is_joining", "is_passed_over"),
-        *("key", "keyed", "limit", "linked", "links", "listed", "methods", "outlines", "own", "retired", "stream_id"),
+        *("address", "backend_name", "bound", "capacity", "draining", "is_awaited", "is_joining", "is_member"),
+        *(
+            "is_passed_over",
+            "key",
+            "keyed",
+            "limit",
+            "linked",
+            "links",
+            "listed",
+            "methods",
+            "outlines",
+            "own",
+            "retired",
+            "stream_id",
+        ),
         *("taking", "tensors", "times", "work_ns"),
     )
 
@@ -120,6 +133,8 @@ class KnownReplica:
         self.draining = draining
         self.is_passed_over = False
         """It has lost contact with the controller, and others take calls: it gets no new unkeyed ones."""
+        self.is_member = True
+        """It is in the subset of replicas that get unkeyed calls of this router."""
         self.linked = False
         """The Execute stream is open and the replica has reported its capacity."""
         self.stream_id = ""
@@ -141,7 +156,7 @@ class KnownReplica:
         self.is_awaited = False
         """The router's first table named it, and the link to it has neither opened nor failed."""
         self.taking = False
-        """It is linked, and neither joins nor drains nor is passed over: counted among its backend's candidates."""
+        """It is a linked member, and neither joins nor drains nor is passed over: a candidate of its backend."""
         self.limit = 0
         """Unkeyed calls of this router that the replica has room for in all; 0 while it takes none."""
         self.own = 0
@@ -194,5 +209,6 @@ class KnownReplica:
     def refresh(self) -> None:
         """Capacity, link, joining, draining or suspicion changed."""
         capacity = self.capacity
-        self.taking = self.linked and not (self.draining or self.is_joining or self.is_passed_over)
+        is_open = self.linked and self.is_member
+        self.taking = is_open and not (self.draining or self.is_joining or self.is_passed_over)
         self.limit = capacity.max_ongoing + capacity.prefetch - capacity.others if self.taking else 0

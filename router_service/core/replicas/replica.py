@@ -23,12 +23,18 @@ from slotmesh.calls.id_ranges import Ledger
 class RoutedReplica(KnownReplica):
     """One incarnation of a replica, and the slices that were sent to it."""
 
-    __slots__ = ("_next_withdrawn", "backend", "inflight", "ops", "outbox")
+    __slots__ = ("_next_withdrawn", "askers", "backend", "has_failed", "has_link", "inflight", "ops", "outbox")
 
     def __init__(self, route: ReplicaRoute, backend: RoutedBackend[RoutedReplica]) -> None:
         capacity = ReportedCapacity(max_ongoing=route.max_ongoing)
         super().__init__(route.key, route.address, backend.name, capacity, draining=route.draining)
         self.backend = backend
+        self.has_link = False
+        """The shell keeps a link to it, which may be established or be tried again."""
+        self.has_failed = False
+        """That link has failed, or broke, and has not been established since."""
+        self.askers = 0
+        """Sessions that wait for its answer, or whose calls were found there."""
         self.ops: deque[Sent] = deque()
         """Slot operations that the next frames carry, ahead of `outbox`: each a slice of one call."""
         self.outbox: deque[Sent] = deque()

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from typing import Final, NamedTuple
 
-from router_service.core.commands import CloseLink, OpenLink, Step
+from router_service.core.commands import Step
 from router_service.core.counters import RouterCounters
 from router_service.core.limits.capacity import KnownReplica
 from router_service.core.replicas.backends import RoutedBackend
@@ -21,6 +21,7 @@ from router_service.core.replicas.replica import RoutedReplica
 from router_service.core.rosters import ReplicaKey
 from router_service.core.routing.earlier_owners import EarlierOwners, EarlierOwnersOfPartition
 from router_service.core.routing.endpoints import Partition, RoutedEndpoint
+from router_service.core.routing.replica_links import ReplicaLinks
 from router_service.core.routing.traffic import PolicyStandings
 from router_service.core.routing_table import BackendRoute, RoutingTable
 from router_service.core.runs import RouterRun
@@ -44,9 +45,10 @@ class TableChange(NamedTuple):
 class Topology:
     """The newest table, and the state of each endpoint, backend and replica that it names."""
 
-    def __init__(self, counters: RouterCounters, chance: Chance) -> None:
+    def __init__(self, counters: RouterCounters, chance: Chance, links: ReplicaLinks) -> None:
         self._counters = counters
         self._chance = chance
+        self.links = links
         self.table = RoutingTable()
         self.endpoints: dict[str, RoutedEndpoint] = {}
         """Endpoints that calls have used; there is no state of the others, of which a table may have thousands."""
@@ -72,11 +74,12 @@ class Topology:
         is_first = not before_table.revision
         self._was.clear()
         homeless = [*self._apply_backends(table, before_table, step)]
+        self.links.follow(table, self.backends, step)
         others = {key: before for key, before in self._was.items() if self.replicas.get(key) is not before}
         for key, before in others.items():
             if (replica := self.replicas.get(key)) is not None:
                 replica.is_joining = before is None or before.is_joining
-                if is_first and not replica.draining:
+                if is_first and replica.has_link and not replica.draining:
                     replica.backend.await_replica(replica, is_awaited=True)
         are_same = table.backends.keys() == before_table.backends.keys() and all(
             table.backends[name] is route for name, route in before_table.backends.items()
@@ -158,7 +161,7 @@ class Topology:
         if not replica.listed and not replica.retired and not (replica.inflight or replica.outbox or replica.ops):
             replica.retired = True
             del self.connected[replica]
-            step.commands.append(CloseLink(replica))
+            self.links.retire(replica, step)
 
     # -- backends --------------------------------------------------------------------------------------------------
 
@@ -193,7 +196,6 @@ class Topology:
                 self._was.setdefault(key, self.replicas.get(key))
                 replica = backend.replicas[key] = self.replicas[key] = RoutedReplica(each, backend)
                 self.connected[replica] = replica
-                step.commands.append(OpenLink(replica))
             elif each.draining and not replica.draining:
                 replica.draining = True
                 backend.changed(replica)
@@ -205,6 +207,7 @@ class Topology:
             self._was.setdefault(replica.key, replica)
             del self.replicas[replica.key]
         replica.listed = False
+        self.links.unlisted(replica)
         replica.draining = True
         replica.backend.suspect(replica, is_suspect=False)
         replica.backend.ejections.forget(replica.key)

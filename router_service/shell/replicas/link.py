@@ -94,6 +94,7 @@ class ReplicaLink:
         self._leaving = False
         """Whether the replica has sent go_away: no more runs are sent on this stream."""
         self._closing = False
+        self._is_closed = False
         self._pump: StreamPump[Request] | None = None
         self._task: asyncio.Task[None] | None = None
         self._retry_in_s = LONGEST_S
@@ -144,8 +145,8 @@ class ReplicaLink:
             await asyncio.wait((self._task,))
 
     def close(self) -> None:
-        """Ends the link: the replica owes no answer any more."""
-        self._closing = True
+        """Ends the link: the replica owes no answer any more. No event follows: there may be another link to it."""
+        self._closing = self._is_closed = True
         if self._task is not None:
             self._task.cancel()
 
@@ -163,6 +164,8 @@ class ReplicaLink:
                     self._leaving = False
                     await asyncio.sleep(LEFT_PAUSE_S)
                 else:
+                    if self._is_closed:
+                        return
                     self._dispatcher.post(LinkFailed(self._replica))
                     await asyncio.sleep(self._retry_in_s)
                     if not await self._channel.is_serving():
@@ -327,7 +330,8 @@ class ReplicaLink:
         self._up = False
         log = _log.info if self._closing or self._replica.draining else _log.warning
         log("replica link ended", reason=why, unanswered=self._replica.owed, **self._who())
-        self._dispatcher.post(LinkLost(self._replica, why))
+        if not self._is_closed:
+            self._dispatcher.post(LinkLost(self._replica, why))
         self._report.on_change()
 
     # -- frames ----------------------------------------------------------------------------------------------------

@@ -65,7 +65,12 @@ class World:
 
     def __init__(self, backends: Mapping[str, Sequence[str]], *, slots: int = 4, seed: int = 0, **table: Any) -> None:
         """`backends` names the replicas of each; the first gets all traffic. `table` are attributes to begin with."""
-        self.scheduler = RouterScheduler(random.Random(seed).random, tenants=table.pop("book", DEFAULT_TENANTS))
+        self.scheduler = RouterScheduler(
+            random.Random(seed).random,
+            tenants=table.pop("book", DEFAULT_TENANTS),
+            subset_size=table.pop("subset_size", 0),
+        )
+        self.scheduler.is_at("me")
         self.now = 0.0
         self.slots = slots
         self.backends = {name: list(replicas) for name, replicas in backends.items()}
@@ -83,6 +88,8 @@ class World:
         """All of them with this policy and these owners."""
         self.suspects: set[str] = set()
         """Replicas that the controller does not hear of."""
+        self.routers: list[str] = []
+        """Addresses in the table. This router's is `me`."""
         self.links_at_once = True
         """Replicas are linked as soon as the table names them."""
         self.lazy = False
@@ -132,7 +139,7 @@ class World:
         if self.links_at_once:
             for names in self.backends.values():
                 for each in names:
-                    if not self.replicas[each].linked:
+                    if (replica := self.replicas.get(each)) and replica.has_link and not replica.linked:
                         self.link(each)
 
     # -- callers -----------------------------------------------------------------------------------------------------

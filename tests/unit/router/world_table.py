@@ -49,6 +49,7 @@ def routing_table(world: World, revision: int) -> RoutingTable:
             )
             for name, names in world.backends.items()
         },
+        router_addresses=world.routers,
         roster=next_roster(world, revision),
     )
 

@@ -1,0 +1,55 @@
+"""Links beside the subset, as time passes, and what waits for them.
+
+Owner: the scheduler. `ReplicaLinks` decides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from router_service.core import failures
+from router_service.core.commands import Step
+from router_service.core.lifecycle.feature import Feature
+from router_service.core.lifecycle.intake import RoutingIntake
+from router_service.core.look_ups import LINK_WAIT_S, LookUp
+from router_service.core.replicas.replica import RoutedReplica
+from router_service.core.runs import RouterRun, Sent
+
+
+class LinksInTime(Feature):
+    """Ends links, memberships, and look-ups whose replica could not be reached in time."""
+
+    def __init__(self, intake: RoutingIntake) -> None:
+        self._intake = intake
+        self._topology = intake.topology
+        self._links = intake.topology.links
+
+    @property
+    def waits(self) -> Collection[object]:
+        """Links and members that stay for a time."""
+        return self._links.timed
+
+    def next_deadline(self) -> float | None:
+        """See `Feature`."""
+        return self._links.next_deadline()
+
+    def expire(self, step: Step) -> None:
+        """See `Feature`."""
+        self._links.expire(self._awaited_owners, step)
+
+    def overdue(self, run: RouterRun, step: Step) -> Sequence[Sent]:
+        """Fails a look-up at a replica that still cannot be reached."""
+        ended: list[Sent] = []
+        for sent in run.sents:
+            if type(sent) is LookUp and not sent.first and not sent.replica.linked:
+                if sent.sent_at + LINK_WAIT_S > step.now:
+                    self._intake.deadlines.watch(sent.sent_at + LINK_WAIT_S, run)
+                    continue
+                ended.append(sent)
+                unreachable = failures.may_be_remembered(sent.replica.replica_id)
+                self._intake.outcomes.failed(sent, 0, 1, unreachable, step)
+        return ended
+
+    def _awaited_owners(self) -> set[RoutedReplica]:
+        """Replicas that own partitions with waiting calls."""
+        return {each.owner for each in self._topology.partitions() if each.queue and each.owner is not None}

@@ -1,0 +1,273 @@
+"""The links of one router: to all replicas, or to its subset and to what its calls need beside it.
+
+Purpose: with more replicas than `size`, a router links to a subset (`subsets`), its *members*, and gives unkeyed calls
+to no others. Owners of ordering keys, replicas with slots, earlier owners, replicas that are queried about a session,
+and suspects are linked when they are needed, and unlinked once they are not.
+Invariants: each backend has `LEAST_LINKS` usable members, or all usable replicas if they are fewer: the subset is
+widened while its members are lost, drain or are suspect. A replica stays a member for a while after it has left the
+subset, until others are linked. A link closes only if the replica owes this router nothing and no session waits for its
+answer. At most `MAX_EXTRA` links are beside the members; what needs a further one waits. A link that was closed by this
+router proves nothing about its replica.
+Owner: the topology.
+"""
+
+from __future__ import annotations
+
+from collections import ChainMap
+from collections.abc import Callable, Collection, Iterable, Mapping
+from functools import partial
+from heapq import nsmallest
+from typing import Any, Final
+
+from router_service.core.commands import CloseLink, OpenLink, Step
+from router_service.core.replicas.backends import RoutedBackend
+from router_service.core.replicas.replica import RoutedReplica
+from router_service.core.routing.subsets import LEAST_LINKS, copies_of, divided, place_of
+from router_service.core.routing_table import RoutingTable
+
+Backend = RoutedBackend[RoutedReplica]
+
+IDLE_S: Final = 60.0
+"""A link beside the members closes after this time without use: as long as replicas keep outcomes for clients."""
+LINGER_S: Final = 5.0
+"""Replicas that have left the subset take unkeyed calls for this time: others are linked meanwhile."""
+WIDENED_S: Final = 30.0
+"""Replicas that were added to the subset leave it after this time, unless they are still needed."""
+POLL_S: Final = 0.25
+"""Interval of attempts to find an unused link among `MAX_EXTRA`."""
+MAX_EXTRA: Final = 1_024
+MAX_WATCHED: Final = 64
+"""Replicas without contact to the controller to which each router links, so that it can report whether they live."""
+
+
+class ReplicaLinks:
+    """Decides which links are open, and which replicas take unkeyed calls of this router."""
+
+    def __init__(self, size: int) -> None:
+        """`size`: links to members, of all backends together; 0: to all replicas."""
+        self.own_address = ""
+        """As the table lists it. Written once, before the first table."""
+        self.is_partial = False
+        """The newest table has more replicas than this router links to. To be read."""
+        self._size = size
+        self._shares: dict[str, tuple[tuple[Collection[str], int, frozenset[str]], set[str]]] = {}
+        """By backend, what its subset was computed from, and the ids of the subset's replicas."""
+        self._leaving: dict[RoutedReplica, float] = {}
+        """Members that are not in the subset, and until when."""
+        self._extra: dict[RoutedReplica, tuple[float, int]] = {}
+        """Links beside the members: when it may close, and the next run id at that time. In the order of times."""
+        self._waiting: dict[RoutedReplica, None] = {}
+        """Needed links for which there is no room."""
+        self._queries: dict[RoutedReplica, None] = {}
+        """The same, of replicas that are queried about sessions: after the others, as there may be thousands."""
+        self.joined: Callable[[RoutedReplica, Step], None] = lambda _replica, _step: None
+        """Called with each replica that takes unkeyed calls from now on, once its link is established."""
+        self.timed: Final = ChainMap[RoutedReplica, Any](self._leaving, self._extra, self._waiting, self._queries)
+        """Empty if there is no next deadline."""
+        self._full_until = 0.0
+        """No link beside the members can be closed before, monotonic seconds."""
+
+    def is_opening(self, replica: RoutedReplica) -> bool:
+        """Whether the link was needed and is being established: nothing is known of the replica yet."""
+        is_needed = replica in self._extra or replica in self._waiting or replica in self._queries
+        return is_needed and not replica.linked and not replica.has_failed
+
+    # -- tables ----------------------------------------------------------------------------------------------------
+
+    def follow(self, table: RoutingTable, backends: Mapping[str, Backend], step: Step) -> None:
+        """Opens the links that the table calls for; members that leave the subset stay for a while."""
+        routers = {*table.router_addresses, self.own_address} if self._size else {""}
+        live = {name: [it for it in each.replicas.values() if not it.draining] for name, each in backends.items()}
+        copies = copies_of(len(routers), {name: len(each) for name, each in live.items()}, self._size)
+        self.is_partial = any(copies[name] < len(routers) for name in live)
+        for name, backend in backends.items():
+            if copies[name] >= len(routers):
+                self._shares.pop(name, None)
+                for replica in backend.replicas.values():
+                    self._join(replica, step)
+                continue
+            self._follow_subset(backend, live[name], routers, copies[name], step)
+        for name in self._shares.keys() - backends.keys():
+            del self._shares[name]
+
+    def _follow_subset(
+        self, backend: Backend, live: Collection[RoutedReplica], routers: Collection[str], copies: int, step: Step
+    ) -> None:
+        basis = routers, copies, frozenset(each.replica_id for each in live)
+        known = self._shares.get(backend.name)
+        if known is None or known[0] != basis:
+            known = basis, divided(routers, basis[2], copies)[self.own_address]
+            self._shares[backend.name] = known
+        share = known[1]
+        for replica in backend.replicas.values():
+            if replica.replica_id in share:
+                self._join(replica, step)
+            elif not replica.has_link:
+                replica.is_member = False
+            elif replica.is_member and not replica.draining:
+                self._leaving.setdefault(replica, step.now + LINGER_S)
+        self.widen(backend, step)
+        ids = [each.replica_id for each in backend.replicas.values()]
+        rivals = {each for each in ids if ids.count(each) > 1} if len({*ids}) < len(ids) else set[str]()
+        watched = [it for it in backend.replicas.values() if it in backend.suspects or it.replica_id in rivals]
+        for replica in watched[:MAX_WATCHED]:
+            self.need(replica, step)
+
+    def unlisted(self, replica: RoutedReplica) -> None:
+        """The table no longer names the replica: its link stays until it owes nothing."""
+        self._leaving.pop(replica, None)
+        self._take_out(replica)
+
+    def retire(self, replica: RoutedReplica, step: Step) -> None:
+        """It owes nothing any more."""
+        if replica.has_link:
+            replica.has_link = False
+            step.commands.append(CloseLink(replica))
+
+    # -- members ---------------------------------------------------------------------------------------------------
+
+    def widen(
+        self,
+        backend: Backend,
+        step: Step,
+        admits: Callable[[RoutedReplica], bool] = lambda _: True,
+        least: int | None = None,
+    ) -> None:
+        """Adds members until `least` (`LEAST_LINKS`) of those that are admitted can be used, or all that there are."""
+        if backend.name not in self._shares:
+            return
+        least = LEAST_LINKS if least is None else least
+        usable = sum(1 for it in backend.replicas.values() if it.is_member and admits(it) and _is_usable(it))
+        if usable >= least:
+            return
+        others = [it for it in backend.replicas.values() if not it.is_member and admits(it) and _is_usable(it)]
+        for replica in nsmallest(least - usable, others, key=self._rank):
+            self._join(replica, step)
+            self._leaving[replica] = step.now + WIDENED_S
+
+    def _rank(self, replica: RoutedReplica) -> int:
+        """Each router adds others."""
+        return place_of(f"{self.own_address} {replica.replica_id}")
+
+    def _join(self, replica: RoutedReplica, step: Step) -> None:
+        self._leaving.pop(replica, None)
+        self._take_out(replica)
+        self._open(replica, step)
+        if not replica.is_member:
+            backend, replica.is_member = replica.backend, True
+            backend.changed(replica)
+            step.has_flipped = step.has_flipped or backend.is_serving is not backend.can_serve
+            step.then(partial(self.joined, replica))
+
+    def _take_out(self, replica: RoutedReplica) -> None:
+        for each in (self._extra, self._waiting, self._queries):
+            each.pop(replica, None)
+
+    @staticmethod
+    def _leave(replica: RoutedReplica) -> None:
+        replica.is_member = False
+        replica.backend.changed(replica)
+
+    # -- needed links ----------------------------------------------------------------------------------------------
+
+    def need(self, replica: RoutedReplica, step: Step, *, is_query: bool = False) -> None:
+        """Something can be done at this replica only: opens a link if there is none."""
+        if replica.has_link or not replica.listed:
+            return
+        if len(self._extra) < MAX_EXTRA or self._close_unused(step):
+            self._add(replica, step)
+        elif is_query:
+            self._queries[replica] = None
+        else:
+            self._waiting[replica] = None
+
+    def _add(self, replica: RoutedReplica, step: Step) -> None:
+        self._extra[replica] = step.now + IDLE_S, replica.inflight.next_id
+        self._open(replica, step)
+
+    def _close_unused(self, step: Step) -> bool:
+        """Closes the link beside the members that was unused for longest; returns whether there was one."""
+        if step.now < self._full_until:
+            return False
+        unused = next((each for each in self._extra if each.linked and not _is_busy(each)), None)
+        if unused is None:
+            self._full_until = step.now + POLL_S
+            return False
+        self._close(unused, step)
+        return True
+
+    def _open(self, replica: RoutedReplica, step: Step) -> None:
+        if not replica.has_link:
+            replica.has_link, replica.has_failed = True, False
+            step.commands.append(OpenLink(replica))
+
+    def _close(self, replica: RoutedReplica, step: Step) -> None:
+        del self._extra[replica]
+        backend = replica.backend
+        if replica.linked:
+            replica.lose()
+        replica.has_link = replica.has_failed = False
+        backend.ejections.forget(replica.key)
+        backend.await_replica(replica, is_awaited=False)
+        backend.changed(replica)
+        step.commands.append(CloseLink(replica))
+
+    # -- time ------------------------------------------------------------------------------------------------------
+
+    def next_deadline(self) -> float | None:
+        """When `expire` has something to do, monotonic seconds; None if it has not."""
+        dues = [min(self._leaving.values())] if self._leaving else []
+        if self._extra:
+            dues.append(next(iter(self._extra.values()))[0])
+        if self._waiting or self._queries:
+            dues.append(self._full_until)
+        return min(dues, default=None)
+
+    def expire(self, owners: Callable[[], Collection[RoutedReplica]], step: Step) -> None:
+        """Ends memberships and links that are over. `owners`: replicas that own partitions with waiting calls."""
+        for replica in [each for each, until in self._leaving.items() if until <= step.now]:
+            backend = replica.backend
+            if replica.taking and backend.candidates <= LEAST_LINKS:
+                self._leaving[replica] = step.now + LINGER_S
+                continue
+            del self._leaving[replica]
+            self._leave(replica)
+            self._extra[replica] = step.now + IDLE_S, replica.inflight.next_id
+            self.widen(backend, step)
+            step.has_flipped = step.has_flipped or backend.is_serving is not backend.can_serve
+        due: list[RoutedReplica] = []
+        for replica, (until, _) in self._extra.items():
+            if until > step.now:
+                break
+            due.append(replica)
+        needed = owners() if due else ()
+        for replica in due:
+            is_used = replica.inflight.next_id != self._extra[replica][1] or _is_busy(replica)
+            if is_used or replica in needed or replica in replica.backend.suspects:
+                del self._extra[replica]
+                self._extra[replica] = step.now + IDLE_S, replica.inflight.next_id
+            else:
+                self._close(replica, step)
+        for waiting in (self._waiting, self._queries):
+            self._serve(waiting, step)
+
+    def _serve(self, waiting: dict[RoutedReplica, None], step: Step) -> None:
+        while waiting and (len(self._extra) < MAX_EXTRA or self._close_unused(step)):
+            replica = next(iter(waiting))
+            del waiting[replica]
+            if waiting is self._waiting or replica.askers:
+                self._add(replica, step)
+
+
+def unlinked(replicas: Iterable[RoutedReplica]) -> list[RoutedReplica]:
+    """Replicas to which there should be a link, and that have none that works."""
+    return [each for each in replicas if each.has_link and not each.linked]
+
+
+def _is_usable(replica: RoutedReplica) -> bool:
+    return not (replica.draining or replica.has_failed or replica in replica.backend.suspects)
+
+
+def _is_busy(replica: RoutedReplica) -> bool:
+    """Whether it owes this router something, or a session waits for its answer."""
+    return bool(replica.inflight or replica.outbox or replica.ops or replica.askers)
