@@ -131,7 +131,6 @@ async def serve(
             _observe_process(metrics, server, traces, quotas)
             await server.start()
             own, info.address = servicer.alternates, settings.advertised(server.address)
-            scheduler.is_at(info.address)
             own.address, own.token_address = info.address, settings.advertised_token(server.token_address or "")
             hello = _hello(settings, own, metrics.address)
             watch = TableWatch(ServerAddresses(settings.controller), hello, dispatcher, links, Backoff(), dialer)

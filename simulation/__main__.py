@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from simulation.frames import report as frames
+from simulation.queues import subsets
 from simulation.queues.mesh import QueuesMesh
 from simulation.queues.report import QueuesOutcome, conditions, document, table
 from simulation.queues.settings import QueuesSettings
@@ -20,7 +21,7 @@ from slotmesh.spec.model import BalancerName
 
 _QUICK_CALLS = 20_000
 _FRAMES_CALLS = 20_000
-QUEUES, FRAMES, MESH = "queues", "frames", "mesh"
+QUEUES, FRAMES, SUBSETS, MESH = "queues", "frames", "subsets", "mesh"
 
 
 class Asked(NamedTuple):
@@ -32,6 +33,8 @@ class Asked(NamedTuple):
     """Calls of each mesh whose frames are looked at, or fewer where they take long; 0: none is."""
     path: Path | None
     """Where JSON is to be written."""
+    subsets: Sequence[QueuesSettings] = ()
+    """Meshes whose routers link to a part of the replicas, to be compared with others that link to all."""
 
 
 def parse(arguments: Sequence[str] | None = None) -> Asked:
@@ -42,6 +45,7 @@ def parse(arguments: Sequence[str] | None = None) -> Asked:
         nargs="*",
         metavar="PART",
         help=f"{QUEUES} (what the options are of) or {FRAMES} (default: both);"
+        f" {SUBSETS}: routers that link to all replicas, and to a part of them (half an hour);"
         f" {MESH}, with options of its own, simulates whole meshes in which things break",
     )
     parser.add_argument("--slots", type=_numbers, default=[8, 1], metavar="N[,N…]", help="permits of a replica (8,1)")
@@ -60,6 +64,7 @@ def parse(arguments: Sequence[str] | None = None) -> Asked:
         ("calls", int, "calls to measure"),
         ("warm_up", float, "mean service times before that"),
         ("seed", int, "same seed, same figures"),
+        ("subset_size", int, "links of a router to replicas that are enough; 0: it links to all"),
     ):
         default = next(field.default for field in fields(QueuesSettings) if field.name == name)
         option = f"--{name.replace('_', '-')}"
@@ -68,8 +73,8 @@ def parse(arguments: Sequence[str] | None = None) -> Asked:
     parts, slots, balancers, quick, path = (
         given.pop(name) for name in ("parts", "slots", "balancers", "quick", "json")
     )
-    if unknown := [part for part in parts if part not in {QUEUES, FRAMES}]:
-        parser.error(f"there is no part {', '.join(unknown)}; there are {QUEUES} and {FRAMES}")
+    if unknown := [part for part in parts if part not in {QUEUES, FRAMES, SUBSETS}]:
+        parser.error(f"there is no part {', '.join(unknown)}; there are {QUEUES}, {FRAMES} and {SUBSETS}")
     frames_calls = 0 if parts and FRAMES not in parts else _FRAMES_CALLS // 10 if quick else _FRAMES_CALLS
     if quick:
         given["calls"] = min(given["calls"], _QUICK_CALLS)
@@ -77,7 +82,8 @@ def parse(arguments: Sequence[str] | None = None) -> Asked:
         settings = [QueuesSettings(slots=each, balancer=balancer, **given) for each in slots for balancer in balancers]
     except ValueError as error:
         parser.error(f"--{str(error).replace('_', '-', 1)}")
-    return Asked([] if parts and QUEUES not in parts else settings, frames_calls, path)
+    compared = subsets.settings(is_quick=quick) if SUBSETS in parts else ()
+    return Asked([] if parts and QUEUES not in parts else settings, frames_calls, path, compared)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -91,6 +97,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     outcomes = [_simulate(settings) for settings in asked.settings]
     if outcomes:
         sys.stdout.write(f"{table(outcomes)}\n\n{conditions(asked.settings[0])}\n\n")
+    compared = subsets.simulate(asked.subsets, _simulate) if asked.subsets else []
+    if compared:
+        sys.stdout.write(f"{subsets.table(compared)}\n\n{subsets.table_costs(asked.subsets[0])}\n")
     framed = frames.simulate(asked.frames_calls, frames.progress) if asked.frames_calls else []
     if framed:
         sys.stdout.write(f"{frames.table(framed)}\n\n{frames.CONDITIONS}\n")
@@ -98,7 +107,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         found = {**document(outcomes), "frames": frames.document(framed)}
         asked.path.write_text(f"{json.dumps(found, indent=2)}\n")
         sys.stdout.write(f"JSON: {asked.path}\n")
-    return 0 if all(outcome.is_as_expected for outcome in outcomes) else 1
+    return 0 if all(outcome.is_as_expected for outcome in (*outcomes, *compared)) else 1
 
 
 def _simulate(settings: QueuesSettings) -> QueuesOutcome:
@@ -111,12 +120,14 @@ def _simulate(settings: QueuesSettings) -> QueuesOutcome:
         figures = mesh.run(_progress(settings))
     finally:
         gc.unfreeze()
-    return QueuesOutcome(settings=settings, figures=figures, seconds=time.perf_counter() - began)
+    seconds = time.perf_counter() - began
+    return QueuesOutcome(settings=settings, figures=figures, seconds=seconds, links=max(mesh.links))
 
 
 def _progress(settings: QueuesSettings) -> Callable[[float], None]:
     """One line on stderr: written over on a terminal, one a configuration elsewhere."""
     title = f"{settings.balancer.name.lower()}, slots a replica: {settings.slots}"
+    title += f", {settings.load:.0%} load, subsets of {settings.subset_size}" if settings.subset_size else ""
     is_terminal = sys.stderr.isatty()
 
     def tell(share: float) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from typing import Final
+from typing import Final, TypedDict
 
 from controller_service.convert.checks import (
     ID,
@@ -120,6 +120,14 @@ def endpoint_load_to_wire(load: EndpointLoad) -> mesh_pb2.EndpointLoad:
 MAX_RUN_ID_CHARS: Final = 64
 
 
+class ReportedLinks(TypedDict):
+    """Fields of `ObservedRouter`."""
+
+    linked: frozenset[Incarnation]
+    links_subset: bool
+    unlinked: frozenset[Incarnation]
+
+
 def router_from_wire(frame: membership_service_pb2.AttachRouterRequest, *, started_at: float) -> ObservedRouter:
     """The first frame of a router."""
     if frame.WhichOneof("frame") != "hello":
@@ -141,9 +149,13 @@ def router_from_wire(frame: membership_service_pb2.AttachRouterRequest, *, start
     )
 
 
-def linked_from_wire(report: membership_service_pb2.RouterReport) -> frozenset[Incarnation]:
-    """The incarnations to which the router has a link."""
-    return frozenset(Incarnation(it.replica_id, it.incarnation) for it in report.linked)
+def links_from_wire(report: membership_service_pb2.RouterReport) -> ReportedLinks:
+    """The links that the router has, and those that it lacks."""
+    return ReportedLinks(
+        linked=frozenset(Incarnation(it.replica_id, it.incarnation) for it in report.linked),
+        links_subset=report.links_subset,
+        unlinked=frozenset(Incarnation(it.replica_id, it.incarnation) for it in report.unlinked),
+    )
 
 
 def router_report_from_wire(

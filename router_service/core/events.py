@@ -106,6 +106,8 @@ class TableReceived(RouterEvent):
     """A table came from the controller. An older one changes nothing: `RouterScheduler.table` is the one in force."""
 
     table: RoutingTable
+    own_address: str = ""
+    """Of this router, as tables list it."""
 
 
 @dataclass(slots=True, eq=False)

@@ -80,7 +80,7 @@ from router_service.core.replicas import frames
 from router_service.core.replicas.frames import OutgoingBatch
 from router_service.core.replicas.replica import RoutedReplica
 from router_service.core.routing.open_calls import OpenCallsFilter, OpenCallsScan
-from router_service.core.routing.replica_links import ReplicaLinks
+from router_service.core.routing.replica_links import SubsetLinks
 from router_service.core.routing.topology import Topology
 from router_service.core.routing_table import RoutingTable
 from router_service.core.runs import Caller
@@ -98,7 +98,7 @@ class Parts:
         """Ages of runs."""
         self.counters = counters = RouterCounters()
         self.features = features = Features()
-        self.links = links = ReplicaLinks(subset_size)
+        links = SubsetLinks(subset_size)
         self.topology = topology = Topology(counters, chance, links)
         self.tenants = book = TenantBook(tenants, counters.endpoints)
         # The way of a call.
@@ -248,10 +248,6 @@ class RouterScheduler:
         """To be read: which tenants call most."""
         self.topology = parts.topology
         """To be read: what the table in force names, and how loaded it is."""
-
-    def is_at(self, address: str) -> None:
-        """The address of this router, as tables list it; before the first table."""
-        self._parts.links.own_address = address
 
     def step(self, event: RouterEvent, now: float) -> list[RouterCommand]:
         """Something has happened: returns what is to be done, in order."""

@@ -19,6 +19,7 @@ from google.protobuf import timestamp_pb2
 from router_service.core.counters import CallEndTotals, RouterCounters, ShadowOutcome
 from router_service.core.replicas.replica import RoutedReplica
 from router_service.core.rosters import ReplicaKey
+from router_service.core.routing.replica_links import unlinked
 from router_service.core.routing.topology import Topology
 from router_service.core.scheduler import RouterScheduler
 from router_service.core.tenants import TenantBook, TenantLoad
@@ -49,6 +50,11 @@ class LinkReport:
     def linked_replicas(self) -> list[ReplicaKey]:
         """Those that there is a working link to."""
         return sorted(each.key for each in self._scheduler.topology.replicas.values() if each.linked)
+
+    def unlinked_replicas(self) -> list[ReplicaKey]:
+        """Where the router links to a part of them: those that it should have a link to, and that have none."""
+        topology = self._scheduler.topology
+        return sorted(each.key for each in unlinked(topology.replicas.values())) if topology.links.is_partial else []
 
 
 MAX_IDLE_LOADS: Final = 1_000

@@ -251,7 +251,7 @@ class TableWatch:
             self.report_soon()
 
     def _take(self, table: RoutingTable) -> None:
-        self._dispatcher.post(TableReceived(table))
+        self._dispatcher.post(TableReceived(table, self._hello.address))
         if self._dispatcher.scheduler.table is not table:
             _log.info("routing table passed over: it is older, or does not cover the one in force", **_version(table))
             return
@@ -304,6 +304,8 @@ class TableWatch:
                 generation=scheduler.table.generation,
                 revision=scheduler.table.revision,
                 linked=_owners(self._links.linked_replicas()),
+                links_subset=scheduler.topology.links.is_partial,
+                unlinked=_owners(self._links.unlinked_replicas()),
                 ended=_owners(self._links.ended_replicas()),
                 end_reason=self._end_reason,
                 **load_report(scheduler, self._dispatcher.clock),

@@ -34,7 +34,7 @@ _STEPS = 50
 
 
 class QueuesMesh:
-    """One simulation, all of its links open."""
+    """One simulation. All links open at its beginning."""
 
     def __init__(self, settings: QueuesSettings, balancer: Callable[[], Balancer[Far]] | None = None) -> None:
         """`balancer` makes one for each router, in the place of the one that the settings name."""
@@ -55,9 +55,10 @@ class QueuesMesh:
             )
             for _ in range(settings.replicas)
         ]
+        self._addresses = [f"router {number}" for number in range(settings.routers)]
         self._routers = [
-            QueuesRouter(self._kernel, self._ledger, self._stream(f"router {number}").random)
-            for number in range(settings.routers)
+            QueuesRouter(self._kernel, self._ledger, self._stream(address).random, address, settings.subset_size)
+            for address in self._addresses
         ]
         self._last: int | None = None
         """After so many calls no more arrive; None while that is not known."""
@@ -85,6 +86,11 @@ class QueuesMesh:
         ledger.check()
         return summarise(settings, ledger.waited[first : self._last], ledger.failed, counted, kernel.events)
 
+    @property
+    def links(self) -> list[int]:
+        """Links of each router."""
+        return [len(router.links) for router in self._routers]
+
     def _connect(self, balancer: Callable[[], Balancer[Far]] | None) -> None:
         """The table reaches the routers, and all links open."""
         settings = self._settings
@@ -98,6 +104,7 @@ class QueuesMesh:
             backends={
                 _BACKEND: BackendRoute(settings=Backend(name=_BACKEND, balancer=settings.balancer), replicas=routes)
             },
+            router_addresses=self._addresses,
             roster=TableRoster(RosterVersion("simulation", 1)),
         )
         replica_of = {route.key: replica for route, replica in zip(routes, self._replicas, strict=True)}

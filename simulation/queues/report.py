@@ -35,6 +35,8 @@ class QueuesOutcome:
     figures: Figures
     seconds: float
     """Wall time."""
+    links: int = 0
+    """Of a router, at most."""
 
     @property
     def bounds(self) -> Bounds | None:

@@ -55,9 +55,17 @@ class LinkToReplica(Protocol):
 class QueuesRouter:
     """Takes calls, and brings them to replicas."""
 
-    def __init__(self, kernel: Kernel, ledger: SimulationLedger, chance: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        kernel: Kernel,
+        ledger: SimulationLedger,
+        chance: Callable[[], float],
+        address: str = "",
+        subset_size: int = 0,
+    ) -> None:
         """`chance` draws uniformly from [0, 1)."""
-        self.core = RouterScheduler(chance)
+        self.core = RouterScheduler(chance, subset_size=subset_size)
+        self._address = address
         self.links: dict[Far, LinkToReplica] = {}
         self._kernel = kernel
         self._ledger = ledger
@@ -66,7 +74,7 @@ class QueuesRouter:
 
     def apply(self, table: RoutingTable) -> list[Far]:
         """Takes the table; returns the replicas to connect to."""
-        commands = self.core.step(TableReceived(table), self._kernel.now)
+        commands = self.core.step(TableReceived(table, self._address), self._kernel.now)
         return [command.replica for command in commands if isinstance(command, OpenLink)]
 
     def balance_by(self, balancer: Balancer[Far]) -> None:

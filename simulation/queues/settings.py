@@ -32,6 +32,8 @@ class QueuesSettings:
     warm_up: float = 10.0
     """Time that passes before the first call that is measured."""
     seed: int = 1
+    subset_size: int = 0
+    """Links of a router to replicas that are enough; 0: it links to all."""
 
     def __post_init__(self) -> None:
         """Raises ValueError with the field's name."""
@@ -40,7 +42,7 @@ class QueuesSettings:
                 raise ValueError(f"{name}: must be at least 1, is {getattr(self, name)}")
         if not 0 < self.load < 1:
             raise ValueError(f"load: must be above 0 and below 1, is {self.load}: queues would grow for ever")
-        for name in ("link_delay", "capacity_gap", "warm_up"):
+        for name in ("link_delay", "capacity_gap", "warm_up", "subset_size"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name}: must not be negative, is {getattr(self, name)}")
 

@@ -53,6 +53,13 @@ class Members:
         """Whether the newest routing table is in force at a router."""
         return (router.generation, router.table_revision) == (self.generation, self.table_revision)
 
+    @staticmethod
+    def unlinked(router: mesh_pb2.Router, replicas: frozenset[str]) -> frozenset[str]:
+        """The replicas to which the router should have a link, and has none."""
+        if router.links_subset:
+            return replicas.intersection(router.unlinked_replica_ids)
+        return replicas.difference(router.linked_replica_ids)
+
     def shadow(self, backend: str) -> ShadowCount:
         """The copies of calls for a backend as a shadow, at all routers that are attached."""
         loads = [it for router in self.routers for it in router.loads if it.backend == backend and it.shadow_copies]

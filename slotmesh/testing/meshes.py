@@ -173,7 +173,8 @@ class RunningMesh(Mesh):
         for router in observed.routers.values():
             if router.address in self._router_tasks and (
                 (router.generation, router.revision) != (table.generation, table.revision)
-                or not ready <= set(router.linked_replica_ids)
+                or (not router.links_subset and not ready <= set(router.linked_replica_ids))
+                or (router.links_subset and not ready.isdisjoint(router.unlinked_replica_ids))
             ):
                 return f"the router at {router.address} is not linked to all replicas"
         attached = {router.address for router in observed.routers.values()}

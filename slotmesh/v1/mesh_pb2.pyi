@@ -1125,6 +1125,8 @@ class Router(_message.Message):
     LOADS_FIELD_NUMBER: _builtins.int
     ENDPOINT_LOADS_FIELD_NUMBER: _builtins.int
     END_REASON_FIELD_NUMBER: _builtins.int
+    LINKS_SUBSET_FIELD_NUMBER: _builtins.int
+    UNLINKED_REPLICA_IDS_FIELD_NUMBER: _builtins.int
     router_id: _builtins.str
     """Identity, unique in the mesh."""
     incarnation: _builtins.str
@@ -1143,6 +1145,8 @@ class Router(_message.Message):
     """The revision of its routing table. It is not one of the configuration, and increases more often."""
     end_reason: _builtins.str
     """Why it ends, as reported by the router: `SIGTERM`. Empty while it does not end."""
+    links_subset: _builtins.bool
+    """The router links to a part of the replicas (its --subset-size), and to others as calls need them."""
     @_builtins.property
     def start_time(self) -> _timestamp_pb2.Timestamp:
         """When its process started, by the clock of its machine; if that is unknown, when it attached."""
@@ -1158,6 +1162,10 @@ class Router(_message.Message):
     @_builtins.property
     def endpoint_loads(self) -> _containers.RepeatedCompositeFieldContainer[Global___EndpointLoad]:
         """The most recently reported load of each endpoint."""
+
+    @_builtins.property
+    def unlinked_replica_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Ids of replicas to which it should have a link, and has none that works. Empty without `links_subset`."""
 
     def __init__(
         self,
@@ -1175,10 +1183,12 @@ class Router(_message.Message):
         loads: _abc.Iterable[Global___BackendLoad] | None = ...,
         endpoint_loads: _abc.Iterable[Global___EndpointLoad] | None = ...,
         end_reason: _builtins.str = ...,
+        links_subset: _builtins.bool = ...,
+        unlinked_replica_ids: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["start_time", b"start_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "end_reason", b"end_reason", "endpoint_loads", b"endpoint_loads", "generation", b"generation", "incarnation", b"incarnation", "linked_replica_ids", b"linked_replica_ids", "loads", b"loads", "metrics_address", b"metrics_address", "pid", b"pid", "router_id", b"router_id", "start_time", b"start_time", "table_revision", b"table_revision", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "end_reason", b"end_reason", "endpoint_loads", b"endpoint_loads", "generation", b"generation", "incarnation", b"incarnation", "linked_replica_ids", b"linked_replica_ids", "links_subset", b"links_subset", "loads", b"loads", "metrics_address", b"metrics_address", "pid", b"pid", "router_id", b"router_id", "start_time", b"start_time", "table_revision", b"table_revision", "unlinked_replica_ids", b"unlinked_replica_ids", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -68,8 +68,8 @@ _SEVERAL: Final = (
     mutant(
         "a replica counts as linked if one of several routers has a link",
         CLI,
-        "bool(routers) and all(replica_id in router.linked_replica_ids",
-        "bool(routers) and any(replica_id in router.linked_replica_ids",
+        "not any(members.unlinked(it,",
+        "not all(members.unlinked(it,",
         "tests/unit/cli/checking/test_one_of_several.py",
     ),
     mutant(

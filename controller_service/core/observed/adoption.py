@@ -21,7 +21,7 @@ from types import MappingProxyType
 from controller_service.core.desired.revisions import ChangeOrigin
 from controller_service.core.desired.state import ChangeSet, Desired
 from controller_service.core.observed.replica_groups import unattached, with_all_unattached
-from controller_service.core.observed.state import Observed, ObservedReplica, ReplicaState
+from controller_service.core.observed.state import Observed, ObservedReplica, ObservedRouter, ReplicaState
 from controller_service.core.partition_owners import Incarnation, PartitionOwnership, inherit
 from controller_service.core.roster import NO_ROSTER, EarlierTable, IncarnationRoster, ListedIncarnation
 from slotmesh.spec.model import ROUTED, Backend, Endpoint
@@ -119,19 +119,15 @@ def adopt(
     """`generation` is this controller's. `now` is monotonic, `time_of_day` seconds since 1970.
 
     Where the table has rivals, routers have reported their links and silence has lasted for a lease: an incarnation
-    whose id another one has attached with, and to which no router has a link, has been replaced.
+    whose id another one has attached with, and to which no router has a link, has been replaced. A router that links
+    to a part of the replicas has to have tried: until then it is unresolved, and routers try (`is_suspect`).
     """
     roster, taken = desired.roster, list[str]()
     others = [it for it in earlier.chain() if it.generation != generation]
     if any(it.revision > roster.covered_revision(it.generation) for it in others):
         observed = _without_departed(observed, earlier, now)
-        linked = {
-            it.replica_id
-            for router in observed.routers.values()
-            if router.generation not in {"", generation}
-            for it in router.linked
-        }
-        observed, more, ended = _with_named(roster, observed, earlier, linked, now)
+        routers = [it for it in observed.routers.values() if it.generation not in {"", generation}]
+        observed, more, ended = _with_named(roster, observed, earlier, routers, now)
         taken += more
         roster = roster.learning(
             _without_living(earlier, observed),
@@ -178,7 +174,7 @@ def replaced(observed: Observed, *, lease_s: float, now: float) -> list[Incarnat
         and (successor := observed.replica(owner.replica_id)) is not None
         and successor.incarnation
         and successor.named_by is None
-        and not any(owner in router.linked for router in routers)
+        and not any(router.may_reach(owner) for router in routers)
     ]
 
 
@@ -236,12 +232,17 @@ def _without_living(earlier: EarlierTable, observed: Observed) -> IncarnationRos
 
 
 def _with_named(
-    roster: IncarnationRoster, observed: Observed, earlier: EarlierTable, linked: Collection[str], now: float
+    roster: IncarnationRoster,
+    observed: Observed,
+    earlier: EarlierTable,
+    routers: Collection[ObservedRouter],
+    now: float,
 ) -> tuple[Observed, list[str], list[Incarnation]]:
     """With the members of the table that are not known yet; their ids, and the members that have ended.
 
-    `linked` are ids of replicas that routers with tables of other generations have a link to.
+    `routers` are those with tables of other generations.
     """
+    linked = {it.replica_id for router in routers for it in router.linked}
     departed = {it.owner for it in roster.departed} | {it.owner for it in earlier.roster.departed}
     named = roster.owners()
     taken: list[str] = []
@@ -258,7 +259,11 @@ def _with_named(
         if _is_known(observed, owner):
             if observed.is_dead(owner) and owner not in named:
                 ended.append(owner)  # no table of this generation has named it, so none lists it as departed
-        elif _rival(observed, member) is not None and owner.replica_id not in linked:
+        elif (
+            _rival(observed, member) is not None
+            and owner.replica_id not in linked
+            and not any(router.may_reach(owner) for router in routers)
+        ):
             ended.append(owner)
         else:
             named_by = (earlier.generation, earlier.roster.revision)

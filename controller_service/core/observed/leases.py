@@ -180,4 +180,9 @@ def _unknown_of(observed: Observed, replica: ObservedReplica, now: float, lease_
     for router in observed.routers.values():
         if router.reported_at is None:
             return f"router {router.router_id} has not reported its links yet: repeat the request in a few seconds"
+        if replica.has_attached and router.may_reach(replica.owner):
+            return (
+                f"router {router.router_id} links to a part of the replicas, and has not tried to reach this one yet: "
+                "repeat the request in a few seconds"
+            )
     return ""

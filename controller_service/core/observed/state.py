@@ -114,6 +114,10 @@ class ObservedRouter:
     """The table in force there."""
     linked: frozenset[Incarnation] = frozenset()
     """The incarnations to which it has reported a working link."""
+    links_subset: bool = False
+    """It links to a part of the replicas. Of those in neither `linked` nor `unlinked`, it does not know anything."""
+    unlinked: frozenset[Incarnation] = frozenset()
+    """With `links_subset`: those to which it should have a link, and has none that works."""
     loads: tuple[BackendLoad, ...] = ()
     reported_at: float | None = None
     """When it reported last, seconds (monotonic); None: not since it attached."""
@@ -132,6 +136,19 @@ class ObservedRouter:
     def linked_replica_ids(self) -> list[str]:
         """Sorted."""
         return sorted(it.replica_id for it in self.linked)
+
+    @property
+    def unlinked_replica_ids(self) -> list[str]:
+        """Sorted."""
+        return sorted(it.replica_id for it in self.unlinked)
+
+    def lacks(self, owner: Incarnation) -> bool:
+        """Whether it should have a link to the incarnation, and has none."""
+        return owner in self.unlinked if self.links_subset else owner not in self.linked
+
+    def may_reach(self, owner: Incarnation) -> bool:
+        """Whether it has a link to the incarnation, or has not tried."""
+        return owner in self.linked or (self.links_subset and owner not in self.unlinked)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -176,7 +176,7 @@ def _rollout(name: str, backend_name: str, revision: int, facts: MeshFacts) -> O
     is_short = len(current) < wanted and backend.autoscale is None
     pending = [*_missing(backend, replicas, len(current), len(old), wanted, progress, facts, is_short=is_short)]
     owners = {it.owner for it in ready}
-    unlinked = [it.router_id for it in facts.observed.routers.values() if not owners <= it.linked]
+    unlinked = [it.router_id for it in facts.observed.routers.values() if any(map(it.lacks, owners))]
     if unlinked:
         pending.append(f"routers: {', '.join(sorted(unlinked))} not linked to all replicas of {backend_name} yet")
     if not facts.is_settled:

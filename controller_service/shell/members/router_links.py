@@ -18,7 +18,7 @@ from controller_service.config import HelloBounds
 from controller_service.convert.checks import end_reason_from_wire
 from controller_service.convert.routers import (
     EarlierTableAssembly,
-    linked_from_wire,
+    links_from_wire,
     load_from_wire,
     router_from_wire,
     router_report_from_wire,
@@ -282,7 +282,7 @@ class RouterLinks:
                 router_id,
                 generation=report.generation,
                 revision=report.revision,
-                linked=linked_from_wire(report),
+                **links_from_wire(report),
                 loads=load.backends,
                 end_reason=end_reason_from_wire(report.end_reason),
                 now=self._state.clock.now(),

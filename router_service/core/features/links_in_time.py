@@ -1,6 +1,6 @@
 """Links beside the subset, as time passes, and what waits for them.
 
-Owner: the scheduler. `ReplicaLinks` decides.
+Owner: the scheduler. `SubsetLinks` decides.
 """
 
 from __future__ import annotations

@@ -123,6 +123,7 @@ class TableChanges:
         intake, topology, sender = self._intake, self._intake.topology, self._intake.sender
         if not event.table.supersedes(topology.table):
             return
+        topology.links.own_address = event.own_address
         change = topology.apply(event.table, step)
         for hook in self._features.table_changed:
             hook(step)

@@ -13,10 +13,11 @@ Owner: the topology.
 
 from __future__ import annotations
 
-from collections import ChainMap
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections import ChainMap, Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import partial
 from heapq import nsmallest
+from itertools import islice
 from typing import Any, Final
 
 from router_service.core.commands import CloseLink, OpenLink, Step
@@ -25,7 +26,7 @@ from router_service.core.replicas.replica import RoutedReplica
 from router_service.core.routing.subsets import LEAST_LINKS, copies_of, divided, place_of
 from router_service.core.routing_table import RoutingTable
 
-Backend = RoutedBackend[RoutedReplica]
+LinkedBackend = RoutedBackend[RoutedReplica]
 
 IDLE_S: Final = 60.0
 """A link beside the members closes after this time without use: as long as replicas keep outcomes for clients."""
@@ -36,17 +37,20 @@ WIDENED_S: Final = 30.0
 POLL_S: Final = 0.25
 """Interval of attempts to find an unused link among `MAX_EXTRA`."""
 MAX_EXTRA: Final = 1_024
+MAX_UNREACHED: Final = 16
+"""Replicas of a backend that were added to the subset and cannot be reached: then the router is cut off, and adds no
+more."""
 MAX_WATCHED: Final = 64
 """Replicas without contact to the controller to which each router links, so that it can report whether they live."""
 
 
-class ReplicaLinks:
+class SubsetLinks:
     """Decides which links are open, and which replicas take unkeyed calls of this router."""
 
     def __init__(self, size: int) -> None:
         """`size`: links to members, of all backends together; 0: to all replicas."""
         self.own_address = ""
-        """As the table lists it. Written once, before the first table."""
+        """As tables list it."""
         self.is_partial = False
         """The newest table has more replicas than this router links to. To be read."""
         self._size = size
@@ -56,6 +60,8 @@ class ReplicaLinks:
         """Members that are not in the subset, and until when."""
         self._extra: dict[RoutedReplica, tuple[float, int]] = {}
         """Links beside the members: when it may close, and the next run id at that time. In the order of times."""
+        self._watched: set[RoutedReplica] = set()
+        """Those of the newest table that stay linked, so that it can be reported whether they can be reached."""
         self._waiting: dict[RoutedReplica, None] = {}
         """Needed links for which there is no room."""
         self._queries: dict[RoutedReplica, None] = {}
@@ -74,7 +80,7 @@ class ReplicaLinks:
 
     # -- tables ----------------------------------------------------------------------------------------------------
 
-    def follow(self, table: RoutingTable, backends: Mapping[str, Backend], step: Step) -> None:
+    def follow(self, table: RoutingTable, backends: Mapping[str, LinkedBackend], step: Step) -> None:
         """Opens the links that the table calls for; members that leave the subset stay for a while."""
         routers = {*table.router_addresses, self.own_address} if self._size else {""}
         live = {name: [it for it in each.replicas.values() if not it.draining] for name, each in backends.items()}
@@ -89,9 +95,12 @@ class ReplicaLinks:
             self._follow_subset(backend, live[name], routers, copies[name], step)
         for name in self._shares.keys() - backends.keys():
             del self._shares[name]
+        self._watched = set(islice(_watched(backends.values()), MAX_WATCHED)) if self.is_partial else set()
+        for replica in sorted(self._watched, key=lambda each: each.key):
+            self.need(replica, step)
 
     def _follow_subset(
-        self, backend: Backend, live: Collection[RoutedReplica], routers: Collection[str], copies: int, step: Step
+        self, backend: LinkedBackend, live: Collection[RoutedReplica], routers: Collection[str], copies: int, step: Step
     ) -> None:
         basis = routers, copies, frozenset(each.replica_id for each in live)
         known = self._shares.get(backend.name)
@@ -107,11 +116,6 @@ class ReplicaLinks:
             elif replica.is_member and not replica.draining:
                 self._leaving.setdefault(replica, step.now + LINGER_S)
         self.widen(backend, step)
-        ids = [each.replica_id for each in backend.replicas.values()]
-        rivals = {each for each in ids if ids.count(each) > 1} if len({*ids}) < len(ids) else set[str]()
-        watched = [it for it in backend.replicas.values() if it in backend.suspects or it.replica_id in rivals]
-        for replica in watched[:MAX_WATCHED]:
-            self.need(replica, step)
 
     def unlisted(self, replica: RoutedReplica) -> None:
         """The table no longer names the replica: its link stays until it owes nothing."""
@@ -128,7 +132,7 @@ class ReplicaLinks:
 
     def widen(
         self,
-        backend: Backend,
+        backend: LinkedBackend,
         step: Step,
         admits: Callable[[RoutedReplica], bool] = lambda _: True,
         least: int | None = None,
@@ -138,7 +142,8 @@ class ReplicaLinks:
             return
         least = LEAST_LINKS if least is None else least
         usable = sum(1 for it in backend.replicas.values() if it.is_member and admits(it) and _is_usable(it))
-        if usable >= least:
+        unreached = sum(it.backend is backend and it.has_failed for it in self._leaving)
+        if usable >= least or unreached >= MAX_UNREACHED:
             return
         others = [it for it in backend.replicas.values() if not it.is_member and admits(it) and _is_usable(it)]
         for replica in nsmallest(least - usable, others, key=self._rank):
@@ -189,7 +194,8 @@ class ReplicaLinks:
         """Closes the link beside the members that was unused for longest; returns whether there was one."""
         if step.now < self._full_until:
             return False
-        unused = next((each for each in self._extra if each.linked and not _is_busy(each)), None)
+        closable = (each for each in self._extra if each.linked and each not in self._watched and not _is_busy(each))
+        unused = next(closable, None)
         if unused is None:
             self._full_until = step.now + POLL_S
             return False
@@ -243,7 +249,7 @@ class ReplicaLinks:
         needed = owners() if due else ()
         for replica in due:
             is_used = replica.inflight.next_id != self._extra[replica][1] or _is_busy(replica)
-            if is_used or replica in needed or replica in replica.backend.suspects:
+            if is_used or replica in needed or replica in self._watched:
                 del self._extra[replica]
                 self._extra[replica] = step.now + IDLE_S, replica.inflight.next_id
             else:
@@ -262,6 +268,15 @@ class ReplicaLinks:
 def unlinked(replicas: Iterable[RoutedReplica]) -> list[RoutedReplica]:
     """Replicas to which there should be a link, and that have none that works."""
     return [each for each in replicas if each.has_link and not each.linked]
+
+
+def _watched(backends: Collection[LinkedBackend]) -> Iterator[RoutedReplica]:
+    """Replicas without contact to the controller, and those whose id another incarnation has, too."""
+    ids = Counter(each.replica_id for backend in backends for each in backend.replicas.values())
+    for backend in backends:
+        yield from backend.suspects
+        if ids.total() > len(ids):
+            yield from (each for each in backend.replicas.values() if ids[each.replica_id] > 1)
 
 
 def _is_usable(replica: RoutedReplica) -> bool:

@@ -21,7 +21,7 @@ from router_service.core.replicas.replica import RoutedReplica
 from router_service.core.rosters import ReplicaKey
 from router_service.core.routing.earlier_owners import EarlierOwners, EarlierOwnersOfPartition
 from router_service.core.routing.endpoints import Partition, RoutedEndpoint
-from router_service.core.routing.replica_links import ReplicaLinks
+from router_service.core.routing.replica_links import SubsetLinks
 from router_service.core.routing.traffic import PolicyStandings
 from router_service.core.routing_table import BackendRoute, RoutingTable
 from router_service.core.runs import RouterRun
@@ -45,7 +45,7 @@ class TableChange(NamedTuple):
 class Topology:
     """The newest table, and the state of each endpoint, backend and replica that it names."""
 
-    def __init__(self, counters: RouterCounters, chance: Chance, links: ReplicaLinks) -> None:
+    def __init__(self, counters: RouterCounters, chance: Chance, links: SubsetLinks) -> None:
         self._counters = counters
         self._chance = chance
         self.links = links

@@ -125,7 +125,7 @@ def _lagging(members: Members) -> frozenset[str]:
 
 def _lacking(members: Members) -> frozenset[tuple[str, str]]:
     ready = members.ready()
-    return frozenset((it.router_id, name) for it in members.routers for name in ready.difference(it.linked_replica_ids))
+    return frozenset((it.router_id, name) for it in members.routers for name in members.unlinked(it, ready))
 
 
 async def _sampled(operator: Operator) -> tuple[dict[str, float], dict[str, Prospect]]:

@@ -121,8 +121,8 @@ def _unreached(seen: SeenMesh, answer: ServerAnswer) -> MeshFinding:
 
 
 def _is_linked(seen: SeenMesh, replica_id: str) -> bool:
-    routers = seen.snapshot.members.routers
-    return bool(routers) and all(replica_id in router.linked_replica_ids for router in routers)
+    members = seen.snapshot.members
+    return bool(members.routers) and not any(members.unlinked(it, frozenset({replica_id})) for it in members.routers)
 
 
 def certificates(seen: SeenMesh) -> Iterator[MeshFinding]:

@@ -157,6 +157,8 @@ def status_document(
             **message_document(it, leave_out={"loads", "endpoint_loads"}),
             "current": members.is_current(it),
             "linked_replica_ids": sorted(it.linked_replica_ids),
+            "links_subset": it.links_subset,
+            "unlinked_replica_ids": sorted(it.unlinked_replica_ids),
             **load_of(ROUTER, it.router_id),
         }
 
@@ -264,7 +266,8 @@ def _print_tables(console: Console, snapshot: Snapshot, document: dict[str, Any]
 
     def links(router: _Row) -> Text:
         linked = len(ready.intersection(router["linked_replica_ids"]))
-        return Text(f"{linked}/{len(ready)}", style="green" if linked == len(ready) else "yellow")
+        lacks = ready.intersection(router["unlinked_replica_ids"]) if router["links_subset"] else linked < len(ready)
+        return Text(f"{linked}/{len(ready)}", style="yellow" if lacks else "green")
 
     routers: TableColumns[_Row] = {
         "router": lambda it: it["router_id"],

@@ -99,7 +99,7 @@ def lacks(order: Order, snapshot: Snapshot) -> str:
         for router in members.routers
         if router.router_id in order.router_ids
         and members.is_current(router)
-        and all_ready.issubset(router.linked_replica_ids)
+        and not members.unlinked(router, all_ready)
     ]
     if len(linked) < order.routers:
         return f"all replicas ready; {len(linked)} of {order.routers} routers linked to them"

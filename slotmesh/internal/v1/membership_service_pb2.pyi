@@ -649,6 +649,8 @@ class RouterReport(_message.Message):
     LINKED_FIELD_NUMBER: _builtins.int
     ENDPOINT_LOADS_FIELD_NUMBER: _builtins.int
     END_REASON_FIELD_NUMBER: _builtins.int
+    LINKS_SUBSET_FIELD_NUMBER: _builtins.int
+    UNLINKED_FIELD_NUMBER: _builtins.int
     generation: _builtins.str
     """The store generation of its table."""
     revision: _builtins.int
@@ -656,6 +658,10 @@ class RouterReport(_message.Message):
     end_reason: _builtins.str
     """Why it ends, for people, as in ReplicaReport. Set while its calls end, up to the last report of a router that stops
     in order; then it half-closes the stream.
+    """
+    links_subset: _builtins.bool
+    """The router links to a part of the replicas: that it has no link to a replica implies nothing, unless `unlinked`
+    contains it. False for routers of earlier versions, which link to all.
     """
     @_builtins.property
     def loads(self) -> _containers.RepeatedCompositeFieldContainer[_mesh_pb2.BackendLoad]:
@@ -675,6 +681,10 @@ class RouterReport(_message.Message):
     def endpoint_loads(self) -> _containers.RepeatedCompositeFieldContainer[_mesh_pb2.EndpointLoad]:
         """Load of each endpoint; with more than 1,000 endpoints only of those called since the start of the router."""
 
+    @_builtins.property
+    def unlinked(self) -> _containers.RepeatedCompositeFieldContainer[Global___PartitionOwner]:
+        """Replicas to which it should have a link, and has none that works. Empty without `links_subset`."""
+
     def __init__(
         self,
         *,
@@ -685,10 +695,12 @@ class RouterReport(_message.Message):
         linked: _abc.Iterable[Global___PartitionOwner] | None = ...,
         endpoint_loads: _abc.Iterable[_mesh_pb2.EndpointLoad] | None = ...,
         end_reason: _builtins.str = ...,
+        links_subset: _builtins.bool = ...,
+        unlinked: _abc.Iterable[Global___PartitionOwner] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["end_reason", b"end_reason", "ended", b"ended", "endpoint_loads", b"endpoint_loads", "generation", b"generation", "linked", b"linked", "loads", b"loads", "revision", b"revision"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["end_reason", b"end_reason", "ended", b"ended", "endpoint_loads", b"endpoint_loads", "generation", b"generation", "linked", b"linked", "links_subset", b"links_subset", "loads", b"loads", "revision", b"revision", "unlinked", b"unlinked"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

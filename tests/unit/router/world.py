@@ -65,12 +65,8 @@ class World:
 
     def __init__(self, backends: Mapping[str, Sequence[str]], *, slots: int = 4, seed: int = 0, **table: Any) -> None:
         """`backends` names the replicas of each; the first gets all traffic. `table` are attributes to begin with."""
-        self.scheduler = RouterScheduler(
-            random.Random(seed).random,
-            tenants=table.pop("book", DEFAULT_TENANTS),
-            subset_size=table.pop("subset_size", 0),
-        )
-        self.scheduler.is_at("me")
+        book, size = table.pop("book", DEFAULT_TENANTS), table.pop("subset_size", 0)
+        self.scheduler = RouterScheduler(random.Random(seed).random, tenants=book, subset_size=size)
         self.now = 0.0
         self.slots = slots
         self.backends = {name: list(replicas) for name, replicas in backends.items()}
@@ -135,7 +131,7 @@ class World:
     def push(self) -> None:
         """The controller sends the table."""
         self._revision += 1
-        self.step(TableReceived(sharing(routing_table(self, self._revision), self.scheduler.table)))
+        self.step(TableReceived(sharing(routing_table(self, self._revision), self.scheduler.table), "me"))
         if self.links_at_once:
             for names in self.backends.values():
                 for each in names:

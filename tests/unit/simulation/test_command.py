@@ -28,9 +28,15 @@ def test_a_part_may_be_named() -> None:
         parse(["everything"])
 
 
+def test_subsets_are_compared_with_links_to_all() -> None:
+    asked = parse(["subsets"])
+    assert asked.settings == []
+    assert {(each.routers, each.replicas, each.subset_size) for each in asked.subsets} == {(100, 10_000, 200)}
+
+
 def test_every_setting_is_an_option() -> None:
     given = "--slots 3 --balancers round_robin --routers 2 --replicas 5 --load 0.5 --link-delay 0.1 --capacity-gap 0.2"
-    more = "--batch 4 --calls 100 --warm-up 1.5 --seed 7"
+    more = "--batch 4 --calls 100 --warm-up 1.5 --seed 7 --subset-size 3"
     (settings,) = parse([*given.split(), *more.split()]).settings
     assert settings == QueuesSettings(
         routers=2,
@@ -44,6 +50,7 @@ def test_every_setting_is_an_option() -> None:
         calls=100,
         warm_up=1.5,
         seed=7,
+        subset_size=3,
     )
 
 

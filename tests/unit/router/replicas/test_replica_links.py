@@ -288,3 +288,14 @@ def test_suspects_are_linked_so_that_it_can_be_reported_whether_they_live(world:
     assert name not in members(world)
     world.at(10 * IDLE_S)
     assert name in linked(world)
+
+
+def test_a_router_that_reaches_no_replica_does_not_try_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replica_links, "MAX_UNREACHED", 2)
+    names = [f"r{number}" for number in range(20)]
+    world = World({"x": names}, subset_size=2, routers=ROUTERS, links_at_once=False)
+    before = members(world)
+    for name in [*names, *names]:
+        if name in linked(world):
+            world.fail_link(name)
+    assert 3 <= len(members(world) - before) <= 4
