@@ -107,7 +107,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         found = {**document(outcomes), "frames": frames.document(framed)}
         asked.path.write_text(f"{json.dumps(found, indent=2)}\n")
         sys.stdout.write(f"JSON: {asked.path}\n")
-    return 0 if all(outcome.is_as_expected for outcome in (*outcomes, *compared)) else 1
+    holds = [*(each.is_as_expected for each in outcomes), *(each.is_as_expected for each in compared)]
+    return 0 if all(holds) else 1
 
 
 def _simulate(settings: QueuesSettings) -> QueuesOutcome:

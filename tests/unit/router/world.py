@@ -40,7 +40,7 @@ from router_service.core.replicas.replica import RoutedReplica
 from router_service.core.rosters import FoundCalls, KnownDeparture, RosterVersion, SessionConnection
 from router_service.core.runs import Caller
 from router_service.core.scheduler import RouterScheduler
-from router_service.core.tenants import DEFAULT_TENANTS
+from router_service.core.tenants import DEFAULT_TENANTS, TenantSettings
 from slotmesh.calls.id_ranges import Range
 from slotmesh.errors import Executed, Failure, Reason
 from slotmesh.spec.model import Prospect
@@ -60,13 +60,14 @@ class World:
 
     tenants: TenantLimits | None = None
     """What each tenant may have of each endpoint."""
+    routers: Sequence[str] = ()
+    """Addresses in the table. This router's is `me`."""
     load_reports = 0
     """How often the controller would have been told what waits, out of turn."""
 
     def __init__(self, backends: Mapping[str, Sequence[str]], *, slots: int = 4, seed: int = 0, **table: Any) -> None:
         """`backends` names the replicas of each; the first gets all traffic. `table` are attributes to begin with."""
-        book, size = table.pop("book", DEFAULT_TENANTS), table.pop("subset_size", 0)
-        self.scheduler = RouterScheduler(random.Random(seed).random, tenants=book, subset_size=size)
+        self.scheduler = _scheduler(seed, table.pop("book", DEFAULT_TENANTS), table.pop("subset_size", 0))
         self.now = 0.0
         self.slots = slots
         self.backends = {name: list(replicas) for name, replicas in backends.items()}
@@ -84,8 +85,6 @@ class World:
         """All of them with this policy and these owners."""
         self.suspects: set[str] = set()
         """Replicas that the controller does not hear of."""
-        self.routers: list[str] = []
-        """Addresses in the table. This router's is `me`."""
         self.links_at_once = True
         """Replicas are linked as soon as the table names them."""
         self.lazy = False
@@ -349,3 +348,7 @@ class World:
         for each in ids:
             del held[each]
         return ids
+
+
+def _scheduler(seed: int, tenants: TenantSettings, subset_size: int) -> RouterScheduler:
+    return RouterScheduler(random.Random(seed).random, tenants=tenants, subset_size=subset_size)
