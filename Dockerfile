@@ -16,8 +16,8 @@ COPY router_service router_service
 COPY replica_service replica_service
 COPY controller_service controller_service
 COPY ingress_service ingress_service
-# What the digits example needs, traces, and the ingress; EXTRAS= builds the mesh alone.
-ARG EXTRAS=digits,otlp,http
+# What the digits example needs, traces, the ingress, and a controller on Kubernetes; EXTRAS= builds the mesh alone.
+ARG EXTRAS=digits,otlp,http,kubernetes
 # Tests of packages, and what only builds, stay behind.
 RUN pip install -c constraints.txt ".${EXTRAS:+[$EXTRAS]}" \
     && find /opt/slotmesh -type d -name tests -prune -exec rm -rf {} + \

@@ -87,3 +87,24 @@ async def test_each_part_is_replaced_without_a_lost_call(control_plane: ControlP
         found = json.loads(log.read_bytes().splitlines()[-1])
     assert all(it["calls"] > 100 for it in found.values()), found
     assert not any(it["failed"] for it in found.values()), json.dumps(found, indent=1)
+
+
+async def test_the_controller_starts_replicas_as_pods(control_plane: ControlPlane, tmp_path: Path) -> None:
+    async with started_cluster(control_plane, tmp_path) as cluster:
+        overlay = own_overlay(tmp_path, cluster.namespace, "kubernetes-launcher")
+        await cluster.kubectl("apply", "-k", str(overlay), "--validate=strict")
+        replicas = "slotmesh.dev/backend=digits-v1"
+        await cluster.wait_for_ready(6, selector="app.kubernetes.io/name=slotmesh")
+        (replica,) = await cluster.pods(replicas)
+        assert not replica["metadata"].get("ownerReferences"), "no Deployment has made it"
+        log = await started_callers(cluster)
+        name = replica["metadata"]["name"]
+        await cluster.kubectl("delete", "pod", name, "--wait=false")
+        await cluster.wait_for_pods(
+            lambda pods: [it["metadata"]["name"] for it in pods] not in ([], [name]) and len(pods) == 1,
+            "another one in its place",
+            selector=replicas,
+        )
+        await cluster.kubectl("delete", "pod", CALLERS, "--wait")
+        found = json.loads(log.read_bytes().splitlines()[-1])
+    assert not any(it["failed"] for it in found.values()), json.dumps(found, indent=1)

@@ -25,6 +25,7 @@ from slotmesh.config import ServiceSettings
 from slotmesh.security.identity import identity_of, server_names_of
 from slotmesh.spec.document import load_mesh
 from tests.support.mesh import ROOT
+from tools.kubetest.build import folder, is_built
 
 KUBERNETES: Final = ROOT / "deploy/kubernetes"
 COMPONENTS: Final = sorted(path.parent.name for path in (KUBERNETES / "components").glob("*/kustomization.yaml"))
@@ -35,8 +36,8 @@ SETTINGS: Final[Mapping[str, type[ServiceSettings]]] = {
     "ingress_service": IngressSettings,
 }
 DOMAIN: Final = "slotmesh.local"
-KUBECTL: Final = shutil.which("kubectl")
-pytestmark = pytest.mark.skipif(KUBECTL is None, reason="NO KUBECTL: nothing shows what deploy/kubernetes contains")
+KUBECTL: Final = str(folder() / "kubectl") if is_built() else shutil.which("kubectl")
+pytestmark = pytest.mark.skipif(KUBECTL is None, reason="NO KUBECTL: `make kubetest-tools` builds it")
 
 Document = dict[str, Any]
 
@@ -72,7 +73,7 @@ def servers(directory: Path) -> Iterator[tuple[str, Document, Document, ServiceS
     """Yields each workload of a service, with the settings that its process reads."""
     for name, pod, container in workloads(directory):
         if "args" in container:
-            fields = {"metadata.name": f"{name}-0", "status.podIP": "fd00::7"}
+            fields = {"metadata.name": f"{name}-0", "metadata.uid": "6f0c", "status.podIP": "fd00::7"}
             env = {
                 it["name"]: it["value"] if "value" in it else fields[it["valueFrom"]["fieldRef"]["fieldPath"]]
                 for it in container["env"]
@@ -117,7 +118,7 @@ def test_the_grace_of_a_pod_is_longer_than_what_its_end_may_take(directory: Path
 @pytest.mark.parametrize("directory", ALL, ids=lambda it: it.name)
 def test_pods_have_no_more_rights_than_they_need(directory: Path) -> None:
     for name, pod, container in workloads(directory):
-        assert pod["automountServiceAccountToken"] is False, name
+        assert pod["automountServiceAccountToken"] is (name == "controller"), name
         assert pod["enableServiceLinks"] is False, name
         assert pod["securityContext"]["runAsNonRoot"], name
         assert container["securityContext"]["readOnlyRootFilesystem"], name
