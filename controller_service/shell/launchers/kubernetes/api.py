@@ -27,6 +27,7 @@ WATCH_SLACK_S: Final = 2.0
 PAGE: Final = 500
 """Pods of one page of a list."""
 _TIMEOUT: Final = httpx2.Timeout(5.0, connect=2.0)
+_WATCH_TIMEOUT: Final = httpx2.Timeout(5.0, connect=2.0, read=WATCH_S + WATCH_SLACK_S)
 _CONFIG_HINT: Final = (
     "give the pod a service account whose token is mounted, or a kubeconfig (KUBECONFIG); --launcher kubernetes and "
     "--watch-pods need the API server"
@@ -97,11 +98,10 @@ class PodApi:
             "resourceVersion": version,
             "timeoutSeconds": round(WATCH_S),
         }
-        timeout = httpx2.Timeout(_TIMEOUT, read=WATCH_S + WATCH_SLACK_S)
         try:
             async with (
                 asyncio.timeout(WATCH_S + WATCH_SLACK_S),
-                self._client.stream("GET", f"{self._core}/pods", params=params, timeout=timeout) as response,
+                self._client.stream("GET", f"{self._core}/pods", params=params, timeout=_WATCH_TIMEOUT) as response,
             ):
                 if response.is_error:
                     raise _refusal(response.status_code, await response.aread())
