@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pytest
 import yaml
 
+import slotmesh
+from tests.kube.journal import ENDPOINT, KEYS
 from tests.kube.manifests import pod
 from tests.kube.rig.cluster import Cluster, started_cluster
 from tests.kube.rig.control_plane import ControlPlane
@@ -19,6 +23,9 @@ from tests.support.wait import wait_until
 pytestmark = [pytest.mark.asyncio, pytest.mark.kube, pytest.mark.timeout(300)]
 
 CALLERS: Final = "callers"
+MOVED_S: Final = 15.0
+"""Within this time keys go on elsewhere."""
+OWN_PROCESSES: Final = ("unshare", "--pid", "--fork", "--mount-proc", "--kill-child", "python", "-m")
 HANDLER: Final = "tests.kube.journal:Journal"
 RESTRICTED: Final = {
     "runAsNonRoot": True,
@@ -29,8 +36,11 @@ RESTRICTED: Final = {
 }
 
 
-def own_overlay(directory: Path, namespace: str, *components: str) -> Path:
-    """As an operator would write it: a copy of deploy/kubernetes, and an overlay with another handler."""
+def own_overlay(directory: Path, namespace: str, *components: str, command: Sequence[str] = ("python", "-m")) -> Path:
+    """As an operator would write it: a copy of deploy/kubernetes, and an overlay with another handler.
+
+    `command`: what replicas run their service with.
+    """
     copy = directory / "kubernetes"
     shutil.copytree(ROOT / "deploy/kubernetes", copy)
     mesh = {
@@ -38,12 +48,16 @@ def own_overlay(directory: Path, namespace: str, *components: str) -> Path:
         "endpoints": {"journal": {"traffic": {"digits-v1": 1.0}}},
     }
     (copy / "base/mesh.yaml").write_text(yaml.safe_dump(mesh))
-    handler = {"op": "replace", "path": "/spec/template/spec/containers/0/args/1", "value": f"--handler={HANDLER}"}
+    container = "/spec/template/spec/containers/0"
+    changes = [
+        {"op": "replace", "path": f"{container}/args/1", "value": f"--handler={HANDLER}"},
+        {"op": "add", "path": f"{container}/command", "value": [*command]},
+    ]
     kustomization = {
         "namespace": namespace,
         "resources": ["../../base"],
         "components": [f"../../components/{it}" for it in components],
-        "patches": [{"target": {"kind": "Deployment", "name": "digits-v1"}, "patch": json.dumps([handler])}],
+        "patches": [{"target": {"kind": "Deployment", "name": "digits-v1"}, "patch": json.dumps(changes)}],
     }
     overlay = copy / "overlays/own"
     overlay.mkdir()
@@ -87,6 +101,34 @@ async def test_each_part_is_replaced_without_a_lost_call(control_plane: ControlP
         found = json.loads(log.read_bytes().splitlines()[-1])
     assert all(it["calls"] > 100 for it in found.values()), found
     assert not any(it["failed"] for it in found.values()), json.dumps(found, indent=1)
+
+
+async def test_keys_of_a_replica_that_was_killed_move_when_its_pod_has_ended(
+    control_plane: ControlPlane, tmp_path: Path
+) -> None:
+    """It hangs, so that it reports nothing itself, and the pod in its place has another name.
+
+    Its process is in a namespace of its own, as in a real pod, so that the controller cannot see it end.
+    """
+    async with started_cluster(control_plane, tmp_path) as cluster:
+        overlay = own_overlay(tmp_path, cluster.namespace, command=OWN_PROCESSES)
+        await cluster.kubectl("apply", "-k", str(overlay), "--validate=strict")
+        await cluster.wait_for_ready(7, selector="app.kubernetes.io/name=slotmesh")
+        (router, *_) = await cluster.pods("app.kubernetes.io/component=router")
+        async with slotmesh.connect(f"{router['status']['podIP']}:7071") as mesh:
+            journal: Any = mesh.endpoint(ENDPOINT)
+
+            async def write(number: int) -> list[int]:
+                """One call of each key."""
+                keys = [f"key-{key}" for key in range(KEYS)]
+                return list(await asyncio.gather(*(journal.ordered(key).write(key, number) for key in keys)))
+
+            await write(1)
+            name = (await cluster.pods("slotmesh.dev/backend=digits-v1"))[0]["metadata"]["name"]
+            cluster.node_of(name).freeze_pod(name)
+            await cluster.kubectl("delete", "pod", name, "--grace-period=1")
+            async with asyncio.timeout(MOVED_S):
+                assert set(await write(2)) == {2}
 
 
 async def test_the_controller_starts_replicas_as_pods(control_plane: ControlPlane, tmp_path: Path) -> None:
