@@ -190,7 +190,9 @@ class KubeMesh:
 
     def _controller(self) -> Document:
         flags = ["--spec=/etc/mesh/mesh.yaml", f"--launcher={self.launcher}"]
-        if self.launcher == "kubernetes":
+        if self.launcher == "external":
+            flags.append("--watch-pods=app=replica")
+        else:
             flags += ["--pod-template=/etc/mesh/template.yaml", "--mesh-name=test", "--pod-fence-after=5s"]
         mounts = [{"name": "files", "mountPath": "/etc/mesh"}]
         container = self._container("main", "controller_service", *flags, port=7070, volumeMounts=mounts)
@@ -227,7 +229,9 @@ class KubeMesh:
         if self.launcher == "kubernetes":
             return {"containers": [{"name": "replica", "image": "slotmesh:test", "env": self._environment()}]}
         flags = ["--controller=dns:///controller:7070", f"--handler={HANDLER}", f"--backend={BACKEND}"]
-        container = self._container("replica", "replica_service", *flags, "--replica-id=$(POD_NAME)", port=7072)
+        uid = {"name": "SLOTMESH_POD_UID", "valueFrom": {"fieldRef": {"fieldPath": "metadata.uid"}}}
+        own = "--replica-id=$(POD_NAME)"
+        container = self._container("replica", "replica_service", *flags, own, port=7072, env=[uid])
         return {"containers": [container], "terminationGracePeriodSeconds": 20, "enableServiceLinks": False}
 
     def _replicas(self, count: int) -> Document:

@@ -6,7 +6,7 @@ It passes for `PodApi`, whose real form is held to the same tests by tests/kube/
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from copy import deepcopy
 from typing import Any
 
@@ -47,7 +47,7 @@ class FakePodApi:
             raise self.list_refusal
         return deepcopy([*self.pods.values()]), str(self._version)
 
-    async def watch(self, version: str) -> AsyncIterator[Mapping[str, Any]]:
+    async def watch(self, version: str) -> AsyncGenerator[Mapping[str, Any], None]:
         self._require_here()
         at = int(version)
         if at < self._compacted:

@@ -8,7 +8,7 @@ Invariants: each request ends within a bounded time, a watch too; each failure i
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from http import HTTPStatus
 from typing import Any, Final
 
@@ -86,7 +86,7 @@ class PodApi:
                 return pods, page["metadata"]["resourceVersion"]
             params["continue"] = more
 
-    async def watch(self, version: str) -> AsyncIterator[Mapping[str, Any]]:
+    async def watch(self, version: str) -> AsyncGenerator[Mapping[str, Any], None]:
         """Events after this version, bookmarks too, until the watch ends. The first one is empty: the watch is open.
 
         An error is raised, not yielded.

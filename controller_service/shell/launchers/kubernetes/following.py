@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
+from contextlib import aclosing
 from http import HTTPStatus
 from math import inf
 from typing import Final
@@ -96,14 +97,15 @@ class PodFollower:
         self._answered()
 
     async def _watch(self) -> None:
-        async for event in self._api.watch(self._version):
-            self._answered()
-            if not event:
-                continue
-            pod, kind = event.get("object") or {}, event.get("type")
-            if kind != "BOOKMARK":
-                self._on_changes(self.book.seen(view_of(pod, is_deleted=kind == "DELETED")))
-            self._version = pod["metadata"]["resourceVersion"]
+        async with aclosing(self._api.watch(self._version)) as events:
+            async for event in events:
+                self._answered()
+                if not event:
+                    continue
+                pod, kind = event.get("object") or {}, event.get("type")
+                if kind != "BOOKMARK":
+                    self._on_changes(self.book.seen(view_of(pod, is_deleted=kind == "DELETED")))
+                self._version = pod["metadata"]["resourceVersion"]
         self._answered()
 
     def _answered(self) -> None:

@@ -42,6 +42,8 @@ SHORTEST_GRACE_S: Final = 1
 CLOSE_GRACE_S: Final = 5.0
 """Time that `close` gives to pods that were not asked to end before."""
 _CLOSE_MARGIN_S: Final = 10.0
+_LAST_REQUESTS_S: Final = 2.0
+"""Deletions that were requested are still sent for this long."""
 
 _log = get_logger(__name__)
 
@@ -84,7 +86,10 @@ class KubernetesLauncher(Launcher):
 
     async def follow(self, events: LaunchEvents) -> None:
         self._events = events
-        await self.follower.run()
+        try:
+            await self.follower.run()
+        finally:
+            await self._api.aclose()
 
     async def start(self, order: LaunchOrder, count: int) -> None:
         if problem := self.follower.problem:
@@ -133,10 +138,11 @@ class KubernetesLauncher(Launcher):
         await self._end()
 
     async def _end(self) -> None:
+        if self._deletions:
+            await asyncio.wait(self._deletions, timeout=_LAST_REQUESTS_S)
         for task in self._deletions:
             task.cancel()
         await asyncio.gather(*self._deletions, return_exceptions=True)
-        await self._api.aclose()
 
     async def _start(self, order: LaunchOrder, count: int) -> None:
         for replica_id in [it for it, of in self._unanswered.items() if of.backend == order.backend and of != order]:

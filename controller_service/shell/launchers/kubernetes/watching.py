@@ -20,13 +20,10 @@ class PodWatchLauncher(Launcher):
 
     async def follow(self, events: LaunchEvents) -> None:
         self._events = events
-        await self.follower.run()
-
-    async def leave(self) -> None:
-        await self._api.aclose()
-
-    async def close(self) -> None:
-        await self._api.aclose()
+        try:
+            await self.follower.run()
+        finally:
+            await self._api.aclose()
 
     def _changed(self, changes: Sequence[PodChange]) -> None:
         for change in changes:
