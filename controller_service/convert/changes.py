@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, Final, TypeVar
 from urllib.parse import unquote
 
@@ -19,6 +20,7 @@ from controller_service.core.desired.revisions import (
     ResourceChange,
     RevisionRecord,
     changed_fields,
+    note_of,
 )
 from controller_service.core.desired.state import Desired
 from slotmesh.convert.same_names import message_of
@@ -189,7 +191,7 @@ def _record_to_wire(record: RevisionRecord) -> pb.ConfigurationRevision:
     origin = record.origin
     return message_of(
         pb.ConfigurationRevision,
-        origin,
+        replace(origin, note=note_of(record)),
         revision=record.revision,
         base_revision=record.base,
         time=timestamp(origin.time_s) if origin.time_s else None,

@@ -93,12 +93,12 @@ async def wait_until_ready(
 
     Raises:
         CommandFailed: they are not done in time, or one has failed. `done`, as `applied`, is what was done all the
-            same. `rolled_back`: what will not be in force, as it was taken back before, a line each.
+            same. `rolled_back`: what will not be in force, as it was rolled back before, a line each.
     """
     printed: Collection[str] = ()
     async for operations, is_late in follow_operations(operator, names, patience):
         if rolled_back:
-            raise await _not_ready(operator, f"{done}, and taken back:", rolled_back, operations)
+            raise await _not_ready(operator, f"{done}, and rolled back:", rolled_back, operations)
         if failed := [f"{_subject(it)}: {it.failure}" for it in operations if it.failure]:
             raise await _not_ready(operator, f"{done}, but failed:", failed, operations)
         if all(it.done for it in operations):

@@ -146,10 +146,14 @@ class Routers:
         self.learn(alternates)
 
     def others(self, address: str) -> list[str]:
-        """Those to try if this one is lost, in random order, so that its clients spread."""
-        others = [each for each in dict.fromkeys((*self.given, *self._learned)) if each != address]
+        """Those to try if this one is lost, in random order, so that its clients spread.
+
+        Those of names go before those that routers have named, which the name may leave out on purpose.
+        """
+        given = self.given
+        others = [each for each in dict.fromkeys((*given, *self._learned)) if each != address]
         random.shuffle(others)
-        return sorted(others, key=self._is_leaving)
+        return sorted(others, key=lambda each: (self._is_leaving(each), self.is_spread and each not in given))
 
     def in_turn(self, last: str) -> list[str]:
         """All routers, in the order in which to try them, `last` (the one used last; empty: none) at the end."""

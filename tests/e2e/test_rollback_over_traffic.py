@@ -199,5 +199,5 @@ async def _has_ended(trial: Trial) -> bool:
     return (
         shift is not None
         and shift.phase == shift_pb.SHIFT_PHASE_ROLLED_BACK
-        and "rollout of v1 was taken back" in shift.reason
+        and "rollout of v1 was rolled back" in shift.reason
     )

@@ -146,7 +146,7 @@ async def test_a_rollout_to_what_does_not_start_is_taken_back_and_costs_no_call(
         assert "died one after another" in status.rollback_reason
         assert "second model" in status.rollback_reason or handler in status.rollback_reason
         (newest, *_) = await mesh.operator.revisions(1)
-        assert (newest.who, newest.note) == ("controller", "rollout of b taken back")
+        assert (newest.who, newest.note) == ("controller", "rollout of b rolled back")
         members = await mesh.operator.members()
         assert {it.replica_id for it in members.replicas if it.state == READY_STATE} == old, "none of them was touched"
         require_order(log)

@@ -46,9 +46,9 @@ DEPLOY: Final = (
         _SHIFT_ROLLBACK,
     ),
     mutant(
-        "a rollback deploys again what was taken back",
+        "a rollback deploys again what was rolled back",
         _CONTROLLER,
-        "        if not is_take_back(record):\n            return history",
+        "        if not is_roll_back(record):\n            return history",
         "        if True:\n            return history",
         _SHIFT_ROLLBACK,
     ),

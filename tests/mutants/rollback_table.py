@@ -1,4 +1,4 @@
-"""Mutants of traffic that waits for rollouts, and of what is said of changes that were made or taken back."""
+"""Mutants of traffic that waits for rollouts, and of what is said of changes that were made or rolled back."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ROLLBACK: Final = (
         _WAITS,
     ),
     mutant(
-        "traffic moves to code that was taken back",
+        "traffic moves to code that was rolled back",
         CONTROLLER,
         "        if (rollout := rollouts.get(name, GONE)).given_up:\n",
         "        if (rollout := rollouts.get(name, GONE)) is GONE:\n",
@@ -46,7 +46,7 @@ ROLLBACK: Final = (
         _WAITS,
     ),
     mutant(
-        "later code of an awaited backend counts as taken back",
+        "later code of an awaited backend counts as rolled back",
         CONTROLLER,
         "(template := rolling.get(it) or earlier.get(it))",
         "(template := earlier.get(it) or rolling.get(it))",

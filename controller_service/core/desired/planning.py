@@ -53,7 +53,7 @@ class TrafficWaits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RolledBackSettings:
-    """Settings of a file that were taken back, and that applying the unchanged file does not bring back."""
+    """Settings of a file that were rolled back, and that applying the unchanged file does not bring back."""
 
     backend: str
     reason: str
@@ -235,7 +235,7 @@ def rolling_backends(desired: Desired, backends: Iterable[Backend]) -> dict[str,
 
 
 def rolled_back_settings(after: Desired, wanted: Iterable[Backend]) -> Iterator[RolledBackSettings]:
-    """What was taken back of these backends of a file. A version that the file does not name is not compared."""
+    """What was rolled back of these backends of a file. A version that the file does not name is not compared."""
     for it in wanted:
         live, record = after.backends.get(it.name), after.rollouts.get(it.name)
         if live is None or record is None or not record.why or record.template != template_of(live):
@@ -252,7 +252,7 @@ def rolled_back_settings(after: Desired, wanted: Iterable[Backend]) -> Iterator[
 
 
 def confirmed_rollouts(desired: Desired, wanted: Iterable[Backend]) -> tuple[RolloutRecord, ...]:
-    """Rollouts that were taken back, of backends that are wanted as they are now: the failure is reported no longer."""
+    """Rollouts that were rolled back, of backends that are wanted as they are now: their failure is over."""
     records = ((desired.rollouts.get(it.name), template_of(it)) for it in wanted)
     return tuple(
         replace(record, why="", failed_at_s=0.0)

@@ -112,22 +112,28 @@ def recorded(history: History, record: RevisionRecord) -> History:
     return tuple(reversed(kept))
 
 
-def taken_back_note(backend: str) -> str:
-    """Why the controller makes the revision that takes a rollout back."""
+def stored_roll_back_note(backend: str) -> str:
+    """The note of the revision by which the controller rolls a rollout back, as it is stored: 0.2.0 reads it, too."""
     return f"rollout of {backend} taken back"
 
 
-def is_take_back(record: RevisionRecord) -> bool:
-    """Whether the controller has taken a rollout back by it."""
-    notes = [taken_back_note(it.after.name) for it in record.changes if isinstance(it.after, Backend)]
+def is_roll_back(record: RevisionRecord) -> bool:
+    """Whether the controller has rolled a rollout back by it."""
+    notes = [stored_roll_back_note(it.after.name) for it in record.changes if isinstance(it.after, Backend)]
     origin = record.origin
     return origin.who == BY_CONTROLLER and not origin.method and origin.note in notes
+
+
+def note_of(record: RevisionRecord) -> str:
+    """Why it was made, for a person."""
+    note = record.origin.note
+    return note.replace("taken back", "rolled back") if is_roll_back(record) else note
 
 
 def newest_change(history: History) -> History:
     """The records of the newest change, oldest first. `history` has records.
 
-    All revisions of a shift are one change, and so are a deployment and what follows it to take it back.
+    All revisions of a shift are one change, and so are a deployment and what follows it to roll it back.
     """
     newest = history[-1]
     if newest.origin.part_of:
@@ -135,7 +141,7 @@ def newest_change(history: History) -> History:
     back: set[str] = set()
     for count, record in enumerate(reversed(history), 1):
         subjects = {it.subject for it in record.changes}
-        if not is_take_back(record):
+        if not is_roll_back(record):
             return history[-count:] if back <= subjects else (newest,)
         back |= subjects
     return (newest,)

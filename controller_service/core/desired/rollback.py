@@ -15,8 +15,9 @@ from controller_service.core.desired.planning import Plan, confirmed_rollouts, p
 from controller_service.core.desired.revisions import (
     History,
     configuration_before,
-    is_take_back,
+    is_roll_back,
     newest_change,
+    note_of,
 )
 from controller_service.core.desired.shifts import is_waiting_change
 from controller_service.core.desired.state import ChangeSet, Desired, restored
@@ -41,7 +42,7 @@ def plan_undo_of_change(desired: Desired, revision: int, *, launches: bool) -> P
     if revision not in {it.revision for it in newest}:
         text = f"must be {newest[-1].revision}, the revision of the newest change, is {revision}: list revisions again"
         raise InvalidSpec([SpecViolation("change", text)])
-    if is_take_back(newest[0]):
+    if is_roll_back(newest[0]):
         raise _undone_already(desired, newest)
     if _stands_alone(desired, newest):
         plan = _plan_as_of(desired, newest[0].base, launches=launches)
@@ -57,7 +58,7 @@ def plan_undo_of_change(desired: Desired, revision: int, *, launches: bool) -> P
 def plan_undo_of_rollout(desired: Desired, name: str) -> Plan:
     """Brings back what replicas of a backend were started with before.
 
-    Raises InvalidSpec, also for a rollout that was taken back: what it replaced is in force already.
+    Raises InvalidSpec, also for a rollout that was rolled back: what it replaced is in force already.
     """
     record, backend = desired.rollouts.get(name), desired.backends[name]
     settings, undone = None, None
@@ -65,7 +66,7 @@ def plan_undo_of_rollout(desired: Desired, name: str) -> Plan:
         is_present = record.template == template_of(backend)
         if is_present and record.why:
             text = (
-                "was taken back already; to go back further, name a revision: `slotmesh rollback REVISION` (in a"
+                "was rolled back already; to go back further, name a revision: `slotmesh rollback REVISION` (in a"
                 " request: Rollback with revision)"
             )
             raise InvalidSpec([SpecViolation("backend", f"the newest rollout of {show(name)} {text}")])
@@ -155,15 +156,15 @@ def _is_under_way(desired: Desired, change: History) -> bool:
 
 
 def _undone_already(desired: Desired, change: History) -> InvalidSpec:
-    """The refusal to undo a change that has been taken back, or has gone back; it names what can be gone back to."""
+    """The refusal to undo a change that has been rolled back, or has gone back; it names what can be gone back to."""
     newest = change[-1]
-    text = f"the newest change is undone already (revision {newest.revision}, {newest.origin.note})"
-    while change == desired.history[-len(change) :] and not is_take_back(change[0]):
+    text = f"the newest change is undone already (revision {newest.revision}, {note_of(newest)})"
+    while change == desired.history[-len(change) :] and not is_roll_back(change[0]):
         earlier = desired.history[: -len(change)]
         if not earlier:
             break
         before = newest_change(earlier)
-        if before != earlier[-len(before) :] or is_take_back(before[0]):
+        if before != earlier[-len(before) :] or is_roll_back(before[0]):
             break
         if not _plan_as_of(desired, before[0].base, launches=False).changes_nothing:
             return InvalidSpec([SpecViolation("revision", f"{text}; {before[0].base} undoes the change before that")])

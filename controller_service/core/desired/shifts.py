@@ -51,7 +51,7 @@ class ShiftPhase(Enum):
     SHIFTING = 1
     COMPLETE = 2
     ROLLED_BACK = 3
-    """A guard has tripped, or a rollout that it waited for was taken back."""
+    """A guard has tripped, or a rollout that it waited for was rolled back."""
     STOPPED = 4
     """An operator has ended it."""
     OVERTAKEN = 5

@@ -129,7 +129,7 @@ def _with_orders(known: ReplicaOrders, new: Collection[ReplicaOrder]) -> Replica
 
 
 RESTART_SETTINGS: Final = tuple(each.attribute for each in SETTINGS.values() if each.change is not Change.TAKEN_OVER)
-"""The settings that a rollout changes, and takes back. Changes of other settings stay."""
+"""The settings that a rollout changes, and that a roll back restores. Changes of other settings stay."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,7 +152,7 @@ class RolloutRecord:
     previous: Backend | None = None
     """The settings before these."""
     why: str = ""
-    """Why the rollout before this one was taken back; empty where it was not."""
+    """Why the rollout before this one was rolled back; empty where it was not."""
     failed_at_s: float = 0.0
     """When that was, seconds since 1970."""
 

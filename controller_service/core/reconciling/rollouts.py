@@ -1,9 +1,9 @@
-"""Rollouts: how far one is, its next moves, and when it has to be taken back.
+"""Rollouts: how far one is, its next moves, and when it has to be rolled back.
 
 Purpose: `(record, backend, replicas, now) -> step`: what to remember next, and the settings to go back to.
 Invariants: level-triggered: a controller that starts again continues from the record and the replicas. A rollout is
-taken back once, to settings that were rolled out completely; if there are none, or these are what fails, it stays as it
-is, and this is reported. A complete rollout is never taken back.
+rolled back once, to settings that were rolled out completely; if there are none, or these are what fails, it stays as
+it is, and this is reported. A complete rollout is never rolled back.
 Owner: pure functions, for `reconciling.backends` and for the views of operators.
 """
 
@@ -132,8 +132,8 @@ class RolloutMoves:
     - no old replica is asked to leave if fewer than `wanted` - `max_unavailable` ready ones would be left: new ones
       count after `min_ready`, and neither new nor old ones while they are silent;
     - a paused rollout starts nothing beyond `wanted` and has no old replica leave for a new one;
-    - of a rollout that was taken back all failed replicas leave once a good one takes calls: calls that wait are better
-      than calls that fail.
+    - of a rollout that was rolled back all failed replicas leave once a good one takes calls: calls that wait are
+      better than calls that fail.
     It comes to its end if each new replica gets ready, and each one that was asked to leaves.
     """
 
@@ -320,7 +320,7 @@ def follow(
         is_paused=present.is_paused,
     )
     if why:
-        taken_back = replace(
+        rolled_back = replace(
             present,
             template=template_of(good),
             since_s=time_of_day_s,
@@ -328,7 +328,7 @@ def follow(
             why=why,
             failed_at_s=time_of_day_s,
         )
-        return RolloutStep(record=taken_back, goes_back_to=good)
+        return RolloutStep(record=rolled_back, goes_back_to=good)
     due = [LOOK_EVERY_S] if step.again_after_s is None else [LOOK_EVERY_S, step.again_after_s]
     if not present.is_paused:
         due += [max(0.0, deadline_left_s(it, backend, now)) for it in groups.current]

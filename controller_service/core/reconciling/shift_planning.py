@@ -270,7 +270,7 @@ def _rollout_of(name: str, template: str, desired: Desired, observed: Observed) 
         return GONE
     if template_of(backend) != template:
         why = f": {record.why}" if record is not None and record.why else ""
-        return AwaitedRollout(given_up=f"the rollout of {name} was taken back{why}")
+        return AwaitedRollout(given_up=f"the rollout of {name} was rolled back{why}")
     wanted = wanted_replicas(backend, observed)
     if is_rolled_out(record, backend) or (record is None and not wanted):
         return AwaitedRollout()

@@ -1,6 +1,6 @@
 """Carries out what reconciling decides: has replicas launched, stores steps of rollouts, and finds ended processes.
 
-Invariants: a rollout that is taken back is one transaction: settings, record and history; it is announced after the
+Invariants: a rollout that is rolled back is one transaction: settings, record and history; it is announced after the
 store has it. Where an operator was faster, nothing is stored: the change of the store has the backend looked at again.
 What the launcher has is known to the observed state before anything else is decided: at the controller's
 start, where earlier lives of it have started instances, and after each start.
@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from controller_service.core.desired.handler_code import fixed_of, needed_code, template_of
-from controller_service.core.desired.revisions import BY_CONTROLLER, ChangeOrigin, taken_back_note
+from controller_service.core.desired.revisions import BY_CONTROLLER, ChangeOrigin, stored_roll_back_note
 from controller_service.core.desired.state import ChangeSet, Desired, RolloutRecord, restored
 from controller_service.core.event_log import EventKind, Notice
 from controller_service.core.observed import launches, transitions
@@ -272,7 +272,9 @@ class RolloutMemory:
             return
         change = ChangeSet(put_rollouts=(record,))
         if good is not None:
-            origin = ChangeOrigin(who=BY_CONTROLLER, time_s=self._state.clock.time_of_day(), note=taken_back_note(name))
+            origin = ChangeOrigin(
+                who=BY_CONTROLLER, time_s=self._state.clock.time_of_day(), note=stored_roll_back_note(name)
+            )
             backend = restored(desired.backends[name], good)
             change = ChangeSet(put_rollouts=(record,), put_backends=(backend,), origin=origin)
         try:
@@ -280,17 +282,17 @@ class RolloutMemory:
         except Conflict:
             self._state.wake(Key(Concern.BACKEND, name))
             return
-        taken_back = desired.backends[name]
+        bad = desired.backends[name]
         if good is not None:  # if it is applied again, that is a new try, which starts without delay
-            observed = self._state.observed.with_restarts(name, template_of(taken_back), Restarts())
+            observed = self._state.observed.with_restarts(name, template_of(bad), Restarts())
             self._state.apply(Transition(observed))
-        self._state.publish(_notice(record, taken_back, good))
+        self._state.publish(_notice(record, bad, good))
 
 
 def _notice(record: RolloutRecord, backend: Backend, good: Backend | None) -> Notice:
     subject = f"backend/{backend.name}"
     if good is not None:
-        message = f"{_named(backend)} is taken back, {_named(good)} is in force again: {record.why}"
+        message = f"{_named(backend)} is rolled back, {_named(good)} is in force again: {record.why}"
         return Notice(kind=EventKind.ROLLOUT_ROLLED_BACK, subject=subject, message=message)
     if record.is_complete:
         return Notice(kind=EventKind.ROLLOUT_COMPLETE, subject=subject, message=f"all replicas run {_named(backend)}")

@@ -20,8 +20,8 @@ from slotmesh.v1 import traffic_shift_pb2 as shift_pb
 _MAX_REASON_CHARS: Final = 200
 _MOST_NAMED: Final = 5
 _MOST_LOST: Final = 10
-TAKEN_BACK_FOR_S: Final = 3_600.0
-"""How long a shift that was taken back is reported, unless the weights change before that."""
+ROLLED_BACK_FOR_S: Final = 3_600.0
+"""How long a shift that was rolled back is reported, unless the weights change before that."""
 
 
 def routers(seen: SeenMesh) -> Iterator[MeshFinding]:
@@ -110,7 +110,7 @@ def backends(seen: SeenMesh) -> Iterator[MeshFinding]:
 
 
 def rollouts(seen: SeenMesh) -> Iterator[MeshFinding]:
-    """Whether changes of backends and of traffic are in force, or were taken back."""
+    """Whether changes of backends and of traffic are in force, or were rolled back."""
     for each in seen.snapshot.rollouts:
         subject = f"backend/{each.backend}"
         if each.problem:
@@ -124,7 +124,7 @@ def rollouts(seen: SeenMesh) -> Iterator[MeshFinding]:
             rolled_back_at = time_of(each, "rollback_time")
             at = "" if rolled_back_at is None else f" at {rolled_back_at:%Y-%m-%d %H:%M} UTC"
             in_force = f"{each.handler} {each.version}".strip()
-            text = f"the newest change of {each.backend} was taken back{at}, {in_force} is in force:"
+            text = f"the newest change of {each.backend} was rolled back{at}, {in_force} is in force:"
             text += f" {_short(each.rollback_reason)}"
             fix = (
                 f"`slotmesh events backend/{each.backend} --kind rollout-rolled-back` has the reason; correct it"
@@ -143,10 +143,10 @@ def rollouts(seen: SeenMesh) -> Iterator[MeshFinding]:
         ended_at = time_of(shift, "end_time")
         if not (shift.phase == shift_pb.SHIFT_PHASE_ROLLED_BACK and is_before and ended_at is not None):
             continue
-        if ended_at.timestamp() > seen.now - TAKEN_BACK_FOR_S:
+        if ended_at.timestamp() > seen.now - ROLLED_BACK_FOR_S:
             subject, wanted = f"endpoint/{shift.endpoint}", shown_shares(shift.to_weights)
             at = f"{ended_at:%Y-%m-%d %H:%M} UTC"
-            text = f"the shift of {shift.endpoint} to {wanted} was taken back at {at}: {_short(shift.reason)}"
+            text = f"the shift of {shift.endpoint} to {wanted} was rolled back at {at}: {_short(shift.reason)}"
             fix = f"`slotmesh events endpoint/{shift.endpoint}` has its steps"
             fix += f"; `slotmesh traffic {shift.endpoint}` shows the weights"
             yield MeshFinding(Section.ENDPOINTS, Severity.WARNING, subject, text, fix)

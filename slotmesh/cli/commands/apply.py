@@ -55,7 +55,7 @@ async def apply(
     now, be it that `slotmesh traffic` has changed it; what both have changed is a conflict: it is shown, and nothing is
     changed without `--force`. What the file lacks stays as well, unless `--prune` is given. If the file has errors, all
     of them are reported, and nothing is changed. On a terminal it waits until the backends of the file are ready; if
-    one is not in time, fails, or was taken back, now or after an earlier apply, it prints why, with exit status 3.
+    one is not in time, fails, or was rolled back, now or after an earlier apply, it prints why, with exit status 3.
 
     A file looks like this:
 
@@ -82,7 +82,7 @@ async def apply(
             await _wait(operator, mesh, planned, patience)
             return
         for line in _rolled_back(planned):
-            say(f"slotmesh: taken back before: {line}", err=True)
+            say(f"slotmesh: rolled back before: {line}", err=True)
         if mesh.backends:
             typer.echo(
                 f"slotmesh: replicas come and go now; how they do:  slotmesh status --address {address}", err=True

@@ -56,13 +56,13 @@ async def rollback(
 
     Without a REVISION the newest change is undone. All steps of one shift are one change: the weights before the shift
     come back, and a shift that is under way ends. Changes that others made during the shift stay. A deployment and what
-    was taken back of it are one change, too. What is undone already is refused: name the REVISION.
+    was rolled back of it are one change, too. What is undone already is refused: name the REVISION.
 
     It is a change like any other: it makes a new revision, and can be undone itself, so that twice in a row is nothing
     done: two steps back need the REVISION. What was not there yet is deleted. Replicas are replaced where their handler
     or configuration was another one. Traffic to a backend whose code changes stays where it is until all replicas of
     that backend run the code; then it moves at once. With --wait, the default on a terminal, it returns when all of
-    that is done; if it is not in time, fails or is taken back, it prints why, with exit status 3.
+    that is done; if it is not in time, fails or is rolled back, it prints why, with exit status 3.
 
     Like this:
 

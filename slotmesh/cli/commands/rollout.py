@@ -1,4 +1,4 @@
-"""`slotmesh rollout`: how replicas are being replaced; and to hold that, or take it back."""
+"""`slotmesh rollout`: how replicas are being replaced; and to hold that, or roll it back."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from slotmesh.v1 import rollout_pb2
 from slotmesh.v1.operations_pb2 import Operation
 
 rollout = typer.Typer(
-    name="rollout", no_args_is_help=True, help="Watch how replicas are replaced, hold that, or take it back."
+    name="rollout", no_args_is_help=True, help="Watch how replicas are replaced, hold that, or roll it back."
 )
 
 
@@ -50,7 +50,7 @@ async def status(
 ) -> None:
     """Show how far the newest rollout of a backend is.
 
-    Exit status 1: it failed, or the newest change was taken back, and nothing was changed since: a script that deploys
+    Exit status 1: it failed, or the newest change was rolled back, and nothing was changed since: a script that deploys
     sees that its change is not in force, although all replicas are well. Also if a later change replaces it while it is
     waited for. 3: it is not complete in time.
 

@@ -161,7 +161,7 @@ def rollout_line(rollout: rollout_pb2.Rollout) -> str:
     if rollout.problem:
         line += f"; {rollout.problem}"
     if rollout.rollback_reason:
-        line += f"; the one before was taken back{local_time(rollout, 'rollback_time', ' at %H:%M:%S')}:"
+        line += f"; the one before was rolled back{local_time(rollout, 'rollback_time', ' at %H:%M:%S')}:"
         line += f" {rollout.rollback_reason}"
     if rollout.paused:
         held = "paused: the next change" if is_complete else "it"

@@ -63,7 +63,7 @@ async def apply_file(mesh: Controlled, handler: str) -> None:
 
 
 async def taken_back(mesh: Controlled, stack: AsyncExitStack) -> None:
-    """The file with app:Old runs; the one with app:Raises was applied, and taken back."""
+    """The file with app:Old runs; the one with app:Raises was applied, and rolled back."""
     assert mesh.launcher is not None
     await apply_file(mesh, "app:Old")
     await make_ready(mesh, stack, *await mesh.wait_for_launches(2))
@@ -71,7 +71,7 @@ async def taken_back(mesh: Controlled, stack: AsyncExitStack) -> None:
     await apply_file(mesh, "app:Raises")
     for number in range(3, 6):
         mesh.launcher.exit((await mesh.wait_for_launches(number))[-1], "exited with status 1")
-    await eventually(lambda: is_in(mesh, "COMPLETE"), what="taken back")
+    await eventually(lambda: is_in(mesh, "COMPLETE"), what="rolled back")
 
 
 async def test_a_file_whose_rollout_was_taken_back_is_not_ready_however_often_it_is_applied() -> None:
@@ -80,12 +80,12 @@ async def test_a_file_whose_rollout_was_taken_back_is_not_ready_however_often_it
         for _ in range(2):
             said = await apply_and_wait(mesh, "app:Raises")
             assert (said.status, said.out.splitlines()[0]) == (3, "unchanged backend/v1")
-            assert "applied before, and taken back:\n  v1: 3 replicas have died one after another" in said.err
+            assert "applied before, and rolled back:\n  v1: 3 replicas have died one after another" in said.err
             assert "its handler is not what the file says" in said.err
         said = await apply_and_wait(mesh, "app:Old")
         assert (said.status, said.err.splitlines()[-1]) == (0, "slotmesh: ready"), "what the file says is what runs"
         scaled = await slotmesh("scale", "v1", "2", "--wait", "--timeout=20s", env=at(mesh.controller.address))
-        assert scaled.status == 0, "that was taken back before"
+        assert scaled.status == 0, "that was rolled back before"
 
 
 async def test_a_backend_that_fails_is_not_ready_because_its_file_is_applied_again() -> None:

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from typing import Any
 
+import grpc
 import pytest
 
 import slotmesh
@@ -19,10 +20,11 @@ from slotmesh.codec import OCTET_STREAM
 from slotmesh.discovery import resolved_names
 from slotmesh.discovery.targets import DnsName
 from slotmesh.errors import Executed, Failure, Reason
+from slotmesh.runtime.channels import CHANNEL_OPTIONS
 from slotmesh.status import abort
 from slotmesh.transport.name_lookups import LookupFailed
 from slotmesh.transport.server_addresses import ServerAddresses
-from slotmesh.v1 import router_service_pb2
+from slotmesh.v1 import router_service_pb2, router_service_pb2_grpc
 from tests.support.fakes.name_server import NameServer
 from tests.support.fakes.router import FakeRouter
 from tests.support.wait import wait_until
@@ -233,3 +235,32 @@ async def test_a_single_call_leaves_a_router_of_a_list_that_is_away() -> None:
         await gone.stop()
         assert await call(b"x") == b"x"
         assert (gone.unary, other.unary) == (1, 1)
+
+
+async def test_a_plain_channel_of_grpc_spreads_streams_and_calls_over_the_routers_of_a_name() -> None:
+    """As docs/protocol.md states for clients in any language."""
+    async with three() as routers, NameServer() as names:
+        names.records["routers.mesh.svc"] = [it.host for it in routers]
+        target = names.target("routers.mesh.svc", int(routers[0].address.rpartition(":")[2]))
+        options = [*CHANNEL_OPTIONS, ("grpc.lb_policy_name", "round_robin"), ("grpc.enable_srv_queries", 0)]
+        async with grpc.aio.insecure_channel(target, options) as channel:
+            stub: Any = router_service_pb2_grpc.RouterServiceStub(channel)
+            request = router_service_pb2.CallRequest(endpoint="e", payload=b"x")
+            async with asyncio.timeout(20):
+                while not all(it.unary for it in routers):  # each connection is made
+                    await stub.Call(request)
+            streams = [stub.StreamCalls() for _ in range(6)]
+            for each in streams:
+                await each.write(
+                    router_service_pb2.StreamCallsRequest(open=router_service_pb2.OpenStream(endpoint="e"))
+                )
+                await each.read()
+            assert [it.opened for it in routers] == [2, 2, 2]
+            await routers[0].stop()
+            async with asyncio.timeout(20):
+                while True:  # the channel may not have seen the end yet
+                    with suppress(grpc.RpcError):
+                        await asyncio.gather(*(stub.Call(request) for _ in range(6)))
+                        break
+            for each in streams:
+                each.cancel()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
 
@@ -64,6 +64,21 @@ async def test_a_leader_at_an_address_that_dns_lists_only_later_is_followed() ->
             two.push(table(2, {}))
             names.records[NAME] = ["127.0.0.3"]
             await in_force(two, 2)
+
+
+async def test_a_controller_that_dies_is_followed_to_its_new_address() -> None:
+    async with NameServer() as names, AsyncExitStack() as stack:
+        async with fake_controller("127.0.0.2") as before:
+            port = int(before.address.rpartition(":")[2])
+            names.records[NAME] = ["127.0.0.2"]
+            before.push(table(1, {}))
+            await stack.enter_async_context(serve(routing(names.target(NAME, port))))
+            await in_force(before, 1)
+        names.records[NAME] = ["127.0.0.3"]
+        after = await stack.enter_async_context(fake_controller("127.0.0.3", port))
+        after.term = 2
+        after.push(table(2, {}))
+        await in_force(after, 2)
 
 
 async def test_all_addresses_of_the_name_are_candidates() -> None:

@@ -1,4 +1,4 @@
-"""Real routers of one name are replaced one after the other, under load by streams, rpcs and slots: no call fails."""
+"""Real routers of one name are replaced under load by streams, rpcs, slots, and an ingress: no call fails."""
 
 from __future__ import annotations
 
@@ -12,12 +12,16 @@ import pytest
 
 import slotmesh
 import slotmesh.testing
+from ingress_service.app import serve as serve_http
+from ingress_service.config import IngressSettings
 from router_service.app import serve
 from router_service.config import RouterSettings
 from slotmesh.client.mesh import Mesh
 from slotmesh.discovery import resolved_names
 from slotmesh.discovery.targets import DnsName
 from slotmesh.transport.server_addresses import ServerAddresses
+from tests.support.fakes.name_server import NameServer
+from tests.support.http_client import http
 from tests.support.wait import wait_until
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.slow]
@@ -109,3 +113,43 @@ async def test_no_call_fails_while_each_router_is_replaced(monkeypatch: pytest.M
         finally:
             load.over = True
             await asyncio.gather(*load.tasks)
+
+
+async def test_an_ingress_spreads_requests_and_answers_all_while_a_router_is_replaced(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(resolved_names, "REFRESH_S", 0.5)
+    endpoints = [f"Greeter{number}" for number in range(4)]
+    async with (
+        NameServer() as names,
+        slotmesh.testing.mesh(dict.fromkeys(endpoints, Greeter)) as of,
+        AsyncExitStack() as stack,
+    ):
+        going = AsyncExitStack()
+        stack.push_async_callback(going.aclose)
+        port = await going.enter_async_context(router(of.controller_address, HOSTS[0], 0))
+        await stack.enter_async_context(router(of.controller_address, HOSTS[1], port))
+        names.records = {"routers.mesh.svc": list(HOSTS), "controllers.mesh.svc": ["127.0.0.1"]}
+        settings: dict[str, Any] = {"port": 0, "metrics_port": -1}
+        settings["routers"] = names.target("routers.mesh.svc", port)
+        settings["controller"] = names.target("controllers.mesh.svc", int(of.controller_address.rpartition(":")[2]))
+        ingress = await stack.enter_async_context(serve_http(IngressSettings(**settings)))
+        await wait_until(ingress.routes.has_routes.is_set)
+
+        async def post(endpoint: str) -> None:
+            answer = await http(ingress.address, "POST", f"/{endpoint}/hello", ["x"])
+            assert (answer.status, answer.json) == (200, "x"), answer
+
+        def used() -> list[str]:
+            calls = [ingress.callers.own.endpoint(each) for each in endpoints]
+            return [it.stream._connection.address for each in calls if each is not None for it in each.streams]
+
+        await asyncio.gather(*map(post, endpoints))
+        assert Counter(it.rpartition(":")[0] for it in used()) == dict.fromkeys(HOSTS, 2)
+        names.records["routers.mesh.svc"] = [HOSTS[1]]
+        leaving = asyncio.ensure_future(going.aclose())
+        while not leaving.done():
+            await asyncio.gather(*map(post, endpoints))
+        await leaving
+        await asyncio.gather(*map(post, endpoints))
+        assert {it.rpartition(":")[0] for it in used()} == {HOSTS[1]}

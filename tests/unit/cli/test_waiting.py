@@ -94,7 +94,7 @@ async def test_a_failure_names_the_other_backends_of_the_change_and_their_state(
 async def test_what_was_taken_back_before_is_not_waited_for() -> None:
     with pytest.raises(CommandFailed) as failed:
         await ready(LONG, [pending("rollout/v@7", "v: 0 of 1 replicas ready")], rolled_back=["v: it died"])
-    assert str(failed.value) == "applied, and taken back:\n  v: it died"
+    assert str(failed.value) == "applied, and rolled back:\n  v: it died"
 
 
 async def test_a_wait_without_words_ends_or_fails() -> None:

@@ -24,7 +24,7 @@ class Records:
     """An injected lookup."""
 
     def __init__(self, count: int) -> None:
-        self.hosts = [f"10.0.0.{number}" for number in range(count)]
+        self.hosts = [f"127.9.0.{number}" for number in range(count)]
 
     async def __call__(self, name: DnsName) -> Sequence[str]:
         return self.hosts
@@ -72,10 +72,17 @@ async def test_a_router_that_leaves_is_the_last_to_be_tried(
     routers.leaves(leaving, [])
     for _ in range(25):
         assert routers.in_turn("")[-1] == leaving
-        assert routers.in_turn("10.0.0.99:70")[-2] == leaving
+        assert routers.in_turn("127.9.0.99:70")[-2] == leaving
     monkeypatch.setattr("slotmesh.client.routers.LEAVING_S", -1.0)
     routers.leaves(leaving, [])
     assert leaving in {routers.in_turn("")[0] for _ in range(20)}, "it may have been started again"
+
+
+async def test_routers_of_the_name_go_before_those_that_routers_have_named(servers: ServerAddresses) -> None:
+    routers = Routers(servers)
+    routers.learn(["127.8.0.1:70", "127.8.0.2:70"])
+    for _ in range(5):
+        assert {*routers.others("127.9.0.1:70")[-2:]} == {"127.8.0.1:70", "127.8.0.2:70"}
 
 
 async def test_few_of_many_routers_get_rpcs_and_few_change_with_the_list(
@@ -93,7 +100,7 @@ async def test_few_of_many_routers_get_rpcs_and_few_change_with_the_list(
 async def test_without_a_connected_router_there_is_none_to_pick(servers: ServerAddresses) -> None:
     routers = Routers(servers)
     assert routers.pick("") == ""
-    assert routers.pick("10.0.0.99:70") == "", "it is not known any more"
+    assert routers.pick("127.9.0.99:70") == "", "it is not known any more"
     await routers.aclose()
 
 
@@ -104,10 +111,10 @@ async def test_channels_to_routers_that_are_known_no_more_are_closed(
     for address in servers.known:
         routers.channel(address)
     assert len(routers._channels) == 20
-    routers.learn(["10.0.0.0:70"])
-    records.hosts = ["10.0.0.7", "10.0.0.8", "10.0.0.9"]
+    routers.learn(["127.9.0.0:70"])
+    records.hosts = ["127.9.0.7", "127.9.0.8", "127.9.0.9"]
     await wait_until(lambda: len(routers._channels) == 4)
-    assert {*routers._channels} == {*servers.known, "10.0.0.0:70"}
+    assert {*routers._channels} == {*servers.known, "127.9.0.0:70"}
     await routers.aclose()
 
 

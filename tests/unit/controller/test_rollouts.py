@@ -210,7 +210,7 @@ def test_undo_is_refused_after_a_rollout_was_taken_back(*, is_complete: bool) ->
     assert record is not None
     taken_back = replace(record, is_complete=is_complete, previous=replace(OLD, handler="a:Oldest"))
     state = Desired().apply(ChangeSet(put_backends=(restored(NEW, OLD),), put_rollouts=(taken_back,)))
-    with pytest.raises(InvalidSpec, match="the newest rollout of v1 was taken back already"):
+    with pytest.raises(InvalidSpec, match="the newest rollout of v1 was rolled back already"):
         plan_undo_of_rollout(state, "v1")
 
 

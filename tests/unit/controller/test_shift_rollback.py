@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from controller_service.core.desired.planning import Plan
-from controller_service.core.desired.revisions import BY_CONTROLLER, ChangeOrigin, taken_back_note
+from controller_service.core.desired.revisions import BY_CONTROLLER, ChangeOrigin, stored_roll_back_note
 from controller_service.core.desired.rollback import plan_rollback, plan_undo_of_change
 from controller_service.core.desired.shifts import ShiftPhase
 from controller_service.core.desired.state import ChangeSet, Desired
@@ -116,7 +116,7 @@ def deployed(desired: Desired, handler: str, *, also: tuple[Backend, ...] = ()) 
 
 def taken_back(desired: Desired, good: Desired, name: str = "v1") -> Desired:
     """As the controller does it."""
-    origin = ChangeOrigin(who=BY_CONTROLLER, note=taken_back_note(name))
+    origin = ChangeOrigin(who=BY_CONTROLLER, note=stored_roll_back_note(name))
     backend = replace(desired.backends[name], handler=good.backends[name].handler)
     return desired.apply(ChangeSet(put_backends=(backend,), origin=origin))
 
@@ -128,7 +128,7 @@ def test_a_deployment_that_was_taken_back_is_not_made_again(times: int) -> None:
     for _ in range(times):
         after = taken_back(deployed(after, "app:Bad"), good)
     base = good.history[-1].base
-    with pytest.raises(InvalidSpec, match=f"undone already .*taken back.*; {base} undoes the change before that"):
+    with pytest.raises(InvalidSpec, match=f"undone already .*rolled back.*; {base} undoes the change before that"):
         undone(after)
     assert committed(after, plan_rollback(after, base, launches=False)).backends == start().backends
 

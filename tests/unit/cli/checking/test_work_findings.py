@@ -12,7 +12,7 @@ from replica_service import app as replica_app
 from router_service import app as router_app
 from slotmesh.cli.checking.findings import LostMember, Section, Severity
 from slotmesh.cli.checking.losses import FAILED_PART, is_orderly
-from slotmesh.cli.checking.member_findings import TAKEN_BACK_FOR_S
+from slotmesh.cli.checking.member_findings import ROLLED_BACK_FOR_S
 from slotmesh.cli.commands.check import findings_of, runnable
 from slotmesh.spec.model import Autoscale, Backend, Prospect
 from slotmesh.v1 import mesh_pb2, rollout_pb2
@@ -140,7 +140,7 @@ def test_a_change_that_was_taken_back_is_a_warning_with_the_reason_and_the_comma
     (finding,) = wrong(replace(SEEN, snapshot=replace(SNAPSHOT, rollouts=others)), Section.BACKENDS)
     assert (finding.severity, finding.subject) == (Severity.WARNING, "backend/b")
     assert finding.text == (
-        "the newest change of b was taken back at 2027-01-15 07:59 UTC, a:B 2 is in force:"
+        "the newest change of b was rolled back at 2027-01-15 07:59 UTC, a:B 2 is in force:"
         " 3 replicas have died: ValueError: no"
     )
     assert "`slotmesh events backend/b --kind rollout-rolled-back`" in finding.fix
@@ -156,7 +156,7 @@ def test_a_change_that_was_taken_back_is_a_warning_with_the_reason_and_the_comma
     ("changes", "is_reported"),
     [
         ({}, True),
-        ({"end_time": Timestamp(seconds=round(NOW - TAKEN_BACK_FOR_S))}, False),
+        ({"end_time": Timestamp(seconds=round(NOW - ROLLED_BACK_FOR_S))}, False),
         ({"phase": shift_pb.SHIFT_PHASE_COMPLETE}, False),
         ({"from_weights": {"b": 0.9, "c": 0.1}}, False),
     ],
@@ -170,13 +170,13 @@ def test_a_shift_that_was_taken_back_is_a_warning_for_an_hour_or_until_the_weigh
         from_weights={"b": 1.0},
         to_weights={"c": 1.0},
         reason="p99 of c is 2 s",
-        end_time=Timestamp(seconds=round(NOW - TAKEN_BACK_FOR_S) + 1),
+        end_time=Timestamp(seconds=round(NOW - ROLLED_BACK_FOR_S) + 1),
     )
     shift = changed(shift, **changes)
     found = wrong(replace(SEEN, snapshot=replace(SNAPSHOT, shifts=(shift,))), Section.ENDPOINTS)
     assert [(it.severity, it.subject) for it in found] == [(Severity.WARNING, "endpoint/e")] * is_reported
     if is_reported:
-        text = "the shift of e to {c: 1} was taken back at 2027-01-15 07:00 UTC: p99 of c is 2 s"
+        text = "the shift of e to {c: 1} was rolled back at 2027-01-15 07:00 UTC: p99 of c is 2 s"
         assert found[0].text == text
 
 
