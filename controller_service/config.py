@@ -329,7 +329,8 @@ class ControllerSettings(TokenPortSettings):
     @model_validator
     def _has_whole_access(self) -> Self:
         access = self.etcd_access
-        if self.etcd is None and access != PLAIN_ACCESS:
+        moves = self.export_state or self.import_state  # the environment may have the settings of the other place
+        if self.etcd is None and access != PLAIN_ACCESS and not moves:
             raise ValueError("--etcd-ca, --etcd-cert, --etcd-key and --etcd-user are for a --state etcd://…")
         if (access.cert is None) != (access.key is None) or (access.cert is not None and access.ca is None):
             raise ValueError("--etcd-cert, --etcd-key and --etcd-ca: give all three of them, or the last one alone")

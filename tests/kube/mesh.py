@@ -180,9 +180,8 @@ class KubeMesh:
 
     def _environment(self) -> list[Document]:
         fixed = {
-            # Not 0.0.0.0, which becomes the address of the pod that mounts a template with it.
-            "SLOTMESH_HOST": "$(POD_IP)",
-            "SLOTMESH_METRICS_HOST": "$(POD_IP)",
+            "SLOTMESH_HOST": "0.0.0.0",
+            "SLOTMESH_METRICS_HOST": "0.0.0.0",
             "SLOTMESH_METRICS_PORT": "9464",
             "SLOTMESH_ADVERTISE": "$(POD_IP)",
             VARIABLE: str(executions_file(self.folder)),

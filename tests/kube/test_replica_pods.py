@@ -16,7 +16,7 @@ from tests.kube.rig.control_plane import ControlPlane
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.kube, pytest.mark.timeout(400)]
 
-LAUNCHERS: list[Launcher] = ["external", "kubernetes"]
+LAUNCHERS: list[Launcher] = ["external"]
 
 
 async def kill(run: Run, replica_id: str) -> None:
@@ -40,8 +40,7 @@ async def drain(run: Run, replica_id: str) -> None:
     """The node, with whatever else is on it."""
     pod = await run.mesh.pod_of(replica_id)
     node = run.mesh.cluster.node_of(pod.name).name
-    flags = ["--force", "--pod-selector=app=replica", "--timeout=120s"]  # pods without a controller need force
-    await run.mesh.cluster.kubectl("drain", node, *flags, timeout=150)
+    await run.mesh.cluster.kubectl("drain", node, "--pod-selector=app=replica", "--timeout=120s", timeout=150)
     await run.mesh.cluster.kubectl("uncordon", node)
 
 

@@ -10,6 +10,7 @@ from tests.mutants.deploy_table import DEPLOY
 from tests.mutants.discovery_table import DISCOVERY
 from tests.mutants.edge_table import EDGE
 from tests.mutants.edges_table import EDGES
+from tests.mutants.etcd_table import ETCD
 from tests.mutants.fence_table import FENCE
 from tests.mutants.finish_table import FINISH
 from tests.mutants.guards_table import GUARDS
@@ -626,6 +627,7 @@ MUTANTS: Final = (
     *HOLD,
     *ROLLBACK,
     *STORE_OWNERS,
+    *ETCD,
     *FINISH,
     *ISLANDS,
     *HTTP_CONNECTION,

@@ -58,6 +58,11 @@ class EtcdFailed(Exception):
         self.is_refused = is_refused
         """etcd has refused it: to repeat it does not help."""
 
+    @property
+    def is_lease_missing(self) -> bool:
+        """It names a lease that has lapsed."""
+        return "requested lease not found" in str(self)
+
 
 class Compacted(Exception):
     """Revisions that were to be read are not there any more: read anew."""
@@ -137,7 +142,9 @@ class EtcdClient:
                     raise EtcdFailed(f"{self.name}: {response.cancel_reason}", is_unwritten=True, is_refused=False)
                 put = [_kv(it.kv) for it in response.events if it.type != pb.EVENT_TYPE_DELETE]
                 deleted = [it.kv.key for it in response.events if it.type == pb.EVENT_TYPE_DELETE]
-                yield Changes(response.header.revision, put, deleted)
+                if put or deleted:
+                    yield Changes(response.header.revision, put, deleted)
+        raise EtcdFailed(f"{self.name}: has ended a watch", is_unwritten=True, is_refused=False)
 
     async def grant(self, ttl_s: int) -> int:
         """A new lease. Raises EtcdFailed."""
@@ -177,7 +184,8 @@ class EtcdClient:
             stream = rpc(timeout=timeout_s, metadata=metadata)
             try:
                 async with asyncio.timeout(RPC_S):
-                    await stream.write(request)
+                    with suppress(asyncio.InvalidStateError):  # it has ended already: reading raises the reason
+                        await stream.write(request)
                     return stream, await stream.read()
             except BaseException:
                 stream.cancel()

@@ -278,6 +278,11 @@ class EtcdState:
             await self._take_key()
         except StateInUse as other:
             raise self._fenced(other.leader) from other
+        except EtcdFailed as failed:
+            if not failed.is_lease_missing:
+                raise
+            self._lease.has_lapsed = True  # as it is going to find out itself: the next attempt has another one
+            raise self._moved() from failed
 
     def _fenced(self, leader: Leader) -> LeadershipLost:
         """From now on, whatever becomes of the keys."""

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from typing import Any, Final, TypeVar
 
 from controller_service.core.desired.revisions import UNKNOWN_ORIGIN, ChangeOrigin
 from controller_service.core.desired.state import ChangeSet, Desired
-from controller_service.store.etcd.client import EtcdClient, EtcdFailed
+from controller_service.store.etcd.client import Compacted, EtcdClient, EtcdFailed
 from controller_service.store.etcd.etcd_state import EtcdState, MakeState, process_name
 from controller_service.store.etcd.layout import Layout, leader_in, note_of
 from controller_service.store.etcd.lease import EtcdLease
@@ -37,7 +37,9 @@ from slotmesh.runtime.backoff import WarningBackoff
 CHECK_S: Final = 1.0
 """How often a leader looks whether it leads, and who waits."""
 TRY_S: Final = 0.25
-"""How often a standby looks whether another controller leads."""
+"""When a standby that could not lead, or could not reach etcd, tries again."""
+WATCH_S: Final = 2.0
+"""How long a standby relies on what a watch reports, before it reads anew: its member may hang, or be cut off."""
 
 ResultT = TypeVar("ResultT")
 _log = get_logger(__name__)
@@ -186,6 +188,8 @@ class EtcdCandidacy:
                         # A state that was there and is gone is no reason to begin an empty one.
                         return await self._open(client, None, address)
                     self._leader = leader_in(found.found[0][0].value)
+                    await self._followed(client, found.revision, note)
+                    continue
                 except StateInUse as refusal:
                     self._leader = refusal.leader
                 except EtcdFailed as failed:
@@ -201,6 +205,16 @@ class EtcdCandidacy:
         finally:
             if note is not None:
                 await note.release()
+
+    async def _followed(self, client: EtcdClient, revision: int, note: EtcdLease) -> None:
+        """Follows the leader's key from a revision on until it is gone, or has to be read anew. Raises EtcdFailed."""
+        with suppress(TimeoutError, Compacted):
+            async with asyncio.timeout(WATCH_S), aclosing(client.watch(self._keys.leader, revision)) as watching:
+                async for changes in watching:
+                    if changes.deleted or note.has_lapsed:
+                        return
+                    for each in changes.put:
+                        self._leader = leader_in(each.value)
 
     async def _noted(self, client: EtcdClient, address: str) -> EtcdLease:
         note = await EtcdLease.grant(client)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Sequence
+from contextlib import aclosing
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -14,7 +15,7 @@ import pytest_asyncio
 
 from controller_service.core.desired.state import ChangeSet, Desired
 from controller_service.store.etcd import etcd_state, layout
-from controller_service.store.etcd.client import EtcdClient, EtcdFailed
+from controller_service.store.etcd.client import Compacted, EtcdClient, EtcdFailed
 from controller_service.store.etcd.etcd_state import EtcdState
 from controller_service.store.etcd.moving import create_state, read_state
 from controller_service.store.etcd.operations import Delete, Get, Is, KeyOperation, Put, TxnResult
@@ -24,7 +25,7 @@ from slotmesh.spec.model import Backend, JsonValue
 from tests.support.controllers import eventually
 from tests.support.etcd import EtcdCluster, etcd_cluster, needs_etcd
 from tests.support.state_changes import random_change
-from tests.support.wait import wait_until
+from tests.support.wait import wait_until, within
 
 pytestmark = [needs_etcd, pytest.mark.asyncio]
 V1 = ChangeSet(put_backends=(Backend(name="v1"),))
@@ -207,12 +208,28 @@ async def test_a_write_that_arrives_late_changes_nothing(cluster: EtcdCluster, c
     await state.release()
 
 
-async def test_a_leader_whose_lease_lapsed_leads_on_unless_another_one_has_led(
+async def test_nothing_is_written_from_the_moment_at_which_another_controller_has_the_key(
     cluster: EtcdCluster, client: FaultyClient
+) -> None:
+    """It reads the state only then, and has not written to it yet."""
+    state = await opened(client, cluster.place())
+    await client.revoke(state._lease.identity)
+    other = await EtcdState.hold(client, cluster.place())
+    with pytest.raises(LeadershipLost):
+        await state.commit(V1, 1)
+    assert not (await read_state(cluster.place(), PLAIN_ACCESS))[1].backends
+    for each in (other, state):
+        await each.release()
+
+
+@pytest.mark.parametrize("is_known", [False, True])
+async def test_a_leader_whose_lease_lapsed_leads_on_unless_another_one_has_led(
+    is_known: bool, cluster: EtcdCluster, client: FaultyClient
 ) -> None:
     state = await opened(client, cluster.place())
     await client.revoke(state._lease.identity)
-    await wait_until(lambda: state._lease.has_lapsed, what="it finds out")
+    if is_known:
+        await wait_until(lambda: state._lease.has_lapsed, what="it finds out")
     await state.commit(V1, 1)
     assert await state.check() == ()
     assert state.term == 1
@@ -225,6 +242,23 @@ async def test_a_leader_whose_lease_lapsed_leads_on_unless_another_one_has_led(
             await attempt
     assert set((await read_state(cluster.place(), PLAIN_ACCESS))[1].backends) == {"v1"}
     await state.release()
+
+
+async def test_a_watch_continues_from_a_revision_on_or_reports_that_it_was_compacted(
+    cluster: EtcdCluster, client: FaultyClient
+) -> None:
+    put = [await client.txn([], [Put(b"/k", b"%d" % number)]) for number in range(4)]
+    async with asyncio.timeout(20.0), aclosing(client.watch(b"/k", put[1].revision)) as watching:
+        seen: list[bytes] = []
+        async for changes in watching:
+            seen += [it.value for it in changes.put]
+            if len(seen) == 2:
+                break
+    assert seen == [b"2", b"3"]
+    await asyncio.to_thread(cluster.members[0].post, "kv/compaction", {"revision": put[3].revision})
+    watching = client.watch(b"/k", put[1].revision)
+    with pytest.raises(Compacted):
+        await within(anext(watching), "the end of the watch")
 
 
 async def test_a_second_controller_is_refused_with_the_name_of_the_first(

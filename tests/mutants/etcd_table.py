@@ -1,0 +1,41 @@
+"""Mutants of the state in etcd: what fences, what settles a lost answer, what makes a large change one change."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.mutants.mutant import mutant
+
+STORE: Final = "controller_service/store/etcd"
+STATE: Final = "tests/contract/controller/test_etcd_state.py"
+
+ETCD: Final = (
+    mutant(
+        "a controller writes to etcd while another one holds the key of the leader",
+        STORE,
+        "return [Is(self._keys.leader, created=self._fence), Is(self._keys.head, modified=self._modified)]",
+        "return [Is(self._keys.head, modified=self._modified)]",
+        STATE,
+    ),
+    mutant(
+        "a write to etcd that arrives late is carried out",
+        STORE,
+        "return [Is(self._keys.leader, created=self._fence), Is(self._keys.head, modified=self._modified)]",
+        "return [Is(self._keys.leader, created=self._fence)]",
+        STATE,
+    ),
+    mutant(
+        "a change of unknown outcome is not found out before the next one",
+        STORE,
+        "if self._is_doubtful or is_tried:",
+        "if is_tried:",
+        STATE,
+    ),
+    mutant(
+        "a reader overlooks a change that is in the journal",
+        STORE,
+        "journal = _journal_of(self._chunks_of(stored, by_key))",
+        'journal = _journal_of(b"[]")',
+        STATE,
+    ),
+)
