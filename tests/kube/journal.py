@@ -55,8 +55,13 @@ class Address:
     async def next(self) -> tuple[str, int]:
         """The pod that takes the next connection."""
         if time.monotonic() - self._looked_at >= LATE_S:
-            found = await asyncio.get_running_loop().getaddrinfo(self._name, self._port, type=socket.SOCK_STREAM)
-            self._hosts = sorted({str(it[4][0]) for it in found})
+            try:
+                found = await asyncio.get_running_loop().getaddrinfo(self._name, self._port, type=socket.SOCK_STREAM)
+                self._hosts = sorted({str(it[4][0]) for it in found})
+            except socket.gaierror as error:
+                # A node asks no DNS: only that there is no pod would count.
+                if error.errno != socket.EAI_AGAIN or not self._hosts:
+                    raise
             self._looked_at = time.monotonic()
         self._turn += 1
         return self._hosts[self._turn % len(self._hosts)], self._port

@@ -1,8 +1,9 @@
-"""Resources of cert-manager, the operator of Prometheus and the Gateway API satisfy the schemas that these publish."""
+"""Resources of cert-manager, the operator of Prometheus, the Gateway API and KEDA satisfy the schemas of these."""
 
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -25,6 +26,7 @@ SCHEMAS: Final = {
         "example/prometheus-operator-crd/monitoring.coreos.com_podmonitors.yaml",
         "example/prometheus-operator-crd/monitoring.coreos.com_prometheusrules.yaml",
     ),
+    "github.com/kedacore/keda/v2@v2.21.0": ("config/crd/bases/keda.sh_scaledobjects.yaml",),
     "sigs.k8s.io/gateway-api@v1.4.0": (
         "config/crd/standard/gateway.networking.k8s.io_gateways.yaml",
         "config/crd/standard/gateway.networking.k8s.io_grpcroutes.yaml",
@@ -32,6 +34,7 @@ SCHEMAS: Final = {
     ),
 }
 """Files of Go modules, as their registry has them."""
+PAGE: Final = ROOT / "docs/kubernetes.md"
 
 
 def module_directory(module: str) -> Path:
@@ -64,5 +67,8 @@ def test_resources_of_others_satisfy_their_schemas(control_plane: ControlPlane, 
     accepted = control_plane.kubectl(
         "apply", "-k", str(overlay), "--server-side", "--dry-run=server", "--validate=strict", "--output=name"
     )
+    (scaled,) = re.findall(r"^```yaml\n([^`]*ScaledObject[^`]*)^```$", PAGE.read_text("utf-8"), re.MULTILINE)
+    flags = ("--server-side", "--dry-run=server", "--validate=strict")
+    assert "scaledobject" in control_plane.kubectl("apply", "-f", "-", *flags, stdin=scaled)
     for kind in ("certificate.cert-manager.io", "podmonitor.monitoring", "grpcroute.gateway", "httproute.gateway"):
         assert kind in accepted
