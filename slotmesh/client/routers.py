@@ -15,6 +15,7 @@ import asyncio
 import random
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from itertools import count
 from typing import Any, Final, NamedTuple
 
 import grpc
@@ -105,7 +106,8 @@ class Routers:
         """Makes the order of this client one of its own."""
         self._ranked: tuple[tuple[str, ...], list[str]] = (), []
         """Those that are given, and in the order of this client."""
-        self._turn = 0
+        self._searches, self._picks = count(), count()
+        """Turns of streams, and of rpcs of their own: were they one, two routers could get a kind each."""
 
     @property
     def given(self) -> tuple[str, ...]:
@@ -159,7 +161,7 @@ class Routers:
         """All routers, in the order in which to try them, `last` (the one used last; empty: none) at the end."""
         if last:
             return [*self.others(last), last]
-        order = self._order(len(self.given)) if self.is_spread else list(self.given)
+        order = self._order(len(self.given), next(self._searches)) if self.is_spread else list(self.given)
         return list(dict.fromkeys((*order, *self._learned)))
 
     def pick(self, last: str) -> str:
@@ -169,7 +171,7 @@ class Routers:
         """
         if not self.is_spread:
             return last
-        few, connected = self._order(MAX_SPREAD), []
+        few, connected = self._order(MAX_SPREAD, next(self._picks)), []
         for address in few:
             if self._channel(address).connects():
                 connected.append(address)
@@ -177,16 +179,15 @@ class Routers:
                 self._leaving.pop(address, None)  # it has ended; the next one there does not leave
         return connected[0] if connected else last if last in few else ""
 
-    def _order(self, most: int) -> list[str]:
-        """Those of names, in an order of this client's own that begins one further each time, leaving ones last.
+    def _order(self, most: int, turn: int) -> list[str]:
+        """Those of names, in an order of this client's own that begins one further each turn, leaving ones last.
 
         It hardly changes with the list: with another router, a few of the used ones are replaced by it.
         """
         if self._ranked[0] is not (given := self.given):
             self._ranked = given, sorted(given, key=lambda address: hash((self._seed, address)))
         few = self._ranked[1][:most]
-        at = self._turn % len(few) if few else 0
-        self._turn += 1
+        at = turn % len(few) if few else 0
         return sorted(few[at:] + few[:at], key=self._is_leaving)
 
     def _is_leaving(self, address: str) -> bool:

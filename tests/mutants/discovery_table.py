@@ -36,8 +36,8 @@ DISCOVERY: Final = (
     mutant(
         "all streams of names begin at the same router",
         _CLIENT,
-        "        self._turn += 1\n",
-        "",
+        "next(self._searches)",
+        "0",
         _SPREADING,
     ),
     mutant(
