@@ -211,7 +211,7 @@ DEPLOY: Final = (
     mutant(
         "a rollout is done before routers reach its replicas",
         _CONTROLLER,
-        "if not owners <= it.linked]",
+        "if any(map(it.lacks, owners))]",
         "if False]",
         _OPERATIONS,
     ),

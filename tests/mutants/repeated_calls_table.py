@@ -151,8 +151,8 @@ REPEATED_CALLS: Final = (
     mutant(
         "a look-up that got no response counts as one that found nothing",
         "router_service/core",
-        "                del looked_up[replica.key]\n",
-        "",
+        "for each, epoch in run.looked_up.items() if each != key",
+        "for each, epoch in run.looked_up.items()",
         _MOVES,
     ),
 )

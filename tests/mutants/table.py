@@ -32,6 +32,7 @@ from tests.mutants.snapshots_table import SNAPSHOTS
 from tests.mutants.startup_table import STARTUP
 from tests.mutants.state_table import STATE
 from tests.mutants.store_owners_table import STORE_OWNERS
+from tests.mutants.subsets_table import SUBSETS
 from tests.mutants.tenants_table import TENANTS
 from tests.mutants.truth_table import TRUTH
 from tests.mutants.types_table import TYPES
@@ -647,5 +648,6 @@ MUTANTS: Final = (
     *NET_CONTROL,
     *NETB,
     *STARTUP,
+    *SUBSETS,
     *TRUTH,
 )

@@ -167,6 +167,18 @@ def test_a_router_gets_the_time_to_find_its_links(router: dict[str, Any]) -> Non
     assert replaced(observed.without_router("late"), lease_s=3.0, now=NOW + 99.0) == [life("a", "1")]
 
 
+def test_a_router_that_links_to_a_part_proves_nothing_before_it_has_tried() -> None:
+    observed = with_links(attached(Observed(), life("a", "2")), generation="f", links_subset=True)
+    _, untried, _ = take(TOLD, observed, table([life("a", "1")]))
+    assert not untried.is_dead(life("a", "1"))
+    tried = with_links(observed, generation="f", links_subset=True, unlinked=frozenset({life("a", "1")}))
+    _, known, _ = take(TOLD, tried, table([life("a", "1")]))
+    assert known.is_dead(life("a", "1"))
+    assert replaced(with_links(untried, links_subset=True), lease_s=3.0, now=NOW + 99.0) == []
+    tried = with_links(untried, links_subset=True, unlinked=frozenset({life("a", "1")}))
+    assert replaced(tried, lease_s=3.0, now=NOW + 99.0) == [life("a", "1")]
+
+
 def test_a_link_under_this_generation_is_to_the_replica_that_is_attached() -> None:
     observed = with_router(attached(Observed(), life("a", "2")), "a", generation="g")
     _, observed, _ = take(TOLD, observed, table([life("a", "1")]))

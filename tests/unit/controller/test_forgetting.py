@@ -64,6 +64,15 @@ def test_a_link_of_any_router_speaks_against_it(linked: frozenset[Incarnation], 
     assert bool(found.refusal) is not may
 
 
+def test_a_router_that_links_to_a_part_has_to_have_tried() -> None:
+    part = replace(ROUTER, links_subset=True)
+    found = find(Observed().with_replica(SILENT).with_router(part))
+    assert not found.owners
+    assert "has not tried to reach this one yet" in found.refusal
+    tried = replace(part, unlinked=frozenset({NEW}))
+    assert find(Observed().with_replica(SILENT).with_router(tried)).owners == (NEW,)
+
+
 def test_of_two_incarnations_the_silent_one_is_forgotten_and_the_other_one_goes_on() -> None:
     observed = Observed().with_replica(replace(SILENT, suspect_since=None)).with_unresolved([ELDER])
     assert find(observed) == Forgettable(True, (OLD,))

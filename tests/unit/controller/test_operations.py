@@ -101,12 +101,20 @@ def test_a_revision_waits_for_each_router(facts: MeshFacts, line: str) -> None:
         ),
         (with_router(linked=frozenset()), "routers: r not linked to all replicas of b yet"),
         (with_router(linked=frozenset({Incarnation("b-1", "0")})), "routers: r not linked to all replicas of b yet"),
+        (
+            with_router(links_subset=True, unlinked=frozenset({REPLICA.owner})),
+            "routers: r not linked to all replicas of b yet",
+        ),
     ],
 )
 def test_a_rollout_waits_for_its_replicas_and_for_links_to_them(facts: MeshFacts, line: str) -> None:
     operation = find_operation("rollout/b@2", facts)
     assert not operation.done
     assert line in operation.pending
+
+
+def test_a_router_that_links_to_a_part_needs_no_other_links() -> None:
+    assert find_operation("rollout/b@2", with_router(linked=frozenset(), links_subset=True)).done
 
 
 def test_old_replicas_have_to_drain_and_a_paused_rollout_says_how_it_goes_on() -> None:
