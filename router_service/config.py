@@ -46,7 +46,7 @@ class RouterSettings(TokenPortSettings):
         description="Payload bytes of all streams that are under way in chunks, and of what waits behind them.",
     )
     subset_size: int = Field(
-        0,
+        200,
         ge=0,
         description="Links to replicas that are enough: with more replicas in the mesh, the router links to a part of "
         "them, which is even over all routers, and to others as calls need them. 0: to all.",

@@ -74,16 +74,17 @@ class Topology:
         is_first = not before_table.revision
         self._was.clear()
         homeless = [*self._apply_backends(table, before_table, step)]
-        self.links.follow(table, self.backends, step)
+        are_same = table.backends.keys() == before_table.backends.keys() and all(
+            table.backends[name] is route for name, route in before_table.backends.items()
+        )
+        if not are_same or table.router_addresses != before_table.router_addresses:
+            self.links.follow(table, self.backends, step)
         others = {key: before for key, before in self._was.items() if self.replicas.get(key) is not before}
         for key, before in others.items():
             if (replica := self.replicas.get(key)) is not None:
                 replica.is_joining = before is None or before.is_joining
                 if is_first and replica.has_link and not replica.draining:
                     replica.backend.await_replica(replica, is_awaited=True)
-        are_same = table.backends.keys() == before_table.backends.keys() and all(
-            table.backends[name] is route for name, route in before_table.backends.items()
-        )
         for backend in self.backends.values():
             are_same = are_same and backend.is_serving is backend.can_serve
             step.has_flipped = step.has_flipped or not backend.can_serve or not backend.is_serving
