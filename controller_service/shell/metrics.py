@@ -53,6 +53,11 @@ def observe(
     observe_counter(
         meter, names.CONTROLLER_EVENTS, lambda: {(kind.name.lower(),): feed.counts[kind] for kind in EventKind}
     )
+    observe_gauge(
+        meter,
+        names.CONTROLLER_POD_WATCH_AGE,
+        lambda: {} if (age_s := launching.watch_age_s) is None else {(): age_s},
+    )
     observe_counter(
         meter,
         names.CONTROLLER_LAUNCHES,

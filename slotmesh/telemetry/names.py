@@ -331,6 +331,11 @@ CONTROLLER_CRASH_LOOPS = _gauge(
 )
 CONTROLLER_EVENTS = _counter("slotmesh.controller.events", "{event}", "Events, as in `slotmesh events`.", (EVENT,))
 CONTROLLER_REVISION = _gauge("slotmesh.controller.revision", "{revision}", "Newest revision of the routing table.")
+CONTROLLER_POD_WATCH_AGE = _gauge(
+    "slotmesh.controller.pod.watch.age",
+    "s",
+    "Time since the API server of Kubernetes last confirmed the list of pods; absent if the controller follows none.",
+)
 CONTROLLER_LAUNCHES = _counter(
     "slotmesh.controller.launches", "{process}", "Replica processes that were started.", (BACKEND,)
 )

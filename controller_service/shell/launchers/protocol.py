@@ -133,6 +133,8 @@ class Launcher:
 
     launches = False
     """Whether it starts anything. If not, `start` is never called."""
+    watch_age_s: float | None = None
+    """Seconds since another system has confirmed that `observe` misses nothing; None: it follows none."""
     imports_snapshots = False
     """Whether what it starts imports `LaunchOrder.code`. If not, no snapshots are taken."""
 

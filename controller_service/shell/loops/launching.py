@@ -134,6 +134,11 @@ class Launching:
         """Processes started, by backend."""
         links.newer.listen(self._withdraw)
 
+    @property
+    def watch_age_s(self) -> float | None:
+        """As the launcher reports it."""
+        return self._launcher.watch_age_s
+
     def take_stock(self) -> None:
         """Takes over instances that are not known yet."""
         for instance in self._launcher.observe():

@@ -126,7 +126,7 @@ async def test_a_forced_deletion_loses_a_replica_and_does_not_end_it() -> None:
 async def test_a_lost_pod_that_is_reported_on_after_all_has_ended() -> None:
     async with following_pods() as it:
         await it.launcher.start(ORDER, 1)
-        it.api.stubborn.add("v1")
+        it.api.silent.add("v1")
         it.api.update("v1", status={"phase": "Failed", "reason": "NodeLost"})
         await wait_until(lambda: not it.observed(), what="the mark")
         it.api.end("v1", 0)
@@ -146,6 +146,8 @@ async def test_pods_are_listed_again_only_if_their_version_is_not_there_any_more
         it.api.is_away = False
         await wait_until(lambda: len(it.exits) == 1, what="what was missed")
         assert it.api.lists == 1
+        assert it.launcher.watch_age_s is not None
+        assert 0.0 <= it.launcher.watch_age_s < 20.0
         it.api.pods.pop("v1-2")
         it.api.break_watches(compact=True)
         await wait_until(lambda: not it.observed(), what="the second list")

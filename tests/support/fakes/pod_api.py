@@ -31,6 +31,8 @@ class FakePodApi:
         """Pods are bound to a node, and started."""
         self.stubborn: set[str] = set()
         """Pods that end at the end of their grace only."""
+        self.silent: set[str] = set()
+        """Pods whose kubelet does not learn that they should end."""
         self.deletions: list[tuple[str, int]] = []
         """The names and the graces that were requested."""
         self.owner_uid: str | None = "owner-uid"
@@ -50,17 +52,16 @@ class FakePodApi:
     async def watch(self, version: str) -> AsyncGenerator[Mapping[str, Any], None]:
         self._require_here()
         at = int(version)
-        if at < self._compacted:
-            raise ApiRefused(410, "Expired", "too old resource version")
-        yield {}
+        if at >= self._compacted:
+            yield {}
         while True:
             changed = self._changed
-            for number, kind, pod in [it for it in self._events if it[0] > at]:
-                at = number
-                yield {"type": kind, "object": pod}
             self._require_here()
             if at < self._compacted:
                 raise ApiRefused(410, "Expired", "too old resource version")
+            for number, kind, pod in [it for it in self._events if it[0] > at]:
+                at = number
+                yield {"type": kind, "object": pod}
             await changed.wait()
 
     async def create(self, pod: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -100,6 +101,8 @@ class FakePodApi:
             self.remove(name)
             return
         self.update(name, metadata={"deletionTimestamp": "now"})
+        if name in self.silent:
+            return
         delay_s = 0.05 * grace_s if name in self.stubborn else 0.0
         asyncio.get_running_loop().call_later(delay_s, self._end_and_remove, name, uid)
 

@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import aclosing
 from http import HTTPStatus
-from math import inf
 from typing import Final
 
 from controller_service.core.pods.book import PodBook, PodChange
@@ -56,13 +55,13 @@ class PodFollower:
         self.backoff = Backoff(initial_s=0.2, max_s=LONGEST_RETRY_S)
         self._warnings = WarningBackoff()
         self._monotonic = monotonic
-        self._answered_at = -inf
+        self._answered_at = monotonic()
         self._version = ""
         """What was read of the pods; empty: they have to be listed."""
 
     @property
     def age_s(self) -> float:
-        """Seconds since the API server has confirmed that nothing is missing here; infinite before the first time."""
+        """Seconds since the API server has confirmed that nothing is missing here, or since the start."""
         return self._monotonic() - self._answered_at
 
     async def run(self) -> None:

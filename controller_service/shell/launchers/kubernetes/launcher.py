@@ -84,6 +84,10 @@ class KubernetesLauncher(Launcher):
         self._emptied = asyncio.Event()
         self._emptied.set()
 
+    @property
+    def watch_age_s(self) -> float | None:  # type: ignore[override]  # of others it is no property
+        return self.follower.age_s
+
     async def follow(self, events: LaunchEvents) -> None:
         self._events = events
         try:

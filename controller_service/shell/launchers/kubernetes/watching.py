@@ -18,6 +18,10 @@ class PodWatchLauncher(Launcher):
         self._api = api
         self._events: LaunchEvents | None = None
 
+    @property
+    def watch_age_s(self) -> float | None:  # type: ignore[override]  # of others it is no property
+        return self.follower.age_s
+
     async def follow(self, events: LaunchEvents) -> None:
         self._events = events
         try:
