@@ -30,6 +30,7 @@ from tests.kube.rig.local_pod import LocalPod
 from tests.support.recorder import VARIABLE
 
 Launcher = Literal["external", "kubernetes"]
+LAUNCHERS: Final[Sequence[Launcher]] = ("external", "kubernetes")
 BACKEND: Final = "Ledger"
 HANDLER: Final = "tests.e2e.session_handlers:Ledger"
 SETTLED_S: Final = 90.0
@@ -55,13 +56,19 @@ LAUNCHER_RULES: Final = [
 class KubeMesh:
     """A controller, routers and replicas of one backend."""
 
-    def __init__(self, cluster: Cluster, folder: Path, launcher: Launcher, *, controllers: int = 1) -> None:
-        """With several controllers, their state is in the control plane's etcd, under a name of its own."""
+    def __init__(
+        self, cluster: Cluster, folder: Path, launcher: Launcher, *, controllers: int = 1, home: str = ""
+    ) -> None:
+        """With several controllers, their state is in the control plane's etcd, under a name of its own.
+
+        `home`: a node that has controllers, routers and ingresses, and no replica. Empty: pods are where they are.
+        """
         self.cluster = cluster
         self.folder = folder
         """Of the history."""
         self.launcher: Launcher = launcher
         self.controllers = controllers
+        self.home = home
         zone = f"{cluster.namespace}.svc.cluster.local"
         self.routers = f"dns://{cluster.control_plane.address}/router.{zone}:7071"
         """Where clients find them: by the cluster's DNS."""
@@ -79,6 +86,8 @@ class KubeMesh:
         if self.launcher == "external":
             documents.append(self._replicas(replicas))
         for document in documents:
+            if self.home:
+                self._place(document)
             await cluster.api.create(cluster.path("apps/v1/deployments"), document)
         await self.settled(routers=routers, replicas=replicas)
         for name, count in (("router", routers), ("ingress", 1)):
@@ -97,7 +106,8 @@ class KubeMesh:
             async with asyncio.timeout(timeout):
                 while True:
                     try:
-                        seen = members = await self.members()
+                        members = await self.members()
+                        seen = [(it.replica_id, it.state) for it in members.replicas]
                         ready = members.ready()
                         linked = [set(it.linked_replica_ids) == ready for it in members.routers]
                         if len(ready) == replicas and not ready & without and linked == [True] * routers:
@@ -106,7 +116,9 @@ class KubeMesh:
                         seen = error
                     await asyncio.sleep(0.1)
         except TimeoutError:
-            raise AssertionError(f"not within {timeout:g} s: {replicas} replicas, {routers} routers: {seen}") from None
+            raise AssertionError(
+                f"not within {timeout:g} s: {replicas} replicas, {routers} routers: {seen}\n{self.log()}"
+            ) from None
 
     async def replica_ids(self) -> frozenset[str]:
         return (await self.members()).ready()
@@ -162,6 +174,23 @@ class KubeMesh:
             "metadata": {"name": "mesh"},
             "data": {"mesh.yaml": yaml.safe_dump(mesh), "template.yaml": yaml.safe_dump(template)},
         }
+
+    def _place(self, document: Document) -> None:
+        if document["metadata"]["name"] != "replica":
+            document["spec"]["template"]["spec"]["affinity"] = self._affinity("In")
+
+    def _affinity(self, operator: str) -> Document:
+        expression = {"key": "kubernetes.io/hostname", "operator": operator, "values": [self.home]}
+        terms = {"nodeSelectorTerms": [{"matchExpressions": [expression]}]}
+        return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}
+
+    def _spread(self) -> Document:
+        """Of replicas, over all nodes but `home`."""
+        if not self.home:
+            return {}
+        spread = {"maxSkew": 1, "topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "ScheduleAnyway"}
+        labels = {"labelSelector": {"matchLabels": {"app": "replica"}}}
+        return {"affinity": self._affinity("NotIn"), "topologySpreadConstraints": [{**spread, **labels}]}
 
     def _container(self, name: str, *arguments: str, port: int, **more: Any) -> Document:
         return {
@@ -227,12 +256,14 @@ class KubeMesh:
 
     def _replica_spec(self) -> Document:
         if self.launcher == "kubernetes":
-            return {"containers": [{"name": "replica", "image": "slotmesh:test", "env": self._environment()}]}
+            container = {"name": "replica", "image": "slotmesh:test", "env": self._environment()}
+            return {"containers": [container], **self._spread()}
         flags = ["--controller=dns:///controller:7070", f"--handler={HANDLER}", f"--backend={BACKEND}"]
+        flags += ["--replica-id=$(POD_NAME)", "--fence-after=5s"]
         uid = {"name": "SLOTMESH_POD_UID", "valueFrom": {"fieldRef": {"fieldPath": "metadata.uid"}}}
-        own = "--replica-id=$(POD_NAME)"
-        container = self._container("replica", "replica_service", *flags, own, port=7072, env=[uid])
-        return {"containers": [container], "terminationGracePeriodSeconds": 20, "enableServiceLinks": False}
+        container = self._container("replica", "replica_service", *flags, port=7072, env=[uid])
+        spec: Document = {"containers": [container], "terminationGracePeriodSeconds": 20, "enableServiceLinks": False}
+        return {**spec, **self._spread()}
 
     def _replicas(self, count: int) -> Document:
         document = deployment("replica", count)

@@ -110,6 +110,7 @@ async def started_cluster(
 ) -> AsyncIterator[Cluster]:
     """A namespace, and nodes named `node-0` and so on; everything is removed when the block is left."""
     namespace = f"test-{uuid4().hex[:8]}"
+    control_plane.recover()
     async with AsyncExitStack() as stack:
         api = await stack.enter_async_context(Api(control_plane.server, ADMIN_TOKEN, str(control_plane.ca)))
         await api.create("/api/v1/namespaces", {"metadata": {"name": namespace}})

@@ -32,6 +32,7 @@ START_TIMEOUT_S: Final = 60.0
 """A busy machine takes ten times as long as a quiet one, which takes four seconds."""
 NODE_GRACE_S: Final = 10
 """After this long without a heartbeat a node is lost."""
+OTHERS: Final = ("kube-scheduler", "kube-controller-manager")
 EVICTION_S: Final = 2
 """The pods of a lost node are deleted after this long."""
 OFF: Final = (
@@ -55,6 +56,7 @@ class ControlPlane:
         self.kubeconfig = directory / "admin.conf"
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         self._started: dict[str, Sequence[str]] = {}
+        self._was_away = False
         directory.mkdir(parents=True, exist_ok=True)
         authority = Authority(directory)
         self.ca = authority.ca
@@ -101,6 +103,7 @@ class ControlPlane:
 
     def kill(self, program: str = "kube-apiserver", number: signal.Signals = signal.SIGKILL) -> None:
         """Ends a program at once; `restart` starts it anew."""
+        self._was_away |= program == "kube-apiserver"
         process = self.processes.pop(program)
         process.send_signal(number)
         process.wait(30)
@@ -108,6 +111,14 @@ class ControlPlane:
     def restart(self, program: str = "kube-apiserver") -> None:
         """Starts a program that was killed, with what it had. Does not wait until it works."""
         self._spawn(program, *self._started[program])
+
+    def recover(self) -> None:
+        """Starts the others anew where the API server was away: they might wait for half a minute to look again."""
+        if self._was_away:
+            self._was_away = False
+            for program in OTHERS:
+                self.kill(program)
+                self.restart(program)
 
     def compact(self) -> None:
         """Forgets all earlier revisions: a watch that resumes at one of them after a restart is answered 410."""

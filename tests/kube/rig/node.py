@@ -97,6 +97,13 @@ class Node:
         self._connected.set()
         self._own = [asyncio.ensure_future(self._beat()), asyncio.ensure_future(self._observe())]
 
+    def vanish(self) -> None:
+        """The node disconnects, and its processes stand still: for all others it is silent, as without its network."""
+        self.disconnect()
+        for pid in [pid for pod in self.pods.values() for pid in pod.pids()]:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGSTOP)
+
     def lose_power(self) -> None:
         """The node disconnects, and its processes end."""
         self.disconnect()
