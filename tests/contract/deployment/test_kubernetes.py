@@ -151,6 +151,34 @@ def test_each_backend_of_the_mesh_has_a_deployment() -> None:
     assert [(it.backend, it.handler) for it in replicas] == [(it.name, it.handler) for it in mesh.backends]
 
 
+@pytest.mark.parametrize("directory", ALL, ids=lambda it: it.name)
+def test_what_the_controller_needs_is_applied_with_it(directory: Path) -> None:
+    """`kubectl apply -l app.kubernetes.io/component=controller` brings the rights that a newer controller needs."""
+    for it in of_kind(directory, "ServiceAccount", "Role", "RoleBinding", "ConfigMap"):
+        assert it["metadata"]["labels"]["app.kubernetes.io/component"] == "controller", it["kind"]
+
+
+def test_a_backend_with_an_image_of_its_own_keeps_it(tmp_path: Path) -> None:
+    """A canary, as docs/kubernetes.md has it. `images` of the overlay is for the others."""
+    copy = tmp_path / "kubernetes"
+    shutil.copytree(KUBERNETES, copy)
+    overlay = copy / "overlays/own"
+    overlay.mkdir()
+    canary = (copy / "base/replica.yaml").read_text("utf-8").replace("digits-v1", "digits-v2")
+    canary = canary.replace("image: slotmesh:0.2.0", "image: registry.example.com/slotmesh:0.2.1")
+    (overlay / "digits-v2.yaml").write_text(canary)
+    kustomization = {
+        "namespace": "slotmesh",
+        "resources": ["../../base", "digits-v2.yaml"],
+        "components": ["../../components/every-pod", "../../components/tls"],
+        "images": [{"name": "slotmesh", "newName": "registry.example.com/slotmesh", "newTag": "0.2.0"}],
+    }
+    (overlay / "kustomization.yaml").write_text(yaml.safe_dump(kustomization))
+    images = {name: container["image"] for name, _, container in workloads(overlay)}
+    assert images.pop("digits-v2") == "registry.example.com/slotmesh:0.2.1"
+    assert set(images.values()) == {"registry.example.com/slotmesh:0.2.0"}
+
+
 @pytest.mark.parametrize("component", COMPONENTS)
 def test_a_component_can_be_added_alone(component: str, tmp_path: Path) -> None:
     """Kustomize takes relative paths only, so that it is added in a copy."""
