@@ -128,7 +128,11 @@ class ControllerLife:
             return 0
         spec = self._settings.spec
         if spec is not None and waited and store.read().configured_at:
-            _log.info("--spec is not applied: this controller continues with the stored configuration", spec=str(spec))
+            _log.info(
+                "--spec is not applied: this controller continues with the stored configuration, which"
+                " `slotmesh apply FILE` changes",
+                spec=str(spec),
+            )
             spec = None
         async with lead(
             store,
