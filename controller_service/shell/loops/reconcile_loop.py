@@ -331,13 +331,14 @@ class ReconcileLoop:
         """Tries the keys again later. A failure that repeats is logged less and less often."""
         if (due := self._failures.take(error, self._state.clock.now())) is not None:
             names = [f"{key.concern.value} {key.name}".rstrip() for key in keys[:MOST_NAMED]]
-            _log.error(
-                "reconciling failed; it is tried again",
+            is_deferred = isinstance(error, LaunchDeferred)
+            (_log.info if is_deferred else _log.error)(
+                "a start is deferred; it is tried again" if is_deferred else "reconciling failed; it is tried again",
                 concerns=names,
                 more=len(keys) - len(names),
                 why=due.what,
                 times_before=due.times_before,
-                exc_info=None if isinstance(error, LaunchDeferred) else due.traceback,
+                exc_info=None if is_deferred else due.traceback,
             )
         for key in keys:
             streak = self._errors.get(key, 0)

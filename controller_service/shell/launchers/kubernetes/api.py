@@ -8,6 +8,7 @@ Invariants: each request ends within a bounded time, a watch too; each failure i
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncGenerator, Mapping
 from http import HTTPStatus
 from typing import Any, Final
@@ -73,6 +74,7 @@ class PodApi:
             client = AsyncClient(config, ConnectionParams(timeout=_TIMEOUT, trust_env=False))
         except (ConfigError, OSError, KeyError, ValueError) as error:
             raise CannotStart(f"no access to the API server of Kubernetes: {error}: {_CONFIG_HINT}") from error
+        logging.getLogger("httpx2").setLevel(logging.WARNING)  # it logs each request
         return cls(client, namespace or config.namespace, selector)
 
     async def list(self) -> tuple[list[Mapping[str, Any]], str]:
