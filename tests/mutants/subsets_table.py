@@ -50,7 +50,7 @@ SUBSETS: Final = (
         "replicas that leave the subset get no calls before others are linked",
         ROUTER,
         "self._leaving.setdefault(replica, step.now + LINGER_S)",
-        "self._leaving.setdefault(replica, step.now)",
+        "self._leave(replica)",
         LINKS,
     ),
     mutant(
