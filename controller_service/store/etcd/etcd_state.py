@@ -219,7 +219,7 @@ class EtcdState:
             await self._ready()
             if was_sent and self.desired.revision == expected_revision + 1:
                 return  # the answer to an earlier attempt was lost
-            if expected_revision != self.desired.revision:
+            if self.desired.revision != expected_revision:
                 raise Conflict(expected_revision, self.desired.revision)
             was_sent = True
             await self._write(make(), replace(self._stored.head, generation=generation))
