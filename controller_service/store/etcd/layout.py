@@ -27,6 +27,7 @@ from controller_service.store.etcd.operations import Delete, Kv, Put, Write, end
 from controller_service.store.forms import BadDocument
 from controller_service.store.protocol import UNKNOWN_LEADER, Leader
 from controller_service.store.rows import DamagedRows, Head, Row, changed_rows, checksum_of, read_state
+from slotmesh.units import join_host_port, parse_host_port
 
 FORMAT: Final = 1
 """Of keys and values. Raised when an older slotmesh could misread a newer one."""
@@ -66,14 +67,26 @@ class StoredHead:
         return json.dumps({"format": FORMAT, **asdict(self.head), **journal}).encode()
 
 
+_HEAD_TYPES: Final = {
+    **dict.fromkeys(("generation", "journal"), str),
+    **dict.fromkeys(("chunks", "revision", "configured_at", "epoch_floor", "term"), int),
+}
+
+
 def read_head(value: bytes) -> StoredHead:
     """Raises DamagedRows, and BadDocument if another version wrote it."""
     try:
         document = json.loads(value)
         if document.pop("format") != FORMAT:
             raise BadDocument("was written by another version of slotmesh")
-        return StoredHead(journal=document.pop("journal", ""), chunks=document.pop("chunks", 0), head=Head(**document))
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        stored = StoredHead(
+            journal=document.pop("journal", ""), chunks=document.pop("chunks", 0), head=Head(**document)
+        )
+        for field, kind in _HEAD_TYPES.items():
+            if type(getattr(stored if field in {"journal", "chunks"} else stored.head, field)) is not kind:
+                raise TypeError(field)
+        return stored
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         if isinstance(error, BadDocument):
             raise
         raise DamagedRows("the head cannot be read") from error
@@ -127,6 +140,14 @@ class Layout:
 
     def snapshot(self, kvs: Iterable[Kv]) -> KeySnapshot:
         """Raises DamagedRows, and BadDocument for what another version wrote."""
+        try:
+            return self._snapshot(kvs)
+        except BadDocument:
+            raise
+        except (ValueError, TypeError, KeyError, RecursionError) as error:  # another program wrote it
+            raise DamagedRows(f"a value cannot be read: {error}") from error
+
+    def _snapshot(self, kvs: Iterable[Kv]) -> KeySnapshot:
         by_key = {it.key: it for it in kvs}
         head = by_key.get(self.head)
         if head is None:
@@ -150,10 +171,7 @@ class Layout:
         return RowName(kind, unquote(name))
 
     def _chunks_of(self, stored: StoredHead, by_key: dict[bytes, Kv]) -> bytes:
-        keys = [self.chunk(stored.journal, number) for number in range(stored.chunks)]
-        if missing := [it for it in keys if it not in by_key]:
-            raise DamagedRows(f"{missing[0].decode()} is missing")
-        return b"".join(by_key[it].value for it in keys)
+        return _joined((self.chunk(stored.journal, number) for number in range(stored.chunks)), by_key)
 
 
 def changes_between(before: Desired, after: Desired) -> tuple[RowChange, ...]:
@@ -165,9 +183,9 @@ def changes_between(before: Desired, after: Desired) -> tuple[RowChange, ...]:
 
 
 def journal_chunks(changes: Iterable[RowChange]) -> list[bytes]:
-    """The content of a journal, in values that fit into one transaction each."""
+    """The content of a journal, in values of the size of a part: a page of keys is no larger than a response may be."""
     content = json.dumps([[*it.row, it.text] for it in changes]).encode()
-    return [content[at : at + MAX_BYTES] for at in range(0, len(content), MAX_BYTES)]
+    return [content[at : at + PART_BYTES] for at in range(0, len(content), PART_BYTES)]
 
 
 def _journal_of(content: bytes) -> tuple[RowChange, ...]:
@@ -218,11 +236,19 @@ def _row(row: RowName, key: bytes, by_key: dict[bytes, Kv]) -> Row:
     count, _, checksum = first.partition(b" ")
     if not checksum.isdigit():
         raise DamagedRows(f"{row.kind} {row.name} cannot be read")
-    rest = [_part(key, number) for number in range(1, int(count))]
-    if missing := [it for it in rest if it not in by_key]:
-        raise DamagedRows(f"{missing[0].decode()} is missing")
-    text = b"".join([content, *(by_key[it].value for it in rest)]).decode("utf-8", "replace")
+    rest = _joined((_part(key, number) for number in range(1, int(count))), by_key)
+    text = (content + rest).decode("utf-8", "replace")
     return row.kind, row.name, text, int(checksum)
+
+
+def _joined(keys: Iterable[bytes], by_key: dict[bytes, Kv]) -> bytes:
+    """Stops at the first key that is not there, whatever number of them a value names."""
+    found = bytearray()
+    for key in keys:
+        if key not in by_key:
+            raise DamagedRows(f"{key.decode()} is missing")
+        found += by_key[key].value
+    return bytes(found)
 
 
 # -- notes of controllers ----------------------------------------------------------------------------------------------
@@ -246,6 +272,7 @@ def address_in(value: bytes) -> str:
 def _read_note(value: bytes) -> tuple[str, str]:
     try:
         note: Any = json.loads(value)
-        return str(note["address"]), str(note["process"])
-    except (ValueError, TypeError, KeyError):
+        address = str(note["address"])
+        return address and join_host_port(*parse_host_port(address)), str(note["process"])
+    except (ValueError, TypeError, KeyError, RecursionError):
         return "", ""
