@@ -35,6 +35,8 @@ _REFUSED: Final = frozenset(
     | {"UNAUTHENTICATED", "UNIMPLEMENTED"}
 )
 """Statuses with which etcd refuses a request without carrying it out."""
+_CLOSING_S: Final = 2 * RPC_S
+"""How long a channel that is used no longer waits for its rpcs: all of them have ended before."""
 _OLD_TOKEN: Final = ("etcdserver: invalid auth token", "etcdserver: revision of auth store is old")
 _WAYS_OUT: Final = {
     "etcdserver: mvcc: database space exceeded": "compact and defragment etcd, or raise its --quota-backend-bytes, then"
@@ -199,6 +201,8 @@ class EtcdClient:
                 response = await stream.read()
         except grpc.aio.AioRpcError as error:
             raise self._failure(error, at) from None
+        except asyncio.CancelledError:
+            raise self._cut_off(at) from None
         finally:
             stream.cancel()
 
@@ -215,6 +219,8 @@ class EtcdClient:
                 self._leave(at)
                 text = f"etcd at {self._members[at]}: does not answer"
                 raise EtcdFailed(text, is_unwritten=False, is_refused=False) from None
+            except asyncio.CancelledError:
+                raise self._cut_off(at) from None
             except grpc.aio.AioRpcError as error:
                 if is_last or not self._token or not (error.details() or "").startswith(_OLD_TOKEN):
                     raise self._failure(error, at) from None
@@ -259,12 +265,20 @@ class EtcdClient:
             is_refused=is_refused,
         )
 
+    def _cut_off(self, at: int) -> BaseException:
+        """What a CancelledError is: this task's own, or that of an rpc which was cut off with its channel."""
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            return asyncio.CancelledError()
+        text = f"etcd at {self._members[at]}: the connection was closed"
+        return EtcdFailed(text, is_unwritten=False, is_refused=False)
+
     def _leave(self, at: int) -> None:
         """The next rpc uses another member. A later one here connects anew, with the certificates of that time."""
         if self._at == at:
             self._at = (at + 1) % len(self._members)
         if (channel := self._channels.pop(at, None)) is not None:
-            closing = asyncio.ensure_future(channel.close(RPC_S))
+            closing = asyncio.ensure_future(channel.close(_CLOSING_S))
             _CLOSING.add(closing)
             closing.add_done_callback(_CLOSING.discard)
 
