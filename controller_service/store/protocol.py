@@ -51,8 +51,8 @@ class StoreWriteFailed(Exception):
 class LeadershipLost(StoreWriteFailed):
     """Another controller may write the store from now on: this one stops, and announces nothing more."""
 
-    def __init__(self, message: str) -> None:
-        super().__init__(message, is_unwritten=True)
+    def __init__(self, message: str, *, is_unwritten: bool = True) -> None:
+        super().__init__(message, is_unwritten=is_unwritten)
 
 
 @dataclass(frozen=True, slots=True)

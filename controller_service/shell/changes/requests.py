@@ -59,7 +59,7 @@ def apply_conflict(conflicts: Collection[FieldConflict]) -> Failure:
 
 
 def not_stored(failed: StoreWriteFailed) -> Failure:
-    if isinstance(failed, LeadershipLost):
+    if isinstance(failed, LeadershipLost) and failed.is_unwritten:  # else its successor may have the change
         return leads_no_more(failed)
     return Failure(
         reason=Reason.STORE_UNAVAILABLE,

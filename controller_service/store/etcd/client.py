@@ -35,12 +35,16 @@ _REFUSED: Final = frozenset(
     | {"UNAUTHENTICATED", "UNIMPLEMENTED"}
 )
 """Statuses with which etcd refuses a request without carrying it out."""
+_NO_SPACE: Final = "etcdserver: mvcc: database space exceeded"
+"""The details with which etcd refuses writes while it is full; the one by which it became full is carried out."""
+_NO_LEASE: Final = "etcdserver: requested lease not found"
+_PASSING: Final = (_NO_LEASE, "etcdserver: too many requests")
+"""Beginnings of details with such a status after which another attempt may be accepted."""
 _CLOSING_S: Final = 2 * RPC_S
 """How long a channel that is used no longer waits for its rpcs: all of them have ended before."""
 _OLD_TOKEN: Final = ("etcdserver: invalid auth token", "etcdserver: revision of auth store is old")
 _WAYS_OUT: Final = {
-    "etcdserver: mvcc: database space exceeded": "compact and defragment etcd, or raise its --quota-backend-bytes, then"
-    " `etcdctl alarm disarm`",
+    _NO_SPACE: "compact and defragment etcd, or raise its --quota-backend-bytes, then `etcdctl alarm disarm`",
     "etcdserver: permission denied": "grant the user readwrite on the prefix of the mesh",
     "etcdserver: user name is empty": "this etcd has authentication: give --etcd-user and --etcd-password-file, or"
     " --etcd-cert",
@@ -58,7 +62,12 @@ class EtcdFailed(Exception):
         self.is_unwritten = is_unwritten
         """It was not carried out, and will not be."""
         self.is_refused = is_refused
-        """etcd has refused it: to repeat it does not help."""
+        """etcd has refused it, nothing of it is under way, and to repeat it does not help."""
+
+    @property
+    def is_of_lease(self) -> bool:
+        """The lease that a key was to be bound to has lapsed."""
+        return _NO_LEASE in str(self)
 
     @property
     def is_lease_missing(self) -> bool:
@@ -255,14 +264,14 @@ class EtcdClient:
     def _failure(self, error: grpc.aio.AioRpcError, at: int) -> EtcdFailed:
         """Has the next rpc use another member, unless the cluster has decided."""
         status, details = error.code().name, error.details() or ""
-        is_refused = status in _REFUSED
-        if not is_refused:
+        is_decided = status in _REFUSED
+        if not is_decided:
             self._leave(at)
         way_out = next((f": {text}" for begin, text in _WAYS_OUT.items() if details.startswith(begin)), "")
         return EtcdFailed(
             f"etcd at {self._members[at]}: {details or status}{way_out}",
-            is_unwritten=is_refused or details.startswith(_NOT_SENT),
-            is_refused=is_refused,
+            is_unwritten=(is_decided and not details.startswith(_NO_SPACE)) or details.startswith(_NOT_SENT),
+            is_refused=is_decided and not details.startswith(_PASSING),
         )
 
     def _cut_off(self, at: int) -> BaseException:
@@ -302,6 +311,8 @@ def _kv(it: pb.KeyValue) -> Kv:
 
 
 def _compare(condition: Is) -> pb.Compare:
+    if condition.lease is not None:
+        return pb.Compare(target=pb.COMPARE_TARGET_LEASE, key=condition.key, lease=condition.lease)
     if condition.created is not None:
         return pb.Compare(target=pb.COMPARE_TARGET_CREATE, key=condition.key, create_revision=condition.created)
     return pb.Compare(target=pb.COMPARE_TARGET_MOD, key=condition.key, mod_revision=condition.modified or 0)

@@ -1,8 +1,9 @@
 """A mesh's state in etcd that this controller leads: reads it once, then writes each change, fenced.
 
 Invariants: `desired` equals what etcd has, as far as answers have arrived; a start takes a revision and a term, as that
-of a state file does. Each write compares the revision that created `leader` with that of this controller (`_fence`) and
-the revision that wrote `head` with the one that this controller saw (`_modified`). So nothing of an earlier leader, and
+of a state file does. Each write compares the lease and the creating revision of `leader` with those of this controller
+(`_lease`, `_fence`) and the revision that wrote `head` with the one that this controller saw (`_modified`). Revisions
+alone would not do: an etcd that was emptied counts them from the beginning. So nothing of an earlier leader, and
 nothing of this one that was sent before the head moved, is carried out late. After a write without an answer the state
 is in doubt: the next step writes the head anew under the same comparison, which settles it: either that write, and no
 earlier one any more, is carried out, or the earlier one was, and is read.
@@ -14,8 +15,6 @@ Owner: the store, which runs one method at a time.
 from __future__ import annotations
 
 import asyncio
-import os
-import socket
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -24,7 +23,6 @@ from typing import Final, TypeAlias, TypeVar
 from controller_service.core.desired.state import ChangeSet, Desired
 from controller_service.store.etcd.client import EtcdClient, EtcdFailed
 from controller_service.store.etcd.layout import (
-    KeySnapshot,
     Layout,
     RowChange,
     RowName,
@@ -38,8 +36,9 @@ from controller_service.store.etcd.layout import (
     note_of,
     read_head,
 )
-from controller_service.store.etcd.lease import EtcdLease
+from controller_service.store.etcd.lease import EtcdLease, process_name
 from controller_service.store.etcd.operations import Delete, Get, Is, Put, Write, end_of
+from controller_service.store.etcd.outcomes import has_generation, read_snapshot, revision_if_written, why_not_own
 from controller_service.store.forms import BadDocument
 from controller_service.store.protocol import (
     UNKNOWN_LEADER,
@@ -156,12 +155,13 @@ class EtcdState:
             await self._change(lambda: self.desired.apply(change), self.generation, expected_revision)
 
     async def begin_generation(self, generation: str, desired: Desired, expected_revision: int) -> None:
-        """Etcd has this state from now on, in a new generation; this controller leads no more.
-
-        Raises Conflict, StoreWriteFailed.
-        """
+        """Etcd has this state from now on; this controller leads no more. Raises Conflict, StoreWriteFailed."""
         with self._noted_problem():
-            await self._change(lambda: desired, generation, expected_revision)
+            try:
+                await self._change(lambda: desired, generation, expected_revision)
+            except LeadershipLost as lost:
+                if lost.is_unwritten or not await has_generation(self._client, self._keys, generation):
+                    raise
         self._lost = LeadershipLost(f"{self._place}: begins generation {generation} with the next start")
 
     async def check(self) -> tuple[str, ...]:
@@ -212,19 +212,27 @@ class EtcdState:
         """Raises Conflict, StoreWriteFailed."""
         if self._lost is not None:
             raise self._lost
-        was_sent = False
+        was_sent = is_unknown = False
 
         async def attempt() -> None:
-            nonlocal was_sent
+            nonlocal was_sent, is_unknown
             await self._ready()
+            is_unknown = False
             if was_sent and self.desired.revision == expected_revision + 1:
                 return  # the answer to an earlier attempt was lost
             if self.desired.revision != expected_revision:
                 raise Conflict(expected_revision, self.desired.revision)
             was_sent = True
-            await self._write(make(), replace(self._stored.head, generation=generation))
+            try:
+                await self._write(make(), replace(self._stored.head, generation=generation))
+            except EtcdFailed as failed:
+                is_unknown = not failed.is_unwritten
+                raise
 
-        await self._tried(attempt, PATIENCE_S)
+        try:
+            await self._tried(attempt, PATIENCE_S)
+        except StoreWriteFailed as failed:  # after LeadershipLost the successor has an unknown change, or not
+            raise type(failed)(str(failed), is_unwritten=not is_unknown) from failed
 
     async def _look(self) -> None:
         self._checks += 1
@@ -250,7 +258,8 @@ class EtcdState:
     # -- the key that fences -------------------------------------------------------------------------------------------
 
     def _conditions(self) -> list[Is]:
-        return [Is(self._keys.leader, created=self._fence), Is(self._keys.head, modified=self._modified)]
+        leader, head = self._keys.leader, Is(self._keys.head, modified=self._modified)
+        return [Is(leader, lease=self._lease.identity), Is(leader, created=self._fence), head]
 
     def _note(self) -> bytes:
         return note_of(self._address, process_name())
@@ -259,7 +268,11 @@ class EtcdState:
         """Raises StateInUse, EtcdFailed."""
         leader = self._keys.leader
         put = Put(leader, self._note(), self._lease.identity)
-        taken = await self._client.txn([Is(leader, created=0)], [put], [Get(leader)])
+        try:
+            taken = await self._client.txn([Is(leader, created=0)], [put], [Get(leader)])
+        except EtcdFailed as failed:
+            self._lease.has_lapsed |= failed.is_of_lease
+            raise
         if taken.is_met:
             self._fence, self._noted = taken.revision, self._address
             return
@@ -314,17 +327,20 @@ class EtcdState:
         if not leaders or leaders[0].created != self._fence:
             await self._take_key_again()
             await self._settle()
-        elif not await self._load():
+        elif not await self._load(after=self._stored.head):
             raise DamagedRows("its keys are gone: restore them, or end this controller before you begin a new state")
         self._is_doubtful = False
 
     # -- reading and writing -------------------------------------------------------------------------------------------
 
-    async def _load(self) -> bool:
-        """Reads what etcd has; False if there is no state. Raises StateRefused, EtcdFailed, as `snapshot` does."""
+    async def _load(self, *, after: Head | None = None) -> bool:
+        """False if there is no state. `after`: this leader's head. Raises EtcdFailed, LeadershipLost, as `snapshot`."""
         found = await read_snapshot(self._client, self._keys)
         if found.head is None or found.stored is None:
             return False
+        if after is not None and (reason := why_not_own(found.stored.head, after)):
+            self._lost = LeadershipLost(f"{self._place}: {reason}")
+            raise self._lost
         self._modified, self._stored = found.head.modified, found.stored
         self.desired, self._split, self._journal = found.state, found.split, found.journal
         return True
@@ -332,19 +348,17 @@ class EtcdState:
     async def _write(self, after: Desired, head: Head) -> None:
         """One transaction, or a journal that one transaction puts into force. Raises EtcdFailed."""
         changes = changes_between(self.desired, after)
-        stored = StoredHead(
-            Head(head.generation, after.revision, after.configured_at, after.epoch_floor, head.term),
-        )
+        stored = StoredHead(Head(head.generation, after.revision, after.configured_at, after.epoch_floor, head.term))
         writes = [it for change in changes for it in self._keys.writes(change, self._split)]
         if fit_together(writes):
             await self._put_head(stored, writes)
             self.desired = after
-            self._note_split(changes)
+            self._split = self._keys.split_after(changes, self._split)
             return
         chunks = journal_chunks(changes)
         stored = replace(stored, journal=new_id(8), chunks=len(chunks))
-        for number, chunk in enumerate(chunks):
-            await self._guarded([Put(self._keys.chunk(stored.journal, number), chunk)])
+        for batch in batches(Put(self._keys.chunk(stored.journal, it), chunk) for it, chunk in enumerate(chunks)):
+            await self._guarded(batch)
         await self._put_head(stored, [])
         self.desired, self._journal = after, changes
         with suppress(EtcdFailed):  # it is in force; the next step finishes it
@@ -358,12 +372,8 @@ class EtcdState:
             await self._guarded(batch)
         journals = Delete(self._keys.journals, end_of(self._keys.journals))
         await self._put_head(StoredHead(self._stored.head), [journals])
-        self._note_split(self._journal)
+        self._split = self._keys.split_after(self._journal, self._split)
         self._journal = ()
-
-    def _note_split(self, changes: Sequence[RowChange]) -> None:
-        parts = {it.row: sum(isinstance(each, Put) for each in self._keys.writes(it, ())) for it in changes}
-        self._split = self._split - parts.keys() | {row for row, count in parts.items() if count > 1}
 
     async def _put_head(self, stored: StoredHead, writes: Sequence[Write]) -> None:
         self._is_doubtful = True
@@ -371,23 +381,16 @@ class EtcdState:
             done = await self._client.txn(self._conditions(), [*writes, Put(self._keys.head, stored.encoded())])
         except EtcdFailed as failed:
             self._is_doubtful = not failed.is_unwritten
-            raise
-        if not done.is_met:
-            raise self._moved()
-        self._is_doubtful, self._stored, self._modified, self._checks = False, stored, done.revision, 0
+            if failed.is_unwritten or not failed.is_refused:
+                raise
+            modified = await revision_if_written(self._client, self._keys, stored, self._modified, failed)
+        else:
+            if not done.is_met:
+                raise self._moved()
+            modified = done.revision
+        self._is_doubtful, self._stored, self._modified, self._checks = False, stored, modified, 0
 
     async def _guarded(self, writes: Sequence[Write]) -> None:
         """What changes no state. It may be repeated."""
         if not (await self._client.txn(self._conditions(), writes)).is_met:
             raise self._moved()
-
-
-async def read_snapshot(client: EtcdClient, keys: Layout) -> KeySnapshot:
-    """Raises EtcdFailed, DamagedRows, BadDocument."""
-    _, found = await client.read(keys.prefix)
-    return keys.snapshot(found)
-
-
-def process_name() -> str:
-    """Of this process, for people."""
-    return f"{socket.gethostname()}, pid {os.getpid()}"

@@ -138,6 +138,11 @@ class Layout:
         if change.row in split:
             yield Delete(_part(key, max(1, parts)), end_of(key + b"#"))
 
+    def split_after(self, changes: Iterable[RowChange], split: frozenset[RowName]) -> frozenset[RowName]:
+        """Rows that have several parts once these changes are written."""
+        parts = {it.row: sum(isinstance(each, Put) for each in self.writes(it, ())) for it in changes}
+        return split - parts.keys() | {row for row, count in parts.items() if count > 1}
+
     def snapshot(self, kvs: Iterable[Kv]) -> KeySnapshot:
         """Raises DamagedRows, and BadDocument for what another version wrote."""
         try:

@@ -8,6 +8,8 @@ Owner: the store, or a standby.
 from __future__ import annotations
 
 import asyncio
+import os
+import socket
 from contextlib import suppress
 from typing import Final, Self
 
@@ -51,3 +53,8 @@ class EtcdLease:
         if not self.has_lapsed:
             with suppress(EtcdFailed):
                 await self._client.revoke(self.identity)
+
+
+def process_name() -> str:
+    """Of this process, for people."""
+    return f"{socket.gethostname()}, pid {os.getpid()}"

@@ -9,8 +9,9 @@ from typing import Final, TypeVar
 
 from controller_service.core.desired.state import Desired
 from controller_service.store.etcd.client import EtcdClient, EtcdFailed
-from controller_service.store.etcd.etcd_state import EtcdState, read_snapshot
+from controller_service.store.etcd.etcd_state import EtcdState
 from controller_service.store.etcd.layout import Layout
+from controller_service.store.etcd.outcomes import read_snapshot
 from controller_service.store.forms import BadDocument
 from controller_service.store.protocol import StateRefused
 from controller_service.store.rows import DamagedRows

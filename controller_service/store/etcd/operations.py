@@ -18,11 +18,12 @@ class Kv(NamedTuple):
 
 
 class Is(NamedTuple):
-    """A condition: the key was created, or written last, at this revision; 0: there is no such key."""
+    """A condition: the key was created, or written last, at this revision, or is bound to this lease; 0: is missing."""
 
     key: bytes
     created: int | None = None
     modified: int | None = None
+    lease: int | None = None
 
 
 class Put(NamedTuple):

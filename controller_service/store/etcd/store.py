@@ -15,9 +15,9 @@ from typing import Any, Final, TypeVar
 from controller_service.core.desired.revisions import UNKNOWN_ORIGIN, ChangeOrigin
 from controller_service.core.desired.state import ChangeSet, Desired
 from controller_service.store.etcd.client import Compacted, EtcdClient, EtcdFailed
-from controller_service.store.etcd.etcd_state import EtcdState, MakeState, process_name
+from controller_service.store.etcd.etcd_state import EtcdState, MakeState
 from controller_service.store.etcd.layout import Layout, leader_in, note_of
-from controller_service.store.etcd.lease import EtcdLease
+from controller_service.store.etcd.lease import EtcdLease, process_name
 from controller_service.store.etcd.moving import patient, refusals
 from controller_service.store.etcd.operations import Get, Put
 from controller_service.store.protocol import (

@@ -244,7 +244,7 @@ async def test_a_change_whose_caller_left_is_applied_with_a_call_of_listeners_or
             for _ in range(number):
                 await asyncio.sleep(0)
             committing.cancel()
-            with suppress(asyncio.CancelledError):
+            with suppress(asyncio.CancelledError, Conflict):
                 await committing
         while True:
             with suppress(Conflict):

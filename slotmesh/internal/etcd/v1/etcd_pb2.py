@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n$slotmesh/internal/etcd/v1/etcd.proto\x12\x19slotmesh.internal.etcd.v1\"\"\n\x0eResponseHeader\x12\x10\n\x08revision\x18\x03 \x01(\x03\"d\n\x08KeyValue\x12\x0b\n\x03key\x18\x01 \x01(\x0c\x12\x17\n\x0f\x63reate_revision\x18\x02 \x01(\x03\x12\x14\n\x0cmod_revision\x18\x03 \x01(\x03\x12\r\n\x05value\x18\x05 \x01(\x0c\x12\r\n\x05lease\x18\x06 \x01(\x03\"O\n\x0cRangeRequest\x12\x0b\n\x03key\x18\x01 \x01(\x0c\x12\x11\n\trange_end\x18\x02 \x01(\x0c\x12\r\n\x05limit\x18\x03 \x01(\x03\x12\x10\n\x08revision\x18\x04 \x01(\x03\"\x8a\x01\n\rRangeResponse\x12\x39\n\x06header\x18\x01 \x01(\x0b\x32).slotmesh.internal.etcd.v1.ResponseHeader\x12\x30\n\x03kvs\x18\x02 \x03(\x0b\x32#.slotmesh.internal.etcd.v1.KeyValue\x12\x0c\n\x04more\x18\x03 \x01(\x08\"7\n\nPutRequest\x12\x0b\n\x03key\x18\x01 \x01(\x0c\x12\r\n\x05value\x18\x02 \x01(\x0c\x12\r\n\x05lease\x18\x03 \x01(\x03\"4\n\x12\x44\x65leteRangeRequest\x12\x0b\n\x03key\x18\x01 \x01(\x0c\x12\x11\n\trange_end\x18\x02 \x01(\x0c\"\xe5\x01\n\tRequestOp\x12@\n\rrequest_range\x18\x01 \x01(\x0b\x32\'.slotmesh.internal.etcd.v1.RangeRequestH\x00\x12<\n\x0brequest_put\x18\x02 \x01(\x0b\x32%.slotmesh.internal.etcd.v1.PutRequestH\x00\x12M\n\x14request_delete_range\x18\x03 \x01(\x0b\x32-.slotmesh.internal.etcd.v1.DeleteRangeRequestH\x00\x42\t\n\x07request\"\\\n\nResponseOp\x12\x42\n\x0eresponse_range\x18\x01 \x01(\x0b\x32(.slotmesh.internal.etcd.v1.RangeResponseH\x00\x42\n\n\x08response\"\x93\x01\n\x07\x43ompare\x12\x38\n\x06target\x18\x02 \x01(\x0e\x32(.slotmesh.internal.etcd.v1.CompareTarget\x12\x0b\n\x03key\x18\x03 \x01(\x0c\x12\x19\n\x0f\x63reate_revision\x18\x05 \x01(\x03H\x00\x12\x16\n\x0cmod_revision\x18\x06 \x01(\x03H\x00\x42\x0e\n\x0ctarget_union\"\xaf\x01\n\nTxnRequest\x12\x33\n\x07\x63ompare\x18\x01 \x03(\x0b\x32\".slotmesh.internal.etcd.v1.Compare\x12\x35\n\x07success\x18\x02 \x03(\x0b\x32$.slotmesh.internal.etcd.v1.RequestOp\x12\x35\n\x07\x66\x61ilure\x18\x03 \x03(\x0b\x32$.slotmesh.internal.etcd.v1.RequestOp\"\x95\x01\n\x0bTxnResponse\x12\x39\n\x06header\x18\x01 \x01(\x0b\x32).slotmesh.internal.etcd.v1.ResponseHeader\x12\x11\n\tsucceeded\x18\x02 \x01(\x08\x12\x38\n\tresponses\x18\x03 \x03(\x0b\x32%.slotmesh.internal.etcd.v1.ResponseOp\"l\n\x05\x45vent\x12\x32\n\x04type\x18\x01 \x01(\x0e\x32$.slotmesh.internal.etcd.v1.EventType\x12/\n\x02kv\x18\x02 \x01(\x0b\x32#.slotmesh.internal.etcd.v1.KeyValue\"h\n\x0cWatchRequest\x12G\n\x0e\x63reate_request\x18\x01 \x01(\x0b\x32-.slotmesh.internal.etcd.v1.WatchCreateRequestH\x00\x42\x0f\n\rrequest_union\"L\n\x12WatchCreateRequest\x12\x0b\n\x03key\x18\x01 \x01(\x0c\x12\x11\n\trange_end\x18\x02 \x01(\x0c\x12\x16\n\x0estart_revision\x18\x03 \x01(\x03\"\xbf\x01\n\rWatchResponse\x12\x39\n\x06header\x18\x01 \x01(\x0b\x32).slotmesh.internal.etcd.v1.ResponseHeader\x12\x10\n\x08\x63\x61nceled\x18\x04 \x01(\x08\x12\x18\n\x10\x63ompact_revision\x18\x05 \x01(\x03\x12\x15\n\rcancel_reason\x18\x06 \x01(\t\x12\x30\n\x06\x65vents\x18\x0b \x03(\x0b\x32 .slotmesh.internal.etcd.v1.Event\" \n\x11LeaseGrantRequest\x12\x0b\n\x03ttl\x18\x01 \x01(\x03\" \n\x12LeaseGrantResponse\x12\n\n\x02id\x18\x02 \x01(\x03\" \n\x12LeaseRevokeRequest\x12\n\n\x02id\x18\x01 \x01(\x03\"#\n\x15LeaseKeepAliveRequest\x12\n\n\x02id\x18\x01 \x01(\x03\"%\n\x16LeaseKeepAliveResponse\x12\x0b\n\x03ttl\x18\x03 \x01(\x03\"5\n\x13\x41uthenticateRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x10\n\x08password\x18\x02 \x01(\t\"%\n\x14\x41uthenticateResponse\x12\r\n\x05token\x18\x02 \x01(\t*b\n\rCompareTarget\x12\x1e\n\x1a\x43OMPARE_TARGET_UNSPECIFIED\x10\x00\x12\x19\n\x15\x43OMPARE_TARGET_CREATE\x10\x01\x12\x16\n\x12\x43OMPARE_TARGET_MOD\x10\x02*B\n\tEventType\x12\x1e\n\x1a\x45VENT_TYPE_PUT_UNSPECIFIED\x10\x00\x12\x15\n\x11\x45VENT_TYPE_DELETE\x10\x01\x42{\n\x19slotmesh.internal.etcd.v1P\x01Z@github.com/slotmesh/slotmesh-go/slotmesh/internal/etcd/v1;etcdv1\xaa\x02\x19Slotmesh.Internal.Etcd.V1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n$slotmesh/internal/etcd/v1/etcd.proto\x12\x19slotmesh.internal.etcd.v1\"\"\n\x0eResponseHeader\x12\x10\n\x08revision\x18\x03 \x01(\x03\"d\n\x08KeyValue\x12\x0b\n\x03key\x18\x01 \x01(\x0c\x12\x17\n\x0f\x63reate_revision\x18\x02 \x01(\x03\x12\x14\n\x0cmod_revision\x18\x03 \x01(\x03\x12\r\n\x05value\x18\x05 \x01(\x0c\x12\r\n\x05lease\x18\x06 \x01(\x03\"O\n\x0cRangeRequest\x12\x0b\n\x03key\x18\x01 \x01(\x0c\x12\x11\n\trange_end\x18\x02 \x01(\x0c\x12\r\n\x05limit\x18\x03 \x01(\x03\x12\x10\n\x08revision\x18\x04 \x01(\x03\"\x8a\x01\n\rRangeResponse\x12\x39\n\x06header\x18\x01 \x01(\x0b\x32).slotmesh.internal.etcd.v1.ResponseHeader\x12\x30\n\x03kvs\x18\x02 \x03(\x0b\x32#.slotmesh.internal.etcd.v1.KeyValue\x12\x0c\n\x04more\x18\x03 \x01(\x08\"7\n\nPutRequest\x12\x0b\n\x03key\x18\x01 \x01(\x0c\x12\r\n\x05value\x18\x02 \x01(\x0c\x12\r\n\x05lease\x18\x03 \x01(\x03\"4\n\x12\x44\x65leteRangeRequest\x12\x0b\n\x03key\x18\x01 \x01(\x0c\x12\x11\n\trange_end\x18\x02 \x01(\x0c\"\xe5\x01\n\tRequestOp\x12@\n\rrequest_range\x18\x01 \x01(\x0b\x32\'.slotmesh.internal.etcd.v1.RangeRequestH\x00\x12<\n\x0brequest_put\x18\x02 \x01(\x0b\x32%.slotmesh.internal.etcd.v1.PutRequestH\x00\x12M\n\x14request_delete_range\x18\x03 \x01(\x0b\x32-.slotmesh.internal.etcd.v1.DeleteRangeRequestH\x00\x42\t\n\x07request\"\\\n\nResponseOp\x12\x42\n\x0eresponse_range\x18\x01 \x01(\x0b\x32(.slotmesh.internal.etcd.v1.RangeResponseH\x00\x42\n\n\x08response\"\xa4\x01\n\x07\x43ompare\x12\x38\n\x06target\x18\x02 \x01(\x0e\x32(.slotmesh.internal.etcd.v1.CompareTarget\x12\x0b\n\x03key\x18\x03 \x01(\x0c\x12\x19\n\x0f\x63reate_revision\x18\x05 \x01(\x03H\x00\x12\x16\n\x0cmod_revision\x18\x06 \x01(\x03H\x00\x12\x0f\n\x05lease\x18\x08 \x01(\x03H\x00\x42\x0e\n\x0ctarget_union\"\xaf\x01\n\nTxnRequest\x12\x33\n\x07\x63ompare\x18\x01 \x03(\x0b\x32\".slotmesh.internal.etcd.v1.Compare\x12\x35\n\x07success\x18\x02 \x03(\x0b\x32$.slotmesh.internal.etcd.v1.RequestOp\x12\x35\n\x07\x66\x61ilure\x18\x03 \x03(\x0b\x32$.slotmesh.internal.etcd.v1.RequestOp\"\x95\x01\n\x0bTxnResponse\x12\x39\n\x06header\x18\x01 \x01(\x0b\x32).slotmesh.internal.etcd.v1.ResponseHeader\x12\x11\n\tsucceeded\x18\x02 \x01(\x08\x12\x38\n\tresponses\x18\x03 \x03(\x0b\x32%.slotmesh.internal.etcd.v1.ResponseOp\"l\n\x05\x45vent\x12\x32\n\x04type\x18\x01 \x01(\x0e\x32$.slotmesh.internal.etcd.v1.EventType\x12/\n\x02kv\x18\x02 \x01(\x0b\x32#.slotmesh.internal.etcd.v1.KeyValue\"h\n\x0cWatchRequest\x12G\n\x0e\x63reate_request\x18\x01 \x01(\x0b\x32-.slotmesh.internal.etcd.v1.WatchCreateRequestH\x00\x42\x0f\n\rrequest_union\"L\n\x12WatchCreateRequest\x12\x0b\n\x03key\x18\x01 \x01(\x0c\x12\x11\n\trange_end\x18\x02 \x01(\x0c\x12\x16\n\x0estart_revision\x18\x03 \x01(\x03\"\xbf\x01\n\rWatchResponse\x12\x39\n\x06header\x18\x01 \x01(\x0b\x32).slotmesh.internal.etcd.v1.ResponseHeader\x12\x10\n\x08\x63\x61nceled\x18\x04 \x01(\x08\x12\x18\n\x10\x63ompact_revision\x18\x05 \x01(\x03\x12\x15\n\rcancel_reason\x18\x06 \x01(\t\x12\x30\n\x06\x65vents\x18\x0b \x03(\x0b\x32 .slotmesh.internal.etcd.v1.Event\" \n\x11LeaseGrantRequest\x12\x0b\n\x03ttl\x18\x01 \x01(\x03\" \n\x12LeaseGrantResponse\x12\n\n\x02id\x18\x02 \x01(\x03\" \n\x12LeaseRevokeRequest\x12\n\n\x02id\x18\x01 \x01(\x03\"#\n\x15LeaseKeepAliveRequest\x12\n\n\x02id\x18\x01 \x01(\x03\"%\n\x16LeaseKeepAliveResponse\x12\x0b\n\x03ttl\x18\x03 \x01(\x03\"5\n\x13\x41uthenticateRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x10\n\x08password\x18\x02 \x01(\t\"%\n\x14\x41uthenticateResponse\x12\r\n\x05token\x18\x02 \x01(\t*|\n\rCompareTarget\x12\x1e\n\x1a\x43OMPARE_TARGET_UNSPECIFIED\x10\x00\x12\x19\n\x15\x43OMPARE_TARGET_CREATE\x10\x01\x12\x16\n\x12\x43OMPARE_TARGET_MOD\x10\x02\x12\x18\n\x14\x43OMPARE_TARGET_LEASE\x10\x04*B\n\tEventType\x12\x1e\n\x1a\x45VENT_TYPE_PUT_UNSPECIFIED\x10\x00\x12\x15\n\x11\x45VENT_TYPE_DELETE\x10\x01\x42{\n\x19slotmesh.internal.etcd.v1P\x01Z@github.com/slotmesh/slotmesh-go/slotmesh/internal/etcd/v1;etcdv1\xaa\x02\x19Slotmesh.Internal.Etcd.V1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -32,10 +32,10 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'slotmesh.internal.etcd.v1.e
 if not _descriptor._USE_C_DESCRIPTORS:
   _globals['DESCRIPTOR']._loaded_options = None
   _globals['DESCRIPTOR']._serialized_options = b'\n\031slotmesh.internal.etcd.v1P\001Z@github.com/slotmesh/slotmesh-go/slotmesh/internal/etcd/v1;etcdv1\252\002\031Slotmesh.Internal.Etcd.V1'
-  _globals['_COMPARETARGET']._serialized_start=2104
-  _globals['_COMPARETARGET']._serialized_end=2202
-  _globals['_EVENTTYPE']._serialized_start=2204
-  _globals['_EVENTTYPE']._serialized_end=2270
+  _globals['_COMPARETARGET']._serialized_start=2121
+  _globals['_COMPARETARGET']._serialized_end=2245
+  _globals['_EVENTTYPE']._serialized_start=2247
+  _globals['_EVENTTYPE']._serialized_end=2313
   _globals['_RESPONSEHEADER']._serialized_start=67
   _globals['_RESPONSEHEADER']._serialized_end=101
   _globals['_KEYVALUE']._serialized_start=103
@@ -53,31 +53,31 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_RESPONSEOP']._serialized_start=770
   _globals['_RESPONSEOP']._serialized_end=862
   _globals['_COMPARE']._serialized_start=865
-  _globals['_COMPARE']._serialized_end=1012
-  _globals['_TXNREQUEST']._serialized_start=1015
-  _globals['_TXNREQUEST']._serialized_end=1190
-  _globals['_TXNRESPONSE']._serialized_start=1193
-  _globals['_TXNRESPONSE']._serialized_end=1342
-  _globals['_EVENT']._serialized_start=1344
-  _globals['_EVENT']._serialized_end=1452
-  _globals['_WATCHREQUEST']._serialized_start=1454
-  _globals['_WATCHREQUEST']._serialized_end=1558
-  _globals['_WATCHCREATEREQUEST']._serialized_start=1560
-  _globals['_WATCHCREATEREQUEST']._serialized_end=1636
-  _globals['_WATCHRESPONSE']._serialized_start=1639
-  _globals['_WATCHRESPONSE']._serialized_end=1830
-  _globals['_LEASEGRANTREQUEST']._serialized_start=1832
-  _globals['_LEASEGRANTREQUEST']._serialized_end=1864
-  _globals['_LEASEGRANTRESPONSE']._serialized_start=1866
-  _globals['_LEASEGRANTRESPONSE']._serialized_end=1898
-  _globals['_LEASEREVOKEREQUEST']._serialized_start=1900
-  _globals['_LEASEREVOKEREQUEST']._serialized_end=1932
-  _globals['_LEASEKEEPALIVEREQUEST']._serialized_start=1934
-  _globals['_LEASEKEEPALIVEREQUEST']._serialized_end=1969
-  _globals['_LEASEKEEPALIVERESPONSE']._serialized_start=1971
-  _globals['_LEASEKEEPALIVERESPONSE']._serialized_end=2008
-  _globals['_AUTHENTICATEREQUEST']._serialized_start=2010
-  _globals['_AUTHENTICATEREQUEST']._serialized_end=2063
-  _globals['_AUTHENTICATERESPONSE']._serialized_start=2065
-  _globals['_AUTHENTICATERESPONSE']._serialized_end=2102
+  _globals['_COMPARE']._serialized_end=1029
+  _globals['_TXNREQUEST']._serialized_start=1032
+  _globals['_TXNREQUEST']._serialized_end=1207
+  _globals['_TXNRESPONSE']._serialized_start=1210
+  _globals['_TXNRESPONSE']._serialized_end=1359
+  _globals['_EVENT']._serialized_start=1361
+  _globals['_EVENT']._serialized_end=1469
+  _globals['_WATCHREQUEST']._serialized_start=1471
+  _globals['_WATCHREQUEST']._serialized_end=1575
+  _globals['_WATCHCREATEREQUEST']._serialized_start=1577
+  _globals['_WATCHCREATEREQUEST']._serialized_end=1653
+  _globals['_WATCHRESPONSE']._serialized_start=1656
+  _globals['_WATCHRESPONSE']._serialized_end=1847
+  _globals['_LEASEGRANTREQUEST']._serialized_start=1849
+  _globals['_LEASEGRANTREQUEST']._serialized_end=1881
+  _globals['_LEASEGRANTRESPONSE']._serialized_start=1883
+  _globals['_LEASEGRANTRESPONSE']._serialized_end=1915
+  _globals['_LEASEREVOKEREQUEST']._serialized_start=1917
+  _globals['_LEASEREVOKEREQUEST']._serialized_end=1949
+  _globals['_LEASEKEEPALIVEREQUEST']._serialized_start=1951
+  _globals['_LEASEKEEPALIVEREQUEST']._serialized_end=1986
+  _globals['_LEASEKEEPALIVERESPONSE']._serialized_start=1988
+  _globals['_LEASEKEEPALIVERESPONSE']._serialized_end=2025
+  _globals['_AUTHENTICATEREQUEST']._serialized_start=2027
+  _globals['_AUTHENTICATEREQUEST']._serialized_end=2080
+  _globals['_AUTHENTICATERESPONSE']._serialized_start=2082
+  _globals['_AUTHENTICATERESPONSE']._serialized_end=2119
 # @@protoc_insertion_point(module_scope)

@@ -36,6 +36,8 @@ class _CompareTargetEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Compare
     """The revision that created the key."""
     COMPARE_TARGET_MOD: _CompareTarget.ValueType  # 2
     """The revision that wrote the key last."""
+    COMPARE_TARGET_LEASE: _CompareTarget.ValueType  # 4
+    """The lease that the key is bound to."""
 
 class CompareTarget(_CompareTarget, metaclass=_CompareTargetEnumTypeWrapper):
     """What is compared."""
@@ -46,6 +48,8 @@ COMPARE_TARGET_CREATE: CompareTarget.ValueType  # 1
 """The revision that created the key."""
 COMPARE_TARGET_MOD: CompareTarget.ValueType  # 2
 """The revision that wrote the key last."""
+COMPARE_TARGET_LEASE: CompareTarget.ValueType  # 4
+"""The lease that the key is bound to."""
 Global___CompareTarget: _TypeAlias = CompareTarget  # noqa: Y015
 
 class _EventType:
@@ -318,7 +322,7 @@ Global___ResponseOp: _TypeAlias = ResponseOp  # noqa: Y015
 
 @_typing.final
 class Compare(_message.Message):
-    """A condition of a transaction: the revision of a key equals the given one, which is 0 for a missing key."""
+    """A condition of a transaction: the revision, or the lease, of a key equals the given one, which is 0 for a missing key."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -326,6 +330,7 @@ class Compare(_message.Message):
     KEY_FIELD_NUMBER: _builtins.int
     CREATE_REVISION_FIELD_NUMBER: _builtins.int
     MOD_REVISION_FIELD_NUMBER: _builtins.int
+    LEASE_FIELD_NUMBER: _builtins.int
     target: Global___CompareTarget.ValueType
     """What is compared."""
     key: _builtins.bytes
@@ -334,6 +339,8 @@ class Compare(_message.Message):
     """The revision that created the key."""
     mod_revision: _builtins.int
     """The revision that wrote the key last."""
+    lease: _builtins.int
+    """The lease that the key is bound to."""
     def __init__(
         self,
         *,
@@ -341,12 +348,13 @@ class Compare(_message.Message):
         key: _builtins.bytes = ...,
         create_revision: _builtins.int = ...,
         mod_revision: _builtins.int = ...,
+        lease: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["create_revision", b"create_revision", "mod_revision", b"mod_revision", "target_union", b"target_union"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["create_revision", b"create_revision", "lease", b"lease", "mod_revision", b"mod_revision", "target_union", b"target_union"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["create_revision", b"create_revision", "key", b"key", "mod_revision", b"mod_revision", "target", b"target", "target_union", b"target_union"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["create_revision", b"create_revision", "key", b"key", "lease", b"lease", "mod_revision", b"mod_revision", "target", b"target", "target_union", b"target_union"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_target_union: _TypeAlias = _typing.Literal["create_revision", "mod_revision"]  # noqa: Y015
+    _WhichOneofReturnType_target_union: _TypeAlias = _typing.Literal["create_revision", "mod_revision", "lease"]  # noqa: Y015
     _WhichOneofArgType_target_union: _TypeAlias = _typing.Literal["target_union", b"target_union"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_target_union) -> _WhichOneofReturnType_target_union | None: ...
 
