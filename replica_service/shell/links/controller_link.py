@@ -202,8 +202,9 @@ class ControllerLink:
                 _log.info("attached", controller=self._search.current)
                 self._log_whether_known(frame.configuration)
                 self._member.follow_routers(frame.configuration.router_addresses)
-                backend, _ = backend_from_wire(frame.configuration.backend)
-                self._member.configure(backend)
+                if not self._is_unknown:  # otherwise nothing in it is of this backend
+                    backend, _ = backend_from_wire(frame.configuration.backend)
+                    self._member.configure(backend)
             case "drain":
                 self._member.drain(f"ordered by the controller: {frame.drain.message}")
             case "revoke":
@@ -232,12 +233,17 @@ class ControllerLink:
         )
 
     def _log_whether_known(self, configuration: wire.ReplicaConfiguration) -> None:
-        """Logs when the controller has no backend of this name, so no router calls the replica, and when it has."""
+        """Logs when the controller has no backend of this name, and when it has.
+
+        Until then no router calls the replica, and its handler, which has `user_config` from the backend, does not
+        start. A replica that was configured keeps its configuration.
+        """
         was_unknown, self._is_unknown = self._is_unknown, configuration.is_backend_unknown
         name = self._hello.backend
         if self._is_unknown and not was_unknown:
             _log.warning(
-                "the controller has no backend of this name: apply it (`slotmesh apply`), or correct --backend",
+                "the controller has no backend of this name, and the handler starts once it has: apply it (`slotmesh"
+                " apply`), or correct --backend",
                 backend=name,
             )
         elif was_unknown and not self._is_unknown:

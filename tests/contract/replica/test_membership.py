@@ -292,17 +292,30 @@ async def test_one_that_is_refused_for_another_reason_says_why_and_tries_again(
     assert "another process with the id 'b-1' lives" in str(refused[0].__dict__)
 
 
-async def test_one_whose_backend_nobody_has_applied_says_so_once_and_serves(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_handler_starts_with_the_settings_of_its_backend_once_that_is_applied(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A handler without `reconfigure` would keep the defaults for good."""
     caplog.set_level("INFO")
-    async with controller({"is_backend_unknown": True}) as (fake, server), at(server) as replica:
+    async with controller({"is_backend_unknown": True}) as (fake, server), at(server, until_ready=False) as replica:
         attachment = await fake.attached()
         await attachment.configure(is_backend_unknown=True, max_ongoing=3)
+        await wait_until(lambda: recorded(caplog, "no backend of this name"), what="the log states it")
+        assert replica.app.replica.engine is None
         await attachment.configure(max_ongoing=4)
-        await wait_until(lambda: replica.engine.scheduler.max_ongoing == 4, what="the newest configuration")
-    told = [str(record.__dict__) for record in caplog.records if "no backend of this name" in record.getMessage()]
-    assert len(told) == 1
+        await wait_until(lambda: replica.app.replica.engine, what="it is ready")
+        assert replica.engine.scheduler.max_ongoing == 4
+        await attachment.configure(is_backend_unknown=True)
+        await attachment.configure(max_ongoing=5)
+        await wait_until(lambda: replica.engine.scheduler.max_ongoing == 5, what="the newest configuration")
+    told = recorded(caplog, "no backend of this name")
+    assert len(told) == 2
     assert "--backend" in told[0]
-    assert [record for record in caplog.records if "the backend was applied" in record.getMessage()]
+    assert len(recorded(caplog, "the backend was applied")) == 2
+
+
+def recorded(caplog: pytest.LogCaptureFixture, words: str) -> list[str]:
+    return [str(record.__dict__) for record in caplog.records if words in record.getMessage()]
 
 
 def epochs_of(each: wire.EndpointPartitions) -> dict[int, int]:
