@@ -51,6 +51,8 @@ def etcd_place(state: str) -> EtcdPlace | None:
     members: tuple[str, ...] = ()
     with suppress(ValueError):
         members = tuple(dict.fromkeys(join_host_port(*parse_host_port(each.strip())) for each in hosts.split(",")))
+    if "@" in hosts:  # what stands before it may be a password, which is not repeated
+        raise ValueError("etcd://…@… names a user: give --etcd-user and --etcd-password-file, and addresses only here")
     if not members or not _MESH.fullmatch(mesh):
         raise ValueError(
             f"{state!r} is not etcd://HOST:PORT[,HOST:PORT]/MESH, where MESH has 1 to 63 letters, digits, dots, dashes"

@@ -32,6 +32,7 @@ async def test_a_state_moves_from_a_file_to_etcd_and_back(tmp_path: Path) -> Non
             assert json.loads(exported.out)["revision"] == 8
             moved = await command("state", "import", "-", target, stdin=exported.out)
             assert (moved.status, moved.err) == (0, f"{target}: written, with 1 backends, 1 endpoints, 1 revisions\n")
+        exported = await command("state", "export", str(last))
         again = await command("state", "import", "-", place, stdin=exported.out)
         assert (again.status, "there is a state already" in again.err) == (1, True)
     after = read_file(last)[1]

@@ -13,15 +13,15 @@ ETCD: Final = (
     mutant(
         "a controller writes to etcd while another one holds the key of the leader",
         STORE,
-        "return [Is(self._keys.leader, created=self._fence), Is(self._keys.head, modified=self._modified)]",
-        "return [Is(self._keys.head, modified=self._modified)]",
+        "return [Is(leader, lease=self._lease.identity), Is(leader, created=self._fence), head]",
+        "return [head]",
         STATE,
     ),
     mutant(
         "a write to etcd that arrives late is carried out",
         STORE,
-        "return [Is(self._keys.leader, created=self._fence), Is(self._keys.head, modified=self._modified)]",
-        "return [Is(self._keys.leader, created=self._fence)]",
+        "return [Is(leader, lease=self._lease.identity), Is(leader, created=self._fence), head]",
+        "return [Is(leader, lease=self._lease.identity), Is(leader, created=self._fence)]",
         STATE,
     ),
     mutant(

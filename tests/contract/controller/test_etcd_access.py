@@ -141,6 +141,12 @@ def test_what_is_no_place_is_refused_with_the_form(text: str) -> None:
         ControllerSettings.parse([f"--state={text}"], {}, prog="p")
 
 
+def test_a_password_in_a_place_is_refused_and_not_repeated() -> None:
+    with pytest.raises(SettingsError, match="--etcd-password-file") as refused:
+        ControllerSettings.parse(["--state=etcd://prod:s3cret@a:1/m"], {}, prog="p")
+    assert "s3cret" not in str(refused.value)
+
+
 @pytest.mark.parametrize(
     ("flags", "reason"),
     [

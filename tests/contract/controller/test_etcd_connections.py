@@ -12,6 +12,7 @@ from controller_service.store.etcd.client import EtcdClient, EtcdFailed
 from controller_service.store.etcd.operations import Get, Put
 from slotmesh.config.etcd import PLAIN_ACCESS
 from tests.support.etcd import etcd_cluster, needs_etcd
+from tests.support.wait import within
 
 pytestmark = [needs_etcd, pytest.mark.asyncio]
 
@@ -45,8 +46,8 @@ async def test_a_watch_on_a_connection_that_is_given_up_fails_and_is_not_cancell
                 begun.set()
 
         watching = asyncio.create_task(watch())
-        await begun.wait()
+        await within(begun.wait(), "the first response")
         client._leave(0)
         with pytest.raises(EtcdFailed, match="was closed"):
-            await watching
+            await within(watching, "its failure")
         await client.close()
