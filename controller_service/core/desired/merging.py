@@ -5,7 +5,8 @@ did not change keeps its live value; one that only the file changed is taken ove
 conflict.
 Invariants: pure; a resource that was never applied is taken from the file as it is; fields are merged one by one: each
 setting of a backend, and of an endpoint its weights, its shadows and its own services. An endpoint without a policy in
-the file keeps its own. With `force` the file wins, and there is no conflict.
+the file keeps its own. A rollout that the controller rolled back is no operator's change: the same file does not repeat
+it, and another value in the file is the next try. With `force` the file wins, and there is no conflict.
 Owner: `shell.changes.configurator`.
 """
 
@@ -16,9 +17,10 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
 
+from controller_service.core.desired.handler_code import template_of
 from controller_service.core.desired.revisions import ROUTE_FIELDS, Resource, fields_of, subject_of
 from controller_service.core.desired.shifts import intended_endpoints
-from controller_service.core.desired.state import Desired
+from controller_service.core.desired.state import RESTART_SETTINGS, Desired
 from slotmesh.spec.model import SETTINGS, Backend, Endpoint, Mesh, TrafficPolicy
 from slotmesh.spec.routes import Route
 from slotmesh.spec.writing import UNSET, shown_limits, shown_services, shown_setting, shown_shares
@@ -66,11 +68,17 @@ def merge_mesh(desired: Desired, mesh: Mesh, *, force: bool) -> MergedMesh:
     """`mesh` is the content of the file."""
     conflicts: list[FieldConflict] = []
 
+    rolled_back = {f"backend/{name}" for name, it in desired.backends.items() if _is_rolled_back(desired, it)}
+
     def choose(subject: str, field: str, values: tuple[Any, ...], show: Callable[[Any], str]) -> Any:
         base, live, wanted = values
         if wanted == base:
             return live
-        if force or live in (base, wanted):
+        if (
+            force
+            or live in (base, wanted)
+            or (subject in rolled_back and SETTINGS[field].attribute in RESTART_SETTINGS)
+        ):
             return wanted
         conflicts.append(
             FieldConflict(resource=subject, field=field, applied=show(base), live=show(live), wanted=show(wanted))
@@ -93,6 +101,12 @@ def merge_mesh(desired: Desired, mesh: Mesh, *, force: bool) -> MergedMesh:
         conflicts=tuple(conflicts),
         applied=tuple(it for it in resources if applied.get(subject_of(it)) != it),
     )
+
+
+def _is_rolled_back(desired: Desired, backend: Backend) -> bool:
+    """Whether the settings that the backend's replicas are started with replaced others that had failed."""
+    record = desired.rollouts.get(backend.name)
+    return record is not None and bool(record.why) and record.template == template_of(backend)
 
 
 def field_changes(before: Mapping[str, Resource], after: Mapping[str, Resource]) -> Iterator[FieldChange]:

@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from controller_service.core.desired.handler_code import template_of
 from controller_service.core.desired.merging import FieldConflict, merge_mesh
 from controller_service.core.desired.planning import plan_file, with_effects
-from controller_service.core.desired.state import ChangeSet, Desired
+from controller_service.core.desired.state import ChangeSet, Desired, RolloutRecord
 from slotmesh.spec.model import Backend, Endpoint, Mesh, TrafficPolicy
 from tests.support.examples import examples
 
@@ -66,6 +67,22 @@ def test_what_both_have_changed_is_a_conflict_and_the_file_wins_by_force_only() 
     forced = applied(live, changed, force=True)
     assert (forced.backends["v1"].num_replicas, forced.endpoints["e"].traffic) == (3, ALL_V1)
     assert forced.backends["v1"].max_queue_time_s == 5.0
+
+
+def test_a_rollout_that_was_rolled_back_is_not_repeated_by_the_same_file_and_no_conflict_for_the_next() -> None:
+    bad, next_try = replace(V1, handler="app:Bad"), replace(V1, handler="app:Good")
+    record = RolloutRecord(backend="v1", template=template_of(V1), why="it did not start", good=V1)
+    with_bad = applied(applied(Desired(), FILE), replace(FILE, backends=(bad, V2)))
+    live = with_bad.apply(ChangeSet(put_backends=(V1,), put_rollouts=(record,)))
+    assert applied(live, replace(FILE, backends=(bad, V2))).backends["v1"] == V1
+    assert applied(live, replace(FILE, backends=(next_try, V2))).backends["v1"] == next_try
+    scaled = live.apply(ChangeSet(put_backends=(replace(V1, num_replicas=7),)))
+    both = replace(FILE, backends=(replace(next_try, num_replicas=3), V2))
+    assert conflicts(scaled, both) == [("backend/v1", "num_replicas", "2", "7", "3")]
+    by_operator = with_bad.apply(ChangeSet(put_backends=(V1,)))
+    assert conflicts(by_operator, replace(FILE, backends=(next_try, V2))) == [
+        ("backend/v1", "handler", "app:Bad", "app:One", "app:Good")
+    ]
 
 
 def test_who_comes_to_the_same_is_no_conflict() -> None:
