@@ -69,7 +69,8 @@ def find_failure(
             return found
         if not is_paused and deadline_left_s(replica, backend, now) <= 0.0:
             patience = format_duration(timedelta(seconds=backend.progress_deadline_s))
-            return f"{replica.replica_id} was not ready within {patience}, the progress_deadline"
+            waits_for = f": {replica.waits_for}" if replica.waits_for else ""
+            return f"{replica.replica_id} was not ready within {patience}, the progress_deadline{waits_for}"
     return _too_many_errors(old, new, backend.max_error_rate, ended_calls)
 
 

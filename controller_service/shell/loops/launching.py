@@ -308,4 +308,5 @@ def _notice(record: RolloutRecord, backend: Backend, good: Backend | None) -> No
 
 def _named(backend: Backend) -> str:
     """The name of its settings, for a person."""
-    return f"{backend.handler} {backend.version}".strip()
+    image = backend.pod.image if backend.pod is not None else ""
+    return " ".join(filter(None, (backend.handler, backend.version, image)))

@@ -101,6 +101,8 @@ def test_old_replicas_are_not_blamed_for_anything() -> None:
 def test_one_that_does_not_get_ready_in_time_takes_it_back_unless_it_is_paused() -> None:
     late = replica("a", **STARTING, started_at=NOW - 600.0)
     assert "was not ready within 10m" in (look(late).record or RECORD).why
+    no_image = replace(late, waits_for="ImagePullBackOff: digits:7")
+    assert (look(no_image).record or RECORD).why.endswith("the progress_deadline: ImagePullBackOff: digits:7")
     assert look(replace(late, started_at=NOW - 599.5)).again_after_s == pytest.approx(0.5)
     assert look(late, record=replace(RECORD, is_paused=True)).goes_back_to is None
 
