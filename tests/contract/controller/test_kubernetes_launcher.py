@@ -226,3 +226,19 @@ async def test_a_watch_of_pods_that_others_start_reports_the_ends_of_pods_alone(
     await launcher.leave()
     following.cancel()
     await asyncio.gather(following, return_exceptions=True)
+
+
+async def test_pods_are_followed_again_after_an_error_that_no_one_expects(monkeypatch: pytest.MonkeyPatch) -> None:
+    api = FakePodApi()
+    fake: Any = api
+    launcher = PodWatchLauncher(fake)
+    with monkeypatch.context() as patched:
+        patched.setattr(api, "list", lambda: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            await launcher.follow(RecordedEvents())
+    assert not api.is_closed
+    following = asyncio.create_task(launcher.follow(RecordedEvents()))
+    await wait_until(lambda: not launcher.follower.problem, what="the first list")
+    following.cancel()
+    await asyncio.gather(following, return_exceptions=True)
+    assert api.is_closed

@@ -29,6 +29,9 @@ PAGE: Final = 500
 """Pods of one page of a list."""
 _TIMEOUT: Final = httpx2.Timeout(5.0, connect=2.0)
 _WATCH_TIMEOUT: Final = httpx2.Timeout(5.0, connect=2.0, read=WATCH_S + WATCH_SLACK_S)
+_NO_ANSWER: Final = (httpx2.HTTPError, httpx2.StreamError, OSError, ConfigError, KeyError, ValueError)
+"""What requests raise if the API server does not answer, or if credentials cannot be read: the token's file, or the
+output of the program that a kubeconfig names."""
 _CONFIG_HINT: Final = (
     "give the pod a service account whose token is mounted, or a kubeconfig (KUBECONFIG); --launcher kubernetes and "
     "--watch-pods need the API server"
@@ -108,12 +111,15 @@ class PodApi:
                 if response.is_error:
                     raise _refusal(response.status_code, await response.aread())
                 yield {}
-                async for line in response.aiter_lines():
-                    event = _decode(line)
-                    if event.get("type") == "ERROR":
-                        raise _refused(event.get("object") or {})
-                    yield event
-        except (httpx2.HTTPError, httpx2.StreamError, TimeoutError) as error:
+                rest = b""
+                async for chunk in response.aiter_bytes():  # `aiter_lines` also splits at U+0085, which JSON may have
+                    *lines, rest = (rest + chunk).split(b"\n")
+                    for line in lines:
+                        event = _decode(line)
+                        if event.get("type") == "ERROR":
+                            raise _refused(event.get("object") or {})
+                        yield event
+        except _NO_ANSWER as error:
             raise ApiAway(_named(error)) from error
 
     async def create(self, pod: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -148,7 +154,7 @@ class PodApi:
         try:
             async with asyncio.timeout(2 * WATCH_S):
                 response = await self._client.request(method, url, params=params, content=content, headers=headers)
-        except (httpx2.HTTPError, httpx2.StreamError, TimeoutError) as error:
+        except _NO_ANSWER as error:
             raise ApiAway(_named(error)) from error
         if response.is_error:
             raise _refusal(response.status_code, response.content)

@@ -92,8 +92,9 @@ class KubernetesLauncher(Launcher):
         self._events = events
         try:
             await self.follower.run()
-        finally:
+        except asyncio.CancelledError:  # after any other error it is run again
             await self._api.aclose()
+            raise
 
     async def start(self, order: LaunchOrder, count: int) -> None:
         if problem := self.follower.problem:

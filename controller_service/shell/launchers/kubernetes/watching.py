@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 
 from controller_service.core.pods.book import PodChange, PodNews
@@ -26,8 +27,9 @@ class PodWatchLauncher(Launcher):
         self._events = events
         try:
             await self.follower.run()
-        finally:
+        except asyncio.CancelledError:  # after any other error it is run again
             await self._api.aclose()
+            raise
 
     def _changed(self, changes: Sequence[PodChange]) -> None:
         for change in changes:
