@@ -16,6 +16,8 @@ from typing import Any, Final
 
 REPLICA_CONTAINER: Final = "replica"
 """The container that runs the replica, if a pod has several; otherwise it may have any name."""
+CONTAINER: Final = "slotmesh.dev/container"
+"""The annotation that names it, whatever its name: others may have been added to the pod since, also before it."""
 _FINAL: Final = frozenset({"Succeeded", "Failed"})
 _SIGNALS: Final = {9: "SIGKILL", 15: "SIGTERM", 6: "SIGABRT", 11: "SIGSEGV", 2: "SIGINT"}
 _SIGNAL_BASE: Final = 128
@@ -81,9 +83,9 @@ def without_report(view: PodView) -> PodView:
 def _staged(view: PodView, spec: Mapping[str, Any], status: Mapping[str, Any], *, is_deleted: bool) -> PodView:
     is_final = status.get("phase") in _FINAL
     statuses = status.get("containerStatuses") or ()
-    own = _own_name(spec)
+    own = _own_name(spec, view.annotations)
     ends = {it.get("name", ""): end for it in statuses if (end := (it.get("state") or _NOTHING).get("terminated"))}
-    has_ended_for_good = spec.get("restartPolicy") == "Never" and own in ends
+    has_ended_for_good = own in ends and spec.get("restartPolicy") == "Never" and not _may_restart(own, spec)
     if has_ended_for_good or (is_final and ends and {it.get("name") for it in spec.get("containers", ())} <= {*ends}):
         return _ended(view, ends.get(own) or next(iter(ends.values())), status)
     if not view.is_bound and (is_final or is_deleted):
@@ -101,9 +103,20 @@ def _staged(view: PodView, spec: Mapping[str, Any], status: Mapping[str, Any], *
     return replace(view, stage=PodStage.WAITING, why=_obstacle(statuses, status))
 
 
-def _own_name(spec: Mapping[str, Any]) -> str:
+def _own_name(spec: Mapping[str, Any], annotations: Mapping[str, str]) -> str:
+    """The replica's container; empty if it may be any of several."""
     names: Sequence[str] = [it.get("name", "") for it in spec.get("containers", ())]
-    return REPLICA_CONTAINER if REPLICA_CONTAINER in names else (names[0] if names else "")
+    own = annotations.get(CONTAINER, REPLICA_CONTAINER)
+    return own if own in names else (names[0] if len(names) == 1 else "")
+
+
+def _may_restart(own: str, spec: Mapping[str, Any]) -> bool:
+    """Whether a policy of containers restarts this one, in a pod that has the policy `Never`."""
+    containers: Sequence[Mapping[str, Any]] = (*spec.get("containers", ()), *(spec.get("initContainers") or ()))
+    return any(
+        it.get("restartPolicyRules") or (it.get("name") == own and it.get("restartPolicy", "Never") != "Never")
+        for it in containers
+    )
 
 
 def _ended(view: PodView, end: Mapping[str, Any], status: Mapping[str, Any]) -> PodView:

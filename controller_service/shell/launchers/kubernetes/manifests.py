@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import yaml
 
-from controller_service.core.pods.states import REPLICA_CONTAINER, PodView
+from controller_service.core.pods.states import CONTAINER, REPLICA_CONTAINER, PodView
 from controller_service.core.roster import HeldTable
 from controller_service.shell.launchers.protocol import LaunchFailed, LaunchOrder
 from slotmesh.runtime.exits import CannotStart
@@ -103,7 +103,12 @@ class PodManifests:
         }.items():
             spec.setdefault(name, value)
         containers = {it["name"]: it for it in spec["containers"]}
-        self._complete(containers.get(REPLICA_CONTAINER) or spec["containers"][0], order, replica_id)
+        own = containers.get(REPLICA_CONTAINER) or spec["containers"][0]
+        metadata["annotations"][CONTAINER] = own["name"]
+        own.pop("restartPolicy", None)
+        for container in (*spec["containers"], *(spec.get("initContainers") or ())):
+            container.pop("restartPolicyRules", None)  # those of any may restart all
+        self._complete(own, order, replica_id)
         return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
 
     def _labels(self, order: LaunchOrder) -> dict[str, str]:

@@ -68,6 +68,7 @@ def test_a_pod_without_a_template_has_all_that_a_replica_needs() -> None:
                 "slotmesh.dev/generation": "g",
                 "slotmesh.dev/revision": "3",
                 "slotmesh.dev/term-id": "t",
+                "slotmesh.dev/container": "replica",
             },
         },
         "spec": {
@@ -145,6 +146,20 @@ def test_what_the_template_has_stays_but_for_the_identity_and_the_end() -> None:
         "requests": {"cpu": "500m", "memory": "1Gi", "nvidia.com/gpu": "1"},
         "limits": {"memory": "1Gi", "nvidia.com/gpu": "1"},
     }
+
+
+def test_no_policy_of_a_container_restarts_the_replica_in_its_pod() -> None:
+    rules = "[{action: RestartAllContainers, exitCodes: {operator: In, values: [1]}}]"
+    made = manifests(
+        f"""
+spec:
+  initContainers: [{{name: proxy, image: p:1, restartPolicy: Always, restartPolicyRules: {rules}}}]
+  containers: [{{name: server, image: s:1, restartPolicy: OnFailure, restartPolicyRules: {rules}}}]
+"""
+    ).pod_of(ORDER, "v1-abc", None)
+    assert made["spec"]["initContainers"] == [{"name": "proxy", "image": "p:1", "restartPolicy": "Always"}]
+    assert not {"restartPolicy", "restartPolicyRules"} & {*made["spec"]["containers"][0]}
+    assert made["metadata"]["annotations"]["slotmesh.dev/container"] == "server"
 
 
 def test_pods_do_not_share_what_the_template_has() -> None:

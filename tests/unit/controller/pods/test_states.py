@@ -121,6 +121,46 @@ def test_the_end_of_a_sidecar_is_not_that_of_the_replica() -> None:
     assert view_of(pod).why == "exited with status 7"
 
 
+PROXY_FIRST = [{"name": "proxy"}, {"name": "server"}]
+
+
+@pytest.mark.parametrize("annotations", [{"slotmesh.dev/container": "server"}, {}], ids=["named", "unknown"])
+def test_a_container_that_was_added_before_the_others_is_not_the_replica(annotations: dict[str, str]) -> None:
+    pod = pod_document(annotations=annotations)
+    pod["spec"]["containers"] = PROXY_FIRST
+    statuses = [{"name": "proxy", "state": terminated(2)}, {"name": "server", "state": RUNNING}]
+    pod["status"]["containerStatuses"] = statuses
+    assert view_of(pod).stage is PodStage.RUNNING
+    statuses[1]["state"] = terminated(3)
+    pod["status"]["phase"] = "Failed"
+    assert view_of(pod).stage is PodStage.ENDED
+
+
+def test_a_replica_ends_while_a_container_runs_that_was_added_before_it() -> None:
+    pod = pod_document(annotations={"slotmesh.dev/container": "server"})
+    pod["spec"]["containers"] = PROXY_FIRST
+    statuses = [{"name": "proxy", "state": RUNNING}, {"name": "server", "state": terminated(3)}]
+    pod["status"]["containerStatuses"] = statuses
+    assert (view_of(pod).stage, view_of(pod).why) == (PodStage.ENDED, "exited with status 3")
+
+
+@pytest.mark.parametrize(
+    ("own", "proxy"),
+    [
+        ({"restartPolicy": "Always"}, {}),
+        ({"restartPolicy": "Never", "restartPolicyRules": [{"action": "Restart"}]}, {}),
+        ({}, {"restartPolicyRules": [{"action": "RestartAllContainers"}]}),
+    ],
+    ids=["its own policy", "its own rules", "rules of another one"],
+)
+def test_a_container_that_its_own_policy_restarts_has_not_ended(own: dict[str, Any], proxy: dict[str, Any]) -> None:
+    pod = pod_document(state=terminated(1))
+    pod["spec"] |= {"containers": [{"name": "replica", **own}], "initContainers": [{"name": "proxy", **proxy}]}
+    assert view_of(pod).stage is PodStage.RUNNING
+    pod["status"]["phase"] = "Failed"
+    assert view_of(pod).stage is PodStage.ENDED
+
+
 def test_a_pod_that_no_node_had_has_never_run() -> None:
     why = "its pod was deleted before a node was chosen"
     assert staged(is_deleted=True, node="", phase="Pending") == (PodStage.ENDED, why)
