@@ -85,8 +85,17 @@ async def _by_server(name: str, host: str, port: int) -> Sequence[str]:
             " the operating system resolves it"
         ) from None
     resolver = Resolver(configure=False)
-    resolver.nameservers, resolver.port, resolver.lifetime = [host], port, LOOKUP_S
-    try:
-        return list((await resolver.resolve_name(name, search=False)).addresses())
-    except (DNSException, OSError) as error:
-        raise LookupFailed(str(error).partition("\n")[0]) from None
+    # Half of the time: a server that does not answer for addresses of one version must not hide those of the other.
+    resolver.nameservers, resolver.port, resolver.lifetime = [host], port, LOOKUP_S / 2
+    answers = await asyncio.gather(
+        *(resolver.resolve(name, kind, search=False, raise_on_no_answer=False) for kind in ("A", "AAAA")),
+        return_exceptions=True,
+    )
+    errors = [it for it in answers if isinstance(it, BaseException)]
+    for error in errors:
+        if not isinstance(error, DNSException | OSError):
+            raise error
+    found = [record.address for it in answers if not isinstance(it, BaseException) for record in it]
+    if errors and not found:
+        raise LookupFailed(str(errors[0]).partition("\n")[0])
+    return found

@@ -22,6 +22,8 @@ class NameServer(asyncio.DatagramProtocol):
         self.records: dict[str, list[str]] = {}
         """Name -> its IPv4 addresses."""
         self.silent = False
+        self.of_v6: int | None = dns.rcode.NOERROR
+        """The response code of queries for IPv6 addresses, of which there are none; None: they are not answered."""
         self.queries: Counter[str] = Counter()
         """By name; two a lookup, of addresses of either version."""
         self.address = ""
@@ -49,7 +51,11 @@ class NameServer(asyncio.DatagramProtocol):
         if self.silent:
             return
         response = dns.message.make_response(query)
-        if name not in self.records:
+        if not is_v4 and self.of_v6 != dns.rcode.NOERROR:
+            if self.of_v6 is None:
+                return
+            response.set_rcode(dns.rcode.Rcode(self.of_v6))
+        elif name not in self.records:
             response.set_rcode(dns.rcode.NXDOMAIN)
         elif is_v4 and self.records[name]:
             response.answer.append(dns.rrset.from_text_list(question.name, 5, "IN", "A", self.records[name]))

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Sequence
 from typing import Any
 
+import dns.rcode
 import pytest
 
 from slotmesh.discovery import resolved_names
@@ -124,6 +125,19 @@ async def test_a_silent_dns_server_is_a_failure(monkeypatch: pytest.MonkeyPatch)
         host, _, port = names.address.rpartition(":")
         with pytest.raises(LookupFailed):
             await NameLookups()(DnsName("a", 70, (host, int(port))))
+
+
+@pytest.mark.parametrize("of_v6", [None, dns.rcode.SERVFAIL, dns.rcode.NXDOMAIN, dns.rcode.REFUSED])
+async def test_a_dns_server_that_knows_no_ipv6_hides_no_other_address(
+    of_v6: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(name_lookups, "LOOKUP_S", 2.0)
+    async with NameServer() as names:
+        names.records, names.of_v6 = {"a": ["127.0.0.2"], "empty": []}, of_v6
+        host, _, port = names.address.rpartition(":")
+        assert await NameLookups()(DnsName("a", 70, (host, int(port)))) == ["127.0.0.2"]
+        with pytest.raises(LookupFailed):
+            await NameLookups()(DnsName("empty", 70, (host, int(port))))
 
 
 async def test_this_system_resolves() -> None:
