@@ -158,6 +158,21 @@ async def test_pods_are_listed_again_only_if_their_version_is_not_there_any_more
         ]
 
 
+async def test_pods_are_listed_again_if_the_api_server_was_restored_from_a_backup() -> None:
+    async with following_pods(mint_id=numbered()) as it:
+        await it.launcher.start(ORDER, 2)
+        it.api.is_away = True
+        it.api.break_watches()
+        await wait_until(lambda: bool(it.launcher.follower.problem), what="the broken watch")
+        it.api.restore()
+        it.api.end("v1-1")
+        it.api.is_away = False
+        await wait_until(lambda: len(it.exits) == 1, what="an end with a version that was there before")
+        assert it.api.lists == 2
+        it.api.end("v1-2")
+        await wait_until(lambda: len(it.exits) == 2, what="the next end")
+
+
 async def test_who_may_not_list_pods_is_told_so_by_each_start() -> None:
     api = FakePodApi()
     api.list_refusal = ApiRefused(403, "Forbidden", "pods is forbidden: User x cannot list resource")

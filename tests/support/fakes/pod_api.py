@@ -49,6 +49,10 @@ class FakePodApi:
             raise self.list_refusal
         return deepcopy([*self.pods.values()]), str(self._version)
 
+    async def version(self) -> str:
+        self._require_here()
+        return str(self._version)
+
     async def watch(self, version: str) -> AsyncGenerator[Mapping[str, Any], None]:
         self._require_here()
         at = int(version)
@@ -142,6 +146,11 @@ class FakePodApi:
             self._compacted = self._version
             self._events.clear()
         self._wake()
+
+    def restore(self) -> None:
+        """From a backup that was made before there were any versions, with the same pods."""
+        self._version = 0
+        self._events.clear()
 
     def _end_and_remove(self, name: str, uid: str) -> None:
         pod = self.pods.get(name)

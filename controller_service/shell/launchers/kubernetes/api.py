@@ -91,6 +91,11 @@ class PodApi:
                 return pods, page["metadata"]["resourceVersion"]
             params["continue"] = more
 
+    async def version(self) -> str:
+        """The present version of the API server's state."""
+        page = await self._request("GET", "pods", params={"labelSelector": self._selector, "limit": 1})
+        return str(page["metadata"]["resourceVersion"])
+
     async def watch(self, version: str) -> AsyncGenerator[Mapping[str, Any], None]:
         """Events after this version, bookmarks too, until the watch ends. The first one is empty: the watch is open.
 

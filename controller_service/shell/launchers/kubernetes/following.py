@@ -1,8 +1,9 @@
 """Follows pods by one list, and watches from its version on.
 
 Invariants: it never gives up; pods are listed once at the start, and again only if the API server does not have the
-version any more (410); every interval between attempts is drawn at random. A watch that ends without an error continues
-where it was.
+version any more (410), or has not reached it: it was restored from a backup, and a watch from a version of the future
+has no events. Every interval between attempts is drawn at random. A watch that ends without an error continues where it
+was.
 Owner: one task.
 """
 
@@ -58,6 +59,8 @@ class PodFollower:
         self._answered_at = monotonic()
         self._version = ""
         """What was read of the pods; empty: they have to be listed."""
+        self._was_away = False
+        """The API server has not answered since: it may have been restored."""
 
     @property
     def age_s(self) -> float:
@@ -69,6 +72,9 @@ class PodFollower:
         while True:
             began = self._monotonic()
             try:
+                if self._was_away and self._version and _is_before(await self._api.version(), self._version):
+                    self._version = ""
+                self._was_away = False
                 if not self._version:
                     await self._list()
                 await self._watch()
@@ -77,6 +83,7 @@ class PodFollower:
                     self._version = ""
                 self._failed(error)
             except ApiAway as error:
+                self._was_away = True
                 self._failed(error)
             else:
                 if self._monotonic() - began >= SHORT_WATCH_S:
@@ -124,3 +131,7 @@ class PodFollower:
             self.problem = f"the API server of Kubernetes refuses to list or watch pods: {error}"
         if (left_out := self._warnings.take(self._monotonic())) is not None:
             _log.warning("pods cannot be followed; it is tried again", why=str(error), times_before=left_out)
+
+
+def _is_before(version: str, other: str) -> bool:
+    return version.isdecimal() and other.isdecimal() and int(version) < int(other)
