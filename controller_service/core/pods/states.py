@@ -93,6 +93,8 @@ def _staged(view: PodView, spec: Mapping[str, Any], status: Mapping[str, Any], *
         return replace(
             view, stage=PodStage.ENDED, why=why or "its pod was deleted before a node was chosen", failed=True
         )
+    if is_final and (failed_init := _failed_init(own, spec, status)):
+        return replace(view, stage=PodStage.ENDED, why=failed_init, failed=True)
     if is_deleted:
         return replace(view, stage=PodStage.LOST, why="its pod was deleted, and its end was not reported")
     if is_final:
@@ -117,6 +119,19 @@ def _may_restart(own: str, spec: Mapping[str, Any]) -> bool:
         it.get("restartPolicyRules") or (it.get("name") == own and it.get("restartPolicy", "Never") != "Never")
         for it in containers
     )
+
+
+def _failed_init(own: str, spec: Mapping[str, Any], status: Mapping[str, Any]) -> str:
+    """Which init container has failed, so that the replica's was never started; empty if that is not certain."""
+    statuses = status.get("containerStatuses") or ()
+    if spec.get("restartPolicy") != "Never" or _may_restart(own, spec) or not _is_waiting(own, statuses, status):
+        return ""
+    sidecars = {it.get("name") for it in spec.get("initContainers") or () if it.get("restartPolicy") == "Always"}
+    for each in status.get("initContainerStatuses") or ():
+        end = (each.get("state") or _NOTHING).get("terminated") or _NOTHING
+        if end.get("exitCode") and each.get("name") not in sidecars:
+            return f"its init container {each.get('name')} exited with status {end['exitCode']}"
+    return ""
 
 
 def _ended(view: PodView, end: Mapping[str, Any], status: Mapping[str, Any]) -> PodView:

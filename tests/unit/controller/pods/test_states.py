@@ -121,6 +121,39 @@ def test_the_end_of_a_sidecar_is_not_that_of_the_replica() -> None:
     assert view_of(pod).why == "exited with status 7"
 
 
+def with_init(**own: Any) -> dict[str, Any]:
+    """A pod whose init container has failed."""
+    pod = pod_document(phase="Failed", state=waiting("PodInitializing"))
+    pod["spec"]["initContainers"] = [{"name": "fetch", **own}]
+    pod["status"]["initContainerStatuses"] = [{"name": "fetch", "state": terminated(7)}]
+    return pod
+
+
+def test_a_pod_whose_init_container_has_failed_has_never_run_its_replica() -> None:
+    view = view_of(with_init())
+    assert (view.stage, view.failed) == (PodStage.ENDED, True)
+    assert view.why == "its init container fetch exited with status 7"
+
+
+@pytest.mark.parametrize(
+    ("part", "values"),
+    [
+        ("spec", {"restartPolicy": "Always"}),
+        ("spec", {"initContainers": [{"name": "fetch", "restartPolicy": "Always"}]}),
+        ("spec", {"initContainers": [{"name": "fetch", "restartPolicyRules": [{"action": "Restart"}]}]}),
+        ("status", {"initContainerStatuses": [{"name": "fetch", "state": terminated(0)}]}),
+        ("status", {"initContainerStatuses": [{"name": "fetch", "state": RUNNING}]}),
+        ("status", {"containerStatuses": [{"name": "replica", "restartCount": 0, "state": RUNNING}]}),
+        ("status", {"containerStatuses": []}),
+    ],
+    ids=["policy", "sidecar", "rules", "it has succeeded", "it runs", "the replica runs", "the replica is unknown"],
+)
+def test_an_init_container_proves_nothing_where_the_replica_may_have_run(part: str, values: dict[str, Any]) -> None:
+    pod = with_init()
+    pod[part] |= values
+    assert view_of(pod).stage is PodStage.LOST
+
+
 PROXY_FIRST = [{"name": "proxy"}, {"name": "server"}]
 
 
