@@ -11,7 +11,17 @@ _CLIENT: Final = "slotmesh/client"
 _NAMES: Final = "tests/properties/test_resolved_names.py"
 _SPREADING: Final = "tests/unit/client/test_spreading.py"
 
+_LOOKUPS: Final = "slotmesh/transport"
+_SERVERS: Final = "tests/unit/discovery/test_server_addresses.py"
+
 DISCOVERY: Final = (
+    mutant(
+        "a DNS server that has no answer for IPv6 addresses hides the others",
+        _LOOKUPS,
+        "if errors and not found:",
+        "if errors:",
+        _SERVERS,
+    ),
     mutant(
         "a lookup that finds nothing empties the list",
         _PURE,
