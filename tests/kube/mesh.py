@@ -209,8 +209,9 @@ class KubeMesh:
 
     def _environment(self) -> list[Document]:
         fixed = {
-            "SLOTMESH_HOST": "0.0.0.0",
-            "SLOTMESH_METRICS_HOST": "0.0.0.0",
+            # Not 0.0.0.0, which becomes the address of the pod that mounts a template with it.
+            "SLOTMESH_HOST": "$(POD_IP)",
+            "SLOTMESH_METRICS_HOST": "$(POD_IP)",
             "SLOTMESH_METRICS_PORT": "9464",
             "SLOTMESH_ADVERTISE": "$(POD_IP)",
             VARIABLE: str(executions_file(self.folder)),
