@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -29,7 +30,7 @@ from tests.contract.controller.test_launchers import (
     test_closing_ends_everything_stubborn_ones_too,
     test_no_exit_is_reported_before_start_returned,
 )
-from tests.kube.rig.cluster import Cluster
+from tests.kube.rig.cluster import Cluster, started_cluster
 from tests.kube.rig.control_plane import ControlPlane
 from tests.support.kubernetes_launcher import RecordedEvents, numbered
 from tests.support.tcp_proxy import TcpProxy
@@ -256,3 +257,34 @@ async def test_pods_go_with_the_config_map_that_owns_them(cluster: Cluster, monk
         await pods.until(lambda: len(pods.exits) == 2, "their ends")
         with pytest.raises(LaunchFailed, match="ConfigMap mesh of --kubernetes-owner cannot be read"):
             await pods.launcher.start(ORDER, 1)
+
+
+@pytest.mark.long
+async def test_a_pod_that_was_bound_to_a_lost_node_is_replaced_while_the_node_is_still_listed(
+    control_plane: ControlPlane, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """15 s: the node is silent, the scheduler does not know yet, and the pod is evicted but cannot end.
+
+    No pod is evicted if all nodes are silent: the other one gets the pod's successor.
+    """
+    async with (
+        started_cluster(control_plane, tmp_path, nodes=2) as cluster,
+        launching(cluster, monkeypatch) as pods,
+    ):
+        lost, other = cluster.nodes
+        await cluster.kubectl("cordon", other.name)
+        lost.disconnect()
+        try:
+            await pods.launcher.start(ORDER, 1)
+            await pods.until(lambda: not pods.launcher.observe(), "the eviction")
+            (left,) = await cluster.pods()
+            assert (left["spec"]["nodeName"], left["status"]["phase"]) == (lost.name, "Pending")
+            news, replica_id, why = pods.events.log[-1]
+            assert (news, replica_id) == ("lost", "v1-1")
+            assert "no start of it was reported" in why
+            await cluster.kubectl("uncordon", other.name)
+            await pods.launcher.start(ORDER, 1)
+            await pods.until(pods.started, "its successor")
+            assert [it.replica_id for it in pods.started()] == ["v1-2"]
+        finally:
+            lost.reconnect()

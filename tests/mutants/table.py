@@ -23,6 +23,7 @@ from tests.mutants.mutant import mutant
 from tests.mutants.net_control_table import NET_CONTROL
 from tests.mutants.netb_table import NETB
 from tests.mutants.operator_table import OPERATOR
+from tests.mutants.pods_table import PODS
 from tests.mutants.questions_table import QUESTIONS
 from tests.mutants.repeated_calls_table import REPEATED_CALLS
 from tests.mutants.rollback_table import ROLLBACK
@@ -643,6 +644,7 @@ MUTANTS: Final = (
     *HTTP,
     *GUARDS,
     *OPERATOR,
+    *PODS,
     *QUESTIONS,
     *REPEATED_CALLS,
     *NET_CONTROL,

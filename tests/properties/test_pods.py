@@ -25,6 +25,9 @@ class RealPod:
     node: str = ""
     runs: bool = False
     """Its process lives, or a kubelet is about to start it."""
+    is_reported: bool = False
+    """Its kubelet has reported a start."""
+    deleting: bool = False
     document: dict[str, Any] = field(default_factory=dict)
     """Its newest version."""
 
@@ -45,7 +48,7 @@ class PodMachine(RuleBasedStateMachine):
         self.order: list[tuple[str, PodNews]] = []
 
     def _write(self, pod: RealPod, *, is_deleted: bool = False, **changes: Any) -> None:
-        pod.document = pod_document(pod.name, uid=pod.uid, node=pod.node, **changes)
+        pod.document = pod_document(pod.name, uid=pod.uid, node=pod.node, deleting=pod.deleting, **changes)
         self.log.append((pod.document, is_deleted))
         if is_deleted:
             del self.pods[pod.name]
@@ -56,6 +59,9 @@ class PodMachine(RuleBasedStateMachine):
             self.order.append((change.pod.uid, change.news))
             if change.news is PodNews.ENDED:
                 assert not self.nodes[change.pod.uid].runs, "what counts as ended must not run, now or later"
+            if change.news is PodNews.UNSTARTED:
+                assert change.pod.is_asked, "one that nobody deletes is waited for"
+                assert PodNews.RUNS not in {news for uid, news in self.order if uid == change.pod.uid}
 
     def _some(self, data: st.DataObject, **having: Any) -> RealPod | None:
         found = [it for it in self.pods.values() if all(getattr(it, name) == value for name, value in having.items())]
@@ -87,7 +93,15 @@ class PodMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def report_running(self, data: st.DataObject) -> None:
         if pod := self._some(data, node="node", runs=True):
+            pod.is_reported = True
             self._write(pod, state=RUNNING)
+
+    @rule(data=st.data())
+    def request_deletion(self, data: st.DataObject) -> None:
+        """As an eviction does. On a node that is lost, nothing more is reported."""
+        if pod := self._some(data, node="node", runs=True):
+            pod.deleting = True
+            self._write(pod, **({"state": RUNNING} if pod.is_reported else {"phase": "Pending"}))
 
     @rule(data=st.data(), code=st.sampled_from([0, 1, 137]))
     def end(self, data: st.DataObject, code: int) -> None:
@@ -128,6 +142,8 @@ class PodMachine(RuleBasedStateMachine):
         there = {it.uid for it in self.pods.values()}
         over = {uid for uid, news in self.news if news in {PodNews.ENDED, PodNews.LOST}}
         assert listed == there - over
+        unstarted = {it.uid for it in self.pods.values() if it.deleting and it.runs and not it.is_reported} - over
+        assert unstarted <= {uid for uid, news in self.news if news is PodNews.UNSTARTED}
 
     @invariant()
     def each_pod_has_one_life(self) -> None:

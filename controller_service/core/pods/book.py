@@ -31,6 +31,8 @@ class PodNews(Enum):
     """It waits to be started, for another reason than before."""
     RUNS = auto()
     """Its replica has been started."""
+    UNSTARTED = auto()
+    """It is being deleted, and no start was reported: another one may start. It may still run, if its node is lost."""
     ENDED = auto()
     LOST = auto()
 
@@ -94,7 +96,10 @@ class PodBook:
         self._pods[pod.name] = pod
         if pod.stage in OVER:
             return changes + self._finish(pod)
-        if pod.stage is PodStage.WAITING and (known is None or known.why != pod.why):
+        if pod.is_unstarted:
+            if known is None or not known.is_unstarted:
+                changes.append(PodChange(PodNews.UNSTARTED, pod))
+        elif pod.stage is PodStage.WAITING and (known is None or known.why != pod.why):
             changes.append(PodChange(PodNews.WAITS, pod))
         elif pod.stage is PodStage.RUNNING and (known is None or known.stage is PodStage.WAITING):
             changes.append(PodChange(PodNews.RUNS, pod))

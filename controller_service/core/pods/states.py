@@ -60,6 +60,11 @@ class PodView:
     """The last lines that it has written, as far as the kubelet reports them."""
     annotations: Mapping[str, str] = field(default_factory=lambda: _NOTHING)
 
+    @property
+    def is_unstarted(self) -> bool:
+        """Its deletion was requested before a start was reported. If its node is lost, that never changes."""
+        return self.is_asked and self.stage is PodStage.WAITING
+
 
 def view_of(pod: Mapping[str, Any], *, is_deleted: bool = False) -> PodView:
     """Reads a pod, as JSON has it. `is_deleted`: the API server has removed it, and this was its last version."""
@@ -102,7 +107,10 @@ def _staged(view: PodView, spec: Mapping[str, Any], status: Mapping[str, Any], *
         return replace(view, stage=PodStage.LOST, why=f"its pod counts as failed, and its end was not reported: {why}")
     if view.is_bound and not _is_waiting(own, statuses, status):
         return view
-    return replace(view, stage=PodStage.WAITING, why=_obstacle(statuses, status))
+    why = _obstacle(statuses, status)
+    if view.is_asked:
+        why = f"its pod is being deleted, and no start of it was reported: {why}"
+    return replace(view, stage=PodStage.WAITING, why=why)
 
 
 def _own_name(spec: Mapping[str, Any], annotations: Mapping[str, str]) -> str:

@@ -123,6 +123,41 @@ async def test_a_forced_deletion_loses_a_replica_and_does_not_end_it() -> None:
         assert it.exits == []
 
 
+async def test_a_pod_that_others_delete_before_its_start_was_reported_is_replaced_immediately() -> None:
+    """As on a node that is lost, to which it was bound before that was found out."""
+    async with following_pods(mint_id=numbered()) as it:
+        it.api.starts_pods = False
+        await it.launcher.start(ORDER, 1)
+        it.api.update("v1-1", spec={"nodeName": "node-a"})
+        it.api.update("v1-1", metadata={"deletionTimestamp": "now"})
+        await wait_until(lambda: not it.observed(), what="the loss")
+        news, replica_id, why = it.events.log[-1]
+        assert (news, replica_id) == ("lost", "v1-1")
+        assert why.startswith("its pod is being deleted, and no start of it was reported")
+        it.api.starts_pods = True
+        await it.launcher.start(ORDER, 1)
+        assert it.observed() == ["v1-2"]
+        assert not it.exits
+        assert not it.api.deletions, "its grace is that of the client that deletes it"
+        it.api.run("v1-1")
+        it.api.end("v1-1", 0)
+        await wait_until(lambda: it.events.log[-1][0] == "ended", what="the report of its node, which has returned")
+        assert it.exits == []
+
+
+async def test_a_pod_that_this_controller_deletes_before_its_start_was_reported_is_waited_for() -> None:
+    async with following_pods() as it:
+        it.api.starts_pods = False
+        it.api.silent.add("v1")
+        await it.launcher.start(ORDER, 1)
+        it.api.update("v1", spec={"nodeName": "node-a"})
+        it.launcher.stop("v1", grace_s=30.0)
+        await wait_until(lambda: bool(it.api.pods["v1"]["metadata"].get("deletionTimestamp")), what="the deletion")
+        it.api.end("v1", 0)
+        await wait_until(lambda: bool(it.exits), what="its end")
+        assert "lost" not in {news for news, *_ in it.events.log}
+
+
 async def test_a_lost_pod_that_is_reported_on_after_all_has_ended() -> None:
     async with following_pods() as it:
         await it.launcher.start(ORDER, 1)

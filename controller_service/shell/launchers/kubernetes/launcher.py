@@ -3,7 +3,8 @@
 Invariants: nothing is started before all pods of the mesh are known. A request whose answer was lost is repeated under
 the same name, until the API server has refused it or shows the pod. A pod is deleted by its uid, and never one that has
 got its name since. An exit is reported only if the kubelet has reported it, or no node ever had the pod; otherwise the
-replica is lost, and its fence or an operator proves its end. Deletions are repeated until the API server has them.
+replica is lost, and its fence or an operator proves its end. So is one whose pod another client deletes before a start
+was reported: its node may be lost. Deletions are repeated until the API server has them.
 Owner: the event loop that it was made on.
 """
 
@@ -219,11 +220,13 @@ class KubernetesLauncher(Launcher):
                     launched.instance = replace(launched.instance, waits_for=why)
                     if events is not None:
                         events.waits(replica_id, why)
+                case PodNews.UNSTARTED if (launched := self._launched.get(replica_id)) is not None:
+                    if not launched.is_asked:
+                        self._lost(replica_id, pod)
                 case PodNews.ENDED:
                     self._ended(replica_id, pod)
                 case PodNews.LOST:
-                    if self._launched.pop(replica_id, None) is not None and events is not None:
-                        events.lost(replica_id, pod.why)
+                    self._lost(replica_id, pod)
                     self._delete(pod, SHORTEST_GRACE_S)
                 case _:
                     pass
@@ -254,6 +257,10 @@ class KubernetesLauncher(Launcher):
         elif self._events is not None:
             self._events.ended(replica_id, pod.why)
         self._delete(pod, 0)
+
+    def _lost(self, replica_id: str, pod: PodView) -> None:
+        if self._launched.pop(replica_id, None) is not None and self._events is not None:
+            self._events.lost(replica_id, pod.why)
 
     def _report_exits(self) -> None:
         while self._exits and not self._starts:

@@ -43,6 +43,10 @@ def staged(is_deleted: bool = False, **pod: Any) -> tuple[PodStage, str]:
             {"phase": "Pending", "initContainerStatuses": [{"name": "i", "state": waiting("ErrImagePull", "no")}]},
             "ErrImagePull: no",
         ),
+        (
+            {"phase": "Pending", "deleting": True},
+            "its pod is being deleted, and no start of it was reported: its pod is being scheduled",
+        ),
     ],
 )
 def test_a_pod_whose_container_has_not_started_waits_for_a_reason(pod: dict[str, Any], why: str) -> None:

@@ -1,0 +1,41 @@
+"""Mutants of pods: what proves an end, and which pods nothing waits for."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.mutants.mutant import mutant
+
+PODS_CORE: Final = "controller_service/core/pods"
+LAUNCHER: Final = "tests/contract/controller/test_kubernetes_launcher.py"
+
+PODS: Final = (
+    mutant(
+        "a replica whose pod is deleted before its start was reported is waited for",
+        PODS_CORE,
+        "return self.is_asked and self.stage is PodStage.WAITING",
+        "return False",
+        LAUNCHER,
+    ),
+    mutant(
+        "each pod that waits is lost",
+        PODS_CORE,
+        "return self.is_asked and self.stage is PodStage.WAITING",
+        "return self.stage is PodStage.WAITING",
+        "tests/properties/test_pods.py",
+    ),
+    mutant(
+        "the deletion of a pod proves its end, also on a node that is lost",
+        PODS_CORE,
+        "if not view.is_bound and (is_final or is_deleted):",
+        "if is_final or is_deleted:",
+        "tests/properties/test_pods.py",
+    ),
+    mutant(
+        "the end of a pod that was lost is overlooked",
+        PODS_CORE,
+        "return self._finish(pod) if pod.stage is PodStage.ENDED else []",
+        "return []",
+        LAUNCHER,
+    ),
+)
