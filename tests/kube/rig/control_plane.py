@@ -45,6 +45,22 @@ OFF: Final = (
 )
 """Controllers that do not run: an endpoint must not be a loopback address, and pods have no others here."""
 
+_AUDITED: Final = {
+    "apiVersion": "audit.k8s.io/v1",
+    "kind": "Policy",
+    "omitStages": ["RequestReceived"],
+    "rules": [
+        {
+            "level": "Metadata",
+            "userGroups": ["system:serviceaccounts"],
+            "verbs": ["list", "delete"],
+            "resources": [{"group": "", "resources": ["pods"]}],
+        },
+        {"level": "None"},
+    ],
+}
+"""What the API server writes down: what accounts of pods list and delete."""
+
 
 class ControlPlane:
     """One cluster without nodes. Its admin's kubeconfig is `kubeconfig`."""
@@ -135,6 +151,13 @@ class ControlPlane:
     def log(self, program: str) -> str:
         return (self.directory / f"{program}.log").read_text("utf-8", errors="replace")
 
+    def requests_of(self, namespace: str, account: str) -> list[tuple[str, str]]:
+        """All lists and deletions of pods by a service account that were answered, in order: the verb and the name."""
+        user = f"system:serviceaccount:{namespace}:{account}"
+        lines = (self.directory / "audit.log").read_text("utf-8").splitlines()
+        events = [event for line in lines if (event := json.loads(line))["user"]["username"] == user]
+        return [(it["verb"], it["objectRef"].get("name", "")) for it in events]
+
     def stop(self) -> None:
         """Ends everything. Nothing of it is kept, so nothing has to end in order."""
         for process in self.processes.values():
@@ -163,6 +186,7 @@ class ControlPlane:
         (self.directory / "sa.key").write_bytes(key.private_bytes(*formats))
         (self.directory / "tokens.csv").write_text(f"{ADMIN_TOKEN},admin,admin,system:masters\n")
         self.write_kubeconfig(self.kubeconfig, ADMIN_TOKEN)
+        (self.directory / "audit.json").write_text(json.dumps(_AUDITED))
 
     def _etcd(self) -> list[str]:
         client, peer = f"http://{self.address}:{ETCD_PORT}", f"http://{self.address}:{ETCD_PORT + 1}"
@@ -194,6 +218,8 @@ class ControlPlane:
             "--allow-privileged=true",
             f"--default-not-ready-toleration-seconds={EVICTION_S}",
             f"--default-unreachable-toleration-seconds={EVICTION_S}",
+            f"--audit-policy-file={self.directory}/audit.json",
+            f"--audit-log-path={self.directory}/audit.log",
         ]
 
     def _spawn(self, program: str, *arguments: str) -> None:
