@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,7 +17,7 @@ import yaml
 
 from slotmesh.cli.controller_view import Members
 from slotmesh.cli.operator import Operator
-from slotmesh.spec.model import Mesh
+from slotmesh.spec.model import Backend, Mesh
 from tests.e2e.session_workload import EASY_PACE_S, Workload, is_patient, running_workload
 from tests.history.checker import assert_holds, assert_results
 from tests.history.log import HistoryLog, executions_file, read_history
@@ -133,9 +133,13 @@ class KubeMesh:
         if self.launcher == "external":
             await self.cluster.kubectl("scale", "deployment", "replica", f"--replicas={replicas}")
         else:
-            async with Operator.at(self._controller_addresses()) as operator:
-                (backend,) = (await operator.configuration()).backends
-                await operator.apply(Mesh(backends=(replace(backend, num_replicas=replicas),)))
+            await self.change(lambda backend: replace(backend, num_replicas=replicas))
+
+    async def change(self, edit: Callable[[Backend], Backend]) -> None:
+        """Applies other settings of the backend."""
+        async with Operator.at(self._controller_addresses()) as operator:
+            (backend,) = (await operator.configuration()).backends
+            await operator.apply(Mesh(backends=(edit(backend),)))
 
     async def restart(self, name: str, timeout: float = 200.0) -> None:
         """A rolling update of a Deployment, to its end."""
