@@ -246,7 +246,7 @@ TERM: Final = _stored("term", RecordForm(LeaderTerm, outside=("term_id",)), "ter
 
 # -- the roster, and the whole state ----------------------------------------------------------------------------------
 
-MEMBER: Final = RecordForm(ListedIncarnation, outside=("suspect",)).form
+MEMBER: Final = RecordForm(ListedIncarnation, outside=("suspect",), newer=("pod_uid",)).form
 ROSTER: Final = RecordForm(IncarnationRoster, outside=("members",))
 """Without its members: there may be thousands."""
 

@@ -137,12 +137,14 @@ class RecordForm:
         *,
         outside: Iterable[str] = (),
         absent: Iterable[str] = (),
+        newer: Iterable[str] = (),
         forms: Mapping[str, Form] = MappingProxyType({}),
         keys: Mapping[str, str] = MappingProxyType({}),
         named: str = "",
         is_open: bool = False,
     ) -> None:
         """`outside`: fields that stand elsewhere. `absent`: those that may be missing; they have their default then.
+        `newer`: those that are also left out while they are empty, so that an older version can read what has none.
 
         Fields that may be None are left out then.
         `forms` and `keys`: of fields that have others. `named`: what fields are called in messages. `is_open`: other
@@ -154,13 +156,14 @@ class RecordForm:
         self._parts = [(keys.get(it, it), it, forms.get(it) or _form_of(hints[it])) for it in names]
         self._known = {key for key, _, _ in self._parts}
         optional = {key for key, name, _ in self._parts if NoneType in get_args(hints[name])}
-        self._required = self._known - {*absent} - optional
+        self._newer = frozenset(newer)
+        self._required = self._known - {*absent} - self._newer - optional
         self._named = named
         self._is_open = is_open
 
     def write(self, value: Any) -> Document:
         found = ((key, form, getattr(value, name)) for key, name, form in self._parts)
-        return {key: form.write(it) for key, form, it in found if it is not None}
+        return {key: form.write(it) for key, form, it in found if it is not None and (it or key not in self._newer)}
 
     def read(self, document: Any, **outside: Any) -> Any:
         """Raises BadDocument."""
