@@ -144,9 +144,9 @@ class RecordForm:
         is_open: bool = False,
     ) -> None:
         """`outside`: fields that stand elsewhere. `absent`: those that may be missing; they have their default then.
-        `newer`: those that are also left out while they are empty, so that an older version can read what has none.
 
-        Fields that may be None are left out then.
+        Fields that may be None are left out then. `newer`: those that may be missing, and are left out while they are
+        empty, so that an older version can read what has none.
         `forms` and `keys`: of fields that have others. `named`: what fields are called in messages. `is_open`: other
         keys are ignored.
         """

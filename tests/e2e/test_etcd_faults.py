@@ -85,7 +85,7 @@ async def test_a_leader_that_was_stopped_and_goes_on_changes_nothing_any_more(tm
         await wait_until(lambda: first.of("lost"), timeout=BOUND_S, what="it finds out")
         await wait_until(lambda: first.of("ended"), timeout=BOUND_S, what="it ends")
         assert first.acknowledged <= before + 1, "the answer to one change may have been under way"
-        assert "was taken over by the controller at b" in first.of("lost")[0]["why"]
+        assert "was taken over by" in first.of("lost")[0]["why"], "by which one, is known while that one holds the key"
         await more_changes(second)
 
 

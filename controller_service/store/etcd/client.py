@@ -27,6 +27,8 @@ RPC_S: Final = 2.0
 """Deadline of an rpc. A healthy cluster answers within milliseconds, and elects a leader within two seconds."""
 PAGE_KEYS: Final = 100
 """Keys of one response, whose values together fit into the largest message that gRPC accepts here."""
+_READS: Final = 10
+"""Attempts to read all keys as of one revision while etcd is compacted."""
 _NO_LEADER: Final = "etcdserver: no leader"
 _NOT_SENT: Final = ("failed to connect to all addresses", _NO_LEADER)
 """Beginnings of details after which a request was certainly not carried out, whatever the status."""
@@ -118,9 +120,14 @@ class EtcdClient:
 
     async def read(self, prefix: bytes) -> tuple[int, list[Kv]]:
         """All keys with this prefix as of one revision, and that revision. Raises EtcdFailed."""
-        while True:
+        for _ in range(_READS):
             with suppress(Compacted):
                 return await self._read_at_once(prefix)
+        raise EtcdFailed(
+            f"{self.name}: revisions are compacted faster than they are read: compact less often",
+            is_unwritten=True,
+            is_refused=False,
+        )
 
     async def _read_at_once(self, prefix: bytes) -> tuple[int, list[Kv]]:
         found: list[Kv] = []

@@ -38,7 +38,7 @@ async def test_no_proxy_is_asked(variable: str, by_tls: bool, tmp_path: Path, mo
 
 
 def test_channels_are_made_in_one_place() -> None:
-    """Elsewhere their options would be forgotten."""
+    """Elsewhere their options would be forgotten; servers of etcd have no role, so their client makes its own."""
     made = {"insecure_channel", "secure_channel"}
     places = {
         path.relative_to(ROOT).as_posix()
@@ -47,4 +47,6 @@ def test_channels_are_made_in_one_place() -> None:
         for node in ast.walk(ast.parse(path.read_text("utf-8")))
         if isinstance(node, ast.Attribute) and node.attr in made
     }
-    assert places == {"slotmesh/runtime/channels.py"}
+    etcd = "controller_service/store/etcd/client.py"
+    assert places == {"slotmesh/runtime/channels.py", etcd}
+    assert (ROOT / etcd).read_text("utf-8").count("CHANNEL_OPTIONS)") == 2

@@ -339,25 +339,21 @@ async def test_a_state_that_is_read_is_one_revision_though_it_is_compacted_meanw
     for number in range(10):
         change = ChangeSet(put_backends=tuple(Backend(name=f"b{it}", user_config={"n": number}) for it in range(8)))
         await state.commit(change, state.desired.revision)
-    stop = asyncio.Event()
 
     async def compact() -> None:
         member = cluster.members[0]
-        while not stop.is_set():
-            change = ChangeSet(put_backends=(Backend(name="b7"),))
-            await state.commit(change, state.desired.revision)
-            status = await asyncio.to_thread(member.status)
-            request = {"revision": status["header"]["revision"]}
-            await asyncio.to_thread(member.post, "kv/compaction", request)
-
-    compacting = asyncio.create_task(compact())
+        change = ChangeSet(put_backends=(Backend(name="b7"),))
+        await state.commit(change, state.desired.revision)
+        status = await asyncio.to_thread(member.status)
+        request = {"revision": status["header"]["revision"]}
+        await asyncio.to_thread(member.post, "kv/compaction", request)
 
     async def read() -> bool:
+        compacting = asyncio.create_task(compact())
         found = (await read_state(cluster.place(), PLAIN_ACCESS))[1]
+        await compacting
         assert len(found.backends) == 8
         return found.revision > 30
 
     await eventually(read, what="reads of revisions that go")
-    stop.set()
-    await compacting
     await state.release()

@@ -270,7 +270,7 @@ async def test_two_owners_never_run_a_key_when_one_is_cut_off_from_the_next_cont
         address = mesh.controller.address
         proxy.target = address
         cut_off = await replicas.enter_async_context(
-            running_replica(controller=proxy.address, backend="v1", replica_id="a")
+            running_replica(controller=proxy.address, backend="v1", replica_id="a", until_ready=False)
         )
         async with FakeRouter(mesh.channel, "r") as router:
             await mesh.apply(MESH.replace("num_replicas: 2", "num_replicas: 1"))
@@ -282,7 +282,9 @@ async def test_two_owners_never_run_a_key_when_one_is_cut_off_from_the_next_cont
         proxy.cut()
         await first.aclose()
         async with running_controller(port=parse_host_port(address)[1]) as mesh:
-            await replicas.enter_async_context(running_replica(controller=address, backend="v1", replica_id="b"))
+            await replicas.enter_async_context(
+                running_replica(controller=address, backend="v1", replica_id="b", until_ready=False)
+            )
             await mesh.apply(MESH)
             async with router_with(mesh, before) as router:
                 table = await router.wait_for(

@@ -31,7 +31,7 @@ async def test_a_call_that_outlives_its_controller_keeps_its_partition_until_it_
         address = mesh.controller.address
         running = {}
         for name in "ab":
-            member = running_replica(controller=address, backend="v1", replica_id=name)
+            member = running_replica(controller=address, backend="v1", replica_id=name, until_ready=False)
             running[name] = await replicas.enter_async_context(member)
         async with FakeRouter(mesh.channel, "r") as router:
             await mesh.apply(MESH)
@@ -49,7 +49,7 @@ async def test_a_call_that_outlives_its_controller_keeps_its_partition_until_it_
             running_controller(port=parse_host_port(address)[1]) as mesh,
             FakeRouter(mesh.channel, "r") as router,
         ):
-            spare = running_replica(controller=address, backend="v2", replica_id="c")
+            spare = running_replica(controller=address, backend="v2", replica_id="c", until_ready=False)
             await replicas.enter_async_context(spare)
             await wait_until(lambda: len(mesh.controller.replicas) == 3, what="all attach", timeout=20.0)
             await mesh.apply(MESH.replace("v1: {num_replicas: 2}", "v2: {num_replicas: 1}").replace("v1:", "v2:"))

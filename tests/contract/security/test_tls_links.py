@@ -102,7 +102,7 @@ async def test_members_come_back_with_certificates_of_a_new_authority(authority:
     async with _restarted_with(authority) as (first, restart):
         async with (
             a_router(first, authority),
-            running_replica(backend="words", controller=first, tls_dir=directory) as replica,
+            running_replica(backend="words", controller=first, tls_dir=directory, until_ready=False) as replica,
         ):
             new = Authority(directory)
             new.whole_mesh()
