@@ -289,6 +289,7 @@ class ResourceServicer:
             now=clock.now(),
             time_of_day_s=clock.time_of_day(),
             launches=self._launches,
+            deferred_starts=self._state.deferred_starts,
         )
 
     def _endpoint(self, endpoint: Endpoint, desired: Desired) -> mesh_pb2.Endpoint:

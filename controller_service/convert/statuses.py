@@ -8,7 +8,8 @@ Owner: pure functions.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Final
 
 from controller_service.convert.checks import timestamp
@@ -62,6 +63,8 @@ class KnownMesh:
     """Seconds since 1970, at the same moment."""
     launches: bool
     """Whether this controller starts the replicas."""
+    deferred_starts: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    """Why missing replicas cannot be started now, by backend."""
 
     def wall_s(self, monotonic_s: float) -> float:
         """Seconds since 1970."""
@@ -93,6 +96,7 @@ def status_of(backend: Backend, known: KnownMesh) -> mesh_pb2.BackendStatus:
         prospect=mesh_pb2.Prospect.ValueType(prospect.value),
         latest_decision=None if scale is None else decision_to_wire(scale.latest, known.wall_s),
         latest_change=None if scale is None else decision_to_wire(scale.changed, known.wall_s),
+        deferred_start=known.deferred_starts.get(backend.name, ""),
     )
     if launches:
         progress = show_progress(

@@ -118,6 +118,8 @@ class MeshState:
         """`observed` is what the store names at the start."""
         self.clock = clock
         self.observed = observed
+        self.deferred_starts: dict[str, str] = {}
+        """Why missing replicas of a backend cannot be started now, by backend; the reconcile loop writes it."""
         self._queue = queue
         self._feed = feed
         self._listeners: list[Callable[[], object]] = []

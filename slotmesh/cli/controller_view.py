@@ -110,6 +110,8 @@ class Snapshot:
     members: Members
     wanted_replicas: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
     """By backend: how many replicas should run, if any number is wanted."""
+    deferred_starts: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    """By backend: why missing replicas cannot be started now."""
     rollouts: tuple[rollout_pb2.Rollout, ...] = ()
     """The newest of each backend; empty if the controller does not launch replicas."""
     shifts: tuple[shift_pb.TrafficShift, ...] = ()

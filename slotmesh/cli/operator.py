@@ -132,6 +132,7 @@ class Operator:
             wanted_replicas={
                 it.name: it.status.wanted_replicas for it in backends if it.status.HasField("wanted_replicas")
             },
+            deferred_starts={it.name: it.status.deferred_start for it in backends if it.status.deferred_start},
             rollouts=tuple(it.status.rollout for it in backends if it.status.HasField("rollout")),
             shifts=tuple(it.status.shift for it in endpoints if it.status.HasField("shift")),
             revision=page.revision,

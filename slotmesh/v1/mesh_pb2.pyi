@@ -415,6 +415,7 @@ class BackendStatus(_message.Message):
     LATEST_DECISION_FIELD_NUMBER: _builtins.int
     LATEST_CHANGE_FIELD_NUMBER: _builtins.int
     ROLLOUT_FIELD_NUMBER: _builtins.int
+    DEFERRED_START_FIELD_NUMBER: _builtins.int
     wanted_replicas: _builtins.int
     """The wanted number of replicas. Unset: any, if the controller does not launch them and no number is configured."""
     ready_replicas: _builtins.int
@@ -427,6 +428,10 @@ class BackendStatus(_message.Message):
     """The restarts of the present replicas: the sum of `Replica.restart_count`."""
     prospect: Global___Prospect.ValueType
     """If no replica is ready: whether some are expected, as in the routing table. Unset otherwise."""
+    deferred_start: _builtins.str
+    """Why missing replicas cannot be started now, as if the API server of Kubernetes does not answer: it is tried again,
+    and counts as no failure. Empty if no start is deferred.
+    """
     @_builtins.property
     def latest_decision(self) -> _rollout_pb2.ScaleDecision:
         """The newest decision on the number of replicas, also if it changed nothing. Unset if the backend does not scale."""
@@ -451,10 +456,11 @@ class BackendStatus(_message.Message):
         latest_decision: _rollout_pb2.ScaleDecision | None = ...,
         latest_change: _rollout_pb2.ScaleDecision | None = ...,
         rollout: _rollout_pb2.Rollout | None = ...,
+        deferred_start: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_wanted_replicas", b"_wanted_replicas", "latest_change", b"latest_change", "latest_decision", b"latest_decision", "rollout", b"rollout", "wanted_replicas", b"wanted_replicas"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_wanted_replicas", b"_wanted_replicas", "failed_replicas", b"failed_replicas", "latest_change", b"latest_change", "latest_decision", b"latest_decision", "live_replicas", b"live_replicas", "prospect", b"prospect", "ready_replicas", b"ready_replicas", "restart_count", b"restart_count", "rollout", b"rollout", "wanted_replicas", b"wanted_replicas"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_wanted_replicas", b"_wanted_replicas", "deferred_start", b"deferred_start", "failed_replicas", b"failed_replicas", "latest_change", b"latest_change", "latest_decision", b"latest_decision", "live_replicas", b"live_replicas", "prospect", b"prospect", "ready_replicas", b"ready_replicas", "restart_count", b"restart_count", "rollout", b"rollout", "wanted_replicas", b"wanted_replicas"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__wanted_replicas: _TypeAlias = _typing.Literal["wanted_replicas"]  # noqa: Y015
     _WhichOneofArgType__wanted_replicas: _TypeAlias = _typing.Literal["_wanted_replicas", b"_wanted_replicas"]  # noqa: Y015

@@ -38,4 +38,11 @@ PODS: Final = (
         "return []",
         LAUNCHER,
     ),
+    mutant(
+        "a start that is deferred no more is shown as deferred",
+        "controller_service/shell/loops",
+        "self._state.deferred_starts.pop(name, None)",
+        "pass",
+        "tests/contract/controller/test_deferred_starts.py",
+    ),
 )

@@ -191,7 +191,9 @@ class ReconcileLoop:
                 except LaunchDeferred as error:  # what does not depend on it goes on
                     deferred = error
         await self._rollouts.remember(desired, name, outcome.rollout)
+        self._state.deferred_starts.pop(name, None)
         if deferred is not None:
+            self._state.deferred_starts[name] = str(deferred)
             raise deferred
         return outcome
 

@@ -32,7 +32,7 @@ from slotmesh.cli.figures import NO_FIGURES, MeshFigures, figures_of, row_name, 
 from slotmesh.cli.operator import Operator
 from slotmesh.cli.parameters import BACKEND, CONTROLLER, ENDPOINT, REPLICA, ROUTER, ControllerAddress
 from slotmesh.cli.shifting import waiting_line
-from slotmesh.cli.view.changes import rollout_document, rollout_lines
+from slotmesh.cli.view.changes import deferred_line, rollout_document, rollout_lines
 from slotmesh.cli.view.replicas import (
     crash_loops_of,
     is_long,
@@ -146,6 +146,7 @@ def status_document(
             "attached_replicas": len(members.attached(it.name)),
             "num_replicas": it.num_replicas,
             "wanted_replicas": snapshot.wanted(it),
+            "deferred_start": snapshot.deferred_starts.get(it.name, ""),
             **load_of(BACKEND, it.name),
             "shadow_copies": shadow.copies,
             "shadow_drops": shadow.dropped,
@@ -219,6 +220,8 @@ def print_tables(
             console.print(Text(f"\n{trouble}", style="yellow"))
     for member in lost:
         console.print(Text(f"\n{lost_text(member)}", style="red"))
+    for name, why in snapshot.deferred_starts.items():
+        console.print(Text(f"\n{deferred_line(name, why)}", style="yellow"))
     for line in (*rollout_lines(snapshot.rollouts), *(waiting_line(it) for it in snapshot.shifts if is_waiting(it))):
         console.print(Text(f"\n{line}", style="yellow"))
     for replica in members.replicas:

@@ -169,6 +169,11 @@ def rollout_line(rollout: rollout_pb2.Rollout) -> str:
     return line
 
 
+def deferred_line(backend: str, why: str) -> str:
+    """Why missing replicas are not being started."""
+    return f"missing replicas of {backend} cannot be started now, and it is tried again: {why}"
+
+
 def resume_command(backend: str) -> str:
     """What ends the pause of a backend's rollouts."""
     return f"`slotmesh rollout resume {backend}`"

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from controller_service.shell.launchers.protocol import (
     Exit,
     Instance,
+    LaunchDeferred,
     Launcher,
     LaunchFailed,
     LaunchOrder,
@@ -45,6 +46,8 @@ class FakeLauncher(Launcher):
         """Ids of replicas whose process is not reaped even then, until a test says so."""
         self.refusal = ""
         """Why nothing can be started; empty where it can."""
+        self.deferral = ""
+        """Why nothing can be started now; empty where it can."""
         self.is_left = False
         self.foreign: list[Stranger] = []
         """What `strangers` returns."""
@@ -59,6 +62,8 @@ class FakeLauncher(Launcher):
         for _ in range(count - len(present)):
             if self.refusal:
                 raise LaunchFailed(self.refusal)
+            if self.deferral:
+                raise LaunchDeferred(self.deferral)
             number = len(self.started) + 1
             replica_id = self._mint_id(order.backend) if self._mint_id else f"{order.backend}-{number}"
             instance = Instance(replica_id=replica_id, order=order, pid=10_000 + number)

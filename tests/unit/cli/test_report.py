@@ -158,6 +158,7 @@ def test_json_says_the_same() -> None:
         "attached_replicas": 1,
         "num_replicas": 2,
         "wanted_replicas": 2,
+        "deferred_start": "",
         "calls_per_s": None,
         "queued": None,
         "shadow_copies": 0,
