@@ -87,7 +87,7 @@ async def test_the_api_server_accepts_it(control_plane: ControlPlane, overlay: s
     control_plane.kubectl("apply", "-k", directory, "--server-side", "--dry-run=server", "--validate=strict")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 async def test_each_part_is_replaced_without_a_lost_call(control_plane: ControlPlane, tmp_path: Path) -> None:
     async with started_cluster(control_plane, tmp_path, nodes=2) as cluster:
         overlay = own_overlay(tmp_path, cluster.namespace)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from tests.kube.rig.api import Api, Document
+from tests.support.mesh import ROOT
 
 _VARIABLE: Final = re.compile(r"\$\(([A-Za-z_][\w.-]*)\)")
 _ALL_INTERFACES: Final = re.compile(r"(?<![\d.])0\.0\.0\.0(?![\d.])|\[::\]")
@@ -85,6 +86,8 @@ class Contents:
         if not paths:
             return text
         # In one pass, the longest first: directories of volumes have parts of such paths themselves.
+        # What is in this repository is no volume's, be the repository in /tmp.
+        paths[str(ROOT)] = ROOT
         any_path = "|".join(map(re.escape, sorted(paths, key=len, reverse=True)))
         return re.sub(rf"(?<![\w./-])(?:{any_path})(?![\w.-])", lambda it: str(paths[it[0]]), text)
 
