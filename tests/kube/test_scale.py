@@ -19,7 +19,7 @@ import yaml
 from tests.kube.manifests import service
 from tests.kube.mesh import BACKEND, HANDLER, LAUNCHER_RULES, KubeMesh
 from tests.kube.rig.api import Document
-from tests.kube.rig.cluster import is_ready, started_cluster
+from tests.kube.rig.cluster import started_cluster
 from tests.kube.rig.control_plane import ControlPlane
 from tests.kube.rig.kwok import LABEL, kwok_nodes
 
@@ -75,6 +75,11 @@ def names(pods: list[Document]) -> set[str]:
     return {it["metadata"]["name"] for it in pods}
 
 
+def runs(pod: Document) -> bool:
+    """Not whether it is ready: Kubernetes takes that back if a busy machine delays the heartbeats of the node."""
+    return bool(pod["status"].get("phase") == "Running" and "deletionTimestamp" not in pod["metadata"])
+
+
 @pytest.mark.long
 async def test_the_right_ones_of_hundreds_of_pods_are_deleted_and_pods_are_listed_once(
     control_plane: ControlPlane, tmp_path: Path
@@ -93,7 +98,7 @@ async def test_the_right_ones_of_hundreds_of_pods_are_deleted_and_pods_are_liste
             began, cpu = time.monotonic(), mesh.cpu_s()
             await mesh.scale(count)
             found = await cluster.wait_for_pods(
-                lambda pods: len(pods) == count and sum(map(is_ready, pods)) == running,
+                lambda pods: len(pods) == count and sum(map(runs, pods)) == running,
                 f"{count} pods, {running} that run",
                 selector=SELECTOR,
                 timeout=SCALED_S,
@@ -102,7 +107,7 @@ async def test_the_right_ones_of_hundreds_of_pods_are_deleted_and_pods_are_liste
             return found
 
         pods = await scaled(MANY, FITTING)
-        unschedulable = names([it for it in pods if not is_ready(it)])
+        unschedulable = names([it for it in pods if not runs(it)])
         assert deleted() == set()
         assert names(await scaled(FITTING, FITTING)) == names(pods) - unschedulable
         assert deleted() == unschedulable
