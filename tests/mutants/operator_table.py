@@ -79,9 +79,37 @@ OPERATOR: Final = (
     mutant(
         "undo after a take-back removes the good version",
         _CONTROLLER,
-        "if is_present and record.why:",
+        "if is_rolled_back(record, backend):",
         "if False:",
         "tests/unit/controller/test_rollouts.py",
+    ),
+    mutant(
+        "a file after a rolled-back rollout is a conflict",
+        _CONTROLLER,
+        "or (subject in rolled_back and SETTINGS[field].attribute in RESTART_SETTINGS)",
+        "",
+        "tests/unit/controller/test_merging.py",
+    ),
+    mutant(
+        "an operator's change of an old backend is overwritten as if it had been rolled back",
+        _CONTROLLER,
+        "return record is not None and bool(record.why) and record.template == template_of(backend)",
+        "return True",
+        "tests/unit/controller/test_merging.py",
+    ),
+    mutant(
+        "a handler starts with the defaults before its backend is applied",
+        "replica_service",
+        "if not self._is_unknown:  # otherwise nothing in it is of this backend",
+        "if True:",
+        "tests/contract/replica/test_membership.py",
+    ),
+    mutant(
+        "a state file of the release before is refused for a newer field that it lacks",
+        _CONTROLLER,
+        'newer=("pod_uid",)',
+        "",
+        "tests/unit/controller/test_document_forms.py",
     ),
     mutant(
         "a second undo goes further back than what was undone",

@@ -16,7 +16,7 @@ from hashlib import blake2b
 from types import MappingProxyType
 from typing import Final
 
-from controller_service.core.desired.state import Desired
+from controller_service.core.desired.state import Desired, RolloutRecord
 from slotmesh.spec.model import SETTINGS, Backend, JsonValue, Mesh, SpecViolation, is_named_by_code
 from slotmesh.spec.rules import show
 from slotmesh.spec.setting import Change
@@ -25,6 +25,11 @@ from slotmesh.spec.setting import Change
 def template_of(backend: Backend) -> str:
     """A digest of all that a process is started with: where it changes, replicas are replaced."""
     return _digest(backend, {Change.REPLACES, Change.GIVEN_TO_HANDLERS})
+
+
+def is_rolled_back(record: RolloutRecord | None, backend: Backend) -> bool:
+    """Whether what replicas are started with now replaced, automatically, settings that had failed."""
+    return record is not None and bool(record.why) and record.template == template_of(backend)
 
 
 def fixed_of(backend: Backend) -> str:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
 
-from controller_service.core.desired.handler_code import template_of
+from controller_service.core.desired.handler_code import is_rolled_back
 from controller_service.core.desired.revisions import ROUTE_FIELDS, Resource, fields_of, subject_of
 from controller_service.core.desired.shifts import intended_endpoints
 from controller_service.core.desired.state import RESTART_SETTINGS, Desired
@@ -68,7 +68,8 @@ def merge_mesh(desired: Desired, mesh: Mesh, *, force: bool) -> MergedMesh:
     """`mesh` is the content of the file."""
     conflicts: list[FieldConflict] = []
 
-    rolled_back = {f"backend/{name}" for name, it in desired.backends.items() if _is_rolled_back(desired, it)}
+    backends = desired.backends.values()
+    rolled_back = {subject_of(it) for it in backends if is_rolled_back(desired.rollouts.get(it.name), it)}
 
     def choose(subject: str, field: str, values: tuple[Any, ...], show: Callable[[Any], str]) -> Any:
         base, live, wanted = values
@@ -101,12 +102,6 @@ def merge_mesh(desired: Desired, mesh: Mesh, *, force: bool) -> MergedMesh:
         conflicts=tuple(conflicts),
         applied=tuple(it for it in resources if applied.get(subject_of(it)) != it),
     )
-
-
-def _is_rolled_back(desired: Desired, backend: Backend) -> bool:
-    """Whether the settings that the backend's replicas are started with replaced others that had failed."""
-    record = desired.rollouts.get(backend.name)
-    return record is not None and bool(record.why) and record.template == template_of(backend)
 
 
 def field_changes(before: Mapping[str, Resource], after: Mapping[str, Resource]) -> Iterator[FieldChange]:

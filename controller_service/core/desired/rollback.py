@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from controller_service.core.desired.handler_code import template_of
+from controller_service.core.desired.handler_code import is_rolled_back, template_of
 from controller_service.core.desired.planning import Plan, confirmed_rollouts, plan_mesh
 from controller_service.core.desired.revisions import (
     History,
@@ -64,7 +64,7 @@ def plan_undo_of_rollout(desired: Desired, name: str) -> Plan:
     settings, undone = None, None
     if record is not None:
         is_present = record.template == template_of(backend)
-        if is_present and record.why:
+        if is_rolled_back(record, backend):
             text = (
                 "was rolled back already; to go back further, name a revision: `slotmesh rollback REVISION` (in a"
                 " request: Rollback with revision)"

@@ -17,7 +17,7 @@ from math import ceil
 from types import MappingProxyType
 from typing import Final
 
-from controller_service.core.desired.handler_code import template_of
+from controller_service.core.desired.handler_code import is_rolled_back, template_of
 from controller_service.core.desired.state import RolloutRecord
 from controller_service.core.observed.replica_groups import ReplicaGroups, group_replicas
 from controller_service.core.observed.state import ObservedReplica, ReplicaState
@@ -281,9 +281,7 @@ def is_rolled_out(record: RolloutRecord | None, backend: Backend) -> bool:
 
 def is_going_back(record: RolloutRecord | None, backend: Backend) -> bool:
     """Whether the present settings replace others that have failed."""
-    return (
-        record is not None and not record.is_complete and bool(record.why) and record.template == template_of(backend)
-    )
+    return record is not None and not record.is_complete and is_rolled_back(record, backend)
 
 
 def follow(

@@ -133,10 +133,13 @@ class Launcher:
 
     launches = False
     """Whether it starts anything. If not, `start` is never called."""
-    watch_age_s: float | None = None
-    """Seconds since another system has confirmed that `observe` misses nothing; None: it follows none."""
     imports_snapshots = False
     """Whether what it starts imports `LaunchOrder.code`. If not, no snapshots are taken."""
+
+    @property
+    def watch_age_s(self) -> float | None:
+        """Seconds since another system has confirmed that `observe` misses nothing; None: it follows none."""
+        return None
 
     async def start(self, order: LaunchOrder, count: int) -> None:
         """Makes sure that `count` instances of this order run which were not asked to end.

@@ -301,16 +301,17 @@ async def test_a_handler_starts_with_the_settings_of_its_backend_once_that_is_ap
         attachment = await fake.attached()
         await attachment.configure(is_backend_unknown=True, max_ongoing=3)
         await wait_until(lambda: recorded(caplog, "no backend of this name"), what="the log states it")
-        assert replica.app.replica.engine is None
-        await attachment.configure(max_ongoing=4)
+        settings = struct_to_wire({"greeting": "welcome"})
+        await attachment.configure(max_ongoing=4, user_config=settings)
         await wait_until(lambda: replica.app.replica.engine, what="it is ready")
+        assert replica.handler.greeting == "welcome", "it was constructed with the settings of its backend"
         assert replica.engine.scheduler.max_ongoing == 4
         await attachment.configure(is_backend_unknown=True)
-        await attachment.configure(max_ongoing=5)
+        await attachment.configure(max_ongoing=5, user_config=settings)
         await wait_until(lambda: replica.engine.scheduler.max_ongoing == 5, what="the newest configuration")
-    told = recorded(caplog, "no backend of this name")
-    assert len(told) == 2
-    assert "--backend" in told[0]
+    warnings = recorded(caplog, "no backend of this name")
+    assert len(warnings) == 2
+    assert "--backend" in warnings[0]
     assert len(recorded(caplog, "the backend was applied")) == 2
 
 

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 from controller_service.core.partition_owners import Incarnation
+from controller_service.core.roster import ListedIncarnation
+from controller_service.store.documents import MEMBER
 from controller_service.store.forms import BadDocument, RecordForm
 
 
@@ -86,3 +88,23 @@ def test_what_cannot_be_read_is_refused_with_its_place(change: dict[str, Any], m
 def test_a_document_that_is_no_object_is_refused() -> None:
     with pytest.raises(BadDocument, match="must be a JSON object"):
         FORM.read([], name="n")
+
+
+@dataclass(frozen=True)
+class Grown:
+    number: int
+    since_then: str = ""
+
+
+def test_a_newer_field_is_left_out_while_it_is_empty_so_that_an_older_version_reads_the_document() -> None:
+    form = RecordForm(Grown, newer=("since_then",))
+    assert form.write(Grown(1)) == {"number": 1}
+    assert form.read({"number": 1}) == Grown(1)
+    assert form.read(form.write(Grown(0, "b"))) == Grown(0, "b")
+    assert form.write(Grown(0)) == {"number": 0}, "other fields are written, be they empty"
+
+
+def test_a_member_without_a_pod_is_stored_as_0_2_0_stores_it() -> None:
+    member = ListedIncarnation(owner=Incarnation("r", "0" * 32), backend="b", address="h:1", max_ongoing=1)
+    assert "pod_uid" not in MEMBER.write(member)
+    assert MEMBER.read(MEMBER.write(member)) == member

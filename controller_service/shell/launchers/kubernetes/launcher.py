@@ -86,7 +86,7 @@ class KubernetesLauncher(Launcher):
         self._emptied.set()
 
     @property
-    def watch_age_s(self) -> float | None:  # type: ignore[override]  # of others it is no property
+    def watch_age_s(self) -> float | None:
         return self.follower.age_s
 
     async def follow(self, events: LaunchEvents) -> None:

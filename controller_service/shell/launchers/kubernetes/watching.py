@@ -20,7 +20,7 @@ class PodWatchLauncher(Launcher):
         self._events: LaunchEvents | None = None
 
     @property
-    def watch_age_s(self) -> float | None:  # type: ignore[override]  # of others it is no property
+    def watch_age_s(self) -> float | None:
         return self.follower.age_s
 
     async def follow(self, events: LaunchEvents) -> None:
