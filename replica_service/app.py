@@ -28,6 +28,7 @@ from replica_service.shell.replica import HostedReplica
 from replica_service.shell.stopping import EndTimer, Fencing, KernelTimer
 from replica_service.shell.telemetry import ReplicaTraces
 from slotmesh.client.handler_mesh import current_source, of_process
+from slotmesh.handlers import reporting
 from slotmesh.ids import new_id
 from slotmesh.internal.v1 import membership_service_pb2, replica_service_pb2_grpc
 from slotmesh.logs import get_logger
@@ -81,6 +82,7 @@ async def main(settings: ReplicaSettings, held: HeldName | None) -> int:
             app.on_end_known = held.has_ended
         app.replica.stop_asked = stop
         of_process.source = app.replica.own_mesh
+        reporting.of_process.state = app.replica.handler_state
         log_loop_errors(asyncio.get_running_loop(), texts=settings.log_exception_text)
         app.is_process = True
         app.prepare_fence()
@@ -188,6 +190,7 @@ class ReplicaApp:
         settings, replica = self._settings, self.replica
         if settings.controller is not None or current_source.get() is None:
             current_source.set(replica.own_mesh)
+        reporting.current_state.set(replica.handler_state)
         traces = self._traces = setup_tracing(
             "slotmesh-replica",
             settings,
@@ -305,6 +308,7 @@ class ReplicaApp:
             ),
             handler_loop=handler_loop,
             max_slots_per_caller=self._settings.max_slots_per_caller,
+            state=self.replica.handler_state,
         )
         observe_edge(self._metrics.meter, self.server.edge, [engine.scheduler.slots.quota])
         observe(self._metrics, engine, self.identity.backend, self.fencing)

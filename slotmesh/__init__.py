@@ -103,6 +103,7 @@ if TYPE_CHECKING:
     from slotmesh.codec import DecodeError, EncodeError
     from slotmesh.handlers import BatchState, RunningBatch, batch, deployment
     from slotmesh.handlers.context import CallContext, HttpContext, OwnedKeys, context, contexts
+    from slotmesh.handlers.reporting import report
     from slotmesh.handlers.rpc_context import RpcContext, abort
 
 _LATER = {
@@ -150,6 +151,7 @@ _LATER = {
     "mesh": "slotmesh.client.handler_mesh",
     "mesh_sync": "slotmesh.client.handler_mesh",
     "method": "slotmesh.client.interface",
+    "report": "slotmesh.handlers.reporting",
 }
 
 __version__ = VERSION
@@ -256,6 +258,7 @@ __all__ = [
     "mesh",
     "mesh_sync",
     "method",
+    "report",
 ]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 
 from replica_service.core.call_times import ReportedTime
@@ -43,6 +43,13 @@ def service_times_to_wire(times: Iterable[ReportedTime]) -> replica_service_pb2.
         method = wire.methods.add(method=each.method, batch_size=each.batch_size)
         method.service_time.FromNanoseconds(round(each.service_s * 1e9))
     return wire
+
+
+def handler_state_to_wire(
+    figures: Mapping[str, float], models: Iterable[str] | None
+) -> replica_service_pb2.HandlerState:
+    """What the handler reports of itself. `models` None: they have not changed."""
+    return replica_service_pb2.HandlerState(figures=figures, models=models or (), same_models=models is None)
 
 
 def outlines_to_wire(outlines: Iterable[MethodOutline]) -> list[replica_service_pb2.MethodOutline]:

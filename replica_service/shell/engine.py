@@ -58,9 +58,11 @@ from replica_service.shell.repetitions import Repetitions
 from replica_service.shell.router_outbox import Outbox
 from replica_service.shell.sessions import Question, Sessions
 from replica_service.shell.slots import Slots
+from replica_service.shell.state_reports import StateReports
 from replica_service.shell.telemetry import ReplicaCounters, ReplicaTraces
 from slotmesh.calls.slot_tokens import SECRET_BYTES
 from slotmesh.errors import Failure
+from slotmesh.handlers.reporting import HandlerState
 from slotmesh.logs import get_logger
 from slotmesh.runtime.clock import Clock
 
@@ -82,10 +84,12 @@ class Engine:
         issuer: Issuer | None = None,
         handler_loop: HandlerLoop | None = None,
         max_slots_per_caller: int | None = None,
+        state: HandlerState | None = None,
     ) -> None:
         """To be called on the engine's event loop. `chance` draws from [0, 1), for reports of capacity to routers.
 
         `issuer` names this replica in slot tokens. `handler_loop` runs `async def` methods; None: this loop does.
+        `state`: what the handler reports of itself.
         """
         self.counters = ReplicaCounters()
         self.traces: ReplicaTraces | None = None  # where calls are traced
@@ -121,6 +125,8 @@ class Engine:
         self.tell_keys: Callable[[CallKeyHook], object] = lambda _command: None
         """Calls the handler's hooks for keys, and posts their end. Used after `scheduler.hold_keys`."""
         self._links: dict[RouterPeer, Outbox] = {}
+        self._state = state or HandlerState()
+        self._state_reports = StateReports(self._state, self._tell_state)
         self.at_drain: list[Callable[[], None]] = []
         """Called when the replica begins to drain, for directly connected clients."""
         self.at_end: list[Callable[[], None]] = []
@@ -133,7 +139,9 @@ class Engine:
 
         `stream_id`: the router's id of the stream, if it has one.
         """
-        link, outbox = connect_link(self.scheduler, self.slots.issuer, self._now(), stream_id, self.methods)
+        link, outbox = connect_link(
+            self.scheduler, self.slots.issuer, self._now(), stream_id, self.methods, self._state
+        )
         self._links[link] = outbox
         if self.scheduler.draining:
             outbox.go_away(DRAINING.message)
@@ -283,6 +291,7 @@ class Engine:
     async def stop(self) -> None:
         """Ends all calls that still run."""
         self._timer.stop()
+        self._state_reports.close()
         self.sessions.stop()
         self.repetitions.stop()
         self.batch_hosts.close()
@@ -355,6 +364,10 @@ class Engine:
                 self.slots.refused()
             elif run.request is not None:
                 self.repetitions.refused(run, failure)
+
+    def _tell_state(self) -> None:
+        for outbox in self._links.values():
+            outbox.tell_state()
 
     def _batch_settings_changed(self) -> None:
         """Handles changed batch settings: a batch may be due, or at another time."""

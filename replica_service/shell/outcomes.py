@@ -25,11 +25,13 @@ from replica_service.shell.handler.methods import HandlerMethod
 from replica_service.shell.repetitions import Repetitions
 from replica_service.shell.router_outbox import Outbox
 from replica_service.shell.sessions import Sessions
+from replica_service.shell.state_reports import StateCursor
 from replica_service.shell.telemetry import ReplicaCounters
 from slotmesh.calls.method_outlines import fitting
 from slotmesh.calls.result_envelopes import RPC_REQUESTS
 from slotmesh.errors import Executed, Failure
 from slotmesh.handlers.description import CALL
+from slotmesh.handlers.reporting import HandlerState
 from slotmesh.ids import STREAM_ID_BYTES, new_id
 from slotmesh.internal.v1 import replica_service_pb2
 from slotmesh.streams.limits import MAX_METHODS, MAX_PAYLOAD_BYTES
@@ -137,10 +139,11 @@ def connect_link(
     now: float,
     stream_id: str,
     methods: Mapping[str, HandlerMethod] = NO_METHODS,
+    state: HandlerState | None = None,
 ) -> tuple[RouterPeer, Outbox]:
     """Returns a router's link and its outbox. `stream_id`: the router's id of the stream.
 
-    `methods`: of the handler; the empty name stands for the handler itself.
+    `methods`: of the handler; the empty name stands for the handler itself. `state`: what it reports of itself.
     """
     link = RouterPeer(
         stream_id=stream_id or new_id(STREAM_ID_BYTES), fresh_until=now + FRESH_S, max_result_bytes=MAX_PAYLOAD_BYTES
@@ -151,6 +154,7 @@ def connect_link(
         lambda: scheduler.capacity(link),
         issuer,
         times=times,
+        state=None if state is None else StateCursor(state),
         opening=replica_service_pb2.ExecuteOpened(
             methods=sorted(name or CALL for name in methods)[:MAX_METHODS],
             outlines=outlines_to_wire(fitting(each.outline for each in islice(described.values(), MAX_METHODS))),

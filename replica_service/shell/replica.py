@@ -36,6 +36,7 @@ from replica_service.shell.stopping import Drain
 from slotmesh.client.handler_mesh import OwnMesh
 from slotmesh.handlers import HandlerDescription, describe
 from slotmesh.handlers.context import asking
+from slotmesh.handlers.reporting import HandlerState
 from slotmesh.internal.v1 import membership_service_pb2 as wire
 from slotmesh.logs import get_logger
 from slotmesh.names import sendable_text
@@ -91,6 +92,8 @@ class HostedReplica:
         """The constructed object, or the function; None before."""
         self.own_mesh = OwnMesh(dialer)
         """The mesh's client for code of the handler."""
+        self.handler_state = HandlerState()
+        """What the handler reports of itself."""
         self._handler = handler
         self._load = load
         self._logs_texts = logs_texts

@@ -22,6 +22,7 @@ from replica_service.convert.slots import Issuer, SlotAnswer, add_answers
 from replica_service.core.call_times import ServiceTimes
 from replica_service.core.permits import PermitCapacity
 from replica_service.shell.outgoing_values import ChunkOwner, OutgoingEnds, OutgoingResults, OutgoingValues
+from replica_service.shell.state_reports import StateCursor
 from slotmesh.calls.id_ranges import Range, joined
 from slotmesh.convert.batches import ranges_to_wire
 from slotmesh.errors import Failure
@@ -53,18 +54,21 @@ class Outbox:
         *,
         times: ServiceTimes | None = None,
         opening: ExecuteOpened | None = None,
+        state: StateCursor | None = None,
         about_to_end: Callable[[], int] = int,
         are_quick: Callable[[], bool] = bool,
     ) -> None:
         """`capacity` is called when a frame is built. `issuer` names this replica in slot tokens.
 
-        `times`: service times to be reported. `opening`: the first frame.
+        `times`: service times to be reported. `opening`: the first frame. `state`: what the handler reports of itself.
         `about_to_end`: how many of the router's calls are, and `are_quick`: whether they are known to take little time.
         """
         self._capacity = capacity
         self._about_to_end, self._are_quick = about_to_end, are_quick
         self._times = times
         self._opening = opening or ExecuteOpened()
+        self._state = state
+        self._state_due = state is not None
         self._times_version = 0
         """The version of the service times that the router has."""
         self.issuer = issuer
@@ -223,6 +227,11 @@ class Outbox:
         self._capacity_due = True
         self._wake()
 
+    def tell_state(self) -> None:
+        """The handler has reported something of itself."""
+        self._state_due = True
+        self._wake()
+
     def go_away(self, message: str, *, now: bool = False) -> None:
         """Reports that the replica accepts no new calls. `now`: the router should half-close."""
         self._go_away = call_pb2.GoAway(message=message)
@@ -258,9 +267,8 @@ class Outbox:
             return self._slots_frame()
         if self._capacity_due and not self._batches:
             return Response(capacity=self._capacity_to_wire())
-        if self._heartbeat is not None:
-            beat, self._heartbeat = self._heartbeat, None
-            return Response(heartbeat=beat())
+        if self._heartbeat is not None or self._state_due:
+            return self._next_sign()
         if self._go_away is not None:
             leave, self._go_away = self._go_away, None
             return Response(go_away=leave)
@@ -274,6 +282,15 @@ class Outbox:
         if self._answers:
             return Response(reconciled=self._answers.popleft())
         return self._next_outcomes()
+
+    def _next_sign(self) -> Response | None:
+        """Returns a heartbeat, or what the handler reports of itself."""
+        if self._heartbeat is not None:
+            beat, self._heartbeat = self._heartbeat, None
+            return Response(heartbeat=beat())
+        self._state_due = False
+        state = self._state.next() if self._state is not None else None
+        return self._next_other() if state is None else Response(handler_state=state)
 
     def _next_outcomes(self) -> Response | None:
         """Returns the frame of ended calls; changed service times are sent before it."""

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
-from math import inf
+from math import inf, isfinite
+from types import MappingProxyType
 from typing import cast
 
 from router_service.convert.options import put_identity
@@ -16,6 +17,7 @@ from router_service.core.callers import CREDITS
 from router_service.core.calls import CallPayload, Failures, Results
 from router_service.core.limits.capacity import MethodTime, ReportedCapacity
 from router_service.core.replicas.frames import OutgoingBatch
+from slotmesh.calls.handler_figures import MAX_FIGURE_CHARS, MAX_FIGURES, MAX_MODELS
 from slotmesh.calls.method_outlines import DATATYPES, MAX_DESCRIBED, MethodTensors, TensorType
 from slotmesh.calls.payload_block import PayloadBlock, largest_of
 from slotmesh.calls.trace_context import TraceColumns, TraceContext, columns_of
@@ -269,6 +271,13 @@ def times_of(wire: replica_service_pb2.ServiceTimes) -> dict[str, MethodTime]:
         each.method: MethodTime(max(0.0, each.service_time.ToNanoseconds() / 1e9), max(0, each.batch_size))
         for each in islice(wire.methods, MAX_METHODS)
     }
+
+
+def handler_state_of(wire: replica_service_pb2.HandlerState) -> tuple[Mapping[str, float], frozenset[str] | None]:
+    """Figures by name, and ids of models, as many as the bounds allow, without invalid figures. None: as before."""
+    valid = ((name, it) for name, it in wire.figures.items() if 0 < len(name) <= MAX_FIGURE_CHARS and isfinite(it))
+    figures = MappingProxyType(dict(islice(valid, MAX_FIGURES)))
+    return figures, None if wire.same_models else frozenset(islice(wire.models, MAX_MODELS))
 
 
 _LARGEST_BATCH = 2**31 - 1

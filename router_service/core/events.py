@@ -159,6 +159,17 @@ class ServiceTimesReported(RouterEvent):
 
 
 @dataclass(slots=True, eq=False)
+class HandlerStateReported(RouterEvent):
+    """The replica's handler reported something of itself."""
+
+    replica: RoutedReplica
+    figures: Mapping[str, float]
+    """All of them, by name."""
+    models: frozenset[str] | None
+    """Ids of all models that it has loaded; None: unchanged."""
+
+
+@dataclass(slots=True, eq=False)
 class DrainAnnounced(RouterEvent):
     """The replica takes no more runs; what it has is answered or handed back."""
 

@@ -33,6 +33,7 @@ from router_service.core.events import (
     CapacityReported,
     ChunkArrived,
     DrainAnnounced,
+    HandlerStateReported,
     LanesStopped,
     LinkFailed,
     LinkLost,
@@ -196,6 +197,7 @@ def handlers_of(parts: Parts) -> Handlers:
     add(LinkFailed, parts.link_changes.failed)
     add(CapacityReported, parts.link_changes.capacity_reported)
     add(ServiceTimesReported, parts.link_changes.service_times_reported)
+    add(HandlerStateReported, parts.link_changes.handler_state_reported)
     add(DrainAnnounced, parts.link_changes.drain_announced)
     add(RunsCompleted, parts.answers.completed)
     add(RunsRefused, parts.answers.refused)

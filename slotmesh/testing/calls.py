@@ -22,6 +22,7 @@ from slotmesh.handlers.context import (
     current_place,
     deadline_of,
 )
+from slotmesh.handlers.reporting import HandlerState, current_state
 
 
 class ContextFields(TypedDict, total=False):
@@ -87,6 +88,17 @@ def _at(place: Place) -> Iterator[None]:
         yield
     finally:
         current_place.reset(token)
+
+
+@contextmanager
+def reports() -> Iterator[HandlerState]:
+    """Within the block `slotmesh.report` of handlers that the test runs itself is kept: `reported.figures` has it."""
+    reported = HandlerState()
+    token = current_state.set(reported)
+    try:
+        yield reported
+    finally:
+        current_state.reset(token)
 
 
 @contextmanager

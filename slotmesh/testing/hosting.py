@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Any, Final, NoReturn, cast
@@ -53,6 +53,11 @@ class HostedHandler(Endpoint):
     def instance(self) -> Any:
         """The constructed object, or the function."""
         return self._replica.instance
+
+    @property
+    def figures(self) -> Mapping[str, float]:
+        """What the handler has reported of itself by `slotmesh.report`."""
+        return self._replica.app.replica.handler_state.figures
 
     def __repr__(self) -> str:
         return f"<slotmesh handler {self._name} under test>"

@@ -40,6 +40,7 @@ class ExecuteStream:
         self.echoes = True
         """Whether heartbeats are echoed."""
         self.service_times: list[replica_service_pb2.ServiceTimes] = []
+        self.handler_states: list[replica_service_pb2.HandlerState] = []
         self.stopped: list[tuple[int, int]] = []
         """Run ids, first and last, at which lanes have stopped."""
         self.reconciled: list[replica_service_pb2.Reconciled] = []
@@ -228,6 +229,8 @@ class ExecuteStream:
                 self.heartbeats.append(response.heartbeat)
             case "service_times":
                 self.service_times.append(response.service_times)
+            case "handler_state":
+                self.handler_states.append(response.handler_state)
             case "stopped":
                 self.stopped += [(each.first, each.last) for each in response.stopped.runs]
             case "reconciled":

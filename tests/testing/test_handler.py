@@ -57,6 +57,9 @@ class Digits:
     async def fail(self) -> None:
         raise ValueError("no")
 
+    def report(self, free: float) -> None:
+        slotmesh.report(free=free)
+
     async def echo(self, payload: bytes) -> bytes:
         return payload
 
@@ -295,3 +298,11 @@ async def test_no_task_is_left_behind() -> None:
         digits.wait().cancel()
         assert await digits.size("x") == 1
     assert asyncio.all_tasks() == before
+
+
+@pytest.mark.asyncio
+async def test_what_a_handler_reports_is_visible_to_its_test() -> None:
+    async with slotmesh.testing.handler(Digits) as digits, slotmesh.testing.handler(Digits) as others:
+        await digits.report(0.5)
+        assert digits.figures == {"free": 0.5}
+        assert others.figures == {}

@@ -9,6 +9,7 @@ from router_service.core.commands import RetryLink, Step
 from router_service.core.events import (
     CapacityReported,
     DrainAnnounced,
+    HandlerStateReported,
     LinkFailed,
     LinkLost,
     LinkOpened,
@@ -21,6 +22,7 @@ from router_service.core.lifecycle.intake import Availability, RoutingIntake
 from router_service.core.replicas.backends import LONGEST_S
 from router_service.core.replicas.replica import RoutedReplica
 from router_service.core.sampling import Chance
+from slotmesh.calls.handler_figures import NO_FIGURES
 from slotmesh.calls.method_outlines import MethodOutline
 
 
@@ -45,6 +47,7 @@ class LinkChanges:
             replica.stream_id, replica.methods = event.stream_id, frozenset(event.methods)
             replica.outlines = _shared(tuple(event.outlines), replica)
             replica.tensors = event.tensors
+            replica.figures, replica.models = NO_FIGURES, frozenset()
             replica.capacity = capacity
             replica.draining = replica.draining or capacity.draining
             self._topology.changed(replica, step)
@@ -90,6 +93,14 @@ class LinkChanges:
     def service_times_reported(self, event: ServiceTimesReported, _step: Step) -> None:
         """Slices that are sent from now on have sizes by these times."""
         event.replica.times = event.times
+
+    def handler_state_reported(self, event: HandlerStateReported, _step: Step) -> None:
+        """Calls that are sent from now on may go elsewhere."""
+        replica = event.replica
+        replica.figures = event.figures
+        if event.models is not None:
+            replica.models = event.models
+        replica.backend.changed(replica)
 
     def drain_announced(self, event: DrainAnnounced, step: Step) -> None:
         """The replica gets no more runs."""

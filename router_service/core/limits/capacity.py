@@ -27,6 +27,7 @@ from math import ceil
 from typing import NamedTuple
 
 from router_service.core.rosters import ReplicaKey
+from slotmesh.calls.handler_figures import NO_FIGURES
 from slotmesh.calls.method_outlines import NO_TENSORS, MethodOutline, MethodTensors
 from slotmesh.streams.pacing import MESSAGES_S, QUICK_S
 
@@ -106,6 +107,7 @@ class KnownReplica:
 
     __slots__ = (
         *("address", "backend_name", "bound", "capacity", "draining", "is_awaited", "is_joining", "is_member"),
+        *("figures", "models"),
         *(
             "is_passed_over",
             "key",
@@ -169,6 +171,10 @@ class KnownReplica:
         """Nanoseconds that its unanswered calls take one after another, by the service times that it has reported."""
         self.times: Mapping[str, MethodTime] = {}
         """The service times that it has reported, by method."""
+        self.figures: Mapping[str, float] = NO_FIGURES
+        """What its handler has reported of itself, by name."""
+        self.models: frozenset[str] = frozenset()
+        """Ids of the models that its handler has loaded."""
 
     @property
     def replica_id(self) -> str:

@@ -20,6 +20,7 @@ from router_service.core.commands import CancelRun
 from router_service.core.events import (
     CapacityReported,
     DrainAnnounced,
+    HandlerStateReported,
     LanesStopped,
     LinkFailed,
     LinkLost,
@@ -237,8 +238,8 @@ class ReplicaLink:
                 post(LanesStopped(replica, ranges_from_wire(response.stopped.runs)))
             case "take":
                 post(RequestsTaken(replica, convert.taken_of(response.take, replica.owed)))
-            case "service_times":
-                post(ServiceTimesReported(replica, convert.times_of(response.service_times)))
+            case "service_times" | "handler_state":
+                self._learn(response)
             case "chunk":
                 chunk = response.chunk
                 self._arrivals.add(chunk.call_id, chunk.offset, chunk.total, chunk.data)
@@ -253,6 +254,15 @@ class ReplicaLink:
                 pass  # a frame of a newer replica
             case unexpected:
                 raise _ProtocolViolation(f"router {VERSION} does not take the replica's frame {unexpected} here")
+
+    def _learn(self, response: Response) -> None:
+        """What the replica reports beside its capacity."""
+        if response.WhichOneof("frame") == "service_times":
+            times = convert.times_of(response.service_times)
+            self._dispatcher.post(ServiceTimesReported(self._replica, times))
+        else:
+            figures, models = convert.handler_state_of(response.handler_state)
+            self._dispatcher.post(HandlerStateReported(self._replica, figures, models))
 
     def _open(self, opened: replica_service_pb2.ExecuteOpened, capacity: ReportedCapacity) -> None:
         self._up = True

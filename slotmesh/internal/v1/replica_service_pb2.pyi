@@ -849,6 +849,7 @@ class ExecuteResponse(_message.Message):
     SERVICE_TIMES_FIELD_NUMBER: _builtins.int
     STOPPED_FIELD_NUMBER: _builtins.int
     TAKE_FIELD_NUMBER: _builtins.int
+    HANDLER_STATE_FIELD_NUMBER: _builtins.int
     CAPACITY_FIELD_NUMBER: _builtins.int
     TRAILERS_FIELD_NUMBER: _builtins.int
     @_builtins.property
@@ -902,6 +903,10 @@ class ExecuteResponse(_message.Message):
         """
 
     @_builtins.property
+    def handler_state(self) -> Global___HandlerState:
+        """What the handler reports of itself. Once after `opened`, and when something has changed, at most every 50 ms."""
+
+    @_builtins.property
     def capacity(self) -> Global___Capacity:
         """The replica's load after this frame, so that the router's information is never older than its newest result. Set
         with `opened`, `results`, `refused` and `slots`, and alone when it changes otherwise.
@@ -928,14 +933,15 @@ class ExecuteResponse(_message.Message):
         service_times: Global___ServiceTimes | None = ...,
         stopped: Global___LanesStopped | None = ...,
         take: _call_pb2.TakeItems | None = ...,
+        handler_state: Global___HandlerState | None = ...,
         capacity: Global___Capacity | None = ...,
         trailers: _abc.Iterable[_builtins.bytes] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["capacity", b"capacity", "chunk", b"chunk", "frame", b"frame", "go_away", b"go_away", "heartbeat", b"heartbeat", "opened", b"opened", "reconciled", b"reconciled", "refused", b"refused", "results", b"results", "service_times", b"service_times", "slots", b"slots", "stopped", b"stopped", "take", b"take"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["capacity", b"capacity", "chunk", b"chunk", "frame", b"frame", "go_away", b"go_away", "handler_state", b"handler_state", "heartbeat", b"heartbeat", "opened", b"opened", "reconciled", b"reconciled", "refused", b"refused", "results", b"results", "service_times", b"service_times", "slots", b"slots", "stopped", b"stopped", "take", b"take"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["capacity", b"capacity", "chunk", b"chunk", "frame", b"frame", "go_away", b"go_away", "heartbeat", b"heartbeat", "opened", b"opened", "reconciled", b"reconciled", "refused", b"refused", "results", b"results", "service_times", b"service_times", "slots", b"slots", "stopped", b"stopped", "take", b"take", "trailers", b"trailers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["capacity", b"capacity", "chunk", b"chunk", "frame", b"frame", "go_away", b"go_away", "handler_state", b"handler_state", "heartbeat", b"heartbeat", "opened", b"opened", "reconciled", b"reconciled", "refused", b"refused", "results", b"results", "service_times", b"service_times", "slots", b"slots", "stopped", b"stopped", "take", b"take", "trailers", b"trailers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["opened", "results", "refused", "slots", "reconciled", "heartbeat", "chunk", "go_away", "service_times", "stopped", "take"]  # noqa: Y015
+    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["opened", "results", "refused", "slots", "reconciled", "heartbeat", "chunk", "go_away", "service_times", "stopped", "take", "handler_state"]  # noqa: Y015
     _WhichOneofArgType_frame: _TypeAlias = _typing.Literal["frame", b"frame"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_frame) -> _WhichOneofReturnType_frame | None: ...
 
@@ -984,6 +990,60 @@ class ExecuteOpened(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ExecuteOpened: _TypeAlias = ExecuteOpened  # noqa: Y015
+
+@_typing.final
+class HandlerState(_message.Message):
+    """What a handler reports of itself."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class FiguresEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.float
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.float = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    FIGURES_FIELD_NUMBER: _builtins.int
+    MODELS_FIELD_NUMBER: _builtins.int
+    SAME_MODELS_FIELD_NUMBER: _builtins.int
+    same_models: _builtins.bool
+    """`models` is omitted: it is as in the previous frame of this kind on this stream."""
+    @_builtins.property
+    def figures(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]:
+        """The newest figures by name, all of them: finite, at most 32, whose names have at most 64 characters."""
+
+    @_builtins.property
+    def models(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Ids of the models that the handler has loaded, all of them: at most 1,024."""
+
+    def __init__(
+        self,
+        *,
+        figures: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
+        models: _abc.Iterable[_builtins.str] | None = ...,
+        same_models: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["figures", b"figures", "models", b"models", "same_models", b"same_models"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___HandlerState: _TypeAlias = HandlerState  # noqa: Y015
 
 @_typing.final
 class Capacity(_message.Message):
