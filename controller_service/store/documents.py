@@ -37,6 +37,7 @@ from controller_service.store.forms import (
     within,
 )
 from slotmesh.calls.key_hash import PARTITIONS
+from slotmesh.spec.environment import EnvironmentValue, value_of, written_environment
 from slotmesh.spec.model import SETTINGS, Backend, Endpoint, GrpcServices, TrafficPolicy, plain_json
 from slotmesh.spec.routes import Route, route_path
 from slotmesh.spec.setting import Setting, SettingKind
@@ -71,7 +72,8 @@ _TYPES: Final[Mapping[SettingKind, tuple[type, ...]]] = {
 
 def _settings(kind: Callable[..., Any], settings: Mapping[str, Setting], *, outside: Iterable[str] = ()) -> RecordForm:
     forms = {it.attribute: _setting(it) for it in settings.values()}
-    return RecordForm(kind, outside=outside, absent=forms, forms=forms, named="setting ")
+    newer = [it.attribute for it in settings.values() if it.is_newer]
+    return RecordForm(kind, outside=outside, absent=forms, newer=newer, forms=forms, named="setting ")
 
 
 def _setting(setting: Setting) -> Form:
@@ -79,8 +81,17 @@ def _setting(setting: Setting) -> Form:
         return _settings(setting.section, setting.settings).form
     if setting.kind is SettingKind.CHOICE:
         return member_of(type(setting.default))
+    if setting.kind is SettingKind.ENVIRONMENT:
+        return Form(written_environment, _environment)
     form = plain(setting.kind.name.lower(), *_TYPES[setting.kind])
     return form._replace(write=plain_json) if setting.kind is SettingKind.JSON else form
+
+
+def _environment(document: Any) -> dict[str, EnvironmentValue]:
+    try:
+        return {name: value_of(it) for name, it in object_of(document).items()}
+    except ValueError as error:
+        raise BadDocument(str(error)) from None
 
 
 def _limits(document: Any) -> TenantLimits:

@@ -15,6 +15,7 @@ from google.protobuf import duration_pb2, struct_pb2
 from google.protobuf.message import Message
 
 from slotmesh.spec.descriptor_sets import services_violations
+from slotmesh.spec.environment import Environment, EnvironmentValue
 from slotmesh.spec.model import (
     SETTINGS,
     Backend,
@@ -218,6 +219,27 @@ def _write_json(wire: Any, name: str, value: Mapping[str, JsonValue]) -> None:
         getattr(wire, name).CopyFrom(struct_to_wire(value))
 
 
+def _write_environment(wire: Any, name: str, value: Environment) -> None:
+    for variable, it in value.items():
+        source = getattr(wire, name)[variable]
+        if it.file:
+            source.file = it.file
+        elif it.inherit:
+            source.inherit = True
+        else:
+            source.value = it.value or ""
+
+
+def _environment(wire: Mapping[str, mesh_pb2.EnvironmentValue]) -> dict[str, EnvironmentValue]:
+    """A source that this version does not know makes a value without any, which the rules refuse."""
+    return {name: _environment_value(it) for name, it in wire.items()}
+
+
+def _environment_value(wire: mesh_pb2.EnvironmentValue) -> EnvironmentValue:
+    value = wire.value if wire.WhichOneof("source") == "value" else None
+    return EnvironmentValue(value=value, inherit=wire.inherit, file=wire.file)
+
+
 def _choice(setting: Setting, value: int | str) -> Any:
     """The member of the enum, by its number, or by its name in lower case; None if this version does not have it."""
     return next((each for each in type(setting.default) if value in {each.value, each.name.lower()}), None)
@@ -232,11 +254,13 @@ _WRITE: Final[dict[SettingKind, Callable[[Any, str, Any], object]]] = {
     SettingKind.DURATION: lambda wire, name, value: getattr(wire, name).FromNanoseconds(_nanoseconds(value)),
     SettingKind.CHOICE: _write_choice,
     SettingKind.JSON: _write_json,
+    SettingKind.ENVIRONMENT: _write_environment,
 }
 _READ: Final[dict[SettingKind, Callable[[Setting, Any], Any]]] = {
     SettingKind.DURATION: lambda _, value: seconds(value),
     SettingKind.CHOICE: _choice,
     SettingKind.JSON: lambda _, value: struct_from_wire(value),
+    SettingKind.ENVIRONMENT: lambda _, value: _environment(value),
 }
 
 

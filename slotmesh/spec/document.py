@@ -33,6 +33,7 @@ from slotmesh.spec.descriptor_sets import (
     services_of_descriptor_file,
     services_of_proto_files,
 )
+from slotmesh.spec.environment import value_of
 from slotmesh.spec.model import (
     DOCUMENT_SETTINGS,
     NO_SERVICES,
@@ -112,6 +113,7 @@ _TYPES: Mapping[SettingKind, Any] = {
     SettingKind.DURATION: Annotated[timedelta, _written(parse_duration, "250ms, 30s or 2m")] | None,
     SettingKind.FLAG: bool | None,
     SettingKind.JSON: dict[str, Any],  # the rules check that it is JSON
+    SettingKind.ENVIRONMENT: dict[str, Annotated[Any, BeforeValidator(value_of)]] | None,
 }
 """The type of each kind of setting in a document; None is an empty value."""
 
@@ -287,7 +289,7 @@ def _map(path: str, content: object, violations: list[SpecViolation]) -> dict[st
 
 
 def _violation(path: str, detail: ErrorDetails, known: Names) -> SpecViolation:
-    """The violation of a pydantic error. It does not repeat values of `user_config`, which may be secret."""
+    """The violation of a pydantic error. It does not repeat values of `user_config` and `env`, which may be secret."""
     where = ".".join([path, *(show(str(step)) for step in detail["loc"] if step != "[key]")])
     match detail["type"]:
         case "extra_forbidden":
@@ -317,7 +319,7 @@ def _violation(path: str, detail: ErrorDetails, known: Names) -> SpecViolation:
 def _value_given(detail: ErrorDetails) -> str:
     """The end of a message: the value in the file, unless it may be a secret."""
     setting = DOCUMENT_SETTINGS.get(str(detail["loc"][0]))
-    is_secret = setting is not None and setting.kind is SettingKind.JSON
+    is_secret = setting is not None and setting.kind in {SettingKind.JSON, SettingKind.ENVIRONMENT}
     return "" if is_secret else f", is {_kind(detail['input'])}"
 
 

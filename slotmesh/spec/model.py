@@ -14,6 +14,7 @@ from enum import Enum
 from types import MappingProxyType
 from typing import Final, TypeAlias
 
+from slotmesh.spec.environment import MAX_PATH_CHARS, NO_ENVIRONMENT, EnvironmentValue
 from slotmesh.spec.handler_settings import MAX_ONGOING_LIMIT, MIN_SECONDS
 from slotmesh.spec.routes import Route
 from slotmesh.spec.setting import Change, SettingKind, setting, settings_of
@@ -148,6 +149,22 @@ class Backend:
     """The timeout of `check_health`. Unset: the value of the handler's decorator."""
     pod: PodSettings | None = setting(None, SettingKind.SECTION, section=PodSettings, change=Change.REPLACES)
     """The image and the resources of replicas' pods, with `--launcher kubernetes`. Other launchers ignore it."""
+    env: Mapping[str, EnvironmentValue] = setting(
+        NO_ENVIRONMENT, SettingKind.ENVIRONMENT, change=Change.REPLACES, is_newer=True
+    )
+    """Environment variables of replicas, by name, besides those of the controller: text, `{inherit: true}` or `{file:
+    PATH}`."""
+    python: str = setting("", SettingKind.TEXT, bounds=(0, MAX_PATH_CHARS), change=Change.REPLACES, is_newer=True)
+    """The interpreter of replicas, or the folder of a virtual environment, with slotmesh in it. Unset: the controller's
+    own."""
+    cwd: str = setting("", SettingKind.TEXT, bounds=(0, MAX_PATH_CHARS), change=Change.REPLACES, is_newer=True)
+    """The folder that replicas run in. Unset: the controller's."""
+    cpus: float | None = setting(
+        None, SettingKind.NUMBER, bounds=(0.01, 4_096.0), change=Change.REPLACES, is_newer=True
+    )
+    """CPUs of one replica, rounded up: it is pinned to that number, and so are the threads of numeric libraries."""
+    memory: int | None = setting(None, SettingKind.SIZE, bounds=(2**20, 2**50), change=Change.REPLACES, is_newer=True)
+    """Memory of one replica, whose process is killed if it uses more."""
     own_loop: bool | None = setting(None, SettingKind.FLAG, change=Change.REPLACES)
     """Whether the handler runs on its own event loop, in a thread. Unset: the value of the handler's decorator."""
     max_surge: int | None = setting(None, SettingKind.INTEGER, bounds=(0, 10_000))

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
+from slotmesh.spec.environment import problems_of
 from slotmesh.spec.model import SETTINGS, Backend, Endpoint, Mesh, SpecViolation, TrafficPolicy
 from slotmesh.spec.routes import HTTP_METHODS, Route, clashes, path_problems
 from slotmesh.spec.setting import Setting, SettingKind
@@ -178,6 +179,9 @@ def _setting_violations(path: str, setting: Setting, value: Any) -> Iterator[Spe
             yield from _bounded(path, value, setting)
         case SettingKind.JSON:
             yield from _config_violations(path, value)
+        case SettingKind.ENVIRONMENT:
+            for name, problem in problems_of(value):
+                yield SpecViolation(f"{path}.{show(name)}" if name else path, problem)
         case SettingKind.HANDLER:
             if value and not is_path(value):
                 yield SpecViolation(path, f"must be MODULE:NAME, is {show(value)!r}{_meant(value)}")

@@ -37,6 +37,8 @@ class SettingKind(Enum):
     """A member of an Enum; in documents its name in lower case, on the wire its number or that name."""
     JSON = auto()
     """A map of names to JSON values."""
+    ENVIRONMENT = auto()
+    """A map of names of variables to text, `{inherit: true}` or `{file: PATH}`."""
     SECTION = auto()
     """A map of further settings, or None; on the wire a message."""
 
@@ -67,6 +69,8 @@ class Setting:
     change: Change = Change.TAKEN_OVER
     is_filled_in: bool = False
     """The controller sets it: documents do not have it, and its value in requests is ignored."""
+    is_newer: bool = False
+    """It was added after 0.2.0: while it is empty, digests are those of 0.2.0, which can read the state file."""
     section: type[Any] | None = None
     """For a section: the dataclass that declares its settings."""
     settings: Mapping[str, Setting] = field(default_factory=lambda: MappingProxyType({}))
@@ -86,15 +90,17 @@ def setting(
     is_routed: bool = False,
     change: Change = Change.TAKEN_OVER,
     is_filled_in: bool = False,
+    is_newer: bool = False,
     section: type[Any] | None = None,
 ) -> ValueT:
     """Declares a field of a dataclass; `Setting` documents each argument."""
     declared = {"kind": kind, "default": default, "bounds": bounds, "is_routed": is_routed, "change": change}
-    metadata = {_DECLARED: {**declared, "is_filled_in": is_filled_in, "section": section}}
+    declared |= {"is_filled_in": is_filled_in, "is_newer": is_newer, "section": section}
+    metadata = {_DECLARED: declared}
     # Dataclasses refuse a mapping as a default, even a read-only one.
     made: Any = (
         field(default_factory=lambda: default, metadata=metadata)
-        if kind is SettingKind.JSON
+        if kind in {SettingKind.JSON, SettingKind.ENVIRONMENT}
         else field(default=default, metadata=metadata)
     )
     return made  # type: ignore[no-any-return]  # dataclasses make an attribute of the default's type of it

@@ -13,6 +13,7 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
+from slotmesh.spec.environment import written_environment
 from slotmesh.spec.model import DOCUMENT_SETTINGS, Backend, Endpoint, GrpcServices, Mesh, is_named_by_code, plain_json
 from slotmesh.spec.routes import DEFAULT_METHODS, Route
 from slotmesh.spec.setting import Setting, SettingKind
@@ -36,6 +37,8 @@ def shown_setting(setting: Setting, value: Any) -> str:
             return "{" + ", ".join(differing) + "}"
         case SettingKind.INTEGER | SettingKind.NUMBER | SettingKind.FLAG | SettingKind.JSON:
             return json.dumps(value, default=dict, sort_keys=True)
+        case SettingKind.ENVIRONMENT:
+            return json.dumps(written_environment(value)) if value else UNSET
         case _:
             return str(_written(setting, value))
 
@@ -112,6 +115,8 @@ def _written(setting: Setting, value: Any) -> Any:
             return value.name.lower()
         case SettingKind.JSON:
             return plain_json(value)
+        case SettingKind.ENVIRONMENT:
+            return written_environment(value)
         case SettingKind.SECTION:
             return _settings(value, setting.settings)
         case _:

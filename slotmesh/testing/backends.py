@@ -13,6 +13,7 @@ from slotmesh.handlers import describe
 from slotmesh.handlers.batch_settings import BatchControl
 from slotmesh.handlers.decorators import batch_control
 from slotmesh.spec import model
+from slotmesh.spec.environment import EnvironmentValue, value_of
 from slotmesh.spec.handler_settings import BatchSettings
 from slotmesh.spec.rules import backend_violations
 from slotmesh.spec.setting import SettingKind, choices
@@ -30,6 +31,7 @@ _TYPES: Final[Mapping[SettingKind, tuple[type, ...]]] = {
     SettingKind.DURATION: (int, float),
     SettingKind.FLAG: (bool,),
     SettingKind.JSON: (Mapping,),
+    SettingKind.ENVIRONMENT: (Mapping,),
 }
 _WORDS: Final = {
     SettingKind.TEXT: "a str",
@@ -39,6 +41,7 @@ _WORDS: Final = {
     SettingKind.DURATION: "a number of seconds",
     SettingKind.FLAG: "a bool",
     SettingKind.JSON: "a mapping",
+    SettingKind.ENVIRONMENT: "a mapping",
 }
 
 
@@ -61,7 +64,11 @@ class Backend:
     graceful_timeout_s: float = 5.0
     """Time for running calls when a replica drains, in seconds."""
     settings: Mapping[str, Any] = field(default_factory=dict)
-    """Further settings of `slotmesh.spec.model.Backend`, as `{"max_queued_calls": 10, "balancer": "round_robin"}`."""
+    """Further settings of `slotmesh.spec.model.Backend`, as `{"max_queued_calls": 10, "balancer": "round_robin"}`.
+
+    Those of a process (`env`, `python`, `cwd`, `cpus`, `memory`) are checked and shown, and have no effect: handlers
+    run in the test's own process.
+    """
 
     def __post_init__(self) -> None:
         describe(self.handler)
@@ -112,8 +119,21 @@ def _value(name: str, value: Any) -> Any:
         return setting.section(**value)
     types = _TYPES.get(setting.kind)
     if types is not None and (not isinstance(value, types) or (isinstance(value, bool) and bool not in types)):
-        raise TypeError(f"{name} must be {_WORDS[setting.kind]}, got {value!r}")
+        got = type(value).__name__ if setting.kind is SettingKind.ENVIRONMENT else repr(value)  # it may be secret
+        raise TypeError(f"{name} must be {_WORDS[setting.kind]}, got {got}")
+    if setting.kind is SettingKind.ENVIRONMENT:
+        return _environment(value)
     return value
+
+
+def _environment(value: Mapping[str, Any]) -> dict[str, EnvironmentValue]:
+    found = dict[str, EnvironmentValue]()
+    for name, it in value.items():
+        try:
+            found[name] = value_of(it)
+        except ValueError as error:
+            raise TypeError(f"env.{name} {error}") from None
+    return found
 
 
 def as_backend(target: Handler | Backend, user_config: Mapping[str, Any] | None = None) -> Backend:

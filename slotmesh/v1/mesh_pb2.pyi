@@ -150,11 +150,33 @@ Global___Prospect: _TypeAlias = Prospect  # noqa: Y015
 class Backend(_message.Message):
     """One version of a handler and its settings: a group of identical replicas.
 
-    A change of `handler`, `version` or `own_loop` replaces the replicas, and so does one of `user_config` if the handler
-    has no method `reconfigure`. Running replicas and routers take all other changes over.
+    A change of `handler`, `version`, `own_loop` or of what replicas are started with (`pod`, `env`, `python`, `cwd`,
+    `cpus`, `memory`) replaces the replicas, and so does one of `user_config` if the handler has no method `reconfigure`.
+    Running replicas and routers take all other changes over.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class EnvEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        @_builtins.property
+        def value(self) -> Global___EnvironmentValue: ...
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: Global___EnvironmentValue | None = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _typing.Literal["value", b"value"]  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
 
     NAME_FIELD_NUMBER: _builtins.int
     HANDLER_FIELD_NUMBER: _builtins.int
@@ -183,6 +205,11 @@ class Backend(_message.Message):
     CODE_FIELD_NUMBER: _builtins.int
     STATUS_FIELD_NUMBER: _builtins.int
     POD_FIELD_NUMBER: _builtins.int
+    ENV_FIELD_NUMBER: _builtins.int
+    PYTHON_FIELD_NUMBER: _builtins.int
+    CWD_FIELD_NUMBER: _builtins.int
+    CPUS_FIELD_NUMBER: _builtins.int
+    MEMORY_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Unique in the mesh: 1 to 63 of `a-z A-Z 0-9 _ . -`, starting with a letter or digit."""
     handler: _builtins.str
@@ -242,6 +269,23 @@ class Backend(_message.Message):
     `dist:NAME==VERSION`, an installed distribution. Ignored in requests. Empty: replicas import what is installed
     where they run.
     """
+    python: _builtins.str
+    """The interpreter of its replicas: a file, or the folder of a virtual environment that has slotmesh; at most 4,096
+    characters. A relative path begins where the controller runs. Empty: the controller's own. A change replaces the
+    replicas.
+    """
+    cwd: _builtins.str
+    """The folder that its replicas run in, at most 4,096 characters. A relative path begins where the controller runs.
+    Empty: where the controller runs. A change replaces the replicas.
+    """
+    cpus: _builtins.float
+    """The CPUs of one replica, 0.01 … 4,096: its process runs on that number of them, rounded up, and so do the threads
+    of numeric libraries. Unset: on any. A change replaces the replicas.
+    """
+    memory: _builtins.int
+    """The memory of one replica in bytes, 1 MiB … 1 PiB: its process is killed if it uses more. Unset: no limit. A change
+    replaces the replicas.
+    """
     @_builtins.property
     def autoscale(self) -> Global___Autoscale:
         """The controller chooses the number of replicas by the load. Excludes `num_replicas`. Unset: it does not."""
@@ -290,6 +334,13 @@ class Backend(_message.Message):
         change replaces the replicas.
         """
 
+    @_builtins.property
+    def env(self) -> _containers.MessageMap[_builtins.str, Global___EnvironmentValue]:
+        """Environment variables of its replicas, by name, besides those that they inherit from the controller: at most 256
+        names of `A-Z a-z 0-9 _`, 128 KiB in all. Names that begin with `SLOTMESH_` are refused, and so are POD_IP and
+        PYTHONUNBUFFERED. A change replaces the replicas.
+        """
+
     def __init__(
         self,
         *,
@@ -320,11 +371,18 @@ class Backend(_message.Message):
         code: _builtins.str = ...,
         status: Global___BackendStatus | None = ...,
         pod: Global___PodSettings | None = ...,
+        env: _abc.Mapping[_builtins.str, Global___EnvironmentValue] | None = ...,
+        python: _builtins.str = ...,
+        cwd: _builtins.str = ...,
+        cpus: _builtins.float | None = ...,
+        memory: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_max_error_rate", b"_max_error_rate", "_max_ongoing", b"_max_ongoing", "_max_queued_bytes", b"_max_queued_bytes", "_max_queued_calls", b"_max_queued_calls", "_max_surge", b"_max_surge", "_max_unavailable", b"_max_unavailable", "_max_wire_batch_size", b"_max_wire_batch_size", "_num_replicas", b"_num_replicas", "_own_loop", b"_own_loop", "_prefetch", b"_prefetch", "autoscale", b"autoscale", "graceful_timeout", b"graceful_timeout", "health_check_period", b"health_check_period", "health_check_timeout", b"health_check_timeout", "max_error_rate", b"max_error_rate", "max_ongoing", b"max_ongoing", "max_queue_time", b"max_queue_time", "max_queued_bytes", b"max_queued_bytes", "max_queued_calls", b"max_queued_calls", "max_surge", b"max_surge", "max_unavailable", b"max_unavailable", "max_wire_batch_size", b"max_wire_batch_size", "min_ready", b"min_ready", "num_replicas", b"num_replicas", "own_loop", b"own_loop", "pod", b"pod", "prefetch", b"prefetch", "progress_deadline", b"progress_deadline", "status", b"status", "user_config", b"user_config"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_cpus", b"_cpus", "_max_error_rate", b"_max_error_rate", "_max_ongoing", b"_max_ongoing", "_max_queued_bytes", b"_max_queued_bytes", "_max_queued_calls", b"_max_queued_calls", "_max_surge", b"_max_surge", "_max_unavailable", b"_max_unavailable", "_max_wire_batch_size", b"_max_wire_batch_size", "_memory", b"_memory", "_num_replicas", b"_num_replicas", "_own_loop", b"_own_loop", "_prefetch", b"_prefetch", "autoscale", b"autoscale", "cpus", b"cpus", "graceful_timeout", b"graceful_timeout", "health_check_period", b"health_check_period", "health_check_timeout", b"health_check_timeout", "max_error_rate", b"max_error_rate", "max_ongoing", b"max_ongoing", "max_queue_time", b"max_queue_time", "max_queued_bytes", b"max_queued_bytes", "max_queued_calls", b"max_queued_calls", "max_surge", b"max_surge", "max_unavailable", b"max_unavailable", "max_wire_batch_size", b"max_wire_batch_size", "memory", b"memory", "min_ready", b"min_ready", "num_replicas", b"num_replicas", "own_loop", b"own_loop", "pod", b"pod", "prefetch", b"prefetch", "progress_deadline", b"progress_deadline", "status", b"status", "user_config", b"user_config"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_max_error_rate", b"_max_error_rate", "_max_ongoing", b"_max_ongoing", "_max_queued_bytes", b"_max_queued_bytes", "_max_queued_calls", b"_max_queued_calls", "_max_surge", b"_max_surge", "_max_unavailable", b"_max_unavailable", "_max_wire_batch_size", b"_max_wire_batch_size", "_num_replicas", b"_num_replicas", "_own_loop", b"_own_loop", "_prefetch", b"_prefetch", "autoscale", b"autoscale", "balancer", b"balancer", "code", b"code", "etag", b"etag", "graceful_timeout", b"graceful_timeout", "handler", b"handler", "health_check_period", b"health_check_period", "health_check_timeout", b"health_check_timeout", "max_error_rate", b"max_error_rate", "max_ongoing", b"max_ongoing", "max_queue_time", b"max_queue_time", "max_queued_bytes", b"max_queued_bytes", "max_queued_calls", b"max_queued_calls", "max_surge", b"max_surge", "max_unavailable", b"max_unavailable", "max_wire_batch_size", b"max_wire_batch_size", "min_ready", b"min_ready", "name", b"name", "num_replicas", b"num_replicas", "own_loop", b"own_loop", "pod", b"pod", "prefetch", b"prefetch", "progress_deadline", b"progress_deadline", "slo_scope", b"slo_scope", "status", b"status", "user_config", b"user_config", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_cpus", b"_cpus", "_max_error_rate", b"_max_error_rate", "_max_ongoing", b"_max_ongoing", "_max_queued_bytes", b"_max_queued_bytes", "_max_queued_calls", b"_max_queued_calls", "_max_surge", b"_max_surge", "_max_unavailable", b"_max_unavailable", "_max_wire_batch_size", b"_max_wire_batch_size", "_memory", b"_memory", "_num_replicas", b"_num_replicas", "_own_loop", b"_own_loop", "_prefetch", b"_prefetch", "autoscale", b"autoscale", "balancer", b"balancer", "code", b"code", "cpus", b"cpus", "cwd", b"cwd", "env", b"env", "etag", b"etag", "graceful_timeout", b"graceful_timeout", "handler", b"handler", "health_check_period", b"health_check_period", "health_check_timeout", b"health_check_timeout", "max_error_rate", b"max_error_rate", "max_ongoing", b"max_ongoing", "max_queue_time", b"max_queue_time", "max_queued_bytes", b"max_queued_bytes", "max_queued_calls", b"max_queued_calls", "max_surge", b"max_surge", "max_unavailable", b"max_unavailable", "max_wire_batch_size", b"max_wire_batch_size", "memory", b"memory", "min_ready", b"min_ready", "name", b"name", "num_replicas", b"num_replicas", "own_loop", b"own_loop", "pod", b"pod", "prefetch", b"prefetch", "progress_deadline", b"progress_deadline", "python", b"python", "slo_scope", b"slo_scope", "status", b"status", "user_config", b"user_config", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__cpus: _TypeAlias = _typing.Literal["cpus"]  # noqa: Y015
+    _WhichOneofArgType__cpus: _TypeAlias = _typing.Literal["_cpus", b"_cpus"]  # noqa: Y015
     _WhichOneofReturnType__max_error_rate: _TypeAlias = _typing.Literal["max_error_rate"]  # noqa: Y015
     _WhichOneofArgType__max_error_rate: _TypeAlias = _typing.Literal["_max_error_rate", b"_max_error_rate"]  # noqa: Y015
     _WhichOneofReturnType__max_ongoing: _TypeAlias = _typing.Literal["max_ongoing"]  # noqa: Y015
@@ -339,12 +397,16 @@ class Backend(_message.Message):
     _WhichOneofArgType__max_unavailable: _TypeAlias = _typing.Literal["_max_unavailable", b"_max_unavailable"]  # noqa: Y015
     _WhichOneofReturnType__max_wire_batch_size: _TypeAlias = _typing.Literal["max_wire_batch_size"]  # noqa: Y015
     _WhichOneofArgType__max_wire_batch_size: _TypeAlias = _typing.Literal["_max_wire_batch_size", b"_max_wire_batch_size"]  # noqa: Y015
+    _WhichOneofReturnType__memory: _TypeAlias = _typing.Literal["memory"]  # noqa: Y015
+    _WhichOneofArgType__memory: _TypeAlias = _typing.Literal["_memory", b"_memory"]  # noqa: Y015
     _WhichOneofReturnType__num_replicas: _TypeAlias = _typing.Literal["num_replicas"]  # noqa: Y015
     _WhichOneofArgType__num_replicas: _TypeAlias = _typing.Literal["_num_replicas", b"_num_replicas"]  # noqa: Y015
     _WhichOneofReturnType__own_loop: _TypeAlias = _typing.Literal["own_loop"]  # noqa: Y015
     _WhichOneofArgType__own_loop: _TypeAlias = _typing.Literal["_own_loop", b"_own_loop"]  # noqa: Y015
     _WhichOneofReturnType__prefetch: _TypeAlias = _typing.Literal["prefetch"]  # noqa: Y015
     _WhichOneofArgType__prefetch: _TypeAlias = _typing.Literal["_prefetch", b"_prefetch"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__cpus) -> _WhichOneofReturnType__cpus | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__max_error_rate) -> _WhichOneofReturnType__max_error_rate | None: ...
     @_typing.overload
@@ -360,6 +422,8 @@ class Backend(_message.Message):
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__max_wire_batch_size) -> _WhichOneofReturnType__max_wire_batch_size | None: ...
     @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__memory) -> _WhichOneofReturnType__memory | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__num_replicas) -> _WhichOneofReturnType__num_replicas | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__own_loop) -> _WhichOneofReturnType__own_loop | None: ...
@@ -367,6 +431,43 @@ class Backend(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__prefetch) -> _WhichOneofReturnType__prefetch | None: ...
 
 Global___Backend: _TypeAlias = Backend  # noqa: Y015
+
+@_typing.final
+class EnvironmentValue(_message.Message):
+    """Where the value of an environment variable comes from."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    VALUE_FIELD_NUMBER: _builtins.int
+    INHERIT_FIELD_NUMBER: _builtins.int
+    FILE_FIELD_NUMBER: _builtins.int
+    value: _builtins.str
+    """The value itself, at most 32,768 characters. It is part of the configuration, and shown with it: secrets belong
+    into files.
+    """
+    inherit: _builtins.bool
+    """True: the variable of the controller. A replica does not start if there is none."""
+    file: _builtins.str
+    """The path of a file with the value, of at most 64 KiB, without its last line break. It is read when a replica
+    starts, which fails without it. The content is neither stored nor shown. A relative path begins where the
+    controller runs.
+    """
+    def __init__(
+        self,
+        *,
+        value: _builtins.str = ...,
+        inherit: _builtins.bool = ...,
+        file: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["file", b"file", "inherit", b"inherit", "source", b"source", "value", b"value"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["file", b"file", "inherit", b"inherit", "source", b"source", "value", b"value"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_source: _TypeAlias = _typing.Literal["value", "inherit", "file"]  # noqa: Y015
+    _WhichOneofArgType_source: _TypeAlias = _typing.Literal["source", b"source"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_source) -> _WhichOneofReturnType_source | None: ...
+
+Global___EnvironmentValue: _TypeAlias = EnvironmentValue  # noqa: Y015
 
 @_typing.final
 class PodSettings(_message.Message):

@@ -17,6 +17,7 @@ from types import MappingProxyType
 from typing import Final
 
 from controller_service.core.desired.state import Desired, RolloutRecord
+from slotmesh.spec.environment import EnvironmentValue
 from slotmesh.spec.model import SETTINGS, Backend, JsonValue, Mesh, SpecViolation, is_named_by_code
 from slotmesh.spec.rules import show
 from slotmesh.spec.setting import Change
@@ -40,14 +41,16 @@ def fixed_of(backend: Backend) -> str:
 def _digest(backend: Backend, changes: Collection[Change]) -> str:
     """A digest of the backend's settings whose changes have this effect on replicas."""
     settings = {name: getattr(backend, it.attribute) for name, it in SETTINGS.items() if it.change in changes}
-    for name in ("code", "pod"):
-        if not settings[name]:
+    for name, it in SETTINGS.items():
+        if (it.is_newer or name in {"code", "pod"}) and not settings.get(name, True):
             del settings[name]  # as the digests were before there was such a setting
     return blake2b(json.dumps(settings, sort_keys=True, default=_plain).encode(), digest_size=16).hexdigest()
 
 
-def _plain(value: JsonValue) -> JsonValue:
+def _plain(value: JsonValue | EnvironmentValue) -> JsonValue:
     """Read-only mappings and tuples as JSON knows them; sections as text."""
+    if isinstance(value, EnvironmentValue):
+        return value.written
     return dict(value) if isinstance(value, Mapping) else [*value] if isinstance(value, tuple) else str(value)
 
 

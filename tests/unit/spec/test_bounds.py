@@ -41,6 +41,10 @@ BOUNDS: Final[dict[str, tuple[float, float]]] = {
     "min_ready": (0.0, DAY),
     "progress_deadline": (0.1, DAY),
     "max_error_rate": (0.0, 1.0),
+    "python": (0, 4_096),
+    "cwd": (0, 4_096),
+    "cpus": (0.01, 4_096.0),
+    "memory": (2**20, 2**50),
     "autoscale.min": (0, 10_000),
     "autoscale.max": (1, 10_000),
     "autoscale.target_ongoing": (0.01, 1_000_000.0),
@@ -52,7 +56,7 @@ BOUNDS: Final[dict[str, tuple[float, float]]] = {
     "autoscale.down_rate": (0.0, 1.0),
 }
 """Of each setting of a backend that has any: characters of a text, bytes of a size, seconds of a duration."""
-TEXTS: Final = ("version", "code")
+TEXTS: Final = ("version", "code", "python", "cwd")
 WHOLE: Final = {name for name, (low, high) in BOUNDS.items() if isinstance(low, int)}
 """Whole numbers."""
 NAN: Final = float("nan")

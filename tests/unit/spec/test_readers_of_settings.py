@@ -12,6 +12,7 @@ from typing import Any, Final
 import pytest
 
 from controller_service.core.desired.handler_code import fixed_of, template_of
+from slotmesh.spec.environment import EnvironmentValue
 from slotmesh.spec.model import DOCUMENT_SETTINGS, SETTINGS, Autoscale, Backend, BalancerName, PodSettings, SloScope
 
 REPLACING: Final[dict[str, Any]] = {
@@ -19,6 +20,11 @@ REPLACING: Final[dict[str, Any]] = {
     "version": "2",
     "code": "sha",
     "pod": PodSettings(image="registry/app:2"),
+    "env": {"A": EnvironmentValue(value="1")},
+    "python": "venv",
+    "cwd": "app",
+    "cpus": 2.0,
+    "memory": 2**30,
     "own_loop": True,
 }
 """Another value replaces replicas."""

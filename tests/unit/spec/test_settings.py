@@ -17,6 +17,7 @@ from controller_service.store.documents import BACKEND
 from controller_service.store.forms import BadDocument
 from slotmesh.convert.specification import backend_from_wire, backend_to_wire
 from slotmesh.spec.document import parse_mesh
+from slotmesh.spec.environment import EnvironmentValue
 from slotmesh.spec.model import ROUTED, SETTINGS, Autoscale, Backend, InvalidSpec, PodSettings
 from slotmesh.spec.rules import backend_violations
 from slotmesh.spec.setting import Setting, SettingKind, choices
@@ -33,9 +34,14 @@ WIRE_TYPES = {
     SettingKind.FLAG: {F.TYPE_BOOL},
     SettingKind.CHOICE: {F.TYPE_ENUM, F.TYPE_STRING},
     SettingKind.JSON: {F.TYPE_MESSAGE},
+    SettingKind.ENVIRONMENT: {F.TYPE_MESSAGE},
     SettingKind.SECTION: {F.TYPE_MESSAGE},
 }
-MESSAGES = {SettingKind.DURATION: "google.protobuf.Duration", SettingKind.JSON: "google.protobuf.Struct"}
+MESSAGES = {
+    SettingKind.DURATION: "google.protobuf.Duration",
+    SettingKind.JSON: "google.protobuf.Struct",
+    SettingKind.ENVIRONMENT: "slotmesh.v1.Backend.EnvEntry",
+}
 SECTIONS = {each.name: each for each in SETTINGS.values() if each.kind is SettingKind.SECTION}
 INNER = {
     f"{name}.{key}": (section, each) for name, section in SECTIONS.items() for key, each in section.settings.items()
@@ -59,6 +65,17 @@ def samples(setting: Setting) -> list[tuple[Any, str]]:
 FIXED_SAMPLES: dict[SettingKind, list[tuple[Any, str]]] = {
     SettingKind.HANDLER: [("a.b:C", "'a.b:C'")],
     SettingKind.FLAG: [(True, "true"), (False, "false")],
+    SettingKind.ENVIRONMENT: [
+        ({"A": EnvironmentValue(value="")}, "{A: ''}"),
+        (
+            {
+                "A_1": EnvironmentValue(value="two\nlines é"),
+                "b": EnvironmentValue(inherit=True),
+                "C": EnvironmentValue(file="/run/secrets/c"),
+            },
+            '{A_1: "two\\nlines é", b: {inherit: true}, C: {file: /run/secrets/c}}',
+        ),
+    ],
     SettingKind.JSON: [({"a": [1, 2.5, {"b": None}]}, "{a: [1, 2.5, {b: null}]}")],
 }
 
