@@ -66,7 +66,7 @@ async def test_a_thread_without_context_reports_to_the_process_s_replica(monkeyp
         async with replica.router() as stream:
             thread = threading.Thread(target=slotmesh.report, kwargs={"alone": 3})
             thread.start()
-            thread.join(10)
+            thread.join(timeout=10)
             await wait_until(lambda: newest(stream).get("alone") == 3.0, what="the report of the thread")
 
 

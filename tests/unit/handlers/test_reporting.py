@@ -78,6 +78,6 @@ def test_outside_of_a_replica_the_error_names_the_way() -> None:
 
     thread = threading.Thread(target=attempt)
     thread.start()
-    thread.join(10)
+    thread.join(timeout=10)
     assert "outside of a replica" in str(errors[0])
     assert "slotmesh.testing.reports()" in str(errors[0])
