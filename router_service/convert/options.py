@@ -56,9 +56,10 @@ def with_request(options: RouterCallOptions, request: CallIdentity) -> RouterCal
     """The options of a call with a request id, which decides where the call goes if there is no ordering key."""
     if options.partition >= 0:
         return replace(options, request=request)
-    if options.shard_key:
-        problem = "has no effect on a call with a request_id, which determines its replica: leave one of them empty"
-        return bad_option("shard_key", problem)
+    for name in ("shard_key", "affinity_key"):
+        if getattr(options, name):
+            problem = "has no effect on a call with a request_id, which determines its replica: leave one of them empty"
+            return bad_option(name, problem)
     return replace(options, request=request, partition=partition_of(request.request_id))
 
 
@@ -123,7 +124,7 @@ def _with_key(options: RouterCallOptions | Failure, key: str) -> RouterCallOptio
         return options
     if problem := key_problem(key):
         return bad_option("ordering_key", problem)
-    return replace(options, ordering_key=key, partition=partition_of(key), shard_key="")
+    return replace(options, ordering_key=key, partition=partition_of(key), shard_key="", affinity_key="")
 
 
 def _too_many_entries(wire: call_pb2.CallOptions) -> Failure | None:
@@ -153,7 +154,7 @@ def _options(raw: bytes) -> RouterCallOptions | Failure:
     fields = stated.options_from_wire(wire, Reader.ROUTER)
     fields.setdefault("content_type", OCTET_STREAM)
     if wire.ordering_key:
-        fields["shard_key"] = ""
+        fields["shard_key"] = fields["affinity_key"] = ""
         fields["partition"] = partition_of(wire.ordering_key)
     return RouterCallOptions(**fields, wire=stated.for_replicas(wire, raw))
 
@@ -252,7 +253,7 @@ def _new_own_rpc_options(path: str, rpc: OwnRpc, raw: bytes) -> RouterCallOption
     wire.content_type = RPC_REQUESTS if rpc.takes_several else RPC
     known = stated.options_from_wire(wire, Reader.ROUTER)
     if wire.ordering_key:
-        known["shard_key"] = ""
+        known["shard_key"] = known["affinity_key"] = ""
         known["partition"] = partition_of(wire.ordering_key)
     sent = stated.for_replicas(wire, wire.SerializeToString())
     return RouterCallOptions(**known, takes_requests=rpc.takes_several, wire=sent)

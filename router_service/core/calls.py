@@ -14,6 +14,7 @@ from math import inf
 from typing import NamedTuple
 
 from slotmesh.calls.call_options import StatedOptions
+from slotmesh.calls.key_hash import place_of_key
 from slotmesh.calls.request_ids import CallIdentity
 from slotmesh.calls.slot_tokens import DEFAULT_LEASE_S
 from slotmesh.errors import Failure
@@ -133,6 +134,15 @@ class RouterCallOptions(StatedOptions):
     """The backend of the endpoint's policy that must execute the calls; empty: one that the policy draws."""
     wire: bytes = b""
     """The options as the replica gets them. Opaque here: made at the edge, once for each distinct value."""
+    prefers: bool = field(default=False, init=False, compare=False)
+    """Some replicas may suit the calls better than others (`router_service.core.preferences`)."""
+    affinity_place: int = field(default=0, init=False, compare=False)
+    """The place of the affinity key on rings of replicas."""
+
+    def __post_init__(self) -> None:
+        if self.affinity_key:
+            object.__setattr__(self, "prefers", True)
+            object.__setattr__(self, "affinity_place", place_of_key(self.affinity_key))
 
 
 NO_OPTIONS = RouterCallOptions()

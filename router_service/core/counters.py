@@ -188,7 +188,7 @@ _OUTCOME_OF = {
 class BackendCounts:
     """Times of one backend's calls, in seconds, and how they ended."""
 
-    __slots__ = ("ended", "queue_time", "replica_time", "reserve_time", "shadow_ended")
+    __slots__ = ("ended", "preferred", "queue_time", "replica_time", "reserve_time", "shadow_ended", "spilled")
 
     def __init__(self, endpoints: Container[str]) -> None:
         """`endpoints`: the names of those that were in a table."""
@@ -201,6 +201,10 @@ class BackendCounts:
         self.ended = CallEndCounts(endpoints)
         self.shadow_ended = CallEndCounts(endpoints)
         """Of copies of calls."""
+        self.preferred = 0
+        """Calls and reservations with an affinity key that went to the replica of their key, as the next."""
+        self.spilled = 0
+        """Those that went to another one."""
 
 
 class RouterCounters:

@@ -153,6 +153,8 @@ class StatedOptions:
     shard_key: str = option("", OptionKind.KEY, read_by=_BOTH, rpcs=QUEUED, stays=True)
     """Calls of one key go to one backend. No effect if there is an ordering key.
     Batches have a field for it, as handlers may read it."""
+    affinity_key: str = option("", OptionKind.KEY, read_by=_BOTH, rpcs=QUEUED, stays=True)
+    """Calls of one key prefer one replica, and run side by side. No effect if there is an ordering key."""
     timeout_s: float | None = option(None, OptionKind.DURATION, read_by=Reader.ROUTER, rpcs=frozenset(CallRpc))
     """From a call's arrival at the router to its deadline: a later call is dropped. None: there is none."""
     slo_s: float | None = option(
@@ -196,6 +198,7 @@ class OptionChanges(TypedDict, total=False):
     slo: float | timedelta | None
     slo_at: datetime | None
     shard_key: str
+    affinity_key: str
     tenant: str
     metadata: Mapping[str, str]
     idempotent: bool

@@ -91,6 +91,10 @@ class Endpoint(MethodSpace):
                 `shard_key`: calls of one shard key go to one backend, by weight. Empty: none. The key of a lane goes
                 before it.
 
+                `affinity_key`: calls of one affinity key go to one replica while that has room, and to the next one of
+                a fixed order where it has not; they run side by side. Without a shard key it also chooses the backend.
+                Empty: none. The key of a lane goes before it.
+
                 `tenant`: on whose behalf calls are made: the end user, customer or team behind this client. Calls that
                 wait take turns by tenant, and an endpoint may limit each. Printable, at most 256 bytes. Empty: none.
 
@@ -145,7 +149,7 @@ class Endpoint(MethodSpace):
                 `timeout`: how long to wait for a slot; seconds or a timedelta. None: the view's timeout, or the
                 backend's `max_queue_time` where the view has none.
 
-                `shard_key`: as `options`. Empty: the view's.
+                `shard_key`, `affinity_key`: as `options`. Empty: the view's.
 
                 `replica_id`: the requested replica. Empty: any.
 

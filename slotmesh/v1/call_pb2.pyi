@@ -94,6 +94,7 @@ class CallOptions(_message.Message):
     METADATA_FIELD_NUMBER: _builtins.int
     TENANT_FIELD_NUMBER: _builtins.int
     STREAM_FIELD_NUMBER: _builtins.int
+    AFFINITY_KEY_FIELD_NUMBER: _builtins.int
     method: _builtins.str
     """Name of the handler's method. Empty means `__call__`. Names that start with `_` are refused with METHOD_NOT_FOUND."""
     content_type: _builtins.str
@@ -114,6 +115,11 @@ class CallOptions(_message.Message):
     """The client's end user, customer or team for which it makes the call. Waiting calls of one client take turns by
     tenant, and an endpoint may limit each tenant (`TenantLimits`). A tenant belongs to its caller: tenants of the same
     name of two callers are separate. Empty: none. At most 256 bytes of UTF-8, printable characters only.
+    """
+    affinity_key: _builtins.str
+    """Calls with the same affinity key go to the same replica while that has room, and to the next one of a fixed order
+    where it has not; they run side by side, in no order. Without a shard key it also chooses the backend, by weight.
+    Ignored if `ordering_key` is set. Empty: none. At most 1 KiB of UTF-8.
     """
     @_builtins.property
     def timeout(self) -> _duration_pb2.Duration:
@@ -153,10 +159,11 @@ class CallOptions(_message.Message):
         metadata: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
         tenant: _builtins.str = ...,
         stream: Global___StreamOptions | None = ...,
+        affinity_key: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["absolute_slo", b"absolute_slo", "relative_slo", b"relative_slo", "slo", b"slo", "stream", b"stream", "timeout", b"timeout"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["absolute_slo", b"absolute_slo", "content_type", b"content_type", "idempotent", b"idempotent", "metadata", b"metadata", "method", b"method", "ordering_key", b"ordering_key", "relative_slo", b"relative_slo", "shard_key", b"shard_key", "slo", b"slo", "stream", b"stream", "tenant", b"tenant", "timeout", b"timeout"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["absolute_slo", b"absolute_slo", "affinity_key", b"affinity_key", "content_type", b"content_type", "idempotent", b"idempotent", "metadata", b"metadata", "method", b"method", "ordering_key", b"ordering_key", "relative_slo", b"relative_slo", "shard_key", b"shard_key", "slo", b"slo", "stream", b"stream", "tenant", b"tenant", "timeout", b"timeout"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_slo: _TypeAlias = _typing.Literal["relative_slo", "absolute_slo"]  # noqa: Y015
     _WhichOneofArgType_slo: _TypeAlias = _typing.Literal["slo", b"slo"]  # noqa: Y015

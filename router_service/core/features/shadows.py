@@ -78,11 +78,16 @@ class ShadowCopies(Feature):
             self._intake.deadlines.watch(copy.deadline, copy)
 
     def _spread(self, run: RouterRun, backend: RoutedBackend[RoutedReplica], step: Step) -> None:
-        method, most = run.options.method, run.waiting
+        method, most, preferences = run.options.method, run.waiting, backend.preferences_of(run)
         while run.waiting:
-            replica = backend.pick(method)
-            if replica is None or replica.free_slots <= 0:
+            if preferences is not None and (preferred := preferences.pick(run, run.waiting)) is not None:
+                replica, share = preferred
+            elif (picked := backend.pick(method)) is not None:
+                replica = picked
+                share = slice_calls(most, backend.candidates, replica.times.get(method))
+            else:
                 return
-            share = slice_calls(most, backend.candidates, replica.times.get(method))
+            if replica.free_slots <= 0:
+                return
             self._intake.sender.send(run, min(share, replica.free_slots, run.waiting), replica, 0, step)
-            backend.balancer.changed(replica)
+            backend.load_changed(replica)

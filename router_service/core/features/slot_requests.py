@@ -31,11 +31,12 @@ class RequestedSlot(NamedTuple):
     endpoint: str
     work: SlotWork
     shard_key: str
+    affinity_key: str
 
     @classmethod
     def of(cls, endpoint: str, options: RouterCallOptions, work: SlotWork) -> RequestedSlot:
         """How long to wait is left out: a caller that asks again has less time."""
-        return cls(endpoint, work, options.shard_key)
+        return cls(endpoint, work, options.shard_key, options.affinity_key)
 
 
 @dataclass(frozen=True, slots=True)

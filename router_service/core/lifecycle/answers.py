@@ -198,7 +198,7 @@ class Answers:
     def learn(self, replica: RoutedReplica, capacity: ReportedCapacity | None, step: Step) -> None:
         """The load that the replica has reported; None before its first report."""
         if capacity is None or capacity == replica.capacity:
-            replica.backend.balancer.changed(replica)
+            replica.backend.load_changed(replica)
         else:
             replica.capacity = capacity
             replica.draining = replica.draining or capacity.draining

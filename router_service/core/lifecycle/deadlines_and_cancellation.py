@@ -272,7 +272,7 @@ class EarlyEnds:
         for sent, _ in withdrawn.slices:
             sender.settle(sent, 0, sent.count, step, is_last=True)
             replica = connected[sent.replica]
-            replica.backend.balancer.changed(replica)
+            replica.backend.load_changed(replica)
         for sent in withdrawn.look_ups:
             sender.settle(sent, 0, 1, step, is_last=True)
         for replica in dict.fromkeys(connected[sent.replica] for sent, _ in withdrawn.slices):

@@ -96,7 +96,7 @@ class RoutingIntake:
             run.earlier = Earlier.FOUND
         self.sender.send(run, run.waiting, replica, epoch, step)
         # The replica may have more calls now than its capacity: no balancer chose it, the calls are there already.
-        replica.backend.balancer.changed(replica)
+        replica.backend.load_changed(replica)
         self.watch(run)
 
     def put_back(self, runs: Sequence[RouterRun], backend: RoutedBackend[RoutedReplica], step: Step) -> None:
@@ -155,8 +155,8 @@ class RoutingIntake:
 
     def _slices(self, run: RouterRun, endpoint: RoutedEndpoint) -> Sequence[tuple[str, tuple[int, int]]]:
         waiting = run.waiting
-        if run.options.shard_key:
-            name = endpoint.traffic.of_shard(run.options.shard_key)
+        if key := run.options.shard_key or run.options.affinity_key:
+            name = endpoint.traffic.of_shard(key)
             return [(name, (0, waiting))] if name is not None else []
         return endpoint.traffic.split(waiting, self._chance)
 
@@ -293,7 +293,7 @@ class RoutingIntake:
         best = best_for(run, backend.replicas.values()) if not admitted else None
         if best is not None:
             self.sender.send(run, 1, best, 0, step)
-            best.backend.balancer.changed(best)
+            best.backend.load_changed(best)
             self.watch(run)
         elif not admitted and backend.constrained.is_full:
             if run.tenant is not None:

@@ -38,15 +38,21 @@ class Sender:
     def spread(self, run: RouterRun, backend: RoutedBackend[RoutedReplica], most: int, step: Step) -> int:
         """Sends up to `most` waiting calls, in slices to the replicas that have room; returns how many."""
         balancer, method = backend.balancer, run.options.method
+        preferences = backend.preferences_of(run) if run.options.prefers else None
         left = most
         while left:
-            replica = balancer.pick() if run.slot is not None else backend.pick(method)
-            if replica is None:
-                break
-            share = 1 if most == 1 else slice_calls(most, backend.candidates, replica.times.get(method))
-            count = min(share, replica.free, left)
+            if preferences is not None and (preferred := preferences.pick(run, left)) is not None:
+                replica, share = preferred
+                count = min(share, left)
+            else:
+                picked = balancer.pick() if run.slot is not None else backend.pick(method)
+                if picked is None:
+                    break
+                replica = picked
+                share = 1 if most == 1 else slice_calls(most, backend.candidates, replica.times.get(method))
+                count = min(share, replica.free, left)
             self.send(run, count, replica, 0, step)
-            balancer.changed(replica)
+            backend.load_changed(replica)
             left -= count
         return most - left
 
@@ -98,7 +104,7 @@ class Sender:
             return False
         run, replica = found
         self.send(run, 1, replica, 0, step)
-        backend.balancer.changed(replica)
+        backend.load_changed(replica)
         return True
 
     def _serve_queue(self, backend: RoutedBackend[RoutedReplica], step: Step) -> bool:
@@ -130,6 +136,8 @@ class Sender:
             step.advance(run, ALL_SENT)
         if backend.hooks is not None and run.partition is None:
             balancers.placed(backend.hooks, replica, count)
+        if backend.preferences is not None and run.options.prefers and not run.recovers:
+            backend.preferences.sent(run, count, replica)
         backend.counts.queue_time.observe(step.now - run.arrived, count)
 
     def look_up(self, run: RouterRun, replica: RoutedReplica, step: Step) -> None:

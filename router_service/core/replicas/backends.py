@@ -13,10 +13,12 @@ from router_service.core.counters import BackendCounts
 from router_service.core.limits.admission import Account
 from router_service.core.limits.capacity import KnownReplica, joins
 from router_service.core.limits.estimates import RecentCount
+from router_service.core.preferences import Preferences
 from router_service.core.queueing.backend_queues import DueQueue, FairQueue
 from router_service.core.queueing.run_queues import ConstrainedReservations
 from router_service.core.rosters import ReplicaKey
 from router_service.core.routing_table import BackendRoute
+from router_service.core.runs import RouterRun
 from router_service.core.sampling import Chance
 from slotmesh.spec.model import Prospect, SloScope
 
@@ -136,6 +138,7 @@ class RoutedBackend(Generic[MemberT]):
         "is_serving",
         "max_wire_batch_size",
         "name",
+        "preferences",
         "prospect",
         "queue",
         "replicas",
@@ -179,6 +182,8 @@ class RoutedBackend(Generic[MemberT]):
         self.balancer: Balancer[MemberT] = new_balancer(settings.balancer, chance)
         self.hooks = _hooks(self.balancer)
         """The balancer, where it has hooks for the end of what it placed; else None."""
+        self.preferences: Preferences[MemberT] | None = None
+        """What goes before the balancer; None until a run states a preference."""
 
     def reconfigure(self, route: BackendRoute) -> None:
         """Applies new settings; waiting runs stay."""
@@ -214,7 +219,7 @@ class RoutedBackend(Generic[MemberT]):
         was_taking = replica.taking
         replica.refresh()
         self.candidates += replica.taking - was_taking
-        self.balancer.changed(replica)
+        self.load_changed(replica)
         if self.suspects:
             self._weigh_suspects()
         if replica.is_awaited and (replica.linked or replica.draining):
@@ -246,7 +251,21 @@ class RoutedBackend(Generic[MemberT]):
                 was_taking = each.taking
                 each.refresh()
                 self.candidates += each.taking - was_taking
-                self.balancer.changed(each)
+                self.load_changed(each)
+
+    def load_changed(self, replica: MemberT) -> None:
+        """The load of a replica changed: those that choose by it follow."""
+        self.balancer.changed(replica)
+        if self.preferences is not None:
+            self.preferences.changed(replica)
+
+    def preferences_of(self, run: RouterRun) -> Preferences[MemberT] | None:
+        """The preferences to consult for the run; None if it states none."""
+        if not run.options.prefers:
+            return None
+        if self.preferences is None:
+            self.preferences = Preferences(self.replicas.values(), self.counts)
+        return self.preferences
 
     def pick(self, method: str) -> MemberT | None:
         """The replica for the next calls of the method: one with `free > 0`, or None.

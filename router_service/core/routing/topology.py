@@ -197,6 +197,7 @@ class Topology:
                 self._was.setdefault(key, self.replicas.get(key))
                 replica = backend.replicas[key] = self.replicas[key] = RoutedReplica(each, backend)
                 self.connected[replica] = replica
+                backend.changed(replica)
             elif each.draining and not replica.draining:
                 replica.draining = True
                 backend.changed(replica)

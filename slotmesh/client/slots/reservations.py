@@ -41,6 +41,7 @@ class ReserveArguments(TypedDict, total=False):
     ttl: float | timedelta
     timeout: float | timedelta | None
     shard_key: str
+    affinity_key: str
     replica_id: str
     excluded_replica_ids: Sequence[str]
 
@@ -58,7 +59,7 @@ class Terms:
 
     endpoint: str
     options: ViewOptions
-    """Options of the reservation: timeout, shard key, SLO, tenant."""
+    """Options of the reservation: timeout, shard key, affinity key, SLO, tenant."""
     ttl_s: float = DEFAULT_LEASE_S
     replica_id: str = ""
     """The requested replica; empty: any."""
@@ -95,13 +96,13 @@ def terms_of(endpoint: str, view: ViewOptions, arguments: ReserveArguments) -> T
         raise BadOption("reply", "must be True where slots are reserved: a call in a slot always has a reply")
     check_text("replica_id", given.get("replica_id", ""))
     changes: dict[str, Any] = {"timeout_s": seconds(given.get("timeout"))} if given.get("timeout") is not None else {}
-    if given.get("shard_key", "") != "":
-        changes["shard_key"] = given["shard_key"]
+    changes |= {name: given[name] for name in ("shard_key", "affinity_key") if given.get(name, "") != ""}
     waiting = ViewOptions(
         timeout_s=view.timeout_s,
         slo_s=view.slo_s,
         slo_at=view.slo_at,
         shard_key=view.shard_key,
+        affinity_key=view.affinity_key,
         tenant=view.tenant,
     )
     return Terms(

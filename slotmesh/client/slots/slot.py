@@ -47,6 +47,7 @@ def in_slot(view: ViewOptions, *, is_idempotent: bool = False) -> ViewOptions:
         method="",
         ordering_key="",
         shard_key="",
+        affinity_key="",
         slo_s=None,
         slo_at=None,
         stop_generation=0,

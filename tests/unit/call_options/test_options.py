@@ -195,7 +195,7 @@ def test_what_callers_may_say_is_an_option_and_described(argument: str) -> None:
         assert getattr(sent, option.name) == getattr(stated, option.name)
 
 
-NOT_IN_SLOTS = {"method", "ordering_key", "shard_key", "no_reply", "each_value", "stop_generation"}
+NOT_IN_SLOTS = {"method", "ordering_key", "shard_key", "affinity_key", "no_reply", "each_value", "stop_generation"}
 """A slot has its replica, its order and its rpc; these say nothing about its call."""
 
 

@@ -1,0 +1,66 @@
+"""Preferences choose the replica of calls that one replica suits best, ahead of the backend's balancer: one per file.
+
+`ORDER` lists them: the first one that has a replica for a call decides, and the balancer if none has. Only runs whose
+options state a preference are looked at (`RouterCallOptions.prefers`), calls and reservations alike.
+Invariants: a preference is pure and synchronous; its state is bounded, and follows `changed`. It never picks a replica
+that is full while the balancer has one with room.
+Owner: the scheduler; a backend makes its preferences at the first run that states one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Final, Generic, Protocol, TypeVar
+
+from router_service.core.counters import BackendCounts
+from router_service.core.limits.capacity import KnownReplica
+from router_service.core.preferences.affinity import AffinityKeys
+from router_service.core.runs import RouterRun
+
+CandidateT = TypeVar("CandidateT", bound=KnownReplica)
+
+
+class Preference(Protocol[CandidateT]):
+    """Prefers one of a backend's replicas for some calls; changes none."""
+
+    def changed(self, replica: CandidateT) -> None:
+        """The replica's load, capacity or link changed; it may be new, linked or not, or have left."""
+
+    def pick(self, run: RouterRun, count: int) -> tuple[CandidateT, int] | None:
+        """The replica for the next of `count` calls of the run, and how many of them it takes at most, at least 1.
+
+        None: the run states no preference of this kind, or no preferred replica has room.
+        """
+
+    def sent(self, run: RouterRun, count: int, replica: CandidateT) -> None:
+        """`count` calls of a run that states a preference, of any kind, were sent to this replica."""
+
+
+ORDER: Final = (AffinityKeys[Any],)
+"""The kinds of preferences, the most important one first: model, prefix, affinity key."""
+
+
+class Preferences(Generic[CandidateT]):
+    """All preferences of one backend."""
+
+    def __init__(self, replicas: Iterable[CandidateT], counts: BackendCounts) -> None:
+        self._ordered: tuple[Preference[CandidateT], ...] = tuple(make(counts) for make in ORDER)
+        for replica in replicas:
+            self.changed(replica)
+
+    def changed(self, replica: CandidateT) -> None:
+        """See `Preference.changed`."""
+        for each in self._ordered:
+            each.changed(replica)
+
+    def pick(self, run: RouterRun, count: int) -> tuple[CandidateT, int] | None:
+        """See `Preference.pick`. None: the balancer picks."""
+        for each in self._ordered:
+            if (picked := each.pick(run, count)) is not None:
+                return picked
+        return None
+
+    def sent(self, run: RouterRun, count: int, replica: CandidateT) -> None:
+        """See `Preference.sent`."""
+        for each in self._ordered:
+            each.sent(run, count, replica)

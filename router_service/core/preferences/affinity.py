@@ -1,0 +1,159 @@
+"""Affinity keys: calls of one key go to one replica while it has room, and to the next ones on a ring where it has not.
+
+Purpose: consistent hashing with bounded loads (Mirrokni, Thorup and Zadimoghaddam, 2016). Each replica has `PLACES`
+places on a ring, which are hashes of its id; a key belongs to the replica at the first place from the key's own hash
+on. So a replica that joins or leaves moves only the keys that it gets or had, and ids outlive incarnations. A replica
+takes calls of its keys up to its bound: `BOUND` times its share of the backend's load, or half of its permits if that
+is more, and never more than its permits. Where it is at its bound, the next replica on the ring takes them; where
+`MAX_TRIED` are, the balancer picks, which also uses the room behind running calls (`prefetch`).
+Invariants: all routers with the same table have the same ring. A replica that takes no calls is passed over, as if it
+were not on the ring. The bound counts the calls that are about to be sent, so that a large run is cut into few slices.
+A lookup costs O(log n); replicas that join or leave change the ring at the next lookup.
+Owner: the scheduler.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator
+from hashlib import blake2b
+from struct import unpack
+from typing import Final, Generic, TypeVar
+
+from router_service.core.counters import BackendCounts
+from router_service.core.limits.capacity import KnownReplica
+from router_service.core.runs import RouterRun
+
+CandidateT = TypeVar("CandidateT", bound=KnownReplica)
+
+BOUND: Final = (5, 4)
+"""The load that a replica may have for its keys, in shares of the backend's load: a fraction, so that it is exact."""
+PLACES: Final = 64
+"""Places of each replica on the ring. Part of the contract between routers, as the next."""
+_SEED: Final = b"slotmesh.affin"
+MAX_TRIED: Final = 16
+"""Replicas that are tried for one run: a lookup costs no more, however many are full."""
+
+
+def places_of(replica_id: str) -> list[int]:
+    """The places of a replica on the ring, the same in every process."""
+    data = replica_id.encode()
+    places: list[int] = []
+    for number in range(PLACES // 8):
+        digest = blake2b(data, digest_size=64, salt=number.to_bytes(2, "big"), person=_SEED).digest()
+        places += unpack(">8Q", digest)
+    return places
+
+
+class Ring(Generic[CandidateT]):
+    """The replicas of one backend by their places, drained and unlisted ones left out."""
+
+    def __init__(self) -> None:
+        self._members: dict[str, list[CandidateT]] = {}
+        """By id: its incarnations, of which there may be several while one replaces another."""
+        self._on_ring: dict[str, list[int]] = {}
+        """The ids that `_places` has, with their places. Follows `_members` at the next lookup."""
+        self._places: list[int] = []
+        """Ascending."""
+        self._id_at: dict[int, str] = {}
+
+    def put(self, replica: CandidateT, *, is_member: bool) -> None:
+        """Adds or removes a replica."""
+        members = self._members.get(replica.replica_id)
+        if is_member:
+            if members is None:
+                self._members[replica.replica_id] = [replica]
+            elif replica not in members:
+                members.append(replica)
+        elif members is not None and replica in members:
+            members.remove(replica)
+            if not members:
+                del self._members[replica.replica_id]
+
+    def follow(self, place: int) -> Iterator[CandidateT]:
+        """The replicas from this place on, each one once, in the order of the ring."""
+        if self._members.keys() != self._on_ring.keys():
+            self._update()
+        places, id_at = self._places, self._id_at
+        at = bisect_left(places, place)
+        seen: set[str] = set()
+        while len(seen) < len(self._on_ring):
+            if at == len(places):
+                at = 0
+            replica_id = id_at[places[at]]
+            if replica_id not in seen:
+                seen.add(replica_id)
+                yield from self._members[replica_id]
+            at += 1
+
+    def _update(self) -> None:
+        gone = self._on_ring.keys() - self._members.keys()
+        for replica_id in gone:
+            for place in self._on_ring.pop(replica_id):
+                del self._id_at[place]
+        if gone:
+            self._places = [place for place in self._places if place in self._id_at]
+        for replica_id in self._members.keys() - self._on_ring.keys():
+            # Two ids never share a place, as far as 64 bits can tell.
+            places = [place for place in places_of(replica_id) if place not in self._id_at]
+            self._on_ring[replica_id] = places
+            self._id_at.update(dict.fromkeys(places, replica_id))
+            self._places += places
+        self._places.sort()
+
+
+class AffinityKeys(Generic[CandidateT]):
+    """The affinity keys of one backend's calls."""
+
+    def __init__(self, counts: BackendCounts) -> None:
+        self._counts = counts
+        self._ring: Ring[CandidateT] = Ring()
+        self._loads: dict[CandidateT, tuple[int, int]] = {}
+        """Load and permits of each replica that takes calls, as of its last change."""
+        self._load = 0
+        self._permits = 0
+        """The sums of `_loads`."""
+
+    def changed(self, replica: CandidateT) -> None:
+        """See `Preference.changed`."""
+        self._ring.put(replica, is_member=replica.listed and not replica.draining)
+        load, permits = self._loads.pop(replica, (0, 0))
+        self._load -= load
+        self._permits -= permits
+        if replica.taking:
+            capacity = replica.capacity
+            load, permits = self._loads[replica] = replica.own + capacity.others, capacity.max_ongoing
+            self._load += load
+            self._permits += permits
+
+    def pick(self, run: RouterRun, count: int) -> tuple[CandidateT, int] | None:
+        """See `Preference.pick`."""
+        if not run.options.affinity_key:
+            return None
+        tried = 0
+        for replica in self._ring.follow(run.options.affinity_place):
+            if replica.taking:
+                if (room := self._room(replica, count)) > 0:
+                    return replica, room
+                tried += 1
+                if tried == MAX_TRIED:
+                    break
+        return None
+
+    def sent(self, run: RouterRun, count: int, replica: CandidateT) -> None:
+        """See `Preference.sent`."""
+        if not run.options.affinity_key:
+            return
+        first = next((each for each in self._ring.follow(run.options.affinity_place) if each.taking), None)
+        if replica is first:
+            self._counts.preferred += count
+        else:
+            self._counts.spilled += count
+
+    def _room(self, replica: CandidateT, count: int) -> int:
+        """Calls that the replica takes until it is at its bound, which `count` more calls of the backend raise."""
+        capacity = replica.capacity
+        permits = capacity.max_ongoing
+        times, parts = BOUND
+        share = -(-times * (self._load + count) * permits // (parts * self._permits))
+        return min(permits, max(share, (permits + 1) // 2)) - replica.own - capacity.others

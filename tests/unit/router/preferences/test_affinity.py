@@ -1,0 +1,190 @@
+"""Affinity keys in the whole core: which replica gets the calls of a key, and which one if that has no room."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from itertools import count
+
+import pytest
+
+from router_service.core.preferences.affinity import MAX_TRIED, Ring
+from router_service.core.replicas.replica import RoutedReplica
+from slotmesh.calls.key_hash import place_of_key
+from slotmesh.errors import Reason
+from tests.unit.router.parts import replica
+from tests.unit.router.slot_world import SlotWorld
+from tests.unit.router.world import World
+
+NAMES = [f"r{number}" for number in range(5)]
+
+
+def order_of(key: str, names: Iterable[str] = NAMES) -> list[str]:
+    """The replicas in the order in which they get calls of the key."""
+    ring = Ring[RoutedReplica]()
+    for name in names:
+        ring.put(replica(name), is_member=True)
+    return [each.replica_id for each in ring.follow(place_of_key(key))]
+
+
+def world(names: Sequence[str] = NAMES, slots: int = 8) -> World:
+    return World({"b": names}, slots=slots)
+
+
+def loads(each: World) -> dict[str, int]:
+    return {name: len(held) for name in each.backends["b"] if (held := each.at_replica(name))}
+
+
+def counted(each: World) -> tuple[int, int]:
+    counts = each.scheduler.counters.backends["b"]
+    return counts.preferred, counts.spilled
+
+
+def test_places_are_the_same_in_every_process_and_release() -> None:
+    assert place_of_key("user-1") == 4075884622034466152
+    assert order_of("user-1") == ["r0", "r3", "r1", "r2", "r4"]
+    assert order_of("Zoë") == ["r3", "r4", "r1", "r2", "r0"]
+
+
+def test_calls_of_one_key_go_to_one_replica_side_by_side() -> None:
+    each = world()
+    ids = count(1)
+    for _ in range(4):
+        each.submit([next(ids)], affinity_key="user-1")
+        each.submit([next(ids)], affinity_key="user-2")
+    assert loads(each) == Counter([order_of("user-1")[0]] * 4 + [order_of("user-2")[0]] * 4)
+    assert counted(each) == (8, 0)
+
+
+def test_a_replica_at_its_bound_leaves_calls_to_the_next_ones() -> None:
+    each = world(slots=8)
+    first, second, third, *_ = order_of("k")
+    for number in range(1, 10):
+        each.submit([number], affinity_key="k")
+    assert loads(each) == {first: 4, second: 4, third: 1}
+    assert counted(each) == (4, 5)
+    each.complete(first, 1)
+    each.submit([10], affinity_key="k")
+    assert loads(each) == {first: 4, second: 4, third: 1}, "the first one of the key has room again"
+
+
+def test_the_bound_grows_with_the_load_of_all() -> None:
+    each = world(slots=8)
+    first = order_of("k")[0]
+    each.submit(range(1, 28))
+    before = loads(each)[first]
+    each.submit([100, 101, 102], affinity_key="k")
+    # 30 calls at 5 replicas: 6 each, and a quarter more.
+    assert loads(each)[first] == 8
+    assert before in {5, 6}
+    assert counted(each) == (8 - before, 3 - (8 - before))
+
+
+def test_a_large_run_is_cut_into_few_slices() -> None:
+    each = world(slots=512)
+    each.submit(range(1, 1_001), affinity_key="k")
+    order = order_of("k")
+    assert loads(each) == dict(zip(order, [256, 256, 256, 232], strict=False))
+    assert all(len(each.batches[name]) == 1 for name in order[:4])
+
+
+def test_all_get_calls_once_all_are_at_their_bounds_and_what_is_more_waits() -> None:
+    each = world(slots=2)
+    each.submit(range(1, 13), affinity_key="k")
+    assert loads(each) == dict.fromkeys(NAMES, 2)
+    each.complete("r3", each.at_replica("r3")[0])
+    assert loads(each)["r3"] == 2, "what waits goes where there is room"
+
+
+def test_room_behind_running_calls_is_used_when_all_are_full() -> None:
+    each = world(slots=2)
+    for name in NAMES:
+        each.report(name, prefetch=3)
+    each.submit(range(1, 11), affinity_key="k")
+    assert loads(each) == dict.fromkeys(NAMES, 2)
+    each.submit(range(11, 13), affinity_key="k")
+    assert sum(loads(each).values()) == 12
+
+
+def test_keys_move_back_to_a_replica_that_returns() -> None:
+    each = world()
+    first, second, *_ = order_of("k")
+    each.submit([1], affinity_key="k", idempotent=True)
+    each.lose(first)
+    assert loads(each) == {second: 1}, "an idempotent call goes on by the ring"
+    each.submit([2], affinity_key="k")
+    assert loads(each) == {second: 2}
+    each.link(first)
+    each.submit([3], affinity_key="k")
+    assert loads(each) == {first: 1, second: 2}
+
+
+def test_no_new_calls_for_replicas_that_drain_or_are_suspects() -> None:
+    each = world()
+    first, second, third, *_ = order_of("k")
+    each.drain(first)
+    each.suspects = {second}
+    each.push()
+    each.submit([1], affinity_key="k")
+    assert loads(each) == {third: 1}
+    assert counted(each) == (1, 0), "the first one that takes calls is the one of the key"
+
+
+def test_an_id_keeps_its_keys_in_another_life() -> None:
+    ring = Ring[RoutedReplica]()
+    old, new, other = replica("a"), replica("a"), replica("b")
+    for member in (old, other):
+        ring.put(member, is_member=True)
+    place = next(number for number in range(0, 2**64, 2**58) if next(ring.follow(number)) is old)
+    ring.put(new, is_member=True)
+    ring.put(old, is_member=False)
+    assert list(ring.follow(place)) == [new, other]
+
+
+def test_a_lookup_ends_after_some_full_replicas() -> None:
+    names = [f"s{number}" for number in range(40)]
+    each = world(names, slots=1)
+    order = order_of("k", names)
+    each.submit(range(1, 21), affinity_key="k")
+    assert set(loads(each)) >= set(order[:MAX_TRIED])
+    assert sum(loads(each).values()) == 20
+
+
+def test_a_replica_with_more_permits_takes_more() -> None:
+    each = world(["a", "b"], slots=4)
+    each.report("a", max_ongoing=12)
+    key = next(f"k{number}" for number in range(100) if order_of(f"k{number}", "ab")[0] == "a")
+    each.submit(range(1, 7), affinity_key=key)
+    assert loads(each) == {"a": 6}
+
+
+@pytest.mark.parametrize("key", ["k", "other"])
+def test_reservations_go_the_same_way(key: str) -> None:
+    each = SlotWorld({"b": NAMES}, slots=4)
+    first, second, *_ = order_of(key)
+    for _ in range(3):
+        each.reserve(affinity_key=key)
+    assert {name: len(ops) for name, ops in each.ops.items()} == {first: 2, second: 1}
+    assert counted(each) == (2, 1)
+
+
+def test_copies_for_a_shadow_go_the_same_way() -> None:
+    each = World({"b": ["r"], "dark": NAMES}, slots=8, shadows={"dark": 1.0})
+    each.submit([1], affinity_key="k")
+    each.submit([2], affinity_key="k")
+    assert each.at_replica(order_of("k")[0]) == [1, 2]
+
+
+def test_a_key_decides_the_backend_too() -> None:
+    each = World({"b": ["r"], "c": ["s"]}, slots=64, weights={"b": 0.5, "c": 0.5})
+    for number in range(1, 21):
+        each.submit([number], affinity_key="k")
+    assert sorted([len(each.at_replica("r")), len(each.at_replica("s"))]) == [0, 20]
+
+
+def test_refused_calls_find_another_replica() -> None:
+    each = world()
+    first, second, *_ = order_of("k")
+    each.submit([1], affinity_key="k")
+    each.refuse(first, reason=Reason.QUEUE_FULL, others=8)
+    assert loads(each) == {second: 1}
