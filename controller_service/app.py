@@ -23,8 +23,10 @@ from controller_service.http_route_servicer import HttpRouteServicer
 from controller_service.servicer import ControllerServicer, MembershipServicer, OperatorControls
 from controller_service.shell.changes.configurator import Configurator
 from controller_service.shell.changes.controls import ReplicaControl, StateKeeper
+from controller_service.shell.changes.device_checks import DeviceChecks
 from controller_service.shell.code.snapshot_keeper import snapshots_of
 from controller_service.shell.events import EventArchive
+from controller_service.shell.launchers.device_pools import device_rules
 from controller_service.shell.launchers.launched_processes import LaunchDirectoryInUse
 from controller_service.shell.launchers.protocol import Launcher, OnExit, mint_replica_id
 from controller_service.shell.leadership import LeadershipBoard, NewerMembers
@@ -109,6 +111,7 @@ class Controller:
         self._logs = LogBook(max_bytes=settings.replica_log_size, echo=echo)
         self._snapshots = snapshots_of(settings, lambda: self._address_for_replicas)
         self.configurator = Configurator(store, state, launches=launches, policies=policies, snapshots=self._snapshots)
+        self.configurator.devices = DeviceChecks(device_rules(settings), lambda: state.observed, clock.now)
         self._shifter = Shifter(self.configurator, store, state, self.newer)
         loads = KnownLoads(
             of_replica=self.replicas.loads_of,
@@ -162,6 +165,7 @@ class Controller:
             launching=self.launching,
         )
         self.leadership.on_writable = loop.retry_now
+        self.configurator.devices.led_by(launcher.devices)
         self.configurator.led_by(loop.release, takes_snapshots=launcher.imports_snapshots)
         tasks.keep(loop.watch_store, name="watch-store")
         reconciling = tasks.keep(loop.run, name="reconcile")

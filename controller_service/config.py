@@ -13,6 +13,7 @@ from slotmesh.config.declaring import Field, field_validator, model_validator
 from slotmesh.config.etcd import PLAIN_ACCESS, EtcdAccess, EtcdPlace, etcd_place
 from slotmesh.config.members import TokenPortSettings
 from slotmesh.config.reading import FlagOnly
+from slotmesh.spec.devices import read_pairs, read_pools
 from slotmesh.spec.rules import is_path
 from slotmesh.units import format_duration
 
@@ -24,7 +25,8 @@ SHORTEST_LEASE: Final = timedelta(seconds=2)
 
 _LABEL: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")
 _OF_LAUNCHER: Final = {
-    "kubernetes": ("pod_template", "kubernetes_owner", "pod_fence_after"),
+    "process": ("device_variables",),
+    "kubernetes": ("pod_template", "kubernetes_owner", "pod_fence_after", "device_resources"),
     "external": ("watch_pods",),
 }
 """Settings that other launchers would ignore."""
@@ -149,6 +151,24 @@ class ControllerSettings(TokenPortSettings):
         None,
         description="Where records and output of started replicas are kept, for one controller at a time. Not given: a "
         "directory for the file of --state, or for this address, among the machine's temporary files.",
+    )
+    devices: str = Field(
+        "",
+        max_length=20_000,
+        description="Devices of this machine that replicas hold, for the `devices` of backends: `cuda=0-3`, "
+        "`cuda=0-3,fpga=a,b`. `cuda=auto`: those of CUDA_VISIBLE_DEVICES, or that NVML finds (slotmesh[nvidia]).",
+    )
+    device_variables: str | None = Field(
+        None,
+        min_length=1,
+        description="The variable in which replicas find their devices of a pool, as `cuda=HIP_VISIBLE_DEVICES`. Not "
+        "given: the name of the pool, as CUDA_VISIBLE_DEVICES.",
+    )
+    device_resources: str | None = Field(
+        None,
+        min_length=1,
+        description="With --launcher kubernetes: the resource that pods request for devices of a pool. Not given: "
+        "`cuda=nvidia.com/gpu`.",
     )
     max_code_size: Size = Field(
         256 * 1024 * 1024,
@@ -281,6 +301,18 @@ class ControllerSettings(TokenPortSettings):
                 raise ValueError(f"{name!r} is not MODULE:NAME")
         return text
 
+    @field_validator("devices")
+    @classmethod
+    def _are_pools(cls, text: str) -> str:
+        read_pools(text)
+        return text
+
+    @field_validator("device_variables", "device_resources")
+    @classmethod
+    def _are_pairs(cls, text: str) -> str:
+        read_pairs(text or "")
+        return text
+
     @field_validator("mesh_name")
     @classmethod
     def _is_a_label(cls, name: str) -> str:
@@ -315,6 +347,14 @@ class ControllerSettings(TokenPortSettings):
             for name in names if self.launcher != launcher else ():
                 if getattr(self, name) is not None:
                     raise ValueError(f"--{name.replace('_', '-')} is for --launcher {launcher}: leave it out")
+        return self
+
+    @model_validator
+    def _are_devices_of_this_machine(self) -> Self:
+        if self.devices and self.launcher != "process":
+            raise ValueError("--devices is for --launcher process: leave it out")
+        if unknown := read_pairs(self.device_variables or "").keys() - read_pools(self.devices).keys():
+            raise ValueError(f"--device-variables: --devices has no pool {', '.join(sorted(unknown))}")
         return self
 
     @model_validator

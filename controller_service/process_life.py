@@ -27,6 +27,7 @@ from controller_service.core.desired.planning import ChangeTerms
 from controller_service.core.desired.revisions import ChangeOrigin
 from controller_service.core.event_log import EventKind
 from controller_service.shell.changes.configurator import Configurator
+from controller_service.shell.launchers.device_pools import device_rules, pools_of
 from controller_service.shell.launchers.launched_processes import LaunchDirectory, default_directory
 from controller_service.shell.launchers.process import ProcessLauncher, replica_command
 from controller_service.shell.launchers.protocol import Launcher, OnExit, mint_replica_id
@@ -45,6 +46,7 @@ from slotmesh.runtime.signals import stop_signals
 from slotmesh.security.identity import Role
 from slotmesh.security.tokens import Tokens
 from slotmesh.server.rpc_gate import observe_edge
+from slotmesh.spec.devices import read_pairs
 from slotmesh.spec.model import InvalidSpec
 from slotmesh.telemetry.security_metrics import observe_tokens
 from slotmesh.telemetry.setup import MetricsServer, metrics_target, setup_metrics
@@ -193,8 +195,12 @@ class ControllerLife:
 
 
 def _require_usable(settings: ControllerSettings) -> None:
-    """What is read only by a controller that leads is looked at before one stands by. Raises SettingsError."""
+    """What is read only by a controller that leads is looked at before one stands by.
+
+    Raises SettingsError, CannotStart.
+    """
     load_policies(policy_names(settings.autoscale_policies))
+    device_rules(settings)
     if settings.spec is not None:
         from slotmesh.spec.document import load_mesh  # noqa: PLC0415 - it loads pydantic, for who gives a --spec
 
@@ -214,6 +220,8 @@ def make_launcher(settings: ControllerSettings, front: Front) -> MakeLauncher:
         return _make_kubernetes_launcher(settings, front)
     if settings.launcher == "external":
         return lambda *_: Launcher()
+
+    pools = pools_of(settings)
 
     def make(address: str, on_exit: OnExit, logs: LogBook) -> ProcessLauncher:
         parent_fd = settings.parent_fd
@@ -239,6 +247,8 @@ def make_launcher(settings: ControllerSettings, front: Front) -> MakeLauncher:
             logs,
             mint_replica_id,
             parent_fd=parent_fd,
+            pools=pools,
+            device_variables=read_pairs(settings.device_variables or ""),
         )
 
     return make

@@ -13,11 +13,12 @@ from typing import Annotated, Final, Self
 
 from replica_service.core.lifecycle import FenceSettings
 from slotmesh.config import Duration, ServerTargets
-from slotmesh.config.declaring import Field, model_validator
+from slotmesh.config.declaring import Field, field_validator, model_validator
 from slotmesh.config.members import MemberId, MemberSettings
 from slotmesh.config.reading import FlagOnly
 from slotmesh.ids import new_id
 from slotmesh.runtime.exits import CannotStart
+from slotmesh.spec.devices import read_devices
 
 MAX_NAMES: Final = 4_096
 """Replicas of one backend that share a directory, at most."""
@@ -173,6 +174,13 @@ class ReplicaSettings(MemberSettings):
         description="The uid of the Kubernetes pod that the replica runs in (metadata.uid): by it, a controller with "
         "--watch-pods detects the replica's end.",
     )
+    devices: str = Field(
+        "",
+        max_length=20_000,
+        description="Devices that the replica holds, as cuda=0,1 or cuda=0@0.5 for a share of one: for display, and "
+        "for the controller, which compares them with the backend's `devices`. A controller that starts the replica "
+        "sets it.",
+    )
     resume_ttl: Duration = Field(
         timedelta(seconds=60),
         gt=timedelta(0),
@@ -202,6 +210,12 @@ class ReplicaSettings(MemberSettings):
         description="MODULE:NAME: print this handler's decorator settings and its methods' JSON Schemas, as JSON.",
     )
 
+    @field_validator("devices")
+    @classmethod
+    def _are_devices(cls, devices: str) -> str:
+        read_devices(devices)
+        return devices
+
     @model_validator
     def _has_handler(self) -> Self:
         if self.handler is None and self.describe is None:
@@ -221,6 +235,11 @@ class ReplicaSettings(MemberSettings):
                 "--controller (SLOTMESH_CONTROLLER) is required with --fence-after: it acknowledges reports"
             )
         return self
+
+    @property
+    def held_devices(self) -> tuple[str, ...]:
+        """The devices that it holds, each as `cuda=0`, or `cuda=0@0.5` for a share of one."""
+        return tuple(map(str, read_devices(self.devices)))
 
     @property
     def is_announced(self) -> bool:

@@ -62,7 +62,8 @@ def _rows(model: type[Any], settings: Mapping[str, Setting], path: str) -> Itera
 def _default(setting: Setting) -> str:
     if setting.default is None or setting.default == "":
         return "unset"
-    return "`{}`" if setting.kind in {SettingKind.JSON, SettingKind.ENVIRONMENT} else _written(setting, setting.default)
+    is_map = setting.kind in {SettingKind.JSON, SettingKind.ENVIRONMENT, SettingKind.AMOUNTS}
+    return "`{}`" if is_map else _written(setting, setting.default)
 
 
 def _choices(setting: Setting) -> str:

@@ -36,6 +36,7 @@ from slotmesh.convert.same_names import message_of, same_fields
 from slotmesh.convert.specification import backend_to_wire, duration_to_wire
 from slotmesh.histogram import CALL_TIMES
 from slotmesh.internal.v1 import membership_service_pb2
+from slotmesh.spec.devices import MAX_DEVICES, is_device
 from slotmesh.spec.model import Backend, InvalidSpec, SpecViolation
 from slotmesh.spec.rules import is_name, show
 from slotmesh.v1 import controller_service_pb2 as pb
@@ -66,6 +67,7 @@ def hello_from_wire(frame: membership_service_pb2.AttachReplicaRequest, *, gener
         fenced_after_s=max(0.0, hello.fenced_after.seconds + hello.fenced_after.nanos / 1e9),
         process_began_s=seconds_of(hello.start_time),
         pod_uid=hello.pod_uid[:MAX_POD_UID_CHARS],
+        devices=tuple(it for it in hello.devices[:MAX_DEVICES] if is_device(it)),
     )
 
 

@@ -52,6 +52,8 @@ class ListedIncarnation:
     tables that routers send."""
     pod_uid: str = ""
     """Of the Kubernetes pod that it runs in; empty where that is unknown, and in tables that routers send."""
+    devices: tuple[str, ...] = ()
+    """What it holds; empty in tables that routers send."""
     suspect: bool = False
     """It is silent: unkeyed calls go to others, as long as there are any. False in the roster: it is not stored."""
 

@@ -165,6 +165,8 @@ class MeshState:
                 last_output=exit_.last_output,
             ),
         )
+        for name in self.deferred_starts:  # of whatever backend, one may find the devices of the ended replica
+            self.wake(Key(Concern.BACKEND, name))
 
     def wake(self, key: Key) -> None:
         """Has something looked at again, though nothing was observed."""

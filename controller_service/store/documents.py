@@ -67,6 +67,7 @@ _TYPES: Final[Mapping[SettingKind, tuple[type, ...]]] = {
     SettingKind.DURATION: (int, float),
     SettingKind.FLAG: (bool,),
     SettingKind.JSON: (dict,),
+    SettingKind.AMOUNTS: (dict,),
 }
 
 
@@ -84,7 +85,7 @@ def _setting(setting: Setting) -> Form:
     if setting.kind is SettingKind.ENVIRONMENT:
         return Form(written_environment, _environment)
     form = plain(setting.kind.name.lower(), *_TYPES[setting.kind])
-    return form._replace(write=plain_json) if setting.kind is SettingKind.JSON else form
+    return form._replace(write=plain_json) if setting.kind in {SettingKind.JSON, SettingKind.AMOUNTS} else form
 
 
 def _environment(document: Any) -> dict[str, EnvironmentValue]:
@@ -257,7 +258,7 @@ TERM: Final = _stored("term", RecordForm(LeaderTerm, outside=("term_id",)), "ter
 
 # -- the roster, and the whole state ----------------------------------------------------------------------------------
 
-MEMBER: Final = RecordForm(ListedIncarnation, outside=("suspect",), newer=("pod_uid",)).form
+MEMBER: Final = RecordForm(ListedIncarnation, outside=("suspect",), newer=("pod_uid", "devices")).form
 ROSTER: Final = RecordForm(IncarnationRoster, outside=("members",))
 """Without its members: there may be thousands."""
 

@@ -132,6 +132,7 @@ def replica_from_wire(wire: membership_service_pb2.ReplicaRoute) -> ReplicaRoute
         draining=wire.draining,
         process=wire.process,
         is_suspect=wire.suspect,
+        devices=tuple(wire.devices),
     )
 
 
@@ -178,6 +179,7 @@ def backend_to_wire_route(route: BackendRoute) -> membership_service_pb2.Backend
                 draining=each.draining,
                 process=each.process,
                 suspect=each.is_suspect,
+                devices=each.devices,
             )
             for each in route.replicas
         ),

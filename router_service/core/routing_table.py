@@ -123,6 +123,8 @@ class ReplicaRoute:
     """Identifies its process, as the replica reported it: for a controller without stored state."""
     is_suspect: bool = False
     """It has lost contact with the controller: unkeyed calls go to others, as long as there are any."""
+    devices: tuple[str, ...] = ()
+    """What it holds: `cuda=0`, or `cuda=0@0.5` for a share of a device."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

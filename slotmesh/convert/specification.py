@@ -255,12 +255,14 @@ _WRITE: Final[dict[SettingKind, Callable[[Any, str, Any], object]]] = {
     SettingKind.CHOICE: _write_choice,
     SettingKind.JSON: _write_json,
     SettingKind.ENVIRONMENT: _write_environment,
+    SettingKind.AMOUNTS: lambda wire, name, value: getattr(wire, name).update(value),
 }
 _READ: Final[dict[SettingKind, Callable[[Setting, Any], Any]]] = {
     SettingKind.DURATION: lambda _, value: seconds(value),
     SettingKind.CHOICE: _choice,
     SettingKind.JSON: lambda _, value: struct_from_wire(value),
     SettingKind.ENVIRONMENT: lambda _, value: _environment(value),
+    SettingKind.AMOUNTS: lambda _, value: dict(value),
 }
 
 

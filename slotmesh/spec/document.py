@@ -112,6 +112,7 @@ _TYPES: Mapping[SettingKind, Any] = {
     SettingKind.SIZE: Annotated[int, _written(parse_size, "64KiB or 256MiB")] | None,
     SettingKind.DURATION: Annotated[timedelta, _written(parse_duration, "250ms, 30s or 2m")] | None,
     SettingKind.FLAG: bool | None,
+    SettingKind.AMOUNTS: dict[str, float] | None,
     SettingKind.JSON: dict[str, Any],  # the rules check that it is JSON
     SettingKind.ENVIRONMENT: dict[str, Annotated[Any, BeforeValidator(value_of)]] | None,
 }

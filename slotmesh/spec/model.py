@@ -89,6 +89,7 @@ def plain_json(value: JsonValue) -> JsonValue:
 MAX_TIME_S: Final = 86_400.0
 """The longest time that a setting may have, in seconds."""
 _NOTHING: Mapping[str, JsonValue] = MappingProxyType({})
+_NO_AMOUNTS: Mapping[str, float] = MappingProxyType({})
 
 
 class BalancerName(Enum):
@@ -165,6 +166,9 @@ class Backend:
     """CPUs of one replica, rounded up: it is pinned to that number, and so are the threads of numeric libraries."""
     memory: int | None = setting(None, SettingKind.SIZE, bounds=(2**20, 2**50), change=Change.REPLACES, is_newer=True)
     """Memory of one replica, whose process is killed if it uses more."""
+    devices: Mapping[str, float] = setting(_NO_AMOUNTS, SettingKind.AMOUNTS, change=Change.REPLACES, is_newer=True)
+    """Devices that each replica holds, by pool, as `{cuda: 1}`: a whole number, or a share below 1. The controller's
+    `--devices` has the pools."""
     own_loop: bool | None = setting(None, SettingKind.FLAG, change=Change.REPLACES)
     """Whether the handler runs on its own event loop, in a thread. Unset: the value of the handler's decorator."""
     max_surge: int | None = setting(None, SettingKind.INTEGER, bounds=(0, 10_000))
@@ -178,6 +182,13 @@ class Backend:
     max_error_rate: float = setting(0.1, SettingKind.NUMBER, bounds=(0.0, 1.0))
     """The error rate of new replicas may exceed that of old ones by this much; if it is higher, the rollout is rolled
     back. 1: never."""
+
+    @property
+    def most_replicas(self) -> int:
+        """The highest number of replicas, if the controller launches them; rollouts may add some."""
+        if self.autoscale is not None:
+            return self.autoscale.max
+        return 1 if self.num_replicas is None else self.num_replicas
 
     @property
     def least_replicas(self) -> int:

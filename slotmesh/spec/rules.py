@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
+from slotmesh.spec.devices import amount_problems
 from slotmesh.spec.environment import problems_of
 from slotmesh.spec.model import SETTINGS, Backend, Endpoint, Mesh, SpecViolation, TrafficPolicy
 from slotmesh.spec.routes import HTTP_METHODS, Route, clashes, path_problems
@@ -177,6 +178,9 @@ def _setting_violations(path: str, setting: Setting, value: Any) -> Iterator[Spe
                 yield from _setting_violations(f"{path}.{name}", inner, getattr(value, inner.attribute))
         case SettingKind.INTEGER | SettingKind.NUMBER | SettingKind.SIZE | SettingKind.DURATION:
             yield from _bounded(path, value, setting)
+        case SettingKind.AMOUNTS:
+            for name, problem in amount_problems(value):
+                yield SpecViolation(f"{path}.{show(name)}" if name else path, problem)
         case SettingKind.JSON:
             yield from _config_violations(path, value)
         case SettingKind.ENVIRONMENT:

@@ -39,6 +39,8 @@ class SettingKind(Enum):
     """A map of names to JSON values."""
     ENVIRONMENT = auto()
     """A map of names of variables to text, `{inherit: true}` or `{file: PATH}`."""
+    AMOUNTS = auto()
+    """A map of names to numbers."""
     SECTION = auto()
     """A map of further settings, or None; on the wire a message."""
 
@@ -100,7 +102,7 @@ def setting(
     # Dataclasses refuse a mapping as a default, even a read-only one.
     made: Any = (
         field(default_factory=lambda: default, metadata=metadata)
-        if kind in {SettingKind.JSON, SettingKind.ENVIRONMENT}
+        if kind in {SettingKind.JSON, SettingKind.ENVIRONMENT, SettingKind.AMOUNTS}
         else field(default=default, metadata=metadata)
     )
     return made  # type: ignore[no-any-return]  # dataclasses make an attribute of the default's type of it

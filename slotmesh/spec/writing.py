@@ -13,6 +13,7 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
+from slotmesh.spec.devices import shown_amounts
 from slotmesh.spec.environment import written_environment
 from slotmesh.spec.model import DOCUMENT_SETTINGS, Backend, Endpoint, GrpcServices, Mesh, is_named_by_code, plain_json
 from slotmesh.spec.routes import DEFAULT_METHODS, Route
@@ -39,6 +40,8 @@ def shown_setting(setting: Setting, value: Any) -> str:
             return json.dumps(value, default=dict, sort_keys=True)
         case SettingKind.ENVIRONMENT:
             return json.dumps(written_environment(value)) if value else UNSET
+        case SettingKind.AMOUNTS:
+            return "{" + shown_amounts(value) + "}" if value else UNSET
         case _:
             return str(_written(setting, value))
 
@@ -113,6 +116,8 @@ def _written(setting: Setting, value: Any) -> Any:
             return format_size(value)
         case SettingKind.CHOICE:
             return value.name.lower()
+        case SettingKind.AMOUNTS:
+            return {name: int(amount) if amount >= 1 else amount for name, amount in sorted(value.items())}
         case SettingKind.JSON:
             return plain_json(value)
         case SettingKind.ENVIRONMENT:

@@ -32,6 +32,7 @@ _TYPES: Final[Mapping[SettingKind, tuple[type, ...]]] = {
     SettingKind.FLAG: (bool,),
     SettingKind.JSON: (Mapping,),
     SettingKind.ENVIRONMENT: (Mapping,),
+    SettingKind.AMOUNTS: (Mapping,),
 }
 _WORDS: Final = {
     SettingKind.TEXT: "a str",
@@ -42,6 +43,7 @@ _WORDS: Final = {
     SettingKind.FLAG: "a bool",
     SettingKind.JSON: "a mapping",
     SettingKind.ENVIRONMENT: "a mapping",
+    SettingKind.AMOUNTS: "a mapping",
 }
 
 

@@ -151,8 +151,8 @@ class Backend(_message.Message):
     """One version of a handler and its settings: a group of identical replicas.
 
     A change of `handler`, `version`, `own_loop` or of what replicas are started with (`pod`, `env`, `python`, `cwd`,
-    `cpus`, `memory`) replaces the replicas, and so does one of `user_config` if the handler has no method `reconfigure`.
-    Running replicas and routers take all other changes over.
+    `cpus`, `memory`, `devices`) replaces the replicas, and so does one of `user_config` if the handler has no method
+    `reconfigure`. Running replicas and routers take all other changes over.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -173,6 +173,26 @@ class Backend(_message.Message):
             value: Global___EnvironmentValue | None = ...,
         ) -> None: ...
         _HasFieldArgType: _TypeAlias = _typing.Literal["value", b"value"]  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    @_typing.final
+    class DevicesEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.float
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.float = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
         def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
         _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
@@ -210,6 +230,7 @@ class Backend(_message.Message):
     CWD_FIELD_NUMBER: _builtins.int
     CPUS_FIELD_NUMBER: _builtins.int
     MEMORY_FIELD_NUMBER: _builtins.int
+    DEVICES_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Unique in the mesh: 1 to 63 of `a-z A-Z 0-9 _ . -`, starting with a letter or digit."""
     handler: _builtins.str
@@ -341,6 +362,14 @@ class Backend(_message.Message):
         PYTHONUNBUFFERED. A change replaces the replicas.
         """
 
+    @_builtins.property
+    def devices(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]:
+        """Devices that each replica holds, by the name of their pool, as `{cuda: 1}`: a whole number, 1 … 256, of devices that
+        no other replica has, or a share of one device, between 0 and 1 in thousandths. At most 16 pools. If the controller
+        starts replicas as processes, their pools are those of its --devices, and all backends together must fit, each with
+        its highest number of replicas; if as pods, they request these resources. A change replaces the replicas.
+        """
+
     def __init__(
         self,
         *,
@@ -376,10 +405,11 @@ class Backend(_message.Message):
         cwd: _builtins.str = ...,
         cpus: _builtins.float | None = ...,
         memory: _builtins.int | None = ...,
+        devices: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_cpus", b"_cpus", "_max_error_rate", b"_max_error_rate", "_max_ongoing", b"_max_ongoing", "_max_queued_bytes", b"_max_queued_bytes", "_max_queued_calls", b"_max_queued_calls", "_max_surge", b"_max_surge", "_max_unavailable", b"_max_unavailable", "_max_wire_batch_size", b"_max_wire_batch_size", "_memory", b"_memory", "_num_replicas", b"_num_replicas", "_own_loop", b"_own_loop", "_prefetch", b"_prefetch", "autoscale", b"autoscale", "cpus", b"cpus", "graceful_timeout", b"graceful_timeout", "health_check_period", b"health_check_period", "health_check_timeout", b"health_check_timeout", "max_error_rate", b"max_error_rate", "max_ongoing", b"max_ongoing", "max_queue_time", b"max_queue_time", "max_queued_bytes", b"max_queued_bytes", "max_queued_calls", b"max_queued_calls", "max_surge", b"max_surge", "max_unavailable", b"max_unavailable", "max_wire_batch_size", b"max_wire_batch_size", "memory", b"memory", "min_ready", b"min_ready", "num_replicas", b"num_replicas", "own_loop", b"own_loop", "pod", b"pod", "prefetch", b"prefetch", "progress_deadline", b"progress_deadline", "status", b"status", "user_config", b"user_config"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_cpus", b"_cpus", "_max_error_rate", b"_max_error_rate", "_max_ongoing", b"_max_ongoing", "_max_queued_bytes", b"_max_queued_bytes", "_max_queued_calls", b"_max_queued_calls", "_max_surge", b"_max_surge", "_max_unavailable", b"_max_unavailable", "_max_wire_batch_size", b"_max_wire_batch_size", "_memory", b"_memory", "_num_replicas", b"_num_replicas", "_own_loop", b"_own_loop", "_prefetch", b"_prefetch", "autoscale", b"autoscale", "balancer", b"balancer", "code", b"code", "cpus", b"cpus", "cwd", b"cwd", "env", b"env", "etag", b"etag", "graceful_timeout", b"graceful_timeout", "handler", b"handler", "health_check_period", b"health_check_period", "health_check_timeout", b"health_check_timeout", "max_error_rate", b"max_error_rate", "max_ongoing", b"max_ongoing", "max_queue_time", b"max_queue_time", "max_queued_bytes", b"max_queued_bytes", "max_queued_calls", b"max_queued_calls", "max_surge", b"max_surge", "max_unavailable", b"max_unavailable", "max_wire_batch_size", b"max_wire_batch_size", "memory", b"memory", "min_ready", b"min_ready", "name", b"name", "num_replicas", b"num_replicas", "own_loop", b"own_loop", "pod", b"pod", "prefetch", b"prefetch", "progress_deadline", b"progress_deadline", "python", b"python", "slo_scope", b"slo_scope", "status", b"status", "user_config", b"user_config", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_cpus", b"_cpus", "_max_error_rate", b"_max_error_rate", "_max_ongoing", b"_max_ongoing", "_max_queued_bytes", b"_max_queued_bytes", "_max_queued_calls", b"_max_queued_calls", "_max_surge", b"_max_surge", "_max_unavailable", b"_max_unavailable", "_max_wire_batch_size", b"_max_wire_batch_size", "_memory", b"_memory", "_num_replicas", b"_num_replicas", "_own_loop", b"_own_loop", "_prefetch", b"_prefetch", "autoscale", b"autoscale", "balancer", b"balancer", "code", b"code", "cpus", b"cpus", "cwd", b"cwd", "devices", b"devices", "env", b"env", "etag", b"etag", "graceful_timeout", b"graceful_timeout", "handler", b"handler", "health_check_period", b"health_check_period", "health_check_timeout", b"health_check_timeout", "max_error_rate", b"max_error_rate", "max_ongoing", b"max_ongoing", "max_queue_time", b"max_queue_time", "max_queued_bytes", b"max_queued_bytes", "max_queued_calls", b"max_queued_calls", "max_surge", b"max_surge", "max_unavailable", b"max_unavailable", "max_wire_batch_size", b"max_wire_batch_size", "memory", b"memory", "min_ready", b"min_ready", "name", b"name", "num_replicas", b"num_replicas", "own_loop", b"own_loop", "pod", b"pod", "prefetch", b"prefetch", "progress_deadline", b"progress_deadline", "python", b"python", "slo_scope", b"slo_scope", "status", b"status", "user_config", b"user_config", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__cpus: _TypeAlias = _typing.Literal["cpus"]  # noqa: Y015
     _WhichOneofArgType__cpus: _TypeAlias = _typing.Literal["_cpus", b"_cpus"]  # noqa: Y015
@@ -517,6 +547,7 @@ class BackendStatus(_message.Message):
     LATEST_CHANGE_FIELD_NUMBER: _builtins.int
     ROLLOUT_FIELD_NUMBER: _builtins.int
     DEFERRED_START_FIELD_NUMBER: _builtins.int
+    DEVICE_POOLS_FIELD_NUMBER: _builtins.int
     wanted_replicas: _builtins.int
     """The wanted number of replicas. Unset: any, if the controller does not launch them and no number is configured."""
     ready_replicas: _builtins.int
@@ -545,6 +576,12 @@ class BackendStatus(_message.Message):
     def rollout(self) -> _rollout_pb2.Rollout:
         """The newest rollout. Unset if the controller does not launch the replicas."""
 
+    @_builtins.property
+    def device_pools(self) -> _containers.RepeatedCompositeFieldContainer[Global___DevicePool]:
+        """The pools that its `devices` name, by name. Empty if the controller hands out no devices, and in
+        `GetSnapshotResponse`.
+        """
+
     def __init__(
         self,
         *,
@@ -558,16 +595,77 @@ class BackendStatus(_message.Message):
         latest_change: _rollout_pb2.ScaleDecision | None = ...,
         rollout: _rollout_pb2.Rollout | None = ...,
         deferred_start: _builtins.str = ...,
+        device_pools: _abc.Iterable[Global___DevicePool] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_wanted_replicas", b"_wanted_replicas", "latest_change", b"latest_change", "latest_decision", b"latest_decision", "rollout", b"rollout", "wanted_replicas", b"wanted_replicas"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_wanted_replicas", b"_wanted_replicas", "deferred_start", b"deferred_start", "failed_replicas", b"failed_replicas", "latest_change", b"latest_change", "latest_decision", b"latest_decision", "live_replicas", b"live_replicas", "prospect", b"prospect", "ready_replicas", b"ready_replicas", "restart_count", b"restart_count", "rollout", b"rollout", "wanted_replicas", b"wanted_replicas"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_wanted_replicas", b"_wanted_replicas", "deferred_start", b"deferred_start", "device_pools", b"device_pools", "failed_replicas", b"failed_replicas", "latest_change", b"latest_change", "latest_decision", b"latest_decision", "live_replicas", b"live_replicas", "prospect", b"prospect", "ready_replicas", b"ready_replicas", "restart_count", b"restart_count", "rollout", b"rollout", "wanted_replicas", b"wanted_replicas"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__wanted_replicas: _TypeAlias = _typing.Literal["wanted_replicas"]  # noqa: Y015
     _WhichOneofArgType__wanted_replicas: _TypeAlias = _typing.Literal["_wanted_replicas", b"_wanted_replicas"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType__wanted_replicas) -> _WhichOneofReturnType__wanted_replicas | None: ...
 
 Global___BackendStatus: _TypeAlias = BackendStatus  # noqa: Y015
+
+@_typing.final
+class DevicePool(_message.Message):
+    """Devices of one kind on the controller's machine."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    DEVICES_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """The name, as in `Backend.devices`."""
+    @_builtins.property
+    def devices(self) -> _containers.RepeatedCompositeFieldContainer[Global___PooledDevice]:
+        """The devices, in the order of the controller's --devices."""
+
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        devices: _abc.Iterable[Global___PooledDevice] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["devices", b"devices", "name", b"name"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DevicePool: _TypeAlias = DevicePool  # noqa: Y015
+
+@_typing.final
+class PooledDevice(_message.Message):
+    """A device of a pool, and the replicas that hold it. A replica holds its devices until its process was reaped."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    FREE_SHARE_FIELD_NUMBER: _builtins.int
+    REPLICA_IDS_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """The name, as the handler sees it in CUDA_VISIBLE_DEVICES or a similar variable."""
+    free_share: _builtins.float
+    """The share that no replica holds: 1 if it is free, 0 if a replica holds all of it."""
+    @_builtins.property
+    def replica_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Ids of the replicas that hold it or a share of it, sorted."""
+
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        free_share: _builtins.float = ...,
+        replica_ids: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["free_share", b"free_share", "name", b"name", "replica_ids", b"replica_ids"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PooledDevice: _TypeAlias = PooledDevice  # noqa: Y015
 
 @_typing.final
 class Autoscale(_message.Message):
@@ -1041,6 +1139,7 @@ class Replica(_message.Message):
     LAST_EXIT_FIELD_NUMBER: _builtins.int
     LAST_OUTPUT_FIELD_NUMBER: _builtins.int
     END_REASON_FIELD_NUMBER: _builtins.int
+    DEVICES_FIELD_NUMBER: _builtins.int
     replica_id: _builtins.str
     """Identity, unique in the mesh."""
     incarnation: _builtins.str
@@ -1097,6 +1196,10 @@ class Replica(_message.Message):
     def load(self) -> Global___ReplicaLoad:
         """The most recently reported load. Unset if it is not attached, or does not report it."""
 
+    @_builtins.property
+    def devices(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The devices that it holds, as `cuda=0`, or `cuda=0@0.5` for a share of one. Empty if it holds none."""
+
     def __init__(
         self,
         *,
@@ -1119,10 +1222,11 @@ class Replica(_message.Message):
         last_exit: _builtins.str = ...,
         last_output: _builtins.str = ...,
         end_reason: _builtins.str = ...,
+        devices: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["load", b"load", "start_time", b"start_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "backend", b"backend", "end_reason", b"end_reason", "error", b"error", "handler_version", b"handler_version", "incarnation", b"incarnation", "last_exit", b"last_exit", "last_output", b"last_output", "load", b"load", "max_ongoing", b"max_ongoing", "metrics_address", b"metrics_address", "outdated", b"outdated", "pid", b"pid", "replica_id", b"replica_id", "restart_count", b"restart_count", "start_time", b"start_time", "state", b"state", "version", b"version", "warning", b"warning"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "backend", b"backend", "devices", b"devices", "end_reason", b"end_reason", "error", b"error", "handler_version", b"handler_version", "incarnation", b"incarnation", "last_exit", b"last_exit", "last_output", b"last_output", "load", b"load", "max_ongoing", b"max_ongoing", "metrics_address", b"metrics_address", "outdated", b"outdated", "pid", b"pid", "replica_id", b"replica_id", "restart_count", b"restart_count", "start_time", b"start_time", "state", b"state", "version", b"version", "warning", b"warning"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -41,6 +41,8 @@ def fixed_of(backend: Backend) -> str:
 def _digest(backend: Backend, changes: Collection[Change]) -> str:
     """A digest of the backend's settings whose changes have this effect on replicas."""
     settings = {name: getattr(backend, it.attribute) for name, it in SETTINGS.items() if it.change in changes}
+    if "devices" in settings:
+        settings["devices"] = {pool: float(amount) for pool, amount in settings["devices"].items()}  # 1 is 1.0
     for name, it in SETTINGS.items():
         if (it.is_newer or name in {"code", "pod"}) and not settings.get(name, True):
             del settings[name]  # as the digests were before there was such a setting

@@ -19,6 +19,7 @@ from controller_service.core.observed.transitions import (
     replica_notice,
     vacated,
 )
+from slotmesh.spec.devices import read_devices
 
 
 def launched(
@@ -54,6 +55,14 @@ def launched(
         kind, words = EventKind.REPLICA_LAUNCHED, named
         observed, record = in_place(observed, record)
     return Transition(observed.with_replica(record), (replica_notice(kind, record, words),))
+
+
+def holds(observed: Observed, replica_id: str, devices: str) -> Transition:
+    """The devices of a replica that was started, as in `LaunchOrder.devices`."""
+    known = observed.replica(replica_id)
+    if known is None:
+        return Transition(observed)
+    return Transition(observed.with_replica(replace(known, devices=tuple(map(str, read_devices(devices))))))
 
 
 def waits(observed: Observed, replica_id: str, why: str, *, now: float) -> Transition:

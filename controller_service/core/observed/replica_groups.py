@@ -82,6 +82,7 @@ def unattached(
         must_fence_through=must_fence_through,
         fenced_after_s=member.fenced_after_s,
         pod_uid=member.pod_uid,
+        devices=member.devices,
     )
 
 

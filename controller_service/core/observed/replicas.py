@@ -150,8 +150,15 @@ class ObservedReplica:
     """Of the Kubernetes pod that it runs in, as it has reported; empty where it is not known."""
     waits_for: str = ""
     """Why the system that starts its process has not started it, for a person; empty once it has."""
+    devices: tuple[str, ...] = ()
+    """What it holds, as its launcher knows or it has reported: `cuda=0`, or `cuda=0@0.5` for a share of one."""
     is_given_up: bool = False
     """It was silent for too long, and its process is being killed. It is not gone before that was reaped."""
+
+    @property
+    def is_ending(self) -> bool:
+        """It will end, or has; its process may still be there."""
+        return self.gone or self.is_drain_requested or self.is_given_up or self.ended_at is not None
 
     @property
     def owner(self) -> Incarnation:

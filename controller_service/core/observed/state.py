@@ -194,6 +194,10 @@ class Observed:
         backend = self.backend_of.get(replica_id)
         return None if backend is None else self.by_backend[backend][replica_id]
 
+    def ending(self) -> frozenset[str]:
+        """Ids of replicas that will end or have, and whose processes may be there."""
+        return frozenset(it.replica_id for it in self.replicas() if it.is_ending)
+
     def replicas(self, backend: str | None = None) -> Iterator[ObservedReplica]:
         """All replicas, or one backend's."""
         if backend is not None:

@@ -141,6 +141,7 @@ class Hello:
     process_began_s: float | None = None
     """When its process started, by the clock of its machine, seconds since 1970; None if not reported."""
     pod_uid: str = ""
+    devices: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -215,9 +216,8 @@ def attached(
         return Transition(observed.with_replica(record), (replica_notice(EventKind.REPLICA_ATTACHED, record, words),))
     # An unresolved incarnation is not newer than others of them: nothing is proven of those.
     replaced = [it for it in observed.unresolved if it.replica_id == hello.replica_id and same is None]
-    older = (record.incarnation for record in replaced)
     record = replace(record, retired=known.retired, restarts=known.restarts + 1, last_exit=known.last_exit)
-    record = record.having_replaced(*older, known.incarnation)
+    record = record.having_replaced(*(it.incarnation for it in replaced), known.incarnation)
     words = f"a new incarnation replaces {known.incarnation}"
     return Transition(
         observed.without_unresolved([*replaced, owner]).with_replica(record),
@@ -254,6 +254,7 @@ def _introduced(record: ObservedReplica, hello: Hello) -> ObservedReplica:
         fenced_after_s=hello.fenced_after_s,
         process_began_s=hello.process_began_s,
         pod_uid=hello.pod_uid,
+        devices=hello.devices or record.devices,
     )
 
 

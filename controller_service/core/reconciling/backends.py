@@ -166,12 +166,14 @@ def reconcile_backend(
     time_of_day_s: float,
     give_up_after_s: float = NEVER_S,
     ended_calls: Mapping[str, EndedCalls] = NO_CALLS,
+    device_room: int | None = None,
 ) -> BackendOutcome:
     """Starts missing replicas, drains those that are too many or outdated, kills hung ones, drops those that ended.
 
     Replicas that this controller did not start are left alone, unless an operator drained them: it could not replace
     them. `owners`: ids of replicas that own partitions; `launches`: this controller starts replicas; `time_of_day_s`:
-    Unix seconds at `now`; `give_up_after_s`: how long one that it started may be suspect; `ended_calls`: by replica.
+    Unix seconds at `now`; `give_up_after_s`: how long one that it started may be suspect; `ended_calls`: by replica;
+    `device_room`: for how many more than those that stay there are devices; None: they want none.
     """
     backend = desired.backends.get(name)
     everything = [*observed.replicas(name)]
@@ -184,7 +186,7 @@ def reconcile_backend(
     if backend is not None and launches:
         record = desired.rollouts.get(name)
         rollout = follow(record, backend, wanted, everything, now, time_of_day_s=time_of_day_s, ended_calls=ended_calls)
-        moves = plan_moves(groups, backend, wanted, now, record)
+        moves = plan_moves(groups, backend, wanted, now, record, device_room)
     actions: list[Action] = []
     retry_after_s = sooner(rollout.again_after_s, moves.again_after_s)
     if backend is not None and moves.start > 0:
@@ -202,13 +204,12 @@ def reconcile_backend(
     why = "the backend was deleted" if backend is None else f"{wanted} should run"
     for replica in _surplus(current, wanted, desired):
         leaving[replica.replica_id] = why
-    ready = sum(replica.takes_calls for replica in current)
     for replica in moves.leaving:
         changed = why if backend is None else "its handler or configuration changed"
         leaving[replica.replica_id] = UNHEALTHY if replica.is_unhealthy else changed
     grace_s = (backend or Backend(name=name)).graceful_timeout_s
     actions += [DrainReplica(replica_id, message, grace_s) for replica_id, message in leaving.items()]
-    recovered = backend is None or (ready if launches else len(live)) >= max(1, wanted)
+    recovered = backend is None or (sum(it.takes_calls for it in current) if launches else len(live)) >= max(1, wanted)
     # It served a generation that is not covered: a table that names it may still come, and then it has departed.
     known = [it for it in everything if not it.served_under or desired.roster.covered_revision(it.served_under) >= 0]
     forgotten, forget_after_s = _forgettable(known, owners, now, keep_failures=not recovered)

@@ -13,7 +13,6 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from enum import Enum
-from math import ceil
 from types import MappingProxyType
 from typing import Final
 
@@ -22,6 +21,7 @@ from controller_service.core.desired.state import RolloutRecord
 from controller_service.core.observed.replica_groups import ReplicaGroups, group_replicas
 from controller_service.core.observed.state import ObservedReplica, ReplicaState
 from controller_service.core.observed.transitions import LOOPING_AFTER, QUICK_DEATH_S
+from controller_service.core.reconciling.rollout_bounds import rollout_bounds
 from slotmesh.spec.model import Backend
 from slotmesh.units import format_duration
 
@@ -128,6 +128,7 @@ class RolloutMoves:
     """The next moves of a rollout: how many new replicas to start, and which old ones should leave.
 
     While a rollout is under way, and apart from unexpected ends of replicas:
+    - `max_surge` and `max_unavailable` are those of `rollout_bounds`: they follow from free devices, too;
     - at most `wanted` + `max_surge` processes are there, draining ones included, and unhealthy ones of the present
       settings not: these are replaced immediately;
     - no old replica is asked to leave if fewer than `wanted` - `max_unavailable` ready ones would be left: new ones
@@ -146,18 +147,6 @@ class RolloutMoves:
     """When a new replica will have been ready for long enough; None if no step waits for that."""
 
 
-def max_surge_of(backend: Backend, wanted: int) -> int:
-    """Replicas beyond those wanted that may run."""
-    return max(1, ceil(wanted / 4)) if backend.max_surge is None else backend.max_surge
-
-
-def max_unavailable_of(backend: Backend) -> int:
-    """By how many the ready replicas may be short."""
-    if backend.max_unavailable is None:
-        return 1 if backend.max_surge == 0 else 0
-    return backend.max_unavailable
-
-
 def is_available(replica: ObservedReplica, now: float, min_ready_s: float) -> bool:
     """It takes calls, and has done so for long enough, as far as is known."""
     is_ready = replica.takes_calls and replica.suspect_since is None and replica.ready_at is not None
@@ -170,31 +159,33 @@ def plan_moves(
     wanted: int,
     now: float,
     record: RolloutRecord | None,
+    room: int | None = None,
 ) -> RolloutMoves:
-    """`wanted`: how many should run; `record`: what the store has.
+    """`wanted`: how many should run; `record`: what the store has; `room`: as for `rollout_bounds`.
 
     Without a rollout, or once it is complete, draining replicas are replaced immediately.
     """
     current, outdated = groups.current, groups.outdated
     is_paused = record is not None and record.is_paused
     staying = len(current) + len(outdated) - groups.sick
-    room = wanted + max_surge_of(backend, wanted) - staying
+    surge, unavailable = rollout_bounds(backend, wanted, staying, room)
+    most = wanted + surge - staying
     if not is_rolled_out(record, backend):
-        room -= len(groups.ending)
+        most -= len(groups.ending)
     if is_paused:
-        room = min(room, wanted - staying)
-    start = max(0, min(wanted - len(current), room))
+        most = min(most, wanted - staying)
+    start = max(0, min(wanted - len(current), most))
     if not outdated:
         return RolloutMoves(start=start)
     # One whose health checks fail is worse than a new one that may fail later.
     min_ready_s = 0.0 if all(it.is_unhealthy for it in outdated) else backend.min_ready_s
     available = sum(is_available(it, now, min_ready_s) for it in current)
     serving = [it for it in outdated if is_available(it, now, 0.0)]
-    spare = available + len(serving) - (wanted - max_unavailable_of(backend))
+    spare = available + len(serving) - (wanted - unavailable)
     most_dispensable_first = sorted(serving, key=lambda it: (not it.is_unhealthy, it.started_at, it.replica_id))
     starting = [it for it in outdated if not it.takes_calls]
     if is_paused:
-        surplus = staying - wanted - max_surge_of(backend, wanted)
+        surplus = staying - wanted - surge
         leaving = [*starting, *most_dispensable_first[: max(0, spare)]][: max(0, surplus)]
     elif available >= wanted or (is_going_back(record, backend) and any(is_available(it, now, 0.0) for it in current)):
         leaving = [*outdated]

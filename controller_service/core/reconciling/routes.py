@@ -236,6 +236,7 @@ def _kept(
         is_unresolved=is_unresolved,
         fenced_after_s=replica.fenced_after_s,
         pod_uid=replica.pod_uid,
+        devices=replica.devices,
     )
     return replica, before[1] if before is not None and before[1] == listed else listed
 

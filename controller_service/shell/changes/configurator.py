@@ -40,6 +40,7 @@ from controller_service.core.desired.state import ChangeSet, Desired
 from controller_service.core.reconciling.endpoints import require_ready, rising
 from controller_service.core.reconciling.rollouts import begun
 from controller_service.core.reconciling.shift_planning import hold_back, with_stopped_shift
+from controller_service.shell.changes.device_checks import no_checks
 from controller_service.shell.changes.requests import (
     AlreadyAnswered,
     ConfigurationBounds,
@@ -108,6 +109,7 @@ class Configurator:
         self._state = state
         self._launches = launches
         self._bounds = ConfigurationBounds()
+        self.devices = no_checks()
 
     def led_by(self, on_applied: Callable[[], object], *, takes_snapshots: bool) -> None:
         """`on_applied` is called when a mesh was applied, whether it changed anything or not.
@@ -355,6 +357,7 @@ class Configurator:
                 self._bounds.require_kept(desired, plan.change)
             if is_large and _decides_alike(desired, self._store.read()):
                 desired = self._store.read()  # owners of partitions, and the like, have changed meanwhile
+            plan = self.devices.checked(desired, plan)
             if not terms.validate_only:
                 await self._keep_code(desired, plan, code)
             signed = self._signed(desired, plan, terms)

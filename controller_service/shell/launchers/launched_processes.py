@@ -183,6 +183,8 @@ class LaunchRecord:
     code: str = ""
     handler_version: str = ""
     """Empty: the handler has none."""
+    devices: str = ""
+    """What the replica holds until its process was reaped, as in `LaunchOrder.devices`."""
     pid: int = 0
     process: str = ""
     directory: str = ""

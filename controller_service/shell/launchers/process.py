@@ -12,15 +12,18 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
+from types import MappingProxyType
 from typing import Final, TypeAlias
 
+from controller_service.core.devices import DeviceLedger, Pools
 from controller_service.core.roster import HeldTable
 from controller_service.shell.launchers.launched_processes import (
     LOG_SUFFIX,
@@ -33,6 +36,7 @@ from controller_service.shell.launchers.launched_processes import (
 from controller_service.shell.launchers.protocol import (
     Exit,
     Instance,
+    LaunchDeferred,
     Launcher,
     LaunchFailed,
     LaunchOrder,
@@ -43,13 +47,16 @@ from controller_service.shell.replica_logs import LogBook
 from slotmesh.logs import get_logger
 from slotmesh.runtime.environment import importable_here
 from slotmesh.runtime.process_identity import find_by_argument, pid_of, process_of
+from slotmesh.spec.devices import read_devices, written
 from slotmesh.units import format_duration
 
 CommandOf: TypeAlias = Callable[[str, LaunchOrder], Sequence[str]]
 """The command line of a replica: its id, and its order."""
 
-_OF_ORDERS: Final = ("backend", "handler", "template", "fixed", "handler_version", "code")
+_OF_ORDERS: Final = ("backend", "handler", "template", "fixed", "handler_version", "code", "devices")
 """What a record has of its order."""
+NO_POOLS: Final[Pools] = MappingProxyType({})
+NO_VARIABLES: Final[Mapping[str, str]] = MappingProxyType({})
 CLOSE_GRACE_S: Final = 5.0
 """Time that `close` gives to processes that were not asked to end before."""
 
@@ -78,6 +85,7 @@ def replica_command(
             f"--handler={order.handler}",
             f"--backend={order.backend}",
             *([f"--code={order.code}"] if order.code else []),
+            *([f"--devices={order.devices}"] if order.devices else []),
             f"--controller={','.join(controller_addresses())}",
             _id_argument(replica_id),
             *([f"--parent-fd={parent_fd}"] if parent_fd is not None else []),
@@ -93,9 +101,14 @@ def replica_command(
 
 
 def _inherited_environment() -> dict[str, str]:
-    """That of the controller, without the settings of its own certificate."""
-    own = ("SLOTMESH_TLS_CERT", "SLOTMESH_TLS_KEY")
+    """That of the controller, without the settings of its own certificate and of its devices."""
+    own = ("SLOTMESH_TLS_CERT", "SLOTMESH_TLS_KEY", "SLOTMESH_DEVICES")
     return importable_here({name: value for name, value in os.environ.items() if name not in own})
+
+
+def variable_of(pool: str) -> str:
+    """The environment variable in which a replica finds its devices of a pool, unless a setting names another."""
+    return f"{re.sub('[^A-Z0-9]', '_', pool.upper())}_VISIBLE_DEVICES"
 
 
 class ProcessLauncher(Launcher):
@@ -114,11 +127,16 @@ class ProcessLauncher(Launcher):
         controller: str = "",
         parent_fd: int | None = None,
         close_grace_s: float = CLOSE_GRACE_S,
+        pools: Pools = NO_POOLS,
+        device_variables: Mapping[str, str] = NO_VARIABLES,
     ) -> None:
         """`mint_id` gives a new replica id for a backend. `controller` is its address, for people.
 
-        `parent_fd` is a descriptor that processes inherit.
+        `parent_fd` is a descriptor that processes inherit. `device_variables`: the variable in which a replica finds
+        its devices of a pool, if it has another name than usual.
         """
+        self._pools = pools
+        self._variables = {pool: device_variables.get(pool) or variable_of(pool) for pool in pools}
         self._command = command
         self._on_exit = on_exit
         self._directory = directory
@@ -137,7 +155,7 @@ class ProcessLauncher(Launcher):
     async def start(self, order: LaunchOrder, count: int) -> None:
         present = sum(it.instance.order == order and not it.is_asked for it in self._running.values())
         for _ in range(count - present):
-            self._spawn(order)
+            self._spawn(self._with_devices(order))
 
     def observe(self) -> Sequence[Instance]:
         return [running.instance for running in self._running.values()]
@@ -162,6 +180,28 @@ class ProcessLauncher(Launcher):
         for replica_id in self._strangers:
             self._directory.remove(replica_id)
         self._strangers.clear()
+
+    def devices(self) -> DeviceLedger:
+        held = {name: running.instance.order.devices for name, running in self._running.items()}
+        held |= {name: stranger.devices for name, stranger in self._strangers.items()}
+        return DeviceLedger(pools=self._pools, holders={name: read_devices(it) for name, it in held.items() if it})
+
+    def _with_devices(self, order: LaunchOrder) -> LaunchOrder:
+        """The order with the devices of one more replica. Raises LaunchDeferred."""
+        if not order.wanted_devices:
+            return order
+        ledger = self.devices()
+        chosen = ledger.choose(order.wanted_devices)
+        if chosen is None:
+            raise LaunchDeferred(f"no device is free: {ledger.lack(order.wanted_devices)}")
+        return replace(order, devices=written(chosen))
+
+    def _device_environment(self, order: LaunchOrder) -> dict[str, str]:
+        """The variables of all pools: a replica sees what it holds, and none of the others' devices."""
+        held: dict[str, list[str]] = {pool: [] for pool in self._pools}
+        for device in read_devices(order.devices):
+            held[device.pool].append(device.name)
+        return {self._variables[pool]: ",".join(names) for pool, names in held.items()}
 
     async def leave(self) -> None:
         for running in self._running.values():
@@ -190,7 +230,7 @@ class ProcessLauncher(Launcher):
                 found.close()
                 why = f"was started by another controller ({record.controller or 'unknown'}), by whose launch directory"
                 self._strangers[record.replica_id] = Stranger(
-                    replica_id=record.replica_id, why=f"{why} this one is a copy of"
+                    replica_id=record.replica_id, why=f"{why} this one is a copy of", devices=record.devices
                 )
                 continue
             version = HeldTable(generation=record.generation, revision=record.revision, term_id=record.term_id)
@@ -234,7 +274,7 @@ class ProcessLauncher(Launcher):
                 pass_fds=self._inherited,
                 start_new_session=True,
                 # What a handler prints is in the file when it has printed it.
-                env={"PYTHONUNBUFFERED": "1", **_inherited_environment()},
+                env={"PYTHONUNBUFFERED": "1", **_inherited_environment(), **self._device_environment(order)},
             )
         except OSError as error:
             self._directory.remove(replica_id)

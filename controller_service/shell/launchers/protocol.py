@@ -15,10 +15,11 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
+from controller_service.core.devices import DeviceLedger
 from controller_service.core.roster import HeldTable
 from slotmesh.spec.model import PodSettings
 
@@ -46,6 +47,10 @@ class LaunchOrder:
     """Their image and resources, where they are pods: a part of the template."""
     graceful_timeout_s: float = field(default=30.0, compare=False)
     """How long they may drain, seconds."""
+    wanted_devices: Mapping[str, float] = field(default_factory=dict, compare=False)
+    """What each of them wants, by pool: a part of the template."""
+    devices: str = field(default="", compare=False)
+    """What one of them holds, as `slotmesh.spec.devices.read_devices` reads it: the launcher chooses it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +77,8 @@ class Stranger:
     replica_id: str
     why: str
     """How it was found; for a person."""
+    devices: str = ""
+    """What it holds, as in `LaunchOrder.devices`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,6 +174,10 @@ class Launcher:
 
     def disown(self) -> None:
         """Has no record of strangers any more."""
+
+    def devices(self) -> DeviceLedger | None:
+        """The devices of this machine, and what instances and strangers hold of them. None: it hands out none."""
+        return None
 
     async def follow(self, events: LaunchEvents) -> None:  # noqa: ARG002 - this one has none
         """Follows another system, until cancelled. Nothing is reported of it before."""

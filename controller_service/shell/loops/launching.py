@@ -20,6 +20,7 @@ from typing import Final
 from controller_service.core.desired.handler_code import fixed_of, needed_code, template_of
 from controller_service.core.desired.revisions import BY_CONTROLLER, ChangeOrigin, stored_roll_back_note
 from controller_service.core.desired.state import ChangeSet, Desired, RolloutRecord, restored
+from controller_service.core.devices import rollout_room
 from controller_service.core.event_log import EventKind, Notice
 from controller_service.core.observed import launches, transitions
 from controller_service.core.observed.leases import fenced
@@ -139,6 +140,11 @@ class Launching:
         """As the launcher reports it."""
         return self._launcher.watch_age_s
 
+    def device_room(self, backend: Backend) -> int | None:
+        """For how many more replicas of a backend than those that stay there are devices; None: it wants none."""
+        ledger = self._launcher.devices() if backend.devices else None
+        return None if ledger is None else rollout_room(ledger, backend, ending=self._state.observed.ending())
+
     def take_stock(self) -> None:
         """Takes over instances that are not known yet."""
         for instance in self._launcher.observe():
@@ -165,6 +171,7 @@ class Launching:
             handler_version=backend.version,
             pod=backend.pod,
             graceful_timeout_s=backend.graceful_timeout_s,
+            wanted_devices=backend.devices,
         )
         failure = ""
         try:
@@ -253,6 +260,11 @@ class Launching:
                 now=now,
             ),
         )
+        if order.devices:
+            self._state.apply_to_replica(
+                instance.replica_id,
+                lambda observed, _: launches.holds(observed, instance.replica_id, order.devices),
+            )
         if instance.waits_for:
             self.waits(instance.replica_id, instance.waits_for)
 

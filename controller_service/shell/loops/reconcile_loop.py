@@ -182,6 +182,7 @@ class ReconcileLoop:
             give_up_after_s=self._launching.give_up_after_s,
             ended_calls=self._links.ended_calls,
             time_of_day_s=state.clock.time_of_day(),
+            device_room=None if backend is None else self._launching.device_room(backend),
         )
         deferred: LaunchDeferred | None = None
         if outcome.rollout.goes_back_to is None:
@@ -193,6 +194,8 @@ class ReconcileLoop:
         await self._rollouts.remember(desired, name, outcome.rollout)
         self._state.deferred_starts.pop(name, None)
         if deferred is not None:
+            if outcome.retry_after_s is not None:
+                self._queue.add_after(Key(Concern.BACKEND, name), outcome.retry_after_s)
             self._state.deferred_starts[name] = str(deferred)
             raise deferred
         return outcome

@@ -123,6 +123,7 @@ class KnownReplica:
             "stream_id",
         ),
         *("taking", "tensors", "times", "work_ns"),
+        "devices",
     )
 
     def __init__(
@@ -133,6 +134,8 @@ class KnownReplica:
         self.backend_name = backend_name
         self.capacity = capacity
         self.draining = draining
+        self.devices: tuple[str, ...] = ()
+        """What it holds: `cuda=0`, or `cuda=0@0.5` for a share of a device."""
         self.is_passed_over = False
         """It has lost contact with the controller, and others take calls: it gets no new unkeyed ones."""
         self.is_member = True

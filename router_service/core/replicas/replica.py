@@ -28,6 +28,7 @@ class RoutedReplica(KnownReplica):
     def __init__(self, route: ReplicaRoute, backend: RoutedBackend[RoutedReplica]) -> None:
         capacity = ReportedCapacity(max_ongoing=route.max_ongoing)
         super().__init__(route.key, route.address, backend.name, capacity, draining=route.draining)
+        self.devices = route.devices
         self.backend = backend
         self.has_link = False
         """The shell keeps a link to it, which may be established or be tried again."""

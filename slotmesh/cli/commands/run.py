@@ -87,6 +87,18 @@ StatePath = Annotated[
 ]
 
 
+Devices = Annotated[
+    str,
+    typer.Option(
+        metavar="POOL=DEVICE,...",
+        envvar="SLOTMESH_DEVICES",
+        help="Devices of this machine that replicas hold, as cuda=0-3 or cuda=auto; backends say how many with"
+        " `devices`.",
+        show_default="none",
+    ),
+]
+
+
 HandlerOrFile = Annotated[
     str,
     typer.Argument(
@@ -149,6 +161,7 @@ def run(
     controller_port: ControllerPort = 7070,
     http: HttpPort = None,
     state: StatePath = "memory",
+    devices: Devices = "",
     start_timeout: StartTimeout = timedelta(minutes=2),
     reload: Reload = False,
     log_level: LogSeverity = "warning",
@@ -167,8 +180,8 @@ def run(
     again kills them: exit status 130. When a router or the controller dies, or a handler cannot start, all is taken
     down with exit status 1; a handler that is missing or cannot be imported: exit status 2, nothing was started.
 
-    With `--reload`, for development, FILE, modules of handlers, and protos with what is generated beside them, but not
-    what these import, are watched: when one has changed and can still be used, replicas of its backends are replaced.
+    `--reload`, for development, watches FILE, modules of handlers, and protos with what is generated beside them, but
+    not what these import: if one has changed and can be used, replicas of its backends are replaced.
 
     Like this:
 
@@ -188,12 +201,12 @@ def run(
         controller_port=controller_port,
         http_port=http,
         state=state,
+        devices=devices,
         start_timeout=start_timeout,
         log_level=log_level,
     )
     _prepare(order)
-    tell = _keep_quiet if quiet else _tell
-    complete(run_until_stopped(order, tell, partial(_announce, tell)))
+    complete(run_until_stopped(order, tell := _keep_quiet if quiet else _tell, partial(_announce, tell)))
 
 
 def _of_handler(handler: str, config: list[str] | None, replicas: int | None, proto: list[Path] | None) -> Mesh:

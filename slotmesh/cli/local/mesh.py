@@ -177,7 +177,8 @@ class LocalMesh:
 
     async def _start_controller(self) -> str:
         order = self._order
-        flags = ("--launcher=process", f"--state={order.state}", "--if-in-use=refuse", "--await-apply")
+        flags = ["--launcher=process", f"--state={order.state}", "--if-in-use=refuse", "--await-apply"]
+        flags += [f"--devices={order.devices}"] if order.devices else []
         self._controller = await self._launch("controller", "controller_service", order.controller_port, *flags)
         return await self._serves(self._controller, "controller")
 

@@ -37,6 +37,8 @@ class Order:
     """The file of the controller's state, or `memory`."""
     start_timeout: timedelta
     log_level: str
+    devices: str = ""
+    """The controller's `--devices`; empty: none."""
     reloads: bool = False
     """Whether to replace replicas whose module changes, and to apply a changed file."""
 

@@ -79,6 +79,7 @@ class ReplicaHello(_message.Message):
     FENCED_AFTER_FIELD_NUMBER: _builtins.int
     START_TIME_FIELD_NUMBER: _builtins.int
     POD_UID_FIELD_NUMBER: _builtins.int
+    DEVICES_FIELD_NUMBER: _builtins.int
     replica_id: _builtins.str
     """Identity, unique in the mesh. An incarnation with the id of an older one replaces it once the older one is silent
     to the controller and to all routers: the operator or launcher that starts it vouches that the older process has
@@ -122,6 +123,12 @@ class ReplicaHello(_message.Message):
     def start_time(self) -> _timestamp_pb2.Timestamp:
         """When its process started, by the clock of its machine, for display."""
 
+    @_builtins.property
+    def devices(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The devices that it was started with, as in `Replica.devices`: at most 256, of at most 200 characters each; others
+        are ignored.
+        """
+
     def __init__(
         self,
         *,
@@ -139,10 +146,11 @@ class ReplicaHello(_message.Message):
         fenced_after: _duration_pb2.Duration | None = ...,
         start_time: _timestamp_pb2.Timestamp | None = ...,
         pod_uid: _builtins.str = ...,
+        devices: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["fenced_after", b"fenced_after", "start_time", b"start_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["backend", b"backend", "fenced_after", b"fenced_after", "generation", b"generation", "has_served", b"has_served", "incarnation", b"incarnation", "newest_epoch", b"newest_epoch", "pid", b"pid", "pod_uid", b"pod_uid", "process", b"process", "replica_id", b"replica_id", "revision", b"revision", "start_time", b"start_time", "term_id", b"term_id", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["backend", b"backend", "devices", b"devices", "fenced_after", b"fenced_after", "generation", b"generation", "has_served", b"has_served", "incarnation", b"incarnation", "newest_epoch", b"newest_epoch", "pid", b"pid", "pod_uid", b"pod_uid", "process", b"process", "replica_id", b"replica_id", "revision", b"revision", "start_time", b"start_time", "term_id", b"term_id", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1404,6 +1412,7 @@ class ReplicaRoute(_message.Message):
     DRAINING_FIELD_NUMBER: _builtins.int
     PROCESS_FIELD_NUMBER: _builtins.int
     SUSPECT_FIELD_NUMBER: _builtins.int
+    DEVICES_FIELD_NUMBER: _builtins.int
     replica_id: _builtins.str
     """The replica."""
     incarnation: _builtins.str
@@ -1420,6 +1429,10 @@ class ReplicaRoute(_message.Message):
     """The controller has not received a report for longer than a lease. A router sends it no new calls without an
     ordering key while other replicas of the backend accept calls. Links, owners of partitions and slots are unchanged.
     """
+    @_builtins.property
+    def devices(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """As in its ReplicaHello."""
+
     def __init__(
         self,
         *,
@@ -1430,10 +1443,11 @@ class ReplicaRoute(_message.Message):
         draining: _builtins.bool = ...,
         process: _builtins.str = ...,
         suspect: _builtins.bool = ...,
+        devices: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "draining", b"draining", "incarnation", b"incarnation", "max_ongoing", b"max_ongoing", "process", b"process", "replica_id", b"replica_id", "suspect", b"suspect"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "devices", b"devices", "draining", b"draining", "incarnation", b"incarnation", "max_ongoing", b"max_ongoing", "process", b"process", "replica_id", b"replica_id", "suspect", b"suspect"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

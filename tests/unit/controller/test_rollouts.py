@@ -14,6 +14,7 @@ from controller_service.core.desired.state import ChangeSet, Desired, RolloutRec
 from controller_service.core.observed.replica_groups import group_replicas
 from controller_service.core.observed.state import ObservedReplica, ReplicaState
 from controller_service.core.observed.transitions import LOOPING_AFTER
+from controller_service.core.reconciling.rollout_bounds import max_surge_of, max_unavailable_of
 from controller_service.core.reconciling.rollouts import (
     MIN_CALLS,
     EndedCalls,
@@ -22,8 +23,6 @@ from controller_service.core.reconciling.rollouts import (
     begun,
     follow,
     is_going_back,
-    max_surge_of,
-    max_unavailable_of,
     plan_moves,
     show_progress,
 )

@@ -26,6 +26,7 @@ REPLACING: Final[dict[str, Any]] = {
     "cpus": 2.0,
     "memory": 2**30,
     "own_loop": True,
+    "devices": {"cuda": 1},
 }
 """Another value replaces replicas."""
 GIVEN: Final[dict[str, Any]] = {"user_config": {"k": 1}}

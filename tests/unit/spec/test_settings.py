@@ -35,12 +35,14 @@ WIRE_TYPES = {
     SettingKind.CHOICE: {F.TYPE_ENUM, F.TYPE_STRING},
     SettingKind.JSON: {F.TYPE_MESSAGE},
     SettingKind.ENVIRONMENT: {F.TYPE_MESSAGE},
+    SettingKind.AMOUNTS: {F.TYPE_MESSAGE},
     SettingKind.SECTION: {F.TYPE_MESSAGE},
 }
 MESSAGES = {
     SettingKind.DURATION: "google.protobuf.Duration",
     SettingKind.JSON: "google.protobuf.Struct",
     SettingKind.ENVIRONMENT: "slotmesh.v1.Backend.EnvEntry",
+    SettingKind.AMOUNTS: "slotmesh.v1.Backend.DevicesEntry",
 }
 SECTIONS = {each.name: each for each in SETTINGS.values() if each.kind is SettingKind.SECTION}
 INNER = {
@@ -76,6 +78,7 @@ FIXED_SAMPLES: dict[SettingKind, list[tuple[Any, str]]] = {
             '{A_1: "two\\nlines é", b: {inherit: true}, C: {file: /run/secrets/c}}',
         ),
     ],
+    SettingKind.AMOUNTS: [({"cuda": 2}, "{cuda: 2}"), ({"cuda": 0.5, "fpga": 256}, "{cuda: 0.5, fpga: 256}")],
     SettingKind.JSON: [({"a": [1, 2.5, {"b": None}]}, "{a: [1, 2.5, {b: null}]}")],
 }
 

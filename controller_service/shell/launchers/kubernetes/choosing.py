@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from controller_service.config import ControllerSettings
+from controller_service.shell.launchers.device_pools import resources_of
 from controller_service.shell.launchers.kubernetes.api import PodApi
 from controller_service.shell.launchers.kubernetes.launcher import KubernetesLauncher
 from controller_service.shell.launchers.kubernetes.manifests import PodManifests, load_template, selector_of
@@ -28,6 +29,7 @@ def launcher_of(
         controllers=controllers,
         orphan_timeout=settings.orphan_timeout,
         fence_after=settings.pod_fence_after or settings.orphan_timeout,
+        device_resources=resources_of(settings),
     )
     api = PodApi.connect(namespace, selector_of(settings.mesh_name))
     return KubernetesLauncher(api, manifests, on_exit, mint_id, owner=settings.kubernetes_owner)

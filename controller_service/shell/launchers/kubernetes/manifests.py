@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from math import ceil
 from pathlib import Path
@@ -77,6 +77,8 @@ class PodManifests:
     """The addresses to which replicas attach, `HOST:PORT`."""
     orphan_timeout: timedelta
     fence_after: timedelta
+    device_resources: Mapping[str, str] = field(default_factory=dict)
+    """The resource that pods request for devices, by pool."""
 
     def pod_of(self, order: LaunchOrder, replica_id: str, owner: Mapping[str, Any] | None) -> Mapping[str, Any]:
         """The pod of a replica. `owner`: an owner reference. Raises LaunchFailed."""
@@ -130,6 +132,9 @@ class PodManifests:
             resources["requests"] = {**(resources.get("requests") or {}), **requests}
             if memory := requests.get("memory"):
                 resources["limits"] = {**(resources.get("limits") or {}), "memory": memory}
+        if devices := {self.device_resources[pool]: f"{n:.0f}" for pool, n in order.wanted_devices.items()}:
+            resources = container.setdefault("resources", {})  # a limit of an extended resource is its request, too
+            resources["limits"] = {**(resources.get("limits") or {}), **devices}
         environment = [*(container.get("env") or ())]
         given = {it.get("name", "") for it in environment}
         if "POD_IP" not in given:
