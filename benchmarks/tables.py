@@ -26,8 +26,8 @@ from benchmarks.progress import show
 from controller_service.core.desired.state import ChangeSet, Desired
 from controller_service.core.event_log import Notice
 from controller_service.core.observed import routers, transitions
+from controller_service.core.observed.member_messages import Hello, ObservedReport
 from controller_service.core.observed.state import ObservedRouter, ReplicaState
-from controller_service.core.observed.transitions import Hello, ObservedReport
 from controller_service.core.reconciling.endpoints import TABLE_WITHIN_S
 from controller_service.shell.code.snapshot_keeper import CodeSnapshots
 from controller_service.shell.events import EventFeed

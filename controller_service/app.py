@@ -92,7 +92,7 @@ class Controller:
         self.state = state = MeshState(clock, self._queue, archive.feed, known)
         self.leadership = LeadershipBoard(store, state)
         self.newer = self.leadership.newer = NewerMembers(store, state, heard_within_s=heard_within_s)
-        self.replicas = ReplicaLinks(state, store, self.newer, lease_s=lease_s)
+        self.replicas = ReplicaLinks(state, store, self.newer, lease_s=lease_s, launches=launches)
         for replica in known.replicas():
             self.replicas.expect(replica.replica_id)
         self.board.listen(self._follow_routers)

@@ -29,6 +29,8 @@ from replica_service.shell.stopping import EndTimer, Fencing, KernelTimer
 from replica_service.shell.telemetry import ReplicaTraces
 from slotmesh.client.handler_mesh import current_source, of_process
 from slotmesh.handlers import reporting
+from slotmesh.handlers.replica_context import OwnReplica, ReplicaContext, current_replica
+from slotmesh.handlers.replica_context import of_process as replica_of_process
 from slotmesh.ids import new_id
 from slotmesh.internal.v1 import membership_service_pb2, replica_service_pb2_grpc
 from slotmesh.logs import get_logger
@@ -83,6 +85,7 @@ async def main(settings: ReplicaSettings, held: HeldName | None) -> int:
         app.replica.stop_asked = stop
         of_process.source = app.replica.own_mesh
         reporting.of_process.state = app.replica.handler_state
+        replica_of_process.own = app.replica.own
         log_loop_errors(asyncio.get_running_loop(), texts=settings.log_exception_text)
         app.is_process = True
         app.prepare_fence()
@@ -159,10 +162,16 @@ class ReplicaApp:
             clock=self._clock,
             dialer=self._dialer,
             logs_texts=settings.log_exception_text,
+            own=self._own_replica(),
         )
         self.is_process = False
         """Whether the process runs nothing else."""
         self.replica.on_sick = lambda: self.server.set_serving(False)
+
+    def _own_replica(self) -> OwnReplica:
+        devices = self._settings.held_devices
+        here = ReplicaContext(replica_id=self.identity.replica_id, backend=self.identity.backend, devices=devices)
+        return OwnReplica(here)
 
     def prepare_fence(self) -> None:
         """Sets up fencing if the settings have it.
@@ -191,6 +200,7 @@ class ReplicaApp:
         if settings.controller is not None or current_source.get() is None:
             current_source.set(replica.own_mesh)
         reporting.current_state.set(replica.handler_state)
+        current_replica.set(replica.own)
         traces = self._traces = setup_tracing(
             "slotmesh-replica",
             settings,
@@ -305,6 +315,7 @@ class ReplicaApp:
                 self.identity.replica_id,
                 self.identity.incarnation,
                 self.identity.backend,
+                self.replica.own,
                 lambda: self.replica.address,
             ),
             handler_loop=handler_loop,

@@ -103,6 +103,7 @@ if TYPE_CHECKING:
     from slotmesh.codec import DecodeError, EncodeError
     from slotmesh.handlers import BatchState, RunningBatch, batch, deployment
     from slotmesh.handlers.context import CallContext, HttpContext, OwnedKeys, context, contexts
+    from slotmesh.handlers.replica_context import ReplicaContext, replica
     from slotmesh.handlers.reporting import report
     from slotmesh.handlers.rpc_context import RpcContext, abort
 
@@ -122,6 +123,7 @@ _LATER = {
     "Lane": "slotmesh.client.endpoint",
     "Mesh": "slotmesh.client.mesh",
     "Method": "slotmesh.client.method",
+    "ReplicaContext": "slotmesh.handlers.replica_context",
     "ReplicaLoad": "slotmesh.client.slots",
     "Reservation": "slotmesh.client.slots",
     "ReservationOfAll": "slotmesh.client.slots",
@@ -152,6 +154,7 @@ _LATER = {
     "mesh_sync": "slotmesh.client.handler_mesh",
     "method": "slotmesh.client.interface",
     "report": "slotmesh.handlers.reporting",
+    "replica": "slotmesh.handlers.replica_context",
 }
 
 __version__ = VERSION
@@ -206,6 +209,7 @@ __all__ = [
     "QuotaExceeded",
     "Reason",
     "ReplicaConnected",
+    "ReplicaContext",
     "ReplicaGone",
     "ReplicaLoad",
     "ReplicaLost",
@@ -258,6 +262,7 @@ __all__ = [
     "mesh",
     "mesh_sync",
     "method",
+    "replica",
     "report",
 ]
 

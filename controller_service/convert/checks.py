@@ -17,6 +17,7 @@ from google.protobuf.message import Message
 
 from slotmesh.convert.request_paths import request_path
 from slotmesh.errors import BackendNotFound, EndpointNotFound, Failure, Reason, RouteNotFound, at_field
+from slotmesh.internal.v1.membership_service_pb2 import ReplicaHello, ReplicaRoute
 from slotmesh.names import did_you_mean
 from slotmesh.spec.model import InvalidSpec, SpecViolation
 from slotmesh.spec.rules import show
@@ -48,6 +49,7 @@ MAX_VERSION_CHARS: Final = 64
 MAX_TERM_ID_CHARS: Final = 64
 MAX_END_REASON_CHARS: Final = 300
 MAX_EPOCH: Final = 2**62
+MAX_RANK: Final = 2**20
 
 
 def require(pattern: re.Pattern[str], field: str, value: str, expected: str) -> None:
@@ -65,6 +67,13 @@ def require_address(field: str, value: str) -> None:
         parse_host_port(value)
     except ValueError as error:
         refuse(field, str(error))
+
+
+def rank_from_wire(field: str, wire: ReplicaHello | ReplicaRoute) -> int | None:
+    """The rank of a replica; None if the message has none."""
+    if wire.HasField("rank") and not 0 <= wire.rank < MAX_RANK:
+        refuse(field, f"must be 0 to {MAX_RANK - 1}, is {wire.rank}")
+    return wire.rank if wire.HasField("rank") else None
 
 
 def end_reason_from_wire(text: str) -> str:

@@ -18,6 +18,7 @@ from controller_service.convert.checks import (
     MAX_TERM_ID_CHARS,
     MAX_VERSION_CHARS,
     end_reason_from_wire,
+    rank_from_wire,
     refuse,
     refuse_frame,
     require,
@@ -27,8 +28,8 @@ from controller_service.convert.checks import (
 )
 from controller_service.convert.pages import fill_page
 from controller_service.core.loads import ExecutedCalls, SampledLoad
+from controller_service.core.observed.member_messages import Hello, ObservedReport
 from controller_service.core.observed.state import ObservedReplica, ReplicaState
-from controller_service.core.observed.transitions import Hello, ObservedReport
 from controller_service.core.reconciling.rollouts import EndedCalls
 from controller_service.core.roster import HeldTable
 from slotmesh.calls.key_hash import PARTITIONS
@@ -68,6 +69,7 @@ def hello_from_wire(frame: membership_service_pb2.AttachReplicaRequest, *, gener
         process_began_s=seconds_of(hello.start_time),
         pod_uid=hello.pod_uid[:MAX_POD_UID_CHARS],
         devices=tuple(it for it in hello.devices[:MAX_DEVICES] if is_device(it)),
+        rank=rank_from_wire("hello.rank", hello),
     )
 
 
@@ -116,6 +118,7 @@ def configuration_to_wire(
     is_known: bool,
     router_addresses: Sequence[str],
     controller_addresses: Sequence[str],
+    num_replicas: int = 0,
 ) -> membership_service_pb2.AttachReplicaResponse:
     """`is_known`: there is a backend of that name."""
     configuration = message_of(
@@ -125,6 +128,7 @@ def configuration_to_wire(
         is_backend_unknown=not is_known,
         router_addresses=router_addresses,
         controller_addresses=controller_addresses,
+        num_replicas=num_replicas,
     )
     return membership_service_pb2.AttachReplicaResponse(configuration=configuration)
 
@@ -214,6 +218,7 @@ def replica_to_wire(
         restart_count=replica.restarts,
         warning=replica.warning or ("" if replica.has_attached else replica.waits_for),
         outdated=outdated,
+        rank=None if replica.gone else replica.rank,
     )
 
 

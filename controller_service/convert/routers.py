@@ -16,6 +16,7 @@ from controller_service.convert.checks import (
     MAX_PROCESS_CHARS,
     MAX_TERM_ID_CHARS,
     MAX_VERSION_CHARS,
+    rank_from_wire,
     refuse,
     refuse_frame,
     require,
@@ -328,6 +329,7 @@ def _members(path: str, backend: membership_service_pb2.BackendRoute) -> Iterato
             max_ongoing=max(0, replica.max_ongoing),
             draining=replica.draining,
             process=replica.process[:MAX_PROCESS_CHARS],
+            rank=rank_from_wire(f"{where}.rank", replica),
         )
 
 

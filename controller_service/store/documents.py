@@ -258,7 +258,7 @@ TERM: Final = _stored("term", RecordForm(LeaderTerm, outside=("term_id",)), "ter
 
 # -- the roster, and the whole state ----------------------------------------------------------------------------------
 
-MEMBER: Final = RecordForm(ListedIncarnation, outside=("suspect",), newer=("pod_uid", "devices")).form
+MEMBER: Final = RecordForm(ListedIncarnation, outside=("suspect", "rank"), newer=("pod_uid", "devices")).form
 ROSTER: Final = RecordForm(IncarnationRoster, outside=("members",))
 """Without its members: there may be thousands."""
 

@@ -10,7 +10,7 @@ Owner: the app (`Issuer`); the streams call the functions.
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from math import inf
 from typing import NamedTuple
@@ -44,6 +44,7 @@ from slotmesh.convert.slot_requests import (
     ttl_of,
 )
 from slotmesh.errors import Failure, Reason
+from slotmesh.handlers.replica_context import OwnReplica
 from slotmesh.internal.v1 import replica_service_pb2
 from slotmesh.runtime.clock import Clock
 from slotmesh.status import to_exception, to_wire
@@ -65,6 +66,8 @@ class Issuer:
     replica_id: str = ""
     incarnation: str = ""
     backend: str = ""
+    own: OwnReplica = field(default_factory=OwnReplica)
+    """What handlers see of this replica."""
     address: Callable[[], str] = str
     """Returns the address that callers connect to; empty until it is known."""
     is_of_another: Callable[[bytes, str, Container[str] | None], bool] = lambda _secret, _identity, _endpoints: False

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
+from dataclasses import replace
 from math import inf
 from typing import Any, NamedTuple
 
@@ -36,6 +37,7 @@ from replica_service.shell.stopping import Drain
 from slotmesh.client.handler_mesh import OwnMesh
 from slotmesh.handlers import HandlerDescription, describe
 from slotmesh.handlers.context import asking
+from slotmesh.handlers.replica_context import OwnReplica
 from slotmesh.handlers.reporting import HandlerState
 from slotmesh.internal.v1 import membership_service_pb2 as wire
 from slotmesh.logs import get_logger
@@ -73,8 +75,11 @@ class HostedReplica:
         clock: Clock | None = None,
         dialer: Dialer = PLAIN_TEXT,
         logs_texts: bool = False,
+        own: OwnReplica | None = None,
     ) -> None:
         """`load` returns the class or function that `handler` names. `logs_texts`: see `OwnLoop`."""
+        self.own = own or OwnReplica()
+        """What the handler sees of this replica."""
         self.state = State.STARTING
         self.stop_asked = StopRequest()
         self.configured = asyncio.Event()
@@ -174,6 +179,10 @@ class HostedReplica:
         if backend.user_config != before.user_config:
             self._reconfigure(self._upkeep)
 
+    def follow_rank(self, rank: int | None, num_replicas: int | None) -> None:
+        """The controller has assigned the rank, and announced the number of replicas; None: it has not."""
+        self.own.current = replace(self.own.current, rank=rank, num_replicas=num_replicas)
+
     def follow_routers(self, addresses: Sequence[str]) -> None:
         self.own_mesh.follow(addresses)
 
@@ -201,6 +210,7 @@ class HostedReplica:
             CannotStart: the handler cannot be imported or constructed; its traceback was reported or logged.
         """
         user_config = dict(self._backend.user_config)
+        self.own.current = replace(self.own.current, version=self._backend.version)
         constructing = asyncio.ensure_future(self._construct(user_config))
         if not await self._unless_stopped(constructing):
             return False

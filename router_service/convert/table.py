@@ -133,6 +133,7 @@ def replica_from_wire(wire: membership_service_pb2.ReplicaRoute) -> ReplicaRoute
         process=wire.process,
         is_suspect=wire.suspect,
         devices=tuple(wire.devices),
+        rank=wire.rank if wire.HasField("rank") else None,
     )
 
 
@@ -180,6 +181,7 @@ def backend_to_wire_route(route: BackendRoute) -> membership_service_pb2.Backend
                 process=each.process,
                 suspect=each.is_suspect,
                 devices=each.devices,
+                rank=each.rank,
             )
             for each in route.replicas
         ),

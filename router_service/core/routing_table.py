@@ -125,6 +125,8 @@ class ReplicaRoute:
     """It has lost contact with the controller: unkeyed calls go to others, as long as there are any."""
     devices: tuple[str, ...] = ()
     """What it holds: `cuda=0`, or `cuda=0@0.5` for a share of a device."""
+    rank: int | None = None
+    """Among the live replicas of the backend, from 0; None: the table has none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -133,6 +133,14 @@ class CallContext:
     """The replica that executes the call; empty in a replica that belongs to no mesh."""
     backend: str = ""
     """The backend of that replica."""
+    version: str = ""
+    """The `version` of that backend; this and the next three are as in `slotmesh.replica()`."""
+    rank: int | None = None
+    """The rank of the replica among the live ones of its backend, from 0; None: none is assigned."""
+    num_replicas: int | None = None
+    """The number of replicas that the backend should have now; None: unknown."""
+    devices: tuple[str, ...] = ()
+    """The devices that the replica holds, as `cuda=0`."""
     session_id: str = ""
     """The session of the client's stream; empty: none."""
     attempt: int = 0

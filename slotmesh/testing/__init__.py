@@ -19,7 +19,7 @@ from slotmesh.runtime.service_modules import check_services
 check_services(sys.path)
 
 from slotmesh.testing.backends import Backend  # noqa: E402 - they import the services
-from slotmesh.testing.calls import batch_contexts, call_context, make_context, own_mesh, reports  # noqa: E402 - they import the services
+from slotmesh.testing.calls import batch_contexts, call_context, make_context, own_mesh, replica_context, reports  # noqa: E402 - they import the services
 from slotmesh.testing.hosting import HostedHandler, handler  # noqa: E402 - they import the services
 from slotmesh.testing.meshes import RunningMesh, mesh  # noqa: E402 - they import the services
 from slotmesh.testing.sync import SyncRunningMesh, sync_mesh  # noqa: E402 - they import the services
@@ -35,6 +35,7 @@ __all__ = [
     "make_context",
     "mesh",
     "own_mesh",
+    "replica_context",
     "reports",
     "sync_mesh",
 ]

@@ -22,6 +22,7 @@ from slotmesh.handlers.context import (
     current_place,
     deadline_of,
 )
+from slotmesh.handlers.replica_context import OwnReplica, ReplicaContext, current_replica
 from slotmesh.handlers.reporting import HandlerState, current_state
 
 
@@ -41,6 +42,10 @@ class ContextFields(TypedDict, total=False):
     """Default: 1 with an `ordering_key`."""
     replica_id: str
     backend: str
+    version: str
+    rank: int | None
+    num_replicas: int | None
+    devices: tuple[str, ...]
     session_id: str
     attempt: int
     idempotency_key: str
@@ -116,6 +121,28 @@ def own_mesh(mesh: Mesh | None = None, sync: SyncMesh | None = None) -> Iterator
         yield
     finally:
         current_source.reset(token)
+
+
+class ReplicaFields(TypedDict, total=False):
+    """The fields of a replica's context, documented at `slotmesh.ReplicaContext`."""
+
+    replica_id: str
+    backend: str
+    version: str
+    rank: int | None
+    num_replicas: int | None
+    devices: tuple[str, ...]
+
+
+@contextmanager
+def replica_context(**fields: Unpack[ReplicaFields]) -> Iterator[ReplicaContext]:
+    """Within the block `slotmesh.replica()` has these fields, for handlers that the test calls without a replica."""
+    context = ReplicaContext(**fields)
+    token = current_replica.set(OwnReplica(context))
+    try:
+        yield context
+    finally:
+        current_replica.reset(token)
 
 
 class _GivenMesh:

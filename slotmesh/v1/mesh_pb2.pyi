@@ -1140,6 +1140,7 @@ class Replica(_message.Message):
     LAST_OUTPUT_FIELD_NUMBER: _builtins.int
     END_REASON_FIELD_NUMBER: _builtins.int
     DEVICES_FIELD_NUMBER: _builtins.int
+    RANK_FIELD_NUMBER: _builtins.int
     replica_id: _builtins.str
     """Identity, unique in the mesh."""
     incarnation: _builtins.str
@@ -1188,6 +1189,10 @@ class Replica(_message.Message):
     """Why it ends or has ended, as reported by the replica: `SIGTERM`. Empty while it does not end, and if it ended
     without a report.
     """
+    rank: _builtins.int
+    """Its rank among the live replicas of its backend, from 0: the lowest that was free when it attached. Unset: it has
+    not attached, or has ended.
+    """
     @_builtins.property
     def start_time(self) -> _timestamp_pb2.Timestamp:
         """When its process started, by the clock of its machine; if that is unknown, when it attached."""
@@ -1223,12 +1228,15 @@ class Replica(_message.Message):
         last_output: _builtins.str = ...,
         end_reason: _builtins.str = ...,
         devices: _abc.Iterable[_builtins.str] | None = ...,
+        rank: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["load", b"load", "start_time", b"start_time"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_rank", b"_rank", "load", b"load", "rank", b"rank", "start_time", b"start_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "backend", b"backend", "devices", b"devices", "end_reason", b"end_reason", "error", b"error", "handler_version", b"handler_version", "incarnation", b"incarnation", "last_exit", b"last_exit", "last_output", b"last_output", "load", b"load", "max_ongoing", b"max_ongoing", "metrics_address", b"metrics_address", "outdated", b"outdated", "pid", b"pid", "replica_id", b"replica_id", "restart_count", b"restart_count", "start_time", b"start_time", "state", b"state", "version", b"version", "warning", b"warning"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_rank", b"_rank", "address", b"address", "backend", b"backend", "devices", b"devices", "end_reason", b"end_reason", "error", b"error", "handler_version", b"handler_version", "incarnation", b"incarnation", "last_exit", b"last_exit", "last_output", b"last_output", "load", b"load", "max_ongoing", b"max_ongoing", "metrics_address", b"metrics_address", "outdated", b"outdated", "pid", b"pid", "rank", b"rank", "replica_id", b"replica_id", "restart_count", b"restart_count", "start_time", b"start_time", "state", b"state", "version", b"version", "warning", b"warning"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__rank: _TypeAlias = _typing.Literal["rank"]  # noqa: Y015
+    _WhichOneofArgType__rank: _TypeAlias = _typing.Literal["_rank", b"_rank"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__rank) -> _WhichOneofReturnType__rank | None: ...
 
 Global___Replica: _TypeAlias = Replica  # noqa: Y015
 

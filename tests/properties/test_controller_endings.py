@@ -13,8 +13,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from controller_service.core.observed import launches, transitions
 from controller_service.core.observed.leases import Leases
+from controller_service.core.observed.member_messages import Hello, ObservedReport
 from controller_service.core.observed.state import Observed, ReplicaState
-from controller_service.core.observed.transitions import Hello, ObservedReport, Transition
+from controller_service.core.observed.transitions import Transition
 from controller_service.core.reconciling.backends import START_TIMEOUT_S, DueEndings, find_endings
 from tests.support.examples import examples
 

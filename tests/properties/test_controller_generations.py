@@ -16,8 +16,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from controller_service.core.desired.state import ChangeSet, Desired
 from controller_service.core.observed import routers, transitions
 from controller_service.core.observed.adoption import adopt, has_rivals
+from controller_service.core.observed.member_messages import Hello, ObservedReport
 from controller_service.core.observed.state import Observed, ObservedRouter, ReplicaState
-from controller_service.core.observed.transitions import Hello, NamesakeLives, ObservedReport, Transition
+from controller_service.core.observed.transitions import NamesakeLives, Transition
 from controller_service.core.partition_owners import NO_OWNER, Incarnation, ownership_of
 from controller_service.core.reconciling.endpoints import TABLE_WITHIN_S, EndpointOutcomes
 from controller_service.core.reconciling.routes import RouteBuilder, all_members, build_routes

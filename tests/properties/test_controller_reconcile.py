@@ -13,8 +13,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from controller_service.core.desired.handler_code import template_of
 from controller_service.core.desired.state import ChangeSet, Desired, restored
 from controller_service.core.observed import launches, transitions
+from controller_service.core.observed.member_messages import Hello, ObservedReport
 from controller_service.core.observed.state import Observed, ReplicaState, wanted_replicas
-from controller_service.core.observed.transitions import Hello, ObservedReport, Transition
+from controller_service.core.observed.transitions import Transition
 from controller_service.core.partition_owners import NO_OWNER, Incarnation, PartitionOwnership
 from controller_service.core.reconciling.backends import (
     DrainReplica,

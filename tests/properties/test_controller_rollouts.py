@@ -18,8 +18,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from controller_service.core.desired.handler_code import template_of
 from controller_service.core.desired.state import ChangeSet, Desired, restored
 from controller_service.core.observed import launches, transitions
+from controller_service.core.observed.member_messages import Hello, ObservedReport
 from controller_service.core.observed.state import TEMPLATES_KEPT, Observed, ReplicaState, Restarts
-from controller_service.core.observed.transitions import QUICK_DEATH_S, Hello, ObservedReport, Transition
+from controller_service.core.observed.transitions import QUICK_DEATH_S, Transition
 from controller_service.core.reconciling.backends import DrainReplica, ForgetReplica, StartReplicas, reconcile_backend
 from controller_service.core.reconciling.rollouts import RolloutPhase, show_progress
 from slotmesh.spec.model import Backend

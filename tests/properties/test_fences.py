@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from controller_service.core.observed.leases import DRIFT, Leases, fenced
+from controller_service.core.observed.member_messages import Hello, ObservedReport
 from controller_service.core.observed.state import Observed, ReplicaState
-from controller_service.core.observed.transitions import Hello, ObservedReport, attached, ended, fell_silent, reported
+from controller_service.core.observed.transitions import attached, ended, fell_silent, reported
 from controller_service.core.partition_owners import Incarnation
 from replica_service.core.lifecycle import Fence, FenceSettings
 from replica_service.shell.stopping import KernelTimer

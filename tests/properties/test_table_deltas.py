@@ -15,8 +15,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from controller_service.core.desired.state import ChangeSet, Desired
 from controller_service.core.observed import routers, transitions
+from controller_service.core.observed.member_messages import Hello, ObservedReport
 from controller_service.core.observed.state import Observed, ObservedRouter, ReplicaState
-from controller_service.core.observed.transitions import Hello, ObservedReport
 from controller_service.core.partition_owners import Incarnation, ownership_of
 from controller_service.core.reconciling.routes import RosterListing, RouteBuilder
 from controller_service.core.roster import CoveredTables

@@ -83,6 +83,7 @@ def unattached(
         fenced_after_s=member.fenced_after_s,
         pod_uid=member.pod_uid,
         devices=member.devices,
+        rank=member.rank,
     )
 
 

@@ -152,6 +152,8 @@ class ObservedReplica:
     """Why the system that starts its process has not started it, for a person; empty once it has."""
     devices: tuple[str, ...] = ()
     """What it holds, as its launcher knows or it has reported: `cuda=0`, or `cuda=0@0.5` for a share of one."""
+    rank: int | None = None
+    """Among the live replicas of its backend, from 0 (`ranks`), or the last one it had; None: it has had none."""
     is_given_up: bool = False
     """It was silent for too long, and its process is being killed. It is not gone before that was reaped."""
 

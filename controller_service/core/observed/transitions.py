@@ -18,7 +18,8 @@ from typing import Final
 
 from controller_service.core.desired.state import ReplicaOrder
 from controller_service.core.event_log import EventKind, Notice
-from controller_service.core.observed import adoption
+from controller_service.core.observed import adoption, ranks
+from controller_service.core.observed.member_messages import Hello, ObservedReport
 from controller_service.core.observed.replicas import STARTS_KEPT, UnreplacedExit, take_place, with_exit
 from controller_service.core.observed.state import Observed, ObservedReplica, ReplicaState, Restarts
 from controller_service.core.partition_owners import Incarnation
@@ -119,47 +120,6 @@ class Transition:
     notices: tuple[Notice, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Hello:
-    """The identity that a replica reports when it attaches."""
-
-    replica_id: str
-    incarnation: str
-    backend: str
-    pid: int = 0
-    has_served: bool = False
-    """It may own partitions that an earlier generation gave it."""
-    generation: str = ""
-    """The generation that it served under, where that is an earlier one."""
-    newest_epoch: int = 0
-    """The newest owner epoch that it has seen."""
-    process: str = ""
-    version: str = ""
-    """Of slotmesh."""
-    fenced_after_s: float = 0.0
-    """Its process ends this time after the newest acknowledged report; 0 if it does not fence itself."""
-    process_began_s: float | None = None
-    """When its process started, by the clock of its machine, seconds since 1970; None if not reported."""
-    pod_uid: str = ""
-    devices: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ObservedReport:
-    """The state that a replica reports."""
-
-    state: ReplicaState
-    address: str = ""
-    max_ongoing: int = 0
-    error: str = ""
-    metrics_address: str = ""
-    unhealthy: bool = False
-    reconfigures: bool = False
-    warning: str = ""
-    end_reason: str = ""
-    """Why it ends; empty while it does not."""
-
-
 class AttachRefused(Exception):
     """This incarnation must not belong to the mesh (any more)."""
 
@@ -213,14 +173,15 @@ def attached(
         record = _introduced(record, hello)
         words = "a replica that has served before" if hello.has_served else "a new replica"
     if known is None or known is same:
-        return Transition(observed.with_replica(record), (replica_notice(EventKind.REPLICA_ATTACHED, record, words),))
+        notices = (replica_notice(EventKind.REPLICA_ATTACHED, record, words),)
+        return Transition(ranks.with_attached(observed, record), notices)
     # An unresolved incarnation is not newer than others of them: nothing is proven of those.
     replaced = [it for it in observed.unresolved if it.replica_id == hello.replica_id and same is None]
     record = replace(record, retired=known.retired, restarts=known.restarts + 1, last_exit=known.last_exit)
     record = record.having_replaced(*(it.incarnation for it in replaced), known.incarnation)
     words = f"a new incarnation replaces {known.incarnation}"
     return Transition(
-        observed.without_unresolved([*replaced, owner]).with_replica(record),
+        ranks.with_attached(observed.without_unresolved([*replaced, owner]), record),
         (replica_notice(EventKind.REPLICA_ATTACHED, record, words),),
     )
 
@@ -235,7 +196,7 @@ def _attached_child(observed: Observed, known: ObservedReplica, hello: Hello) ->
     )
     words = "after its launch, for the first time here" if hello.has_served else "after its launch"
     return Transition(
-        observed.without_unresolved([record.owner]).with_replica(record),
+        ranks.with_attached(observed.without_unresolved([record.owner]), record),
         (replica_notice(EventKind.REPLICA_ATTACHED, record, words),),
     )
 
@@ -255,6 +216,7 @@ def _introduced(record: ObservedReplica, hello: Hello) -> ObservedReplica:
         process_began_s=hello.process_began_s,
         pod_uid=hello.pod_uid,
         devices=hello.devices or record.devices,
+        rank=record.rank if hello.rank is None or (record.has_attached and record.rank is not None) else hello.rank,
     )
 
 

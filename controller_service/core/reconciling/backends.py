@@ -229,15 +229,18 @@ def _is_kept(replica: ObservedReplica) -> bool:
 
 
 def _surplus(current: Collection[ObservedReplica], wanted: int, desired: Desired) -> list[ObservedReplica]:
-    """Those beyond the number: first that are not started, then that start, then that own the fewest partitions."""
+    """Those beyond the number: first that are not started, then that start, then whose ranks are beyond the number.
+
+    Then those that own the fewest partitions.
+    """
     if len(current) <= wanted:
         return []
     owned = count_partitions(desired.ownership.values(), {it.replica_id for it in current})
 
-    def most_dispensable_first(replica: ObservedReplica) -> tuple[bool, bool, int, float, str]:
+    def most_dispensable_first(replica: ObservedReplica) -> tuple[bool, bool, bool, int, float, str]:
         is_started = replica.has_attached or not replica.waits_for
-        own = owned[replica.replica_id]
-        return replica.takes_calls, is_started, own, -replica.started_at, replica.replica_id
+        is_within, own = replica.rank is None or replica.rank < wanted, owned[replica.replica_id]
+        return replica.takes_calls, is_started, is_within, own, -replica.started_at, replica.replica_id
 
     return sorted(current, key=most_dispensable_first)[: len(current) - wanted]
 

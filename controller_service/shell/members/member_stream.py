@@ -146,6 +146,10 @@ class AnnouncedConfiguration(NamedTuple):
     """There is a backend of that name."""
     router_addresses: tuple[str, ...]
     controller_addresses: tuple[str, ...]
+    num_replicas: int = 0
+    """That the backend should have."""
+    rank: int | None = None
+    """Of the replica; all else is the same for all replicas of the backend."""
 
 
 class ConfigurationFrames:
@@ -158,6 +162,7 @@ class ConfigurationFrames:
 
     def of(self, content: AnnouncedConfiguration) -> wire.AttachReplicaResponse:
         """The frame of a configuration, with the version of the store at which it was made."""
+        rank, content = content.rank, content._replace(rank=None)
         known = self._frames.get(content.backend.name)
         if known is None or known[0] != content:
             frame = configuration_to_wire(
@@ -166,8 +171,14 @@ class ConfigurationFrames:
                 is_known=content.is_known,
                 router_addresses=content.router_addresses,
                 controller_addresses=content.controller_addresses,
+                num_replicas=content.num_replicas,
             )
             if len(self._frames) >= MAX_FRAMES:
                 self._frames.clear()
             known = self._frames[content.backend.name] = content, frame
-        return known[1]
+        if rank is None:
+            return known[1]
+        own = wire.AttachReplicaResponse()
+        own.CopyFrom(known[1])
+        own.configuration.rank = rank
+        return own

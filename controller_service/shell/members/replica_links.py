@@ -31,7 +31,9 @@ from controller_service.core.desired.state import order_of
 from controller_service.core.loads import RecentReports, SampledLoad
 from controller_service.core.observed import routers as handovers
 from controller_service.core.observed import transitions
-from controller_service.core.observed.transitions import AttachRefused, Hello, NamesakeLives
+from controller_service.core.observed.member_messages import Hello
+from controller_service.core.observed.state import running_replicas, wanted_replicas
+from controller_service.core.observed.transitions import AttachRefused, NamesakeLives
 from controller_service.core.partition_owners import Incarnation, PartitionOwnership
 from controller_service.core.reconciling.rollouts import EndedCalls
 from controller_service.shell.leadership import NewerMembers
@@ -165,9 +167,15 @@ class AttachedReplica:
 class ReplicaLinks:
     """All attached replicas."""
 
-    def __init__(self, state: MeshState, store: Store, newer: NewerMembers, *, lease_s: float) -> None:
-        """Replicas are configured, and their reports acknowledged, only while `newer` lets this controller decide."""
+    def __init__(
+        self, state: MeshState, store: Store, newer: NewerMembers, *, lease_s: float, launches: bool = False
+    ) -> None:
+        """Replicas are configured, and their reports acknowledged, only while `newer` lets this controller decide.
+
+        `launches`: this controller starts replicas.
+        """
         self.newer = newer
+        self._launches = launches
         self._state = state
         self._store = store
         self._router_addresses: tuple[str, ...] = ()
@@ -316,8 +324,19 @@ class ReplicaLinks:
     def _configure(self, link: AttachedReplica, backend: Backend, *, is_known: bool = True) -> None:
         if not self.newer.decides:
             return
-        content = AnnouncedConfiguration(backend, is_known, self._router_addresses, self._controller_addresses)
+        replica = self._state.observed.replica(link.hello.replica_id)
+        content = AnnouncedConfiguration(
+            *(backend, is_known, self._router_addresses, self._controller_addresses),
+            num_replicas=self._number_of(backend),
+            rank=None if replica is None else replica.rank,
+        )
         link.configure(content, self._frames.of)
+
+    def _number_of(self, backend: Backend) -> int:
+        """How many replicas the backend should have; those that run, if no number is configured or chosen."""
+        is_chosen = self._launches or backend.num_replicas is not None or backend.autoscale is not None
+        observed = self._state.observed
+        return wanted_replicas(backend, observed) if is_chosen else running_replicas(backend.name, observed)
 
     def _heard(self, link: AttachedReplica, frame: wire.AttachReplicaRequest) -> None:
         if self._links.get(link.hello.replica_id) is not link:

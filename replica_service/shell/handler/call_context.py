@@ -113,6 +113,7 @@ def context_of(run: ReplicaRun, index: int, now: float) -> CallContext:
         http = http_context(trace.http, arrival.heads, run_id) if trace.http else None
         age_s = None if arrival.waited_s is None else arrival.waited_s + now - run.arrived
     host = run.link.outbox.issuer
+    here = host.own.current
     return CallContext(
         call_id=call_id,
         endpoint=run.endpoint,
@@ -124,6 +125,10 @@ def context_of(run: ReplicaRun, index: int, now: float) -> CallContext:
         owner_epoch=run.owner_epoch if run.ordering_key else None,
         replica_id=host.replica_id,
         backend=host.backend,
+        version=here.version,
+        rank=here.rank,
+        num_replicas=here.num_replicas,
+        devices=here.devices,
         session_id=session_id,
         attempt=attempt,
         idempotency_key=identity,

@@ -201,6 +201,7 @@ class ControllerLink:
                 self._search.announced(frame.configuration.controller_addresses)
                 _log.info("attached", controller=self._search.current)
                 self._log_whether_known(frame.configuration)
+                self._follow_rank(frame.configuration)
                 self._member.follow_routers(frame.configuration.router_addresses)
                 if not self._is_unknown:  # otherwise nothing in it is of this backend
                     backend, _ = backend_from_wire(frame.configuration.backend)
@@ -220,6 +221,12 @@ class ControllerLink:
                 self._log_hold(is_starting=frame.on_hold.is_starting)
             case unknown:
                 _log.warning("unknown frame of a newer controller ignored", frame=unknown)
+
+    def _follow_rank(self, configuration: wire.ReplicaConfiguration) -> None:
+        """A controller of an earlier version assigns no ranks: what a newer one has assigned before is kept."""
+        if configuration.HasField("rank"):
+            self._hello.rank = configuration.rank
+            self._member.follow_rank(configuration.rank, configuration.num_replicas or None)
 
     def _log_hold(self, *, is_starting: bool) -> None:
         if is_starting:

@@ -119,6 +119,7 @@ class KnownReplica:
             "methods",
             "outlines",
             "own",
+            "rank",
             "retired",
             "stream_id",
         ),
@@ -150,6 +151,8 @@ class KnownReplica:
         """Arguments and results of these methods, if reported."""
         self.tensors: Mapping[str, MethodTensors] = NO_TENSORS
         """Their tensors by method name, if reported."""
+        self.rank: int | None = None
+        """Among the live replicas of its backend, from 0; None: unknown."""
         self.links = 0
         """Links that were lost: run ids mean something on one link only."""
         self.listed = True

@@ -201,6 +201,8 @@ class Topology:
             elif each.draining and not replica.draining:
                 replica.draining = True
                 backend.changed(replica)
+            if each.rank is not None:  # a controller that has restarted may not know it yet
+                replica.rank = each.rank
             if each.is_suspect != (replica in backend.suspects):
                 backend.suspect(replica, is_suspect=each.is_suspect)
 

@@ -41,6 +41,7 @@ def replica_table(replicas: Iterable[mesh_pb2.Replica], backends: Collection[str
     columns: TableColumns[mesh_pb2.Replica] = {
         "replica": lambda it: it.replica_id,
         "backend": lambda it: it.backend,
+        "rank": lambda it: str(it.rank) if it.HasField("rank") else "",
         "state": lambda it: Text(word_of(it, "state"), style=_STYLES.get(it.state, "")),
         "address": lambda it: it.address,
         "pid": lambda it: it.pid,

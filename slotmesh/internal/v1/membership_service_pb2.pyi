@@ -80,6 +80,7 @@ class ReplicaHello(_message.Message):
     START_TIME_FIELD_NUMBER: _builtins.int
     POD_UID_FIELD_NUMBER: _builtins.int
     DEVICES_FIELD_NUMBER: _builtins.int
+    RANK_FIELD_NUMBER: _builtins.int
     replica_id: _builtins.str
     """Identity, unique in the mesh. An incarnation with the id of an older one replaces it once the older one is silent
     to the controller and to all routers: the operator or launcher that starts it vouches that the older process has
@@ -111,6 +112,8 @@ class ReplicaHello(_message.Message):
     """The uid of the Kubernetes pod that it runs in. A controller that watches pods learns of the end of this process by
     the end of the pod. Empty: it runs in none, or that is unknown.
     """
+    rank: _builtins.int
+    """The rank that it has been given in this life, by this controller or an earlier one. Unset: none."""
     @_builtins.property
     def fenced_after(self) -> _duration_pb2.Duration:
         """The replica fences itself: a kernel timer ends its process when this time has passed since it sent the newest
@@ -147,12 +150,15 @@ class ReplicaHello(_message.Message):
         start_time: _timestamp_pb2.Timestamp | None = ...,
         pod_uid: _builtins.str = ...,
         devices: _abc.Iterable[_builtins.str] | None = ...,
+        rank: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["fenced_after", b"fenced_after", "start_time", b"start_time"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_rank", b"_rank", "fenced_after", b"fenced_after", "rank", b"rank", "start_time", b"start_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["backend", b"backend", "devices", b"devices", "fenced_after", b"fenced_after", "generation", b"generation", "has_served", b"has_served", "incarnation", b"incarnation", "newest_epoch", b"newest_epoch", "pid", b"pid", "pod_uid", b"pod_uid", "process", b"process", "replica_id", b"replica_id", "revision", b"revision", "start_time", b"start_time", "term_id", b"term_id", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_rank", b"_rank", "backend", b"backend", "devices", b"devices", "fenced_after", b"fenced_after", "generation", b"generation", "has_served", b"has_served", "incarnation", b"incarnation", "newest_epoch", b"newest_epoch", "pid", b"pid", "pod_uid", b"pod_uid", "process", b"process", "rank", b"rank", "replica_id", b"replica_id", "revision", b"revision", "start_time", b"start_time", "term_id", b"term_id", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__rank: _TypeAlias = _typing.Literal["rank"]  # noqa: Y015
+    _WhichOneofArgType__rank: _TypeAlias = _typing.Literal["_rank", b"_rank"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__rank) -> _WhichOneofReturnType__rank | None: ...
 
 Global___ReplicaHello: _TypeAlias = ReplicaHello  # noqa: Y015
 
@@ -325,6 +331,8 @@ class ReplicaConfiguration(_message.Message):
     CONTROLLER_ADDRESSES_FIELD_NUMBER: _builtins.int
     REVISION_FIELD_NUMBER: _builtins.int
     TERM_ID_FIELD_NUMBER: _builtins.int
+    RANK_FIELD_NUMBER: _builtins.int
+    NUM_REPLICAS_FIELD_NUMBER: _builtins.int
     generation: _builtins.str
     """The generation of the controller's store, for the replica's later hellos."""
     is_backend_unknown: _builtins.bool
@@ -335,6 +343,14 @@ class ReplicaConfiguration(_message.Message):
     """The revision of the store, for the replica's later hellos."""
     term_id: _builtins.str
     """As `term_id` of a routing table."""
+    rank: _builtins.int
+    """The rank of the replica among the live replicas of its backend, from 0. Sent again when it changes. Unset: the
+    controller is of a version that assigns none.
+    """
+    num_replicas: _builtins.int
+    """The number of replicas that the backend should have now; if no number is configured and the controller does not
+    launch replicas, the number that run or start. Sent again when it changes. 0: unknown.
+    """
     @_builtins.property
     def backend(self) -> _mesh_pb2.Backend:
         """The complete backend of the replica. `user_config` is passed to the handler's constructor, and after a change to
@@ -363,12 +379,16 @@ class ReplicaConfiguration(_message.Message):
         controller_addresses: _abc.Iterable[_builtins.str] | None = ...,
         revision: _builtins.int = ...,
         term_id: _builtins.str = ...,
+        rank: _builtins.int | None = ...,
+        num_replicas: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["backend", b"backend"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_rank", b"_rank", "backend", b"backend", "rank", b"rank"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["backend", b"backend", "controller_addresses", b"controller_addresses", "generation", b"generation", "is_backend_unknown", b"is_backend_unknown", "revision", b"revision", "router_addresses", b"router_addresses", "term_id", b"term_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_rank", b"_rank", "backend", b"backend", "controller_addresses", b"controller_addresses", "generation", b"generation", "is_backend_unknown", b"is_backend_unknown", "num_replicas", b"num_replicas", "rank", b"rank", "revision", b"revision", "router_addresses", b"router_addresses", "term_id", b"term_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__rank: _TypeAlias = _typing.Literal["rank"]  # noqa: Y015
+    _WhichOneofArgType__rank: _TypeAlias = _typing.Literal["_rank", b"_rank"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__rank) -> _WhichOneofReturnType__rank | None: ...
 
 Global___ReplicaConfiguration: _TypeAlias = ReplicaConfiguration  # noqa: Y015
 
@@ -1413,6 +1433,7 @@ class ReplicaRoute(_message.Message):
     PROCESS_FIELD_NUMBER: _builtins.int
     SUSPECT_FIELD_NUMBER: _builtins.int
     DEVICES_FIELD_NUMBER: _builtins.int
+    RANK_FIELD_NUMBER: _builtins.int
     replica_id: _builtins.str
     """The replica."""
     incarnation: _builtins.str
@@ -1429,6 +1450,10 @@ class ReplicaRoute(_message.Message):
     """The controller has not received a report for longer than a lease. A router sends it no new calls without an
     ordering key while other replicas of the backend accept calls. Links, owners of partitions and slots are unchanged.
     """
+    rank: _builtins.int
+    """Its rank among the live replicas of its backend. Unset: it has none yet, or the controller does not know it again
+    since its start; a router then keeps the one that it knows.
+    """
     @_builtins.property
     def devices(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """As in its ReplicaHello."""
@@ -1444,11 +1469,14 @@ class ReplicaRoute(_message.Message):
         process: _builtins.str = ...,
         suspect: _builtins.bool = ...,
         devices: _abc.Iterable[_builtins.str] | None = ...,
+        rank: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_rank", b"_rank", "rank", b"rank"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "devices", b"devices", "draining", b"draining", "incarnation", b"incarnation", "max_ongoing", b"max_ongoing", "process", b"process", "replica_id", b"replica_id", "suspect", b"suspect"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_rank", b"_rank", "address", b"address", "devices", b"devices", "draining", b"draining", "incarnation", b"incarnation", "max_ongoing", b"max_ongoing", "process", b"process", "rank", b"rank", "replica_id", b"replica_id", "suspect", b"suspect"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__rank: _TypeAlias = _typing.Literal["rank"]  # noqa: Y015
+    _WhichOneofArgType__rank: _TypeAlias = _typing.Literal["_rank", b"_rank"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__rank) -> _WhichOneofReturnType__rank | None: ...
 
 Global___ReplicaRoute: _TypeAlias = ReplicaRoute  # noqa: Y015

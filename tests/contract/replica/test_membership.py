@@ -32,6 +32,9 @@ pytestmark = pytest.mark.asyncio
 STARTING, READY, DRAINING, STOPPED, FAILED = 1, 2, 3, 4, 5
 
 
+OF_CONFIGURATION = ("generation", "is_backend_unknown", "rank", "num_replicas")
+
+
 class Attachment:
     """One AttachReplica stream."""
 
@@ -50,8 +53,8 @@ class Attachment:
         return [state for index, state in enumerate(states) if index == 0 or states[index - 1] != state]
 
     async def configure(self, **fields: Any) -> None:
-        """Fields of its backend, `generation` and `is_backend_unknown`; `term` is that of the frame."""
-        of_it = {name: fields.pop(name) for name in ("generation", "is_backend_unknown") if name in fields}
+        """Fields of its backend, and of the configuration itself (`OF_CONFIGURATION`); `term` is that of the frame."""
+        of_it = {name: fields.pop(name) for name in OF_CONFIGURATION if name in fields}
         term = fields.pop("term", 0)
         configuration = wire.ReplicaConfiguration(backend=mesh_pb2.Backend(**fields), **of_it)
         await self._write(wire.AttachReplicaResponse(configuration=configuration, term=term))
@@ -167,6 +170,32 @@ async def test_the_configuration_goes_before_the_decorator() -> None:
         await wait_until(lambda: stream.capacities[-1].max_ongoing == 5)
         assert stream.capacities[-1].prefetch == 4  # the decorator's again
         await wait_until(lambda: attachment.reports[-1].max_ongoing == 5)
+
+
+async def test_rank_and_number_of_replicas_are_followed_and_the_rank_is_reported_to_the_next_controller() -> None:
+    async with (
+        controller({"rank": 3, "num_replicas": 5, "version": "v1"}) as (fake, server),
+        at(server, devices="cuda=0") as replica,
+    ):
+        attachment = await fake.attached()
+        assert attachment.hello is not None
+        assert not attachment.hello.HasField("rank")
+        own = replica.app.replica.own
+        first = own.current
+        assert (first.rank, first.num_replicas, first.version, first.devices) == (3, 5, "v1", ("cuda=0",))
+        await attachment.configure(rank=0, num_replicas=7, version="v2")
+        await wait_until(lambda: own.current.rank == 0)
+        assert (own.current.num_replicas, own.current.version) == (7, "v1"), "the handler was constructed with v1"
+        assert (first.rank, first.num_replicas) == (3, 5)
+        await attachment.configure()
+        port = int(server.address.rsplit(":", 1)[1])
+        await server.stop()
+        async with controller({}, port=port) as (other, _):
+            again = await other.attached()
+            assert again.hello is not None
+            assert again.hello.HasField("rank")
+            assert again.hello.rank == 0
+            assert own.current.rank == 0, "a controller without ranks changes none"
 
 
 async def test_nobody_gets_a_stream_before_the_handler_is_there(tmp_path: Path) -> None:

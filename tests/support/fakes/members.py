@@ -121,6 +121,8 @@ class FakeReplica(_Member):
         self.term_id = ""
         self.process = ""
         self.pid = 4_711
+        self.rank: int | None = None
+        """What it reports of an earlier life of the controller."""
         self.fenced_after_s = 0.0
         """The bound that it announces; 0: it does not fence itself."""
         self.acknowledged: list[int] = []
@@ -192,6 +194,7 @@ class FakeReplica(_Member):
                 process=self.process,
                 revision=self.revision,
                 term_id=self.term_id,
+                rank=self.rank,
                 fenced_after=_duration(self.fenced_after_s) if self.fenced_after_s else None,
             )
         )

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 from controller_service.core.desired.state import ChangeSet, Desired
 from controller_service.core.observed import transitions
 from controller_service.core.observed.adoption import Adoption, adopt
+from controller_service.core.observed.member_messages import Hello, ObservedReport
 from controller_service.core.observed.state import Observed, ObservedRouter, ReplicaState
-from controller_service.core.observed.transitions import Hello, ObservedReport
 from controller_service.core.partition_owners import NO_OWNER, Incarnation, ownership_of
 from controller_service.core.reconciling.routes import all_members, build_routes
 from controller_service.core.roster import (

@@ -10,8 +10,8 @@ import pytest
 from controller_service.core.desired.state import ChangeSet
 from controller_service.core.observed import launches, transitions
 from controller_service.core.observed.adoption import adopt, has_rivals, replaced
+from controller_service.core.observed.member_messages import Hello
 from controller_service.core.observed.state import Observed, ObservedRouter, ReplicaState
-from controller_service.core.observed.transitions import Hello
 from controller_service.core.partition_owners import Incarnation
 from controller_service.core.roster import CoveredTables, DepartedIncarnation, IncarnationRoster, ListedIncarnation
 from tests.unit.controller.earlier_tables import NOW, TOLD, attached, life, listed, owner_of, table, take, with_router

@@ -6,8 +6,9 @@ from dataclasses import replace
 
 from controller_service.core.desired.state import ChangeSet, Desired
 from controller_service.core.observed import routers, transitions
+from controller_service.core.observed.member_messages import ObservedReport
 from controller_service.core.observed.state import Observed, ObservedRouter, ReplicaState
-from controller_service.core.observed.transitions import ObservedReport, Transition
+from controller_service.core.observed.transitions import Transition
 from controller_service.core.partition_owners import Incarnation
 from controller_service.core.reconciling.backends import ForgetReplica, reconcile_backend
 from controller_service.core.reconciling.endpoints import (

@@ -13,8 +13,8 @@ from controller_service.config import ControllerSettings
 from controller_service.core.desired.state import ChangeSet
 from controller_service.core.loads import BackendLoad
 from controller_service.core.observed import routers, transitions
+from controller_service.core.observed.member_messages import Hello, ObservedReport
 from controller_service.core.observed.state import BackendScale, Observed, ObservedRouter, ReplicaState
-from controller_service.core.observed.transitions import Hello, ObservedReport
 from controller_service.core.reconciling.autoscaling import figures_of
 from controller_service.shell.events import EventFeed
 from controller_service.shell.loops import autoscaler

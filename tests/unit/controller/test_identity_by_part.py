@@ -16,9 +16,10 @@ from controller_service.core.loads import BackendLoad, CallEnds, EndpointLoad, R
 from controller_service.core.observed import routers, transitions
 from controller_service.core.observed.adoption import ended
 from controller_service.core.observed.leases import find_forgettable
+from controller_service.core.observed.member_messages import Hello, ObservedReport
 from controller_service.core.observed.replica_groups import with_all_unattached
 from controller_service.core.observed.state import Observed, ObservedReplica, ObservedRouter, ReplicaState
-from controller_service.core.observed.transitions import Hello, NamesakeLives, ObservedReport
+from controller_service.core.observed.transitions import NamesakeLives
 from controller_service.core.partition_owners import Incarnation
 from controller_service.core.reconciling.shift_steps import StepFigures
 from controller_service.core.roster import (

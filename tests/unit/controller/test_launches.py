@@ -8,6 +8,7 @@ from controller_service.core.desired.handler_code import template_of
 from controller_service.core.desired.state import ChangeSet, Desired
 from controller_service.core.event_log import EventKind
 from controller_service.core.observed import launches, transitions
+from controller_service.core.observed.member_messages import Hello, ObservedReport
 from controller_service.core.observed.state import Observed, ObservedReplica, ReplicaState, Restarts
 from controller_service.core.observed.transitions import (
     FIRST_INTERVAL_S,
@@ -15,9 +16,7 @@ from controller_service.core.observed.transitions import (
     LOOPING_AFTER,
     QUICK_DEATH_S,
     AttachRefused,
-    Hello,
     NamesakeLives,
-    ObservedReport,
 )
 from controller_service.core.reconciling.backends import (
     START_TIMEOUT_S,

@@ -9,8 +9,9 @@ from controller_service.core.desired.handler_code import template_of
 from controller_service.core.desired.state import Desired
 from controller_service.core.event_log import EventKind
 from controller_service.core.observed import launches
+from controller_service.core.observed.member_messages import Hello
 from controller_service.core.observed.state import Observed, ObservedReplica, ReplicaState
-from controller_service.core.observed.transitions import Hello, attached
+from controller_service.core.observed.transitions import attached
 from controller_service.core.partition_owners import Incarnation, PartitionOwnership, count_partitions
 from controller_service.core.reconciling.backends import (
     FORGET_AFTER_S,
@@ -130,6 +131,14 @@ def test_those_that_are_not_started_go_first_then_those_that_start_then_those_wi
     owners = tuple(Incarnation(it, "i") for it in "abc")
     ownership = PartitionOwnership(owners=owners, partition_owners=(0, 0, 1, 2, 2, 2), epochs=(1,) * 6)
     assert stops(*ready, starting, waiting, owned={"e": ownership}.items()) == ["w", "s", "b", "a"]
+
+
+def test_replicas_whose_rank_is_beyond_the_number_go_before_those_with_the_fewest_partitions() -> None:
+    base = replace(one(launched()), template=template_of(BACKEND), incarnation="i", state=ReplicaState.READY)
+    replicas = [replace(base, replica_id=it, rank=rank, ready_at=1.0) for it, rank in (("a", 3), ("b", 0), ("c", 1))]
+    owners = tuple(Incarnation(it, "i") for it in "abc")
+    ownership = PartitionOwnership(owners=owners, partition_owners=(0, 0, 0, 1, 2, 2), epochs=(1,) * 6)
+    assert stops(*replicas, owned={"e": ownership}.items()) == ["c", "a"]
 
 
 def test_partitions_are_counted_once_for_endpoints_that_share_their_owners() -> None:

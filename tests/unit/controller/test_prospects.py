@@ -9,8 +9,8 @@ import pytest
 from controller_service.core.desired.handler_code import template_of
 from controller_service.core.desired.state import ChangeSet, Desired
 from controller_service.core.observed import launches, transitions
+from controller_service.core.observed.member_messages import Hello, ObservedReport
 from controller_service.core.observed.state import Observed, ReplicaState
-from controller_service.core.observed.transitions import Hello, ObservedReport
 from controller_service.core.reconciling.endpoints import EndpointOutcome, EndpointOutcomes
 from controller_service.core.reconciling.routes import build_routes
 from controller_service.core.routing import AnnouncedTable

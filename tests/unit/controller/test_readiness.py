@@ -10,9 +10,9 @@ import pytest
 from controller_service.core.desired.handler_code import template_of
 from controller_service.core.desired.state import ChangeSet, Desired
 from controller_service.core.observed import launches, transitions
+from controller_service.core.observed.member_messages import Hello, ObservedReport
 from controller_service.core.observed.replica_groups import RETURN_WITHIN_S, restored
 from controller_service.core.observed.state import Observed, ReplicaState
-from controller_service.core.observed.transitions import Hello, ObservedReport
 from controller_service.core.partition_owners import Incarnation
 from controller_service.core.reconciling.endpoints import require_ready, rising
 from controller_service.core.roster import IncarnationRoster, ListedIncarnation

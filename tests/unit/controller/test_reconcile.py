@@ -9,8 +9,8 @@ from dataclasses import replace
 from controller_service.core.desired.handler_code import template_of
 from controller_service.core.desired.state import ChangeSet, Desired
 from controller_service.core.observed import launches, routers, transitions
+from controller_service.core.observed.member_messages import Hello, ObservedReport
 from controller_service.core.observed.state import Observed, ReplicaState
-from controller_service.core.observed.transitions import Hello, ObservedReport
 from controller_service.core.partition_owners import NO_OWNER, Incarnation
 from controller_service.core.reconciling.backends import (
     FORGET_AFTER_S,

@@ -9,8 +9,8 @@ import pytest
 
 from controller_service.core.desired.state import ChangeSet
 from controller_service.core.observed import transitions
+from controller_service.core.observed.member_messages import Hello, ObservedReport
 from controller_service.core.observed.state import ReplicaState
-from controller_service.core.observed.transitions import Hello, ObservedReport
 from controller_service.shell.loops import reconcile_loop
 from slotmesh.spec.model import Backend, Endpoint, TrafficPolicy
 from tests.support.fakes.launcher import FakeLauncher

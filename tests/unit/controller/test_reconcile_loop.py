@@ -13,8 +13,8 @@ import pytest
 from controller_service.core.desired.handler_code import fixed_of, template_of
 from controller_service.core.desired.state import ChangeSet, Desired
 from controller_service.core.observed import routers, transitions
+from controller_service.core.observed.member_messages import Hello, ObservedReport
 from controller_service.core.observed.state import ObservedRouter, ReplicaState
-from controller_service.core.observed.transitions import Hello, ObservedReport
 from controller_service.core.routing import AnnouncedTable, Routes
 from controller_service.shell.code.snapshot_keeper import CodeSnapshots
 from controller_service.shell.events import EventFeed

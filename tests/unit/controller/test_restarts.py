@@ -11,14 +11,9 @@ from controller_service.core.desired.handler_code import template_of
 from controller_service.core.desired.state import ChangeSet, Desired
 from controller_service.core.event_log import EventKind
 from controller_service.core.observed import launches, transitions
+from controller_service.core.observed.member_messages import Hello, ObservedReport
 from controller_service.core.observed.state import TEMPLATES_KEPT, Observed, ReplicaState, Restarts
-from controller_service.core.observed.transitions import (
-    FIRST_INTERVAL_S,
-    LOOPING_AFTER,
-    QUICK_DEATH_S,
-    Hello,
-    ObservedReport,
-)
+from controller_service.core.observed.transitions import FIRST_INTERVAL_S, LOOPING_AFTER, QUICK_DEATH_S
 from controller_service.core.reconciling.backends import StartReplicas, reconcile_backend
 from slotmesh.spec.model import Backend
 

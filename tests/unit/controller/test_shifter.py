@@ -16,8 +16,8 @@ from controller_service.core.desired.state import ChangeSet, Desired
 from controller_service.core.event_log import EventKind
 from controller_service.core.loads import NO_ENDS, BackendLoad, CallEnds
 from controller_service.core.observed import routers, transitions
+from controller_service.core.observed.member_messages import Hello, ObservedReport
 from controller_service.core.observed.state import ObservedRouter, ReplicaState
-from controller_service.core.observed.transitions import Hello, ObservedReport
 from controller_service.core.reconciling.shift_planning import RequestedShift
 from controller_service.shell.changes.configurator import Configurator
 from controller_service.shell.events import EventFeed

@@ -6,8 +6,8 @@ from collections.abc import Collection
 
 from controller_service.core.desired.state import ChangeSet, Desired
 from controller_service.core.observed import transitions
+from controller_service.core.observed.member_messages import Hello, ObservedReport
 from controller_service.core.observed.state import Observed, ReplicaState
-from controller_service.core.observed.transitions import Hello, ObservedReport
 from controller_service.core.reconciling.routes import build_routes
 from controller_service.core.routing import AnnouncedTable
 from slotmesh.spec.model import Backend, Endpoint, TrafficPolicy

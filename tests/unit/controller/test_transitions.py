@@ -7,9 +7,10 @@ from dataclasses import replace
 import pytest
 
 from controller_service.core.observed import launches, transitions
+from controller_service.core.observed.member_messages import Hello, ObservedReport
 from controller_service.core.observed.replicas import EXITS_KEPT
 from controller_service.core.observed.state import Observed, ObservedReplica, ReplicaState
-from controller_service.core.observed.transitions import AttachRefused, Hello, NamesakeLives, ObservedReport
+from controller_service.core.observed.transitions import AttachRefused, NamesakeLives
 from controller_service.core.partition_owners import Incarnation
 
 A = Hello(replica_id="a", incarnation="1" * 32, backend="v1", pid=7)

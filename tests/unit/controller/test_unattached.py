@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from controller_service.core.desired.handler_code import template_of
 from controller_service.core.desired.state import ChangeSet, Desired
 from controller_service.core.observed import transitions
+from controller_service.core.observed.member_messages import Hello
 from controller_service.core.observed.replica_groups import RETURN_WITHIN_S, missed_within_s, restored
 from controller_service.core.observed.state import Observed, ReplicaState
 from controller_service.core.partition_owners import Incarnation, OwnerCandidate, assign
@@ -73,7 +74,7 @@ def test_the_newer_of_two_under_one_id_may_attach_again() -> None:
         observed = start(desired)
         assert [it.incarnation for it in observed.replicas()] == [newer * 32]
         assert [it.incarnation for it in observed.unresolved] == [older * 32]
-        hello = transitions.Hello(replica_id="a", incarnation=newer * 32, backend="v1")
+        hello = Hello(replica_id="a", incarnation=newer * 32, backend="v1")
         attached = transitions.attached(observed, hello, now=NOW, is_heard=True).observed
         assert [it.suspect_since for it in attached.replicas()] == [None]
 
@@ -91,7 +92,7 @@ def test_what_was_launched_counts_until_it_has_had_the_time_to_come_back() -> No
     assert missed_within_s(observed.replicas(), NOW) == RETURN_WITHIN_S
     assert starts(desired, observed, NOW + RETURN_WITHIN_S - 0.1) == 0
     assert starts(desired, observed, NOW + RETURN_WITHIN_S) == 2
-    hello = transitions.Hello(replica_id="a", incarnation="1" * 32, backend="v1")
+    hello = Hello(replica_id="a", incarnation="1" * 32, backend="v1")
     observed = transitions.attached(observed, hello, now=NOW + 1.0).observed
     assert starts(desired, observed, NOW + RETURN_WITHIN_S) == 1
 

@@ -11,8 +11,9 @@ from controller_service.core.desired.handler_code import fixed_of, template_of
 from controller_service.core.desired.state import ChangeSet, Desired
 from controller_service.core.event_log import EventKind
 from controller_service.core.observed import launches, transitions
+from controller_service.core.observed.member_messages import Hello, ObservedReport
 from controller_service.core.observed.state import Observed, ReplicaState
-from controller_service.core.observed.transitions import FIRST_INTERVAL_S, QUICK_DEATH_S, Hello, ObservedReport
+from controller_service.core.observed.transitions import FIRST_INTERVAL_S, QUICK_DEATH_S
 from controller_service.core.reconciling.backends import (
     UNHEALTHY,
     BackendOutcome,
