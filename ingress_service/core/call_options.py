@@ -33,6 +33,7 @@ class RequestTerms:
     slo_at: datetime | None = None
     timeout_s: float | None = None
     shard_key: str = ""
+    affinity_key: str = ""
     ordering_key: str = ""
     tenant: str = ""
     idempotent: bool = False
@@ -97,6 +98,10 @@ def _shard_key(terms: RequestTerms, _field: str, text: str) -> RequestTerms:
     return replace(terms, shard_key=text)
 
 
+def _affinity_key(terms: RequestTerms, _field: str, text: str) -> RequestTerms:
+    return replace(terms, affinity_key=text)
+
+
 def _ordering_key(terms: RequestTerms, _field: str, text: str) -> RequestTerms:
     return replace(terms, ordering_key=text)
 
@@ -118,6 +123,7 @@ _READERS: Final = {
     "absolute-slo-ms": _absolute,
     "timeout": _timeout,
     "shard-key": _shard_key,
+    "affinity-key": _affinity_key,
     "ordering-key": _ordering_key,
     "tenant": _tenant,
     "idempotency-key": _idempotency_key,

@@ -148,6 +148,7 @@ def _options(form: str, terms: RequestTerms, *, is_traced: bool) -> ViewOptions:
             slo_at=terms.slo_at,
             timeout_s=terms.timeout_s,
             shard_key=terms.shard_key,
+            affinity_key=terms.affinity_key,
             ordering_key=terms.ordering_key,
             tenant=terms.tenant,
             idempotent=terms.idempotent,

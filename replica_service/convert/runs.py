@@ -280,13 +280,15 @@ def _arrival(batch: replica_service_pb2.RunBatch, first: int, count: int) -> Arr
     if not batch.HasField("origins"):
         return None if waited_s is None else Arrival(waited_s, False, first, (), _NO_TRACES)
     origins = batch.origins
-    shard_keys = tuple(origins.shard_keys)
-    if len(shard_keys) not in {0, 1, count}:
-        return bad_request("origins.shard_keys", f"{len(shard_keys)} of them for {count} payloads")
+    for name, keys in (("shard_keys", origins.shard_keys), ("affinity_keys", origins.affinity_keys)):
+        if len(keys) not in {0, 1, count}:
+            return bad_request(f"origins.{name}", f"{len(keys)} of them for {count} payloads")
     columns = TraceColumns(origins.trace_starts, origins.traceparents, origins.tracestates, origins.http_requests)
     if error := columns.problem(count):
         return bad_request(f"origins.{error[0]}", error[1])
-    return Arrival(waited_s, origins.shadow, first, shard_keys, columns.by_id(range(first, first + count)))
+    traces = columns.by_id(range(first, first + count))
+    shard_keys, affinity_keys = tuple(origins.shard_keys), tuple(origins.affinity_keys)
+    return Arrival(waited_s, origins.shadow, first, shard_keys, traces, affinity_keys)
 
 
 def _record(batch: replica_service_pb2.RunBatch, session_id: str, count: int) -> RunRecord:

@@ -86,15 +86,22 @@ class Arrival(NamedTuple):
     first: int
     """Run id of the first call."""
     shard_keys: Sequence[str]
-    """One for each call, or a single one for all; empty if none has one."""
+    """One for each call, or a single one for all; empty if none has one. So are the affinity keys."""
     traces: Traces
     """Trace contexts, by run id."""
+    affinity_keys: Sequence[str] = ()
     heads: AnswerHeads | None = None
     """Response heads that handlers set; None if the calls did not arrive by HTTP."""
 
     def shard_key(self, run_id: int) -> str:
         """Returns the shard key of one call; empty if it has none."""
-        keys = self.shard_keys
+        return self._key(self.shard_keys, run_id)
+
+    def affinity_key(self, run_id: int) -> str:
+        """Returns the affinity key of one call; empty if it has none."""
+        return self._key(self.affinity_keys, run_id)
+
+    def _key(self, keys: Sequence[str], run_id: int) -> str:
         return keys[run_id - self.first if len(keys) > 1 else 0] if keys else ""
 
     def trace(self, run_id: int) -> TraceContext:

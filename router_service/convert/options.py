@@ -169,10 +169,19 @@ def with_relative_slo(options: RouterCallOptions, time_of_day: float) -> RouterC
 PREFIX: Final = "slotmesh-"
 ORDERING_KEY: Final = "slotmesh-ordering-key"
 SHARD_KEY: Final = "slotmesh-shard-key"
+AFFINITY_KEY: Final = "slotmesh-affinity-key"
 TENANT: Final = "slotmesh-tenant"
 SLO: Final = "slotmesh-slo"
 ENDPOINT: Final = "slotmesh-endpoint"
-_KNOWN: Final = (ORDERING_KEY, SHARD_KEY, TENANT, SLO, ENDPOINT)
+_KNOWN: Final = (ORDERING_KEY, SHARD_KEY, AFFINITY_KEY, TENANT, SLO, ENDPOINT)
+
+
+_PROBLEM_OF: Final = {
+    ORDERING_KEY: key_problem,
+    SHARD_KEY: key_problem,
+    AFFINITY_KEY: key_problem,
+    TENANT: tenant_problem,
+}
 
 
 class RpcMetadata(NamedTuple):
@@ -206,9 +215,12 @@ def stated_options(metadata: Iterable[tuple[str, str | bytes]]) -> RpcMetadata |
     if not found:
         return RpcMetadata(endpoint, None)
     wire = call_pb2.CallOptions(
-        ordering_key=found.get(ORDERING_KEY, ""), shard_key=found.get(SHARD_KEY, ""), tenant=found.get(TENANT, "")
+        ordering_key=found.get(ORDERING_KEY, ""),
+        shard_key=found.get(SHARD_KEY, ""),
+        affinity_key=found.get(AFFINITY_KEY, ""),
+        tenant=found.get(TENANT, ""),
     )
-    for key, problem_of in ((ORDERING_KEY, key_problem), (SHARD_KEY, key_problem), (TENANT, tenant_problem)):
+    for key, problem_of in _PROBLEM_OF.items():
         if problem := problem_of(found.get(key, "")):
             return bad_metadata(key, problem)
     if SLO in found:

@@ -173,7 +173,7 @@ def add_batch(
     if outgoing.origin is not None:
         batch.origin_stream_id, run_ids = outgoing.origin
         batch.origin_run_ids.extend(run_ids[:1] if isinstance(run_ids, range) else run_ids)
-    if outgoing.is_shadow or outgoing.shard_keys or outgoing.traces:
+    if outgoing.is_shadow or outgoing.shard_keys or outgoing.affinity_keys or outgoing.traces:
         _add_origins(batch.origins, outgoing)
     if outgoing.arrived != inf:
         batch.waited_us = min(max(1, int((now - outgoing.arrived) * 1e6)), MAX_WAITED_US)
@@ -185,6 +185,7 @@ def add_batch(
 def _add_origins(origins: replica_service_pb2.RunOrigins, outgoing: OutgoingBatch) -> None:
     origins.shadow = outgoing.is_shadow
     origins.shard_keys.extend(outgoing.shard_keys)
+    origins.affinity_keys.extend(outgoing.affinity_keys)
     if outgoing.traces:
         starts, traceparents, tracestates, requests = columns_of(outgoing.traces)
         origins.trace_starts.extend(starts)

@@ -235,6 +235,13 @@ class RouterCounters:
         """The counts of a backend that the table names, the same ones whenever it comes back."""
         return self.backends.setdefault(name, BackendCounts(self.endpoints))
 
+    def affinity(self) -> dict[tuple[str, ...], int]:
+        """Calls and reservations with an affinity key, by backend and whether the replica of their key got them."""
+        found: dict[tuple[str, ...], int] = {}
+        for name, each in self.backends.items():
+            found[name, "preferred"], found[name, "spilled"] = each.preferred, each.spilled
+        return found
+
     def label(self, endpoint: str) -> str:
         """The endpoint as metrics name it."""
         return endpoint if endpoint in self.endpoints else UNKNOWN

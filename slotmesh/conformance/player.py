@@ -327,6 +327,7 @@ def _options_of(command: Mapping[str, Any]) -> call_pb2.CallOptions:
     options = call_pb2.CallOptions(
         method=command.get("method", ""),
         shard_key=command.get("shard_key", ""),
+        affinity_key=command.get("affinity_key", ""),
         ordering_key=command.get("key", ""),
         tenant=command.get("tenant", ""),
         idempotent=command.get("idempotent", False),

@@ -76,7 +76,7 @@ class PythonClient:
 
     def _method(self, command: Command) -> Any:
         """Views are kept: calls of one view and method travel together."""
-        names = ("timeout_s", "idempotent", "metadata", "shard_key", "tenant")
+        names = ("timeout_s", "idempotent", "metadata", "shard_key", "affinity_key", "tenant")
         changes = {name.removesuffix("_s"): command[name] for name in names if name in command}
         if command.get("no_reply"):
             changes["reply"] = False

@@ -360,7 +360,7 @@ def _options_problem(wanted: call_pb2.CallOptions, got: call_pb2.CallOptions) ->
     """The first option that is not as wanted; empty if all are."""
     got = deepcopy(got)
     got.stream.stop_generation = 0  # chosen by the client
-    for name in ("method", "shard_key", "ordering_key", "tenant", "idempotent", "metadata", "stream"):
+    for name in ("method", "shard_key", "affinity_key", "ordering_key", "tenant", "idempotent", "metadata", "stream"):
         if getattr(wanted, name) != getattr(got, name):
             return f"{name} {_shown(getattr(got, name))}, and was made with {_shown(getattr(wanted, name))}"
     waited_s = (wanted.timeout.ToTimedelta() - got.timeout.ToTimedelta()).total_seconds()

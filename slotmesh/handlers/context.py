@@ -151,6 +151,8 @@ class CallContext:
     A unary call that is repeated with its `request_id` is the same call."""
     shard_key: str = ""
     """Calls of one shard key go to one backend; empty: the call has none."""
+    affinity_key: str = ""
+    """Calls of one affinity key prefer one replica; empty: the call has none."""
     is_shadow: bool = False
     """A sampled copy of a call, for a shadow: its result is dropped."""
     traceparent: str = ""

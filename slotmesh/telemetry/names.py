@@ -126,6 +126,12 @@ ROUTER_ONGOING = _gauge(
 ROUTER_REFUSALS = _counter(
     "slotmesh.router.refusals", "{call}", "Calls that a replica handed back unexecuted.", (BACKEND, REASON)
 )
+ROUTER_AFFINITY = _counter(
+    "slotmesh.router.affinity",
+    "{call}",
+    "Calls and reservations with an affinity key: `preferred` at the replica of their key, `spilled` at another one.",
+    (BACKEND, OUTCOME),
+)
 ROUTER_RETRIES = _counter(
     "slotmesh.router.retries", "{call}", "Idempotent calls sent again after their replica was lost.", (BACKEND,)
 )

@@ -50,6 +50,7 @@ class ContextFields(TypedDict, total=False):
     attempt: int
     idempotency_key: str
     shard_key: str
+    affinity_key: str
     is_shadow: bool
     traceparent: str
     tracestate: str

@@ -149,8 +149,9 @@ class RouterStandIn:
             ordering_keys=batch.ordering_keys,
             waited_us=1,
         )
-        if options.shard_key or batch.trace_starts:
+        if options.shard_key or options.affinity_key or batch.trace_starts:
             run.origins.shard_keys.extend([options.shard_key] if options.shard_key else [])
+            run.origins.affinity_keys.extend([options.affinity_key] if options.affinity_key else [])
             run.origins.trace_starts.extend(batch.trace_starts)
             run.origins.traceparents.extend(batch.traceparents)
             run.origins.tracestates.extend(batch.tracestates)

@@ -131,7 +131,14 @@ async def test_a_call_prints_its_result_or_its_failure() -> None:
 
     async with FakeRouter(answer=echo) as router:
         env = {"SLOTMESH_ADDRESS": router.address}
-        flags = ("--ordering-key=k", "--shard-key=user", "--timeout=1500ms", "--slo=250ms", "--idempotent")
+        flags = (
+            "--ordering-key=k",
+            "--shard-key=user",
+            "--affinity-key=a",
+            "--timeout=1500ms",
+            "--slo=250ms",
+            "--idempotent",
+        )
         listed, piped, none = await asyncio.gather(
             slotmesh("call", "digits", "echo", '[1, "ü", 12345678901234567890123]', env=env),
             slotmesh("call", "digits", "echo", "-", stdin='{"a": [1]}\n', env=env),
@@ -142,6 +149,7 @@ async def test_a_call_prints_its_result_or_its_failure() -> None:
         assert none == Said(0, "[]\n", "")
         options = next(batch.options for batch in batches if not batch.options.method)
         assert (options.ordering_key, options.timeout.ToMilliseconds()) == ("k", 1500)
+        assert options.affinity_key == "a"
         assert (options.shard_key, options.relative_slo.ToMilliseconds(), options.idempotent) == ("user", 250, True)
         assert options.content_type == "application/json"
         plain = next(batch.options for batch in batches if batch.options.method)

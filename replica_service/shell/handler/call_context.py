@@ -106,10 +106,11 @@ def context_of(run: ReplicaRun, index: int, now: float) -> CallContext:
         identity = blake2b(key.encode(), digest_size=32).hexdigest()
     if len(identity) > MAX_IDEMPOTENCY_KEY_CHARS:
         identity = blake2b(identity.encode(), digest_size=32).hexdigest()
-    shard_key, trace, age_s, http = options.shard_key, _NO_TRACE, None, None
+    shard_key, affinity_key, trace, age_s, http = options.shard_key, options.affinity_key, _NO_TRACE, None, None
     if (arrival := run.arrival) is not None:
         run_id = run.first + index
         shard_key, trace = arrival.shard_key(run_id) or shard_key, arrival.trace(run_id)
+        affinity_key = arrival.affinity_key(run_id) or affinity_key
         http = http_context(trace.http, arrival.heads, run_id) if trace.http else None
         age_s = None if arrival.waited_s is None else arrival.waited_s + now - run.arrived
     host = run.link.outbox.issuer
@@ -133,6 +134,7 @@ def context_of(run: ReplicaRun, index: int, now: float) -> CallContext:
         attempt=attempt,
         idempotency_key=identity,
         shard_key=shard_key,
+        affinity_key=affinity_key,
         is_shadow=arrival is not None and arrival.is_shadow,
         traceparent=trace.traceparent,
         tracestate=trace.tracestate,

@@ -82,12 +82,10 @@ class ShadowCopies(Feature):
         while run.waiting:
             if preferences is not None and (preferred := preferences.pick(run, run.waiting)) is not None:
                 replica, share = preferred
-            elif (picked := backend.pick(method)) is not None:
+            elif (picked := backend.pick(method)) is not None and picked.free_slots > 0:
                 replica = picked
-                share = slice_calls(most, backend.candidates, replica.times.get(method))
+                share = min(slice_calls(most, backend.candidates, replica.times.get(method)), replica.free_slots)
             else:
                 return
-            if replica.free_slots <= 0:
-                return
-            self._intake.sender.send(run, min(share, replica.free_slots, run.waiting), replica, 0, step)
+            self._intake.sender.send(run, min(share, run.waiting), replica, 0, step)
             backend.load_changed(replica)

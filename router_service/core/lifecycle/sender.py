@@ -41,7 +41,10 @@ class Sender:
         preferences = backend.preferences_of(run) if run.options.prefers else None
         left = most
         while left:
-            if preferences is not None and (preferred := preferences.pick(run, left)) is not None:
+            preferred = preferences.pick(run, left) if preferences is not None else None
+            if preferences is not None and preferences.unlinked is not None:
+                self._topology.links.wish(preferences.unlinked, step)
+            if preferred is not None:
                 replica, share = preferred
                 count = min(share, left)
             else:

@@ -45,8 +45,14 @@ class Preferences(Generic[CandidateT]):
 
     def __init__(self, replicas: Iterable[CandidateT], counts: BackendCounts) -> None:
         self._ordered: tuple[Preference[CandidateT], ...] = tuple(make(counts) for make in ORDER)
+        self._linking = next(each for each in self._ordered if isinstance(each, AffinityKeys))
         for replica in replicas:
             self.changed(replica)
+
+    @property
+    def unlinked(self) -> CandidateT | None:
+        """A replica that the newest pick would have preferred to the one it picked, had this router a link to it."""
+        return self._linking.unlinked
 
     def changed(self, replica: CandidateT) -> None:
         """See `Preference.changed`."""

@@ -7,7 +7,8 @@ takes calls of its keys up to its bound: `BOUND` times its share of the backend'
 is more, and never more than its permits. Where it is at its bound, the next replica on the ring takes them; where
 `MAX_TRIED` are, the balancer picks, which also uses the room behind running calls (`prefetch`).
 Invariants: all routers with the same table have the same ring. A replica that takes no calls is passed over, as if it
-were not on the ring. The bound counts the calls that are about to be sent, so that a large run is cut into few slices.
+were not on the ring. One without a link, outside the router's subset, is passed over until it is linked: `unlinked`
+names it. The bound counts the calls that are about to be sent, so that a large run is cut into few slices.
 A lookup costs O(log n); replicas that join or leave change the ring at the next lookup.
 Owner: the scheduler.
 """
@@ -17,6 +18,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterator
 from hashlib import blake2b
+from itertools import islice
 from struct import unpack
 from typing import Final, Generic, TypeVar
 
@@ -33,6 +35,8 @@ PLACES: Final = 64
 _SEED: Final = b"slotmesh.affin"
 MAX_TRIED: Final = 16
 """Replicas that are tried for one run: a lookup costs no more, however many are full."""
+MAX_PASSED: Final = 64
+"""Replicas that are looked at for one run, those without a link included."""
 
 
 def places_of(replica_id: str) -> list[int]:
@@ -102,6 +106,11 @@ class Ring(Generic[CandidateT]):
         self._places.sort()
 
 
+def _takes(replica: KnownReplica) -> bool:
+    """Whether it takes calls; unlike `taking`, outside this router's subset, too."""
+    return replica.linked and not (replica.draining or replica.is_joining or replica.is_passed_over)
+
+
 class AffinityKeys(Generic[CandidateT]):
     """The affinity keys of one backend's calls."""
 
@@ -113,6 +122,8 @@ class AffinityKeys(Generic[CandidateT]):
         self._load = 0
         self._permits = 0
         """The sums of `_loads`."""
+        self.unlinked: CandidateT | None = None
+        """The first replica that the newest lookup passed over because this router has no link to it."""
 
     def changed(self, replica: CandidateT) -> None:
         """See `Preference.changed`."""
@@ -120,7 +131,7 @@ class AffinityKeys(Generic[CandidateT]):
         load, permits = self._loads.pop(replica, (0, 0))
         self._load -= load
         self._permits -= permits
-        if replica.taking:
+        if _takes(replica):
             capacity = replica.capacity
             load, permits = self._loads[replica] = replica.own + capacity.others, capacity.max_ongoing
             self._load += load
@@ -130,22 +141,25 @@ class AffinityKeys(Generic[CandidateT]):
         """See `Preference.pick`."""
         if not run.options.affinity_key:
             return None
+        self.unlinked = None
         tried = 0
-        for replica in self._ring.follow(run.options.affinity_place):
-            if replica.taking:
+        for replica in islice(self._ring.follow(run.options.affinity_place), MAX_PASSED):
+            if _takes(replica):
                 if (room := self._room(replica, count)) > 0:
                     return replica, room
                 tried += 1
                 if tried == MAX_TRIED:
                     break
+            elif not (replica.is_member or replica.linked) and self.unlinked is None:
+                self.unlinked = replica
         return None
 
     def sent(self, run: RouterRun, count: int, replica: CandidateT) -> None:
         """See `Preference.sent`."""
         if not run.options.affinity_key:
             return
-        first = next((each for each in self._ring.follow(run.options.affinity_place) if each.taking), None)
-        if replica is first:
+        around = islice(self._ring.follow(run.options.affinity_place), MAX_PASSED)
+        if replica is next(filter(_takes, around), None):
             self._counts.preferred += count
         else:
             self._counts.spilled += count

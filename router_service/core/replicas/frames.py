@@ -13,7 +13,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import repeat
 from math import inf
+from operator import attrgetter
 from typing import NamedTuple, cast
 
 from router_service.core.calls import NO_CALLS, FirstAttempt, KeyOrder, PartitionColumn, RouterCallOptions
@@ -86,7 +88,8 @@ class OutgoingBatch:
     is_shadow: bool = False
     """Sampled copies, whose results are dropped."""
     shard_keys: Sequence[str] = ()
-    """Parallel to `payloads`, or a single one for all; empty where no call has one."""
+    """Parallel to `payloads`, or a single one for all; empty where no call has one. So are the affinity keys."""
+    affinity_keys: Sequence[str] = ()
     traces: Sequence[TraceContext | None] = ()
     """Parallel to `payloads`, or empty where no call has a trace context."""
 
@@ -220,7 +223,10 @@ def _batches(group: list[Sent], replica: RoutedReplica, most: int, level: int) -
     origin = None if run.origin is None else FirstAttempt(run.origin.stream_id, _ids(group, _origin_ids))
     partition = -1 if run.partition is None else run.partition.number
     columns = _columns(group) if run.column is not None or (run.partition is not None and len(group) > 1) else None
-    shard_keys = _shard_keys(group) if run.partition is None else ()
+    shard_keys: Sequence[str] = ()
+    affinity_keys: Sequence[str] = ()
+    if run.partition is None and _has_keys(group):
+        shard_keys, affinity_keys = _keys_of(group, _shard_key), _keys_of(group, _affinity_key)
     traces = _traces(group) if is_traced else ()
     return [
         OutgoingBatch(
@@ -242,6 +248,7 @@ def _batches(group: list[Sent], replica: RoutedReplica, most: int, level: int) -
             run.arrived,
             run.shadow_of is not None,
             shard_keys if len(shard_keys) <= 1 else shard_keys[at : at + most],
+            affinity_keys if len(affinity_keys) <= 1 else affinity_keys[at : at + most],
             traces and traces[at : at + most],
         )
         for at in range(0, len(payloads), most)
@@ -281,12 +288,25 @@ def _columns(group: Sequence[Sent]) -> KeyColumns | None:
     return None if is_one else columns
 
 
-def _shard_keys(group: Sequence[Sent]) -> Sequence[str]:
-    """Those of all calls; a single one where all have it, empty where none has."""
-    first = group[0].run.options.shard_key
+_shard_key = attrgetter("run.options.shard_key")
+_affinity_key = attrgetter("run.options.affinity_key")
+
+
+def _has_keys(group: Sequence[Sent]) -> bool:
+    """Whether a call has a shard key or an affinity key: mostly none has."""
     for sent in group:
-        if sent.run.options.shard_key != first:
-            return [sent.run.options.shard_key for sent in group for _ in range(sent.count)]
+        options = sent.run.options
+        if options.shard_key or options.affinity_key:
+            return True
+    return False
+
+
+def _keys_of(group: Sequence[Sent], key_of: Callable[[Sent], str]) -> Sequence[str]:
+    """Those of all calls; a single one where all have it, empty where none has."""
+    first = key_of(group[0])
+    for sent in group:
+        if key_of(sent) != first:
+            return [key for sent in group for key in repeat(key_of(sent), sent.count)]
     return (first,) if first else ()
 
 

@@ -1,8 +1,9 @@
 """The links of one router: to all replicas, or to its subset and to what its calls need beside it.
 
 Purpose: with more replicas than `size`, a router links to a subset (`subsets`), its *members*, and gives unkeyed calls
-to no others. Owners of ordering keys, replicas with slots, earlier owners, replicas that are queried about a session,
-and suspects are linked when they are needed, and unlinked once they are not.
+to no others. Owners of ordering keys, replicas of affinity keys, replicas with slots, earlier owners, replicas that are
+queried about a session, and suspects are linked when they are needed, and unlinked once they are not. Only those of
+affinity keys get unkeyed calls.
 Invariants: each backend has `LEAST_LINKS` usable members, or all usable replicas if they are fewer: the subset is
 widened while its members are lost, drain or are suspect. A replica stays a member for a while after it has left the
 subset, until others are linked. A link closes only if the replica owes this router nothing and no session waits for its
@@ -185,6 +186,14 @@ class SubsetLinks:
             self._queries[replica] = None
         else:
             self._waiting[replica] = None
+
+    def wish(self, replica: RoutedReplica, step: Step) -> None:
+        """Calls would rather go to this replica than to others: opens a link if there is none, and room for it.
+
+        Half of the room is for what can be done at one replica only.
+        """
+        if not replica.has_link and replica.listed and len(self._extra) < MAX_EXTRA // 2:
+            self._add(replica, step)
 
     def _add(self, replica: RoutedReplica, step: Step) -> None:
         self._extra[replica] = step.now + IDLE_S, replica.inflight.next_id

@@ -17,7 +17,7 @@ import grpc
 
 from router_service import convert
 from router_service.convert.inference import answer_to_wire, failed_on_stream, request_of
-from router_service.convert.options import EACH_VALUE, TENANT
+from router_service.convert.options import AFFINITY_KEY, EACH_VALUE, TENANT
 from router_service.core.calls import RouterCallOptions
 from router_service.core.commands import DeliverDone, DeliverResults
 from router_service.core.routing.catalog import inference_method, tensors_of_method
@@ -25,6 +25,7 @@ from router_service.shell.clients.unary import HandedMetadata, UnaryCalls
 from router_service.shell.dispatcher import Dispatcher
 from slotmesh.calls.trace_context import TraceContext
 from slotmesh.codec import TENSORS
+from slotmesh.convert.call_options import key_problem
 from slotmesh.errors import Failure, bad_metadata
 from slotmesh.inference import grpc_inference_service_pb2 as wire_pb2
 from slotmesh.names import endpoint_failure
@@ -81,7 +82,7 @@ class InferenceCalls:
         if isinstance(method, Failure):
             return method
         options_wire = _options_of(meaning, method, streaming=yields)
-        if (wrong := _take_tenant(context, options_wire)) is not None:
+        if (wrong := _take_options(context, options_wire)) is not None:
             return wrong
         trace = self._handed.take(context, options_wire)
         options = convert.options_from_wire(options_wire)
@@ -170,17 +171,23 @@ def _options_of(meaning: ParameterMeaning, method: str, *, streaming: bool) -> c
     return wire
 
 
-def _take_tenant(context: Context, wire: call_pb2.CallOptions) -> Failure | None:
-    """The protocol has no field for the tenant: it is in the metadata, as for services of the user's own."""
-    given = [value for key, value in context.invocation_metadata() or () if key == TENANT]
-    if not given:
-        return None
-    (tenant, *more) = given
-    if more or not isinstance(tenant, str):
-        return bad_metadata(TENANT, "is given twice" if more else "must be text")
-    if problem := tenant_problem(tenant):
-        return bad_metadata(TENANT, problem)
-    wire.tenant = tenant
+_IN_METADATA: Final = {TENANT: ("tenant", tenant_problem), AFFINITY_KEY: ("affinity_key", key_problem)}
+"""Options for which the protocol has no field, and their checks."""
+
+
+def _take_options(context: Context, wire: call_pb2.CallOptions) -> Failure | None:
+    """Sets the options that are in the metadata, as they are for services of the user's own."""
+    given: set[str] = set()
+    for key, value in context.invocation_metadata() or ():
+        if key not in _IN_METADATA:
+            continue
+        if key in given or not isinstance(value, str):
+            return bad_metadata(key, "is given twice" if key in given else "must be text")
+        given.add(key)
+        name, problem_of = _IN_METADATA[key]
+        if problem := problem_of(value):
+            return bad_metadata(key, problem)
+        setattr(wire, name, value)
     return None
 
 

@@ -142,6 +142,9 @@ async def call(
     timeout: CallTimeout = None,
     slo: Slo = None,
     shard_key: Annotated[str, typer.Option(metavar="KEY", help="Calls of one key go to one backend, by weight.")] = "",
+    affinity_key: Annotated[
+        str, typer.Option(metavar="KEY", help="Calls of one key prefer one replica, and run side by side.")
+    ] = "",
     ordering_key: OrderedBy = None,
     tenant: OnBehalfOf = "",
     idempotent: MayRepeat = False,
@@ -171,6 +174,7 @@ async def call(
         slo=slo,
         content_type=JSON,
         shard_key=shard_key,
+        affinity_key=affinity_key,
         tenant=tenant,
         idempotent=idempotent,
         metadata=read_metadata(metadata or ()),

@@ -447,6 +447,7 @@ class RunOrigins(_message.Message):
     TRACEPARENTS_FIELD_NUMBER: _builtins.int
     TRACESTATES_FIELD_NUMBER: _builtins.int
     HTTP_REQUESTS_FIELD_NUMBER: _builtins.int
+    AFFINITY_KEYS_FIELD_NUMBER: _builtins.int
     shadow: _builtins.bool
     """Sampled copies of calls, for a shadow: their results are discarded."""
     @_builtins.property
@@ -471,6 +472,10 @@ class RunOrigins(_message.Message):
     def http_requests(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
         """As in CallBatch."""
 
+    @_builtins.property
+    def affinity_keys(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The affinity key of each call, in the same form as `shard_keys`."""
+
     def __init__(
         self,
         *,
@@ -480,10 +485,11 @@ class RunOrigins(_message.Message):
         traceparents: _abc.Iterable[_builtins.str] | None = ...,
         tracestates: _abc.Iterable[_builtins.str] | None = ...,
         http_requests: _abc.Iterable[_builtins.bytes] | None = ...,
+        affinity_keys: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["http_requests", b"http_requests", "shadow", b"shadow", "shard_keys", b"shard_keys", "trace_starts", b"trace_starts", "traceparents", b"traceparents", "tracestates", b"tracestates"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["affinity_keys", b"affinity_keys", "http_requests", b"http_requests", "shadow", b"shadow", "shard_keys", b"shard_keys", "trace_starts", b"trace_starts", "traceparents", b"traceparents", "tracestates", b"tracestates"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -115,7 +115,7 @@ async def test_metadata_says_how_the_call_is_treated() -> None:
     async with greeting() as (mesh, stub):
         said = (("slotmesh-ordering-key", "k"), ("slotmesh-slo", "50ms"), ("slotmesh-endpoint", "greeter"))
         await stub.Greet(request("Ada"), metadata=said, timeout=20)
-        await stub.Greet(request("Ada"), metadata=(("slotmesh-shard-key", "s"),))
+        await stub.Greet(request("Ada"), metadata=(("slotmesh-shard-key", "s"), ("slotmesh-affinity-key", "a")))
 
         keyed, sharded = mesh.instances("greeter")[0].contexts
         assert keyed.ordering_key == "k"
@@ -124,7 +124,7 @@ async def test_metadata_says_how_the_call_is_treated() -> None:
         assert keyed.deadline is not None
         # gRPC rounds a timeout up to what it can write in three digits.
         assert 0 < keyed.time_left() <= 21
-        assert sharded.shard_key == "s"
+        assert (sharded.shard_key, sharded.affinity_key) == ("s", "a")
         assert sharded.deadline is None
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncIterator
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import pytest_asyncio
@@ -50,6 +50,9 @@ class Origins:
 
     async def shard_key(self) -> str:
         return slotmesh.context().shard_key
+
+    async def affinity_key(self) -> str:
+        return slotmesh.context().affinity_key
 
     async def note_shadow(self) -> str:
         self.shadows.append((slotmesh.context().is_shadow, slotmesh.context().traceparent))
@@ -129,11 +132,13 @@ async def test_a_threads_stream_has_its_span_whichever_thread_woke_the_client(mo
         assert await asyncio.to_thread(program, mesh.router_addresses[0]) == [parent(3), ""]
 
 
-async def test_a_call_knows_its_shard_key_beside_calls_with_other_ones() -> None:
+@pytest.mark.parametrize("name", ["shard_key", "affinity_key"])
+async def test_a_call_knows_its_key_beside_calls_with_other_ones(name: str) -> None:
     async with slotmesh.testing.mesh({"origins": Origins}) as mesh:
         origins = mesh.endpoint("origins")
         keys = ["a", "a", "b", "", "c"]
-        calls = [origins.options(shard_key=key).shard_key() for key in keys]
+        views: list[Any] = [origins.options(**cast("Any", {name: key})) for key in keys]
+        calls = [view.method(name)() for view in views]
         assert await asyncio.gather(*calls) == keys
 
 
@@ -176,6 +181,7 @@ async def test_in_a_handler_without_a_mesh_the_same_holds() -> None:
         with use_span(span(4)):
             assert tuple(await origins.options(traced=True, shard_key="s").trace()) == (parent(4), "")
         assert await origins.options(shard_key="s").shard_key() == "s"
+        assert await origins.options(affinity_key="a").affinity_key() == "a"
         origins.instance.go_on.set()
         assert await within(origins.wait(), "the origin of a call") is not None
     assert not trace.get_current_span().get_span_context().is_valid
@@ -259,7 +265,7 @@ async def test_a_router_rejects_columns_that_are_wrong(
     assert (rejected.failure.reason, rejected.failure.metadata["field"]) == ("BAD_REQUEST", field)
 
 
-async def test_shard_keys_that_differ_travel_as_one_batch(bench: RouterBench) -> None:
+async def test_keys_that_differ_travel_as_one_batch(bench: RouterBench) -> None:
     (replica, _) = bench.replicas
     await bench.with_slots(1, replica)
     replica.answer = hold
@@ -267,8 +273,12 @@ async def test_shard_keys_that_differ_travel_as_one_batch(bench: RouterBench) ->
     await call.write(calls(1, b"first"))
     await wait_until(lambda: len(replica.runs) == 1)
     batches = [
-        CallBatch(first_call_id=10 + 2 * at, payloads=[b"a", b"b"], options=call_pb2.CallOptions(shard_key=key))
-        for at, key in enumerate(["s", "t", ""])
+        CallBatch(
+            first_call_id=10 + 2 * at,
+            payloads=[b"a", b"b"],
+            options=call_pb2.CallOptions(shard_key=shard, affinity_key=affinity),
+        )
+        for at, (shard, affinity) in enumerate([("s", "a"), ("t", "a"), ("", "b"), ("", "")])
     ]
     await call.write(Request(calls=router_service_pb2.CallFrame(batches=batches)))
     await call.write(Request(heartbeat=call_pb2.Heartbeat(stamp=1)))
@@ -277,8 +287,9 @@ async def test_shard_keys_that_differ_travel_as_one_batch(bench: RouterBench) ->
     await bench.with_slots(100, replica)
     await wait_until(lambda: len(replica.runs) == 2)
     run = replica.runs[1]
-    assert list(run.origins.shard_keys) == ["s", "s", "t", "t", "", ""]
-    assert not run.options.shard_key
+    assert list(run.origins.shard_keys) == ["s", "s", "t", "t", "", "", "", ""]
+    assert list(run.origins.affinity_keys) == ["a", "a", "a", "a", "b", "b", "", ""]
+    assert (run.options.shard_key, run.options.affinity_key) == ("", "")
 
 
 async def test_calls_that_are_sent_again_keep_their_trace(bench: RouterBench) -> None:

@@ -202,6 +202,7 @@ async def test_a_router_that_goes_takes_what_has_not_started_with_it(replica: Ru
     ("origins", "field"),
     [
         ({"shard_keys": ["a", "b", "c"]}, "origins.shard_keys"),
+        ({"affinity_keys": ["a", "b", "c"]}, "origins.affinity_keys"),
         ({"trace_starts": [2], "traceparents": [""]}, "origins.trace_starts"),
         ({"trace_starts": [0], "traceparents": ["nonsense"]}, "origins.traceparents"),
     ],

@@ -6,7 +6,15 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Final
 
-from router_service.convert.options import ENDPOINT, ORDERING_KEY, SHARD_KEY, SLO, own_rpc_options, stated_options
+from router_service.convert.options import (
+    AFFINITY_KEY,
+    ENDPOINT,
+    ORDERING_KEY,
+    SHARD_KEY,
+    SLO,
+    own_rpc_options,
+    stated_options,
+)
 from slotmesh.calls.result_envelopes import BadFrames, frames_in, message_alone, metadata_from_bytes
 from slotmesh.errors import Failure
 from slotmesh.server.reflection import Descriptors
@@ -29,7 +37,7 @@ def descriptor_sets() -> Iterator[Callable[[bytes], object]]:
 
 @contextmanager
 def options() -> Iterator[Callable[[bytes], object]]:
-    names = (ORDERING_KEY, SHARD_KEY, SLO, ENDPOINT, "slotmesh-other", "slotmesh-x-bin", "user-agent")
+    names = (ORDERING_KEY, SHARD_KEY, AFFINITY_KEY, SLO, ENDPOINT, "slotmesh-other", "slotmesh-x-bin", "user-agent")
 
     def run(data: bytes) -> None:
         source = Source(data)

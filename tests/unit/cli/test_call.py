@@ -20,6 +20,7 @@ MATRIX: list[tuple[str, Any, dict[str, Any]]] = [
     ("--timeout", "250ms", {"timeout": 0.25}),
     ("--slo", "0s", {"slo": timedelta(0)}),
     ("--shard-key", "", {"shard_key": ""}),
+    ("--affinity-key", "k", {"affinity_key": "k"}),
     ("--shard-key", "k" * 1024, {"shard_key": "k" * 1024}),
     ("--shard-key", "k" * 1025, {"shard_key": "k" * 1025}),
     ("--metadata", "tenant=ada=b", {"metadata": {"tenant": "ada=b"}}),

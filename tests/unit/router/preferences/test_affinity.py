@@ -10,11 +10,13 @@ import pytest
 
 from router_service.core.preferences.affinity import MAX_TRIED, Ring
 from router_service.core.replicas.replica import RoutedReplica
+from router_service.core.routing import replica_links
+from router_service.core.routing.replica_links import IDLE_S
 from slotmesh.calls.key_hash import place_of_key
 from slotmesh.errors import Reason
 from tests.unit.router.parts import replica
 from tests.unit.router.slot_world import SlotWorld
-from tests.unit.router.world import World
+from tests.unit.router.world import OK, World
 
 NAMES = [f"r{number}" for number in range(5)]
 
@@ -188,3 +190,57 @@ def test_refused_calls_find_another_replica() -> None:
     each.submit([1], affinity_key="k")
     each.refuse(first, reason=Reason.QUEUE_FULL, others=8)
     assert loads(each) == {second: 1}
+
+
+# -- more replicas than a router links to ------------------------------------------------------------------------------
+
+PARTIAL = "abcdefgh"
+
+
+def partial_world() -> World:
+    """Eight replicas and four routers, of which each links to a part of them."""
+    return World({"b": [*PARTIAL]}, slots=8, subset_size=2, routers=["me", "second", "third", "fourth"])
+
+
+def linked(each: World) -> set[str]:
+    return {it.replica_id for it in each.scheduler.topology.replicas.values() if it.has_link}
+
+
+def key_of_stranger(each: World) -> tuple[str, list[str]]:
+    """A key whose replica has no link, and the order of its replicas."""
+    keys = (f"k{number}" for number in count())
+    key = next(key for key in keys if order_of(key, PARTIAL)[0] not in linked(each))
+    return key, order_of(key, PARTIAL)
+
+
+def test_the_replica_of_a_key_is_linked_and_gets_its_calls_then() -> None:
+    each = partial_world()
+    members = linked(each)
+    key, (first, *others) = key_of_stranger(each)
+    each.submit([1], affinity_key=key)
+    assert linked(each) == members | {first}
+    nearest = next(name for name in others if name in members)
+    assert each.at_replica(nearest) == [1], "meanwhile the next one with a link"
+    each.link(first)
+    each.submit([2, 3], affinity_key=key)
+    each.submit(range(10, 60))
+    assert each.at_replica(first) == [2, 3], "and no others"
+    each.complete(first)
+    each.complete(nearest, 1)
+    assert each.outcomes == dict.fromkeys([1, 2, 3], OK)
+    each.at(IDLE_S + 1)
+    each.at(2 * IDLE_S + 2)
+    assert linked(each) == members
+
+
+def test_affinity_keys_leave_room_for_links_that_are_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replica_links, "MAX_EXTRA", 2)
+    each = partial_world()
+    members = linked(each)
+    for number in range(100):
+        each.submit([number + 1], affinity_key=f"k{number}")
+    (extra,) = linked(each) - members
+    each.owner = (min(set(PARTIAL) - linked(each)), 1)
+    each.push()
+    each.submit([200], ordering_key="k")
+    assert linked(each) == members | {extra, each.owner[0]}
