@@ -173,7 +173,11 @@ def _add_other_ways(server: GrpcServer, dispatcher: Dispatcher, unary: UnaryCall
 def _scheduler(settings: RouterSettings) -> RouterScheduler:
     tenants = TenantSettings(settings.max_tenants, settings.max_shown_tenants)
     return RouterScheduler(
-        random.random, max_upload_bytes=settings.max_upload_bytes, tenants=tenants, subset_size=settings.subset_size
+        random.random,
+        max_upload_bytes=settings.max_upload_bytes,
+        tenants=tenants,
+        subset_size=settings.subset_size,
+        prefix_blocks=settings.prefix_blocks,
     )
 
 

@@ -8,6 +8,7 @@ from typing import Final
 
 from router_service.core.features.uploads import MAX_UPLOAD_BYTES
 from router_service.core.limits.quotas import MAX_BYTES, MAX_CALLS, MAX_SESSIONS
+from router_service.core.preferences.prefixes import MAX_BLOCKS as MAX_PREFIX_BLOCKS
 from router_service.core.tenants import MAX_NAMED, MAX_TENANTS
 from slotmesh.config import Duration, ServerTargets, Size
 from slotmesh.config.declaring import Field, field_validator
@@ -50,6 +51,12 @@ class RouterSettings(TokenPortSettings):
         ge=0,
         description="Links to replicas that are enough: with more replicas in the mesh, the router links to a part of "
         "them, which is even over all routers, and to others as calls need them. 0: to all.",
+    )
+    prefix_blocks: int = Field(
+        MAX_PREFIX_BLOCKS,
+        ge=8_192,
+        le=2**28,
+        description="Blocks of prompts whose replicas the router knows, of each backend; about 100 bytes each.",
     )
     graceful_timeout: Duration = Field(
         timedelta(seconds=10), ge=timedelta(0), description="Time that pending calls have to end when the router stops."

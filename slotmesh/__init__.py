@@ -70,6 +70,7 @@ from slotmesh.runtime.environment import set_application_environment
 from slotmesh.version import VERSION
 
 if TYPE_CHECKING:
+    from slotmesh.calls.prefix_hashes import prefix_blocks
     from slotmesh.client.calls.values import ValueStream
     from slotmesh.client.endpoint import Endpoint, Lane
     from slotmesh.client.handler_mesh import mesh, mesh_sync
@@ -103,8 +104,9 @@ if TYPE_CHECKING:
     from slotmesh.codec import DecodeError, EncodeError
     from slotmesh.handlers import BatchState, RunningBatch, batch, deployment
     from slotmesh.handlers.context import CallContext, HttpContext, OwnedKeys, context, contexts
+    from slotmesh.handlers.prefix_arguments import prefix_argument
     from slotmesh.handlers.replica_context import ReplicaContext, replica
-    from slotmesh.handlers.reporting import report
+    from slotmesh.handlers.reporting import report, report_evicted, report_evicted_all
     from slotmesh.handlers.rpc_context import RpcContext, abort
 
 _LATER = {
@@ -155,6 +157,10 @@ _LATER = {
     "method": "slotmesh.client.interface",
     "report": "slotmesh.handlers.reporting",
     "replica": "slotmesh.handlers.replica_context",
+    "report_evicted": "slotmesh.handlers.reporting",
+    "report_evicted_all": "slotmesh.handlers.reporting",
+    "prefix_argument": "slotmesh.handlers.prefix_arguments",
+    "prefix_blocks": "slotmesh.calls.prefix_hashes",
 }
 
 __version__ = VERSION
@@ -262,8 +268,12 @@ __all__ = [
     "mesh",
     "mesh_sync",
     "method",
+    "prefix_argument",
+    "prefix_blocks",
     "replica",
     "report",
+    "report_evicted",
+    "report_evicted_all",
 ]
 
 

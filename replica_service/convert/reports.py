@@ -8,6 +8,7 @@ from itertools import islice
 from replica_service.core.call_times import ReportedTime
 from replica_service.core.permits import PermitCapacity
 from replica_service.core.session_table import SessionReport
+from slotmesh.calls.handler_figures import NOTHING_EVICTED, Evicted
 from slotmesh.calls.id_ranges import Range
 from slotmesh.calls.method_outlines import MAX_DESCRIBED, MethodOutline, MethodTensors
 from slotmesh.convert.batches import ranges_to_wire
@@ -46,16 +47,31 @@ def service_times_to_wire(times: Iterable[ReportedTime]) -> replica_service_pb2.
 
 
 def handler_state_to_wire(
-    figures: Mapping[str, float], models: Iterable[str] | None
+    figures: Mapping[str, float], models: Iterable[str] | None, evicted: Evicted = NOTHING_EVICTED
 ) -> replica_service_pb2.HandlerState:
     """What the handler reports of itself. `models` None: they have not changed."""
-    return replica_service_pb2.HandlerState(figures=figures, models=models or (), same_models=models is None)
+    return replica_service_pb2.HandlerState(
+        figures=figures,
+        models=models or (),
+        same_models=models is None,
+        evicted_blocks=evicted.blocks,
+        all_evicted=evicted.is_all,
+    )
 
 
 def outlines_to_wire(outlines: Iterable[MethodOutline]) -> list[replica_service_pb2.MethodOutline]:
     """What methods take and give."""
     wire = replica_service_pb2.MethodOutline
-    return [wire(method=it.method, yields=it.yields, schema=it.schema) for it in outlines]
+    return [
+        wire(
+            method=it.method,
+            yields=it.yields,
+            schema=it.schema,
+            prefix_argument=it.prefix_argument,
+            prefix_position=it.prefix_position,
+        )
+        for it in outlines
+    ]
 
 
 def tensors_to_wire(methods: Iterable[tuple[str, MethodTensors]]) -> list[replica_service_pb2.MethodTensors]:

@@ -23,21 +23,24 @@ REPORT_GAP_S: Final = 0.05
 class StateCursor:
     """What one router has of the state."""
 
-    __slots__ = ("_figures", "_models", "_state")
+    __slots__ = ("_evicted", "_figures", "_models", "_state")
 
     def __init__(self, state: HandlerState) -> None:
         self._state = state
         self._figures = self._models = 0
         """Versions that were sent."""
+        self._evicted = state.evictions
+        """Evictions that were sent, or were before the link."""
 
     def next(self) -> replica_service_pb2.HandlerState | None:
         """Returns what has changed since the previous call; None if nothing has."""
         state = self._state
         figures, models = state.figures_version, state.models_version
-        if (figures, models) == (self._figures, self._models):
+        evicted, evictions = state.evicted_since(self._evicted)
+        if (figures, models, evictions) == (self._figures, self._models, self._evicted):
             return None
-        wire = handler_state_to_wire(state.figures, None if models == self._models else state.models)
-        self._figures, self._models = figures, models
+        wire = handler_state_to_wire(state.figures, None if models == self._models else state.models, evicted)
+        self._figures, self._models, self._evicted = figures, models, evictions
         return wire
 
 

@@ -14,6 +14,7 @@ from router_service.convert.options import (
 from router_service.convert.runs import (
     add_batch,
     capacity_from_wire,
+    evicted_of,
     failures_of,
     handler_state_of,
     ids_of,
@@ -58,6 +59,7 @@ __all__ = [
     "add_op",
     "capacity_from_wire",
     "described",
+    "evicted_of",
     "failures_of",
     "first_roster_of",
     "found_of",

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from router_service.core.calls import RouterCallOptions
 from slotmesh.calls.call_options import GIVES_VALUES, CallRpc, Reader
@@ -34,6 +34,8 @@ MAX_KNOWN_KEYED_BYTES = 256
 """The same for options with a key of a column, and for such a key alone, in characters: there are many."""
 EACH_VALUE: Final = call_pb2.CallOptions(stream=call_pb2.StreamOptions(each_value=True))
 """Added to the options of calls whose caller takes values one by one."""
+_OF_KEYLESS: Final[dict[str, Any]] = {"shard_key": "", "affinity_key": "", "prefix_blocks": ()}
+"""Options without effect on calls with an ordering key."""
 MAX_KNOWN_PARTITIONS = 65_536
 """Maximum number of ordering keys with a cached partition."""
 
@@ -56,7 +58,7 @@ def with_request(options: RouterCallOptions, request: CallIdentity) -> RouterCal
     """The options of a call with a request id, which decides where the call goes if there is no ordering key."""
     if options.partition >= 0:
         return replace(options, request=request)
-    for name in ("shard_key", "affinity_key"):
+    for name in _OF_KEYLESS:
         if getattr(options, name):
             problem = "has no effect on a call with a request_id, which determines its replica: leave one of them empty"
             return bad_option(name, problem)
@@ -124,7 +126,7 @@ def _with_key(options: RouterCallOptions | Failure, key: str) -> RouterCallOptio
         return options
     if problem := key_problem(key):
         return bad_option("ordering_key", problem)
-    return replace(options, ordering_key=key, partition=partition_of(key), shard_key="", affinity_key="")
+    return replace(options, ordering_key=key, partition=partition_of(key), **_OF_KEYLESS)
 
 
 def _too_many_entries(wire: call_pb2.CallOptions) -> Failure | None:
@@ -154,7 +156,7 @@ def _options(raw: bytes) -> RouterCallOptions | Failure:
     fields = stated.options_from_wire(wire, Reader.ROUTER)
     fields.setdefault("content_type", OCTET_STREAM)
     if wire.ordering_key:
-        fields["shard_key"] = fields["affinity_key"] = ""
+        fields |= _OF_KEYLESS
         fields["partition"] = partition_of(wire.ordering_key)
     return RouterCallOptions(**fields, wire=stated.for_replicas(wire, raw))
 
@@ -265,7 +267,7 @@ def _new_own_rpc_options(path: str, rpc: OwnRpc, raw: bytes) -> RouterCallOption
     wire.content_type = RPC_REQUESTS if rpc.takes_several else RPC
     known = stated.options_from_wire(wire, Reader.ROUTER)
     if wire.ordering_key:
-        known["shard_key"] = known["affinity_key"] = ""
+        known |= _OF_KEYLESS
         known["partition"] = partition_of(wire.ordering_key)
     sent = stated.for_replicas(wire, wire.SerializeToString())
     return RouterCallOptions(**known, takes_requests=rpc.takes_several, wire=sent)

@@ -17,7 +17,7 @@ from router_service.core.callers import CREDITS
 from router_service.core.calls import CallPayload, Failures, Results
 from router_service.core.limits.capacity import MethodTime, ReportedCapacity
 from router_service.core.replicas.frames import OutgoingBatch
-from slotmesh.calls.handler_figures import MAX_FIGURE_CHARS, MAX_FIGURES, MAX_MODELS
+from slotmesh.calls.handler_figures import MAX_EVICTED, MAX_FIGURE_CHARS, MAX_FIGURES, MAX_MODELS, Evicted
 from slotmesh.calls.method_outlines import DATATYPES, MAX_DESCRIBED, MethodTensors, TensorType
 from slotmesh.calls.payload_block import PayloadBlock, largest_of
 from slotmesh.calls.trace_context import TraceColumns, TraceContext, columns_of
@@ -272,6 +272,11 @@ def times_of(wire: replica_service_pb2.ServiceTimes) -> dict[str, MethodTime]:
         each.method: MethodTime(max(0.0, each.service_time.ToNanoseconds() / 1e9), max(0, each.batch_size))
         for each in islice(wire.methods, MAX_METHODS)
     }
+
+
+def evicted_of(wire: replica_service_pb2.HandlerState) -> Evicted:
+    """The evicted blocks, as many as the bound allows."""
+    return Evicted(tuple(islice(wire.evicted_blocks, MAX_EVICTED)), wire.all_evicted)
 
 
 def handler_state_of(wire: replica_service_pb2.HandlerState) -> tuple[Mapping[str, float], frozenset[str] | None]:

@@ -140,6 +140,8 @@ class RouterCallOptions(StatedOptions):
     """The place of the affinity key on rings of replicas."""
 
     def __post_init__(self) -> None:
+        if self.prefix_blocks:
+            object.__setattr__(self, "prefers", True)
         if self.affinity_key:
             object.__setattr__(self, "prefers", True)
             object.__setattr__(self, "affinity_place", place_of_key(self.affinity_key))

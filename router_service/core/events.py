@@ -29,6 +29,7 @@ from router_service.core.replicas.replica import RoutedReplica
 from router_service.core.rosters import FoundCalls, ReplicaKey, RosterVersion
 from router_service.core.routing_table import RoutingTable
 from router_service.core.runs import Caller
+from slotmesh.calls.handler_figures import NOTHING_EVICTED, Evicted
 from slotmesh.calls.method_outlines import NO_TENSORS, MethodOutline, MethodTensors
 from slotmesh.calls.trace_context import Traces
 from slotmesh.errors import Failure
@@ -167,6 +168,8 @@ class HandlerStateReported(RouterEvent):
     """All of them, by name."""
     models: frozenset[str] | None
     """Ids of all models that it has loaded; None: unchanged."""
+    evicted: Evicted = NOTHING_EVICTED
+    """Blocks of prompts that it holds no longer."""
 
 
 @dataclass(slots=True, eq=False)

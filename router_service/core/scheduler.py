@@ -77,6 +77,7 @@ from router_service.core.lifecycle.links_and_tables import LinkChanges, TableCha
 from router_service.core.lifecycle.outcomes import CallerOutcomes
 from router_service.core.lifecycle.sender import Sender
 from router_service.core.lifecycle.submissions import Submissions
+from router_service.core.preferences.prefixes import MAX_BLOCKS
 from router_service.core.replicas import frames
 from router_service.core.replicas.frames import OutgoingBatch
 from router_service.core.replicas.replica import RoutedReplica
@@ -93,14 +94,16 @@ from slotmesh.errors import Failure
 class Parts:
     """The parts of the router's core, constructed once for each scheduler. Each decides one thing."""
 
-    def __init__(self, chance: Chance, max_upload_bytes: int, tenants: TenantSettings, subset_size: int) -> None:
+    def __init__(
+        self, chance: Chance, max_upload_bytes: int, tenants: TenantSettings, subset_size: int, prefix_blocks: int
+    ) -> None:
         """`chance` draws uniformly from [0, 1)."""
         numbers = count(1)
         """Ages of runs."""
         self.counters = counters = RouterCounters()
         self.features = features = Features()
         links = SubsetLinks(subset_size)
-        self.topology = topology = Topology(counters, chance, links)
+        self.topology = topology = Topology(counters, chance, links, prefix_blocks)
         self.tenants = book = TenantBook(tenants, counters.endpoints)
         # The way of a call.
         outcomes = CallerOutcomes(counters, features)
@@ -232,14 +235,15 @@ class RouterScheduler:
         max_upload_bytes: int = MAX_UPLOAD_BYTES,
         tenants: TenantSettings = DEFAULT_TENANTS,
         subset_size: int = 0,
+        prefix_blocks: int = MAX_BLOCKS,
     ) -> None:
         """`chance` draws uniformly from [0, 1): the only randomness.
 
         `max_upload_bytes`: of payloads that are under way in chunks, and of what waits behind them. `tenants`: how
         many tenants have accounts of their own. `subset_size`: with more replicas, this router links to a part of them;
-        0: to all.
+        0: to all. `prefix_blocks`: of prompts, known of each backend.
         """
-        self._parts = parts = Parts(chance, max_upload_bytes, tenants, subset_size)
+        self._parts = parts = Parts(chance, max_upload_bytes, tenants, subset_size, prefix_blocks)
         self._handlers = handlers_of(parts).by_class
         self._availability = parts.availability
         self._deadlines = parts.intake.deadlines

@@ -7,7 +7,7 @@ on: others refuse it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import datetime, timedelta
 from enum import Enum, Flag, auto
@@ -39,6 +39,8 @@ class OptionKind(Enum):
     """Text by name, bounded."""
     MARK = auto()
     """Some bytes that cannot be guessed; empty: none."""
+    BLOCKS = auto()
+    """Integers of 64 bits, not negative; empty: none."""
 
 
 class Reader(Flag):
@@ -178,6 +180,9 @@ class StatedOptions:
     )
     """On whose behalf the client calls. Calls that wait take turns by tenant, and endpoints may limit each. Of calls in
     slots, `TapService` reports it."""
+    prefix_blocks: tuple[int, ...] = option((), OptionKind.BLOCKS, read_by=Reader.ROUTER, rpcs=QUEUED, stays=True)
+    """Hashes of the blocks that the prompt begins with (`slotmesh.calls.prefix_hashes`). No effect if there is an
+    ordering key."""
     metadata: Mapping[str, str] = option(
         NO_METADATA, OptionKind.METADATA, read_by=Reader.REPLICA, rpcs=ROUTED | IN_SLOTS
     )
@@ -200,6 +205,7 @@ class OptionChanges(TypedDict, total=False):
     shard_key: str
     affinity_key: str
     tenant: str
+    prefix_blocks: Sequence[int]
     metadata: Mapping[str, str]
     idempotent: bool
     reply: bool

@@ -1,10 +1,10 @@
-"""The bounds of what handlers report of themselves, by `slotmesh.report` and as loaded models. Pure."""
+"""What handlers report of themselves, by `slotmesh.report` and its like, and its bounds. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Final
+from typing import Final, NamedTuple
 
 MAX_FIGURES: Final = 32
 """Names that a replica reports at a time."""
@@ -16,3 +16,17 @@ MAX_MODEL_CHARS: Final = 65_536
 """Of the ids of these models, together."""
 
 NO_FIGURES: Final[Mapping[str, float]] = MappingProxyType({})
+
+MAX_EVICTED: Final = 16_384
+"""Blocks of prompts that a replica reports as evicted at a time."""
+
+
+class Evicted(NamedTuple):
+    """Blocks of prompts that a handler holds no longer."""
+
+    blocks: tuple[int, ...] = ()
+    is_all: bool = False
+    """It had evicted all blocks before these."""
+
+
+NOTHING_EVICTED: Final = Evicted()

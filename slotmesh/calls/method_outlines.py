@@ -75,10 +75,14 @@ class MethodOutline:
     """It gives values one by one."""
     schema: str = ""
     """JSON text, as `DescribedMethod.schema`; empty where nothing is known."""
+    prefix_argument: str = ""
+    """The argument whose beginning decides where calls go, for backends with `affinity: prefix`; empty: none."""
+    prefix_position: int = 0
+    """Its number among the positional arguments, from 1; 0: it is given by name only."""
 
     @property
     def size(self) -> int:
-        return len(self.method) + len(self.schema) + 8
+        return len(self.method) + len(self.schema) + len(self.prefix_argument) + 8
 
 
 def fitting(outlines: Iterable[MethodOutline], most: int = MAX_OUTLINE_CHARS) -> tuple[MethodOutline, ...]:

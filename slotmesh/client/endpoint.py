@@ -95,6 +95,11 @@ class Endpoint(MethodSpace):
                 a fixed order where it has not; they run side by side. Without a shard key it also chooses the backend.
                 Empty: none. The key of a lane goes before it.
 
+                `prefix_blocks`: hashes of the blocks that the prompt of the calls begins with, as
+                `slotmesh.prefix_blocks(prompt)`: they go to the replica that was sent the longest of these prefixes,
+                unless it is overloaded. Empty: routers read them from the arguments if the backend has `affinity:
+                prefix`. No effect on calls of a lane.
+
                 `tenant`: on whose behalf calls are made: the end user, customer or team behind this client. Calls that
                 wait take turns by tenant, and an endpoint may limit each. Printable, at most 256 bytes. Empty: none.
 
@@ -149,7 +154,7 @@ class Endpoint(MethodSpace):
                 `timeout`: how long to wait for a slot; seconds or a timedelta. None: the view's timeout, or the
                 backend's `max_queue_time` where the view has none.
 
-                `shard_key`, `affinity_key`: as `options`. Empty: the view's.
+                `shard_key`, `affinity_key`, `prefix_blocks`: as `options`. Not given: the view's.
 
                 `replica_id`: the requested replica. Empty: any.
 

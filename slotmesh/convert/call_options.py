@@ -8,7 +8,7 @@ Pure functions.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC
 from typing import Any, Final
 
@@ -16,6 +16,7 @@ from google.protobuf import duration_pb2, timestamp_pb2
 from google.protobuf.message import Message
 
 from slotmesh.calls.call_options import NO_METADATA, OPTIONS, CallRpc, Option, OptionKind, Reader, StatedOptions
+from slotmesh.calls.prefix_hashes import MAX_PREFIX_BLOCKS
 from slotmesh.calls.result_envelopes import MAX_MARK_BYTES, MIN_MARK_BYTES
 from slotmesh.codec import CONTENT_TYPES
 from slotmesh.errors import Failure, Reason
@@ -135,6 +136,11 @@ def mark_problem(mark: bytes) -> str | None:
     return f"must have {MIN_MARK_BYTES} to {MAX_MARK_BYTES} bytes, got {len(mark)}"
 
 
+def blocks_problem(blocks: Sequence[int]) -> str | None:
+    """Why the hashes of a prompt's blocks are invalid."""
+    return f"at most {MAX_PREFIX_BLOCKS} hashes, got {len(blocks)}" if len(blocks) > MAX_PREFIX_BLOCKS else None
+
+
 _PROBLEM_OF: Final[dict[OptionKind, Callable[[Any], str | None]]] = {
     OptionKind.CONTENT_TYPE: _content_type_problem,
     OptionKind.KEY: key_problem,
@@ -144,6 +150,7 @@ _PROBLEM_OF: Final[dict[OptionKind, Callable[[Any], str | None]]] = {
     OptionKind.COUNT: _count_problem,
     OptionKind.METADATA: metadata_problem,
     OptionKind.MARK: mark_problem,
+    OptionKind.BLOCKS: blocks_problem,
 }
 """The check of a value, by the kind of its option. Methods have a failure of their own; any flag is valid."""
 _PROBLEMS: Final = tuple((each, _PROBLEM_OF[each.kind]) for each in OPTIONS.values() if each.kind in _PROBLEM_OF)
@@ -157,6 +164,7 @@ _READ: Final[dict[OptionKind, Callable[[Any], Any]]] = {
     OptionKind.DURATION: lambda wire: wire.ToNanoseconds() / 1e9,
     OptionKind.TIME: lambda wire: wire.ToDatetime(tzinfo=UTC),
     OptionKind.METADATA: dict,
+    OptionKind.BLOCKS: tuple,
 }
 """Conversions of the kinds whose value differs from the field's."""
 _READ_BY: Final = {
@@ -167,6 +175,7 @@ _WRITE: Final[dict[OptionKind, Callable[[Any, Any], object]]] = {
     OptionKind.DURATION: lambda wire, value: wire.FromNanoseconds(round(value * 1e9)),
     OptionKind.TIME: lambda wire, value: wire.FromDatetime(value),
     OptionKind.METADATA: lambda wire, value: wire.update(value),
+    OptionKind.BLOCKS: lambda wire, value: wire.extend(value),
 }
 """Conversions of the kinds whose value differs from the field's."""
 _WRITTEN: Final = {

@@ -37,6 +37,7 @@ from slotmesh.codec.types.models import codec_of, is_model
 from slotmesh.codec.types.signature import Signature, read_signature, resolve_annotation
 from slotmesh.handlers.decorators import batch_settings, deployment_settings
 from slotmesh.handlers.kinds import MethodKind, is_method, kind_of
+from slotmesh.handlers.prefix_arguments import prefix_argument_of
 from slotmesh.handlers.time_formats import add_time_formats
 from slotmesh.spec.handler_settings import BatchSettings
 
@@ -208,7 +209,21 @@ _YIELDING: Final = (AsyncIterator, AsyncIterable, AsyncGenerator, Iterator, Iter
 
 def outline_of(name: str, function: Callable[..., Any], *, yields: bool, is_batch: bool) -> MethodOutline:
     """The outline of a function or a bound method. `is_batch`: it takes lists, with an entry for each call."""
-    return MethodOutline(name, yields, _schema(function, yields=yields, is_batch=is_batch))
+    prefix = prefix_argument_of(function)
+    return MethodOutline(
+        name,
+        yields,
+        _schema(function, yields=yields, is_batch=is_batch),
+        prefix,
+        _position(function, prefix) if prefix else 0,
+    )
+
+
+def _position(function: Callable[..., Any], name: str) -> int:
+    """The number of an argument among the positional ones, from 1; 0 if it is given by name only."""
+    named_only = {inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.VAR_KEYWORD}
+    parameters = [each.name for each in inspect.signature(function).parameters.values() if each.kind not in named_only]
+    return parameters.index(name) + 1 if name in parameters else 0
 
 
 def _schema(function: Callable[..., Any], *, yields: bool, is_batch: bool) -> str:

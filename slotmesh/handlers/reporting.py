@@ -1,8 +1,9 @@
 """What a handler reports of itself: `slotmesh.report(kv_free=0.3)`, and the models that it has loaded.
 
-Purpose: routers, and the balancers in them, get the newest values with the replica's capacity.
-Invariants: callable in any thread. Bounded: `MAX_FIGURES` names and `MAX_MODELS` models. A value that has not changed
-is not sent. Without a replica, `report` raises an error with the reason.
+Purpose: routers, and the balancers in them, get the newest values with the replica's capacity. They also get the blocks
+of prompts that the handler has evicted from its cache.
+Invariants: callable in any thread. Bounded: `MAX_FIGURES` names, `MAX_MODELS` models, `MAX_EVICTED` blocks. A value
+that has not changed is not sent. Without a replica, `report` and its like raise an error with the reason.
 Owner: the replica sets `current_state` before it runs code of its handler; tests of handlers may, by
 `slotmesh.testing`.
 """
@@ -10,19 +11,23 @@ Owner: the replica sets `current_state` before it runs code of its handler; test
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextvars import ContextVar
 from itertools import islice
 from math import isfinite
+from operator import index
 from types import MappingProxyType
 from typing import Final, SupportsFloat
 
 from slotmesh.calls.handler_figures import (
+    MAX_EVICTED,
     MAX_FIGURE_CHARS,
     MAX_FIGURES,
     MAX_MODEL_CHARS,
     MAX_MODELS,
     NO_FIGURES,
+    Evicted,
 )
 
 _OUTSIDE: Final = (
@@ -44,6 +49,10 @@ class HandlerState:
         """Grows with each change of `figures`."""
         self.models_version = 0
         """Grows with each change of `models`."""
+        self.evictions = 0
+        """Blocks that were evicted, and one more for each time that all were."""
+        self._log: deque[int] = deque(maxlen=MAX_EVICTED)
+        """The last ones of these that were evicted since all were."""
         self.on_change: Callable[[], None] = lambda: None
         """Called after each change, in the thread that has made it."""
 
@@ -73,6 +82,32 @@ class HandlerState:
             self.models = tuple(_fitting(models))
             self.models_version += 1
         self.on_change()
+
+    def evicted(self, blocks: Iterable[int]) -> None:
+        """The handler holds these blocks no longer. Raises TypeError or ValueError if one of them is no hash."""
+        hashes = [index(each) for each in blocks]
+        if wrong := [each for each in hashes if not 0 <= each < 2**64]:
+            raise ValueError(f"slotmesh.report_evicted: a hash is 0 … 2⁶⁴-1, got {wrong[0]}")
+        if not hashes:
+            return
+        with self._lock:
+            self._log.extend(hashes)
+            self.evictions += len(hashes)
+        self.on_change()
+
+    def all_evicted(self) -> None:
+        """The handler holds no block."""
+        with self._lock:
+            self._log.clear()
+            self.evictions += 1
+        self.on_change()
+
+    def evicted_since(self, evictions: int) -> tuple[Evicted, int]:
+        """What was evicted since `evictions` were, and how many there are now. All, if it is more than is kept."""
+        with self._lock:
+            new, kept = self.evictions - evictions, len(self._log)
+            blocks = tuple(islice(self._log, max(0, kept - new), kept))
+            return Evicted(blocks, is_all=new > kept), self.evictions
 
 
 def _fitting(models: Iterable[str]) -> Iterator[str]:
@@ -124,6 +159,31 @@ def report(**figures: SupportsFloat | None) -> None:
         RuntimeError: not in a replica.
     """
     own_state().report(figures)
+
+
+def report_evicted(blocks: Iterable[int]) -> None:
+    """Reports that this replica's cache holds these blocks of prompts no longer.
+
+    Without such reports routers only know where calls were sent. It may be called anywhere in the replica's process.
+
+    Args:
+        blocks: hashes, as `slotmesh.prefix_blocks` makes them, or as the callers' `prefix_blocks` are. Of more than
+            16,384 in 50 ms, routers only learn that all were evicted.
+
+    Raises:
+        TypeError, ValueError: a block is no hash.
+        RuntimeError: not in a replica.
+    """
+    own_state().evicted(blocks)
+
+
+def report_evicted_all() -> None:
+    """Reports that this replica's cache is empty.
+
+    Raises:
+        RuntimeError: not in a replica.
+    """
+    own_state().all_evicted()
 
 
 def own_state() -> HandlerState:

@@ -107,6 +107,18 @@ class SloScope(Enum):
     BACKEND = 2
 
 
+class Affinity(Enum):
+    """What routers read from calls to find the replica that suits them. The values are those of `slotmesh.v1.Affinity`.
+
+    Call options that prefer a replica work with each of them.
+    """
+
+    NONE = 1
+    """Nothing."""
+    PREFIX = 2
+    """The beginning of the argument that `@slotmesh.prefix_argument` names."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backend:
     """One version of a handler and its settings: a group of identical replicas. None: not in the document."""
@@ -142,6 +154,9 @@ class Backend:
     """How a router picks a replica for unkeyed calls."""
     slo_scope: SloScope = setting(SloScope.CLIENT, SettingKind.CHOICE, is_routed=True)
     """The scope in which SLOs order unkeyed calls: within each client, with clients in turn, or across the router."""
+    affinity: Affinity = setting(Affinity.NONE, SettingKind.CHOICE, is_routed=True)
+    """`prefix`: unkeyed calls go to the replica that was sent the longest beginning of their prompt, unless it is
+    overloaded. Methods name the argument with `@slotmesh.prefix_argument`."""
     graceful_timeout_s: float = setting(30.0, SettingKind.DURATION, bounds=(0.0, MAX_TIME_S))
     """Time that a draining replica has to finish its calls."""
     health_check_period_s: float | None = setting(None, SettingKind.DURATION, bounds=(MIN_SECONDS, MAX_TIME_S))

@@ -95,6 +95,7 @@ class CallOptions(_message.Message):
     TENANT_FIELD_NUMBER: _builtins.int
     STREAM_FIELD_NUMBER: _builtins.int
     AFFINITY_KEY_FIELD_NUMBER: _builtins.int
+    PREFIX_BLOCKS_FIELD_NUMBER: _builtins.int
     method: _builtins.str
     """Name of the handler's method. Empty means `__call__`. Names that start with `_` are refused with METHOD_NOT_FOUND."""
     content_type: _builtins.str
@@ -145,6 +146,15 @@ class CallOptions(_message.Message):
     def stream(self) -> Global___StreamOptions:
         """Only for calls by `RouterService.StreamCalls`; other rpcs refuse it."""
 
+    @_builtins.property
+    def prefix_blocks(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Hashes of the blocks that the calls' prompt begins with, the first one first: the calls go to the replica that was
+        sent the longest of these prefixes, unless it is overloaded. Hash i covers the prompt up to the end of its block i.
+        Any hash will do that all callers of the backend share; docs/affinity.md specifies the one of routers. Has no effect
+        on calls with an ordering key. Empty: routers take them from the payload, if the backend has `AFFINITY_PREFIX`. At
+        most 4,096.
+        """
+
     def __init__(
         self,
         *,
@@ -160,10 +170,11 @@ class CallOptions(_message.Message):
         tenant: _builtins.str = ...,
         stream: Global___StreamOptions | None = ...,
         affinity_key: _builtins.str = ...,
+        prefix_blocks: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["absolute_slo", b"absolute_slo", "relative_slo", b"relative_slo", "slo", b"slo", "stream", b"stream", "timeout", b"timeout"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["absolute_slo", b"absolute_slo", "affinity_key", b"affinity_key", "content_type", b"content_type", "idempotent", b"idempotent", "metadata", b"metadata", "method", b"method", "ordering_key", b"ordering_key", "relative_slo", b"relative_slo", "shard_key", b"shard_key", "slo", b"slo", "stream", b"stream", "tenant", b"tenant", "timeout", b"timeout"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["absolute_slo", b"absolute_slo", "affinity_key", b"affinity_key", "content_type", b"content_type", "idempotent", b"idempotent", "metadata", b"metadata", "method", b"method", "ordering_key", b"ordering_key", "prefix_blocks", b"prefix_blocks", "relative_slo", b"relative_slo", "shard_key", b"shard_key", "slo", b"slo", "stream", b"stream", "tenant", b"tenant", "timeout", b"timeout"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_slo: _TypeAlias = _typing.Literal["relative_slo", "absolute_slo"]  # noqa: Y015
     _WhichOneofArgType_slo: _TypeAlias = _typing.Literal["slo", b"slo"]  # noqa: Y015

@@ -52,6 +52,30 @@ first.
 """
 Global___SloScope: _TypeAlias = SloScope  # noqa: Y015
 
+class _Affinity:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _AffinityEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Affinity.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    AFFINITY_UNSPECIFIED: _Affinity.ValueType  # 0
+    """The controller's default: nothing."""
+    AFFINITY_NONE: _Affinity.ValueType  # 1
+    """Nothing. Options of calls that prefer a replica work all the same."""
+    AFFINITY_PREFIX: _Affinity.ValueType  # 2
+    """The beginning of the argument that the method names as its prompt."""
+
+class Affinity(_Affinity, metaclass=_AffinityEnumTypeWrapper):
+    """What routers read from calls to find the replica that suits them."""
+
+AFFINITY_UNSPECIFIED: Affinity.ValueType  # 0
+"""The controller's default: nothing."""
+AFFINITY_NONE: Affinity.ValueType  # 1
+"""Nothing. Options of calls that prefer a replica work all the same."""
+AFFINITY_PREFIX: Affinity.ValueType  # 2
+"""The beginning of the argument that the method names as its prompt."""
+Global___Affinity: _TypeAlias = Affinity  # noqa: Y015
+
 class _AutoscaleMetric:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -231,6 +255,7 @@ class Backend(_message.Message):
     CPUS_FIELD_NUMBER: _builtins.int
     MEMORY_FIELD_NUMBER: _builtins.int
     DEVICES_FIELD_NUMBER: _builtins.int
+    AFFINITY_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Unique in the mesh: 1 to 63 of `a-z A-Z 0-9 _ . -`, starting with a letter or digit."""
     handler: _builtins.str
@@ -306,6 +331,11 @@ class Backend(_message.Message):
     memory: _builtins.int
     """The memory of one replica in bytes, 1 MiB … 1 PiB: its process is killed if it uses more. Unset: no limit. A change
     replaces the replicas.
+    """
+    affinity: Global___Affinity.ValueType
+    """What routers read from calls without an ordering key to find the replica that suits them. With `AFFINITY_PREFIX` a
+    call goes to the replica that was sent the longest beginning of its prompt, unless that is overloaded. Unset means
+    `AFFINITY_NONE`. An older router ignores it.
     """
     @_builtins.property
     def autoscale(self) -> Global___Autoscale:
@@ -406,10 +436,11 @@ class Backend(_message.Message):
         cpus: _builtins.float | None = ...,
         memory: _builtins.int | None = ...,
         devices: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
+        affinity: Global___Affinity.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_cpus", b"_cpus", "_max_error_rate", b"_max_error_rate", "_max_ongoing", b"_max_ongoing", "_max_queued_bytes", b"_max_queued_bytes", "_max_queued_calls", b"_max_queued_calls", "_max_surge", b"_max_surge", "_max_unavailable", b"_max_unavailable", "_max_wire_batch_size", b"_max_wire_batch_size", "_memory", b"_memory", "_num_replicas", b"_num_replicas", "_own_loop", b"_own_loop", "_prefetch", b"_prefetch", "autoscale", b"autoscale", "cpus", b"cpus", "graceful_timeout", b"graceful_timeout", "health_check_period", b"health_check_period", "health_check_timeout", b"health_check_timeout", "max_error_rate", b"max_error_rate", "max_ongoing", b"max_ongoing", "max_queue_time", b"max_queue_time", "max_queued_bytes", b"max_queued_bytes", "max_queued_calls", b"max_queued_calls", "max_surge", b"max_surge", "max_unavailable", b"max_unavailable", "max_wire_batch_size", b"max_wire_batch_size", "memory", b"memory", "min_ready", b"min_ready", "num_replicas", b"num_replicas", "own_loop", b"own_loop", "pod", b"pod", "prefetch", b"prefetch", "progress_deadline", b"progress_deadline", "status", b"status", "user_config", b"user_config"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_cpus", b"_cpus", "_max_error_rate", b"_max_error_rate", "_max_ongoing", b"_max_ongoing", "_max_queued_bytes", b"_max_queued_bytes", "_max_queued_calls", b"_max_queued_calls", "_max_surge", b"_max_surge", "_max_unavailable", b"_max_unavailable", "_max_wire_batch_size", b"_max_wire_batch_size", "_memory", b"_memory", "_num_replicas", b"_num_replicas", "_own_loop", b"_own_loop", "_prefetch", b"_prefetch", "autoscale", b"autoscale", "balancer", b"balancer", "code", b"code", "cpus", b"cpus", "cwd", b"cwd", "devices", b"devices", "env", b"env", "etag", b"etag", "graceful_timeout", b"graceful_timeout", "handler", b"handler", "health_check_period", b"health_check_period", "health_check_timeout", b"health_check_timeout", "max_error_rate", b"max_error_rate", "max_ongoing", b"max_ongoing", "max_queue_time", b"max_queue_time", "max_queued_bytes", b"max_queued_bytes", "max_queued_calls", b"max_queued_calls", "max_surge", b"max_surge", "max_unavailable", b"max_unavailable", "max_wire_batch_size", b"max_wire_batch_size", "memory", b"memory", "min_ready", b"min_ready", "name", b"name", "num_replicas", b"num_replicas", "own_loop", b"own_loop", "pod", b"pod", "prefetch", b"prefetch", "progress_deadline", b"progress_deadline", "python", b"python", "slo_scope", b"slo_scope", "status", b"status", "user_config", b"user_config", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_cpus", b"_cpus", "_max_error_rate", b"_max_error_rate", "_max_ongoing", b"_max_ongoing", "_max_queued_bytes", b"_max_queued_bytes", "_max_queued_calls", b"_max_queued_calls", "_max_surge", b"_max_surge", "_max_unavailable", b"_max_unavailable", "_max_wire_batch_size", b"_max_wire_batch_size", "_memory", b"_memory", "_num_replicas", b"_num_replicas", "_own_loop", b"_own_loop", "_prefetch", b"_prefetch", "affinity", b"affinity", "autoscale", b"autoscale", "balancer", b"balancer", "code", b"code", "cpus", b"cpus", "cwd", b"cwd", "devices", b"devices", "env", b"env", "etag", b"etag", "graceful_timeout", b"graceful_timeout", "handler", b"handler", "health_check_period", b"health_check_period", "health_check_timeout", b"health_check_timeout", "max_error_rate", b"max_error_rate", "max_ongoing", b"max_ongoing", "max_queue_time", b"max_queue_time", "max_queued_bytes", b"max_queued_bytes", "max_queued_calls", b"max_queued_calls", "max_surge", b"max_surge", "max_unavailable", b"max_unavailable", "max_wire_batch_size", b"max_wire_batch_size", "memory", b"memory", "min_ready", b"min_ready", "name", b"name", "num_replicas", b"num_replicas", "own_loop", b"own_loop", "pod", b"pod", "prefetch", b"prefetch", "progress_deadline", b"progress_deadline", "python", b"python", "slo_scope", b"slo_scope", "status", b"status", "user_config", b"user_config", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__cpus: _TypeAlias = _typing.Literal["cpus"]  # noqa: Y015
     _WhichOneofArgType__cpus: _TypeAlias = _typing.Literal["_cpus", b"_cpus"]  # noqa: Y015

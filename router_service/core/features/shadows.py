@@ -78,7 +78,7 @@ class ShadowCopies(Feature):
             self._intake.deadlines.watch(copy.deadline, copy)
 
     def _spread(self, run: RouterRun, backend: RoutedBackend[RoutedReplica], step: Step) -> None:
-        method, most, preferences = run.options.method, run.waiting, backend.preferences_of(run)
+        method, most, preferences = run.options.method, run.waiting, backend.preferences_of(run, step.now)
         while run.waiting:
             if preferences is not None and (preferred := preferences.pick(run, run.waiting)) is not None:
                 replica, share = preferred

@@ -32,11 +32,12 @@ class RequestedSlot(NamedTuple):
     work: SlotWork
     shard_key: str
     affinity_key: str
+    prefix_blocks: tuple[int, ...]
 
     @classmethod
     def of(cls, endpoint: str, options: RouterCallOptions, work: SlotWork) -> RequestedSlot:
         """How long to wait is left out: a caller that asks again has less time."""
-        return cls(endpoint, work, options.shard_key, options.affinity_key)
+        return cls(endpoint, work, options.shard_key, options.affinity_key, options.prefix_blocks)
 
 
 @dataclass(frozen=True, slots=True)

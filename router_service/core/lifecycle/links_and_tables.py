@@ -22,7 +22,7 @@ from router_service.core.lifecycle.intake import Availability, RoutingIntake
 from router_service.core.replicas.backends import LONGEST_S
 from router_service.core.replicas.replica import RoutedReplica
 from router_service.core.sampling import Chance
-from slotmesh.calls.handler_figures import NO_FIGURES
+from slotmesh.calls.handler_figures import NO_FIGURES, NOTHING_EVICTED
 from slotmesh.calls.method_outlines import MethodOutline
 
 
@@ -46,6 +46,7 @@ class LinkChanges:
             replica.linked, replica.has_failed = True, False
             replica.stream_id, replica.methods = event.stream_id, frozenset(event.methods)
             replica.outlines = _shared(tuple(event.outlines), replica)
+            replica.backend.prompts.learn(replica.outlines)
             replica.tensors = event.tensors
             replica.figures, replica.models = NO_FIGURES, frozenset()
             replica.capacity = capacity
@@ -100,6 +101,8 @@ class LinkChanges:
         replica.figures = event.figures
         if event.models is not None:
             replica.models = event.models
+        if event.evicted != NOTHING_EVICTED and replica.backend.preferences is not None:
+            replica.backend.preferences.prefixes.evicted(replica, event.evicted)
         replica.backend.changed(replica)
 
     def drain_announced(self, event: DrainAnnounced, step: Step) -> None:

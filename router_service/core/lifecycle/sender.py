@@ -38,7 +38,8 @@ class Sender:
     def spread(self, run: RouterRun, backend: RoutedBackend[RoutedReplica], most: int, step: Step) -> int:
         """Sends up to `most` waiting calls, in slices to the replicas that have room; returns how many."""
         balancer, method = backend.balancer, run.options.method
-        preferences = backend.preferences_of(run) if run.options.prefers else None
+        prefers = run.options.prefers or backend.prompts.arguments
+        preferences = backend.preferences_of(run, step.now) if prefers else None
         left = most
         while left:
             preferred = preferences.pick(run, left) if preferences is not None else None
@@ -139,8 +140,9 @@ class Sender:
             step.advance(run, ALL_SENT)
         if backend.hooks is not None and run.partition is None:
             balancers.placed(backend.hooks, replica, count)
-        if backend.preferences is not None and run.options.prefers and not run.recovers:
-            backend.preferences.sent(run, count, replica)
+        preferences = backend.preferences
+        if preferences is not None and (run.options.prefers or backend.prompts.arguments) and not run.recovers:
+            preferences.sent(run, count, replica)
         backend.counts.queue_time.observe(step.now - run.arrived, count)
 
     def look_up(self, run: RouterRun, replica: RoutedReplica, step: Step) -> None:

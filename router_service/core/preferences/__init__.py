@@ -1,7 +1,8 @@
 """Preferences choose the replica of calls that one replica suits best, ahead of the backend's balancer: one per file.
 
-`ORDER` lists them: the first one that has a replica for a call decides, and the balancer if none has. Only runs whose
-options state a preference are looked at (`RouterCallOptions.prefers`), calls and reservations alike.
+The first one that has a replica for a call decides, and the balancer if none has. Only runs whose options state a
+preference are looked at (`RouterCallOptions.prefers`), calls and reservations alike, and unkeyed calls of backends
+whose prompts routers read (`Prompts`).
 Invariants: a preference is pure and synchronous; its state is bounded, and follows `changed`. It never picks a replica
 that is full while the balancer has one with room.
 Owner: the scheduler; a backend makes its preferences at the first run that states one.
@@ -10,11 +11,12 @@ Owner: the scheduler; a backend makes its preferences at the first run that stat
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Final, Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from router_service.core.counters import BackendCounts
 from router_service.core.limits.capacity import KnownReplica
 from router_service.core.preferences.affinity import AffinityKeys
+from router_service.core.preferences.prefixes import PrefixAffinity, Prompts
 from router_service.core.runs import RouterRun
 
 CandidateT = TypeVar("CandidateT", bound=KnownReplica)
@@ -36,16 +38,14 @@ class Preference(Protocol[CandidateT]):
         """`count` calls of a run that states a preference, of any kind, were sent to this replica."""
 
 
-ORDER: Final = (AffinityKeys[Any],)
-"""The kinds of preferences, the most important one first: model, prefix, affinity key."""
-
-
 class Preferences(Generic[CandidateT]):
     """All preferences of one backend."""
 
-    def __init__(self, replicas: Iterable[CandidateT], counts: BackendCounts) -> None:
-        self._ordered: tuple[Preference[CandidateT], ...] = tuple(make(counts) for make in ORDER)
-        self._linking = next(each for each in self._ordered if isinstance(each, AffinityKeys))
+    def __init__(self, replicas: Iterable[CandidateT], counts: BackendCounts, prompts: Prompts) -> None:
+        self.prefixes: PrefixAffinity[CandidateT] = PrefixAffinity(prompts)
+        self._linking: AffinityKeys[CandidateT] = AffinityKeys(counts)
+        self._ordered: tuple[Preference[CandidateT], ...] = (self.prefixes, self._linking)
+        """The most important one first: model, prefix, affinity key."""
         for replica in replicas:
             self.changed(replica)
 
@@ -61,6 +61,7 @@ class Preferences(Generic[CandidateT]):
 
     def pick(self, run: RouterRun, count: int) -> tuple[CandidateT, int] | None:
         """See `Preference.pick`. None: the balancer picks."""
+        self._linking.unlinked = None
         for each in self._ordered:
             if (picked := each.pick(run, count)) is not None:
                 return picked

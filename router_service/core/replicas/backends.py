@@ -14,13 +14,14 @@ from router_service.core.limits.admission import Account
 from router_service.core.limits.capacity import KnownReplica, joins
 from router_service.core.limits.estimates import RecentCount
 from router_service.core.preferences import Preferences
+from router_service.core.preferences.prefixes import MAX_BLOCKS, Prompts
 from router_service.core.queueing.backend_queues import DueQueue, FairQueue
 from router_service.core.queueing.run_queues import ConstrainedReservations
 from router_service.core.rosters import ReplicaKey
 from router_service.core.routing_table import BackendRoute
 from router_service.core.runs import RouterRun
 from router_service.core.sampling import Chance
-from slotmesh.spec.model import Prospect, SloScope
+from slotmesh.spec.model import Affinity, Prospect, SloScope
 
 FIRST_S = 0.1
 LONGEST_S = 3.0
@@ -139,6 +140,7 @@ class RoutedBackend(Generic[MemberT]):
         "max_wire_batch_size",
         "name",
         "preferences",
+        "prompts",
         "prospect",
         "queue",
         "replicas",
@@ -151,7 +153,9 @@ class RoutedBackend(Generic[MemberT]):
         route: BackendRoute,
         counts: BackendCounts,
         chance: Chance,
+        prefix_blocks: int = MAX_BLOCKS,
     ) -> None:
+        """`prefix_blocks`: of prompts that are known at most."""
         self.name = route.name
         self.counts = counts
         settings = route.settings
@@ -182,6 +186,8 @@ class RoutedBackend(Generic[MemberT]):
         self.balancer: Balancer[MemberT] = new_balancer(settings.balancer, chance)
         self.hooks = _hooks(self.balancer)
         """The balancer, where it has hooks for the end of what it placed; else None."""
+        self.prompts = Prompts(prefix_blocks, is_read=settings.affinity is Affinity.PREFIX)
+        """What is read of its calls' prompts."""
         self.preferences: Preferences[MemberT] | None = None
         """What goes before the balancer; None until a run states a preference."""
 
@@ -192,6 +198,7 @@ class RoutedBackend(Generic[MemberT]):
         account.max_calls, account.max_bytes = settings.max_queued_calls, settings.max_queued_bytes
         account.max_queue_time_s = settings.max_queue_time_s
         self.max_wire_batch_size = settings.max_wire_batch_size
+        self.prompts.read(is_read=settings.affinity is Affinity.PREFIX)
         if settings.balancer is not self._balancer_name:
             self._balancer_name = settings.balancer
             self.balancer = new_balancer(settings.balancer, self._chance)
@@ -259,12 +266,13 @@ class RoutedBackend(Generic[MemberT]):
         if self.preferences is not None:
             self.preferences.changed(replica)
 
-    def preferences_of(self, run: RouterRun) -> Preferences[MemberT] | None:
+    def preferences_of(self, run: RouterRun, now: float) -> Preferences[MemberT] | None:
         """The preferences to consult for the run; None if it states none."""
-        if not run.options.prefers:
+        if not run.options.prefers and run.options.method not in self.prompts.arguments:
             return None
         if self.preferences is None:
-            self.preferences = Preferences(self.replicas.values(), self.counts)
+            self.preferences = Preferences(self.replicas.values(), self.counts, self.prompts)
+        self.prompts.begin(now)
         return self.preferences
 
     def pick(self, method: str) -> MemberT | None:

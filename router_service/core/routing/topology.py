@@ -45,8 +45,10 @@ class TableChange(NamedTuple):
 class Topology:
     """The newest table, and the state of each endpoint, backend and replica that it names."""
 
-    def __init__(self, counters: RouterCounters, chance: Chance, links: SubsetLinks) -> None:
+    def __init__(self, counters: RouterCounters, chance: Chance, links: SubsetLinks, prefix_blocks: int) -> None:
+        """`prefix_blocks`: of prompts that are known of each backend."""
         self._counters = counters
+        self._prefix_blocks = prefix_blocks
         self._chance = chance
         self.links = links
         self.table = RoutingTable()
@@ -183,7 +185,9 @@ class Topology:
         return homeless
 
     def _add_backend(self, route: BackendRoute) -> RoutedBackend[RoutedReplica]:
-        backend = self.backends[route.name] = RoutedBackend(route, self._counters.backend(route.name), self._chance)
+        backend = self.backends[route.name] = RoutedBackend(
+            route, self._counters.backend(route.name), self._chance, self._prefix_blocks
+        )
         backend.queue.brake(is_on=self._is_braked)
         return backend
 

@@ -262,14 +262,18 @@ class ReplicaLink:
             self._dispatcher.post(ServiceTimesReported(self._replica, times))
         else:
             figures, models = convert.handler_state_of(response.handler_state)
-            self._dispatcher.post(HandlerStateReported(self._replica, figures, models))
+            evicted = convert.evicted_of(response.handler_state)
+            self._dispatcher.post(HandlerStateReported(self._replica, figures, models, evicted))
 
     def _open(self, opened: replica_service_pb2.ExecuteOpened, capacity: ReportedCapacity) -> None:
         self._up = True
         self._frames.link_up()
         _log.info("replica linked", **self._who())
         methods, tensors = opened.methods[:MAX_METHODS], convert.tensors_of(opened.tensors)
-        outlines = fitting(MethodOutline(it.method, it.yields, it.schema) for it in opened.outlines)
+        outlines = fitting(
+            MethodOutline(it.method, it.yields, it.schema, it.prefix_argument, it.prefix_position)
+            for it in opened.outlines
+        )
         self._dispatcher.post(LinkOpened(self._replica, capacity, self._stream_id, methods, outlines, tensors))
         self._report.on_change()
 

@@ -15,7 +15,14 @@ from typing import Any, Final, Literal, Unpack
 
 from slotmesh.calls.call_options import OPTIONS, CallRpc, OptionChanges, OptionKind, StatedOptions
 from slotmesh.codec import CONTENT_TYPES, MSGPACK
-from slotmesh.convert.call_options import MAX_KEY_BYTES, key_problem, mark_problem, metadata_problem, options_to_wire
+from slotmesh.convert.call_options import (
+    MAX_KEY_BYTES,
+    blocks_problem,
+    key_problem,
+    mark_problem,
+    metadata_problem,
+    options_to_wire,
+)
 from slotmesh.errors import BadRequest, Failure, Reason
 from slotmesh.spec.tenants import tenant_problem
 from slotmesh.status import code_of, name_of
@@ -137,6 +144,21 @@ def check_count(name: str, value: Any) -> None:
         raise BadOption(name, f"must be an integer that is not negative, got {value!r}")
 
 
+def check_blocks(name: str, value: Any) -> None:
+    """Hashes, as `slotmesh.prefix_blocks` makes them."""
+    if not isinstance(value, tuple) or not all(isinstance(each, int) and 0 <= each < 2**64 for each in value):
+        raise BadOption(
+            name, f"must be integers of 0 … 2⁶⁴-1, as slotmesh.prefix_blocks(prompt), got {str(value)[:80]}"
+        )
+    if problem := blocks_problem(value):
+        raise BadOption(name, f"must have {problem}")
+
+
+def blocks_of(value: Any) -> Any:
+    """Hashes in the form that options have; another value as it is."""
+    return tuple(value) if isinstance(value, list) else value
+
+
 def check_metadata(name: str, value: Any) -> None:
     """Text by name."""
     if not isinstance(value, Mapping):
@@ -200,6 +222,8 @@ class ViewOptions(StatedOptions):
         if "metadata" in given:
             check_metadata("metadata", given["metadata"])
             given["metadata"] = dict(given["metadata"])
+        if "prefix_blocks" in given:
+            given["prefix_blocks"] = blocks_of(given["prefix_blocks"])
         return replace(self, **given)
 
     def to_wire(
@@ -228,6 +252,7 @@ _CHECKS: Final[dict[OptionKind, Callable[[str, Any], None]]] = {
     OptionKind.COUNT: check_count,
     OptionKind.METADATA: check_metadata,
     OptionKind.MARK: check_mark,
+    OptionKind.BLOCKS: check_blocks,
 }
 _CHECKED: Final = tuple(OPTIONS.values())
 _values_of: Final = attrgetter(*(each.attribute for each in _CHECKED))

@@ -19,7 +19,15 @@ import grpc
 from slotmesh.calls.call_options import CallRpc
 from slotmesh.calls.slot_tokens import DEFAULT_LEASE_S, MAX_LEASE_S
 from slotmesh.client.calls.call_spec import rpc_timeout_s
-from slotmesh.client.calls.options import BadOption, ViewOptions, check_known, check_text, checked_seconds, seconds
+from slotmesh.client.calls.options import (
+    BadOption,
+    ViewOptions,
+    blocks_of,
+    check_known,
+    check_text,
+    checked_seconds,
+    seconds,
+)
 from slotmesh.client.routers import is_cancelled_here
 from slotmesh.client.search import CLOSED
 from slotmesh.client.slots.client import SlotClient, Stub
@@ -42,6 +50,7 @@ class ReserveArguments(TypedDict, total=False):
     timeout: float | timedelta | None
     shard_key: str
     affinity_key: str
+    prefix_blocks: Sequence[int]
     replica_id: str
     excluded_replica_ids: Sequence[str]
 
@@ -59,7 +68,7 @@ class Terms:
 
     endpoint: str
     options: ViewOptions
-    """Options of the reservation: timeout, shard key, affinity key, SLO, tenant."""
+    """Options of the reservation: timeout, shard key, affinity key, prefix blocks, SLO, tenant."""
     ttl_s: float = DEFAULT_LEASE_S
     replica_id: str = ""
     """The requested replica; empty: any."""
@@ -83,6 +92,10 @@ class Terms:
         return wire
 
 
+_CHOOSING: Final = ("shard_key", "affinity_key", "prefix_blocks")
+"""Options that choose a replica: those of the view, or of the reservation."""
+
+
 def terms_of(endpoint: str, view: ViewOptions, arguments: ReserveArguments) -> Terms:
     """The terms of a reservation by a view of an endpoint.
 
@@ -95,19 +108,14 @@ def terms_of(endpoint: str, view: ViewOptions, arguments: ReserveArguments) -> T
     if not view.reply:
         raise BadOption("reply", "must be True where slots are reserved: a call in a slot always has a reply")
     check_text("replica_id", given.get("replica_id", ""))
-    changes: dict[str, Any] = {"timeout_s": seconds(given.get("timeout"))} if given.get("timeout") is not None else {}
-    changes |= {name: given[name] for name in ("shard_key", "affinity_key") if given.get(name, "") != ""}
-    waiting = ViewOptions(
-        timeout_s=view.timeout_s,
-        slo_s=view.slo_s,
-        slo_at=view.slo_at,
-        shard_key=view.shard_key,
-        affinity_key=view.affinity_key,
-        tenant=view.tenant,
-    )
+    kept = (*_CHOOSING, "timeout_s", "slo_s", "slo_at", "tenant")
+    options: dict[str, Any] = {name: getattr(view, name) for name in kept}
+    if given.get("timeout") is not None:
+        options["timeout_s"] = seconds(given["timeout"])
+    options |= {name: blocks_of(given[name]) for name in _CHOOSING if given.get(name, "") != ""}
     return Terms(
         endpoint=endpoint,
-        options=replace(waiting, **changes),
+        options=ViewOptions(**options),
         ttl_s=_ttl_s(given.get("ttl", DEFAULT_LEASE_S)),
         replica_id=given.get("replica_id", ""),
         excluded_replica_ids=_texts("excluded_replica_ids", given.get("excluded_replica_ids", ())),

@@ -48,6 +48,7 @@ def in_slot(view: ViewOptions, *, is_idempotent: bool = False) -> ViewOptions:
         ordering_key="",
         shard_key="",
         affinity_key="",
+        prefix_blocks=(),
         slo_s=None,
         slo_at=None,
         stop_generation=0,

@@ -1025,7 +1025,11 @@ class HandlerState(_message.Message):
 
     FIGURES_FIELD_NUMBER: _builtins.int
     MODELS_FIELD_NUMBER: _builtins.int
+    EVICTED_BLOCKS_FIELD_NUMBER: _builtins.int
+    ALL_EVICTED_FIELD_NUMBER: _builtins.int
     SAME_MODELS_FIELD_NUMBER: _builtins.int
+    all_evicted: _builtins.bool
+    """It had evicted all blocks before these."""
     same_models: _builtins.bool
     """`models` is omitted: it is as in the previous frame of this kind on this stream."""
     @_builtins.property
@@ -1036,16 +1040,22 @@ class HandlerState(_message.Message):
     def models(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Ids of the models that the handler has loaded, all of them: at most 1,024."""
 
+    @_builtins.property
+    def evicted_blocks(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Blocks of prompts that the handler has evicted from its cache since the previous frame of this kind: at most 16,384."""
+
     def __init__(
         self,
         *,
         figures: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
         models: _abc.Iterable[_builtins.str] | None = ...,
+        evicted_blocks: _abc.Iterable[_builtins.int] | None = ...,
+        all_evicted: _builtins.bool = ...,
         same_models: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["figures", b"figures", "models", b"models", "same_models", b"same_models"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["all_evicted", b"all_evicted", "evicted_blocks", b"evicted_blocks", "figures", b"figures", "models", b"models", "same_models", b"same_models"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1101,22 +1111,30 @@ class MethodOutline(_message.Message):
     METHOD_FIELD_NUMBER: _builtins.int
     YIELDS_FIELD_NUMBER: _builtins.int
     SCHEMA_FIELD_NUMBER: _builtins.int
+    PREFIX_ARGUMENT_FIELD_NUMBER: _builtins.int
+    PREFIX_POSITION_FIELD_NUMBER: _builtins.int
     method: _builtins.str
     """The method; `__call__` for the handler itself."""
     yields: _builtins.bool
     """It yields: the call has any number of values."""
     schema: _builtins.str
     """As `DescribedMethod.schema`."""
+    prefix_argument: _builtins.str
+    """The argument whose beginning decides where calls go, for backends with `AFFINITY_PREFIX`. Empty: none."""
+    prefix_position: _builtins.int
+    """Its number among the positional arguments, from 1. 0: it is given by name only."""
     def __init__(
         self,
         *,
         method: _builtins.str = ...,
         yields: _builtins.bool = ...,
         schema: _builtins.str = ...,
+        prefix_argument: _builtins.str = ...,
+        prefix_position: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["method", b"method", "schema", b"schema", "yields", b"yields"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["method", b"method", "prefix_argument", b"prefix_argument", "prefix_position", b"prefix_position", "schema", b"schema", "yields", b"yields"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -42,6 +42,7 @@ WIRE_TYPES = {
     OptionKind.COUNT: F.TYPE_INT64,
     OptionKind.METADATA: F.TYPE_MESSAGE,
     OptionKind.MARK: F.TYPE_BYTES,
+    OptionKind.BLOCKS: F.TYPE_FIXED64,
 }
 SAMPLES: dict[OptionKind, Any] = {
     OptionKind.METHOD: "classify",
@@ -54,6 +55,7 @@ SAMPLES: dict[OptionKind, Any] = {
     OptionKind.COUNT: 7,
     OptionKind.METADATA: {"k": "v"},
     OptionKind.MARK: b"sixteen bytes or",
+    OptionKind.BLOCKS: (1, 2**64 - 1),
 }
 WRONG: dict[OptionKind, list[Any]] = {
     OptionKind.METHOD: [5],
@@ -66,6 +68,7 @@ WRONG: dict[OptionKind, list[Any]] = {
     OptionKind.COUNT: ["7", -1, True],
     OptionKind.METADATA: [{"k": 1}, "x", [("k", "v")]],
     OptionKind.MARK: ["sixteen bytes or", b"few", b"x" * 33],
+    OptionKind.BLOCKS: [5, "x", (-1,), (2**64,), ("x",), (0,) * 4_097],
 }
 """What clients refuse."""
 WRONG_ON_THE_WIRE: dict[OptionKind, Any] = {
@@ -75,6 +78,7 @@ WRONG_ON_THE_WIRE: dict[OptionKind, Any] = {
     OptionKind.TENANT: "ä" * 129,
     OptionKind.COUNT: -1,
     OptionKind.MARK: b"few",
+    OptionKind.BLOCKS: (0,) * 4_097,
 }
 
 each_option = pytest.mark.parametrize("option", OPTIONS.values(), ids=OPTIONS)
@@ -147,7 +151,9 @@ def test_servers_refuse_what_it_cannot_be(option: Option) -> None:
     assert options_failure(said(option)) is None
     message = call_pb2.CallOptions()
     wire: Any = message.stream if option.is_of_streams else message
-    if (wrong := WRONG_ON_THE_WIRE.get(option.kind)) is not None:
+    if option.kind is OptionKind.BLOCKS:
+        getattr(wire, option.name).extend(WRONG_ON_THE_WIRE[option.kind])
+    elif (wrong := WRONG_ON_THE_WIRE.get(option.kind)) is not None:
         setattr(wire, option.name, wrong)
     elif option.kind is OptionKind.DURATION:
         getattr(wire, option.name).FromSeconds(-1)

@@ -53,9 +53,8 @@ class SlotWorld(World):
 
     def reserve(self, endpoint: str = "e", request_id: str = "", flow: Flow | None = None, **fields: Any) -> Caller:
         """Somebody wants a slot."""
-        routing = {
-            name: fields.pop(name) for name in ("timeout_s", "shard_key", "affinity_key", "slo_s") if name in fields
-        }
+        known = ("timeout_s", "shard_key", "affinity_key", "prefix_blocks", "slo_s")
+        routing = {name: fields.pop(name) for name in known if name in fields}
         if "excluded" in fields:
             fields["excluded"] = frozenset(fields["excluded"])
         caller = Caller(Window(1, 1), flow or self.flow)

@@ -22,7 +22,7 @@ Fields = dict[str, Any]
 def options(**fields: Any) -> RouterCallOptions:
     """Options as the edge would make them: equal ones are one object."""
     key = fields.get("ordering_key", "")
-    routing = ("ordering_key", "shard_key", "affinity_key", "slo_s", "slo_at", "tenant")
+    routing = ("ordering_key", "shard_key", "affinity_key", "prefix_blocks", "slo_s", "slo_at", "tenant")
     wire = repr(sorted((name, value) for name, value in fields.items() if name not in routing)).encode()
     return RouterCallOptions(partition=partition_of(key) if key else -1, wire=wire, **fields)
 

@@ -13,7 +13,16 @@ import pytest
 
 from controller_service.core.desired.handler_code import fixed_of, template_of
 from slotmesh.spec.environment import EnvironmentValue
-from slotmesh.spec.model import DOCUMENT_SETTINGS, SETTINGS, Autoscale, Backend, BalancerName, PodSettings, SloScope
+from slotmesh.spec.model import (
+    DOCUMENT_SETTINGS,
+    SETTINGS,
+    Affinity,
+    Autoscale,
+    Backend,
+    BalancerName,
+    PodSettings,
+    SloScope,
+)
 
 REPLACING: Final[dict[str, Any]] = {
     "handler": "a:B",
@@ -38,6 +47,7 @@ ROUTED: Final[dict[str, Any]] = {
     "max_wire_batch_size": 7,
     "balancer": BalancerName.ROUND_ROBIN,
     "slo_scope": SloScope.BACKEND,
+    "affinity": Affinity.PREFIX,
 }
 """Routers read it."""
 OTHERS: Final[dict[str, Any]] = {

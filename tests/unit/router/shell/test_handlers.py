@@ -32,7 +32,7 @@ def classes_of_events() -> Iterator[type[RouterEvent]]:
 
 @pytest.fixture(scope="module")
 def handlers() -> Handlers:
-    return handlers_of(Parts(lambda: 0.5, MAX_UPLOAD_BYTES, DEFAULT_TENANTS, 0))
+    return handlers_of(Parts(lambda: 0.5, MAX_UPLOAD_BYTES, DEFAULT_TENANTS, 0, 8_192))
 
 
 def test_each_class_of_events_has_its_handler(handlers: Handlers) -> None:
