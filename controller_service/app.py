@@ -166,7 +166,7 @@ class Controller:
         )
         self.leadership.on_writable = loop.retry_now
         self.configurator.devices.led_by(launcher.devices)
-        self.configurator.led_by(loop.release, takes_snapshots=launcher.imports_snapshots)
+        self.configurator.led_by(loop.release, launcher)
         tasks.keep(loop.watch_store, name="watch-store")
         reconciling = tasks.keep(loop.run, name="reconcile")
         tasks.keep(self._autoscaler.watch_store, name="watch-scaled")

@@ -33,9 +33,12 @@ def set_application_environment() -> None:
         os.environ.setdefault(*NO_EVENT_ENGINE)
 
 
-def importable_here(variables: Mapping[str, str]) -> dict[str, str]:
-    """The environment of a process that imports from its working directory, which PYTHONSAFEPATH would exclude."""
+def importable_here(variables: Mapping[str, str], cwd: Path | None = None) -> dict[str, str]:
+    """The environment of a process that imports from its working directory, which PYTHONSAFEPATH would exclude.
+
+    `cwd` None: that of this process.
+    """
     if not variables.get("PYTHONSAFEPATH"):
         return dict(variables)
     path = variables.get("PYTHONPATH")
-    return {**variables, "PYTHONPATH": os.pathsep.join([str(Path.cwd()), *([path] if path else [])])}
+    return {**variables, "PYTHONPATH": os.pathsep.join([str(cwd or Path.cwd()), *([path] if path else [])])}

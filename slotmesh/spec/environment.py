@@ -1,4 +1,4 @@
-"""The environment variables of a backend's replicas, as `mesh.yaml` declares them. Pure.
+"""What the processes of a backend's replicas are started with, as `mesh.yaml` declares it. Pure.
 
 Invariants: the content of a file is no part of a value: only its path is; messages name a variable and never its value.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -45,6 +45,21 @@ class EnvironmentValue:
 Environment = Mapping[str, EnvironmentValue]
 """By name."""
 NO_ENVIRONMENT: Final[Environment] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessSettings:
+    """The settings of a backend that its replicas' processes are started with, as `slotmesh.spec.model` has them."""
+
+    env: Environment = field(default_factory=lambda: NO_ENVIRONMENT)
+    python: str = ""
+    cwd: str = ""
+    cpus: float | None = None
+    memory: int | None = None
+
+    def __bool__(self) -> bool:
+        """Whether any is set."""
+        return bool(self.env or self.python or self.cwd or self.cpus or self.memory)
 
 
 def value_of(content: object) -> EnvironmentValue:

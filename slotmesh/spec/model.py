@@ -14,7 +14,7 @@ from enum import Enum
 from types import MappingProxyType
 from typing import Final, TypeAlias
 
-from slotmesh.spec.environment import MAX_PATH_CHARS, NO_ENVIRONMENT, EnvironmentValue
+from slotmesh.spec.environment import MAX_PATH_CHARS, NO_ENVIRONMENT, EnvironmentValue, ProcessSettings
 from slotmesh.spec.handler_settings import MAX_ONGOING_LIMIT, MIN_SECONDS
 from slotmesh.spec.routes import Route
 from slotmesh.spec.setting import Change, SettingKind, setting, settings_of
@@ -211,6 +211,11 @@ class Backend:
         if self.autoscale is not None:
             return self.autoscale.min
         return 1 if self.num_replicas is None else self.num_replicas
+
+    @property
+    def process(self) -> ProcessSettings:
+        """What the processes of its replicas are started with."""
+        return ProcessSettings(env=self.env, python=self.python, cwd=self.cwd, cpus=self.cpus, memory=self.memory)
 
     def routed(self) -> Backend:
         """A copy with the settings that routers read; all others have their defaults."""

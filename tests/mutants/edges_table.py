@@ -111,7 +111,7 @@ _COMMANDS: Final = (
     mutant(
         "a handler whose module is absent is applied",
         "controller_service/shell/code",
-        "if problem := absence_of(handler):",
+        "if problem := absence_of(handler, path):",
         "if problem := '':",
         _ABSENT,
     ),

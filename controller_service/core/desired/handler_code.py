@@ -14,10 +14,10 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 from types import MappingProxyType
-from typing import Final
+from typing import Final, NamedTuple, TypeAlias
 
 from controller_service.core.desired.state import Desired, RolloutRecord
-from slotmesh.spec.environment import EnvironmentValue
+from slotmesh.spec.environment import EnvironmentValue, looks_secret
 from slotmesh.spec.model import SETTINGS, Backend, JsonValue, Mesh, SpecViolation, is_named_by_code
 from slotmesh.spec.rules import show
 from slotmesh.spec.setting import Change
@@ -88,16 +88,46 @@ class CodeChange:
     """Files that differ and are not named."""
 
 
-Code = Mapping[str, HandlerCode]
-"""By handler, as far as it is found."""
+class HandlerPlace(NamedTuple):
+    """A handler that replicas import from elsewhere than this process would: by `MODULE:NAME` they may find another."""
+
+    handler: str
+    cwd: str
+    """The folder that they run in; empty: that of this process."""
+    python: str
+    """Their interpreter; empty: that of this process."""
+    path: str | None
+    """Their PYTHONPATH; None: that of this process."""
+
+
+HandlerKey: TypeAlias = str | HandlerPlace
+"""A handler, `MODULE:NAME`, as this process would import it, or one that is elsewhere."""
+
+
+def key_of(backend: Backend) -> HandlerKey:
+    """Where the replicas of a backend import its handler from."""
+    own_path = backend.env.get("PYTHONPATH")
+    path = None if own_path is None else own_path.value
+    if not backend.cwd and not backend.python and path is None:
+        return backend.handler
+    return HandlerPlace(backend.handler, backend.cwd, backend.python, path)
+
+
+Code = Mapping[HandlerKey, HandlerCode]
+"""As far as it is found."""
 NO_CODE: Final[Code] = MappingProxyType({})
 
 
 def with_code(desired: Desired, mesh: Mesh, code: Code) -> tuple[Mesh, list[SpecViolation]]:
     """The backends of a mesh with the code that they run, and why they cannot run it."""
     violations: list[SpecViolation] = []
-    filled = tuple(_filled(desired, it, code.get(it.handler), violations) for it in mesh.backends)
+    filled = tuple(_filled(desired, it, code.get(key_of(it)), violations) for it in mesh.backends)
     return replace(mesh, backends=filled), violations
+
+
+def warnings_of(desired: Desired, mesh: Mesh, code: Code) -> tuple[str, ...]:
+    """Warnings to the operator who applies a mesh, a line each."""
+    return (*kept_code_warnings(desired, mesh, code), *handler_doubts(desired, mesh, code), *secret_warnings(mesh))
 
 
 def kept_code_warnings(desired: Desired, mesh: Mesh, code: Code) -> tuple[str, ...]:
@@ -107,7 +137,7 @@ def kept_code_warnings(desired: Desired, mesh: Mesh, code: Code) -> tuple[str, .
         f"backend/{it.name} runs the code that was stored for version {it.version!r}; the files of {it.handler} have"
         " changed since. Set another version, or none, to run them"
         for it in filled.backends
-        if it.version and it.code and (now := code.get(it.handler, HandlerCode()).code) and now != it.code
+        if it.version and it.code and (now := code.get(key_of(it), HandlerCode()).code) and now != it.code
     )
 
 
@@ -117,7 +147,18 @@ def handler_doubts(desired: Desired, mesh: Mesh, code: Code) -> tuple[str, ...]:
     return tuple(
         f"backend/{it.name} will not start: {found.doubt}"
         for it in filled.backends
-        if (found := code.get(it.handler)) is not None and found.doubt and it.code == found.code
+        if (found := code.get(key_of(it))) is not None and found.doubt and it.code == found.code
+    )
+
+
+def secret_warnings(mesh: Mesh) -> tuple[str, ...]:
+    """Backends that may have a secret in their configuration, a line each. No value is in it."""
+    return tuple(
+        f"backend/{it.name} has env.{name} as plain text, which `slotmesh get` and the history show: if it is a secret,"
+        f" write it to a file, and {name}: {{file: PATH}}"
+        for it in mesh.backends
+        for name in sorted(it.env)
+        if looks_secret(name, it.env[name])
     )
 
 

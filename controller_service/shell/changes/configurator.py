@@ -12,6 +12,7 @@ import asyncio
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 from typing import Final, TypeAlias
 
 from controller_service.convert.changes import reply_of
@@ -19,8 +20,8 @@ from controller_service.core.desired.handler_code import (
     NO_CODE,
     Code,
     CodeChange,
-    handler_doubts,
-    kept_code_warnings,
+    key_of,
+    warnings_of,
     with_code,
 )
 from controller_service.core.desired.planning import (
@@ -59,6 +60,7 @@ from controller_service.shell.changes.requests import (
 from controller_service.shell.code.project_files import CannotSnapshot
 from controller_service.shell.code.snapshot_keeper import CodeSnapshots
 from controller_service.shell.code.writing import CodeChanged
+from controller_service.shell.launchers.protocol import Launcher
 from controller_service.shell.mesh_state import MeshState
 from controller_service.store.protocol import Conflict, Store, StoreWriteFailed
 from slotmesh.errors import Failure, Reason
@@ -98,26 +100,23 @@ class Configurator:
         policies: Collection[str] = frozenset(),
         snapshots: CodeSnapshots | None = None,
     ) -> None:
-        """`policies` are the names of functions that backends may name in `autoscale`.
+        """`policies`: names of functions that backends may name in `autoscale`.
 
         `snapshots` are those of handlers' code; None: this controller starts no replicas.
         """
         self._on_applied: Callable[[], object] = lambda: None
+        self._launcher = Launcher()
         self._policies = policies
         self._snapshots = snapshots
-        self._store = store
-        self._state = state
+        self._store, self._state = store, state
         self._launches = launches
         self._bounds = ConfigurationBounds()
         self.devices = no_checks()
 
-    def led_by(self, on_applied: Callable[[], object], *, takes_snapshots: bool) -> None:
-        """`on_applied` is called when a mesh was applied, whether it changed anything or not.
-
-        `takes_snapshots`: whether the replicas that are launched import them.
-        """
-        self._on_applied = on_applied
-        if not takes_snapshots:
+    def led_by(self, on_applied: Callable[[], object], launcher: Launcher) -> None:
+        """`on_applied` is called when a mesh was applied, whether it changed anything or not."""
+        self._on_applied, self._launcher = on_applied, launcher
+        if not launcher.imports_snapshots:
             self._snapshots = None
 
     async def apply_mesh(
@@ -277,10 +276,11 @@ class Configurator:
 
         def warned(code: Code, desired: Desired) -> Plan:
             planned = plan(code, desired)
-            warnings = (*kept_code_warnings(desired, mesh, code), *handler_doubts(desired, mesh, code))
-            return replace(planned, warnings=warnings, code=self._code_changes(desired, planned))
+            return replace(
+                planned, warnings=warnings_of(desired, mesh, code), code=self._code_changes(desired, planned)
+            )
 
-        handlers = {it.handler for it in mesh.backends if it.handler}
+        handlers = {key_of(it) for it in mesh.backends if it.handler}
         for _ in range(_CODE_ATTEMPTS):
             code = NO_CODE
             if handlers and self._launches and self._snapshots is not None:
@@ -331,9 +331,9 @@ class Configurator:
         found: Collection[SpecViolation] = (),
     ) -> Plan:
         found = [*found, *unknown_policies(mesh, self._policies)]
-        launches, confirmed = self._launches, confirmed_rollouts(desired, mesh.backends)
-        plan = plan_mesh(desired, mesh, prune=prune, launches=launches, replaces=replaces, found=found)
-        return replace(plan, change=replace(plan.change, put_rollouts=confirmed))
+        found += chain(*map(self._launcher.violations, mesh.backends))
+        plan = plan_mesh(desired, mesh, prune=prune, launches=self._launches, replaces=replaces, found=found)
+        return replace(plan, change=replace(plan.change, put_rollouts=confirmed_rollouts(desired, mesh.backends)))
 
     def _held(self, desired: Desired, plan: Plan, terms: ChangeTerms, *, immediately: Collection[str] = ()) -> Plan:
         """The plan, without traffic that has to wait for a rollout."""

@@ -24,8 +24,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 from importlib.machinery import BuiltinImporter, FrozenImporter, ModuleSpec, PathFinder
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
+from controller_service.core.desired.handler_code import HandlerKey
 from slotmesh.names import did_you_mean
 from slotmesh.runtime.environment import importable_here
 
@@ -106,17 +107,38 @@ class HandlerRoot:
         return _distribution_of(self.name, self.path.stat().st_mtime_ns)
 
 
-def root_of(handler: str) -> HandlerRoot | None:
+class ImportPath(NamedTuple):
+    """Where replicas of a backend look for modules."""
+
+    folders: tuple[str, ...]
+    """Their working directory first."""
+    is_of_this_python: bool = True
+    """Whether their interpreter is that of this process, whose installed modules are on the path."""
+
+
+def import_path_of(key: HandlerKey) -> ImportPath:
+    """Of another interpreter, what is installed in it is not looked at."""
+    here = str(Path.cwd())
+    if isinstance(key, str):
+        # Replicas import from the working directory first, whether this process does (`python -P` does not).
+        return ImportPath((here, *(it or here for it in sys.path)))
+    cwd = os.path.join(here, key.cwd)  # noqa: PTH118 - the path may be absolute
+    path = os.environ.get("PYTHONPATH", "") if key.path is None else key.path
+    own = [os.path.join(cwd, it) for it in path.split(os.pathsep) if it]  # noqa: PTH118 - likewise
+    return ImportPath((cwd, *own, *(() if key.python else (it or here for it in sys.path))), not key.python)
+
+
+def root_of(handler: str, path: ImportPath | None = None) -> HandlerRoot | None:
     """The root of `MODULE:NAME`."""
     parts = handler.partition(":")[0].split(".")
+    path = path or import_path_of(handler)
     PathFinder.invalidate_caches()
-    # Replicas import from the working directory first, whether this process does (`python -P` does not).
-    places: list[str] | None = [str(Path.cwd()), *(it or str(Path.cwd()) for it in sys.path)]
+    places: list[str] | None = [*path.folders]
     spec: ModuleSpec | None = None
     for depth in range(1, len(parts) + 1):
         if places is None:
             return None
-        spec = _find(".".join(parts[:depth]), places, is_outermost=depth == 1)
+        spec = _find(".".join(parts[:depth]), places, has_finders=depth == 1 and path.is_of_this_python)
         if spec is None:
             return None
         locations = spec.submodule_search_locations
@@ -128,10 +150,10 @@ def root_of(handler: str) -> HandlerRoot | None:
     return HandlerRoot(file.parents[above], file, parts[0]) if above < len(file.parents) and file.is_file() else None
 
 
-def _find(name: str, places: list[str], *, is_outermost: bool) -> ModuleSpec | None:
+def _find(name: str, places: list[str], *, has_finders: bool) -> ModuleSpec | None:
     try:
         found = PathFinder.find_spec(name, places)
-        if found is not None or not is_outermost:
+        if found is not None or not has_finders:
             return found
         # Distributions that are installed in editable mode may have a finder of their own.
         finders: list[Any] = [it for it in sys.meta_path if it not in _OTHERS and hasattr(it, "find_spec")]
@@ -170,19 +192,27 @@ _ABSENT: Final = 3
 _LOOK_S: Final = 10.0
 
 
-def absence_of(handler: str) -> str:
+def absence_of(handler: str, path: ImportPath | None = None) -> str:
     """Why the module of `MODULE:NAME` is not there, in words; empty where it is, or may be."""
     module, _, name = handler.partition(":")
+    path = path or import_path_of(handler)
+    if not path.is_of_this_python:
+        return ""
+    cwd = Path(path.folders[0])
     parts = module.split(".")
-    if parts[-1] == "py" and len(parts) > 1 and (root_of(meant := f"{module.removesuffix('.py')}:{name}")) is not None:
+    if (
+        parts[-1] == "py"
+        and len(parts) > 1
+        and (root_of(meant := f"{module.removesuffix('.py')}:{name}", path)) is not None
+    ):
         return f"there is no module {module!r}; did you mean {meant}?"
-    if (outermost := root_of(parts[0])) is None:
-        return "" if _is_found(parts[0]) else _not_in(Path.cwd(), parts[0])
+    if (outermost := root_of(parts[0], path)) is None:
+        return "" if _is_found(parts[0], cwd) else _not_in(cwd, parts[0])
     for depth in range(2, len(parts) + 1):
-        package = root_of(".".join(parts[: depth - 1]))
+        package = root_of(".".join(parts[: depth - 1]), path)
         if package is None or not _is_plain(package):
             return ""
-        if root_of(".".join(parts[:depth])) is None:
+        if root_of(".".join(parts[:depth]), path) is None:
             folder = package.file.parent
             if (folder / parts[depth - 1]).is_dir():
                 return ""  # a package without a file of its own
@@ -208,13 +238,14 @@ def _not_in(folder: Path, name: str, package: str = "", *, root: Path | None = N
     return f"module {before + name!r} is not in {root or folder}{elsewhere}{near}"
 
 
-def _is_found(name: str) -> bool:
+def _is_found(name: str, cwd: Path) -> bool:
     if BuiltinImporter.find_spec(name) is not None or FrozenImporter.find_spec(name) is not None:
         return True
     try:
         looked = subprocess.run(  # noqa: S603 - this interpreter
             [sys.executable, "-c", _LOOK, name],
-            env=importable_here(os.environ),
+            env=importable_here(os.environ, cwd),
+            cwd=cwd,
             stdin=subprocess.DEVNULL,
             capture_output=True,
             timeout=_LOOK_S,

@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Final
 
 from controller_service.config import ControllerSettings
-from controller_service.core.desired.handler_code import CodeChange, HandlerCode
+from controller_service.core.desired.handler_code import CodeChange, HandlerCode, HandlerKey
 from controller_service.shell.code.names import doubt_about
 from controller_service.shell.code.project_files import CannotSnapshot, ProjectScanner
-from controller_service.shell.code.roots import HandlerRoot, absence_of, root_of
+from controller_service.shell.code.roots import HandlerRoot, absence_of, import_path_of, root_of
 from controller_service.shell.code.storage import CodeStorage
 from controller_service.shell.code.writing import CodeChanged
 from controller_service.shell.launchers.launched_processes import code_directory
@@ -54,27 +54,31 @@ class CodeSnapshots:
         self._searches: deque[set[str]] = deque(maxlen=_SEARCHES)
         """What each of these calls has found, the newest last."""
 
-    def versions_of(self, handlers: Collection[str]) -> dict[str, HandlerCode]:
-        """What the code of handlers, `MODULE:NAME`, is now, or that their modules are absent. Nothing is kept."""
+    def versions_of(self, handlers: Collection[HandlerKey]) -> dict[HandlerKey, HandlerCode]:
+        """What the code of handlers is now, or that their modules are absent. Nothing is kept.
+
+        What is installed in another interpreter is not looked at: such handlers have no code here.
+        """
         with self._lock:
             self._searches.append(set())
             by_root: dict[Path, HandlerCode] = {}
-            found: dict[str, HandlerCode] = {}
-            for handler in handlers:
-                if (root := root_of(handler)) is None:
-                    if problem := absence_of(handler):
-                        found[handler] = HandlerCode(problem=problem, is_absent=True)
+            found: dict[HandlerKey, HandlerCode] = {}
+            for key in handlers:
+                handler, path = key if isinstance(key, str) else key.handler, import_path_of(key)
+                if (root := root_of(handler, path)) is None:
+                    if problem := absence_of(handler, path):
+                        found[key] = HandlerCode(problem=problem, is_absent=True)
                     continue
                 if root.is_installed:
-                    found[handler] = _installed(root)
+                    found[key] = _installed(root)
                 elif root.is_wide:
-                    found[handler] = self._version_of(root)
+                    found[key] = self._version_of(root)
                 else:
                     if root.path not in by_root:
                         by_root[root.path] = self._version_of(root)
-                    found[handler] = by_root[root.path]
+                    found[key] = by_root[root.path]
                 if doubt := _doubt_about(root, handler):
-                    found[handler] = replace(found[handler], doubt=doubt)
+                    found[key] = replace(found[key], doubt=doubt)
             for digest in self._scanned.keys() - set[str]().union(*self._searches):
                 del self._scanned[digest]
             return found
@@ -132,7 +136,7 @@ class CodeSnapshots:
             "folder, which belongs to the state file, or apply the present files under another version"
         )
 
-    def tree_of(self, handler: str, code: str) -> str:
+    def tree_of(self, handler: HandlerKey, code: str) -> str:
         """What replicas are given to start with this code: a folder, an installed distribution, or nothing.
 
         Raises CannotSnapshot: it is not there, and the files of the handler are not as they were any more.
@@ -144,10 +148,11 @@ class CodeSnapshots:
             with suppress(CodeChanged, CannotSnapshot):
                 self.keep([code])
         if not self._is_unpacked(code):
+            name = handler if isinstance(handler, str) else handler.handler
             state = "not" if self._storage.manifest(code) is None else "damaged"
             raise CannotSnapshot(
                 f"the code of this version, snapshot {code}, is {state} in {self._storage.directory}, and the present"
-                f" files of {handler} differ from it: apply the present files, roll back to a version whose snapshot is"
+                f" files of {name} differ from it: apply the present files, roll back to a version whose snapshot is"
                 " there, or put back the folder, which belongs to the state file"
             )
         return str(self._storage.tree(code))

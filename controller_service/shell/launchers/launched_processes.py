@@ -195,6 +195,10 @@ class LaunchRecord:
     """Of the state by which it was started; so are the next two."""
     revision: int = 0
     term_id: str = ""
+    cpus: float | None = None
+    """The CPUs of its order."""
+    memory: int | None = None
+    """The bound of its memory, in bytes."""
 
 
 class LaunchDirectoryInUse(CannotStart):

@@ -1,7 +1,7 @@
 """Replica processes on this machine.
 
-Purpose: `sys.executable -m replica_service …`, with the environment and working directory of the controller. Each has a
-session and a process group of its own, and writes to a file of its own.
+Purpose: `sys.executable -m replica_service …`, with the environment and working directory of the controller, unless its
+backend has others. Each has a session and a process group of its own, and writes to a file of its own.
 Invariants: each process has a thread that waits for it and for nothing else, so reaping needs no SIGCHLD handler and
 works on every event loop; a process outlives this controller, and is found by the next one by its record in the launch
 directory, unless it was tied to a pipe that ends with another process.
@@ -16,7 +16,7 @@ import re
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
@@ -33,6 +33,14 @@ from controller_service.shell.launchers.launched_processes import (
     LaunchedProcess,
     LaunchRecord,
 )
+from controller_service.shell.launchers.memory_watch import MemoryWatch
+from controller_service.shell.launchers.process_start import (
+    ProcessStart,
+    cpu_violations,
+    cpus_for,
+    pinned,
+    prepare_start,
+)
 from controller_service.shell.launchers.protocol import (
     Exit,
     Instance,
@@ -45,9 +53,10 @@ from controller_service.shell.launchers.protocol import (
 )
 from controller_service.shell.replica_logs import LogBook
 from slotmesh.logs import get_logger
-from slotmesh.runtime.environment import importable_here
 from slotmesh.runtime.process_identity import find_by_argument, pid_of, process_of
 from slotmesh.spec.devices import read_devices, written
+from slotmesh.spec.environment import ProcessSettings
+from slotmesh.spec.model import Backend, SpecViolation
 from slotmesh.units import format_duration
 
 CommandOf: TypeAlias = Callable[[str, LaunchOrder], Sequence[str]]
@@ -100,12 +109,6 @@ def replica_command(
     return command
 
 
-def _inherited_environment() -> dict[str, str]:
-    """That of the controller, without the settings of its own certificate and of its devices."""
-    own = ("SLOTMESH_TLS_CERT", "SLOTMESH_TLS_KEY", "SLOTMESH_DEVICES")
-    return importable_here({name: value for name, value in os.environ.items() if name not in own})
-
-
 def variable_of(pool: str) -> str:
     """The environment variable in which a replica finds its devices of a pool, unless a setting names another."""
     return f"{re.sub('[^A-Z0-9]', '_', pool.upper())}_VISIBLE_DEVICES"
@@ -150,12 +153,24 @@ class ProcessLauncher(Launcher):
         self._running: dict[str, _Running] = {}
         self._emptied = asyncio.Event()
         self._emptied.set()
+        self._memory = MemoryWatch(self._ended_by_memory)
         self._find()
 
     async def start(self, order: LaunchOrder, count: int) -> None:
+        if order.process:
+            start = await asyncio.to_thread(prepare_start, order.backend, order.process)
+        else:
+            start = prepare_start(order.backend)
         present = sum(it.instance.order == order and not it.is_asked for it in self._running.values())
         for _ in range(count - present):
-            self._spawn(self._with_devices(order))
+            self._spawn(self._with_devices(order), start)
+
+    def violations(self, backend: Backend) -> Iterable[SpecViolation]:
+        yield from cpu_violations(backend)
+        for pool, name in self._variables.items():
+            if name in backend.env:
+                text = f"is set for the devices of pool {pool}: leave it out"
+                yield SpecViolation(f"backends.{backend.name}.env.{name}", text)
 
     def observe(self) -> Sequence[Instance]:
         return [running.instance for running in self._running.values()]
@@ -206,6 +221,7 @@ class ProcessLauncher(Launcher):
     async def leave(self) -> None:
         for running in self._running.values():
             running.is_left = True
+        self._memory.close()
         await self._logs.close()
         self._directory.close()
 
@@ -213,6 +229,7 @@ class ProcessLauncher(Launcher):
         for replica_id in [*self._running]:
             self.stop(replica_id, grace_s=self._close_grace_s)
         await self._emptied.wait()
+        self._memory.close()
         await self._logs.close()
         self._directory.close()
 
@@ -234,7 +251,8 @@ class ProcessLauncher(Launcher):
                 )
                 continue
             version = HeldTable(generation=record.generation, revision=record.revision, term_id=record.term_id)
-            order = LaunchOrder(version=version, **{name: getattr(record, name) for name in _OF_ORDERS})
+            settings = ProcessSettings(cpus=record.cpus, memory=record.memory)
+            order = LaunchOrder(version=version, process=settings, **{it: getattr(record, it) for it in _OF_ORDERS})
             self._follow(record.replica_id, record.backend, is_older=True)
             self._watch(
                 Instance(replica_id=record.replica_id, order=order, pid=found.pid, process=process, was_found=True),
@@ -246,10 +264,15 @@ class ProcessLauncher(Launcher):
                 with suppress(OSError):  # it was not there to be shown
                     self._logs.remember(replica_id, replica_id.rpartition("-")[0], path)
 
-    def _spawn(self, order: LaunchOrder) -> None:
+    def _spawn(self, order: LaunchOrder, start: ProcessStart) -> None:
         """Without an await: a process that was started is always known."""
         replica_id = self._mint_id(order.backend)
         command = self._command(replica_id, order)
+        if start.python:
+            command = [start.python, *command[1:]]
+        running = (it.instance for it in self._running.values())
+        held = {it.pid: share for it in running if (share := it.order.process.cpus) is not None}
+        cpus = cpus_for(order.backend, order.process.cpus, held)
         record = LaunchRecord(
             replica_id=replica_id,
             **{name: getattr(order, name) for name in _OF_ORDERS},
@@ -258,6 +281,8 @@ class ProcessLauncher(Launcher):
             generation=order.version.generation,
             revision=order.version.revision,
             term_id=order.version.term_id,
+            cpus=order.process.cpus,
+            memory=order.process.memory,
         )
         try:
             self._directory.write(record)
@@ -266,16 +291,17 @@ class ProcessLauncher(Launcher):
             self._directory.remove(replica_id)
             raise LaunchFailed(f"{self._directory.path}: {error.strerror or error}") from error
         try:
-            process = subprocess.Popen(  # noqa: S603 - our own interpreter and module, no shell
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                pass_fds=self._inherited,
-                start_new_session=True,
-                # What a handler prints is in the file when it has printed it.
-                env={"PYTHONUNBUFFERED": "1", **_inherited_environment(), **self._device_environment(order)},
-            )
+            with pinned(cpus):
+                process = subprocess.Popen(  # noqa: S603 - our own module, no shell
+                    command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=output,
+                    pass_fds=self._inherited,
+                    start_new_session=True,
+                    env={**start.environment, **self._device_environment(order)},
+                    cwd=start.cwd,
+                )
         except OSError as error:
             self._directory.remove(replica_id)
             raise LaunchFailed(f"cannot start {command[0]}: {error.strerror or error}") from error
@@ -301,6 +327,8 @@ class ProcessLauncher(Launcher):
     def _watch(self, instance: Instance, process: LaunchedProcess) -> None:
         self._running[instance.replica_id] = running = _Running(instance, process)
         self._emptied.clear()
+        if (bound := instance.order.process.memory) is not None:
+            self._memory.watch(instance.pid, bound)
         threading.Thread(target=self._reap, args=(running,), name=f"reap-{instance.replica_id}", daemon=True).start()
 
     def _reap(self, running: _Running) -> None:
@@ -316,6 +344,9 @@ class ProcessLauncher(Launcher):
             return  # the next life of the controller finds that it has ended
         replica_id = running.instance.replica_id
         del self._running[replica_id]
+        self._memory.forget(running.instance.pid)
+        if running.excess:
+            end = replace(end, how=running.excess, was_killed=False)
         if running.killing is not None:
             running.killing.cancel()
         last_output = self._logs.finish(replica_id)
@@ -323,6 +354,13 @@ class ProcessLauncher(Launcher):
         if not self._running:
             self._emptied.set()
         self._on_exit(replace(end, replica_id=replica_id, last_output=last_output))
+
+    def _ended_by_memory(self, pid: int, how: str) -> None:
+        for running in self._running.values():
+            if running.instance.pid == pid:
+                _log.warning("replica exceeds its memory; killing it", replica=running.instance.replica_id, how=how)
+                running.excess = how
+                running.process.kill()
 
     def _kill_late(self, replica_id: str, grace_s: float) -> None:
         if replica_id in self._running:
@@ -339,6 +377,8 @@ class _Running:
         self.is_asked = False
         """It was asked to end, or killed."""
         self.is_left = False
+        self.excess = ""
+        """It was killed for the memory that it used, in words."""
         self.killing: asyncio.TimerHandle | None = None
 
 

@@ -15,13 +15,14 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
 from controller_service.core.devices import DeviceLedger
 from controller_service.core.roster import HeldTable
-from slotmesh.spec.model import PodSettings
+from slotmesh.spec.environment import ProcessSettings
+from slotmesh.spec.model import Backend, PodSettings, SpecViolation
 
 UNKNOWN_VERSION: Final = HeldTable(generation="", revision=0)
 
@@ -45,6 +46,8 @@ class LaunchOrder:
     """What they run: the folder of a snapshot, or an installed distribution; empty: the files that are found."""
     pod: PodSettings | None = field(default=None, compare=False)
     """Their image and resources, where they are pods: a part of the template."""
+    process: ProcessSettings = field(default_factory=ProcessSettings, compare=False)
+    """What their processes are started with besides: a part of the template."""
     graceful_timeout_s: float = field(default=30.0, compare=False)
     """How long they may drain, seconds."""
     wanted_devices: Mapping[str, float] = field(default_factory=dict, compare=False)
@@ -147,6 +150,10 @@ class Launcher:
     def watch_age_s(self) -> float | None:
         """Seconds since another system has confirmed that `observe` misses nothing; None: it follows none."""
         return None
+
+    def violations(self, backend: Backend) -> Iterable[SpecViolation]:  # noqa: ARG002 - this one applies none
+        """Settings of a backend with which nothing can be started here."""
+        return ()
 
     async def start(self, order: LaunchOrder, count: int) -> None:
         """Makes sure that `count` instances of this order run which were not asked to end.

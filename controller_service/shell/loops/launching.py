@@ -17,7 +17,7 @@ from math import inf
 from pathlib import Path
 from typing import Final
 
-from controller_service.core.desired.handler_code import fixed_of, needed_code, template_of
+from controller_service.core.desired.handler_code import fixed_of, key_of, needed_code, template_of
 from controller_service.core.desired.revisions import BY_CONTROLLER, ChangeOrigin, stored_roll_back_note
 from controller_service.core.desired.state import ChangeSet, Desired, RolloutRecord, restored
 from controller_service.core.devices import rollout_room
@@ -170,13 +170,14 @@ class Launching:
             version=self._newer.version(),
             handler_version=backend.version,
             pod=backend.pod,
+            process=backend.process,
             graceful_timeout_s=backend.graceful_timeout_s,
             wanted_devices=backend.devices,
         )
         failure = ""
         try:
             if backend.code and self._launcher.imports_snapshots:
-                code = await asyncio.to_thread(self._snapshots.tree_of, backend.handler, backend.code)
+                code = await asyncio.to_thread(self._snapshots.tree_of, key_of(backend), backend.code)
                 order = replace(order, code=code)
             await self._launcher.start(order, count)
         except (LaunchFailed, CannotSnapshot) as error:

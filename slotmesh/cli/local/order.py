@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -49,8 +49,8 @@ class Order:
 
     @property
     def handlers(self) -> tuple[str, ...]:
-        """`MODULE:NAME` of each backend, once each."""
-        return tuple(dict.fromkeys(backend.handler for backend in self.mesh.backends))
+        """`MODULE:NAME` of each backend, once each, as far as they can be imported here."""
+        return handlers_here(self.mesh.backends)
 
     @property
     def backend_names(self) -> frozenset[str]:
@@ -64,6 +64,11 @@ class Order:
     def grace_s(self) -> float:
         """How long calls may run on when the mesh is taken down: as long as the backend that lets them run longest."""
         return max((backend.graceful_timeout_s for backend in self.mesh.backends), default=GRACEFUL_TIMEOUT_S)
+
+
+def handlers_here(backends: Iterable[Backend]) -> tuple[str, ...]:
+    """Those that replicas import as this process would: in its folder, with its interpreter and its variables."""
+    return tuple(dict.fromkeys(it.handler for it in backends if not (it.cwd or it.python or it.env)))
 
 
 def mesh_of_handler(

@@ -21,6 +21,7 @@ from typing import Final
 from slotmesh.cli.console import FAILED, WRONG_INPUT, CommandFailed
 from slotmesh.cli.controller_view import ENDED
 from slotmesh.cli.local.child import NOT_STARTED, environment, how, import_path
+from slotmesh.cli.local.order import handlers_here
 from slotmesh.cli.operator import Operator
 from slotmesh.cli.view.changes import subjects_of
 from slotmesh.cli.waiting import backend_of
@@ -194,7 +195,7 @@ class Reloader:
         backends = [it for it in self._mesh.backends if is_of_protos or _source_of(it) in changed]
         if not backends:
             return
-        for handler in dict.fromkeys(it.handler for it in backends):
+        for handler in handlers_here(backends):
             await check_handler(handler, self._parent, NOT_RELOADED)
         names = {it.name for it in backends}
         what = "a proto, or what is generated of it," if is_of_protos else "the module"
@@ -223,7 +224,7 @@ class Reloader:
         self._wanted = mesh = load_runnable(file)
         # From now on: a module that cannot be imported yet may be mended, or come.
         self._changes.watch(self._watched(mesh))
-        for handler in dict.fromkeys(it.handler for it in mesh.backends):
+        for handler in handlers_here(mesh.backends):
             await check_handler(
                 handler, self._parent, NOT_RELOADED
             )  # known ones, too: what their files are now is applied
@@ -286,4 +287,4 @@ def _generated_of(proto: Path) -> Iterator[Path]:
 
 def _source_of(backend: Backend) -> Path | None:
     """As replicas find it: the working directory goes first."""
-    return module_file(backend.handler, import_path())
+    return module_file(backend.handler, [*([str(Path(backend.cwd).absolute())] if backend.cwd else ()), *import_path()])

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from controller_service.core.desired.handler_code import HandlerCode, template_of
+from controller_service.core.desired.handler_code import HandlerCode, HandlerKey, template_of
 from controller_service.core.desired.planning import RolledBackSettings, plan_file
 from controller_service.core.desired.rollback import plan_undo_of_rollout
 from controller_service.core.desired.state import ChangeSet, Desired, RolloutRecord, restored
@@ -265,7 +265,7 @@ def test_bounds_that_nobody_has_set() -> None:
 
 def test_a_file_that_names_no_version_gets_that_of_the_code_each_time() -> None:
     written = Mesh(backends=(OLD,))
-    state, fills = Desired(), dict[str, HandlerCode]()
+    state, fills = Desired(), dict[HandlerKey, HandlerCode]()
     for version in ("file:1", "file:2"):
         fills = {"a:Old": HandlerCode(code=version[-1], version=version)}
         plan = plan_file(state, written, prune=False, launches=True, force=False, code=fills)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from controller_service.core.desired.handler_code import HandlerCode, handler_doubts, with_code
+from controller_service.core.desired.handler_code import Code, HandlerCode, handler_doubts, with_code
 from controller_service.core.desired.state import ChangeSet, Desired
 from controller_service.shell.code.names import doubt_about
 from slotmesh.spec.model import Backend, Mesh
@@ -68,6 +68,6 @@ def test_a_version_that_keeps_older_code_starts_whatever_the_module_has_now() ->
     mesh = Mesh(backends=(Backend(name="b", handler=HANDLER, version="1"),))
     filled, _ = with_code(Desired(), mesh, {HANDLER: HandlerCode(code="good", version="file:good")})
     desired = Desired().apply(ChangeSet(put_backends=filled.backends))
-    now = {HANDLER: HandlerCode(code="bad", version="file:bad", doubt="it is not there")}
+    now: Code = {HANDLER: HandlerCode(code="bad", version="file:bad", doubt="it is not there")}
     assert handler_doubts(desired, mesh, now) == ()
     assert handler_doubts(Desired(), mesh, now) == ("backend/b will not start: it is not there",)
