@@ -26,7 +26,7 @@ from controller_service.core.desired.handler_code import as_written
 from controller_service.core.desired.planning import ChangeTerms
 from controller_service.core.desired.revisions import etag_of
 from controller_service.core.desired.state import Desired
-from controller_service.core.observed.replica_groups import outdated_among
+from controller_service.core.observed.replica_groups import differing_devices, outdated_among
 from controller_service.shell.changes.configurator import Configurator, PlannedChange
 from controller_service.shell.changes.requests import (
     BACKEND,
@@ -251,9 +251,10 @@ class ResourceServicer:
 
     async def ListReplicas(self, request: pb.ListReplicasRequest, context: Context) -> pb.ListReplicasResponse:
         replicas = self._state.observed.replicas(request.backend or None)
-        is_outdated = outdated_among(self._store.read().backends)
+        backends = self._store.read().backends
         return page_of_replicas(
-            request, replicas, self._known().wall_s, lambda it: self._loads.of_replica(it).newest, is_outdated
+            *(request, replicas, self._known().wall_s, lambda it: self._loads.of_replica(it).newest),
+            *(outdated_among(backends), differing_devices(backends)),
         )
 
     async def ListRouters(self, request: pb.ListRoutersRequest, context: Context) -> pb.ListRoutersResponse:
@@ -290,6 +291,7 @@ class ResourceServicer:
             time_of_day_s=clock.time_of_day(),
             launches=self._launches,
             deferred_starts=self._state.deferred_starts,
+            ledger=self._configurator.devices.ledger(),
         )
 
     def _endpoint(self, endpoint: Endpoint, desired: Desired) -> mesh_pb2.Endpoint:

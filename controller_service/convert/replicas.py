@@ -207,8 +207,9 @@ def replica_to_wire(
     load: SampledLoad | None = None,
     *,
     outdated: bool = False,
+    warning: str = "",
 ) -> mesh_pb2.Replica:
-    """`wall_s` turns monotonic seconds into seconds since 1970."""
+    """`wall_s` turns monotonic seconds into seconds since 1970. `warning`: if it has none of its own."""
     return message_of(
         mesh_pb2.Replica,
         replica,
@@ -216,7 +217,7 @@ def replica_to_wire(
         state=replica.shown_state.value,
         start_time=timestamp(replica.process_began_s or wall_s(replica.started_at)),
         restart_count=replica.restarts,
-        warning=replica.warning or ("" if replica.has_attached else replica.waits_for),
+        warning=replica.warning or warning or ("" if replica.has_attached else replica.waits_for),
         outdated=outdated,
         rank=None if replica.gone else replica.rank,
     )
@@ -237,18 +238,22 @@ def page_of_replicas(
     wall_s: Callable[[float], float],
     load_of: Callable[[str], SampledLoad | None],
     is_outdated: Callable[[ObservedReplica], bool] = lambda _: False,
+    warning_of: Callable[[ObservedReplica], str] = lambda _: "",
 ) -> pb.ListReplicasResponse:
     """The page that is asked for. Raises InvalidSpec.
 
     `wall_s` makes seconds since 1970 of monotonic ones; `load_of` has the newest load of a replica, if there is one.
-    `is_outdated`: whether a replica runs anything but the present settings of its backend.
+    `is_outdated`: whether a replica runs anything but the present settings of its backend. `warning_of`: as `warning`
+    above.
     """
     if unknown := sorted({*request.states} - {state.value for state in ReplicaState}):
         raise InvalidSpec([SpecViolation("states", f"{unknown[0]} is no state that this version knows")])
     states = frozenset(request.states)
 
     def to_wire(replica: ObservedReplica) -> mesh_pb2.Replica:
-        wire = replica_to_wire(replica, wall_s, load_of(replica.replica_id), outdated=is_outdated(replica))
+        wire = replica_to_wire(
+            replica, wall_s, load_of(replica.replica_id), outdated=is_outdated(replica), warning=warning_of(replica)
+        )
         return wire if request.whole_errors else without_long_texts(wire)
 
     rows = [(f"{it.backend}\0{it.replica_id}", it) for it in replicas if not states or it.shown_state.value in states]

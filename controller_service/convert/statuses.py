@@ -18,8 +18,9 @@ from controller_service.convert.replicas import TIME_BOUNDS, replica_load_to_wir
 from controller_service.convert.routers import backend_load_to_wire, endpoint_load_to_wire, router_to_wire
 from controller_service.core.desired.revisions import etag_of
 from controller_service.core.desired.state import Desired
+from controller_service.core.devices import DeviceLedger
 from controller_service.core.loads import RecentReports, RouterLoad, SampledLoad
-from controller_service.core.observed.replica_groups import outdated_among
+from controller_service.core.observed.replica_groups import differing_devices, outdated_among
 from controller_service.core.observed.state import (
     Observed,
     ObservedReplica,
@@ -30,6 +31,7 @@ from controller_service.core.observed.state import (
 from controller_service.core.reconciling.endpoints import find_prospect
 from controller_service.core.reconciling.rollouts import EndedCalls, show_progress
 from slotmesh.convert.specification import backend_to_wire
+from slotmesh.spec.devices import WHOLE
 from slotmesh.spec.model import Backend, Prospect
 from slotmesh.v1 import controller_service_pb2 as pb
 from slotmesh.v1 import mesh_pb2
@@ -65,6 +67,8 @@ class KnownMesh:
     """Whether this controller starts the replicas."""
     deferred_starts: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     """Why missing replicas cannot be started now, by backend."""
+    ledger: DeviceLedger | None = None
+    """The devices of this machine; None: this controller hands out none."""
 
     def wall_s(self, monotonic_s: float) -> float:
         """Seconds since 1970."""
@@ -76,7 +80,19 @@ def backend_with_status(backend: Backend, known: KnownMesh) -> mesh_pb2.Backend:
     wire = backend_to_wire(backend)
     wire.etag = etag_of(backend)
     wire.status.CopyFrom(status_of(backend, known))
+    if known.ledger is not None:
+        wire.status.device_pools.extend(_pool(known.ledger, pool) for pool in sorted(backend.devices))
     return wire
+
+
+def _pool(ledger: DeviceLedger, pool: str) -> mesh_pb2.DevicePool:
+    return mesh_pb2.DevicePool(
+        name=pool,
+        devices=(
+            mesh_pb2.PooledDevice(name=name, free_share=free / WHOLE, replica_ids=holders)
+            for name, free, holders in ledger.devices(pool)
+        ),
+    )
 
 
 def status_of(backend: Backend, known: KnownMesh) -> mesh_pb2.BackendStatus:
@@ -129,10 +145,11 @@ def snapshot_to_wire(known: KnownMesh, endpoints: Iterable[mesh_pb2.Endpoint]) -
         ],
     )
     is_outdated = outdated_among(desired.backends)
+    differences = differing_devices(desired.backends)
     size = 0
     replicas = sorted(observed.replicas(), key=lambda it: (it.backend, it.replica_id))
     for at, replica in enumerate(replicas):
-        wire = _replica(replica, loads, known.wall_s, outdated=is_outdated(replica))
+        wire = _replica(replica, loads, known.wall_s, outdated=is_outdated(replica), warning=differences(replica))
         size += wire.ByteSize()
         if size > MAX_REPLICA_BYTES:
             response.unlisted_replicas = len(replicas) - at
@@ -142,10 +159,16 @@ def snapshot_to_wire(known: KnownMesh, endpoints: Iterable[mesh_pb2.Endpoint]) -
 
 
 def _replica(
-    replica: ObservedReplica, loads: KnownLoads, wall_s: Callable[[float], float], *, outdated: bool
+    replica: ObservedReplica,
+    loads: KnownLoads,
+    wall_s: Callable[[float], float],
+    *,
+    outdated: bool,
+    warning: str,
 ) -> pb.SampledReplica:
     reports = loads.of_replica(replica.replica_id)
-    earlier, wire = reports.earlier, replica_to_wire(replica, wall_s, reports.newest, outdated=outdated)
+    earlier = reports.earlier
+    wire = replica_to_wire(replica, wall_s, reports.newest, outdated=outdated, warning=warning)
     return pb.SampledReplica(
         replica=without_long_texts(wire), earlier_load=None if earlier is None else replica_load_to_wire(earlier)
     )

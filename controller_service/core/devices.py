@@ -17,10 +17,7 @@ from typing import Final, TypeAlias
 from slotmesh.spec.devices import (
     WHOLE,
     HeldDevice,
-    amounts_of,
-    read_devices,
     shown_amount,
-    shown_amounts,
     thousandths_of,
 )
 from slotmesh.spec.model import Backend, SpecViolation
@@ -221,20 +218,6 @@ def rollout_room(ledger: DeviceLedger, backend: Backend, ending: Collection[str]
     if not backend.devices:
         return None
     return ledger.without(ending).room_for(backend.devices, MOST_COUNTED)
-
-
-def device_warning(backend: Backend, held: Iterable[str]) -> str:
-    """That a replica which another system has started holds other devices than its backend wants; empty if not."""
-    try:
-        holds = amounts_of(read_devices(",".join(held)))
-        wants = {pool: thousandths_of(amount) for pool, amount in backend.devices.items()}
-    except ValueError as error:
-        return f"it has reported devices that cannot be read: {error}"
-    if not wants or holds == wants:
-        return ""
-    shown = shown_amounts({pool: amount / WHOLE for pool, amount in holds.items()})
-    wanted = shown_amounts(backend.devices)
-    return f"its --devices ({shown}) differ from what its backend wants ({wanted})"
 
 
 def listed(names: Collection[str]) -> str:

@@ -9,6 +9,7 @@ from typing import Final
 from opentelemetry.metrics import Meter
 
 from controller_service.core.desired.handler_code import template_of
+from controller_service.core.devices import DeviceLedger
 from controller_service.core.event_log import EventKind
 from controller_service.core.observed.state import Observed, ReplicaState, wanted_replicas
 from controller_service.core.observed.transitions import LOOPING_AFTER
@@ -20,6 +21,7 @@ from controller_service.shell.members.router_links import RouterLinks
 from controller_service.shell.members.tables import TableBoard
 from controller_service.shell.mesh_state import MeshState
 from controller_service.store.protocol import Store
+from slotmesh.spec.devices import WHOLE
 from slotmesh.spec.model import Backend
 from slotmesh.telemetry import names
 from slotmesh.telemetry.instruments import observe_counter, observe_gauge
@@ -58,6 +60,7 @@ def observe(
         names.CONTROLLER_POD_WATCH_AGE,
         lambda: {} if (age_s := launching.watch_age_s) is None else {(): age_s},
     )
+    observe_gauge(meter, names.CONTROLLER_DEVICES, lambda: _devices(launching.devices()))
     observe_counter(
         meter,
         names.CONTROLLER_LAUNCHES,
@@ -86,6 +89,15 @@ def replica_counts(store: Store, state: MeshState) -> Mapping[tuple[str, str], i
     counts = Counter((it.backend, it.shown_state) for it in state.observed.incarnations())
     backends = store.read().backends.keys() | {backend for backend, _ in counts}
     return {(name, each.name.lower()): counts[name, each] for name in backends for each in _SHOWN}
+
+
+def _devices(ledger: DeviceLedger | None) -> Mapping[tuple[str, str], int]:
+    counts: Counter[tuple[str, str]] = Counter()
+    for pool in ledger.pools if ledger is not None else ():
+        counts.update({(pool, "free"): 0, (pool, "shared"): 0, (pool, "held"): 0})
+        for _, free, _ in ledger.devices(pool) if ledger is not None else ():
+            counts[pool, "held" if not free else "free" if free == WHOLE else "shared"] += 1
+    return counts
 
 
 def _wanted(store: Store, state: MeshState, *, launches: bool) -> Mapping[tuple[str], int]:

@@ -112,6 +112,8 @@ class Snapshot:
     """By backend: how many replicas should run, if any number is wanted."""
     deferred_starts: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     """By backend: why missing replicas cannot be started now."""
+    device_pools: tuple[mesh_pb2.DevicePool, ...] = ()
+    """Those that backends name, by name."""
     rollouts: tuple[rollout_pb2.Rollout, ...] = ()
     """The newest of each backend; empty if the controller does not launch replicas."""
     shifts: tuple[shift_pb.TrafficShift, ...] = ()

@@ -125,6 +125,7 @@ class Operator:
         """The whole mesh. Its parts are queried one after another, so it may change in between."""
         endpoints, _ = await self.pages(pb.ListEndpointsRequest(), "endpoints")
         backends, page = await self.pages(pb.ListBackendsRequest(), "backends")
+        pools = {pool.name: pool for it in backends for pool in it.status.device_pools}
         return Snapshot(
             backends=tuple(backend_from_wire(backend)[0] for backend in backends),
             endpoints=tuple(map(endpoint_from_wire, endpoints)),
@@ -133,6 +134,7 @@ class Operator:
                 it.name: it.status.wanted_replicas for it in backends if it.status.HasField("wanted_replicas")
             },
             deferred_starts={it.name: it.status.deferred_start for it in backends if it.status.deferred_start},
+            device_pools=tuple(pools[name] for name in sorted(pools)),
             rollouts=tuple(it.status.rollout for it in backends if it.status.HasField("rollout")),
             shifts=tuple(it.status.shift for it in endpoints if it.status.HasField("shift")),
             revision=page.revision,

@@ -148,6 +148,19 @@ def shown_amounts(amounts: Mapping[str, float]) -> str:
     return ", ".join(f"{pool}: {amount:g}" for pool, amount in sorted(amounts.items())) or "none"
 
 
+DIFFER: Final = "its --devices ("
+"""With it, the warning of a replica begins that holds other devices than its backend wants."""
+
+
+def difference(wanted: Mapping[str, float], held: Iterable[str]) -> str:
+    """That a replica holds other devices than its backend wants, for a person; empty if not, or if that wants none."""
+    holds = amounts_of(read_devices(",".join(held)))
+    if not wanted or holds == {pool: thousandths_of(amount) for pool, amount in wanted.items()}:
+        return ""
+    shown = shown_amounts({pool: amount / WHOLE for pool, amount in holds.items()})
+    return f"{DIFFER}{shown}) differ from what its backend wants ({shown_amounts(wanted)})"
+
+
 def _names(name: str) -> Iterable[str]:
     """A name, or the numbers of a range."""
     if (numbers := _RANGE.fullmatch(name)) is not None:

@@ -22,6 +22,8 @@ REASON: Final = "slotmesh.reason"
 OUTCOME: Final = "slotmesh.outcome"
 KIND: Final = "slotmesh.member.kind"
 STATE: Final = "slotmesh.replica.state"
+POOL: Final = "slotmesh.device.pool"
+DEVICE_STATE: Final = "slotmesh.device.state"
 EVENT: Final = "slotmesh.event"
 DIRECTION: Final = "slotmesh.direction"
 RPC_SYSTEM: Final = "rpc.system.name"
@@ -341,6 +343,12 @@ CONTROLLER_POD_WATCH_AGE = _gauge(
     "slotmesh.controller.pod.watch.age",
     "s",
     "Time since the API server of Kubernetes last confirmed the list of pods; absent if the controller follows none.",
+)
+CONTROLLER_DEVICES = _gauge(
+    "slotmesh.controller.devices",
+    "{device}",
+    "Devices of --devices by pool and state: `free`, `shared` (a part is free), `held`; absent without pools.",
+    (POOL, DEVICE_STATE),
 )
 CONTROLLER_LAUNCHES = _counter(
     "slotmesh.controller.launches", "{process}", "Replica processes that were started.", (BACKEND,)

@@ -32,6 +32,7 @@ ONCE_THERE_IS_ONE = {
     names.ROUTER_TENANT_REFUSALS,
     names.ROUTER_TENANT_UNANSWERED,
     names.CONTROLLER_POD_WATCH_AGE,
+    names.CONTROLLER_DEVICES,
 }
 """Labels of these are known with the first value, or not of this mesh."""
 MAKES_NO_SPANS = {"controller": {names.PROCESS_SPANS_DROPPED}}

@@ -107,7 +107,7 @@ OPERATOR: Final = (
     mutant(
         "a state file of the release before is refused for a newer field that it lacks",
         _CONTROLLER,
-        'newer=("pod_uid",)',
+        'newer=("pod_uid", "devices")',
         "",
         "tests/unit/controller/test_document_forms.py",
     ),

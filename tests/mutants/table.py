@@ -456,8 +456,8 @@ _CONTROLLER: Final = (
     mutant(
         "processes that drain do not count, so that a rollout has more of them than it may",
         CONTROLLER,
-        "room -= len(groups.ending)",
-        "room -= 0",
+        "most -= len(groups.ending)",
+        "most -= 0",
         "tests/properties/test_controller_rollouts.py",
     ),
     mutant(

@@ -45,6 +45,10 @@ class LoneController:
         flags = [f"--port={port}", f"--launch-dir={self.folder / 'launched'}", *self._flags]
         self.controller, self.address = await self._spawn("controller_service", flags)
 
+    def use_flags(self, *flags: str) -> None:
+        """Of later starts of the controller: these override those that it was started with."""
+        self._flags = [*self._flags, *flags]
+
     async def start_router(self) -> None:
         flags = ["--port=0", f"--controller={self.address}", "--router-id=router-1"]
         self.router, self.router_address = await self._spawn("router_service", flags)

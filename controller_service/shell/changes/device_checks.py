@@ -27,11 +27,12 @@ class DeviceChecks:
         self._rules = rules
         self._observed = observed
         self._now = now
-        self._ledger: Callable[[], DeviceLedger | None] = lambda: None
+        self.ledger: Callable[[], DeviceLedger | None] = lambda: None
+        """What the launcher hands out; None: nothing."""
 
     def led_by(self, ledger: Callable[[], DeviceLedger | None]) -> None:
-        """`ledger`: what the launcher hands out; it hands out no devices if that is None."""
-        self._ledger = ledger
+        """Follows the ledger of the launcher."""
+        self.ledger = ledger
         if ledger() is None:
             self._rules = replace(self._rules, pools=None)
 
@@ -48,7 +49,7 @@ class DeviceChecks:
 
     def _warnings(self, backend: Backend) -> Iterator[str]:
         """How the replicas of a backend are replaced, if that differs from what its settings say."""
-        if (ledger := self._ledger()) is None or not backend.devices:
+        if (ledger := self.ledger()) is None or not backend.devices:
             return
         observed, now = self._observed(), self._now()
         groups = group_replicas(observed.replicas(backend.name), None, now)

@@ -127,6 +127,7 @@ class Launching:
         self._state = state
         self._links = links
         self._launcher = launcher
+        self.devices = launcher.devices
         self._newer = links.newer
         self._mint_id = mint_id
         self.launches = launcher.launches
@@ -142,7 +143,7 @@ class Launching:
 
     def device_room(self, backend: Backend) -> int | None:
         """For how many more replicas of a backend than those that stay there are devices; None: it wants none."""
-        ledger = self._launcher.devices() if backend.devices else None
+        ledger = self.devices() if backend.devices else None
         return None if ledger is None else rollout_room(ledger, backend, ending=self._state.observed.ending())
 
     def take_stock(self) -> None:

@@ -12,6 +12,7 @@ from slotmesh.cli.controller_view import FAILED_STATE, READY_STATE, Snapshot
 from slotmesh.cli.documents import time_of
 from slotmesh.cli.parameters import REPLICA
 from slotmesh.cli.view.replicas import LOOPING_AFTER
+from slotmesh.spec.devices import DIFFER
 from slotmesh.spec.model import Backend, Prospect
 from slotmesh.spec.routes import route_subject
 from slotmesh.spec.writing import shown_shares
@@ -104,6 +105,10 @@ def backends(seen: SeenMesh) -> Iterator[MeshFinding]:
             name = replica.replica_id
             text = f"{name} is ready, and its backend {replica.backend} is not configured: no call gets there"
             fix = f"apply the backend (`slotmesh apply mesh.yaml`), or end the replica: `slotmesh drain {name}`"
+            yield MeshFinding(Section.BACKENDS, Severity.WARNING, f"replica/{replica.replica_id}", text, fix)
+        elif replica.warning.startswith(DIFFER):
+            text = f"{replica.replica_id}: {replica.warning}"
+            fix = "start it with the devices that its backend's `devices` name, or change these"
             yield MeshFinding(Section.BACKENDS, Severity.WARNING, f"replica/{replica.replica_id}", text, fix)
     if well:
         yield ok(Section.BACKENDS, f"{well} of {len(snapshot.backends)} have the replicas that they should have")

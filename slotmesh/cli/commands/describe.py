@@ -16,7 +16,7 @@ from slotmesh.cli.documents import local_time, message_document
 from slotmesh.cli.operator import Operator
 from slotmesh.cli.parameters import BACKEND, CONTROLLER, ENDPOINT, ROUTE, ControllerAddress, name_of, unknown
 from slotmesh.cli.view.changes import deferred_line, rollout_document, rollout_lines, subjects_of
-from slotmesh.cli.view.replicas import replica_document, replica_table
+from slotmesh.cli.view.replicas import device_table, replica_document, replica_table
 from slotmesh.convert.specification import backend_from_wire
 from slotmesh.errors import BackendNotFound
 from slotmesh.spec.model import SETTINGS
@@ -103,6 +103,8 @@ def print_backend(it: pb.GetBackendResponse, replicas: Sequence[mesh_pb2.Replica
     settings: TableColumns[tuple[str, str]] = {"setting": lambda row: row[0], "value": lambda row: row[1]}
     console.print(table_of("Settings", settings, _settings(it.backend).items()))
     console.print(replica_table(replicas, {it.backend.name}))
+    if status.device_pools:
+        console.print(device_table(status.device_pools))
     if status.deferred_start:
         console.print(Text(f"\n{deferred_line(it.backend.name, status.deferred_start)}", style="yellow"))
     for line in rollout_lines([status.rollout] if status.HasField("rollout") else []):

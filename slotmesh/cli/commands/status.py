@@ -35,6 +35,7 @@ from slotmesh.cli.shifting import waiting_line
 from slotmesh.cli.view.changes import deferred_line, rollout_document, rollout_lines
 from slotmesh.cli.view.replicas import (
     crash_loops_of,
+    device_table,
     is_long,
     leader_text,
     newer_members_text,
@@ -174,6 +175,7 @@ def status_document(
         "rollouts": [*map(rollout_document, snapshot.rollouts)],
         "replicas": [*map(replica_document, members.replicas)],
         "routers": [*map(router_document, members.routers)],
+        "device_pools": [*map(message_document, snapshot.device_pools)],
         "lost": [{"subject": it.subject, "reason": it.why} for it in lost],
     }
 
@@ -286,6 +288,8 @@ def _print_tables(console: Console, snapshot: Snapshot, document: dict[str, Any]
     console.print(table_of("Backends", _BACKENDS, document["backends"]))
     console.print(replica_table(snapshot.members.replicas, {backend.name for backend in snapshot.backends}))
     console.print(table_of("Routers", routers, document["routers"]))
+    if snapshot.device_pools:
+        console.print(device_table(snapshot.device_pools))
 
 
 def _print_troubles(console: Console, members: Members) -> None:

@@ -36,7 +36,7 @@ _STYLES: Final = {
 }
 
 
-def replica_table(replicas: Iterable[mesh_pb2.Replica], backends: Collection[str]) -> Table:
+def replica_table(replicas: Collection[mesh_pb2.Replica], backends: Collection[str]) -> Table:
     """A row for each replica. `backends`: the names of the configured ones."""
     columns: TableColumns[mesh_pb2.Replica] = {
         "replica": lambda it: it.replica_id,
@@ -50,9 +50,21 @@ def replica_table(replicas: Iterable[mesh_pb2.Replica], backends: Collection[str
         "code": lambda it: it.handler_version,
         "version": lambda it: it.version,
         "restarts": _restarts,
+        **({"devices": lambda it: ", ".join(it.devices)} if any(it.devices for it in replicas) else {}),
         "error or warning": lambda it: _problem(it, backends),
     }
     return table_of("Replicas", columns, replicas)
+
+
+def device_table(pools: Iterable[mesh_pb2.DevicePool]) -> Table:
+    """A row for each device of these pools, with what is free of it and the replicas that hold it."""
+    columns: TableColumns[tuple[str, mesh_pb2.PooledDevice]] = {
+        "pool": lambda it: it[0],
+        "device": lambda it: it[1].name,
+        "free": lambda it: f"{it[1].free_share:g}",
+        "held by": lambda it: ", ".join(it[1].replica_ids),
+    }
+    return table_of("Devices", columns, [(pool.name, it) for pool in pools for it in pool.devices])
 
 
 def _restarts(replica: mesh_pb2.Replica) -> str:
