@@ -17,7 +17,6 @@ from slotmesh.cli.operator import Operator
 from slotmesh.errors import SlotmeshError
 from slotmesh.spec.document import parse_mesh
 from slotmesh.spec.model import Mesh
-from slotmesh.v1 import mesh_pb2
 from tests.support.controllers import eventually
 from tests.support.lone_controller import LoneController, lone_controller
 
@@ -49,28 +48,25 @@ class Wanted:
         async with Operator.at(self.mesh.address) as operator:
             await operator.apply(self.document())
 
-    async def pools(self) -> dict[str, mesh_pb2.DevicePool]:
-        async with Operator.at(self.mesh.address) as operator:
-            return {it.name: it for it in (await operator.snapshot()).device_pools}
-
     async def settled(self) -> None:
         """Returns once what is wanted runs, and nothing else; each device has the holders that it should have."""
 
         async def is_settled() -> bool:
-            members = await self.mesh.members()
-            ready = [it for it in members.replicas if it.state == READY_STATE and not it.outdated]
+            async with Operator.at(self.mesh.address) as operator:
+                snapshot = await operator.snapshot()
+            replicas = snapshot.members.replicas
+            ready = [it for it in replicas if it.state == READY_STATE and not it.outdated]
             numbers = [sum(it.backend == name for it in ready) for name in ("whole", "shares")]
-            return numbers == [self.whole, self.shares] and len(members.replicas) == len(ready)
+            held = {f"{pool.name}={it.name}": it for pool in snapshot.device_pools for it in pool.devices}
+            free = [sum(it.free_share for it in pool.devices) for pool in snapshot.device_pools]
+            return (
+                numbers == [self.whole, self.shares]
+                and len(ready) == len(replicas)
+                and free == [4 - self.whole, 2 - self.shares / 2]
+                and all(it.replica_id in held[it.devices[0].removesuffix("@0.5")].replica_ids for it in replicas)
+            )
 
-        await eventually(is_settled, what=f"{self.whole} and {self.shares} replicas\n{self.taken()}", timeout=60.0)
-        pools, members = await self.pools(), await self.mesh.members()
-        held = {pool: {it.name: it for it in each.devices} for pool, each in pools.items()}
-        assert sum(it.free_share for it in held["cuda"].values()) == 4 - self.whole
-        assert sum(it.free_share for it in held["fpga"].values()) == 2 - self.shares / 2
-        for replica in members.replicas:
-            (device,) = replica.devices
-            pool, _, name = device.removesuffix("@0.5").partition("=")
-            assert replica.replica_id in held[pool][name].replica_ids
+        await eventually(is_settled, what=f"{self.whole} and {self.shares} replicas, {self.taken()}", timeout=60.0)
 
     def taken(self) -> str:
         """What handlers found to be taken."""

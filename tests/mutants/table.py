@@ -7,6 +7,7 @@ from typing import Final
 from tests.mutants.client_table import CLIENT
 from tests.mutants.clients_table import CLIENTS
 from tests.mutants.deploy_table import DEPLOY
+from tests.mutants.devices_table import DEVICES
 from tests.mutants.discovery_table import DISCOVERY
 from tests.mutants.edge_table import EDGE
 from tests.mutants.edges_table import EDGES
@@ -645,6 +646,7 @@ MUTANTS: Final = (
     *GUARDS,
     *OPERATOR,
     *PODS,
+    *DEVICES,
     *QUESTIONS,
     *REPEATED_CALLS,
     *NET_CONTROL,

@@ -17,12 +17,14 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from controller_service.core.desired.handler_code import template_of
 from controller_service.core.desired.state import ChangeSet, Desired, restored
+from controller_service.core.devices import DeviceLedger, rollout_room
 from controller_service.core.observed import launches, transitions
 from controller_service.core.observed.member_messages import Hello, ObservedReport
 from controller_service.core.observed.state import TEMPLATES_KEPT, Observed, ReplicaState, Restarts
 from controller_service.core.observed.transitions import QUICK_DEATH_S, Transition
 from controller_service.core.reconciling.backends import DrainReplica, ForgetReplica, StartReplicas, reconcile_backend
 from controller_service.core.reconciling.rollouts import RolloutPhase, show_progress
+from slotmesh.spec.devices import HeldDevice
 from slotmesh.spec.model import Backend
 from tests.support.examples import examples
 
@@ -34,6 +36,7 @@ BAD = "a:Raises"
 class RunningProcess:
     handler: str
     template: str
+    devices: tuple[HeldDevice, ...] = ()
     ready_at: float | None = None
     is_asked: bool = False
 
@@ -44,9 +47,13 @@ class RunningProcess:
 
 class Rollouts(RuleBasedStateMachine):
     @initialize(
-        wanted=st.integers(1, 5), surge=st.sampled_from([None, 0, 1, 3]), unavailable=st.sampled_from([None, 1, 2])
+        wanted=st.integers(1, 5),
+        surge=st.sampled_from([None, 0, 1, 3]),
+        unavailable=st.sampled_from([None, 1, 2]),
+        spare=st.sampled_from([None, 0, 1, 2]),
     )
-    def begin(self, wanted: int, surge: int | None, unavailable: int | None) -> None:
+    def begin(self, wanted: int, surge: int | None, unavailable: int | None, spare: int | None) -> None:
+        """`spare`: devices beyond one for each replica; None: they need none."""
         self.now = 1_000.0
         self.observed = Observed()
         self.processes: dict[str, RunningProcess] = {}
@@ -57,9 +64,13 @@ class Rollouts(RuleBasedStateMachine):
         self.held: Counter[str] | None = None
         """What runs while the rollout is paused, by template."""
         self.wanted = wanted
-        self.most = wanted + (max(1, -(-wanted // 4)) if surge is None else surge)
-        self.fewest = wanted - ((1 if surge == 0 else 0) if unavailable is None else unavailable)
+        more = max(1, -(-wanted // 4)) if surge is None else surge
+        more = more if spare is None else min(more, spare)
+        self.most = wanted + more
+        self.fewest = wanted - ((0 if more else 1) if unavailable is None else unavailable)
+        self.pools = {} if spare is None else {"cuda": tuple(map(str, range(wanted + spare)))}
         backend = Backend(name="v1", handler=GOOD[0], num_replicas=wanted, max_surge=surge, max_unavailable=unavailable)
+        backend = replace(backend, devices={} if spare is None else {"cuda": 1})
         self.desired = Desired().apply(ChangeSet(put_backends=(backend,)))
         self.settle()
         assert self.desired.rollouts["v1"].is_complete
@@ -68,6 +79,10 @@ class Rollouts(RuleBasedStateMachine):
     @property
     def backend(self) -> Backend:
         return self.desired.backends["v1"]
+
+    @property
+    def ledger(self) -> DeviceLedger:
+        return DeviceLedger(pools=self.pools, holders={name: it.devices for name, it in self.processes.items()})
 
     @property
     def ready(self) -> int:
@@ -145,6 +160,11 @@ class Rollouts(RuleBasedStateMachine):
         assert self.has_killed or self.ready >= self.fewest
 
     @invariant()
+    def no_device_has_two_holders(self) -> None:
+        held = [device for process in self.processes.values() for device in process.devices]
+        assert len(set(held)) == len(held) == (len(self.processes) if self.pools else 0)
+
+    @invariant()
     def a_pause_holds_what_there_is(self) -> None:
         if self.held is not None and self.desired.rollouts["v1"].is_paused and not self.has_killed:
             there, present = self.staying(), template_of(self.backend)
@@ -197,7 +217,11 @@ class Rollouts(RuleBasedStateMachine):
         for _ in range(20):
             before = self.observed, self.desired
             outcome = reconcile_backend(
-                "v1", self.desired, self.observed, self.now, owners=(), launches=True, time_of_day_s=self.now
+                *("v1", self.desired, self.observed, self.now),
+                owners=(),
+                launches=True,
+                time_of_day_s=self.now,
+                device_room=rollout_room(self.ledger, self.backend, self.observed.ending()),
             )
             step = outcome.rollout
             if step.record is not None:
@@ -229,9 +253,12 @@ class Rollouts(RuleBasedStateMachine):
         return Counter(it.template for it in self.processes.values() if not it.is_asked)
 
     def start(self, backend: Backend) -> None:
+        devices = self.ledger.choose(backend.devices)
+        if devices is None:
+            return  # the start is deferred
         self.born += 1
         replica_id, template = f"v1-{self.born}", template_of(backend)
-        self.processes[replica_id] = RunningProcess(backend.handler, template)
+        self.processes[replica_id] = RunningProcess(backend.handler, template, devices)
         self.see(launches.launched(self.observed, replica_id, "v1", template=template, pid=1, now=self.now))
 
     def advance(self, replica_id: str) -> None:

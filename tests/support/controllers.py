@@ -20,6 +20,7 @@ from controller_service.config import MEMORY, ControllerSettings
 from controller_service.shell.launchers.protocol import Instance, Launcher, mint_replica_id
 from slotmesh.convert.specification import mesh_to_wire
 from slotmesh.runtime.channels import open_channel
+from slotmesh.spec.devices import read_pools
 from slotmesh.spec.document import parse_mesh
 from slotmesh.v1 import controller_service_pb2 as pb
 from slotmesh.v1.controller_service_pb2_grpc import ControllerServiceStub
@@ -77,6 +78,7 @@ async def running_controller(
 
     def make_fake(_address: str, on_exit: Any, _logs: Any) -> FakeLauncher:
         fakes.append(FakeLauncher(on_exit, mint_id=mint_replica_id, found=found))
+        fakes[0].pools = read_pools(settings.devices) if settings.devices else None
         return fakes[0]
 
     make_launcher: MakeLauncher = make_fake if launches else lambda *_: Launcher()

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
+from controller_service.core.devices import DeviceLedger, Pools
 from controller_service.shell.launchers.protocol import (
     Exit,
     Instance,
@@ -18,6 +20,7 @@ from controller_service.shell.launchers.protocol import (
     OnExit,
     Stranger,
 )
+from slotmesh.spec.devices import read_devices, written
 
 
 class FakeLauncher(Launcher):
@@ -52,6 +55,8 @@ class FakeLauncher(Launcher):
         self.foreign: list[Stranger] = []
         """What `strangers` returns."""
         self.is_disowned = False
+        self.pools: Pools | None = None
+        """Devices that it hands out; None: it hands out none."""
         self._on_exit = on_exit
         self._on_start = on_start
         self._killing: dict[str, asyncio.TimerHandle] = {}
@@ -64,6 +69,10 @@ class FakeLauncher(Launcher):
                 raise LaunchFailed(self.refusal)
             if self.deferral:
                 raise LaunchDeferred(self.deferral)
+            if (ledger := self.devices()) is not None and order.wanted_devices:
+                if (chosen := ledger.choose(order.wanted_devices)) is None:
+                    raise LaunchDeferred(ledger.lack(order.wanted_devices))
+                order = replace(order, devices=written(chosen))
             number = len(self.started) + 1
             replica_id = self._mint_id(order.backend) if self._mint_id else f"{order.backend}-{number}"
             instance = Instance(replica_id=replica_id, order=order, pid=10_000 + number)
@@ -91,6 +100,12 @@ class FakeLauncher(Launcher):
         loop = asyncio.get_running_loop()
         delay_s = 3600.0 if replica_id in self.unkillable else 0.0
         self._killing[replica_id] = loop.call_later(delay_s, self.exit, replica_id)
+
+    def devices(self) -> DeviceLedger | None:
+        if self.pools is None:
+            return None
+        held = {name: read_devices(it.order.devices) for name, it in self.running.items()}
+        return DeviceLedger(pools=self.pools, holders=held)
 
     def observe(self) -> Sequence[Instance]:
         return [*self.running.values()]

@@ -121,6 +121,7 @@ class FakeReplica(_Member):
         self.term_id = ""
         self.process = ""
         self.pid = 4_711
+        self.devices: tuple[str, ...] = ()
         self.rank: int | None = None
         """What it reports of an earlier life of the controller."""
         self.fenced_after_s = 0.0
@@ -195,6 +196,7 @@ class FakeReplica(_Member):
                 revision=self.revision,
                 term_id=self.term_id,
                 rank=self.rank,
+                devices=self.devices,
                 fenced_after=_duration(self.fenced_after_s) if self.fenced_after_s else None,
             )
         )

@@ -132,7 +132,7 @@ class PodManifests:
             resources["requests"] = {**(resources.get("requests") or {}), **requests}
             if memory := requests.get("memory"):
                 resources["limits"] = {**(resources.get("limits") or {}), "memory": memory}
-        if devices := {self.device_resources[pool]: f"{n:.0f}" for pool, n in order.wanted_devices.items()}:
+        if devices := self._devices(order):
             resources = container.setdefault("resources", {})  # a limit of an extended resource is its request, too
             resources["limits"] = {**(resources.get("limits") or {}), **devices}
         environment = [*(container.get("env") or ())]
@@ -155,6 +155,18 @@ class PodManifests:
             f"--replica-id={replica_id}",
             *(f"--{name}={value}" for name, value in optional.items() if _variable(name) not in given),
         ]
+
+    def _devices(self, order: LaunchOrder) -> dict[str, str]:
+        """The resources that stand for devices. Raises LaunchFailed: the backend was applied with other settings."""
+        devices: dict[str, str] = {}
+        for pool, amount in order.wanted_devices.items():
+            if amount < 1 or pool not in self.device_resources:
+                raise LaunchFailed(
+                    f"backend {order.backend} wants {amount:g} of {pool}: pods hold whole devices, and"
+                    f" --device-resources has {', '.join(sorted(self.device_resources)) or 'none'}"
+                )
+            devices[self.device_resources[pool]] = str(int(amount))
+        return devices
 
 
 def _variable(flag: str) -> str:

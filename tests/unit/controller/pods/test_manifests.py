@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -220,3 +221,11 @@ def test_a_template_that_is_no_pod_is_refused(text: str | None, problem: str, tm
     with pytest.raises(CannotStart, match=problem) as refused:
         load_template(path)
     assert f"--pod-template {path}: " in str(refused.value)
+
+
+def test_devices_are_limits_of_the_container() -> None:
+    order = replace(ORDER, wanted_devices={"cuda": 2.0})
+    made = replace(manifests(), device_resources={"cuda": "nvidia.com/gpu"}).pod_of(order, "a", None)
+    (container,) = made["spec"]["containers"]
+    assert container["resources"]["limits"] == {"memory": "1Gi", "nvidia.com/gpu": "2"}
+    assert container["resources"]["requests"] == {"cpu": "500m", "memory": "1Gi"}

@@ -1,0 +1,79 @@
+"""Mutants of devices: who holds them, whether all fit, and how rollouts go on without a spare one."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.mutants.mutant import mutant
+
+MODEL: Final = "tests/properties/test_devices.py"
+MESH: Final = "tests/contract/controller/test_devices.py"
+LAUNCHER: Final = "tests/contract/controller/test_launched_devices.py"
+CORE: Final = "controller_service/core"
+SHELL: Final = "controller_service/shell"
+
+DEVICES: Final = (
+    mutant(
+        "a whole device is given to a replica while another one has a share of it",
+        CORE,
+        "free = [it for it in names if not used.get((pool, it))]",
+        "free = [it for it in names if used.get((pool, it), 0) < WHOLE]",
+        MODEL,
+    ),
+    mutant(
+        "shares are spread over free devices",
+        CORE,
+        "fullest = max(fitting,",
+        "fullest = min(fitting,",
+        MODEL,
+    ),
+    mutant(
+        "shares that sum to a pool's size are accepted though they do not fit into devices",
+        CORE,
+        "count = min(counts[amount], room // amount)",
+        "count = counts[amount]",
+        MODEL,
+    ),
+    mutant(
+        "a pool that is short already refuses changes that want no more of it",
+        CORE,
+        "is_new = wanted > wanted_before or",
+        "is_new = True or",
+        MESH,
+    ),
+    mutant(
+        "processes of another controller's directory hold no devices",
+        SHELL,
+        "held |= {name: stranger.devices for name, stranger in self._strangers.items()}",
+        "pass",
+        LAUNCHER,
+    ),
+    mutant(
+        "replicas see the devices that they do not hold",
+        SHELL,
+        "held: dict[str, list[str]] = {pool: [] for pool in self._pools}",
+        "held: dict[str, list[str]] = {it.pool: [] for it in read_devices(order.devices)}",
+        LAUNCHER,
+    ),
+    mutant(
+        "a start that waits for a device is not tried when one is free",
+        SHELL,
+        "for name in self.deferred_starts:",
+        "for name in ():",
+        MESH,
+    ),
+    mutant(
+        "a rollout without a spare device waits for one for ever",
+        CORE,
+        "return surge, unavailable or (0 if surge else 1)",
+        "return surge, unavailable",
+        "tests/properties/test_controller_rollouts.py",
+    ),
+    mutant(
+        "a rollout without a spare device tries to start a replica first",
+        CORE,
+        "surge = min(surge, max(0, staying + room - wanted))",
+        "pass",
+        "tests/properties/test_controller_rollouts.py",
+    ),
+)
