@@ -49,6 +49,13 @@ DEVICES: Final = (
         LAUNCHER,
     ),
     mutant(
+        "the end of a replica is reported while a process that it has started may use its device",
+        SHELL,
+        "while _has_members(group) and",
+        "while False and",
+        "tests/contract/controller/test_launched_processes.py",
+    ),
+    mutant(
         "replicas see the devices that they do not hold",
         SHELL,
         "held: dict[str, list[str]] = {pool: [] for pool in self._pools}",

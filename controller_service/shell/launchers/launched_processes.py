@@ -21,6 +21,7 @@ import stat
 import subprocess
 import tempfile
 import threading
+import time
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -75,6 +76,7 @@ class ChildProcess:
             self._process.wait()
         with self._reaping:
             status = self._process.wait()
+        _await_group(self.pid)
         return Exit(how=_how(status), failed=status != 0, was_killed=status == -signal.SIGKILL)
 
     def terminate(self) -> None:
@@ -125,6 +127,7 @@ class FoundProcess:
         # Of a group whose first process is gone, the id is not given to others while anything of the group is left.
         if process_of(self._pid) in {"", self._process}:
             _kill_group(self._pid)
+            _await_group(self._pid)
         with self._closing:
             os.close(self._pidfd)
             self._pidfd = -1
@@ -152,6 +155,30 @@ class FoundProcess:
 def _kill_group(group: int) -> None:
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(group, signal.SIGKILL)
+
+
+GROUP_ENDS_WITHIN_S: Final = 10.0
+"""A process that hangs in the kernel survives even SIGKILL: its group is not waited for any longer."""
+
+
+def _await_group(group: int) -> None:
+    """Returns once nothing of a killed group runs any more: until then it may use a device, or write. Blocks."""
+    deadline = time.monotonic() + GROUP_ENDS_WITHIN_S
+    while _has_members(group) and time.monotonic() < deadline:
+        time.sleep(0.01)
+
+
+def _has_members(group: int) -> bool:
+    try:
+        os.killpg(group, 0)
+    except OSError:
+        return False
+    for path in Path("/proc").glob("[0-9]*/stat"):  # a zombie is a member, too, and uses nothing
+        with suppress(OSError, ValueError, IndexError):
+            state, _, found = path.read_text("utf-8", errors="replace").rpartition(")")[2].split()[:3]
+            if int(found) == group and state not in {"Z", "X"}:
+                return True
+    return False
 
 
 def _how(status: int) -> str:
