@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from simulation.frames import report as frames
-from simulation.queues import subsets
+from simulation.queues import prefixes, subsets
 from simulation.queues.mesh import QueuesMesh
 from simulation.queues.report import QueuesOutcome, conditions, document, table
 from simulation.queues.settings import QueuesSettings
@@ -21,7 +21,7 @@ from slotmesh.spec.model import BalancerName
 
 _QUICK_CALLS = 20_000
 _FRAMES_CALLS = 20_000
-QUEUES, FRAMES, SUBSETS, MESH = "queues", "frames", "subsets", "mesh"
+QUEUES, FRAMES, SUBSETS, PREFIXES, MESH = "queues", "frames", "subsets", "prefixes", "mesh"
 
 
 class Asked(NamedTuple):
@@ -35,6 +35,8 @@ class Asked(NamedTuple):
     """Where JSON is to be written."""
     subsets: Sequence[QueuesSettings] = ()
     """Meshes whose routers link to a part of the replicas, to be compared with others that link to all."""
+    prefixes: Sequence[prefixes.PrefixSettings] = ()
+    """Meshes whose calls have prompts, to be compared by what routers choose by."""
 
 
 def parse(arguments: Sequence[str] | None = None) -> Asked:
@@ -46,6 +48,7 @@ def parse(arguments: Sequence[str] | None = None) -> Asked:
         metavar="PART",
         help=f"{QUEUES} (what the options are of) or {FRAMES} (default: both);"
         f" {SUBSETS}: routers that link to all replicas, and to a part of them (half an hour);"
+        f" {PREFIXES}: conversations whose prompts are cached, by what routers choose by (a minute);"
         f" {MESH}, with options of its own, simulates whole meshes in which things break",
     )
     parser.add_argument("--slots", type=_numbers, default=[8, 1], metavar="N[,N…]", help="permits of a replica (8,1)")
@@ -73,8 +76,8 @@ def parse(arguments: Sequence[str] | None = None) -> Asked:
     parts, slots, balancers, quick, path = (
         given.pop(name) for name in ("parts", "slots", "balancers", "quick", "json")
     )
-    if unknown := [part for part in parts if part not in {QUEUES, FRAMES, SUBSETS}]:
-        parser.error(f"there is no part {', '.join(unknown)}; there are {QUEUES}, {FRAMES} and {SUBSETS}")
+    if unknown := [part for part in parts if part not in {QUEUES, FRAMES, SUBSETS, PREFIXES}]:
+        parser.error(f"there is no part {', '.join(unknown)}; there are {QUEUES}, {FRAMES}, {SUBSETS} and {PREFIXES}")
     frames_calls = 0 if parts and FRAMES not in parts else _FRAMES_CALLS // 10 if quick else _FRAMES_CALLS
     if quick:
         given["calls"] = min(given["calls"], _QUICK_CALLS)
@@ -83,7 +86,8 @@ def parse(arguments: Sequence[str] | None = None) -> Asked:
     except ValueError as error:
         parser.error(f"--{str(error).replace('_', '-', 1)}")
     compared = subsets.settings(is_quick=quick) if SUBSETS in parts else ()
-    return Asked([] if parts and QUEUES not in parts else settings, frames_calls, path, compared)
+    prompts = prefixes.settings(is_quick=quick) if PREFIXES in parts else ()
+    return Asked([] if parts and QUEUES not in parts else settings, frames_calls, path, compared, prompts)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -100,6 +104,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     compared = subsets.simulate(asked.subsets, _simulate) if asked.subsets else []
     if compared:
         sys.stdout.write(f"{subsets.table(compared)}\n\n{subsets.table_costs(asked.subsets[0])}\n")
+    chosen = [prefixes.compare(each) for each in asked.prefixes]
+    if chosen:
+        sys.stdout.write(f"{prefixes.table(chosen)}\n")
     framed = frames.simulate(asked.frames_calls, frames.progress) if asked.frames_calls else []
     if framed:
         sys.stdout.write(f"{frames.table(framed)}\n\n{frames.CONDITIONS}\n")
@@ -107,7 +114,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         found = {**document(outcomes), "frames": frames.document(framed)}
         asked.path.write_text(f"{json.dumps(found, indent=2)}\n")
         sys.stdout.write(f"JSON: {asked.path}\n")
-    holds = [*(each.is_as_expected for each in outcomes), *(each.is_as_expected for each in compared)]
+    holds = [*(each.is_as_expected for each in outcomes), *(each.is_as_expected for each in [*compared, *chosen])]
     return 0 if all(holds) else 1
 
 

@@ -49,7 +49,7 @@ class QueuesMesh:
                 self._ledger,
                 slots=settings.slots,
                 travel=settings.link_delay,
-                service_time=partial(services.expovariate, 1.0),
+                service_time=lambda _: services.expovariate(1.0),
                 capacity_gap=settings.capacity_gap,
                 draws=replicas,
             )

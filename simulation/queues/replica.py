@@ -55,11 +55,14 @@ class QueuesReplica:
         *,
         slots: int,
         travel: float,
-        service_time: Callable[[], float],
+        service_time: Callable[[int], float],
         capacity_gap: float,
         draws: Random,
     ) -> None:
-        """`travel` is how long each call was on its way here. Times in mean service times."""
+        """`travel`: how long each call was on its way here. `service_time`: of a call, by its number, as it starts.
+
+        Times in mean service times.
+        """
         self.core = ReplicaScheduler({"": None}, max_ongoing=slots, capacity_gap_s=capacity_gap, chance=draws.random)
         self.ledger = ledger
         self.pending: list[LinkToRouter] = []
@@ -91,8 +94,9 @@ class QueuesReplica:
                 case StartCalls(run=run, lo=lo, hi=hi):
                     self._running += hi - lo
                     for index in range(lo, hi):
-                        ledger.started(call_of(run.payloads[index]), now, self._travel)
-                        kernel.at(now + self._service_time(), self._end, (run, index))
+                        call = call_of(run.payloads[index])
+                        ledger.started(call, now, self._travel)
+                        kernel.at(now + self._service_time(call), self._end, (run, index))
                 case Refuse(run=run, lo=lo, hi=hi, failure=failure):
                     run.link.outbox.refuse(list(range(run.first + lo, run.first + hi)), failure)
                 case Fail(run=run, lo=lo, hi=hi, failure=failure):

@@ -82,10 +82,10 @@ class QueuesRouter:
         for backend in self.core.topology.backends.values():
             backend.balancer = balancer
 
-    def submit(self, endpoint: str, calls: range) -> None:
+    def submit(self, endpoint: str, calls: range, options: RouterCallOptions = _OPTIONS) -> None:
         """A batch arrives."""
         ids = range(calls.start + 1, calls.stop + 1)
-        batch = (_OPTIONS, ids, [payload_of(call) for call in calls])
+        batch = (options, ids, [payload_of(call) for call in calls])
         self._carry_out(self.core.step(CallsSubmitted(self._caller, endpoint, [batch]), self._kernel.now))
 
     # -- replicas --------------------------------------------------------------------------------------------------

@@ -1,0 +1,317 @@
+"""Conversations with caches of prefixes at the replicas: hit rates and queue times by how routers choose replicas.
+
+Each turn of a conversation has a prompt that begins with all turns before it; a call takes as long as the blocks that
+its replica's cache lacks. Caches evict what was used longest ago, and report it to routers, as handlers do.
+What has to hold: prefix affinity has at least twice the hit rate of the least loaded replica, and a 99th percentile of
+queue times that is at most 1.3 times that one's.
+Invariants: one seed gives one course of events; the same conversations arrive whatever routers choose by.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from functools import partial
+from random import Random
+from typing import Final
+
+from router_service.core.calls import RouterCallOptions
+from router_service.core.events import HandlerStateReported
+from router_service.core.rosters import RosterVersion, TableRoster
+from router_service.core.routing_table import BackendRoute, EndpointRoute, ReplicaRoute, RoutingTable
+from simulation.kernel import Kernel
+from simulation.ledger import SimulationLedger
+from simulation.queues.figures import quantile
+from simulation.queues.link import QueuesLink
+from simulation.queues.replica import QueuesReplica
+from simulation.queues.router import QueuesRouter
+from slotmesh.calls.handler_figures import Evicted
+from slotmesh.spec.model import Backend
+
+LEAST_HITS: Final = 2.0
+LARGEST_RATIO: Final = 1.3
+LEAST_P99: Final = 0.04
+"""Mean service times. Smaller quantiles count as this: it is the way to a replica and back."""
+_SYSTEM_PROMPTS, _SYSTEM_BLOCKS = 20, 8
+_TURNS, _QUESTION, _ANSWER = (4, 10), (2, 12), 8
+"""Turns of a conversation, and blocks of each; the answer is part of the next prompt."""
+_FIXED: Final = 0.3
+"""Share of the time of a call without a hit that does not depend on its prompt."""
+_LINK_DELAY: Final = 0.02
+_BACKEND: Final = "backend"
+
+
+class Chosen(StrEnum):
+    """What routers choose replicas by."""
+
+    LEAST_LOADED = "least_loaded"
+    AFFINITY_KEY = "affinity_key"
+    """The conversation."""
+    PREFIX = "prefix"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrefixSettings:
+    """One configuration. Times in mean service times of calls without a hit."""
+
+    chosen: Chosen = Chosen.PREFIX
+    conversations: int = 2_000
+    replicas: int = 8
+    slots: int = 8
+    routers: int = 1
+    """Each conversation calls one of them."""
+    cache: float = 0.05
+    """Blocks in the cache of one replica, as a share of all blocks."""
+    load: float = 0.95
+    """The load if nothing were cached."""
+    seed: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrefixFigures:
+    """What came of it."""
+
+    settings: PrefixSettings
+    calls: int
+    hits: float
+    """Share of the prompts' blocks that were cached."""
+    p50: float
+    p99: float
+    """Queue times."""
+    service: float
+    """Mean service time."""
+    busiest: float
+    """Calls of the replica with most of them, as a multiple of the mean."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Conversation:
+    blocks: tuple[int, ...]
+    lengths: tuple[int, ...]
+    """Blocks of the prompt of each turn."""
+    router: int
+
+
+def _conversations(settings: PrefixSettings, draws: Random) -> list[_Conversation]:
+    found: list[_Conversation] = []
+    for number in range(1, settings.conversations + 1):
+        prompt = draws.randrange(_SYSTEM_PROMPTS)
+        blocks = [prompt * _SYSTEM_BLOCKS + at for at in range(_SYSTEM_BLOCKS)]
+        lengths: list[int] = []
+        for turn in range(draws.randint(*_TURNS)):
+            more = draws.randint(*_QUESTION) + (_ANSWER if turn else 0)
+            blocks += [number << 32 | len(blocks) + at for at in range(more)]
+            lengths.append(len(blocks))
+        found.append(_Conversation(tuple(blocks), tuple(lengths), number % settings.routers))
+    return found
+
+
+class _Cache:
+    """The blocks that one replica holds; what was used longest ago leaves first, the end of a prefix before it."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._blocks: OrderedDict[int, None] = OrderedDict()
+
+    def use(self, blocks: Sequence[int]) -> tuple[int, list[int]]:
+        """Returns how many blocks of the beginning were there, and what was evicted for the others."""
+        held = self._blocks
+        known = next((at for at, block in enumerate(blocks) if block not in held), len(blocks))
+        for block in reversed(blocks):
+            held[block] = None
+            held.move_to_end(block)
+        return known, [held.popitem(last=False)[0] for _ in range(len(held) - self._size)]
+
+
+class _Ledger(SimulationLedger):
+    """Tells when a call has its outcome."""
+
+    def __init__(self, slots: int, on_settled: Callable[[int], None]) -> None:
+        super().__init__(slots)
+        self._on_settled = on_settled
+
+    def settled(self, call: int, now: float, *, failed: bool) -> None:
+        super().settled(call, now, failed=failed)
+        self._on_settled(call)
+
+
+class PrefixMesh:
+    """One simulation."""
+
+    def __init__(self, settings: PrefixSettings) -> None:
+        self._settings = settings
+        self._kernel = Kernel()
+        self._ledger = _Ledger(settings.slots * settings.replicas, self._settled)
+        self._conversations = _conversations(settings, self._stream("conversations"))
+        self._of_call: list[tuple[int, int]] = []
+        """Conversation and turn of each call, by its number."""
+        self._thinking, self._services = self._stream("thinking"), self._stream("services")
+        blocks = len({block for each in self._conversations for block in each.blocks})
+        prompts = [length for each in self._conversations for length in each.lengths]
+        self._per_block = (1.0 - _FIXED) * len(prompts) / sum(prompts)
+        self._duration = len(prompts) / (settings.load * settings.replicas * settings.slots)
+        self._caches = [_Cache(int(settings.cache * blocks)) for _ in range(settings.replicas)]
+        self._known = self._all = 0
+        self._service = 0.0
+        self._calls_of = [0] * settings.replicas
+        self._links: list[list[QueuesLink]] = [[] for _ in range(settings.replicas)]
+        self._routers = self._connect()
+
+    def run(self) -> PrefixFigures:
+        """Until each call has its outcome.
+
+        Raises:
+            Violation: a core broke a promise.
+        """
+        starts, kernel, ledger = self._stream("starts"), self._kernel, self._ledger
+        for number in range(len(self._conversations)):
+            kernel.at(starts.random() * self._duration, self._arrive, (number, 0))
+        kernel.run(lambda: False)
+        ledger.check()
+        times, calls = sorted(ledger.waited), len(ledger.waited)
+        return PrefixFigures(
+            settings=self._settings,
+            calls=calls - ledger.failed,
+            hits=self._known / self._all,
+            p50=quantile(times, 0.5),
+            p99=quantile(times, 0.99),
+            service=self._service / calls,
+            busiest=max(self._calls_of) * len(self._calls_of) / calls,
+        )
+
+    def _connect(self) -> list[QueuesRouter]:
+        settings, kernel, ledger = self._settings, self._kernel, self._ledger
+        replicas = [
+            QueuesReplica(
+                kernel,
+                ledger,
+                slots=settings.slots,
+                travel=_LINK_DELAY,
+                service_time=partial(self._serve, number),
+                capacity_gap=0.1,
+                draws=self._stream("replicas"),
+            )
+            for number in range(settings.replicas)
+        ]
+        routes = [
+            ReplicaRoute(key=(f"replica-{number}", ""), address="", max_ongoing=settings.slots)
+            for number in range(settings.replicas)
+        ]
+        table = RoutingTable(
+            generation="simulation",
+            endpoints={"endpoint": EndpointRoute(name="endpoint", weights={_BACKEND: 1.0})},
+            backends={_BACKEND: BackendRoute(settings=Backend(name=_BACKEND), replicas=routes)},
+            router_addresses=[f"router {number}" for number in range(settings.routers)],
+            roster=TableRoster(RosterVersion("simulation", 1)),
+        )
+        routers: list[QueuesRouter] = []
+        number_of = {route.key: number for number, route in enumerate(routes)}
+        for address in table.router_addresses:
+            router = QueuesRouter(kernel, ledger, self._stream(address).random, address)
+            routers.append(router)
+            for far in router.apply(table):
+                number = number_of[far.key]
+                link = router.links[far] = QueuesLink(router, far, replicas[number], kernel, _LINK_DELAY)
+                self._links[number].append(link)
+                link.open()
+        return routers
+
+    def _arrive(self, turn: tuple[int, int]) -> None:
+        number, at = turn
+        conversation = self._conversations[number]
+        match self._settings.chosen:
+            case Chosen.PREFIX:
+                options = RouterCallOptions(prefix_blocks=conversation.blocks[: conversation.lengths[at]])
+            case Chosen.AFFINITY_KEY:
+                options = RouterCallOptions(affinity_key=f"conversation {number}")
+            case _:
+                options = RouterCallOptions()
+        self._of_call.append(turn)
+        calls = self._ledger.arrive(1, self._kernel.now)
+        self._routers[conversation.router].submit("endpoint", calls, options)
+
+    def _serve(self, replica: int, call: int) -> float:
+        """The time of a call that starts at the replica."""
+        number, at = self._of_call[call]
+        conversation = self._conversations[number]
+        blocks = conversation.blocks[: conversation.lengths[at]]
+        known, evicted = self._caches[replica].use(blocks)
+        if evicted and self._settings.chosen is Chosen.PREFIX:
+            for link in self._links[replica]:
+                self._kernel.at(self._kernel.now + _LINK_DELAY, self._report, (link, tuple(evicted)))
+        self._calls_of[replica] += 1
+        self._known += known
+        self._all += len(blocks)
+        service = (_FIXED + self._per_block * (len(blocks) - known)) * self._services.expovariate(1.0)
+        self._service += service
+        return service
+
+    def _report(self, evicted: tuple[QueuesLink, tuple[int, ...]]) -> None:
+        link, blocks = evicted
+        link.router.core.step(HandlerStateReported(link.far, {}, None, Evicted(blocks)), self._kernel.now)
+
+    def _settled(self, call: int) -> None:
+        number, at = self._of_call[call]
+        if at + 1 < len(self._conversations[number].lengths):
+            think = self._thinking.expovariate(2.0 * sum(_TURNS) / self._duration)
+            self._kernel.at(self._kernel.now + think, self._arrive, (number, at + 1))
+
+    def _stream(self, name: str) -> Random:
+        return Random(f"{self._settings.seed} {name}")
+
+
+@dataclass(frozen=True, slots=True)
+class PrefixComparison:
+    """The same conversations, by what routers choose by."""
+
+    figures: dict[Chosen, PrefixFigures]
+
+    @property
+    def hits(self) -> float:
+        """Hit rate of prefix affinity, as a multiple of that of the least loaded replica."""
+        return self.figures[Chosen.PREFIX].hits / self.figures[Chosen.LEAST_LOADED].hits
+
+    @property
+    def ratio(self) -> float:
+        """Of the 99th percentiles of their queue times."""
+        prefix, least = (max(LEAST_P99, self.figures[each].p99) for each in (Chosen.PREFIX, Chosen.LEAST_LOADED))
+        return prefix / least
+
+    @property
+    def is_as_expected(self) -> bool:
+        """Whether what has to hold does."""
+        return self.hits >= LEAST_HITS and self.ratio <= LARGEST_RATIO
+
+
+def compare(settings: PrefixSettings) -> PrefixComparison:
+    """Simulates each of them."""
+    return PrefixComparison({chosen: PrefixMesh(replace(settings, chosen=chosen)).run() for chosen in Chosen})
+
+
+def settings(*, is_quick: bool) -> list[PrefixSettings]:
+    """What is compared."""
+    if is_quick:
+        return [PrefixSettings(conversations=400)]
+    return [PrefixSettings(load=load, routers=routers) for load, routers in ((0.5, 1), (0.95, 1), (0.95, 4), (1.2, 1))]
+
+
+def table(compared: Sequence[PrefixComparison]) -> str:
+    """A line for each mesh and what its routers choose by."""
+    first = compared[0].figures[Chosen.PREFIX].settings
+    conditions = (
+        f"{first.conversations:,} conversations, {first.replicas} replicas with {first.slots} slots, caches of "
+        f"{first.cache:.0%} of all blocks. Load and times: if nothing were cached."
+    )
+    lines = [conditions, "load  routers  chosen by     hit rate  service  queue p50     p99  busiest"]
+    for each in compared:
+        for chosen, figures in each.figures.items():
+            is_prefix = chosen is Chosen.PREFIX
+            verdict = f"   hits × {each.hits:.2f}, p99 × {each.ratio:.2f} {'✓' if each.is_as_expected else '✗'}"
+            lines.append(
+                f"{figures.settings.load:4.0%}  {figures.settings.routers:7}  {chosen:<12}  {figures.hits:8.1%}  "
+                f"{figures.service:7.3f}  {figures.p50:9.3f}  {figures.p99:6.3f}  {figures.busiest:7.2f}"
+                f"{verdict if is_prefix else ''}"
+            )
+    return "\n".join(lines)
