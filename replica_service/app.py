@@ -277,6 +277,7 @@ class ReplicaApp:
             process=own_process(),
             pod_uid=self._settings.pod_uid or "",
             devices=self._settings.held_devices,
+            zone=self._settings.zone,
         )
         hello.start_time.FromMicroseconds(round(self._clock.time_of_day() * 1e6))
         if self.fencing is not None:

@@ -10,21 +10,25 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from router_service.config import RouterSettings, call_metadata_keys
+from router_service import convert
+from router_service.config import RouterSettings, listed
 from router_service.core.callers import Window
 from router_service.core.limits.quotas import CallerQuotas, CallQuotas, SessionQuota
+from router_service.core.plugged_balancers import PlugIns
 from router_service.core.replicas.replica import RoutedReplica
 from router_service.core.scheduler import RouterScheduler
 from router_service.core.tenants import TenantSettings
 from router_service.inference_servicer import InferenceServicer
 from router_service.own_rpc_servicer import OwnRpcServicer
 from router_service.servicer import RouterServicer
+from router_service.shell.balancer_loading import FaultLog, load_balancers
 from router_service.shell.call_traces import RouterTraces
 from router_service.shell.clients.connected_streams import Alternates
 from router_service.shell.clients.unary import HandedMetadata, UnaryCalls
@@ -114,7 +118,7 @@ async def serve(
         server = _server(settings, tls, tokens)
         dispatcher.failures = FailureLog()
         traces = _traced(dispatcher, settings)
-        handed = HandedMetadata(call_metadata_keys(settings.call_metadata), with_traces=traces.tracing is not None)
+        handed = HandedMetadata(listed(settings.call_metadata), with_traces=traces.tracing is not None)
         largest, turns = settings.max_payload_bytes, server.turns
         servicer = RouterServicer(
             dispatcher, unary, settings.router_id, window, largest, turns=turns, handed=handed, quotas=quotas
@@ -178,6 +182,14 @@ def _scheduler(settings: RouterSettings) -> RouterScheduler:
         tenants=tenants,
         subset_size=settings.subset_size,
         prefix_blocks=settings.prefix_blocks,
+        plug_ins=PlugIns(
+            makers=load_balancers(listed(settings.balancers)),
+            now=time.perf_counter,
+            budget_s=settings.balancer_budget.total_seconds(),
+            metadata_of=convert.ShownMetadata(listed(settings.balancer_metadata)),
+            report=FaultLog(time.monotonic),
+        ),
+        zone=settings.zone,
     )
 
 

@@ -15,6 +15,7 @@ from slotmesh.config.declaring import Field, field_validator
 from slotmesh.config.members import MemberId, TokenPortSettings
 from slotmesh.convert.call_options import MAX_METADATA_ENTRIES, metadata_key_problem
 from slotmesh.ids import new_id
+from slotmesh.spec.rules import is_path
 from slotmesh.streams.limits import MAX_PAYLOAD_BYTES
 
 _KEY: Final = re.compile(r"[a-z0-9_.-]+")
@@ -91,6 +92,20 @@ class RouterSettings(TokenPortSettings):
         "for x-request-id.",
     )
 
+    balancers: str = Field(
+        "",
+        description="Balancers that backends may name, as `my_balancers:MostMemory`; separated by commas. They are "
+        "imported at the start, as are entry points of the group slotmesh.balancers.",
+    )
+    balancer_budget: Duration = Field(
+        timedelta(milliseconds=1),
+        ge=timedelta(microseconds=10),
+        description="Time of one pick of such a balancer. One that takes longer often is set aside for a while.",
+    )
+    balancer_metadata: str = Field(
+        "", description="Names of calls' metadata that such balancers get to see, with commas between them."
+    )
+
     tap_payloads: bool = Field(
         False,
         description="Whether operators who tap calls (`slotmesh tap --payloads`) may see payloads and results. Without "
@@ -104,7 +119,7 @@ class RouterSettings(TokenPortSettings):
     @field_validator("call_metadata")
     @classmethod
     def _are_names(cls, text: str) -> str:
-        keys = call_metadata_keys(text)
+        keys = listed(text)
         if len(keys) > MAX_METADATA_ENTRIES:
             raise ValueError(f"at most {MAX_METADATA_ENTRIES} names, got {len(keys)}")
         for key in keys:
@@ -114,7 +129,23 @@ class RouterSettings(TokenPortSettings):
                 raise ValueError(f"key {key!r} is none that text of gRPC metadata has: a-z 0-9 _ . -, without -bin")
         return text
 
+    @field_validator("balancers")
+    @classmethod
+    def _are_paths(cls, text: str) -> str:
+        for name in listed(text):
+            if not is_path(name):
+                raise ValueError(f"{name!r} is not MODULE:NAME")
+        return text
 
-def call_metadata_keys(text: str) -> tuple[str, ...]:
-    """What `call_metadata` names."""
-    return tuple(dict.fromkeys(key.strip() for key in text.split(",") if key.strip()))
+    @field_validator("balancer_metadata")
+    @classmethod
+    def _are_metadata(cls, text: str) -> str:
+        for key in listed(text):
+            if problem := metadata_key_problem(key):
+                raise ValueError(problem)
+        return text
+
+
+def listed(text: str) -> tuple[str, ...]:
+    """What a setting names, with commas between."""
+    return tuple(dict.fromkeys(each.strip() for each in text.split(",") if each.strip()))

@@ -17,7 +17,7 @@ from simulation.queues import prefixes, subsets
 from simulation.queues.mesh import QueuesMesh
 from simulation.queues.report import QueuesOutcome, conditions, document, table
 from simulation.queues.settings import QueuesSettings
-from slotmesh.spec.model import BalancerName
+from slotmesh.spec.model import BUILT_IN_BALANCERS
 
 _QUICK_CALLS = 20_000
 _FRAMES_CALLS = 20_000
@@ -53,7 +53,7 @@ def parse(arguments: Sequence[str] | None = None) -> Asked:
     )
     parser.add_argument("--slots", type=_numbers, default=[8, 1], metavar="N[,N…]", help="permits of a replica (8,1)")
     parser.add_argument(
-        "--balancers", type=_balancers, default=list(BalancerName), metavar="NAME[,NAME…]", help="(default: all)"
+        "--balancers", type=_balancers, default=BUILT_IN_BALANCERS, metavar="NAME[,NAME…]", help="(default: all)"
     )
     parser.add_argument("--quick", action="store_true", help=f"{_QUICK_CALLS:,} calls each: a look, not a measurement")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the results there")
@@ -134,7 +134,7 @@ def _simulate(settings: QueuesSettings) -> QueuesOutcome:
 
 def _progress(settings: QueuesSettings) -> Callable[[float], None]:
     """One line on stderr: written over on a terminal, one a configuration elsewhere."""
-    title = f"{settings.balancer.name.lower()}, slots a replica: {settings.slots}"
+    title = f"{settings.balancer}, slots a replica: {settings.slots}"
     title += f", {settings.load:.0%} load, subsets of {settings.subset_size}" if settings.subset_size else ""
     is_terminal = sys.stderr.isatty()
 
@@ -153,11 +153,12 @@ def _numbers(text: str) -> list[int]:
     return [int(part) for part in text.split(",")]
 
 
-def _balancers(text: str) -> list[BalancerName]:
-    names = {balancer.name.lower(): balancer for balancer in BalancerName}
-    if unknown := [part for part in text.split(",") if part not in names]:
-        raise argparse.ArgumentTypeError(f"no balancer is named {', '.join(unknown)}; there are {', '.join(names)}")
-    return [names[part] for part in text.split(",")]
+def _balancers(text: str) -> list[str]:
+    names = text.split(",")
+    if unknown := [part for part in names if part not in BUILT_IN_BALANCERS]:
+        there = ", ".join(BUILT_IN_BALANCERS)
+        raise argparse.ArgumentTypeError(f"no balancer is named {', '.join(unknown)}; there are {there}")
+    return names
 
 
 if __name__ == "__main__":

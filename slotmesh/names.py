@@ -7,13 +7,20 @@ terminal or starts a line of its own in a log: characters that are not printable
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Collection
 from typing import Final
 
 from slotmesh.errors import Failure, bad_field
 
+_ZONE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
 MAX_ENDPOINT_CHARS: Final = 1024
 """Longer than the name of any endpoint."""
+
+
+def is_zone(text: str) -> bool:
+    """Whether a zone of replicas and routers may have this name."""
+    return _ZONE.fullmatch(text) is not None
 
 
 def endpoint_failure(name: str, field: str = "endpoint") -> Failure | None:

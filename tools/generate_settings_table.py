@@ -80,6 +80,8 @@ def _written(setting: Setting, value: Any) -> str:
     match setting.kind:
         case SettingKind.CHOICE:
             return f"`{value.name.lower()}`"
+        case SettingKind.BALANCER:
+            return f"`{value}`"
         case SettingKind.DURATION:
             return f"{value * 1e3:g}ms" if 0 < value < 1 else f"{value:,.0f}s"
         case SettingKind.SIZE:

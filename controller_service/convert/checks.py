@@ -18,7 +18,7 @@ from google.protobuf.message import Message
 from slotmesh.convert.request_paths import request_path
 from slotmesh.errors import BackendNotFound, EndpointNotFound, Failure, Reason, RouteNotFound, at_field
 from slotmesh.internal.v1.membership_service_pb2 import ReplicaHello, ReplicaRoute
-from slotmesh.names import did_you_mean
+from slotmesh.names import did_you_mean, is_zone
 from slotmesh.spec.model import InvalidSpec, SpecViolation
 from slotmesh.spec.rules import show
 from slotmesh.status import FIELDS_TEXT_BYTES, abort, to_exception
@@ -74,6 +74,11 @@ def rank_from_wire(field: str, wire: ReplicaHello | ReplicaRoute) -> int | None:
     if wire.HasField("rank") and not 0 <= wire.rank < MAX_RANK:
         refuse(field, f"must be 0 to {MAX_RANK - 1}, is {wire.rank}")
     return wire.rank if wire.HasField("rank") else None
+
+
+def zone_from_wire(zone: str) -> str:
+    """The zone of a member; empty if it is none."""
+    return zone if is_zone(zone) else ""
 
 
 def end_reason_from_wire(text: str) -> str:

@@ -25,6 +25,7 @@ from controller_service.convert.checks import (
     require_address,
     seconds_of,
     timestamp,
+    zone_from_wire,
 )
 from controller_service.convert.pages import fill_page
 from controller_service.core.loads import ExecutedCalls, SampledLoad
@@ -70,6 +71,7 @@ def hello_from_wire(frame: membership_service_pb2.AttachReplicaRequest, *, gener
         pod_uid=hello.pod_uid[:MAX_POD_UID_CHARS],
         devices=tuple(it for it in hello.devices[:MAX_DEVICES] if is_device(it)),
         rank=rank_from_wire("hello.rank", hello),
+        zone=zone_from_wire(hello.zone),
     )
 
 

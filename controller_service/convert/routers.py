@@ -24,6 +24,7 @@ from controller_service.convert.checks import (
     require_generation,
     seconds_of,
     timestamp,
+    zone_from_wire,
 )
 from controller_service.core.loads import NO_ENDS, BackendLoad, CallEnds, EndpointLoad, RouterLoad
 from controller_service.core.observed.adoption import MembersMesh
@@ -330,6 +331,7 @@ def _members(path: str, backend: membership_service_pb2.BackendRoute) -> Iterato
             draining=replica.draining,
             process=replica.process[:MAX_PROCESS_CHARS],
             rank=rank_from_wire(f"{where}.rank", replica),
+            zone=zone_from_wire(replica.zone),
         )
 
 

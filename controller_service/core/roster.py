@@ -56,6 +56,8 @@ class ListedIncarnation:
     """What it holds; empty in tables that routers send."""
     rank: int | None = None
     """Among the live replicas of its backend; None if unknown, and in the roster: it is not stored."""
+    zone: str = ""
+    """Where it runs; empty where that is unknown, and in the roster: it is not stored."""
     suspect: bool = False
     """It is silent: unkeyed calls go to others, as long as there are any. False in the roster: it is not stored."""
 

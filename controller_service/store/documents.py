@@ -60,6 +60,7 @@ def _stored(what: str, record: RecordForm, key: str = "name") -> Stored:
 
 _TYPES: Final[Mapping[SettingKind, tuple[type, ...]]] = {
     SettingKind.HANDLER: (str,),
+    SettingKind.BALANCER: (str,),
     SettingKind.TEXT: (str,),
     SettingKind.INTEGER: (int,),
     SettingKind.NUMBER: (int, float),
@@ -258,7 +259,7 @@ TERM: Final = _stored("term", RecordForm(LeaderTerm, outside=("term_id",)), "ter
 
 # -- the roster, and the whole state ----------------------------------------------------------------------------------
 
-MEMBER: Final = RecordForm(ListedIncarnation, outside=("suspect", "rank"), newer=("pod_uid", "devices")).form
+MEMBER: Final = RecordForm(ListedIncarnation, outside=("suspect", "rank", "zone"), newer=("pod_uid", "devices")).form
 ROSTER: Final = RecordForm(IncarnationRoster, outside=("members",))
 """Without its members: there may be thousands."""
 

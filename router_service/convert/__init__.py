@@ -5,6 +5,7 @@ Invariants: protobuf messages do not pass this edge inwards; equal options are c
 
 from router_service.convert.options import (
     OptionsByKey,
+    ShownMetadata,
     options_from_wire,
     options_of_rpc,
     partitions_of,
@@ -54,6 +55,7 @@ from router_service.convert.table_parts import (
 __all__ = [
     "DeltaAssembly",
     "OptionsByKey",
+    "ShownMetadata",
     "TableAssembly",
     "add_batch",
     "add_op",

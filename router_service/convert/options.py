@@ -7,13 +7,14 @@ Owner: pure functions of the router's edge.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from router_service.core.calls import RouterCallOptions
-from slotmesh.calls.call_options import GIVES_VALUES, CallRpc, Reader
+from slotmesh.calls.call_options import GIVES_VALUES, NO_METADATA, CallRpc, Reader
 from slotmesh.calls.key_hash import partition_of
 from slotmesh.calls.request_ids import CallIdentity
 from slotmesh.calls.result_envelopes import RPC, RPC_REQUESTS, BadFrames, MetadataPairs, metadata_from_bytes
@@ -184,6 +185,24 @@ _PROBLEM_OF: Final = {
     AFFINITY_KEY: key_problem,
     TENANT: tenant_problem,
 }
+
+
+class ShownMetadata:
+    """The allow-list of metadata that balancers of users' own get to see. Read once for each distinct value."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self._names = frozenset(names)
+        self._known = lru_cache(maxsize=4096)(self._read)
+
+    def __call__(self, wire: bytes) -> Mapping[str, str]:
+        """What is shown of the options for replicas, serialized."""
+        if not self._names or not wire:
+            return NO_METADATA
+        return self._known(wire) if len(wire) <= MAX_KNOWN_OPTIONS_BYTES else self._read(wire)
+
+    def _read(self, wire: bytes) -> Mapping[str, str]:
+        stated = call_pb2.CallOptions.FromString(wire).metadata
+        return MappingProxyType({name: stated[name] for name in self._names if name in stated})
 
 
 class RpcMetadata(NamedTuple):

@@ -134,6 +134,7 @@ def replica_from_wire(wire: membership_service_pb2.ReplicaRoute) -> ReplicaRoute
         is_suspect=wire.suspect,
         devices=tuple(wire.devices),
         rank=wire.rank if wire.HasField("rank") else None,
+        zone=wire.zone,
     )
 
 
@@ -141,18 +142,15 @@ def prospect_from_wire(wire: membership_service_pb2.BackendRoute) -> Prospect:
     return _PROSPECTS.get(wire.prospect, Prospect.UNKNOWN)
 
 
-def settings_from_wire(wire: membership_service_pb2.BackendRoute) -> tuple[Backend, str]:
-    """The settings, and the name of a balancer that this router does not have: the default one stands in."""
+def settings_from_wire(wire: membership_service_pb2.BackendRoute) -> Backend:
     return _settings(wire.name, wire.backend.SerializeToString())
 
 
 def backend_from_wire_route(wire: membership_service_pb2.BackendRoute) -> BackendRoute:
-    settings, unknown_balancer = settings_from_wire(wire)
     return BackendRoute(
-        settings=settings,
+        settings=settings_from_wire(wire),
         replicas=tuple(map(replica_from_wire, wire.replicas)),
         prospect=prospect_from_wire(wire),
-        unknown_balancer=unknown_balancer,
     )
 
 
@@ -182,6 +180,7 @@ def backend_to_wire_route(route: BackendRoute) -> membership_service_pb2.Backend
                 suspect=each.is_suspect,
                 devices=each.devices,
                 rank=each.rank,
+                zone=each.zone,
             )
             for each in route.replicas
         ),
@@ -194,11 +193,9 @@ _PROSPECTS: Final = {each.value: each for each in Prospect}
 
 
 @lru_cache(maxsize=1024)
-def _settings(name: str, raw: bytes) -> tuple[Backend, str]:
-    wire = mesh_pb2.Backend.FromString(raw)
-    settings, _ = backend_from_wire(wire)
-    unknown_balancer = wire.balancer if wire.balancer != settings.balancer.name.lower() else ""
-    return replace(settings, name=name), unknown_balancer
+def _settings(name: str, raw: bytes) -> Backend:
+    settings, _ = backend_from_wire(mesh_pb2.Backend.FromString(raw))
+    return replace(settings, name=name)
 
 
 def delta_of(

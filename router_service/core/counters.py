@@ -185,10 +185,44 @@ _OUTCOME_OF = {
 }
 
 
+class PickFault(Enum):
+    """Why a pick of a balancer of the user's own was not used, or was late."""
+
+    RAISED = "raised"
+    NONE = "none"
+    """It picked none of the candidates, although they have room."""
+    IMPOSSIBLE = "impossible"
+    """It picked what is no candidate: a replica that is full, drains or is unknown, or a value of another type."""
+    LATE = "late"
+    """It took longer than its budget. Such a pick is used."""
+    HOOK = "hook"
+    """One of its hooks raised."""
+    SET_ASIDE = "set_aside"
+    """It was not called, for earlier faults."""
+
+
+PICK_TIMES: Final = (1e-6, 2e-6, 5e-6, 1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 0.01, 0.1, 1.0)
+"""Bounds of times of picks, in seconds."""
+
+
+class PickCounts:
+    """Of a balancer of the user's own."""
+
+    __slots__ = ("faults", "times")
+
+    def __init__(self) -> None:
+        self.times = Histogram(PICK_TIMES)
+        """How long picks took that were used."""
+        self.faults: dict[PickFault, int] = dict.fromkeys(PickFault, 0)
+
+
 class BackendCounts:
     """Times of one backend's calls, in seconds, and how they ended."""
 
-    __slots__ = ("ended", "preferred", "queue_time", "replica_time", "reserve_time", "shadow_ended", "spilled")
+    __slots__ = (
+        *("ended", "far_calls", "near_calls", "picks", "preferred"),
+        *("queue_time", "replica_time", "reserve_time", "shadow_ended", "spilled"),
+    )
 
     def __init__(self, endpoints: Container[str]) -> None:
         """`endpoints`: the names of those that were in a table."""
@@ -205,6 +239,19 @@ class BackendCounts:
         """Calls and reservations with an affinity key that went to the replica of their key, as the next."""
         self.spilled = 0
         """Those that went to another one."""
+        self.picks: PickCounts | None = None
+        """Of its balancer, once that was one of the user's own."""
+        self.near_calls = 0
+        """Unkeyed calls that were sent to replicas of the router's zone, as the next."""
+        self.far_calls = 0
+        """To other replicas."""
+
+    def sent_to(self, count: int, *, is_near: bool) -> None:
+        """Unkeyed calls were sent."""
+        if is_near:
+            self.near_calls += count
+        else:
+            self.far_calls += count
 
 
 class RouterCounters:

@@ -127,6 +127,8 @@ class ReplicaRoute:
     """What it holds: `cuda=0`, or `cuda=0@0.5` for a share of a device."""
     rank: int | None = None
     """Among the live replicas of the backend, from 0; None: the table has none."""
+    zone: str = ""
+    """Where it runs; empty if unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,8 +140,6 @@ class BackendRoute:
     replicas: Sequence[ReplicaRoute] = ()
     prospect: Prospect = Prospect.UNKNOWN
     """What becomes of it, while none of its replicas is ready."""
-    unknown_balancer: str = ""
-    """The name of a balancer that this router does not have: `settings.balancer` is used. Empty: it has it."""
 
     @property
     def name(self) -> str:
@@ -238,8 +238,8 @@ class BackendDelta:
 
     name: str
     prospect: Prospect
-    settings: tuple[Backend, str] | None
-    """Its settings and the number of an unknown balancer; None: as they were."""
+    settings: Backend | None
+    """None: as they were."""
     replicas: Sequence[ReplicaRoute]
     """Those that are new or have changed."""
     removed: Sequence[ReplicaKey]
@@ -327,9 +327,9 @@ def _endpoint(endpoints: Mapping[str, EndpointRoute], delta: EndpointDelta) -> E
 def _backend(backends: Mapping[str, BackendRoute], delta: BackendDelta) -> BackendRoute:
     before = backends.get(delta.name)
     if delta.settings is not None:
-        settings, unknown_balancer = delta.settings
+        settings = delta.settings
     elif before is not None:
-        settings, unknown_balancer = before.settings, before.unknown_balancer
+        settings = before.settings
     else:
         raise DeltaMismatch(f"there is no backend {delta.name} to change")
     replicas = before.replicas if before is not None else ()
@@ -340,9 +340,7 @@ def _backend(backends: Mapping[str, BackendRoute], delta: BackendDelta) -> Backe
                 raise DeltaMismatch(f"backend {delta.name} has no replica {key[0]}, incarnation {key[1]}, to remove")
         by_key.update((each.key, each) for each in delta.replicas)
         replicas = tuple(sorted(by_key.values(), key=attrgetter("key")))
-    return BackendRoute(
-        settings=settings, replicas=replicas, prospect=delta.prospect, unknown_balancer=unknown_balancer
-    )
+    return BackendRoute(settings=settings, replicas=replicas, prospect=delta.prospect)
 
 
 def _roster(before: TableRoster, delta: TableDelta) -> TableRoster:

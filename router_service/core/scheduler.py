@@ -77,6 +77,7 @@ from router_service.core.lifecycle.links_and_tables import LinkChanges, TableCha
 from router_service.core.lifecycle.outcomes import CallerOutcomes
 from router_service.core.lifecycle.sender import Sender
 from router_service.core.lifecycle.submissions import Submissions
+from router_service.core.plugged_balancers import NO_PLUG_INS, PlugIns
 from router_service.core.preferences.prefixes import MAX_BLOCKS
 from router_service.core.replicas import frames
 from router_service.core.replicas.frames import OutgoingBatch
@@ -95,7 +96,14 @@ class Parts:
     """The parts of the router's core, constructed once for each scheduler. Each decides one thing."""
 
     def __init__(
-        self, chance: Chance, max_upload_bytes: int, tenants: TenantSettings, subset_size: int, prefix_blocks: int
+        self,
+        chance: Chance,
+        max_upload_bytes: int,
+        tenants: TenantSettings,
+        subset_size: int,
+        prefix_blocks: int,
+        plug_ins: PlugIns,
+        zone: str,
     ) -> None:
         """`chance` draws uniformly from [0, 1)."""
         numbers = count(1)
@@ -103,7 +111,7 @@ class Parts:
         self.counters = counters = RouterCounters()
         self.features = features = Features()
         links = SubsetLinks(subset_size)
-        self.topology = topology = Topology(counters, chance, links, prefix_blocks)
+        self.topology = topology = Topology(counters, chance, links, prefix_blocks, plug_ins, zone)
         self.tenants = book = TenantBook(tenants, counters.endpoints)
         # The way of a call.
         outcomes = CallerOutcomes(counters, features)
@@ -236,14 +244,17 @@ class RouterScheduler:
         tenants: TenantSettings = DEFAULT_TENANTS,
         subset_size: int = 0,
         prefix_blocks: int = MAX_BLOCKS,
+        plug_ins: PlugIns = NO_PLUG_INS,
+        zone: str = "",
     ) -> None:
         """`chance` draws uniformly from [0, 1): the only randomness.
 
         `max_upload_bytes`: of payloads that are under way in chunks, and of what waits behind them. `tenants`: how
         many tenants have accounts of their own. `subset_size`: with more replicas, this router links to a part of them;
-        0: to all. `prefix_blocks`: of prompts, known of each backend.
+        0: to all. `prefix_blocks`: of prompts, known of each backend. `plug_ins`: balancers that backends may name.
+        `zone`: that of the router, whose replicas come first.
         """
-        self._parts = parts = Parts(chance, max_upload_bytes, tenants, subset_size, prefix_blocks)
+        self._parts = parts = Parts(chance, max_upload_bytes, tenants, subset_size, prefix_blocks, plug_ins, zone)
         self._handlers = handlers_of(parts).by_class
         self._availability = parts.availability
         self._deadlines = parts.intake.deadlines

@@ -127,11 +127,7 @@ def observe(metrics: MetricsServer, scheduler: RouterScheduler, counts: FrameCou
     observe_gauge(
         meter, names.ROUTER_ONGOING, lambda: {(each.name,): each.ongoing for each in topology.backends.values()}
     )
-    observe_gauge(
-        meter,
-        names.ROUTER_UNKNOWN_BALANCERS,
-        lambda: {(each.name,): int(bool(each.unknown_balancer)) for each in topology.table.backends.values()},
-    )
+    observe_balancers(metrics, topology)
     metrics.observe_histogram(
         names.ROUTER_QUEUE_TIME,
         lambda: {(name,): Buckets.of(counts.queue_time) for name, counts in counters.backends.items()},
@@ -151,3 +147,41 @@ def observe(metrics: MetricsServer, scheduler: RouterScheduler, counts: FrameCou
         names.ROUTER_RESERVE_TIME,
         lambda: {(name,): Buckets.of(counts.reserve_time) for name, counts in counters.backends.items()},
     )
+
+
+def observe_balancers(metrics: MetricsServer, topology: Topology) -> None:
+    """Registers the instruments of balancers and zones."""
+    backends, meter = topology.backends, metrics.meter
+    observe_gauge(
+        meter,
+        names.ROUTER_UNKNOWN_BALANCERS,
+        lambda: {(each.name,): int(not each.has_its_balancer) for each in backends.values()},
+    )
+    observe_counter(
+        meter,
+        names.ROUTER_BALANCER_FAULTS,
+        lambda: {
+            (each.name, fault.value): count
+            for each in backends.values()
+            if (picks := each.counts.picks) is not None
+            for fault, count in picks.faults.items()
+        },
+    )
+    metrics.observe_histogram(
+        names.ROUTER_BALANCER_TIME,
+        lambda: {
+            (each.name,): Buckets.of(picks.times)
+            for each in backends.values()
+            if (picks := each.counts.picks) is not None
+        },
+    )
+    observe_counter(meter, names.ROUTER_ZONE_CALLS, lambda: _calls_by_distance(topology))
+
+
+def _calls_by_distance(topology: Topology) -> Mapping[tuple[str, ...], int]:
+    """Calls to near replicas and to others; none if the router has no zone."""
+    found: dict[tuple[str, ...], int] = {}
+    for each in topology.backends.values() if topology.zone else ():
+        found[each.name, "near"] = each.counts.near_calls
+        found[each.name, "far"] = each.counts.far_calls
+    return found

@@ -27,6 +27,7 @@ from slotmesh.logs import get_logger
 from slotmesh.names import sendable_text
 from slotmesh.runtime.backoff import Backoff, WarningBackoff
 from slotmesh.runtime.channels import Dialer
+from slotmesh.spec.model import BUILT_IN_BALANCERS
 from slotmesh.status import from_rpc_error
 from slotmesh.streams.leadership import TermFence
 from slotmesh.transport.current_channel import ControllerChannels
@@ -256,7 +257,7 @@ class TableWatch:
             _log.info("routing table passed over: it is older, or does not cover the one in force", **_version(table))
             return
         self._from_stream = table
-        self._warn_of_balancers(table)
+        self._warn_of_balancers()
         _log.info(
             "routing table applied",
             endpoints=len(table.endpoints),
@@ -272,16 +273,18 @@ class TableWatch:
             yield from (Request(table_part=part) for part in convert.table_to_parts(table))
         yield Request(hello=self._hello)
 
-    def _warn_of_balancers(self, table: RoutingTable) -> None:
+    def _warn_of_balancers(self) -> None:
         """Logs once for each backend that its balancer is not the configured one."""
-        unknown = {each.name: each.unknown_balancer for each in table.backends.values() if each.unknown_balancer}
+        backends = self._dispatcher.scheduler.topology.backends.values()
+        unknown = {each.name: each.balancer_name for each in backends if not each.has_its_balancer}
         for backend, name in unknown.items():
             if self._unknown_balancers.get(backend) != name:
                 _log.warning(
-                    "the backend's balancer is not known to this version, another one stands in: update the router",
+                    "this router does not have the backend's balancer, another one stands in: start it with"
+                    " --balancers, install what has the entry point, or update the router",
                     backend=backend,
                     balancer=name,
-                    stands_in=table.backends[backend].settings.balancer.name.lower(),
+                    stands_in=BUILT_IN_BALANCERS[0],
                     version=VERSION,
                 )
         self._unknown_balancers = unknown

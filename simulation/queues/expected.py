@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from simulation.queues.settings import QueuesSettings
-from slotmesh.spec.model import BalancerName
 
 if TYPE_CHECKING:
     from simulation.queues.figures import Figures
@@ -35,6 +34,6 @@ _BOUNDS = {8: Bounds(p99=0.3, refusals=0.5), 1: Bounds(p99=0.8, refusals=0.5)}
 
 def bounds(settings: QueuesSettings) -> Bounds | None:
     """The bounds for these settings, where there are any: how long is measured, and by which seed, does not matter."""
-    conditions = QueuesSettings(slots=settings.slots, balancer=BalancerName.LEAST_LOADED)
+    conditions = QueuesSettings(slots=settings.slots, balancer="least_loaded")
     measured = replace(settings, calls=conditions.calls, warm_up=conditions.warm_up, seed=conditions.seed)
     return _BOUNDS.get(settings.slots) if measured == conditions else None

@@ -23,7 +23,7 @@ from slotmesh.spec.model import Backend
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from router_service.core.balancers import Balancer
+    from router_service.core.balancers import OwnBalancer
     from router_service.core.replicas.replica import RoutedReplica as Far
     from simulation.queues.settings import QueuesSettings
 
@@ -36,7 +36,7 @@ _STEPS = 50
 class QueuesMesh:
     """One simulation. All links open at its beginning."""
 
-    def __init__(self, settings: QueuesSettings, balancer: Callable[[], Balancer[Far]] | None = None) -> None:
+    def __init__(self, settings: QueuesSettings, balancer: Callable[[], OwnBalancer[Far]] | None = None) -> None:
         """`balancer` makes one for each router, in the place of the one that the settings name."""
         self._settings = settings
         self._kernel = Kernel()
@@ -91,7 +91,7 @@ class QueuesMesh:
         """Links of each router."""
         return [len(router.links) for router in self._routers]
 
-    def _connect(self, balancer: Callable[[], Balancer[Far]] | None) -> None:
+    def _connect(self, balancer: Callable[[], OwnBalancer[Far]] | None) -> None:
         """The table reaches the routers, and all links open."""
         settings = self._settings
         routes = [

@@ -91,7 +91,7 @@ def _row(outcome: QueuesOutcome) -> Sequence[str]:
     figures, bounds = outcome.figures, outcome.bounds
     return (
         str(outcome.settings.slots),
-        outcome.settings.balancer.name.lower(),
+        outcome.settings.balancer,
         f"{figures.p50:.3f}",
         f"{figures.p99:.3f}",
         f"{figures.longest:.3f}",

@@ -31,7 +31,7 @@ from slotmesh.streams.chunks import joined
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from router_service.core.balancers import Balancer
+    from router_service.core.balancers import OwnBalancer
     from router_service.core.limits.capacity import ReportedCapacity
     from router_service.core.replicas.frames import OutgoingBatch
     from router_service.core.replicas.replica import RoutedReplica as Far
@@ -77,7 +77,7 @@ class QueuesRouter:
         commands = self.core.step(TableReceived(table, self._address), self._kernel.now)
         return [command.replica for command in commands if isinstance(command, OpenLink)]
 
-    def balance_by(self, balancer: Balancer[Far]) -> None:
+    def balance_by(self, balancer: OwnBalancer[Far]) -> None:
         """Replaces the balancers before any link is open: for balancers that no table can name."""
         for backend in self.core.topology.backends.values():
             backend.balancer = balancer

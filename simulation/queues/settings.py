@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from slotmesh.spec.model import BalancerName
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueuesSettings:
@@ -18,7 +16,7 @@ class QueuesSettings:
     replicas: int = 1000
     slots: int = 8
     """Permits of a replica."""
-    balancer: BalancerName = BalancerName.LEAST_LOADED
+    balancer: str = "least_loaded"
     load: float = 0.95
     """Calls that arrive in a mean service time, a slot."""
     link_delay: float = 0.02

@@ -13,9 +13,10 @@ from datetime import timedelta
 from typing import Annotated, Final, Self
 
 from slotmesh.config import Duration, FieldKind, ServiceSettings, Settings, read_with
-from slotmesh.config.declaring import Field, ReadAfter, model_validator
+from slotmesh.config.declaring import Field, ReadAfter, field_validator, model_validator
 from slotmesh.config.listening import start_problem
 from slotmesh.config.security import TlsSettings, TokenSettings
+from slotmesh.names import is_zone
 from slotmesh.streams.limits import DEFAULT_LIMITS, EdgeLimits
 from slotmesh.units import join_host_port, parse_host_port
 
@@ -126,6 +127,18 @@ class MemberSettings(ServiceSettings, TlsSettings, EdgeSettings):
         description="Where the mesh and clients reach this process, if not where it listens; without a port, on the "
         f"port that it listens on. {OWN_HOSTNAME} is the machine's own name.",
     )
+    zone: str = Field(
+        "",
+        description="Where the process runs, as rack-7 or europe-west4-a: routers prefer replicas of their own zone "
+        "until these are full.",
+    )
+
+    @field_validator("zone")
+    @classmethod
+    def _is_a_zone(cls, zone: str) -> str:
+        if zone and not is_zone(zone):
+            raise ValueError(f"{zone!r} is no zone: 1 to 63 of `a-z A-Z 0-9 _ . -`, first a letter or digit")
+        return zone
 
     @property
     def is_announced(self) -> bool:

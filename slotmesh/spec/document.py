@@ -106,6 +106,7 @@ def _written(parse: Callable[[str], Any], example: str) -> BeforeValidator:
 
 _TYPES: Mapping[SettingKind, Any] = {
     SettingKind.HANDLER: str,
+    SettingKind.BALANCER: str | None,
     SettingKind.TEXT: str | None,
     SettingKind.INTEGER: int | None,
     SettingKind.NUMBER: float | None,

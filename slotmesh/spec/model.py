@@ -92,12 +92,8 @@ _NOTHING: Mapping[str, JsonValue] = MappingProxyType({})
 _NO_AMOUNTS: Mapping[str, float] = MappingProxyType({})
 
 
-class BalancerName(Enum):
-    """How a router picks a replica for unkeyed calls. On the wire and in documents: the name in lower case."""
-
-    LEAST_LOADED = 1
-    POWER_OF_TWO = 2
-    ROUND_ROBIN = 3
+BUILT_IN_BALANCERS: Final = ("least_loaded", "power_of_two", "round_robin")
+"""The balancers that each router has; the first one is the default."""
 
 
 class SloScope(Enum):
@@ -150,8 +146,9 @@ class Backend:
     """The longest time that a call may wait in the queue."""
     max_wire_batch_size: int = setting(1024, SettingKind.INTEGER, bounds=(1, 100_000), is_routed=True)
     """The largest number of calls in one batch on the wire to a replica."""
-    balancer: BalancerName = setting(BalancerName.LEAST_LOADED, SettingKind.CHOICE, is_routed=True)
-    """How a router picks a replica for unkeyed calls."""
+    balancer: str = setting(BUILT_IN_BALANCERS[0], SettingKind.BALANCER, is_routed=True)
+    """How a router picks a replica for unkeyed calls: `least_loaded`, `power_of_two` or `round_robin`, or one of the
+    routers' `--balancers`, as `MODULE:NAME`, or an entry point of the group `slotmesh.balancers`, by its name."""
     slo_scope: SloScope = setting(SloScope.CLIENT, SettingKind.CHOICE, is_routed=True)
     """The scope in which SLOs order unkeyed calls: within each client, with clients in turn, or across the router."""
     affinity: Affinity = setting(Affinity.NONE, SettingKind.CHOICE, is_routed=True)

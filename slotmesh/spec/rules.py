@@ -10,11 +10,12 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from difflib import get_close_matches
 from typing import Any, Final
 
 from slotmesh.spec.devices import amount_problems
 from slotmesh.spec.environment import problems_of
-from slotmesh.spec.model import SETTINGS, Backend, Endpoint, Mesh, SpecViolation, TrafficPolicy
+from slotmesh.spec.model import BUILT_IN_BALANCERS, SETTINGS, Backend, Endpoint, Mesh, SpecViolation, TrafficPolicy
 from slotmesh.spec.routes import HTTP_METHODS, Route, clashes, path_problems
 from slotmesh.spec.setting import Setting, SettingKind
 from slotmesh.spec.tenants import limit_problems
@@ -22,6 +23,7 @@ from slotmesh.spec.tenants import limit_problems
 WEIGHT_TOLERANCE: Final = 1e-8
 """How far from 1 the sum of weights may be."""
 
+MAX_BALANCER_CHARS: Final = 200
 MAX_CONFIG_DEPTH: Final = 32
 MAX_CONFIG_VALUES: Final = 100_000
 MAX_EXACT_INTEGER: Final = 2**53
@@ -137,6 +139,19 @@ def is_path(text: str) -> bool:
     return _HANDLER.fullmatch(text) is not None
 
 
+def _balancer_problem(balancer: str) -> str:
+    """The problem of a balancer's name; empty if there is none. Which ones there are, only the routers know."""
+    names = ", ".join(BUILT_IN_BALANCERS)
+    if balancer in BUILT_IN_BALANCERS or (is_path(balancer) and len(balancer) <= MAX_BALANCER_CHARS):
+        return ""
+    if not is_name(balancer):
+        there = f"{names}, MODULE:NAME ({MAX_BALANCER_CHARS} characters at most) or the name of an entry point"
+        return f"must be {there}, is {show(balancer)!r}{_meant(balancer)}"
+    if meant := get_close_matches(balancer.lower().replace("-", "_"), BUILT_IN_BALANCERS, n=1, cutoff=0.8):
+        return f"is {show(balancer)!r}; did you mean {meant[0]}? There are {names}"
+    return ""
+
+
 def _meant(handler: str) -> str:
     """`; did you mean MODULE:NAME?` if `handler` is the path of a file with a name. Empty otherwise."""
     file = _FILE.fullmatch(handler)
@@ -189,6 +204,9 @@ def _setting_violations(path: str, setting: Setting, value: Any) -> Iterator[Spe
         case SettingKind.HANDLER:
             if value and not is_path(value):
                 yield SpecViolation(path, f"must be MODULE:NAME, is {show(value)!r}{_meant(value)}")
+        case SettingKind.BALANCER:
+            if problem := _balancer_problem(value):
+                yield SpecViolation(path, problem)
         case SettingKind.TEXT:
             most = int(setting.bounds[1]) if setting.bounds is not None else 0
             if len(value) > most or not value.isprintable():

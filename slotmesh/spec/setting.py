@@ -23,6 +23,8 @@ class SettingKind(Enum):
 
     HANDLER = auto()
     """`MODULE:NAME`, or empty."""
+    BALANCER = auto()
+    """A name of a balancer, or `MODULE:NAME`."""
     TEXT = auto()
     """A single line; its bounds limit the number of characters."""
     INTEGER = auto()

@@ -38,6 +38,8 @@ QUOTA: Final = "slotmesh.quota"
 ROUTE: Final = "http.route"
 HTTP_STATUS: Final = "http.response.status_code"
 CUT: Final = "slotmesh.ingress.cut"
+PICK_FAULT: Final = "slotmesh.pick.fault"
+DISTANCE: Final = "slotmesh.distance"
 STREAM_CUT: Final = "slotmesh.stream.cut"
 TLS_SERVER: Final = "slotmesh.tls.server"
 TLS_PROBLEM: Final = "slotmesh.tls.problem"
@@ -191,6 +193,23 @@ ROUTER_UNKNOWN_BALANCERS = _gauge(
     "{backend}",
     "1 if this version does not have the backend's balancer, and uses another one.",
     (BACKEND,),
+)
+ROUTER_BALANCER_FAULTS = _counter(
+    "slotmesh.router.balancer.faults",
+    "{pick}",
+    "Picks of a balancer of the user's own that were not used, and least_loaded picked: it raised, picked none, or "
+    "what is impossible, or was set_aside for earlier faults; and picks that were late, and hooks that raised.",
+    (BACKEND, PICK_FAULT),
+)
+ROUTER_BALANCER_TIME = _histogram(
+    "slotmesh.router.balancer.pick.time", "s", "Time of picks of a balancer of the user's own.", (BACKEND,)
+)
+ROUTER_ZONE_CALLS = _counter(
+    "slotmesh.router.zone.calls",
+    "{call}",
+    "Calls without an ordering key that were sent to replicas of the router's own zone (near) or to others (far), if "
+    "the router has a zone.",
+    (BACKEND, DISTANCE),
 )
 ROUTER_STREAMS = _gauge("slotmesh.router.streams", "{stream}", "Open client streams.")
 ROUTER_UNREAD = _gauge("slotmesh.router.unread", "By", "Results that clients have not read, of all streams.")

@@ -24,6 +24,7 @@ Handler: TypeAlias = "type | Callable[..., Any]"
 
 _SETTINGS: Final = {each.attribute: each for each in model.SETTINGS.values()}
 _TYPES: Final[Mapping[SettingKind, tuple[type, ...]]] = {
+    SettingKind.BALANCER: (str,),
     SettingKind.TEXT: (str,),
     SettingKind.INTEGER: (int,),
     SettingKind.NUMBER: (int, float),
@@ -35,6 +36,7 @@ _TYPES: Final[Mapping[SettingKind, tuple[type, ...]]] = {
     SettingKind.AMOUNTS: (Mapping,),
 }
 _WORDS: Final = {
+    SettingKind.BALANCER: "a str",
     SettingKind.TEXT: "a str",
     SettingKind.INTEGER: "an int",
     SettingKind.NUMBER: "a number",

@@ -286,7 +286,9 @@ class Backend(_message.Message):
     balancer: _builtins.str
     """The name of the balancer, which picks a replica for calls without an ordering key: `least_loaded` (the replica with
     the smallest share of its slots in use), `power_of_two` (the less loaded of two replicas drawn at random),
-    `round_robin`, or another one that the routers have. Empty means `least_loaded`.
+    `round_robin`, or another one that the routers have: MODULE:NAME of their `--balancers`, or the name of an entry
+    point of the group `slotmesh.balancers`. A router that does not have it uses `least_loaded`. Empty means
+    `least_loaded`. At most 200 characters.
     """
     slo_scope: Global___SloScope.ValueType
     """The scope in which SLOs order waiting unkeyed calls. Unset means each client's."""
@@ -1172,6 +1174,7 @@ class Replica(_message.Message):
     END_REASON_FIELD_NUMBER: _builtins.int
     DEVICES_FIELD_NUMBER: _builtins.int
     RANK_FIELD_NUMBER: _builtins.int
+    ZONE_FIELD_NUMBER: _builtins.int
     replica_id: _builtins.str
     """Identity, unique in the mesh."""
     incarnation: _builtins.str
@@ -1224,6 +1227,8 @@ class Replica(_message.Message):
     """Its rank among the live replicas of its backend, from 0: the lowest that was free when it attached. Unset: it has
     not attached, or has ended.
     """
+    zone: _builtins.str
+    """The zone that it was started in (`--zone`): routers prefer replicas of their own zone. Empty: none."""
     @_builtins.property
     def start_time(self) -> _timestamp_pb2.Timestamp:
         """When its process started, by the clock of its machine; if that is unknown, when it attached."""
@@ -1260,10 +1265,11 @@ class Replica(_message.Message):
         end_reason: _builtins.str = ...,
         devices: _abc.Iterable[_builtins.str] | None = ...,
         rank: _builtins.int | None = ...,
+        zone: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_rank", b"_rank", "load", b"load", "rank", b"rank", "start_time", b"start_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_rank", b"_rank", "address", b"address", "backend", b"backend", "devices", b"devices", "end_reason", b"end_reason", "error", b"error", "handler_version", b"handler_version", "incarnation", b"incarnation", "last_exit", b"last_exit", "last_output", b"last_output", "load", b"load", "max_ongoing", b"max_ongoing", "metrics_address", b"metrics_address", "outdated", b"outdated", "pid", b"pid", "rank", b"rank", "replica_id", b"replica_id", "restart_count", b"restart_count", "start_time", b"start_time", "state", b"state", "version", b"version", "warning", b"warning"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_rank", b"_rank", "address", b"address", "backend", b"backend", "devices", b"devices", "end_reason", b"end_reason", "error", b"error", "handler_version", b"handler_version", "incarnation", b"incarnation", "last_exit", b"last_exit", "last_output", b"last_output", "load", b"load", "max_ongoing", b"max_ongoing", "metrics_address", b"metrics_address", "outdated", b"outdated", "pid", b"pid", "rank", b"rank", "replica_id", b"replica_id", "restart_count", b"restart_count", "start_time", b"start_time", "state", b"state", "version", b"version", "warning", b"warning", "zone", b"zone"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__rank: _TypeAlias = _typing.Literal["rank"]  # noqa: Y015
     _WhichOneofArgType__rank: _TypeAlias = _typing.Literal["_rank", b"_rank"]  # noqa: Y015

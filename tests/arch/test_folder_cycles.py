@@ -87,7 +87,6 @@ SHADOWS: Mapping[str, str] = {
     "OwnRpcs": "servers of all services take such rpcs, and only routers have some",
     "ReplicaReceiver": "commands of the router's core go to links, which report through the dispatcher above them",
     "RequestSource": "the same, to callers",
-    "RoutingHooks": "balancers may have hooks; those of the product have none",
     "Server": "gRPC's own server is the other one",
     "SessionSink": "the same as `RequestSource`",
     "SlotSink": "the same as `RequestSource`",

@@ -22,6 +22,9 @@ SERVING = re.compile(r"url=http://(\S+)/metrics")
 SERVICES = ("controller", "router", "replica")
 ONCE_THERE_IS_ONE = {
     names.ROUTER_REFUSALS,
+    names.ROUTER_BALANCER_FAULTS,
+    names.ROUTER_BALANCER_TIME,
+    names.ROUTER_ZONE_CALLS,
     names.ROUTER_SHADOWS,
     names.ROUTER_REPLICA_FRAMES,
     names.REPLICA_FAILURES,

@@ -38,7 +38,7 @@ from router_service.core.scheduler import RouterScheduler
 from slotmesh.calls.key_hash import PARTITIONS, partition_of
 from slotmesh.calls.payload_block import block_of
 from slotmesh.spec import model
-from slotmesh.spec.model import BalancerName, Prospect
+from slotmesh.spec.model import Prospect
 from slotmesh.streams.chunks import joined
 from tests.properties.router_model_parts import (
     BACKENDS,
@@ -65,7 +65,7 @@ from tests.support.shared_tables import sharing
 class RouterModel:
     """What callers wait for, what each replica holds, and the scheduler between them."""
 
-    def __init__(self, seed: int, balancer: BalancerName) -> None:
+    def __init__(self, seed: int, balancer: str) -> None:
         self.scheduler = RouterScheduler(random.Random(seed).random)
         self.balancer = balancer
         self.now = 0.0

@@ -46,7 +46,6 @@ from router_service.core.runs import Caller
 from router_service.core.scheduler import RouterScheduler
 from slotmesh.errors import Executed, Failure, Reason
 from slotmesh.spec import model
-from slotmesh.spec.model import BalancerName
 from slotmesh.streams.chunks import joined
 from tests.properties.router_slots_operations import (
     MAX_ONGOING,
@@ -64,7 +63,7 @@ from tests.properties.router_slots_operations import (
 class RouterSlotsModel:
     """Who waits for what, what each replica holds, and the scheduler between them."""
 
-    def __init__(self, seed: int, balancer: BalancerName, *, tells: bool) -> None:
+    def __init__(self, seed: int, balancer: str, *, tells: bool) -> None:
         self.scheduler = RouterScheduler(random.Random(seed).random)
         self.balancer = balancer
         self.tells = tells

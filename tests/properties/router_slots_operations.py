@@ -13,6 +13,7 @@ from router_service.core.limits.capacity import KnownReplica
 from router_service.core.replicas.replica import RoutedReplica
 from router_service.core.rosters import ReplicaKey
 from router_service.core.runs import Caller
+from slotmesh.balancers import CallEnd
 from slotmesh.errors import Executed, Failure, Reason
 
 MAX_ONGOING = 2
@@ -85,17 +86,13 @@ class Listener:
     def __init__(self) -> None:
         self.balance: Counter[KnownReplica] = Counter()
 
-    def routed(self, replica: KnownReplica, count: int) -> None:
+    def sent(self, replica: KnownReplica, count: int, /) -> None:
         assert count > 0
         self.balance[replica] += count
 
-    def completed(self, replica: KnownReplica, count: int, latency_s: float) -> None:
+    def ended(self, replica: KnownReplica, count: int, end: CallEnd, latency_s: float, /) -> None:
         assert count > 0
         assert latency_s >= 0
-        self.balance[replica] -= count
-
-    def abandoned(self, replica: KnownReplica, count: int) -> None:
-        assert count > 0
         self.balance[replica] -= count
 
 

@@ -125,17 +125,20 @@ class RouterBench:
 
 
 @asynccontextmanager
-async def router_bench(metrics_port: int = -1) -> AsyncIterator[RouterBench]:
-    """A router that is linked to two replicas; with port 0 it says in its hello where its metrics are."""
+async def router_bench(metrics_port: int = -1, **router: Any) -> AsyncIterator[RouterBench]:
+    """A router that is linked to two replicas; with port 0 it says in its hello where its metrics are.
+
+    `router`: its settings.
+    """
     async with AsyncExitStack() as stack:
         controller = await stack.enter_async_context(fake_controller())
         replicas = [await stack.enter_async_context(fake_replica()) for _ in range(2)]
-        settings = RouterSettings(port=0, metrics_port=metrics_port, controller=controller.address)
-        router = await stack.enter_async_context(AsyncExitStack())
-        server = await router.enter_async_context(serve(settings))
+        settings = RouterSettings(port=0, metrics_port=metrics_port, controller=controller.address, **router)
+        running = await stack.enter_async_context(AsyncExitStack())
+        server = await running.enter_async_context(serve(settings))
         channel = await stack.enter_async_context(open_channel(server.address))
         stub = router_service_pb2_grpc.RouterServiceStub(channel)
-        mesh = RouterBench(controller, replicas, stub, server.address, router.aclose)
+        mesh = RouterBench(controller, replicas, stub, server.address, running.aclose)
         await mesh.linked(*replicas)
         yield mesh
         for call in mesh.calls:

@@ -20,7 +20,7 @@ from controller_service.core.roster import (
 from examples.own_proto import greeter_pb2
 from slotmesh.calls.key_hash import PARTITIONS
 from slotmesh.spec.descriptor_sets import Files, read_services
-from slotmesh.spec.model import Backend, BalancerName, Endpoint, GrpcServices, JsonValue, TrafficPolicy
+from slotmesh.spec.model import BUILT_IN_BALANCERS, Backend, Endpoint, GrpcServices, JsonValue, TrafficPolicy
 from slotmesh.spec.routes import Route
 from slotmesh.spec.tenants import TenantLimit, TenantLimits
 
@@ -68,7 +68,7 @@ def random_backend(random: Random, name: str) -> Backend:
         num_replicas=random.choice((None, 0, 3)),
         user_config=random.choice(CONFIGS),
         max_queue_time_s=random.choice((30.0, 0.1, 1 / 3)),
-        balancer=random.choice(tuple(BalancerName)),
+        balancer=random.choice(BUILT_IN_BALANCERS),
         own_loop=random.choice((None, True, False)),
     )
 

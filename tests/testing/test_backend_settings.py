@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import slotmesh.testing
-from slotmesh.spec.model import Autoscale, BalancerName, SloScope
+from slotmesh.spec.model import Autoscale, SloScope
 
 
 class Echo:
@@ -19,10 +19,10 @@ def backend(**settings: Any) -> slotmesh.testing.Backend:
     return slotmesh.testing.Backend(Echo, settings=settings)
 
 
-@pytest.mark.parametrize("balancer", ["round_robin", BalancerName.ROUND_ROBIN])
+@pytest.mark.parametrize("scope", ["backend", SloScope.BACKEND])
 @pytest.mark.asyncio
-async def test_a_choice_is_given_by_its_name_or_its_member(balancer: Any) -> None:
-    async with slotmesh.testing.mesh({"echo": backend(balancer=balancer)}) as mesh:
+async def test_a_choice_is_given_by_its_name_or_its_member(scope: Any) -> None:
+    async with slotmesh.testing.mesh({"echo": backend(balancer="round_robin", slo_scope=scope)}) as mesh:
         assert await mesh.endpoint("echo").echo(1) == 1
 
 
@@ -43,8 +43,9 @@ def test_settings_become_those_of_the_model() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"balancer": "best"}, "balancer must be one of .*round_robin.*, got 'best'"),
-        ({"balancer": 3}, "balancer must be one of"),
+        ({"balancer": "roundrobin"}, "balancer is 'roundrobin'; did you mean round_robin?"),
+        ({"balancer": 3}, "balancer must be a str, got 3"),
+        ({"slo_scope": "all"}, "slo_scope must be one of .*backend.*, got 'all'"),
         ({"max_queued_calls": "10"}, "max_queued_calls must be an int, got '10'"),
         ({"max_queued_calls": True}, "max_queued_calls must be an int, got True"),
         ({"max_queued_calls": -1}, "max_queued_calls must be .*-1"),

@@ -33,6 +33,7 @@ class Hello:
     """When its process started, by the clock of its machine, seconds since 1970; None if not reported."""
     pod_uid: str = ""
     devices: tuple[str, ...] = ()
+    zone: str = ""
     rank: int | None = None
     """The rank that it was given before; None: none."""
 

@@ -85,6 +85,7 @@ def unattached(
         pod_uid=member.pod_uid,
         devices=member.devices,
         rank=member.rank,
+        zone=member.zone,
     )
 
 

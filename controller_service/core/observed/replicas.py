@@ -148,6 +148,8 @@ class ObservedReplica:
     """When its process started, by the clock of its machine, seconds since 1970; for display, None if not reported."""
     pod_uid: str = ""
     """Of the Kubernetes pod that it runs in, as it has reported; empty where it is not known."""
+    zone: str = ""
+    """Where it runs, as it has reported; empty where it is not known."""
     waits_for: str = ""
     """Why the system that starts its process has not started it, for a person; empty once it has."""
     devices: tuple[str, ...] = ()

@@ -217,6 +217,7 @@ def _introduced(record: ObservedReplica, hello: Hello) -> ObservedReplica:
         pod_uid=hello.pod_uid,
         devices=hello.devices or record.devices,
         rank=record.rank if hello.rank is None or (record.has_attached and record.rank is not None) else hello.rank,
+        zone=hello.zone,
     )
 
 

@@ -90,7 +90,7 @@ def all_members(routes: Routes) -> list[ListedIncarnation]:
 
 def _members_of(backend: ListedBackend) -> Iterator[ListedIncarnation]:
     """Its replicas, as the roster has them."""
-    return (replace(it, suspect=False, rank=None) for it in backend.replicas)
+    return (replace(it, suspect=False, rank=None, zone="") for it in backend.replicas)
 
 
 def _lists_the_same(before: tuple[ListedBackend, ...], after: tuple[ListedBackend, ...]) -> bool:
@@ -238,6 +238,7 @@ def _kept(
         pod_uid=replica.pod_uid,
         devices=replica.devices,
         rank=replica.rank,
+        zone=replica.zone,
     )
     return replica, before[1] if before is not None and before[1] == listed else listed
 

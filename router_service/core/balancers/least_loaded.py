@@ -12,19 +12,20 @@ replicas.
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Sequence
 from heapq import heappop, heappush
 from typing import Generic
 
 from router_service.core.balancers import CandidateT, register
 from router_service.core.sampling import Chance
-from slotmesh.spec.model import BalancerName
+from slotmesh.balancers import ANY_CALLS, Calls
 
 Level = OrderedDict[CandidateT, None]
 SHARED_PICKS = 1024
 """Picks for which the replicas count as shared after one of them was seen to have calls that are not this router's."""
 
 
-@register(BalancerName.LEAST_LOADED)
+@register("least_loaded")
 class LeastLoaded(Generic[CandidateT]):
     """Replicas by load."""
 
@@ -39,7 +40,7 @@ class LeastLoaded(Generic[CandidateT]):
         """Picks for which the replicas still count as shared."""
 
     def changed(self, replica: CandidateT) -> None:
-        """See `Balancer.changed`."""
+        """See `FollowsReplicas`."""
         level = self._level_of.pop(replica, None)
         if level is not None:
             del level[replica]
@@ -63,7 +64,7 @@ class LeastLoaded(Generic[CandidateT]):
             level.move_to_end(replica, last=False)
         self._level_of[replica] = level
 
-    def pick(self) -> CandidateT | None:
+    def pick(self, _calls: Calls = ANY_CALLS, _candidates: Sequence[CandidateT] = ()) -> CandidateT | None:
         """See `Balancer.pick`."""
         order = self._order
         if self._shared:

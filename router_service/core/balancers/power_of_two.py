@@ -7,14 +7,15 @@ Invariants: `_open` has exactly the replicas with room, `_place` the position of
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Generic
 
 from router_service.core.balancers import CandidateT, register
 from router_service.core.sampling import Chance
-from slotmesh.spec.model import BalancerName
+from slotmesh.balancers import ANY_CALLS, Calls
 
 
-@register(BalancerName.POWER_OF_TWO)
+@register("power_of_two")
 class PowerOfTwo(Generic[CandidateT]):
     """Draws two, keeps one."""
 
@@ -24,7 +25,7 @@ class PowerOfTwo(Generic[CandidateT]):
         self._place: dict[CandidateT, int] = {}
 
     def changed(self, replica: CandidateT) -> None:
-        """See `Balancer.changed`."""
+        """See `FollowsReplicas`."""
         place = self._place.get(replica)
         if replica.free > 0:
             if place is None:
@@ -37,7 +38,7 @@ class PowerOfTwo(Generic[CandidateT]):
                 self._open[place] = last
                 self._place[last] = place
 
-    def pick(self) -> CandidateT | None:
+    def pick(self, _calls: Calls = ANY_CALLS, _candidates: Sequence[CandidateT] = ()) -> CandidateT | None:
         """See `Balancer.pick`."""
         count = len(self._open)
         if count < 2:

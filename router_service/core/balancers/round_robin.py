@@ -7,14 +7,15 @@ so that routers that start together do not send in the same order. O(1).
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Sequence
 from typing import Generic
 
 from router_service.core.balancers import CandidateT, register
 from router_service.core.sampling import Chance
-from slotmesh.spec.model import BalancerName
+from slotmesh.balancers import ANY_CALLS, Calls
 
 
-@register(BalancerName.ROUND_ROBIN)
+@register("round_robin")
 class RoundRobin(Generic[CandidateT]):
     """A ring of turns."""
 
@@ -23,7 +24,7 @@ class RoundRobin(Generic[CandidateT]):
         self._turns: OrderedDict[CandidateT, None] = OrderedDict()
 
     def changed(self, replica: CandidateT) -> None:
-        """See `Balancer.changed`."""
+        """See `FollowsReplicas`."""
         if replica.free <= 0:
             self._turns.pop(replica, None)
         elif replica not in self._turns:
@@ -31,7 +32,7 @@ class RoundRobin(Generic[CandidateT]):
             if self._chance() < 0.5:
                 self._turns.move_to_end(replica, last=False)
 
-    def pick(self) -> CandidateT | None:
+    def pick(self, _calls: Calls = ANY_CALLS, _candidates: Sequence[CandidateT] = ()) -> CandidateT | None:
         """See `Balancer.pick`."""
         if not self._turns:
             return None

@@ -31,6 +31,7 @@ from router_service.core.replicas.backends import RoutedBackend
 from router_service.core.replicas.replica import RoutedReplica
 from router_service.core.run_states import Earlier
 from router_service.core.runs import RouterRun, Sent
+from slotmesh.balancers import CallEnd
 from slotmesh.calls.payload_block import PayloadBlock
 from slotmesh.errors import Executed, Failure, Reason
 
@@ -205,13 +206,13 @@ class Answers:
             self._topology.changed(replica, step)
 
     def _answer(
-        self, replica: RoutedReplica, sent: Sent, offset: int, count: int, step: Step, *, is_used: bool = True
+        self, replica: RoutedReplica, sent: Sent, offset: int, count: int, step: Step, end: CallEnd = CallEnd.WELL
     ) -> list[tuple[int, int]]:
         """The replica has answered these calls of the slice; returns those that still wait for an outcome."""
         before = sent.remaining
         fresh = replica.answer(sent, offset, count)
         if replica.backend.hooks is not None:
-            balancers.answered(replica.backend.hooks, replica, sent, before - sent.remaining, step.now, is_used=is_used)
+            balancers.answered(replica.backend.hooks, replica, sent, before - sent.remaining, step.now, end)
         return fresh
 
     def _failed(self, replica: RoutedReplica, failed: Iterable[Failures], step: Step) -> None:
@@ -228,9 +229,8 @@ class Answers:
                 if sent.run.recovers and failure.reason is Reason.CANCELLED and sent.run.deadline < inf:
                     # No caller of this router has cancelled it: an earlier router did when its deadline passed.
                     reported = replace(failures.deadline_running(sent.run, replica), executed=failure.executed)
-                for lo, fresh in self._answer(
-                    replica, sent, offset, count, step, is_used=failure.executed is not Executed.NO
-                ):
+                end = CallEnd.UNUSED if failure.executed is Executed.NO else CallEnd.FAILED
+                for lo, fresh in self._answer(replica, sent, offset, count, step, end):
                     outcomes.answered_with(sent, lo, fresh, reported, step)
                 if sent.run.partition is not None:
                     self._sender.settle(sent, offset, count, step, is_last=not sent.remaining)
@@ -241,7 +241,7 @@ class Answers:
         returned: list[RouterRun] = []
         left: list[tuple[Sent, int, int, bool]] = []
         for sent, offset, _, count in replica.inflight.slices(ids):
-            for lo, fresh in self._answer(replica, sent, offset, count, step):
+            for lo, fresh in self._answer(replica, sent, offset, count, step, CallEnd.UNUSED):
                 if (
                     sent.run.recovers
                     or type(sent) is LookUp

@@ -19,6 +19,7 @@ from router_service.core.events import (
 from router_service.core.lifecycle.answers import Answers
 from router_service.core.lifecycle.feature import Features
 from router_service.core.lifecycle.intake import Availability, RoutingIntake
+from router_service.core.preferences import Preferences
 from router_service.core.replicas.backends import LONGEST_S
 from router_service.core.replicas.replica import RoutedReplica
 from router_service.core.sampling import Chance
@@ -101,7 +102,7 @@ class LinkChanges:
         replica.figures = event.figures
         if event.models is not None:
             replica.models = event.models
-        if event.evicted != NOTHING_EVICTED and replica.backend.preferences is not None:
+        if event.evicted != NOTHING_EVICTED and isinstance(replica.backend.preferences, Preferences):
             replica.backend.preferences.prefixes.evicted(replica, event.evicted)
         replica.backend.changed(replica)
 

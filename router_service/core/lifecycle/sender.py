@@ -22,6 +22,7 @@ from router_service.core.routing.endpoints import Partition
 from router_service.core.routing.topology import Topology
 from router_service.core.run_states import ALL_SENT
 from router_service.core.runs import RouterRun, Sent
+from slotmesh.balancers import ANY_CALLS
 
 KEYED_TURN_CALLS = 256
 """Calls of one partition before its owner serves the next one: what a lane runs in one turn."""
@@ -38,7 +39,7 @@ class Sender:
     def spread(self, run: RouterRun, backend: RoutedBackend[RoutedReplica], most: int, step: Step) -> int:
         """Sends up to `most` waiting calls, in slices to the replicas that have room; returns how many."""
         balancer, method = backend.balancer, run.options.method
-        prefers = run.options.prefers or backend.prompts.arguments
+        prefers = run.options.prefers or backend.prompts.arguments or backend.has_plug_in
         preferences = backend.preferences_of(run, step.now) if prefers else None
         left = most
         while left:
@@ -49,7 +50,7 @@ class Sender:
                 replica, share = preferred
                 count = min(share, left)
             else:
-                picked = balancer.pick() if run.slot is not None else backend.pick(method)
+                picked = balancer.pick(ANY_CALLS, ()) if run.slot is not None else backend.pick(method)
                 if picked is None:
                     break
                 replica = picked
@@ -138,8 +139,11 @@ class Sender:
                 run.partition.sent(owner_epoch)
         if run.cursor == len(run.payloads):
             step.advance(run, ALL_SENT)
-        if backend.hooks is not None and run.partition is None:
-            balancers.placed(backend.hooks, replica, count)
+        if run.partition is None:
+            if backend.zone:
+                backend.counts.sent_to(count, is_near=replica.is_near)
+            if backend.hooks is not None:
+                balancers.placed(backend.hooks, replica, count)
         preferences = backend.preferences
         if preferences is not None and (run.options.prefers or backend.prompts.arguments) and not run.recovers:
             preferences.sent(run, count, replica)

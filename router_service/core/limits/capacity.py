@@ -109,6 +109,7 @@ class KnownReplica:
         *("address", "backend_name", "bound", "capacity", "draining", "is_awaited", "is_joining", "is_member"),
         *("figures", "models"),
         *(
+            "is_near",
             "is_passed_over",
             "key",
             "keyed",
@@ -123,8 +124,7 @@ class KnownReplica:
             "retired",
             "stream_id",
         ),
-        *("taking", "tensors", "times", "work_ns"),
-        "devices",
+        *("devices", "taking", "tensors", "times", "work_ns", "zone"),
     )
 
     def __init__(
@@ -137,6 +137,10 @@ class KnownReplica:
         self.draining = draining
         self.devices: tuple[str, ...] = ()
         """What it holds: `cuda=0`, or `cuda=0@0.5` for a share of a device."""
+        self.zone = ""
+        """Where it runs; empty if unknown."""
+        self.is_near = False
+        """That is the zone of this router."""
         self.is_passed_over = False
         """It has lost contact with the controller, and others take calls: it gets no new unkeyed ones."""
         self.is_member = True

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from typing import Generic, TypeVar
 
-from router_service.core.balancers import Balancer, RoutingHooks, new_balancer
-from router_service.core.counters import BackendCounts
+from router_service.core.balancers import CallHooks, OwnBalancer, new_balancer
+from router_service.core.balancers.near_first import NearFirst
+from router_service.core.counters import BackendCounts, PickCounts
 from router_service.core.limits.admission import Account
 from router_service.core.limits.capacity import KnownReplica, joins
 from router_service.core.limits.estimates import RecentCount
+from router_service.core.plugged_balancers import NO_PLUG_INS, PluggedBalancer, PlugIns
 from router_service.core.preferences import Preferences
 from router_service.core.preferences.prefixes import MAX_BLOCKS, Prompts
 from router_service.core.queueing.backend_queues import DueQueue, FairQueue
@@ -21,7 +23,8 @@ from router_service.core.rosters import ReplicaKey
 from router_service.core.routing_table import BackendRoute
 from router_service.core.runs import RouterRun
 from router_service.core.sampling import Chance
-from slotmesh.spec.model import Affinity, Prospect, SloScope
+from slotmesh.balancers import ANY_CALLS
+from slotmesh.spec.model import BUILT_IN_BALANCERS, Affinity, Prospect, SloScope
 
 FIRST_S = 0.1
 LONGEST_S = 3.0
@@ -124,21 +127,24 @@ class RoutedBackend(Generic[MemberT]):
     """Mutable state of one backend. Compared by identity."""
 
     __slots__ = (
-        "_balancer_name",
         "_chance",
+        "_plug_ins",
         "_slo_scope",
         "account",
         "awaited",
         "balancer",
+        "balancer_name",
         "candidates",
         "constrained",
         "counts",
         "ejections",
         "filling",
+        "has_plug_in",
         "hooks",
         "is_serving",
         "max_wire_batch_size",
         "name",
+        "near",
         "preferences",
         "prompts",
         "prospect",
@@ -146,6 +152,7 @@ class RoutedBackend(Generic[MemberT]):
         "replicas",
         "retries",
         "suspects",
+        "zone",
     )
 
     def __init__(
@@ -154,8 +161,10 @@ class RoutedBackend(Generic[MemberT]):
         counts: BackendCounts,
         chance: Chance,
         prefix_blocks: int = MAX_BLOCKS,
+        plug_ins: PlugIns = NO_PLUG_INS,
+        zone: str = "",
     ) -> None:
-        """`prefix_blocks`: of prompts that are known at most."""
+        """`prefix_blocks`: of prompts that are known at most. `zone`: that of the router."""
         self.name = route.name
         self.counts = counts
         settings = route.settings
@@ -170,6 +179,8 @@ class RoutedBackend(Generic[MemberT]):
         self.replicas: dict[ReplicaKey, MemberT] = {}
         self.candidates = 0
         """Replicas that take calls."""
+        self.near = 0
+        """Those of them that are in the router's zone."""
         self.awaited = 0
         """Replicas of the first table whose links have neither opened nor failed."""
         self.is_serving = False
@@ -181,15 +192,12 @@ class RoutedBackend(Generic[MemberT]):
         self.filling: MemberT | None = None
         """The replica that the latest calls went to: quick ones join them there."""
         self.max_wire_batch_size = settings.max_wire_batch_size
+        self.zone = zone
         self._chance = chance
-        self._balancer_name = settings.balancer
-        self.balancer: Balancer[MemberT] = new_balancer(settings.balancer, chance)
-        self.hooks = _hooks(self.balancer)
-        """The balancer, where it has hooks for the end of what it placed; else None."""
+        self._plug_ins = plug_ins
         self.prompts = Prompts(prefix_blocks, is_read=settings.affinity is Affinity.PREFIX)
         """What is read of its calls' prompts."""
-        self.preferences: Preferences[MemberT] | None = None
-        """What goes before the balancer; None until a run states a preference."""
+        self.balance_by(settings.balancer)
 
     def reconfigure(self, route: BackendRoute) -> None:
         """Applies new settings; waiting runs stay."""
@@ -199,18 +207,40 @@ class RoutedBackend(Generic[MemberT]):
         account.max_queue_time_s = settings.max_queue_time_s
         self.max_wire_batch_size = settings.max_wire_batch_size
         self.prompts.read(is_read=settings.affinity is Affinity.PREFIX)
-        if settings.balancer is not self._balancer_name:
-            self._balancer_name = settings.balancer
-            self.balancer = new_balancer(settings.balancer, self._chance)
-            self.hooks = _hooks(self.balancer)
-            for replica in self.replicas.values():
-                self.balancer.changed(replica)
+        if settings.balancer != self.balancer_name:
+            self.balance_by(settings.balancer)
         if settings.slo_scope is not self._slo_scope:
             self._slo_scope = settings.slo_scope
             before, self.queue = self.queue, _queue_for(settings.slo_scope)
             self.queue.brake(is_on=before.is_braked)
             for run in before.drain():
                 self.queue.append(run)
+
+    def balance_by(self, name: str) -> None:
+        """Makes the balancer of this name, which may be a plug-in, anew."""
+        self.balancer_name = name
+        own = name if name in BUILT_IN_BALANCERS else BUILT_IN_BALANCERS[0]
+        self.balancer: OwnBalancer[MemberT] = (
+            NearFirst(lambda: new_balancer(own, self._chance)) if self.zone else new_balancer(own, self._chance)
+        )
+        """Where a plug-in does not pick, this one does."""
+        self.has_plug_in = name in self._plug_ins.makers
+        """Then it alone goes before the balancer."""
+        self.preferences: Preferences[MemberT] | PluggedBalancer[MemberT] | None = None
+        """What goes before the balancer; None until a run states a preference."""
+        self.hooks: CallHooks | None = None
+        """Those of the plug-in for the end of what was sent, if it has any."""
+        if self.has_plug_in:
+            self.counts.picks = self.counts.picks or PickCounts()
+            plugged = self.preferences = PluggedBalancer[MemberT](self.name, name, self._plug_ins, self.counts.picks)
+            self.hooks = plugged.hooks
+        for replica in self.replicas.values():
+            self.load_changed(replica)
+
+    @property
+    def has_its_balancer(self) -> bool:
+        """Whether the router has the balancer that the backend names."""
+        return self.has_plug_in or self.balancer_name in BUILT_IN_BALANCERS
 
     def suspect(self, replica: MemberT, *, is_suspect: bool) -> None:
         """Records whether the table marks a replica as out of contact with the controller."""
@@ -223,9 +253,7 @@ class RoutedBackend(Generic[MemberT]):
 
     def changed(self, replica: MemberT) -> None:
         """A replica was linked or lost, drains, joined or left."""
-        was_taking = replica.taking
-        replica.refresh()
-        self.candidates += replica.taking - was_taking
+        self._refresh(replica)
         self.load_changed(replica)
         if self.suspects:
             self._weigh_suspects()
@@ -255,10 +283,15 @@ class RoutedBackend(Generic[MemberT]):
         for each in self.suspects:
             if each.is_passed_over != is_any_other:
                 each.is_passed_over = is_any_other
-                was_taking = each.taking
-                each.refresh()
-                self.candidates += each.taking - was_taking
+                self._refresh(each)
                 self.load_changed(each)
+
+    def _refresh(self, replica: MemberT) -> None:
+        was_taking = replica.taking
+        replica.refresh()
+        joined = replica.taking - was_taking
+        self.candidates += joined
+        self.near += joined if replica.is_near else 0
 
     def load_changed(self, replica: MemberT) -> None:
         """The load of a replica changed: those that choose by it follow."""
@@ -266,9 +299,10 @@ class RoutedBackend(Generic[MemberT]):
         if self.preferences is not None:
             self.preferences.changed(replica)
 
-    def preferences_of(self, run: RouterRun, now: float) -> Preferences[MemberT] | None:
-        """The preferences to consult for the run; None if it states none."""
-        if not run.options.prefers and run.options.method not in self.prompts.arguments:
+    def preferences_of(self, run: RouterRun, now: float) -> Preferences[MemberT] | PluggedBalancer[MemberT] | None:
+        """What goes before the balancer for this run; None if nothing does."""
+        is_stated = run.options.prefers or run.options.method in self.prompts.arguments
+        if not is_stated and not self.has_plug_in:
             return None
         if self.preferences is None:
             self.preferences = Preferences(self.replicas.values(), self.counts, self.prompts)
@@ -289,7 +323,9 @@ class RoutedBackend(Generic[MemberT]):
             and joins(filling.work_ns, filling.times.get(method))
         ):
             return filling
-        self.filling = replica = self.balancer.pick()
+        replica = self.balancer.pick(ANY_CALLS, ())
+        # While there are near ones, the room of others is the last one to be filled up.
+        self.filling = replica if replica is None or replica.is_near or not self.near else None
         return replica
 
     @property
@@ -305,7 +341,3 @@ class RoutedBackend(Generic[MemberT]):
 
 def _queue_for(scope: SloScope) -> FairQueue | DueQueue:
     return DueQueue() if scope is SloScope.BACKEND else FairQueue()
-
-
-def _hooks(balancer: Balancer[MemberT]) -> RoutingHooks | None:
-    return balancer if isinstance(balancer, RoutingHooks) else None

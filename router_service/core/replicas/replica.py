@@ -30,6 +30,7 @@ class RoutedReplica(KnownReplica):
         super().__init__(route.key, route.address, backend.name, capacity, draining=route.draining)
         self.devices = route.devices
         self.backend = backend
+        self.place(route.zone)
         self.has_link = False
         """The shell keeps a link to it, which may be established or be tried again."""
         self.has_failed = False
@@ -44,6 +45,12 @@ class RoutedReplica(KnownReplica):
         """Slices with unanswered calls that a frame has carried, by first run id."""
         self._next_withdrawn = 0
         """Position of the slice behind the one withdrawn last: mostly that is the next one, and no search is needed."""
+
+    def place(self, zone: str) -> None:
+        """Where it runs; empty if that is unknown."""
+        is_near = zone != "" and zone == self.backend.zone
+        self.backend.near += (is_near - self.is_near) * self.taking
+        self.zone, self.is_near = zone, is_near
 
     @property
     def has_unsent_runs(self) -> bool:

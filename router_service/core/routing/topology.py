@@ -16,6 +16,7 @@ from typing import Final, NamedTuple
 from router_service.core.commands import Step
 from router_service.core.counters import RouterCounters
 from router_service.core.limits.capacity import KnownReplica
+from router_service.core.plugged_balancers import NO_PLUG_INS, PlugIns
 from router_service.core.replicas.backends import RoutedBackend
 from router_service.core.replicas.replica import RoutedReplica
 from router_service.core.rosters import ReplicaKey
@@ -45,11 +46,21 @@ class TableChange(NamedTuple):
 class Topology:
     """The newest table, and the state of each endpoint, backend and replica that it names."""
 
-    def __init__(self, counters: RouterCounters, chance: Chance, links: SubsetLinks, prefix_blocks: int) -> None:
-        """`prefix_blocks`: of prompts that are known of each backend."""
+    def __init__(
+        self,
+        counters: RouterCounters,
+        chance: Chance,
+        links: SubsetLinks,
+        prefix_blocks: int,
+        plug_ins: PlugIns = NO_PLUG_INS,
+        zone: str = "",
+    ) -> None:
+        """`prefix_blocks`: of prompts, known of each backend. `zone`: that of the router; empty if it has none."""
         self._counters = counters
         self._prefix_blocks = prefix_blocks
         self._chance = chance
+        self._plug_ins = plug_ins
+        self.zone = zone
         self.links = links
         self.table = RoutingTable()
         self.endpoints: dict[str, RoutedEndpoint] = {}
@@ -185,8 +196,9 @@ class Topology:
         return homeless
 
     def _add_backend(self, route: BackendRoute) -> RoutedBackend[RoutedReplica]:
+        counts = self._counters.backend(route.name)
         backend = self.backends[route.name] = RoutedBackend(
-            route, self._counters.backend(route.name), self._chance, self._prefix_blocks
+            route, counts, self._chance, self._prefix_blocks, self._plug_ins, self.zone
         )
         backend.queue.brake(is_on=self._is_braked)
         return backend
@@ -205,8 +217,13 @@ class Topology:
             elif each.draining and not replica.draining:
                 replica.draining = True
                 backend.changed(replica)
-            if each.rank is not None:  # a controller that has restarted may not know it yet
+            if each.rank is not None and each.rank != replica.rank:  # a restarted controller may not know it yet
                 replica.rank = each.rank
+                backend.load_changed(replica)
+            if each.zone and each.zone != replica.zone:
+                # It is known later than the replica if the controller is new.
+                replica.place(each.zone)
+                backend.balance_by(backend.balancer_name)
             if each.is_suspect != (replica in backend.suspects):
                 backend.suspect(replica, is_suspect=each.is_suspect)
 

@@ -81,6 +81,7 @@ class ReplicaHello(_message.Message):
     POD_UID_FIELD_NUMBER: _builtins.int
     DEVICES_FIELD_NUMBER: _builtins.int
     RANK_FIELD_NUMBER: _builtins.int
+    ZONE_FIELD_NUMBER: _builtins.int
     replica_id: _builtins.str
     """Identity, unique in the mesh. An incarnation with the id of an older one replaces it once the older one is silent
     to the controller and to all routers: the operator or launcher that starts it vouches that the older process has
@@ -114,6 +115,8 @@ class ReplicaHello(_message.Message):
     """
     rank: _builtins.int
     """The rank that it has been given in this life, by this controller or an earlier one. Unset: none."""
+    zone: _builtins.str
+    """The zone that it was started in (`--zone`), 63 characters at most. Empty: none."""
     @_builtins.property
     def fenced_after(self) -> _duration_pb2.Duration:
         """The replica fences itself: a kernel timer ends its process when this time has passed since it sent the newest
@@ -151,10 +154,11 @@ class ReplicaHello(_message.Message):
         pod_uid: _builtins.str = ...,
         devices: _abc.Iterable[_builtins.str] | None = ...,
         rank: _builtins.int | None = ...,
+        zone: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_rank", b"_rank", "fenced_after", b"fenced_after", "rank", b"rank", "start_time", b"start_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_rank", b"_rank", "backend", b"backend", "devices", b"devices", "fenced_after", b"fenced_after", "generation", b"generation", "has_served", b"has_served", "incarnation", b"incarnation", "newest_epoch", b"newest_epoch", "pid", b"pid", "pod_uid", b"pod_uid", "process", b"process", "rank", b"rank", "replica_id", b"replica_id", "revision", b"revision", "start_time", b"start_time", "term_id", b"term_id", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_rank", b"_rank", "backend", b"backend", "devices", b"devices", "fenced_after", b"fenced_after", "generation", b"generation", "has_served", b"has_served", "incarnation", b"incarnation", "newest_epoch", b"newest_epoch", "pid", b"pid", "pod_uid", b"pod_uid", "process", b"process", "rank", b"rank", "replica_id", b"replica_id", "revision", b"revision", "start_time", b"start_time", "term_id", b"term_id", "version", b"version", "zone", b"zone"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__rank: _TypeAlias = _typing.Literal["rank"]  # noqa: Y015
     _WhichOneofArgType__rank: _TypeAlias = _typing.Literal["_rank", b"_rank"]  # noqa: Y015
@@ -1434,6 +1438,7 @@ class ReplicaRoute(_message.Message):
     SUSPECT_FIELD_NUMBER: _builtins.int
     DEVICES_FIELD_NUMBER: _builtins.int
     RANK_FIELD_NUMBER: _builtins.int
+    ZONE_FIELD_NUMBER: _builtins.int
     replica_id: _builtins.str
     """The replica."""
     incarnation: _builtins.str
@@ -1454,6 +1459,8 @@ class ReplicaRoute(_message.Message):
     """Its rank among the live replicas of its backend. Unset: it has none yet, or the controller does not know it again
     since its start; a router then keeps the one that it knows.
     """
+    zone: _builtins.str
+    """As in its ReplicaHello. Empty: it has none, or it is not known yet."""
     @_builtins.property
     def devices(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """As in its ReplicaHello."""
@@ -1470,10 +1477,11 @@ class ReplicaRoute(_message.Message):
         suspect: _builtins.bool = ...,
         devices: _abc.Iterable[_builtins.str] | None = ...,
         rank: _builtins.int | None = ...,
+        zone: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_rank", b"_rank", "rank", b"rank"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_rank", b"_rank", "address", b"address", "devices", b"devices", "draining", b"draining", "incarnation", b"incarnation", "max_ongoing", b"max_ongoing", "process", b"process", "rank", b"rank", "replica_id", b"replica_id", "suspect", b"suspect"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_rank", b"_rank", "address", b"address", "devices", b"devices", "draining", b"draining", "incarnation", b"incarnation", "max_ongoing", b"max_ongoing", "process", b"process", "rank", b"rank", "replica_id", b"replica_id", "suspect", b"suspect", "zone", b"zone"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__rank: _TypeAlias = _typing.Literal["rank"]  # noqa: Y015
     _WhichOneofArgType__rank: _TypeAlias = _typing.Literal["_rank", b"_rank"]  # noqa: Y015

@@ -118,7 +118,7 @@ async def test_what_is_not_there_is_not_found(call: Callable[[Any], Awaitable[An
 async def test_a_wrong_mesh_is_refused_with_every_mistake_and_changes_nothing() -> None:
     wrong = mesh_pb2.Mesh(
         backends=[
-            mesh_pb2.Backend(name="v1", num_replicas=-1, max_ongoing=0, balancer="other"),
+            mesh_pb2.Backend(name="v1", num_replicas=-1, max_ongoing=0, balancer="roundrobin"),
             mesh_pb2.Backend(name="v2", handler="no module", max_queue_time=duration_pb2.Duration(seconds=-1)),
             mesh_pb2.Backend(name="v2"),
             mesh_pb2.Backend(name="not ok"),

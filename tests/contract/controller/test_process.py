@@ -255,7 +255,7 @@ async def test_a_second_controller_with_the_same_replicas_is_refused_with_the_wa
         ),
         ("backends: {v1: {}}", (), ["backends.v1.handler: is required"]),
         ("endpoints: {e: {traffic: {a: 1}}}", (), ["endpoints.e.traffic.a: no backend has this name (there is none)"]),
-        ("backends: {v1: {handler: 'a:B', balancer: random}}", (), ["backends.v1.balancer"]),
+        ("backends: {v1: {handler: 'a:B', balancer: leastloaded}}", (), ["backends.v1.balancer"]),
         ("", ("--launcher=magic", "--port=70000"), ["--launcher", "--port"]),
         ("", ("--host=0.0.0.0",), ["--insecure"]),
     ],

@@ -12,7 +12,7 @@ from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, use_s
 
 import slotmesh
 from router_service.app import serve
-from router_service.config import RouterSettings, call_metadata_keys
+from router_service.config import RouterSettings, listed
 from slotmesh.codec import OCTET_STREAM
 from slotmesh.config import SettingsError
 from slotmesh.runtime.channels import open_channel
@@ -107,7 +107,7 @@ def test_names_that_no_list_may_have_are_refused(told: str) -> None:
 
 def test_a_list_is_read_with_blanks_and_without_repeats() -> None:
     settings: Any = RouterSettings.parse(["--call-metadata", " x-a, x-b,,x-a"], {}, prog="router")
-    assert call_metadata_keys(settings.call_metadata) == ("x-a", "x-b")
+    assert listed(settings.call_metadata) == ("x-a", "x-b")
 
 
 @pytest.mark.asyncio

@@ -19,6 +19,7 @@ from router_service.core.replicas.replica import RoutedReplica
 from simulation.frames.mesh import FrameFigures, FrameMesh
 from simulation.frames.report import configurations, simulate, table
 from simulation.frames.settings import FramesSettings
+from slotmesh.balancers import ANY_CALLS
 from slotmesh.streams.pacing import Pace, Pacing
 from tests.support.examples import examples
 
@@ -94,7 +95,7 @@ def test_an_even_share_for_each_replica_breaks_frames_up(monkeypatch: pytest.Mon
         return max(1, ceil(calls / replicas))
 
     def pick(self: RoutedBackend[RoutedReplica], _method: str) -> RoutedReplica | None:
-        return self.balancer.pick()
+        return self.balancer.pick(ANY_CALLS, ())
 
     def never(_self: Pacing, _calls: int, _unanswered: int, _now: float, _pace: Pace) -> float:
         return 0.0

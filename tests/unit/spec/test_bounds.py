@@ -202,3 +202,28 @@ def test_a_file_of_exactly_the_largest_size_is_read(tmp_path: Path) -> None:
     path.write_bytes(begin + b"x" * (MAX_SPEC_BYTES + 1 - len(begin)))
     with pytest.raises(InvalidSpec, match="is larger than 4,194,304 bytes"):
         load_mesh(path)
+
+
+@pytest.mark.parametrize(
+    ("balancer", "problem"),
+    [
+        ("least_loaded", ""),
+        ("my_balancers:MostMemory", ""),
+        ("of-a-package", ""),
+        ("random", ""),
+        ("a:" + "b" * 198, ""),
+        ("a:" + "b" * 199, "must be"),
+        ("n" * 63, ""),
+        ("n" * 64, "must be"),
+        ("", "must be"),
+        ("no module", "must be"),
+        ("./mine.py:Mine", "did you mean mine:Mine?"),
+        ("round-robin", "did you mean round_robin?"),
+        ("Least_Loaded", "did you mean least_loaded?"),
+        ("leastloaded", "did you mean least_loaded?"),
+        ("power_of_2", "did you mean power_of_two?"),
+    ],
+)
+def test_the_form_of_a_balancer_is_checked_and_near_misses_are_caught(balancer: str, problem: str) -> None:
+    found = [it.message for it in backend_violations(Backend(name="b", balancer=balancer)) if "balancer" in it.path]
+    assert [problem in message for message in found] == ([True] if problem else [])

@@ -13,16 +13,7 @@ import pytest
 
 from controller_service.core.desired.handler_code import fixed_of, template_of
 from slotmesh.spec.environment import EnvironmentValue
-from slotmesh.spec.model import (
-    DOCUMENT_SETTINGS,
-    SETTINGS,
-    Affinity,
-    Autoscale,
-    Backend,
-    BalancerName,
-    PodSettings,
-    SloScope,
-)
+from slotmesh.spec.model import DOCUMENT_SETTINGS, SETTINGS, Affinity, Autoscale, Backend, PodSettings, SloScope
 
 REPLACING: Final[dict[str, Any]] = {
     "handler": "a:B",
@@ -45,7 +36,7 @@ ROUTED: Final[dict[str, Any]] = {
     "max_queued_bytes": 7,
     "max_queue_time_s": 7.0,
     "max_wire_batch_size": 7,
-    "balancer": BalancerName.ROUND_ROBIN,
+    "balancer": "round_robin",
     "slo_scope": SloScope.BACKEND,
     "affinity": Affinity.PREFIX,
 }

@@ -26,6 +26,7 @@ from slotmesh.v1 import mesh_pb2
 F = FieldDescriptor
 WIRE_TYPES = {
     SettingKind.HANDLER: {F.TYPE_STRING},
+    SettingKind.BALANCER: {F.TYPE_STRING},
     SettingKind.TEXT: {F.TYPE_STRING},
     SettingKind.INTEGER: {F.TYPE_INT32, F.TYPE_INT64},
     SettingKind.NUMBER: {F.TYPE_DOUBLE},
@@ -66,6 +67,7 @@ def samples(setting: Setting) -> list[tuple[Any, str]]:
 
 FIXED_SAMPLES: dict[SettingKind, list[tuple[Any, str]]] = {
     SettingKind.HANDLER: [("a.b:C", "'a.b:C'")],
+    SettingKind.BALANCER: [("a.b:C", "'a.b:C'"), ("round_robin", "round_robin"), ("of-a-package", "of-a-package")],
     SettingKind.FLAG: [(True, "true"), (False, "false")],
     SettingKind.ENVIRONMENT: [
         ({"A": EnvironmentValue(value="")}, "{A: ''}"),

@@ -10,7 +10,7 @@ from google.protobuf.duration_pb2 import Duration
 from router_service.core.rosters import KnownDeparture, KnownGeneration, RosterVersion, TableRoster
 from router_service.core.routing_table import RoutingTable
 from slotmesh.internal.v1 import membership_service_pb2
-from slotmesh.spec.model import Backend, BalancerName, Prospect
+from slotmesh.spec.model import Backend, Prospect
 from slotmesh.units import MAX_DURATION_S
 from slotmesh.v1 import mesh_pb2
 from tests.support.fakes.controller import table
@@ -95,18 +95,17 @@ def test_what_becomes_of_a_backend_is_taken_over(wire: int, prospect: Prospect) 
 @pytest.mark.parametrize(
     ("wire", "balancer"),
     [
-        ("", BalancerName.LEAST_LOADED),
-        ("least_loaded", BalancerName.LEAST_LOADED),
-        ("power_of_two", BalancerName.POWER_OF_TWO),
-        ("round_robin", BalancerName.ROUND_ROBIN),
-        ("of_others", BalancerName.LEAST_LOADED),
+        ("", "least_loaded"),
+        ("least_loaded", "least_loaded"),
+        ("power_of_two", "power_of_two"),
+        ("round_robin", "round_robin"),
+        ("my_balancers:Mine", "my_balancers:Mine"),
     ],
 )
-def test_the_default_stands_in_for_a_balancer_that_the_router_does_not_have(wire: str, balancer: BalancerName) -> None:
+def test_a_backend_names_its_balancer(wire: str, balancer: str) -> None:
     route = membership_service_pb2.BackendRoute(name="b", backend=mesh_pb2.Backend(name="b", balancer=wire))
     routing = table_from_wire(membership_service_pb2.RoutingTable(backends=[route]))
-    assert routing.backends["b"].settings.balancer is balancer
-    assert routing.backends["b"].unknown_balancer == (wire if wire == "of_others" else "")
+    assert routing.backends["b"].settings.balancer == balancer
 
 
 @pytest.mark.parametrize("owner", [2**15, -(2**15) - 1, 2**31 - 1])

@@ -7,7 +7,7 @@ import pytest
 from router_service.core.events import RunsCompleted
 from router_service.core.features.session_resumption import PATIENCE_S
 from slotmesh.errors import Executed, Reason
-from slotmesh.spec.model import BalancerName
+from slotmesh.spec.model import BUILT_IN_BALANCERS
 from tests.unit.router.moving_sessions import asked, pair
 from tests.unit.router.world import DONE, OK, World
 from tests.unit.router.world_callers import SESSION
@@ -76,8 +76,8 @@ def test_what_comes_again_after_the_answers_is_settled_at_once() -> None:
     assert world.got("r1") + world.got("r2") == [2]
 
 
-@pytest.mark.parametrize("balancer", BalancerName)
-def test_a_replica_that_is_full_of_recovered_calls_gets_no_others(balancer: BalancerName) -> None:
+@pytest.mark.parametrize("balancer", BUILT_IN_BALANCERS)
+def test_a_replica_that_is_full_of_recovered_calls_gets_no_others(balancer: str) -> None:
     world = World({"b": ["r1"]}, slots=4, settings={"balancer": balancer})
     client = world.connect(2, (1, 9))
     world.reconcile("r1", client, running=[(1, 9)])

@@ -10,13 +10,13 @@ import pytest
 
 from router_service.core.events import RunsCompleted
 from slotmesh.errors import Reason
-from slotmesh.spec.model import BalancerName
+from slotmesh.spec.model import BUILT_IN_BALANCERS
 from tests.unit.router.world import OK, World
 
 MakeWorld = Callable[..., World]
 
 
-@pytest.fixture(params=list(BalancerName), ids=lambda balancer: balancer.name.lower())
+@pytest.fixture(params=BUILT_IN_BALANCERS)
 def make(request: pytest.FixtureRequest) -> MakeWorld:
     def world(*replicas: str, slots: int = 1, **table: Any) -> World:
         return World({"b": replicas}, slots=slots, settings={"balancer": request.param}, **table)
@@ -186,8 +186,8 @@ def test_it_was_that_replica_that_died_and_not_another_one(make: MakeWorld) -> N
 
 
 def test_a_balancer_that_replaces_another_one_knows_every_replica() -> None:
-    for old in BalancerName:
-        for new in BalancerName:
+    for old in BUILT_IN_BALANCERS:
+        for new in BUILT_IN_BALANCERS:
             world = World({"b": ["r1", "r2"]}, slots=1, settings={"balancer": old})
             world.submit([1])
             world.settings["balancer"] = new

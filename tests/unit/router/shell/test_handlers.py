@@ -11,6 +11,7 @@ import pytest
 import router_service.core
 from router_service.core.events import RouterEvent, RouterTimePassed
 from router_service.core.features.uploads import MAX_UPLOAD_BYTES
+from router_service.core.plugged_balancers import NO_PLUG_INS
 from router_service.core.scheduler import Handlers, Parts, RouterScheduler, handlers_of
 from router_service.core.tenants import DEFAULT_TENANTS
 
@@ -32,7 +33,7 @@ def classes_of_events() -> Iterator[type[RouterEvent]]:
 
 @pytest.fixture(scope="module")
 def handlers() -> Handlers:
-    return handlers_of(Parts(lambda: 0.5, MAX_UPLOAD_BYTES, DEFAULT_TENANTS, 0, 8_192))
+    return handlers_of(Parts(lambda: 0.5, MAX_UPLOAD_BYTES, DEFAULT_TENANTS, 0, 8_192, NO_PLUG_INS, ""))
 
 
 def test_each_class_of_events_has_its_handler(handlers: Handlers) -> None:
