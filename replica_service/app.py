@@ -323,6 +323,8 @@ class ReplicaApp:
             max_slots_per_caller=self._settings.max_slots_per_caller,
             state=self.replica.handler_state,
         )
+        if self.is_process:
+            self._metrics.use_for_handlers()
         observe_edge(self._metrics.meter, self.server.edge, [engine.scheduler.slots.quota])
         observe(self._metrics, engine, self.identity.backend, self.fencing)
         if (tracing := self._traces.tracing) is not None:

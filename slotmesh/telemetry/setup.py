@@ -106,6 +106,11 @@ class MetricsServer:
         if self._sdk is not None:
             self._sdk.registry()
 
+    def use_for_handlers(self) -> None:
+        """Exports the handler's own metrics as well. Call it once the handler is constructed; it may set a provider."""
+        if self._sdk is not None:
+            self._sdk.use_for_handlers()
+
     def observe_rpcs(self, times: RpcTimes) -> None:
         """Exports the durations of a server's rpcs."""
         self.observe_histogram(

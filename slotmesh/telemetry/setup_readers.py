@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -32,6 +32,7 @@ from opentelemetry.sdk.metrics.export import (
 )
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from prometheus_client import CollectorRegistry
+from prometheus_client import Metric as Family
 
 from slotmesh.config.otlp import OtlpTarget
 from slotmesh.logs import get_logger
@@ -50,9 +51,12 @@ class Bridge:
         """`sources` may grow; they are called in the scraping thread. `started_ns`: the start of counting."""
         self._sources = sources
         self._started_ns = started_ns
+        self.more: Callable[[MetricsData], MetricsData] = lambda it: it
+        """Adds other metrics."""
 
     def added_to(self, metrics_data: MetricsData) -> MetricsData:
         """The SDK's metrics, with these added."""
+        metrics_data = self.more(metrics_data)
         if not self._sources or not metrics_data.resource_metrics:
             return metrics_data
         first, *others = metrics_data.resource_metrics
@@ -91,6 +95,19 @@ class Bridge:
             min=float("-inf"),
             max=float("inf"),
         )
+
+
+class PageRegistry(CollectorRegistry):
+    """The metrics of a page: slotmesh's own, and others after them."""
+
+    beside: Callable[[Collection[Family]], Iterable[Family]] | None = None
+    """Given slotmesh's own, the others."""
+
+    def collect(self) -> Iterator[Family]:
+        own = [*super().collect()]
+        yield from own
+        if self.beside is not None:
+            yield from self.beside(own)
 
 
 class BridgedReader(PrometheusMetricReader):

@@ -23,10 +23,11 @@ if TYPE_CHECKING:
     from wsgiref.types import StartResponse, WSGIEnvironment
 
     from opentelemetry.sdk.metrics import MeterProvider
-    from prometheus_client import CollectorRegistry
+    from opentelemetry.sdk.resources import Resource
 
     from slotmesh.config.otlp import OtlpTarget
-    from slotmesh.telemetry.setup_readers import Bridge, PushingReader
+    from slotmesh.telemetry.setup_handlers import HandlerMetrics
+    from slotmesh.telemetry.setup_readers import Bridge, PageRegistry, PushingReader
 
 _METER: Final = "slotmesh"
 
@@ -74,12 +75,16 @@ class SdkMetrics:
         self._has_page = has_page
         self._lock = threading.Lock()
         self._provider: MeterProvider | None = None
-        self._registry: CollectorRegistry | None = None
+        self._registry: PageRegistry | None = None
+        self._resource: Resource | None = None
+        self._handlers: HandlerMetrics | None = None
+        self._otlp = otlp
         self._push: PushingReader | None = None
-        if otlp is not None:
+        self._push_bridge = None if otlp is None else self._bridge()
+        if otlp is not None and self._push_bridge is not None:
             from slotmesh.telemetry.setup_readers import PushingReader  # noqa: PLC0415 - for who pushes metrics
 
-            self._push = PushingReader(otlp, self._bridge())
+            self._push = PushingReader(otlp, self._push_bridge)
             self._set_up(instance)
 
     def observe_histogram(self, metric: Metric, read: ReadBuckets) -> None:
@@ -91,23 +96,24 @@ class SdkMetrics:
 
         return Bridge(self._sources, self._started_ns)
 
-    def registry(self) -> CollectorRegistry:
+    def registry(self) -> PageRegistry:
         """The registry for the Prometheus text format. Thread-safe."""
         with self._lock:
             return self._registry if self._registry is not None else self._set_up("")
 
-    def _set_up(self, instance: str) -> CollectorRegistry:
+    def _set_up(self, instance: str) -> PageRegistry:
         from opentelemetry.sdk.metrics import MeterProvider  # noqa: PLC0415 - see the head of the module
         from opentelemetry.sdk.resources import Resource  # noqa: PLC0415 - likewise
-        from prometheus_client import CollectorRegistry, ProcessCollector  # noqa: PLC0415 - likewise
+        from prometheus_client import ProcessCollector  # noqa: PLC0415 - likewise
 
-        from slotmesh.telemetry.setup_readers import BridgedReader  # noqa: PLC0415 - likewise
+        from slotmesh.telemetry.setup_readers import BridgedReader, PageRegistry  # noqa: PLC0415 - likewise
 
         attributes = {SERVICE_NAME: self._service_name}
         resource = Resource(attributes)
         if self._push is not None:
             resource = Resource.create({**attributes, **({INSTANCE: instance} if instance else {})})
-        self._registry = registry = CollectorRegistry()
+        self._resource = resource
+        self._registry = registry = PageRegistry()
         ProcessCollector(registry=registry)
         readers = [BridgedReader(registry, self._bridge())] if self._has_page else []
         self._provider = MeterProvider(
@@ -115,6 +121,27 @@ class SdkMetrics:
         )
         self.meter.use(self._provider.get_meter(_METER))
         return registry
+
+    def use_for_handlers(self) -> None:
+        """Exports the metrics of the handler in this process, too. Call it once the handler is constructed."""
+        from slotmesh.telemetry.setup_handlers import HandlerMetrics  # noqa: PLC0415 - for replicas
+
+        registry = self.registry()
+        with self._lock:
+            if self._resource is None or self._handlers is not None:
+                return
+            self._handlers = handlers = HandlerMetrics(self._resource, self._make_push if self._otlp else None)
+        registry.beside = handlers.beside
+        if self._push_bridge is not None:
+            self._push_bridge.more = handlers.added_to
+        handlers.use()
+
+    def _make_push(self) -> PushingReader:
+        from slotmesh.telemetry.setup_readers import Bridge, PushingReader  # noqa: PLC0415 - for who pushes metrics
+
+        if self._otlp is None:
+            raise RuntimeError("metrics are not pushed")
+        return PushingReader(self._otlp, Bridge((), self._started_ns))
 
     def page(self, accept: str) -> tuple[str, bytes]:
         """The page for Prometheus, in the format that `accept` requests: its content type and text. Blocks."""
@@ -135,9 +162,13 @@ class SdkMetrics:
         """Pushes a last time if metrics are pushed. Blocks."""
         if self._push is not None:
             self._push.shutdown()
+        if self._handlers is not None:
+            self._handlers.shutdown()
 
     def shutdown(self) -> None:
         """Stops. May be called again."""
+        if self._handlers is not None:
+            self._handlers.shutdown()
         with self._lock:
             provider, self._provider = self._provider, None
         if provider is not None:
