@@ -19,6 +19,7 @@ from router_service.core.limits.quotas import CallerQuotas
 from router_service.core.limits.unread_results import Unread
 from router_service.core.rosters import SessionConnection
 from router_service.core.routing.catalog import callable_methods, reported_outlines
+from router_service.shell.clients.broadcasts import BroadcastParts, ClientBroadcasts
 from router_service.shell.clients.connected_streams import Alternates, Brake, ConnectedSessions
 from router_service.shell.clients.stream import ClientStream
 from router_service.shell.clients.unary import HandedMetadata, UnaryCalls
@@ -82,6 +83,7 @@ class RouterServicer(router_service_pb2_grpc.RouterServiceServicer):
         self._max_payload_bytes = max_payload_bytes
         self._dispatcher = dispatcher
         self._unary = unary
+        self._broadcasts = ClientBroadcasts(dispatcher, unary)
         self._router_id = router_id
         self._window = window
         self._turns = turns or StepQueue()
@@ -150,6 +152,26 @@ class RouterServicer(router_service_pb2_grpc.RouterServiceServicer):
 
         failure = await self._unary.stream(
             context.peer(), endpoint, options, payload, write, trace, context.time_remaining
+        )
+        if failure is not None:
+            await abort(context, failed(self._dispatcher.noted(failure, endpoint), request))
+
+    async def Broadcast(  # type: ignore[override]  # it writes to the context instead of yielding
+        self, request: router_service_pb2.BroadcastRequest, context: Context
+    ) -> None:
+        """One call for each replica, and the outcome of each."""
+        endpoint = request.endpoint
+        options, payload, trace = await self._checked(request, context, CallRpc.BROADCAST)
+        parts = BroadcastParts(request, context.write, self._turns, lambda it: self._dispatcher.noted(it, endpoint))
+        failure = await self._broadcasts.run(
+            context.peer(),
+            endpoint=endpoint,
+            backend=request.backend,
+            options=options,
+            payload=payload,
+            parts=parts,
+            trace=trace,
+            time_left=context.time_remaining,
         )
         if failure is not None:
             await abort(context, failed(self._dispatcher.noted(failure, endpoint), request))
@@ -237,7 +259,9 @@ class RouterServicer(router_service_pb2_grpc.RouterServiceServicer):
 
     async def _checked(
         self,
-        request: router_service_pb2.CallRequest | router_service_pb2.CallStreamingRequest,
+        request: router_service_pb2.CallRequest
+        | router_service_pb2.CallStreamingRequest
+        | router_service_pb2.BroadcastRequest,
         context: Context,
         rpc: CallRpc,
     ) -> tuple[RouterCallOptions, bytes, TraceContext | None]:
@@ -249,7 +273,7 @@ class RouterServicer(router_service_pb2_grpc.RouterServiceServicer):
         trace = self._handed.take(context, wire)
         if isinstance(payload, Failure):
             return await abort(context, self._dispatcher.noted(payload, endpoint))
-        identity = identity_of(request)
+        identity = None if isinstance(request, router_service_pb2.BroadcastRequest) else identity_of(request)
         if isinstance(identity, Failure):
             return await abort(context, self._dispatcher.noted(identity, endpoint))
         options = convert.options_of_rpc(wire, rpc)

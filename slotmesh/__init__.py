@@ -71,6 +71,7 @@ from slotmesh.version import VERSION
 
 if TYPE_CHECKING:
     from slotmesh.calls.prefix_hashes import prefix_blocks
+    from slotmesh.client.broadcast import Broadcast, BroadcastMethod, BroadcastResult
     from slotmesh.client.calls.values import ValueStream
     from slotmesh.client.endpoint import Endpoint, Lane
     from slotmesh.client.handler_mesh import mesh, mesh_sync
@@ -87,6 +88,8 @@ if TYPE_CHECKING:
         SlotMethod,
     )
     from slotmesh.client.sync import (
+        SyncBroadcast,
+        SyncBroadcastMethod,
         SyncDirectLanes,
         SyncDirectMethod,
         SyncEndpoint,
@@ -111,6 +114,9 @@ if TYPE_CHECKING:
 
 _LATER = {
     "BatchState": "slotmesh.handlers",
+    "Broadcast": "slotmesh.client.broadcast",
+    "BroadcastMethod": "slotmesh.client.broadcast",
+    "BroadcastResult": "slotmesh.client.broadcast",
     "CallContext": "slotmesh.handlers.context",
     "HttpContext": "slotmesh.handlers.context",
     "OwnedKeys": "slotmesh.handlers.context",
@@ -132,6 +138,8 @@ _LATER = {
     "RunningBatch": "slotmesh.handlers",
     "Slot": "slotmesh.client.slots",
     "SlotMethod": "slotmesh.client.slots",
+    "SyncBroadcast": "slotmesh.client.sync",
+    "SyncBroadcastMethod": "slotmesh.client.sync",
     "SyncDirectLanes": "slotmesh.client.sync",
     "SyncDirectMethod": "slotmesh.client.sync",
     "SyncEndpoint": "slotmesh.client.sync",
@@ -177,6 +185,9 @@ __all__ = [
     "BadRequest",
     "BatchSizeMismatch",
     "BatchState",
+    "Broadcast",
+    "BroadcastMethod",
+    "BroadcastResult",
     "CallCancelled",
     "CallContext",
     "ClientBufferFull",
@@ -240,6 +251,8 @@ __all__ = [
     "StaleTable",
     "StoreUnavailable",
     "StreamSilent",
+    "SyncBroadcast",
+    "SyncBroadcastMethod",
     "SyncDirectLanes",
     "SyncDirectMethod",
     "SyncEndpoint",

@@ -133,6 +133,14 @@ class DeliverSlot:
 
 
 @dataclass(slots=True, eq=False)
+class DeliverTargets:
+    """Name the replicas of its broadcast to the caller: its calls have the ids 1, 2, … in this order."""
+
+    caller: Caller
+    targets: Sequence[RoutedReplica]
+
+
+@dataclass(slots=True, eq=False)
 class DeliverTaken:
     """Report to the caller of a call with several requests that its handler has begun, or has taken some of them."""
 
@@ -201,7 +209,9 @@ class ReportRunDefect:
 OfLink = Flush | CancelRun | AskReconcile | TakeValues | OpenLink | RetryLink | CloseLink
 """A command for the link to a replica."""
 
-RouterCommand = Delivery | DeliverSlot | DeliverTaken | NameRoster | ReportLoad | ReportRunDefect | OfLink
+RouterCommand = (
+    Delivery | DeliverSlot | DeliverTaken | DeliverTargets | NameRoster | ReportLoad | ReportRunDefect | OfLink
+)
 
 
 class Step:

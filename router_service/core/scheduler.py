@@ -59,6 +59,12 @@ from router_service.core.events import (
     UploadFailed,
 )
 from router_service.core.features import slot_operations
+from router_service.core.features.broadcasts import (
+    BroadcastClosed,
+    BroadcastOutcomesTaken,
+    BroadcastRequested,
+    Broadcasts,
+)
 from router_service.core.features.links_in_time import LinksInTime
 from router_service.core.features.session_connections import Acknowledgements
 from router_service.core.features.session_resumption import Resumptions
@@ -134,6 +140,7 @@ class Parts:
         self.taps = OpenTaps(chance)
         self.slot_operations = operations = RoutedSlotOperations(intake, ends)
         self.slot_submissions = SlotSubmissions(numbers, counters, intake, operations, book)
+        self.broadcasts = Broadcasts(numbers, counters, intake, book)
         self.slot_answers = SlotAnswers(counters, intake, answers, operations, ends)
         features.register(
             (
@@ -145,6 +152,7 @@ class Parts:
                 self.streaming,
                 self.taps,
                 operations,
+                self.broadcasts,
                 LinksInTime(intake),
             )
         )
@@ -219,6 +227,10 @@ def handlers_of(parts: Parts) -> Handlers:
     add(SlotOperationRequested, parts.slot_submissions.operation_requested)
     add(SlotAbandoned, parts.slot_operations.abandoned)
     add(SlotOperationsAnswered, parts.slot_answers.answered)
+    # Broadcasts.
+    add(BroadcastRequested, parts.broadcasts.requested)
+    add(BroadcastOutcomesTaken, parts.broadcasts.outcomes_taken)
+    add(BroadcastClosed, parts.broadcasts.closed)
     # Queues.
     add(BrakeChanged, parts.sender.brake)
     # Those who look at calls.

@@ -23,6 +23,7 @@ from router_service.core.commands import (
     DeliverResults,
     DeliverSlot,
     DeliverTaken,
+    DeliverTargets,
     DeliverValues,
     Flush,
     NameRoster,
@@ -42,7 +43,15 @@ from router_service.core.runs import Caller
 from router_service.core.scheduler import RouterScheduler
 from router_service.shell.call_traces import RouterTraces
 from router_service.shell.failure_log import FailureLog
-from router_service.shell.receivers import CallerSink, OpenLinks, ReplicaReceiver, RequestSource, SessionSink, SlotSink
+from router_service.shell.receivers import (
+    BroadcastSink,
+    CallerSink,
+    OpenLinks,
+    ReplicaReceiver,
+    RequestSource,
+    SessionSink,
+    SlotSink,
+)
 from slotmesh.errors import Failure
 from slotmesh.logs import get_logger
 from slotmesh.runtime.clock import Clock
@@ -221,7 +230,7 @@ class Dispatcher:
                     self._links[replica].take(run_id, count)
                 case OpenLink(replica):
                     self._links[replica] = self._open_link(replica, self)
-                case NameRoster() | DeliverSlot() | DeliverTaken():
+                case NameRoster() | DeliverSlot() | DeliverTaken() | DeliverTargets():
                     self._inform(command)
                 case RetryLink(replica, delay_s):
                     self.links.retry(replica, delay_s)
@@ -236,7 +245,7 @@ class Dispatcher:
                     )
         self._arm()
 
-    def _inform(self, command: NameRoster | DeliverSlot | DeliverTaken) -> None:
+    def _inform(self, command: NameRoster | DeliverSlot | DeliverTaken | DeliverTargets) -> None:
         """Delivers commands that only one kind of caller receives."""
         sink = self._sinks.get(command.caller)
         match command:
@@ -246,6 +255,8 @@ class Dispatcher:
                 cast("SessionSink", sink).name_roster(version)
             case DeliverSlot():
                 cast("SlotSink", sink).deliver_slot(command)
+            case DeliverTargets(_, targets):
+                cast("BroadcastSink", sink).deliver_targets(targets)
             case DeliverTaken():
                 cast("RequestSource", sink).taken(command)
 

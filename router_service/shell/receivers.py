@@ -35,6 +35,13 @@ class SlotSink(CallerSink, Protocol):
         """Takes the outcome of an operation that did not fail; must not block."""
 
 
+class BroadcastSink(CallerSink, Protocol):
+    """Receives the replicas of one broadcast, then the outcome of each."""
+
+    def deliver_targets(self, targets: Sequence[KnownReplica]) -> None:
+        """Takes the replicas, in the order of the calls' ids, which begin with 1; must not block."""
+
+
 class RequestSource(CallerSink, Protocol):
     """The source of the requests of one call that takes several."""
 

@@ -56,6 +56,7 @@ class CallRpc(Enum):
     CALL = "RouterService.Call"
     CALL_STREAMING = "RouterService.CallStreaming"
     STREAM_CALLS = "RouterService.StreamCalls"
+    BROADCAST = "RouterService.Broadcast"
     RESERVE_SLOT = "SlotService.ReserveSlot"
     DISPATCH = "SlotService.Dispatch"
     DISPATCH_STREAMING = "SlotService.DispatchStreaming"
@@ -66,6 +67,8 @@ ROUTED: Final = frozenset({CallRpc.CALL, CallRpc.CALL_STREAMING, CallRpc.STREAM_
 """A router chooses the replica."""
 IN_SLOTS: Final = frozenset({CallRpc.DISPATCH, CallRpc.DISPATCH_STREAMING, CallRpc.ATTACH})
 """The slot has chosen the replica."""
+PLACED: Final = IN_SLOTS | {CallRpc.BROADCAST}
+"""The replica is given."""
 QUEUED: Final = ROUTED | {CallRpc.RESERVE_SLOT}
 GIVES_VALUES: Final = frozenset({CallRpc.CALL_STREAMING, CallRpc.DISPATCH_STREAMING})
 """Each response is one value that the handler yields."""
@@ -147,9 +150,9 @@ _BOTH: Final = Reader.ROUTER | Reader.REPLICA
 class StatedOptions:
     """The options of calls. One object for all calls of a batch."""
 
-    method: str = option("", OptionKind.METHOD, read_by=_BOTH, rpcs=ROUTED | IN_SLOTS)
+    method: str = option("", OptionKind.METHOD, read_by=_BOTH, rpcs=ROUTED | PLACED)
     """Empty is `__call__`."""
-    content_type: str = option("", OptionKind.CONTENT_TYPE, read_by=_BOTH, rpcs=ROUTED | IN_SLOTS)
+    content_type: str = option("", OptionKind.CONTENT_TYPE, read_by=_BOTH, rpcs=ROUTED | PLACED)
     ordering_key: str = option("", OptionKind.KEY, read_by=_BOTH, rpcs=ROUTED, stays=True)
     """Calls of one key run one after another. Batches have a field for it: one key for all calls, or one for each."""
     shard_key: str = option("", OptionKind.KEY, read_by=_BOTH, rpcs=QUEUED, stays=True)
@@ -183,9 +186,7 @@ class StatedOptions:
     prefix_blocks: tuple[int, ...] = option((), OptionKind.BLOCKS, read_by=Reader.ROUTER, rpcs=QUEUED, stays=True)
     """Hashes of the blocks that the prompt begins with (`slotmesh.calls.prefix_hashes`). No effect if there is an
     ordering key."""
-    metadata: Mapping[str, str] = option(
-        NO_METADATA, OptionKind.METADATA, read_by=Reader.REPLICA, rpcs=ROUTED | IN_SLOTS
-    )
+    metadata: Mapping[str, str] = option(NO_METADATA, OptionKind.METADATA, read_by=Reader.REPLICA, rpcs=ROUTED | PLACED)
     """Handed to the handler."""
     http: bytes = option(b"", OptionKind.MARK, read_by=Reader.REPLICA, rpcs=_STREAMS)
     """Calls came by HTTP, and results that end with this have more before it (`slotmesh.calls.result_envelopes`)."""

@@ -14,6 +14,7 @@ from typing import Any, Final, Unpack
 
 from slotmesh.calls.call_options import OptionChanges
 from slotmesh.calls.slot_tokens import DEFAULT_LEASE_S
+from slotmesh.client.broadcast import Broadcast
 from slotmesh.client.calls.call_spec import CallSpec, MethodSignature
 from slotmesh.client.calls.named_methods import NamedMethods
 from slotmesh.client.calls.options import AfterFailure, ViewOptions, check_method_name, check_ordering_key
@@ -71,6 +72,7 @@ class Endpoint(MethodSpace):
         super().__init__(stream, options, described)
         self._slots = slots
         self._slot_specs: SlotSpecs | None = None
+        self._broadcast: Broadcast | None = None
 
     def options(self, **changes: Unpack[OptionChanges]) -> Endpoint:
         """A view of the same endpoint whose calls differ in what is given here. Make it once, and keep it.
@@ -186,6 +188,17 @@ class Endpoint(MethodSpace):
             BadRequest: an invalid value, or a view without replies. It is a ValueError, too.
         """
         return direct_lanes(self._slots, self._stream.endpoint, self._options, slots, ttl, idle)
+
+    @property
+    def broadcast(self) -> Broadcast:
+        """Calls on every replica: `results = await digits.broadcast.drop_cache()`, by replica id.
+
+        The replicas are those that the router lists as not draining, of each backend with a share of the traffic;
+        `broadcast.only("v2")`: of one. A handler's own method of this name is `digits.method("broadcast")`.
+        """
+        if self._broadcast is None:
+            self._broadcast = Broadcast(self._stream, self._options)
+        return self._broadcast
 
     def reservation_of(self, arguments: ReserveArguments) -> tuple[Terms, SlotSpecs]:
         """The terms of a reservation by this view, and the specifications of calls in its slot. Raises as `reserve`."""

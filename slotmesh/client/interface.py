@@ -17,6 +17,7 @@ from functools import update_wrapper
 from typing import Any, Concatenate, Generic, Self, TypeVar, Unpack, cast, get_type_hints, overload
 
 from slotmesh.calls.call_options import OptionChanges
+from slotmesh.client.broadcast import Broadcast, BroadcastMethod
 from slotmesh.client.calls.call_spec import MethodSignature
 from slotmesh.client.calls.method_types import P, ResultT, T, ValueT
 from slotmesh.client.calls.named_methods import NamedMethods
@@ -25,6 +26,7 @@ from slotmesh.client.endpoint import Endpoint, Lane, MethodSpace
 from slotmesh.client.method import Method
 from slotmesh.client.slots.direct_lanes import DirectLanes, DirectMethod
 from slotmesh.client.slots.slot import Slot, SlotMethod
+from slotmesh.client.sync.broadcast import SyncBroadcast, SyncBroadcastMethod
 from slotmesh.client.sync.mesh import SyncEndpoint, SyncLane, SyncMethodSpace
 from slotmesh.client.sync.method import SyncMethod
 from slotmesh.client.sync.slots import SyncDirectLanes, SyncDirectMethod, SyncSlot, SyncSlotMethod
@@ -69,6 +71,10 @@ class InterfaceMethod(Generic[ResultT, P, ValueT]):
     def __get__(self, instance: Interface[DirectLanes], owner: type) -> DirectMethod[ResultT, P]: ...
     @overload
     def __get__(self, instance: Interface[SyncDirectLanes], owner: type) -> SyncDirectMethod[ResultT, P]: ...
+    @overload
+    def __get__(self, instance: Interface[Broadcast], owner: type) -> BroadcastMethod[ResultT, P]: ...
+    @overload
+    def __get__(self, instance: Interface[SyncBroadcast], owner: type) -> SyncBroadcastMethod[ResultT, P]: ...
     def __get__(self, instance: Interface[Any] | None, owner: type) -> Any:
         if instance is None:
             return self
@@ -116,7 +122,8 @@ class Interface(Generic[ClientT]):
         total = await carts.add("tea", count=2)
 
     `slotmesh stubs ENDPOINT` writes one from a running mesh. Its methods are those of `slotmesh.Method`, or of
-    `slotmesh.SyncMethod` without asyncio; `Carts(slot)` has those of a slot, `Carts(lanes)` of direct lanes.
+    `slotmesh.SyncMethod` without asyncio; `Carts(slot)` has those of a slot, `Carts(lanes)` of direct lanes,
+    `Carts(endpoint.broadcast)` calls every replica.
     """
 
     __slotmesh_interface__ = True

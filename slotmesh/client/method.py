@@ -147,7 +147,7 @@ class Method(Generic[ResultT, P, ValueT]):
         spec = self._spec
         payload = payload_of(spec, args, kwargs)
         request = router_service_pb2.CallRequest(endpoint=spec.endpoint, options=spec.wire, payload=payload)
-        rpc = _OwnRpc(spec, self._stream)
+        rpc = MethodRpc(spec, self._stream)
         stream, timeout_s, metadata = self._stream, rpc_timeout_s(spec.options.timeout_s), trace_metadata(payload)
         try:
             response = await stream.own_rpcs.send(
@@ -194,7 +194,7 @@ class Method(Generic[ResultT, P, ValueT]):
         options = spec.options.to_wire(spec.method, rpc=CallRpc.CALL_STREAMING)
         request = router_service_pb2.CallStreamingRequest(endpoint=spec.endpoint, options=options, payload=payload)
         timeout_s = rpc_timeout_s(spec.options.timeout_s)
-        rpc = _OwnRpc(spec, self._stream)
+        rpc = MethodRpc(spec, self._stream)
 
         async def begin() -> ValuesCall | Failure:
             stub = await rpc.reach()
@@ -285,24 +285,24 @@ class Method(Generic[ResultT, P, ValueT]):
         return f"<slotmesh method {self._spec.endpoint}.{self._spec.method}>"
 
 
-class _OwnRpc:
+class MethodRpc:
     """A call by an rpc of its own, to a router that is connected."""
 
     def __init__(self, spec: CallSpec, stream: CallStream) -> None:
         self._spec = spec
         self._stream = stream
-        self._address = ""
+        self.address = ""
         self._dialer = stream.dialer
 
     async def reach(self) -> router_service_pb2_grpc.RouterServiceStub | Failure:
         """The stub of a router that is connected."""
         choice = self._stream.own_rpcs
         failure = await choice.reach()
-        self._address = choice.address
-        return failure or self._stream.stub_of(self._address)
+        self.address = choice.address
+        return failure or self._stream.stub_of(self.address)
 
     def failure_of(self, error: grpc.RpcError) -> Failure:
-        return refusal_of(error, self._address, self._dialer)
+        return refusal_of(error, self.address, self._dialer)
 
     def cut_off(self) -> Failure:
         return _CUT_OFF

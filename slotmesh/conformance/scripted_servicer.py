@@ -196,3 +196,4 @@ class ScriptedRouter(router_service_pb2_grpc.RouterServiceServicer):
 
     DescribeEndpoints = Call
     CallStreaming = Call  # type: ignore[assignment]  # it only fails
+    Broadcast = Call  # type: ignore[assignment]  # likewise

@@ -29,15 +29,17 @@ CallInput: TypeAlias = (
     | slot_service_pb2.DispatchRequest
     | slot_service_pb2.DispatchStreamingRequest
 )
+AnyInput: TypeAlias = CallInput | router_service_pb2.BroadcastRequest
 CallOutput: TypeAlias = (
     router_service_pb2.CallResponse
     | router_service_pb2.CallStreamingResponse
     | slot_service_pb2.DispatchResponse
     | slot_service_pb2.DispatchStreamingResponse
+    | router_service_pb2.BroadcastResponse
 )
 
 
-async def payload_of(request: CallInput, turns: StepQueue) -> bytes | Failure:
+async def payload_of(request: AnyInput, turns: StepQueue) -> bytes | Failure:
     """The payload of the call. Of JSON arguments it is JSON text, and `options.content_type` is set to that."""
     if request.HasField("payload"):
         payload = request.payload
@@ -65,14 +67,14 @@ def identity_of(request: CallInput) -> CallIdentity | Failure | None:
     return CallIdentity(request.request_id, digest.digest(), caller_name())
 
 
-def failed(failure: Failure, request: CallInput) -> Failure:
+def failed(failure: Failure, request: AnyInput) -> Failure:
     """The failure of the call, with the field of this request: the payload of JSON arguments is no field of it."""
     is_json = failure.metadata.get("field") == "payload" and not request.HasField("payload")
     return at_field(failure, "arguments") if is_json else failure
 
 
 async def put_output(
-    response: CallOutput, request: CallInput, payload: bytes, content_type: str, turns: StepQueue
+    response: CallOutput, request: AnyInput, payload: bytes, content_type: str, turns: StepQueue
 ) -> Failure | None:
     """Sets the output of a response. Returns the failure of a payload that does not fit into a JSON value."""
     if request.HasField("payload"):

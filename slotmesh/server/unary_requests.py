@@ -108,6 +108,7 @@ _ENDPOINT: Final = RequestBounds(PLAIN_BYTES + MAX_DESCRIPTOR_BYTES)
 _BOUNDS: Final = {
     "slotmesh.v1.RouterService/Call": _CALL,
     "slotmesh.v1.RouterService/CallStreaming": _CALL,
+    "slotmesh.v1.RouterService/Broadcast": _CALL,
     "slotmesh.v1.SlotService/Dispatch": _CALL,
     "slotmesh.v1.SlotService/DispatchStreaming": _CALL,
     "inference.GRPCInferenceService/ModelInfer": _PAYLOAD,

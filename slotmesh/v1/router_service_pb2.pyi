@@ -328,6 +328,133 @@ class CallStreamingResponse(_message.Message):
 Global___CallStreamingResponse: _TypeAlias = CallStreamingResponse  # noqa: Y015
 
 @_typing.final
+class BroadcastRequest(_message.Message):
+    """Arguments of `RouterService.Broadcast`."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ENDPOINT_FIELD_NUMBER: _builtins.int
+    OPTIONS_FIELD_NUMBER: _builtins.int
+    PAYLOAD_FIELD_NUMBER: _builtins.int
+    ARGUMENTS_FIELD_NUMBER: _builtins.int
+    BACKEND_FIELD_NUMBER: _builtins.int
+    endpoint: _builtins.str
+    """The endpoint whose replicas are called. Required."""
+    payload: _builtins.bytes
+    """The arguments, encoded by `options.content_type`. At most 4 MiB."""
+    backend: _builtins.str
+    """Only replicas of this backend, which the endpoint's policy has to name. Empty: those of each backend with a share."""
+    @_builtins.property
+    def options(self) -> _call_pb2.CallOptions:
+        """How to call them."""
+
+    @_builtins.property
+    def arguments(self) -> _struct_pb2.Value:
+        """A list of positional arguments or a struct of named ones. Requires `options.content_type` to be empty or
+        `application/json`. Integers beyond 2^53 lose digits, as JSON numbers do. At most 50,000 finite values, 32 objects
+        or 49 lists deep.
+        """
+
+    def __init__(
+        self,
+        *,
+        endpoint: _builtins.str = ...,
+        options: _call_pb2.CallOptions | None = ...,
+        payload: _builtins.bytes = ...,
+        arguments: _struct_pb2.Value | None = ...,
+        backend: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["arguments", b"arguments", "input", b"input", "options", b"options", "payload", b"payload"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["arguments", b"arguments", "backend", b"backend", "endpoint", b"endpoint", "input", b"input", "options", b"options", "payload", b"payload"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_input: _TypeAlias = _typing.Literal["payload", "arguments"]  # noqa: Y015
+    _WhichOneofArgType_input: _TypeAlias = _typing.Literal["input", b"input"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_input) -> _WhichOneofReturnType_input | None: ...
+
+Global___BroadcastRequest: _TypeAlias = BroadcastRequest  # noqa: Y015
+
+@_typing.final
+class BroadcastResponse(_message.Message):
+    """The replicas of a broadcast, or the outcome of one of them."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TARGETS_FIELD_NUMBER: _builtins.int
+    REPLICA_ID_FIELD_NUMBER: _builtins.int
+    BACKEND_FIELD_NUMBER: _builtins.int
+    PAYLOAD_FIELD_NUMBER: _builtins.int
+    RESULT_FIELD_NUMBER: _builtins.int
+    FAILURE_FIELD_NUMBER: _builtins.int
+    CONTENT_TYPE_FIELD_NUMBER: _builtins.int
+    replica_id: _builtins.str
+    """The replica whose outcome this is."""
+    backend: _builtins.str
+    """Its backend."""
+    payload: _builtins.bytes
+    """The result, encoded by `content_type`. At most 4 MiB."""
+    content_type: _builtins.str
+    """How `payload` is encoded: the content type of the request. Empty without `payload`."""
+    @_builtins.property
+    def targets(self) -> _containers.RepeatedCompositeFieldContainer[Global___BroadcastTarget]:
+        """All replicas that are called, by backend and id. In the first response, which has no other field."""
+
+    @_builtins.property
+    def result(self) -> _struct_pb2.Value:
+        """The result as JSON, for a request without `payload`. At most 50,000 values."""
+
+    @_builtins.property
+    def failure(self) -> _call_pb2.Failure:
+        """The failure. It states whether the call was executed."""
+
+    def __init__(
+        self,
+        *,
+        targets: _abc.Iterable[Global___BroadcastTarget] | None = ...,
+        replica_id: _builtins.str = ...,
+        backend: _builtins.str = ...,
+        payload: _builtins.bytes = ...,
+        result: _struct_pb2.Value | None = ...,
+        failure: _call_pb2.Failure | None = ...,
+        content_type: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["failure", b"failure", "outcome", b"outcome", "payload", b"payload", "result", b"result"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["backend", b"backend", "content_type", b"content_type", "failure", b"failure", "outcome", b"outcome", "payload", b"payload", "replica_id", b"replica_id", "result", b"result", "targets", b"targets"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_outcome: _TypeAlias = _typing.Literal["payload", "result", "failure"]  # noqa: Y015
+    _WhichOneofArgType_outcome: _TypeAlias = _typing.Literal["outcome", b"outcome"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_outcome) -> _WhichOneofReturnType_outcome | None: ...
+
+Global___BroadcastResponse: _TypeAlias = BroadcastResponse  # noqa: Y015
+
+@_typing.final
+class BroadcastTarget(_message.Message):
+    """A replica that is called by a broadcast."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REPLICA_ID_FIELD_NUMBER: _builtins.int
+    BACKEND_FIELD_NUMBER: _builtins.int
+    replica_id: _builtins.str
+    """The replica."""
+    backend: _builtins.str
+    """Its backend."""
+    def __init__(
+        self,
+        *,
+        replica_id: _builtins.str = ...,
+        backend: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["backend", b"backend", "replica_id", b"replica_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___BroadcastTarget: _TypeAlias = BroadcastTarget  # noqa: Y015
+
+@_typing.final
 class StreamCallsRequest(_message.Message):
     """A frame from client to router."""
 

@@ -63,6 +63,11 @@ class RouterServiceStub(object):
                 request_serializer=slotmesh_dot_v1_dot_router__service__pb2.CallStreamingRequest.SerializeToString,
                 response_deserializer=slotmesh_dot_v1_dot_router__service__pb2.CallStreamingResponse.FromString,
                 _registered_method=True)
+        self.Broadcast = channel.unary_stream(
+                '/slotmesh.v1.RouterService/Broadcast',
+                request_serializer=slotmesh_dot_v1_dot_router__service__pb2.BroadcastRequest.SerializeToString,
+                response_deserializer=slotmesh_dot_v1_dot_router__service__pb2.BroadcastResponse.FromString,
+                _registered_method=True)
         self.StreamCalls = channel.stream_stream(
                 '/slotmesh.v1.RouterService/StreamCalls',
                 request_serializer=slotmesh_dot_v1_dot_router__service__pb2.StreamCallsRequest.SerializeToString,
@@ -128,6 +133,31 @@ class RouterServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Broadcast(self, request, context):
+        """One call for each replica of an endpoint, as to drop caches or to load weights: the results, by replica.
+
+        The first response has the replicas: those that the router's routing table lists as not draining, of each backend
+        with a share in the endpoint's policy, at most 1,000. One response for each of them follows, as the calls end.
+        Traffic policy, balancer, shadows and queues do not matter: a call waits for room at its replica until its
+        deadline, ahead of queued calls, and its replica's `max_ongoing` bounds what runs. At most 64 calls of a broadcast
+        run at the same time. No call is sent to another replica, or twice; one whose replica leaves fails, and its failure
+        states whether it was executed. A failure of a replica is a response, never the end of the rpc. Calls that have not
+        started when the client leaves never start.
+
+        The deadline is that of the rpc or `options.timeout`, whichever is earlier; without both, 60 s. Of `options`,
+        `method`, `content_type`, `timeout`, `tenant` and `metadata` have an effect, others are refused. A router has at
+        most 16 broadcasts at a time, of which one client may have half of what others leave; a further one is refused with
+        QUEUE_FULL. Other errors: as Call, before the first response.
+
+        Example:
+
+        grpcurl -plaintext -d '{"endpoint": "Greeter", "options": {"method": "hello"},
+        "arguments": ["Ada"]}' localhost:7071 slotmesh.v1.RouterService/Broadcast
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def StreamCalls(self, request_iterator, context):
         """Ordered, batched calls with correlated results: the main path.
 
@@ -172,6 +202,11 @@ def add_RouterServiceServicer_to_server(servicer, server):
                     servicer.CallStreaming,
                     request_deserializer=slotmesh_dot_v1_dot_router__service__pb2.CallStreamingRequest.FromString,
                     response_serializer=slotmesh_dot_v1_dot_router__service__pb2.CallStreamingResponse.SerializeToString,
+            ),
+            'Broadcast': grpc.unary_stream_rpc_method_handler(
+                    servicer.Broadcast,
+                    request_deserializer=slotmesh_dot_v1_dot_router__service__pb2.BroadcastRequest.FromString,
+                    response_serializer=slotmesh_dot_v1_dot_router__service__pb2.BroadcastResponse.SerializeToString,
             ),
             'StreamCalls': grpc.stream_stream_rpc_method_handler(
                     servicer.StreamCalls,
@@ -257,6 +292,33 @@ class RouterService(object):
             '/slotmesh.v1.RouterService/CallStreaming',
             slotmesh_dot_v1_dot_router__service__pb2.CallStreamingRequest.SerializeToString,
             slotmesh_dot_v1_dot_router__service__pb2.CallStreamingResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Broadcast(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/slotmesh.v1.RouterService/Broadcast',
+            slotmesh_dot_v1_dot_router__service__pb2.BroadcastRequest.SerializeToString,
+            slotmesh_dot_v1_dot_router__service__pb2.BroadcastResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -58,6 +58,27 @@ class RouterServiceStub:
         grpcurl -plaintext -d '{"endpoint": "Greeter", "options": {"method": "spell"},
           "arguments": {"name": "Ada"}}' localhost:7071 slotmesh.v1.RouterService/CallStreaming
     """
+    Broadcast: _aio.UnaryStreamMultiCallable[_router_service_pb2.BroadcastRequest, _router_service_pb2.BroadcastResponse]
+    """One call for each replica of an endpoint, as to drop caches or to load weights: the results, by replica.
+
+    The first response has the replicas: those that the router's routing table lists as not draining, of each backend
+    with a share in the endpoint's policy, at most 1,000. One response for each of them follows, as the calls end.
+    Traffic policy, balancer, shadows and queues do not matter: a call waits for room at its replica until its
+    deadline, ahead of queued calls, and its replica's `max_ongoing` bounds what runs. At most 64 calls of a broadcast
+    run at the same time. No call is sent to another replica, or twice; one whose replica leaves fails, and its failure
+    states whether it was executed. A failure of a replica is a response, never the end of the rpc. Calls that have not
+    started when the client leaves never start.
+
+    The deadline is that of the rpc or `options.timeout`, whichever is earlier; without both, 60 s. Of `options`,
+    `method`, `content_type`, `timeout`, `tenant` and `metadata` have an effect, others are refused. A router has at
+    most 16 broadcasts at a time, of which one client may have half of what others leave; a further one is refused with
+    QUEUE_FULL. Other errors: as Call, before the first response.
+
+    Example:
+
+        grpcurl -plaintext -d '{"endpoint": "Greeter", "options": {"method": "hello"},
+          "arguments": ["Ada"]}' localhost:7071 slotmesh.v1.RouterService/Broadcast
+    """
     StreamCalls: _aio.StreamStreamMultiCallable[_router_service_pb2.StreamCallsRequest, _router_service_pb2.StreamCallsResponse]
     """Ordered, batched calls with correlated results: the main path.
 
@@ -138,6 +159,33 @@ class RouterServiceServicer(metaclass=_abc_1.ABCMeta):
 
             grpcurl -plaintext -d '{"endpoint": "Greeter", "options": {"method": "spell"},
               "arguments": {"name": "Ada"}}' localhost:7071 slotmesh.v1.RouterService/CallStreaming
+        """
+
+    @_abc_1.abstractmethod
+    def Broadcast(
+        self,
+        request: _router_service_pb2.BroadcastRequest,
+        context: _aio.ServicerContext[_router_service_pb2.BroadcastRequest, _abc.AsyncIterator[_router_service_pb2.BroadcastResponse]],
+    ) -> _abc.AsyncIterator[_router_service_pb2.BroadcastResponse]:
+        """One call for each replica of an endpoint, as to drop caches or to load weights: the results, by replica.
+
+        The first response has the replicas: those that the router's routing table lists as not draining, of each backend
+        with a share in the endpoint's policy, at most 1,000. One response for each of them follows, as the calls end.
+        Traffic policy, balancer, shadows and queues do not matter: a call waits for room at its replica until its
+        deadline, ahead of queued calls, and its replica's `max_ongoing` bounds what runs. At most 64 calls of a broadcast
+        run at the same time. No call is sent to another replica, or twice; one whose replica leaves fails, and its failure
+        states whether it was executed. A failure of a replica is a response, never the end of the rpc. Calls that have not
+        started when the client leaves never start.
+
+        The deadline is that of the rpc or `options.timeout`, whichever is earlier; without both, 60 s. Of `options`,
+        `method`, `content_type`, `timeout`, `tenant` and `metadata` have an effect, others are refused. A router has at
+        most 16 broadcasts at a time, of which one client may have half of what others leave; a further one is refused with
+        QUEUE_FULL. Other errors: as Call, before the first response.
+
+        Example:
+
+            grpcurl -plaintext -d '{"endpoint": "Greeter", "options": {"method": "hello"},
+              "arguments": ["Ada"]}' localhost:7071 slotmesh.v1.RouterService/Broadcast
         """
 
     @_abc_1.abstractmethod

@@ -86,6 +86,7 @@ SHADOWS: Mapping[str, str] = {
     "Holder": "the core bounds what streams hold, which are in the shell",
     "OwnRpcs": "servers of all services take such rpcs, and only routers have some",
     "ReplicaReceiver": "commands of the router's core go to links, which report through the dispatcher above them",
+    "BroadcastSink": "the same as `RequestSource`",
     "RequestSource": "the same, to callers",
     "Server": "gRPC's own server is the other one",
     "SessionSink": "the same as `RequestSource`",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from router_service.core.events import RouterTimePassed
+from router_service.core.features.broadcasts import BroadcastClosed, PinnedRun
 from router_service.core.routing.open_calls import OpenCallsFilter, OpenCallState
 from router_service.core.run_states import RunState
 from tests.properties.router_model import RouterModel
@@ -25,7 +26,7 @@ def books_agree(model: RouterModel) -> None:
     accounts = [each.account for each in topology.backends.values()]
     accounts += [each.account for each in topology.endpoints.values()]
     charged = [run for run in runs if run.account is not None and run.waiting]
-    assert {run for run in runs if run.waiting} == set(charged)
+    assert {run for run in runs if run.waiting and not isinstance(run, PinnedRun)} == set(charged)
     assert {run for run in runs if run.state is RunState.QUEUED} == set(charged)
     assert not {run.state for run in runs} & {RunState.NEW, RunState.ENDED}, "no step ends with such a run"
     for account in accounts:
@@ -84,6 +85,17 @@ def nothing_idles(model: RouterModel) -> None:
             assert partition.owner.keyed_room <= 0
 
 
+def broadcasts_wait_for_room(model: RouterModel) -> None:
+    """A call for one replica waits while that has no room or no link, and no longer than it may take calls."""
+    for run in [run for caller in model.targets for run in caller.runs if run.waiting]:
+        assert isinstance(run, PinnedRun)
+        target = run.target
+        assert target.listed
+        assert not target.draining
+        taken = target.own + target.capacity.others
+        assert not target.linked or taken >= target.capacity.max_ongoing + target.capacity.prefetch
+
+
 def nothing_waits_in_vain(model: RouterModel) -> None:
     """What waits, waits for a backend that can serve; where none can, for one that is on its way."""
     if not model.policy:
@@ -93,6 +105,8 @@ def nothing_waits_in_vain(model: RouterModel) -> None:
     for run in [run for caller in model.callers for run in caller.runs if run.waiting]:
         if run.partition is not None:
             assert topology.endpoints[run.endpoint].partitions[run.partition.number].owner or not model.is_unavailable()
+            continue
+        if isinstance(run, PinnedRun):
             continue
         assert run.account is not None
         name = run.account.name
@@ -111,7 +125,13 @@ def nothing_is_left(model: RouterModel) -> None:
     model.now += QUEUE_TIME_S + 1
     model.step(RouterTimePassed())
     assert not model.pending
-    assert len(model.outcomes) == model.next_id - 1
+    assert len(model.outcomes) == model.next_id - 1 + sum(map(len, model.targets.values()))
+    for caller in model.targets:
+        model.step(BroadcastClosed(caller))
+    parts = model.scheduler._parts
+    assert not parts.broadcasts.under_way
+    assert not parts.sender.awaited
+    assert not any(replica.askers for replica in parts.topology.replicas.values())
     assert not any(caller.runs for caller in model.callers)
     assert not model.scheduler.shadows_under_way
     assert model.scheduler.next_deadline() is None
@@ -126,4 +146,11 @@ def nothing_is_left(model: RouterModel) -> None:
     assert ended_well == well - silent_failures, "copies are no calls"
 
 
-ALWAYS = (books_agree, tenants_agree, open_calls_are_listed, nothing_idles, nothing_waits_in_vain)
+ALWAYS = (
+    books_agree,
+    tenants_agree,
+    open_calls_are_listed,
+    nothing_idles,
+    broadcasts_wait_for_room,
+    nothing_waits_in_vain,
+)

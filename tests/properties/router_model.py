@@ -5,30 +5,27 @@ from __future__ import annotations
 import random
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from router_service.core.callers import Window
 from router_service.core.calls import RouterCallOptions
 from router_service.core.commands import (
-    AskReconcile,
     CancelRun,
     CloseLink,
     DeliverDone,
     DeliverFailure,
     DeliverResults,
-    DeliverSlot,
-    DeliverTaken,
+    DeliverTargets,
     DeliverValues,
     Flush,
-    NameRoster,
     OpenLink,
     ReportLoad,
-    ReportRunDefect,
-    RetryLink,
     RouterCommand,
     TakeValues,
 )
 from router_service.core.events import CallsSubmitted, LinkLost, LinkOpened, RouterEvent, RunsRefused, TableReceived
+from router_service.core.features.broadcasts import BroadcastRequested
 from router_service.core.replicas.frames import OutgoingBatch
 from router_service.core.replicas.replica import RoutedReplica
 from router_service.core.rosters import ReplicaKey, RosterVersion, TableRoster
@@ -77,6 +74,12 @@ class RouterModel:
         self.pending: dict[int, Call] = {}
         self.outcomes: dict[int, str] = {}
         self.streaming: set[int] = set()
+        self.opening = Call("", 0.0, idempotent=False)
+        """What the calls of the newest broadcast have in common."""
+        self.targets: dict[Caller, list[RoutedReplica]] = {}
+        """The replicas of each broadcast. Its calls have ids of their own here, below 0 (`pinned_id`)."""
+        self.executing: set[int] = set()
+        """Calls of broadcasts that a replica has taken, and not refused."""
         self.silent: set[int] = set()
         """Calls that want no reply."""
         self.values: dict[int, int] = defaultdict(int)
@@ -168,6 +171,25 @@ class RouterModel:
             batches.append((options, ids, self.payloads("%d", ids)))
         self.step(CallsSubmitted(self.callers[who], endpoint, batches))
 
+    def broadcast(self, endpoint: str, backend: str, timeout_s: float, tenant: str) -> None:
+        """One call for each replica, by a caller of its own."""
+        number, caller = len(self.callers), Caller(Window(calls=10**6, bytes=10**9))
+        self.callers.append(caller)
+        wire = repr(("broadcast", timeout_s)).encode()
+        options = RouterCallOptions(timeout_s=timeout_s, tenant=tenant, idempotent=True, wire=wire)
+        self.opening = Call("", self.now + timeout_s, idempotent=False, endpoint=endpoint, tenant=tenant)
+        self.step(BroadcastRequested(caller, endpoint, options, b"-%d" % number, backend))
+        is_refused = (endpoint == "e" and not self.exists) or backend not in {"", *(self.policy or ())}
+        assert is_refused is (caller not in self.targets)
+        if not is_refused:
+            names = {backend} if backend else {*(self.policy or ())}
+            there = {key for key, name in self.listed.items() if name in names and not self.held[key].replica.draining}
+            assert {each.key for each in self.targets[caller]} == there
+
+    def pinned_id(self, number: int, at: int) -> int:
+        """The id in this model of a call, from 1, of the broadcast of this caller."""
+        return -(1000 * number + at)
+
     def submit_many_keys(
         self, who: int, endpoint: str, keys: list[str], timeout_s: float, tenant: str, *, idempotent: bool
     ) -> None:
@@ -194,9 +216,9 @@ class RouterModel:
 
     def do(self, commands: list[RouterCommand]) -> None:
         for command in commands:
+            if self.is_of_broadcast(command):
+                continue
             match command:
-                case NameRoster():
-                    raise AssertionError("there are no sessions here")
                 case ReportLoad():
                     pass  # what it says is read, and decides nothing here
                 case OpenLink(replica):
@@ -228,10 +250,24 @@ class RouterModel:
                 case DeliverDone(ids=ids):
                     assert (self.streaming | self.silent).issuperset(ids), "no result of a call that wants one"
                     self.settle(command.caller, ids, "done")
-                case AskReconcile() | DeliverSlot() | DeliverTaken() | RetryLink() | ReportRunDefect():
+                case _:
                     raise AssertionError(f"no caller has a session or wants a slot, and no link failed: {command}")
         if not self.lazy:
             self.cut_all()
+
+    def is_of_broadcast(self, command: RouterCommand) -> bool:
+        """Notes the replicas of a broadcast; outcomes of its calls get their ids in this model."""
+        if isinstance(command, DeliverTargets):
+            number = self.callers.index(command.caller)
+            self.targets[command.caller] = list(command.targets)
+            for at in range(1, len(command.targets) + 1):
+                self.pending[self.pinned_id(number, at)] = replace(self.opening)
+                self.caller_of[self.pinned_id(number, at)] = number
+            return True
+        if isinstance(command, DeliverResults | DeliverFailure) and command.caller in self.targets:
+            number = self.callers.index(command.caller)
+            command.ids = [self.pinned_id(number, each) for each in command.ids]
+        return False
 
     def cut_all(self) -> None:
         while self.to_flush:
@@ -261,6 +297,10 @@ class RouterModel:
                 assert (key, partition) == ("", -1), "a copy that travels with a key"
                 held.runs[run_id] = (call_id, "", 0)
                 continue
+            if call_id < 0:
+                call_id = self.pinned_id(-call_id, self.targets[self.callers[-call_id]].index(held.replica) + 1)
+                assert call_id not in self.executing, "a call of a broadcast was sent twice"
+                self.executing.add(call_id)
             call = self.pending[call_id]
             assert batch.endpoint == call.endpoint, "a call travels as one of another endpoint"
             assert key == call.key, "a call travels under another key"

@@ -24,6 +24,7 @@ from router_service.core.events import (
     ServiceTimesReported,
     TableReceived,
 )
+from router_service.core.features.broadcasts import BroadcastClosed, BroadcastOutcomesTaken
 from router_service.core.limits.capacity import MethodTime, ReportedCapacity
 from router_service.core.routing_table import RoutingTable
 from slotmesh.calls.key_hash import partition_of
@@ -117,6 +118,31 @@ class SchedulerMachine(RuleBasedStateMachine):
     ) -> None:
         keys = [KEYS_OF[endpoint][number] for number in numbers]
         self.model.submit_many_keys(who, endpoint, keys, timeout_s, tenant, idempotent=idempotent)
+
+    @precondition(lambda self: len(self.model.targets) < 4)
+    @rule(
+        endpoint=st.sampled_from(("e", "f")),
+        backend=st.sampled_from(("", "", "b1", "dark")),
+        timeout_s=st.sampled_from((20.0, 5.0, 0.0)),
+        tenant=st.sampled_from(TENANTS),
+    )
+    def broadcast(self, endpoint: str, backend: str, timeout_s: float, tenant: str) -> None:
+        self.model.broadcast(endpoint, backend, timeout_s, tenant)
+
+    @precondition(lambda self: self.model.targets)
+    @rule(data=st.data(), leaves=st.booleans())
+    def end_broadcast(self, data: st.DataObject, leaves: bool) -> None:
+        """Its client takes all outcomes, or leaves."""
+        caller = data.draw(st.sampled_from(list(self.model.targets)))
+        ids = range(1, len(self.model.targets[caller]) + 1)
+        if not leaves:
+            number = self.model.callers.index(caller)
+            ended = [at for at in ids if self.model.pinned_id(number, at) in self.model.outcomes]
+            self.model.step(BroadcastOutcomesTaken(caller, ended))
+            return
+        self.model.step(CallerLeft(caller))
+        self.model.step(BroadcastClosed(caller))
+        assert not caller.runs
 
     @rule()
     def be_lazy(self) -> None:
@@ -227,7 +253,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             return
         chosen = sorted(data.draw(st.sets(st.sampled_from(ids), min_size=1)))
         for run_id in chosen:
-            del held.runs[run_id]
+            self.model.executing.discard(held.runs.pop(run_id)[0])
         # full: what it still holds fills it
         for taken in (MAX_ONGOING, others, 0):
             capacity = ReportedCapacity(max_ongoing=MAX_ONGOING, keyed_window=KEYED_WINDOW, others=taken)
@@ -295,7 +321,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.model.exists = not self.model.exists
         self.model.table()
         if not self.model.exists:
-            runs = [run for caller in self.model.callers for run in caller.runs if run.waiting]
+            runs = [run for caller in self.model.callers[:CALLERS] for run in caller.runs if run.waiting]
             waiting = [run for run in runs if run.endpoint == "e"]
             assert not waiting, "calls of an endpoint that is gone wait"
             for number, (owner, epoch) in self.model.owners.items():
@@ -314,10 +340,11 @@ class SchedulerMachine(RuleBasedStateMachine):
         is_late = any(call.deadline <= self.model.now for call in self.model.pending.values())
         assert not is_late, "a deadline passed without an outcome"
 
-    @precondition(lambda self: self.model.pending)
+    @precondition(lambda self: any(each > 0 for each in self.model.pending))
     @rule(data=st.data())
     def cancel_calls(self, data: st.DataObject) -> None:
-        ids = data.draw(st.sets(st.sampled_from(sorted(self.model.pending)), min_size=1))
+        own = sorted(each for each in self.model.pending if each > 0)
+        ids = data.draw(st.sets(st.sampled_from(own), min_size=1))
         who = self.model.caller_of[min(ids)]
         low, high = min(ids), max(ids)
         ranges = data.draw(st.sampled_from(([(i, i) for i in ids], [(low, high)], [(high, high), (0, low)])))

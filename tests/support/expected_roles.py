@@ -29,7 +29,7 @@ _EVERYBODY: Final = {_V, _I, _O, _ROUTER, _REPLICA, _CONTROLLER}
 
 _SERVICES: Final[dict[str, tuple[tuple[set[Role], str], ...]]] = {
     "slotmesh.v1.RouterService": (
-        (_CALLS, "Call CallStreaming StreamCalls"),
+        (_CALLS, "Call CallStreaming StreamCalls Broadcast"),
         (_CALLS_OR_SEES, "DescribeEndpoints"),
     ),
     "inference.GRPCInferenceService": (

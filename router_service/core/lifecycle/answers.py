@@ -290,7 +290,7 @@ class Answers:
                 self._outcomes.replaced(run, size, part, step)
                 if part.is_behind_failure:
                     self._outcomes.fail_waiting(part, failures.PREDECESSOR_FAILED, step)
-                else:
+                elif not any(hook(part, step) for hook in self._features.handed_back):
                     runs.append(part)
         return runs
 

@@ -71,6 +71,10 @@ class Feature:
     ) -> None:
         """`count` calls of the run, from index `begin`, failed; `sent` is the slice that they were in, if any."""
 
+    def handed_back(self, _run: RouterRun, _step: Step) -> bool:
+        """A replica has handed calls back, as this run. Returns whether the feature keeps it, or has ended it."""
+        return False
+
     def ended_early(self, _run: RouterRun, _step: Step) -> None:
         """The run has ended before its payload arrived."""
 
@@ -124,6 +128,7 @@ class Features:
         self.yielded = _overridden(Feature.yielded, [each.yielded for each in features])
         self.completed = _per_call(Feature.completed, [(each.under_way, each.completed) for each in features])
         self.failed = _per_call(Feature.failed, [(each.under_way, each.failed) for each in features])
+        self.handed_back = _overridden(Feature.handed_back, [each.handed_back for each in features])
         self.ended_early = _overridden(Feature.ended_early, [each.ended_early for each in features])
         self.overdue = _overridden(Feature.overdue, [each.overdue for each in features])
         self.connected = _overridden(Feature.connected, [each.connected for each in features])

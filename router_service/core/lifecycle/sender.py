@@ -9,7 +9,7 @@ Owner: the scheduler.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from router_service.core import balancers
 from router_service.core.commands import Flush, Step
@@ -35,6 +35,8 @@ class Sender:
         self._topology = topology
         self._ready: dict[RoutedReplica, deque[Partition]] = {}
         """Partitions with runs to send, in turn, by owner; replicas without any are left out."""
+        self.awaited: dict[RoutedReplica, Callable[[RoutedReplica, Step], None]] = {}
+        """Replicas for which calls wait that only they may execute: called when something about one has changed."""
 
     def spread(self, run: RouterRun, backend: RoutedBackend[RoutedReplica], most: int, step: Step) -> int:
         """Sends up to `most` waiting calls, in slices to the replicas that have room; returns how many."""
@@ -65,6 +67,8 @@ class Sender:
         """Starts what waits and can start now that something about the replica has changed."""
         if replica in self._ready:
             self._pump_partitions(replica, step)
+        if replica in self.awaited:
+            self.awaited[replica](replica, step)
         self.pump_queue(replica.backend, step)
         if not replica.listed:
             self._topology.retire(replica, step)

@@ -36,7 +36,7 @@ class RoutedReplica(KnownReplica):
         self.has_failed = False
         """That link has failed, or broke, and has not been established since."""
         self.askers = 0
-        """Sessions that wait for its answer, or whose calls were found there."""
+        """Sessions that wait for its answer, or whose calls were found there; and calls that wait for it alone."""
         self.ops: deque[Sent] = deque()
         """Slot operations that the next frames carry, ahead of `outbox`: each a slice of one call."""
         self.outbox: deque[Sent] = deque()

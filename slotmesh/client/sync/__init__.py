@@ -5,6 +5,7 @@ A thin layer: one thread has an event loop with the asyncio client, and all othe
 
 from __future__ import annotations
 
+from slotmesh.client.sync.broadcast import SyncBroadcast, SyncBroadcastMethod
 from slotmesh.client.sync.mesh import SyncEndpoint, SyncLane, SyncMesh, connect_sync
 from slotmesh.client.sync.method import SyncMethod, SyncValueStream
 from slotmesh.client.sync.slots import (
@@ -17,6 +18,8 @@ from slotmesh.client.sync.slots import (
 )
 
 __all__ = [
+    "SyncBroadcast",
+    "SyncBroadcastMethod",
     "SyncDirectLanes",
     "SyncDirectMethod",
     "SyncEndpoint",

@@ -23,6 +23,7 @@ from slotmesh.client.calls.options import AfterFailure, check_text
 from slotmesh.client.endpoint import Endpoint, Lane, MethodSpace
 from slotmesh.client.mesh import SHARED, FollowingMesh, InterfaceT, Mesh, buffer_of, mesh_at
 from slotmesh.client.slots.reservations import AllArguments, ReserveArguments
+from slotmesh.client.sync.broadcast import SyncBroadcast
 from slotmesh.client.sync.call_future import CallFuture
 from slotmesh.client.sync.client_thread import ClientThread
 from slotmesh.client.sync.method import SyncMethod, SyncNamedMethods
@@ -49,6 +50,7 @@ class SyncEndpoint(SyncMethodSpace):
     """The public name that clients call: `mesh.endpoint("digits").classify(pixels)`."""
 
     _awaited: Endpoint
+    _broadcast: SyncBroadcast | None = None
 
     def options(self, **changes: Unpack[OptionChanges]) -> SyncEndpoint:
         """A view of the same endpoint whose calls differ in what is given here. Make it once, and keep it.
@@ -84,6 +86,14 @@ class SyncEndpoint(SyncMethodSpace):
         """
         with self._thread.lock:
             return SyncDirectLanes(self._thread, self._awaited.direct(slots, ttl=ttl, idle=idle))
+
+    @property
+    def broadcast(self) -> SyncBroadcast:
+        """Calls on every replica: `results = digits.broadcast.drop_cache()`, as `slotmesh.Endpoint.broadcast`."""
+        with self._thread.lock:
+            if self._broadcast is None:
+                self._broadcast = SyncBroadcast(self._thread, self._awaited.broadcast)
+            return self._broadcast
 
     def ordered(self, key: str, *, after_failure: AfterFailure = "continue") -> SyncLane:
         """A lane: calls of one ordering key, executed one after another, in the order in which they were made.

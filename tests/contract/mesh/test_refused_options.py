@@ -65,6 +65,7 @@ class Doors:
         return {
             CallRpc.CALL: [self._call],
             CallRpc.CALL_STREAMING: [self._stream],
+            CallRpc.BROADCAST: [self._broadcast],
             CallRpc.RESERVE_SLOT: [self._reserve, lambda options: self._reserve(options, self._there)],
             CallRpc.DISPATCH: [self._dispatch, lambda options: self._dispatch(options, self._there)],
             CallRpc.DISPATCH_STREAMING: [self._dispatched, lambda options: self._dispatched(options, self._there)],
@@ -78,6 +79,10 @@ class Doors:
     async def _stream(self, options: call_pb2.CallOptions) -> Failure | None:
         request = router_service_pb2.CallStreamingRequest(endpoint="echo", options=options, payload=b"x")
         return await failure_of(all_of(self._calls.CallStreaming(request)))
+
+    async def _broadcast(self, options: call_pb2.CallOptions) -> Failure | None:
+        request = router_service_pb2.BroadcastRequest(endpoint="echo", options=options, payload=b"x")
+        return await failure_of(all_of(self._calls.Broadcast(request)))
 
     async def _reserve(self, options: call_pb2.CallOptions, stub: Any = None) -> Failure | None:
         request = slot_service_pb2.ReserveSlotRequest(endpoint="echo", options=options)

@@ -62,6 +62,7 @@ GUARD = traffic_shift_pb2.ShiftGuard(figure=traffic_shift_pb2.SHIFT_FIGURE_ERROR
 VALID: dict[str, Any] = {
     "RouterService/Call": router_service_pb2.CallRequest(**CALL),
     "RouterService/CallStreaming": router_service_pb2.CallStreamingRequest(**CALL),
+    "RouterService/Broadcast": router_service_pb2.BroadcastRequest(**CALL),
     "RouterService/DescribeEndpoints": router_service_pb2.DescribeEndpointsRequest(endpoint="echo"),
     "RouterService/StreamCalls": router_service_pb2.OpenStream(endpoint="echo", default_options=OPTIONS),
     "SlotService/ReserveSlot": slot_service_pb2.ReserveSlotRequest(endpoint="echo"),
@@ -168,7 +169,7 @@ class Doors:
                     return await self.attached(call(), slot, request)
                 case "TapService/TapCalls" | "HttpRouteService/WatchHttpRoutes" | "ControllerService/WatchEvents":
                     await begun(call(request))
-                case _ if "Streaming" in rpc or "ReadLogs" in rpc:
+                case _ if "Streaming" in rpc or "ReadLogs" in rpc or "Broadcast" in rpc:
                     async for _ in call(request):
                         pass
                 case _:

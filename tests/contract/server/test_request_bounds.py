@@ -34,6 +34,7 @@ def send(channel: grpc.aio.Channel, rpc: str, raw: bytes) -> Any:
         (f"{SERVICE}/DescribeEndpoints", PLAIN_BYTES, Reason.BAD_REQUEST),
         (f"{SERVICE}/Call", PAYLOAD_BYTES, Reason.PAYLOAD_TOO_LARGE),
         (f"{SERVICE}/CallStreaming", PAYLOAD_BYTES, Reason.PAYLOAD_TOO_LARGE),
+        (f"{SERVICE}/Broadcast", PAYLOAD_BYTES, Reason.PAYLOAD_TOO_LARGE),
     ],
 )
 async def test_more_bytes_than_the_rpc_needs_are_not_parsed(

@@ -207,6 +207,12 @@ class FakeRouter(FakeServer, router_service_pb2_grpc.RouterServiceServicer):
     ) -> router_service_pb2.DescribeEndpointsResponse:
         await abort(context, Failure(reason=Reason.NOT_IMPLEMENTED, message="a fake"))
 
+    async def Broadcast(  # type: ignore[override]  # it only fails
+        self, request: object, context: Context
+    ) -> None:
+        """As a router of a version without broadcasts."""
+        await context.abort(grpc.StatusCode.UNIMPLEMENTED, "Method not found!")
+
     async def CallStreaming(
         self, request: router_service_pb2.CallStreamingRequest, context: Context
     ) -> AsyncIterator[router_service_pb2.CallStreamingResponse]:

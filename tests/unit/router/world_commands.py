@@ -14,6 +14,7 @@ from router_service.core.commands import (
     DeliverResults,
     DeliverSlot,
     DeliverTaken,
+    DeliverTargets,
     DeliverValues,
     Flush,
     NameRoster,
@@ -67,7 +68,7 @@ def carry_out(commands: list[RouterCommand], world: World) -> None:
                 world.taken[replica.replica_id][run_id] += count
             case NameRoster(caller, version):
                 world.named[caller] = version
-            case DeliverSlot() | DeliverTaken() | RetryLink() | ReportRunDefect():
+            case DeliverSlot() | DeliverTaken() | DeliverTargets() | RetryLink() | ReportRunDefect():
                 raise AssertionError(f"nobody expects {command}")
             case DeliverDone(ids=ids):
                 _end(world, ids, DONE)

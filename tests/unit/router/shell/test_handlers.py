@@ -51,7 +51,7 @@ def test_a_second_handler_is_refused(handlers: Handlers) -> None:
 
 @pytest.mark.parametrize("event", sorted(set(classes_of_events()), key=str))
 def test_events_are_where_one_looks_for_them(event: type[RouterEvent]) -> None:
-    assert event.__module__.endswith((".events", ".features.taps"))
+    assert event.__module__.endswith((".events", ".features.taps", ".features.broadcasts"))
     assert "__dict__" not in dir(event), "one is made for each frame: it has slots"
 
 
