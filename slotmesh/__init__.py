@@ -107,6 +107,7 @@ if TYPE_CHECKING:
     from slotmesh.codec import DecodeError, EncodeError
     from slotmesh.handlers import BatchState, RunningBatch, batch, deployment
     from slotmesh.handlers.context import CallContext, HttpContext, OwnedKeys, context, contexts
+    from slotmesh.handlers.multiplexed import multiplexed
     from slotmesh.handlers.prefix_arguments import prefix_argument
     from slotmesh.handlers.replica_context import ReplicaContext, replica
     from slotmesh.handlers.reporting import report, report_evicted, report_evicted_all
@@ -163,6 +164,7 @@ _LATER = {
     "mesh": "slotmesh.client.handler_mesh",
     "mesh_sync": "slotmesh.client.handler_mesh",
     "method": "slotmesh.client.interface",
+    "multiplexed": "slotmesh.handlers.multiplexed",
     "report": "slotmesh.handlers.reporting",
     "replica": "slotmesh.handlers.replica_context",
     "report_evicted": "slotmesh.handlers.reporting",
@@ -281,6 +283,7 @@ __all__ = [
     "mesh",
     "mesh_sync",
     "method",
+    "multiplexed",
     "prefix_argument",
     "prefix_blocks",
     "replica",

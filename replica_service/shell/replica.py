@@ -33,6 +33,7 @@ from replica_service.shell.handler.loading import (
 )
 from replica_service.shell.handler.loop_watch import BlockReports, LoopWatch
 from replica_service.shell.handler.methods import HandlerMethod
+from replica_service.shell.handler.models import HandlerModels
 from replica_service.shell.stopping import Drain
 from slotmesh.client.handler_mesh import OwnMesh
 from slotmesh.handlers import HandlerDescription, describe
@@ -99,6 +100,8 @@ class HostedReplica:
         """The mesh's client for code of the handler."""
         self.handler_state = HandlerState()
         """What the handler reports of itself."""
+        self.models: HandlerModels | None = None
+        """What the handler has loaded; None before it is constructed."""
         self._handler = handler
         self._load = load
         self._logs_texts = logs_texts
@@ -225,7 +228,7 @@ class HostedReplica:
             log("handler cannot start", handler=self._handler, exc_info=error)
             raise CannotStart(f"handler {self._handler} cannot start: {described(error)}") from error
         constructed = constructing.result()
-        self.handler = constructed.handler
+        self.handler, self.models = constructed.handler, constructed.models
         max_ongoing, prefetch = self._limits()
         self._upkeep = Upkeep(
             constructed.hooks,
@@ -284,6 +287,8 @@ class HostedReplica:
             self._key_hooks.close()
         if self._loop_watch is not None:
             self._loop_watch.close()
+        if self.models is not None:
+            await self.models.close(self._handler_loop)
         await self.own_mesh.end(self._handler_loop.run)
         await self._handler_loop.close()
 
@@ -309,7 +314,8 @@ class HostedReplica:
         def make() -> _Constructed:
             constructed = construct(handler, user_config)
             hooks = Hooks(constructed, self._handler_loop)
-            return _Constructed(constructed, bind_methods(constructed, description), hooks)
+            models = HandlerModels(constructed, self.handler_state)
+            return _Constructed(constructed, bind_methods(constructed, description), hooks, models)
 
         handler, description = await self._handler_loop.construct(read)
         self._description = description
@@ -358,6 +364,7 @@ class _Constructed(NamedTuple):
     handler: Any
     methods: dict[str, HandlerMethod]
     hooks: Hooks
+    models: HandlerModels
 
 
 async def _emptied(epochs: PartitionEpochs) -> AsyncGenerator[PartitionEpochs, None]:

@@ -76,11 +76,15 @@ _BATCH_ARGUMENTS: Final = {
     "batch_dim": "a batch is a list for each parameter, or an array with a row a call",
     "max_ongoing": "it belongs to @slotmesh.deployment on the class",
 }
-_PLACES: Final[Mapping[str, Mapping[str, str]]] = {"deployment": _DEPLOYMENT_ARGUMENTS, "batch": _BATCH_ARGUMENTS}
+_PLACES: Final[Mapping[str, Mapping[str, str]]] = {
+    "deployment": _DEPLOYMENT_ARGUMENTS,
+    "batch": _BATCH_ARGUMENTS,
+    "multiplexed": {"max_num_models_per_replica": "it is called max_models here"},
+}
 
 
 def refusal(decorator: str, given: Mapping[str, object], known: Collection[str]) -> TypeError:
-    """The error for arguments that `deployment` or `batch` does not have: names the equivalent, or a similar argument.
+    """The error for arguments that a decorator does not have: names the equivalent, or a similar argument.
 
     `known` are the arguments that it has.
     """

@@ -37,6 +37,7 @@ from slotmesh.codec.types.models import codec_of, is_model
 from slotmesh.codec.types.signature import Signature, read_signature, resolve_annotation
 from slotmesh.handlers.decorators import batch_settings, deployment_settings
 from slotmesh.handlers.kinds import MethodKind, is_method, kind_of
+from slotmesh.handlers.multiplexed import multiplexed_of
 from slotmesh.handlers.prefix_arguments import prefix_argument_of
 from slotmesh.handlers.time_formats import add_time_formats
 from slotmesh.spec.handler_settings import BatchSettings
@@ -137,8 +138,9 @@ def describe(handler: type | Callable[..., Any]) -> HandlerDescription:
 
 def _methods_of(handler: type) -> dict[str, MethodDescription]:
     methods = {}
+    hidden = {*RESERVED, *(each.unload for each in multiplexed_of(handler))}
     for name in dir(handler):
-        if name in RESERVED or (name.startswith("_") and name != CALL):
+        if name in hidden or (name.startswith("_") and name != CALL):
             continue
         found = _found(handler, name)
         function = found.__func__ if isinstance(found, staticmethod | classmethod) else found

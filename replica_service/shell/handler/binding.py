@@ -39,6 +39,7 @@ from slotmesh.handlers import CALL, BatchSettings, HandlerDescription, MethodDes
 from slotmesh.handlers.context import Place, asking, current_place
 from slotmesh.handlers.description import outline_of
 from slotmesh.handlers.kinds import runnable
+from slotmesh.handlers.multiplexed import holding, multiplexed_of
 from slotmesh.logs import get_logger
 from slotmesh.runtime.exits import CannotStart
 
@@ -211,7 +212,7 @@ def bind_methods(handler: Any, description: HandlerDescription) -> dict[str, Han
     for name, described in description.methods.items():
         called = "" if name == CALL else name
         try:
-            function = _function_of(handler, name)
+            function = _function_of(handler, name, described.kind)
             method = methods[called] = HandlerMethod(called, function, described.kind, described.batch)
             method.outline = outline_of(
                 name, function, yields=described.kind.yields, is_batch=described.batch is not None
@@ -224,8 +225,9 @@ def bind_methods(handler: Any, description: HandlerDescription) -> dict[str, Han
                 hidden = "" if name == CALL else f"; if no client is to call it, name it _{name}"
                 raise TypeError(f"{description.name}.{name}: {error}{hidden}") from error
     for rpc in rpcs:
+        described = description.methods[rpc.method]
         try:
-            methods[rpc.path] = RpcMethod(rpc, _function_of(handler, rpc.method), description.methods[rpc.method])
+            methods[rpc.path] = RpcMethod(rpc, _function_of(handler, rpc.method, described.kind), described)
         except TypeError as error:
             if rpc.is_whole:  # else it may have the name of an rpc by chance
                 raise TypeError(f"{description.name}.{rpc.method}: {error}") from error
@@ -239,10 +241,11 @@ def _is_of_a_library(handler: Any, name: str) -> bool:
     return _package(defining) != _package(kind)
 
 
-def _function_of(handler: Any, name: str) -> Any:
+def _function_of(handler: Any, name: str, kind: MethodKind) -> Any:
     """The function as calls see it, without `self`; that of a class as well, which is not constructed for that."""
     if not inspect.isclass(handler):
-        return handler if name == CALL else getattr(handler, name)
+        function = handler if name == CALL else getattr(handler, name)
+        return holding(function, kind) if multiplexed_of(type(handler)) else function
     found = next(vars(each)[name] for each in handler.__mro__ if name in vars(each))
     return getattr(handler, name) if isinstance(found, staticmethod | classmethod) else MethodType(found, handler)
 

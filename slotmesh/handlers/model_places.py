@@ -1,0 +1,146 @@
+"""Which models a replica has loaded, and which one makes room for another: the decisions of `@multiplexed`. Pure.
+
+Invariants: at most `most` models are loaded, being loaded or being unloaded. A model is loaded once at a time. One that
+a call uses is not chosen to be unloaded, and neither is one that is being loaded, or was loaded for calls that have not
+got it yet: they hold it from their request on. Among the others, the one whose last use is longest ago is.
+Owner: a pool, under its lock.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict
+from collections.abc import Iterator
+from concurrent.futures import Future
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+
+ModelT = TypeVar("ModelT")
+
+
+class Holding(Protocol):
+    """Whatever models are held by until a call ends."""
+
+    def release(self, place: ModelPlace[Any], uses: ModelUses) -> None:
+        """`uses` does not use the model any more."""
+
+
+class ModelUses:
+    """The models that one call uses, until it ends."""
+
+    __slots__ = ("_held", "is_over")
+
+    def __init__(self) -> None:
+        self._held: dict[ModelPlace[Any], Holding] = {}
+        self.is_over = False
+        """The call has ended: what it has left behind holds nothing."""
+
+    def add(self, place: ModelPlace[Any], pool: Holding) -> None:
+        """The call uses this model."""
+        self._held[place] = pool
+
+    def end(self) -> None:
+        """The call has ended."""
+        self.is_over = True
+        while self._held:
+            place, pool = self._held.popitem()
+            pool.release(place, self)
+
+
+class ModelPlace(Generic[ModelT]):
+    """The place of one model. Compared by identity."""
+
+    __slots__ = ("done", "holders", "model_id")
+
+    def __init__(self, model_id: str) -> None:
+        self.model_id = model_id
+        self.done: Future[ModelT] = Future()
+        """The model, once it is loaded; or the exception of its load."""
+        self.holders: set[ModelUses] = set()
+        """The calls that use it, or wait for it."""
+
+    @property
+    def is_free(self) -> bool:
+        """Whether it may be unloaded."""
+        return not self.holders and self.done.done()
+
+
+class Found(NamedTuple):
+    """What a call gets."""
+
+    place: ModelPlace[Any]
+    is_new: bool
+    """The caller has to load the model."""
+    victim: ModelPlace[Any] | None
+    """With `is_new`: the model that has to be unloaded before."""
+
+
+class Stuck(Exception):
+    """The call would wait for a place that is never freed."""
+
+
+class ModelPlaces:
+    """The places of one pool."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._places: OrderedDict[str, ModelPlace[Any]] = OrderedDict()
+        """By model id, the one whose last use is longest ago first."""
+        self._unloading = 0
+        self._waiting: Counter[ModelUses] = Counter()
+        """The calls that wait for a place."""
+
+    def take(self, model_id: str, uses: ModelUses) -> Found | None:
+        """The place of the model, which `uses` holds from now on. None: the call has to wait until a place is free.
+
+        Raises:
+            Stuck: each place is held by a call that waits for a place itself.
+        """
+        if (place := self._places.get(model_id)) is not None:
+            self._places.move_to_end(model_id)
+            place.holders.add(uses)
+            return Found(place, False, None)
+        victim = None
+        if len(self._places) + self._unloading >= self._most:
+            victim = next((each for each in self._places.values() if each.is_free), None)
+            if victim is None:
+                if not self._unloading and self._is_stuck(uses):
+                    raise Stuck
+                return None
+            del self._places[victim.model_id]
+            self._unloading += 1
+        place = self._places[model_id] = ModelPlace(model_id)
+        place.holders.add(uses)
+        return Found(place, True, victim)
+
+    def waits(self, uses: ModelUses, change: int) -> None:
+        """A call begins (1) or ends (-1) to wait for a place."""
+        self._waiting[uses] += change
+        if not self._waiting[uses]:
+            del self._waiting[uses]
+
+    def unloaded(self) -> None:
+        """The model of a victim was unloaded."""
+        self._unloading -= 1
+
+    def failed(self, place: ModelPlace[Any]) -> None:
+        """The model could not be loaded: the next call tries again."""
+        if self._places.get(place.model_id) is place:
+            del self._places[place.model_id]
+
+    def take_all_free(self) -> list[ModelPlace[Any]]:
+        """Removes all models that no call uses; they have to be unloaded."""
+        free = [each for each in self._places.values() if each.is_free]
+        for each in free:
+            del self._places[each.model_id]
+            self._unloading += 1
+        return free
+
+    @property
+    def loaded(self) -> Iterator[str]:
+        """Ids of the loaded models, those of the latest uses first."""
+        return (each.model_id for each in reversed(self._places.values()) if each.done.done())
+
+    def _is_stuck(self, uses: ModelUses) -> bool:
+        """Whether each place is held by a call that waits for a place itself, if `uses` begins to."""
+        return all(
+            any(each is uses or each in self._waiting for each in place.holders) for place in self._places.values()
+        )

@@ -1,0 +1,124 @@
+"""Which model makes room for another."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from slotmesh.handlers.model_places import ModelPlace, ModelPlaces, ModelUses, Stuck
+
+
+class Pool:
+    """Places, as a pool uses them, without loads."""
+
+    def __init__(self, most: int) -> None:
+        self.places = ModelPlaces(most)
+
+    def release(self, place: ModelPlace[Any], uses: ModelUses) -> None:
+        place.holders.discard(uses)
+
+    def take(self, model_id: str, uses: ModelUses, *, loads: bool = True) -> str | None:
+        """The victim's id; empty: none; None: it waits."""
+        found = self.places.take(model_id, uses)
+        if found is None:
+            return None
+        uses.add(found.place, self)
+        if found.victim is not None:
+            self.places.unloaded()
+        if found.is_new and loads:
+            found.place.done.set_result(model_id)
+        return "" if found.victim is None else found.victim.model_id
+
+    def use(self, model_id: str) -> str | None:
+        """By a call that has ended."""
+        uses = ModelUses()
+        victim = self.take(model_id, uses)
+        uses.end()
+        return victim
+
+
+def test_the_model_whose_last_use_is_longest_ago_makes_room() -> None:
+    pool = Pool(3)
+    assert [pool.use(each) for each in "abcab"] == [""] * 5
+    assert pool.use("d") == "c"
+    assert pool.use("c") == "a"
+    assert list(pool.places.loaded) == ["c", "d", "b"]
+
+
+def test_a_model_in_use_makes_no_room() -> None:
+    pool, uses = Pool(2), ModelUses()
+    pool.take("a", uses)
+    pool.use("b")
+    assert pool.use("c") == "b"
+    assert pool.use("d") == "c"
+    uses.end()
+    assert pool.use("e") == "a"
+
+
+def test_a_model_that_is_being_loaded_makes_no_room_and_its_waiters_hold_it() -> None:
+    pool, first, second = Pool(1), ModelUses(), ModelUses()
+    pool.take("a", first, loads=False)
+    found = pool.places.take("a", second)
+    assert found is not None
+    assert not found.is_new
+    second.add(found.place, pool)
+    assert pool.use("b") is None
+    found.place.done.set_result("a")
+    first.end()
+    assert pool.use("b") is None, "the second has not ended"
+    second.end()
+    assert pool.use("b") == "a"
+
+
+def test_a_place_is_taken_until_its_model_is_unloaded() -> None:
+    pool = Pool(1)
+    pool.use("a")
+    found = pool.places.take("b", ModelUses())
+    assert found is not None
+    assert found.victim is not None
+    found.place.done.set_result("b")
+    found.place.holders.clear()
+    found_next = pool.places.take("c", ModelUses())
+    assert found_next is not None
+    assert found_next.victim is found.place
+
+
+def test_a_failed_load_leaves_its_place() -> None:
+    pool, uses = Pool(1), ModelUses()
+    found = pool.places.take("a", uses)
+    assert found is not None
+    pool.places.failed(found.place)
+    again = pool.places.take("a", uses)
+    assert again is not None
+    assert again.is_new
+    pool.places.failed(found.place)
+    assert pool.places.take("a", uses) == (again.place, False, None), "a late report of the first one"
+
+
+def test_calls_that_wait_for_each_other_are_found() -> None:
+    pool, first, second = Pool(2), ModelUses(), ModelUses()
+    pool.take("a", first)
+    pool.take("b", second)
+    assert pool.take("c", first) is None
+    pool.places.waits(first, 1)
+    with pytest.raises(Stuck):
+        pool.take("d", second)
+    assert pool.take("d", ModelUses()) is None, "a call that holds nothing waits"
+    pool.places.waits(first, -1)
+    assert pool.take("d", second) is None, "the first one does not wait any more"
+
+
+def test_a_call_that_would_wait_for_itself_is_found() -> None:
+    pool, uses = Pool(1), ModelUses()
+    pool.take("a", uses)
+    with pytest.raises(Stuck):
+        pool.take("b", uses)
+
+
+def test_at_the_end_all_but_used_models_are_taken() -> None:
+    pool, uses = Pool(3), ModelUses()
+    pool.take("a", uses)
+    pool.use("b")
+    pool.take("c", ModelUses(), loads=False)
+    assert [each.model_id for each in pool.places.take_all_free()] == ["b"]
