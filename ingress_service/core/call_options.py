@@ -34,6 +34,7 @@ class RequestTerms:
     timeout_s: float | None = None
     shard_key: str = ""
     affinity_key: str = ""
+    model_id: str = ""
     ordering_key: str = ""
     tenant: str = ""
     idempotent: bool = False
@@ -102,6 +103,10 @@ def _affinity_key(terms: RequestTerms, _field: str, text: str) -> RequestTerms:
     return replace(terms, affinity_key=text)
 
 
+def _model_id(terms: RequestTerms, _field: str, text: str) -> RequestTerms:
+    return replace(terms, model_id=text)
+
+
 def _ordering_key(terms: RequestTerms, _field: str, text: str) -> RequestTerms:
     return replace(terms, ordering_key=text)
 
@@ -124,6 +129,7 @@ _READERS: Final = {
     "timeout": _timeout,
     "shard-key": _shard_key,
     "affinity-key": _affinity_key,
+    "model-id": _model_id,
     "ordering-key": _ordering_key,
     "tenant": _tenant,
     "idempotency-key": _idempotency_key,

@@ -149,6 +149,7 @@ def _options(form: str, terms: RequestTerms, *, is_traced: bool) -> ViewOptions:
             timeout_s=terms.timeout_s,
             shard_key=terms.shard_key,
             affinity_key=terms.affinity_key,
+            model_id=terms.model_id,
             ordering_key=terms.ordering_key,
             tenant=terms.tenant,
             idempotent=terms.idempotent,

@@ -47,13 +47,14 @@ def service_times_to_wire(times: Iterable[ReportedTime]) -> replica_service_pb2.
 
 
 def handler_state_to_wire(
-    figures: Mapping[str, float], models: Iterable[str] | None, evicted: Evicted = NOTHING_EVICTED
+    figures: Mapping[str, float], models: Iterable[str] | None, max_models: int, evicted: Evicted = NOTHING_EVICTED
 ) -> replica_service_pb2.HandlerState:
     """What the handler reports of itself. `models` None: they have not changed."""
     return replica_service_pb2.HandlerState(
         figures=figures,
         models=models or (),
         same_models=models is None,
+        max_models=max_models,
         evicted_blocks=evicted.blocks,
         all_evicted=evicted.is_all,
     )

@@ -39,7 +39,8 @@ class StateCursor:
         evicted, evictions = state.evicted_since(self._evicted)
         if (figures, models, evictions) == (self._figures, self._models, self._evicted):
             return None
-        wire = handler_state_to_wire(state.figures, None if models == self._models else state.models, evicted)
+        loaded = None if models == self._models else state.models
+        wire = handler_state_to_wire(state.figures, loaded, state.max_models, evicted)
         self._figures, self._models, self._evicted = figures, models, evictions
         return wire
 

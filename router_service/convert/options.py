@@ -173,16 +173,18 @@ PREFIX: Final = "slotmesh-"
 ORDERING_KEY: Final = "slotmesh-ordering-key"
 SHARD_KEY: Final = "slotmesh-shard-key"
 AFFINITY_KEY: Final = "slotmesh-affinity-key"
+MODEL_ID: Final = "slotmesh-model-id"
 TENANT: Final = "slotmesh-tenant"
 SLO: Final = "slotmesh-slo"
 ENDPOINT: Final = "slotmesh-endpoint"
-_KNOWN: Final = (ORDERING_KEY, SHARD_KEY, AFFINITY_KEY, TENANT, SLO, ENDPOINT)
+_KNOWN: Final = (ORDERING_KEY, SHARD_KEY, AFFINITY_KEY, MODEL_ID, TENANT, SLO, ENDPOINT)
 
 
 _PROBLEM_OF: Final = {
     ORDERING_KEY: key_problem,
     SHARD_KEY: key_problem,
     AFFINITY_KEY: key_problem,
+    MODEL_ID: key_problem,
     TENANT: tenant_problem,
 }
 
@@ -239,6 +241,7 @@ def stated_options(metadata: Iterable[tuple[str, str | bytes]]) -> RpcMetadata |
         ordering_key=found.get(ORDERING_KEY, ""),
         shard_key=found.get(SHARD_KEY, ""),
         affinity_key=found.get(AFFINITY_KEY, ""),
+        model_id=found.get(MODEL_ID, ""),
         tenant=found.get(TENANT, ""),
     )
     for key, problem_of in _PROBLEM_OF.items():

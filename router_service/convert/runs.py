@@ -15,8 +15,10 @@ from typing import cast
 from router_service.convert.options import put_identity
 from router_service.core.callers import CREDITS
 from router_service.core.calls import CallPayload, Failures, Results
+from router_service.core.events import HandlerStateReported
 from router_service.core.limits.capacity import MethodTime, ReportedCapacity
 from router_service.core.replicas.frames import OutgoingBatch
+from router_service.core.replicas.replica import RoutedReplica
 from slotmesh.calls.handler_figures import MAX_EVICTED, MAX_FIGURE_CHARS, MAX_FIGURES, MAX_MODELS, Evicted
 from slotmesh.calls.method_outlines import DATATYPES, MAX_DESCRIBED, MethodTensors, TensorType
 from slotmesh.calls.payload_block import PayloadBlock, largest_of
@@ -279,11 +281,12 @@ def evicted_of(wire: replica_service_pb2.HandlerState) -> Evicted:
     return Evicted(tuple(islice(wire.evicted_blocks, MAX_EVICTED)), wire.all_evicted)
 
 
-def handler_state_of(wire: replica_service_pb2.HandlerState) -> tuple[Mapping[str, float], frozenset[str] | None]:
-    """Figures by name, and ids of models, as many as the bounds allow, without invalid figures. None: as before."""
+def handler_state_of(replica: RoutedReplica, wire: replica_service_pb2.HandlerState) -> HandlerStateReported:
+    """What a handler reported, as much as the bounds allow, without invalid figures."""
     valid = ((name, it) for name, it in wire.figures.items() if 0 < len(name) <= MAX_FIGURE_CHARS and isfinite(it))
     figures = MappingProxyType(dict(islice(valid, MAX_FIGURES)))
-    return figures, None if wire.same_models else frozenset(islice(wire.models, MAX_MODELS))
+    models = None if wire.same_models else frozenset(islice(wire.models, MAX_MODELS))
+    return HandlerStateReported(replica, figures, models, evicted_of(wire), min(max(0, wire.max_models), MAX_MODELS))
 
 
 _LARGEST_BATCH = 2**31 - 1

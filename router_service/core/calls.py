@@ -14,7 +14,7 @@ from math import inf
 from typing import NamedTuple
 
 from slotmesh.calls.call_options import StatedOptions
-from slotmesh.calls.key_hash import place_of_key
+from slotmesh.calls.key_hash import place_of_key, place_of_model
 from slotmesh.calls.request_ids import CallIdentity
 from slotmesh.calls.slot_tokens import DEFAULT_LEASE_S
 from slotmesh.errors import Failure
@@ -138,6 +138,8 @@ class RouterCallOptions(StatedOptions):
     """Some replicas may suit the calls better than others (`router_service.core.preferences`)."""
     affinity_place: int = field(default=0, init=False, compare=False)
     """The place of the affinity key on rings of replicas."""
+    model_place: int = field(default=0, init=False, compare=False)
+    """The same of the model."""
 
     def __post_init__(self) -> None:
         if self.prefix_blocks:
@@ -145,6 +147,9 @@ class RouterCallOptions(StatedOptions):
         if self.affinity_key:
             object.__setattr__(self, "prefers", True)
             object.__setattr__(self, "affinity_place", place_of_key(self.affinity_key))
+        if self.model_id:
+            object.__setattr__(self, "prefers", True)
+            object.__setattr__(self, "model_place", place_of_model(self.model_id))
 
 
 NO_OPTIONS = RouterCallOptions()

@@ -170,6 +170,8 @@ class HandlerStateReported(RouterEvent):
     """Ids of all models that it has loaded; None: unchanged."""
     evicted: Evicted = NOTHING_EVICTED
     """Blocks of prompts that it holds no longer."""
+    max_models: int = 0
+    """The number of models that it keeps loaded at most; 0: it loads none by id."""
 
 
 @dataclass(slots=True, eq=False)

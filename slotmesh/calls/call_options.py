@@ -160,6 +160,8 @@ class StatedOptions:
     Batches have a field for it, as handlers may read it."""
     affinity_key: str = option("", OptionKind.KEY, read_by=_BOTH, rpcs=QUEUED, stays=True)
     """Calls of one key prefer one replica, and run side by side. No effect if there is an ordering key."""
+    model_id: str = option("", OptionKind.KEY, read_by=_BOTH, rpcs=frozenset(CallRpc))
+    """Calls prefer a replica that has loaded this model. The handler gets it."""
     timeout_s: float | None = option(None, OptionKind.DURATION, read_by=Reader.ROUTER, rpcs=frozenset(CallRpc))
     """From a call's arrival at the router to its deadline: a later call is dropped. None: there is none."""
     slo_s: float | None = option(
@@ -205,6 +207,7 @@ class OptionChanges(TypedDict, total=False):
     slo_at: datetime | None
     shard_key: str
     affinity_key: str
+    model_id: str
     tenant: str
     prefix_blocks: Sequence[int]
     metadata: Mapping[str, str]

@@ -1,4 +1,4 @@
-"""Ordering key -> partition: the one hash that all clients and services agree on. And affinity key -> place on a ring.
+"""Ordering key -> partition: the one hash that all clients and services agree on. Keys, models -> places on rings.
 
 Invariant: the same key maps to the same partition in every process and release; it is part of the wire contract.
 """
@@ -24,3 +24,8 @@ def place_of_key(affinity_key: str) -> int:
     The same at every router, which is all that counts: clients do not need it.
     """
     return int.from_bytes(blake2b(affinity_key.encode(), digest_size=8, person=b"slotmesh.affin").digest(), "big")
+
+
+def place_of_model(model_id: str) -> int:
+    """The place of a model, as that of an affinity key."""
+    return int.from_bytes(blake2b(model_id.encode(), digest_size=8, person=b"slotmesh.models").digest(), "big")

@@ -97,6 +97,9 @@ class Endpoint(MethodSpace):
                 a fixed order where it has not; they run side by side. Without a shard key it also chooses the backend.
                 Empty: none. The key of a lane goes before it.
 
+                `model_id`: the model that calls need, of a handler with `@slotmesh.multiplexed`: they go to a replica
+                that has loaded it, and the handler gets it. Empty: none.
+
                 `prefix_blocks`: hashes of the blocks that the prompt of the calls begins with, as
                 `slotmesh.prefix_blocks(prompt)`: they go to the replica that was sent the longest of these prefixes,
                 unless it is overloaded. Empty: routers read them from the arguments if the backend has `affinity:
@@ -156,7 +159,7 @@ class Endpoint(MethodSpace):
                 `timeout`: how long to wait for a slot; seconds or a timedelta. None: the view's timeout, or the
                 backend's `max_queue_time` where the view has none.
 
-                `shard_key`, `affinity_key`, `prefix_blocks`: as `options`. Not given: the view's.
+                `shard_key`, `affinity_key`, `model_id`, `prefix_blocks`: as `options`. Not given: the view's.
 
                 `replica_id`: the requested replica. Empty: any.
 

@@ -153,6 +153,8 @@ class CallContext:
     """Calls of one shard key go to one backend; empty: the call has none."""
     affinity_key: str = ""
     """Calls of one affinity key prefer one replica; empty: the call has none."""
+    model_id: str = ""
+    """The model that the caller needs, for a method with `@slotmesh.multiplexed`; empty: the call names none."""
     is_shadow: bool = False
     """A sampled copy of a call, for a shadow: its result is dropped."""
     traceparent: str = ""

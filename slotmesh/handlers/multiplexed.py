@@ -363,7 +363,8 @@ def multiplexed_of(handler: type) -> list[Multiplexed]:
 
 def holding(function: Callable[..., Any], kind: MethodKind) -> Callable[..., Any]:
     """A function of that kind which calls this one, and holds the models that it loads until it has ended."""
-    run = runnable(function if inspect.isroutine(function) else function.__call__, kind)
+    bound: Any = function if inspect.isroutine(function) else getattr(function, "__call__")  # noqa: B004, B009 - of its class
+    run = runnable(bound, kind)
 
     @wraps(run)
     async def called_async(*args: Any, **kwargs: Any) -> Any:

@@ -45,6 +45,8 @@ class HandlerState:
         """The newest values by name. Replaced whole, never changed."""
         self.models: tuple[str, ...] = ()
         """Ids of the loaded models. Replaced whole."""
+        self.max_models = 0
+        """The number of models that are loaded at most; 0: the handler loads none by id."""
         self.figures_version = 0
         """Grows with each change of `figures`."""
         self.models_version = 0

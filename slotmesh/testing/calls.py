@@ -51,6 +51,7 @@ class ContextFields(TypedDict, total=False):
     idempotency_key: str
     shard_key: str
     affinity_key: str
+    model_id: str
     is_shadow: bool
     traceparent: str
     tracestate: str

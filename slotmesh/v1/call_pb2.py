@@ -26,7 +26,7 @@ from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16slotmesh/v1/call.proto\x12\x0bslotmesh.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xde\x03\n\x0b\x43\x61llOptions\x12\x0e\n\x06method\x18\x01 \x01(\t\x12\x14\n\x0c\x63ontent_type\x18\x02 \x01(\t\x12\x11\n\tshard_key\x18\x03 \x01(\t\x12\x14\n\x0cordering_key\x18\x04 \x01(\t\x12*\n\x07timeout\x18\x05 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x31\n\x0crelative_slo\x18\x06 \x01(\x0b\x32\x19.google.protobuf.DurationH\x00\x12\x32\n\x0c\x61\x62solute_slo\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.TimestampH\x00\x12\x12\n\nidempotent\x18\x08 \x01(\x08\x12\x38\n\x08metadata\x18\t \x03(\x0b\x32&.slotmesh.v1.CallOptions.MetadataEntry\x12\x0e\n\x06tenant\x18\n \x01(\t\x12*\n\x06stream\x18\x0b \x01(\x0b\x32\x1a.slotmesh.v1.StreamOptions\x12\x14\n\x0c\x61\x66\x66inity_key\x18\x0c \x01(\t\x12\x15\n\rprefix_blocks\x18\x0e \x03(\x06\x1a/\n\rMetadataEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x42\x05\n\x03slo\"\\\n\rStreamOptions\x12\x10\n\x08no_reply\x18\x01 \x01(\x08\x12\x12\n\neach_value\x18\x02 \x01(\x08\x12\x17\n\x0fstop_generation\x18\x03 \x01(\x03\x12\x0c\n\x04http\x18\x04 \x01(\x0c\"\xb1\x01\n\x0bHttpRequest\x12\x0e\n\x06method\x18\x01 \x01(\t\x12\x0c\n\x04path\x18\x02 \x01(\t\x12\r\n\x05query\x18\x03 \x01(\t\x12(\n\x07headers\x18\x04 \x03(\x0b\x32\x17.slotmesh.v1.HttpHeader\x12\x12\n\nrequest_id\x18\x05 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x06 \x01(\t\x12\x13\n\x0b\x63\x61n_respond\x18\x07 \x01(\x08\x12\x11\n\ttruncated\x18\x08 \x01(\x08\"L\n\x10HttpResponseHead\x12\x0e\n\x06status\x18\x01 \x01(\x05\x12(\n\x07headers\x18\x02 \x03(\x0b\x32\x17.slotmesh.v1.HttpHeader\")\n\nHttpHeader\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t\"\xf8\x01\n\x07\x46\x61ilure\x12\x0c\n\x04\x63ode\x18\x01 \x01(\x05\x12\x0f\n\x07message\x18\x02 \x01(\t\x12\x0e\n\x06reason\x18\x03 \x01(\t\x12\'\n\x08\x65xecuted\x18\x04 \x01(\x0e\x32\x15.slotmesh.v1.Executed\x12.\n\x0bretry_delay\x18\x05 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x34\n\x08metadata\x18\x06 \x03(\x0b\x32\".slotmesh.v1.Failure.MetadataEntry\x1a/\n\rMetadataEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"&\n\x07IdRange\x12\r\n\x05\x66irst\x18\x01 \x01(\x03\x12\x0c\n\x04last\x18\x02 \x01(\x03\"\xec\x01\n\x0bResultBatch\x12\x15\n\rfirst_call_id\x18\x01 \x01(\x03\x12\x10\n\x08\x63\x61ll_ids\x18\x02 \x03(\x03\x12\x14\n\x0c\x63ontent_type\x18\x03 \x01(\t\x12\x10\n\x08payloads\x18\x04 \x03(\x0c\x12\r\n\x05\x62lock\x18\x05 \x01(\x0c\x12\x15\n\rpayload_sizes\x18\x06 \x01(\x0c\x12\x15\n\rchunked_sizes\x18\x07 \x03(\x03\x12\x0f\n\x07partial\x18\x08 \x01(\x08\x12\x17\n\x0f\x65xecutor_starts\x18\t \x03(\x05\x12\x10\n\x08\x62\x61\x63kends\x18\n \x03(\t\x12\x13\n\x0breplica_ids\x18\x0b \x03(\t\"X\n\nCallErrors\x12#\n\x05\x63\x61lls\x18\x01 \x03(\x0b\x32\x14.slotmesh.v1.IdRange\x12%\n\x07\x66\x61ilure\x18\x02 \x01(\x0b\x32\x14.slotmesh.v1.Failure\"\x97\x01\n\x0bResultFrame\x12\x10\n\x08\x66rame_no\x18\x01 \x01(\x03\x12)\n\x07\x62\x61tches\x18\x02 \x03(\x0b\x32\x18.slotmesh.v1.ResultBatch\x12\'\n\x06\x65rrors\x18\x03 \x03(\x0b\x32\x17.slotmesh.v1.CallErrors\x12\"\n\x04\x64one\x18\x04 \x03(\x0b\x32\x14.slotmesh.v1.IdRange\"E\n\x05\x43hunk\x12\x0f\n\x07\x63\x61ll_id\x18\x01 \x01(\x03\x12\x0e\n\x06offset\x18\x02 \x01(\x03\x12\r\n\x05total\x18\x03 \x01(\x03\x12\x0c\n\x04\x64\x61ta\x18\x04 \x01(\x0c\"-\n\tTakeItems\x12\x10\n\x08\x63\x61ll_ids\x18\x01 \x03(\x03\x12\x0e\n\x06\x63ounts\x18\x02 \x03(\x03\"0\n\tHeartbeat\x12\r\n\x05stamp\x18\x01 \x01(\x03\x12\x14\n\x0c\x65\x63hoed_stamp\x18\x02 \x01(\x03\"[\n\x06GoAway\x12\x0f\n\x07message\x18\x01 \x01(\t\x12\x12\n\nalternates\x18\x02 \x03(\t\x12,\n\ttime_left\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration*]\n\x08\x45xecuted\x12\x18\n\x14\x45XECUTED_UNSPECIFIED\x10\x00\x12\x0f\n\x0b\x45XECUTED_NO\x10\x01\x12\x14\n\x10\x45XECUTED_UNKNOWN\x10\x02\x12\x10\n\x0c\x45XECUTED_YES\x10\x03\x42U\n\x0bslotmesh.v1P\x01Z6github.com/slotmesh/slotmesh-go/slotmesh/v1;slotmeshv1\xaa\x02\x0bSlotmesh.V1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16slotmesh/v1/call.proto\x12\x0bslotmesh.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xf0\x03\n\x0b\x43\x61llOptions\x12\x0e\n\x06method\x18\x01 \x01(\t\x12\x14\n\x0c\x63ontent_type\x18\x02 \x01(\t\x12\x11\n\tshard_key\x18\x03 \x01(\t\x12\x14\n\x0cordering_key\x18\x04 \x01(\t\x12*\n\x07timeout\x18\x05 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x31\n\x0crelative_slo\x18\x06 \x01(\x0b\x32\x19.google.protobuf.DurationH\x00\x12\x32\n\x0c\x61\x62solute_slo\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.TimestampH\x00\x12\x12\n\nidempotent\x18\x08 \x01(\x08\x12\x38\n\x08metadata\x18\t \x03(\x0b\x32&.slotmesh.v1.CallOptions.MetadataEntry\x12\x0e\n\x06tenant\x18\n \x01(\t\x12*\n\x06stream\x18\x0b \x01(\x0b\x32\x1a.slotmesh.v1.StreamOptions\x12\x14\n\x0c\x61\x66\x66inity_key\x18\x0c \x01(\t\x12\x10\n\x08model_id\x18\r \x01(\t\x12\x15\n\rprefix_blocks\x18\x0e \x03(\x06\x1a/\n\rMetadataEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x42\x05\n\x03slo\"\\\n\rStreamOptions\x12\x10\n\x08no_reply\x18\x01 \x01(\x08\x12\x12\n\neach_value\x18\x02 \x01(\x08\x12\x17\n\x0fstop_generation\x18\x03 \x01(\x03\x12\x0c\n\x04http\x18\x04 \x01(\x0c\"\xb1\x01\n\x0bHttpRequest\x12\x0e\n\x06method\x18\x01 \x01(\t\x12\x0c\n\x04path\x18\x02 \x01(\t\x12\r\n\x05query\x18\x03 \x01(\t\x12(\n\x07headers\x18\x04 \x03(\x0b\x32\x17.slotmesh.v1.HttpHeader\x12\x12\n\nrequest_id\x18\x05 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x06 \x01(\t\x12\x13\n\x0b\x63\x61n_respond\x18\x07 \x01(\x08\x12\x11\n\ttruncated\x18\x08 \x01(\x08\"L\n\x10HttpResponseHead\x12\x0e\n\x06status\x18\x01 \x01(\x05\x12(\n\x07headers\x18\x02 \x03(\x0b\x32\x17.slotmesh.v1.HttpHeader\")\n\nHttpHeader\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t\"\xf8\x01\n\x07\x46\x61ilure\x12\x0c\n\x04\x63ode\x18\x01 \x01(\x05\x12\x0f\n\x07message\x18\x02 \x01(\t\x12\x0e\n\x06reason\x18\x03 \x01(\t\x12\'\n\x08\x65xecuted\x18\x04 \x01(\x0e\x32\x15.slotmesh.v1.Executed\x12.\n\x0bretry_delay\x18\x05 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x34\n\x08metadata\x18\x06 \x03(\x0b\x32\".slotmesh.v1.Failure.MetadataEntry\x1a/\n\rMetadataEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"&\n\x07IdRange\x12\r\n\x05\x66irst\x18\x01 \x01(\x03\x12\x0c\n\x04last\x18\x02 \x01(\x03\"\xec\x01\n\x0bResultBatch\x12\x15\n\rfirst_call_id\x18\x01 \x01(\x03\x12\x10\n\x08\x63\x61ll_ids\x18\x02 \x03(\x03\x12\x14\n\x0c\x63ontent_type\x18\x03 \x01(\t\x12\x10\n\x08payloads\x18\x04 \x03(\x0c\x12\r\n\x05\x62lock\x18\x05 \x01(\x0c\x12\x15\n\rpayload_sizes\x18\x06 \x01(\x0c\x12\x15\n\rchunked_sizes\x18\x07 \x03(\x03\x12\x0f\n\x07partial\x18\x08 \x01(\x08\x12\x17\n\x0f\x65xecutor_starts\x18\t \x03(\x05\x12\x10\n\x08\x62\x61\x63kends\x18\n \x03(\t\x12\x13\n\x0breplica_ids\x18\x0b \x03(\t\"X\n\nCallErrors\x12#\n\x05\x63\x61lls\x18\x01 \x03(\x0b\x32\x14.slotmesh.v1.IdRange\x12%\n\x07\x66\x61ilure\x18\x02 \x01(\x0b\x32\x14.slotmesh.v1.Failure\"\x97\x01\n\x0bResultFrame\x12\x10\n\x08\x66rame_no\x18\x01 \x01(\x03\x12)\n\x07\x62\x61tches\x18\x02 \x03(\x0b\x32\x18.slotmesh.v1.ResultBatch\x12\'\n\x06\x65rrors\x18\x03 \x03(\x0b\x32\x17.slotmesh.v1.CallErrors\x12\"\n\x04\x64one\x18\x04 \x03(\x0b\x32\x14.slotmesh.v1.IdRange\"E\n\x05\x43hunk\x12\x0f\n\x07\x63\x61ll_id\x18\x01 \x01(\x03\x12\x0e\n\x06offset\x18\x02 \x01(\x03\x12\r\n\x05total\x18\x03 \x01(\x03\x12\x0c\n\x04\x64\x61ta\x18\x04 \x01(\x0c\"-\n\tTakeItems\x12\x10\n\x08\x63\x61ll_ids\x18\x01 \x03(\x03\x12\x0e\n\x06\x63ounts\x18\x02 \x03(\x03\"0\n\tHeartbeat\x12\r\n\x05stamp\x18\x01 \x01(\x03\x12\x14\n\x0c\x65\x63hoed_stamp\x18\x02 \x01(\x03\"[\n\x06GoAway\x12\x0f\n\x07message\x18\x01 \x01(\t\x12\x12\n\nalternates\x18\x02 \x03(\t\x12,\n\ttime_left\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration*]\n\x08\x45xecuted\x12\x18\n\x14\x45XECUTED_UNSPECIFIED\x10\x00\x12\x0f\n\x0b\x45XECUTED_NO\x10\x01\x12\x14\n\x10\x45XECUTED_UNKNOWN\x10\x02\x12\x10\n\x0c\x45XECUTED_YES\x10\x03\x42U\n\x0bslotmesh.v1P\x01Z6github.com/slotmesh/slotmesh-go/slotmesh/v1;slotmeshv1\xaa\x02\x0bSlotmesh.V1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -38,38 +38,38 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_CALLOPTIONS_METADATAENTRY']._serialized_options = b'8\001'
   _globals['_FAILURE_METADATAENTRY']._loaded_options = None
   _globals['_FAILURE_METADATAENTRY']._serialized_options = b'8\001'
-  _globals['_EXECUTED']._serialized_start=2015
-  _globals['_EXECUTED']._serialized_end=2108
+  _globals['_EXECUTED']._serialized_start=2033
+  _globals['_EXECUTED']._serialized_end=2126
   _globals['_CALLOPTIONS']._serialized_start=105
-  _globals['_CALLOPTIONS']._serialized_end=583
-  _globals['_CALLOPTIONS_METADATAENTRY']._serialized_start=529
-  _globals['_CALLOPTIONS_METADATAENTRY']._serialized_end=576
-  _globals['_STREAMOPTIONS']._serialized_start=585
-  _globals['_STREAMOPTIONS']._serialized_end=677
-  _globals['_HTTPREQUEST']._serialized_start=680
-  _globals['_HTTPREQUEST']._serialized_end=857
-  _globals['_HTTPRESPONSEHEAD']._serialized_start=859
-  _globals['_HTTPRESPONSEHEAD']._serialized_end=935
-  _globals['_HTTPHEADER']._serialized_start=937
-  _globals['_HTTPHEADER']._serialized_end=978
-  _globals['_FAILURE']._serialized_start=981
-  _globals['_FAILURE']._serialized_end=1229
-  _globals['_FAILURE_METADATAENTRY']._serialized_start=529
-  _globals['_FAILURE_METADATAENTRY']._serialized_end=576
-  _globals['_IDRANGE']._serialized_start=1231
-  _globals['_IDRANGE']._serialized_end=1269
-  _globals['_RESULTBATCH']._serialized_start=1272
-  _globals['_RESULTBATCH']._serialized_end=1508
-  _globals['_CALLERRORS']._serialized_start=1510
-  _globals['_CALLERRORS']._serialized_end=1598
-  _globals['_RESULTFRAME']._serialized_start=1601
-  _globals['_RESULTFRAME']._serialized_end=1752
-  _globals['_CHUNK']._serialized_start=1754
-  _globals['_CHUNK']._serialized_end=1823
-  _globals['_TAKEITEMS']._serialized_start=1825
-  _globals['_TAKEITEMS']._serialized_end=1870
-  _globals['_HEARTBEAT']._serialized_start=1872
-  _globals['_HEARTBEAT']._serialized_end=1920
-  _globals['_GOAWAY']._serialized_start=1922
-  _globals['_GOAWAY']._serialized_end=2013
+  _globals['_CALLOPTIONS']._serialized_end=601
+  _globals['_CALLOPTIONS_METADATAENTRY']._serialized_start=547
+  _globals['_CALLOPTIONS_METADATAENTRY']._serialized_end=594
+  _globals['_STREAMOPTIONS']._serialized_start=603
+  _globals['_STREAMOPTIONS']._serialized_end=695
+  _globals['_HTTPREQUEST']._serialized_start=698
+  _globals['_HTTPREQUEST']._serialized_end=875
+  _globals['_HTTPRESPONSEHEAD']._serialized_start=877
+  _globals['_HTTPRESPONSEHEAD']._serialized_end=953
+  _globals['_HTTPHEADER']._serialized_start=955
+  _globals['_HTTPHEADER']._serialized_end=996
+  _globals['_FAILURE']._serialized_start=999
+  _globals['_FAILURE']._serialized_end=1247
+  _globals['_FAILURE_METADATAENTRY']._serialized_start=547
+  _globals['_FAILURE_METADATAENTRY']._serialized_end=594
+  _globals['_IDRANGE']._serialized_start=1249
+  _globals['_IDRANGE']._serialized_end=1287
+  _globals['_RESULTBATCH']._serialized_start=1290
+  _globals['_RESULTBATCH']._serialized_end=1526
+  _globals['_CALLERRORS']._serialized_start=1528
+  _globals['_CALLERRORS']._serialized_end=1616
+  _globals['_RESULTFRAME']._serialized_start=1619
+  _globals['_RESULTFRAME']._serialized_end=1770
+  _globals['_CHUNK']._serialized_start=1772
+  _globals['_CHUNK']._serialized_end=1841
+  _globals['_TAKEITEMS']._serialized_start=1843
+  _globals['_TAKEITEMS']._serialized_end=1888
+  _globals['_HEARTBEAT']._serialized_start=1890
+  _globals['_HEARTBEAT']._serialized_end=1938
+  _globals['_GOAWAY']._serialized_start=1940
+  _globals['_GOAWAY']._serialized_end=2031
 # @@protoc_insertion_point(module_scope)

@@ -95,6 +95,7 @@ class CallOptions(_message.Message):
     TENANT_FIELD_NUMBER: _builtins.int
     STREAM_FIELD_NUMBER: _builtins.int
     AFFINITY_KEY_FIELD_NUMBER: _builtins.int
+    MODEL_ID_FIELD_NUMBER: _builtins.int
     PREFIX_BLOCKS_FIELD_NUMBER: _builtins.int
     method: _builtins.str
     """Name of the handler's method. Empty means `__call__`. Names that start with `_` are refused with METHOD_NOT_FOUND."""
@@ -121,6 +122,12 @@ class CallOptions(_message.Message):
     """Calls with the same affinity key go to the same replica while that has room, and to the next one of a fixed order
     where it has not; they run side by side, in no order. Without a shard key it also chooses the backend, by weight.
     Ignored if `ordering_key` is set. Empty: none. At most 1 KiB of UTF-8.
+    """
+    model_id: _builtins.str
+    """Id of the model that the call needs, of a handler that loads models by id (`@slotmesh.multiplexed`): the call goes to
+    a replica that has loaded the model and has room; if there is none, to the same one of the others at each router.
+    The handler gets it. An ordering key, or a request id, determines the replica before it. Empty: none. At most 1 KiB
+    of UTF-8.
     """
     @_builtins.property
     def timeout(self) -> _duration_pb2.Duration:
@@ -170,11 +177,12 @@ class CallOptions(_message.Message):
         tenant: _builtins.str = ...,
         stream: Global___StreamOptions | None = ...,
         affinity_key: _builtins.str = ...,
+        model_id: _builtins.str = ...,
         prefix_blocks: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["absolute_slo", b"absolute_slo", "relative_slo", b"relative_slo", "slo", b"slo", "stream", b"stream", "timeout", b"timeout"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["absolute_slo", b"absolute_slo", "affinity_key", b"affinity_key", "content_type", b"content_type", "idempotent", b"idempotent", "metadata", b"metadata", "method", b"method", "ordering_key", b"ordering_key", "prefix_blocks", b"prefix_blocks", "relative_slo", b"relative_slo", "shard_key", b"shard_key", "slo", b"slo", "stream", b"stream", "tenant", b"tenant", "timeout", b"timeout"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["absolute_slo", b"absolute_slo", "affinity_key", b"affinity_key", "content_type", b"content_type", "idempotent", b"idempotent", "metadata", b"metadata", "method", b"method", "model_id", b"model_id", "ordering_key", b"ordering_key", "prefix_blocks", b"prefix_blocks", "relative_slo", b"relative_slo", "shard_key", b"shard_key", "slo", b"slo", "stream", b"stream", "tenant", b"tenant", "timeout", b"timeout"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_slo: _TypeAlias = _typing.Literal["relative_slo", "absolute_slo"]  # noqa: Y015
     _WhichOneofArgType_slo: _TypeAlias = _typing.Literal["slo", b"slo"]  # noqa: Y015

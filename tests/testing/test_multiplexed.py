@@ -187,7 +187,7 @@ async def test_values_and_batches_hold_their_models_until_they_end(kind: type[Hu
                 await hub.use(each)
             hub.instance.calls.release(2)
             assert await anext(values)
-        assert await asyncio.gather(hub.batched("e"), hub.batched("f")) == [True, True]
+        assert [*await asyncio.gather(hub.batched("e"), hub.batched("f"))] == [True, True]
 
 
 async def test_all_models_are_unloaded_at_the_end(kind: type[Hub]) -> None:

@@ -135,6 +135,7 @@ def context_of(run: ReplicaRun, index: int, now: float) -> CallContext:
         idempotency_key=identity,
         shard_key=shard_key,
         affinity_key=affinity_key,
+        model_id=options.model_id,
         is_shadow=arrival is not None and arrival.is_shadow,
         traceparent=trace.traceparent,
         tracestate=trace.tracestate,

@@ -36,6 +36,7 @@ class HandlerModels:
         for pool in self._pools:
             pool.on_change = self._changed
         if self._pools:
+            state.max_models = sum(each.max_models for each in multiplexed_of(type(handler)))
             self._changed()
 
     @property

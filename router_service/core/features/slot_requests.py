@@ -33,11 +33,13 @@ class RequestedSlot(NamedTuple):
     shard_key: str
     affinity_key: str
     prefix_blocks: tuple[int, ...]
+    model_id: str
 
     @classmethod
     def of(cls, endpoint: str, options: RouterCallOptions, work: SlotWork) -> RequestedSlot:
         """How long to wait is left out: a caller that asks again has less time."""
-        return cls(endpoint, work, options.shard_key, options.affinity_key, options.prefix_blocks)
+        chosen = options.shard_key, options.affinity_key, options.prefix_blocks, options.model_id
+        return cls(endpoint, work, *chosen)
 
 
 @dataclass(frozen=True, slots=True)

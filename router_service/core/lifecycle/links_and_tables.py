@@ -99,7 +99,7 @@ class LinkChanges:
     def handler_state_reported(self, event: HandlerStateReported, _step: Step) -> None:
         """Calls that are sent from now on may go elsewhere."""
         replica = event.replica
-        replica.figures = event.figures
+        replica.figures, replica.max_models = event.figures, event.max_models
         if event.models is not None:
             replica.models = event.models
         if event.evicted != NOTHING_EVICTED and isinstance(replica.backend.preferences, Preferences):

@@ -107,7 +107,7 @@ class KnownReplica:
 
     __slots__ = (
         *("address", "backend_name", "bound", "capacity", "draining", "is_awaited", "is_joining", "is_member"),
-        *("figures", "models"),
+        *("figures", "max_models", "models"),
         *(
             "is_near",
             "is_passed_over",
@@ -184,7 +184,9 @@ class KnownReplica:
         self.figures: Mapping[str, float] = NO_FIGURES
         """What its handler has reported of itself, by name."""
         self.models: frozenset[str] = frozenset()
-        """Ids of the models that its handler has loaded."""
+        """Ids of the models that its handler has loaded. Replaced whole."""
+        self.max_models = 0
+        """The number of models that its handler keeps loaded at most; 0: it has not reported any."""
 
     @property
     def replica_id(self) -> str:

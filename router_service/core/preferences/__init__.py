@@ -16,6 +16,7 @@ from typing import Generic, Protocol, TypeVar
 from router_service.core.counters import BackendCounts
 from router_service.core.limits.capacity import KnownReplica
 from router_service.core.preferences.affinity import AffinityKeys
+from router_service.core.preferences.models import ModelIds
 from router_service.core.preferences.prefixes import PrefixAffinity, Prompts
 from router_service.core.runs import RouterRun
 
@@ -43,8 +44,10 @@ class Preferences(Generic[CandidateT]):
 
     def __init__(self, replicas: Iterable[CandidateT], counts: BackendCounts, prompts: Prompts) -> None:
         self.prefixes: PrefixAffinity[CandidateT] = PrefixAffinity(prompts)
-        self._linking: AffinityKeys[CandidateT] = AffinityKeys(counts)
-        self._ordered: tuple[Preference[CandidateT], ...] = (self.prefixes, self._linking)
+        models: ModelIds[CandidateT] = ModelIds()
+        keys: AffinityKeys[CandidateT] = AffinityKeys(counts)
+        self._rings = models.ring, keys.ring
+        self._ordered: tuple[Preference[CandidateT], ...] = (models, self.prefixes, keys)
         """The most important one first: model, prefix, affinity key."""
         for replica in replicas:
             self.changed(replica)
@@ -52,7 +55,7 @@ class Preferences(Generic[CandidateT]):
     @property
     def unlinked(self) -> CandidateT | None:
         """A replica that the newest pick would have preferred to the one it picked, had this router a link to it."""
-        return self._linking.unlinked
+        return next((ring.unlinked for ring in self._rings if ring.unlinked is not None), None)
 
     def changed(self, replica: CandidateT) -> None:
         """See `Preference.changed`."""

@@ -106,17 +106,16 @@ class Ring(Generic[CandidateT]):
         self._places.sort()
 
 
-def _takes(replica: KnownReplica) -> bool:
+def takes(replica: KnownReplica) -> bool:
     """Whether it takes calls; unlike `taking`, outside this router's subset, too."""
     return replica.linked and not (replica.draining or replica.is_joining or replica.is_passed_over)
 
 
-class AffinityKeys(Generic[CandidateT]):
-    """The affinity keys of one backend's calls."""
+class BoundedRing(Ring[CandidateT]):
+    """A ring whose replicas have bounds of their loads."""
 
-    def __init__(self, counts: BackendCounts) -> None:
-        self._counts = counts
-        self._ring: Ring[CandidateT] = Ring()
+    def __init__(self) -> None:
+        super().__init__()
         self._loads: dict[CandidateT, tuple[int, int]] = {}
         """Load and permits of each replica that takes calls, as of its last change."""
         self._load = 0
@@ -127,42 +126,29 @@ class AffinityKeys(Generic[CandidateT]):
 
     def changed(self, replica: CandidateT) -> None:
         """See `Preference.changed`."""
-        self._ring.put(replica, is_member=replica.listed and not replica.draining)
+        self.put(replica, is_member=replica.listed and not replica.draining)
         load, permits = self._loads.pop(replica, (0, 0))
         self._load -= load
         self._permits -= permits
-        if _takes(replica):
+        if takes(replica):
             capacity = replica.capacity
             load, permits = self._loads[replica] = replica.own + capacity.others, capacity.max_ongoing
             self._load += load
             self._permits += permits
 
-    def pick(self, run: RouterRun, count: int) -> tuple[CandidateT, int] | None:
-        """See `Preference.pick`."""
-        if not run.options.affinity_key:
-            return None
+    def with_room(self, place: int, count: int) -> Iterator[tuple[CandidateT, int]]:
+        """The replicas from this place on that are below their bounds, and how many of `count` calls each takes."""
         self.unlinked = None
         tried = 0
-        for replica in islice(self._ring.follow(run.options.affinity_place), MAX_PASSED):
-            if _takes(replica):
+        for replica in islice(self.follow(place), MAX_PASSED):
+            if takes(replica):
                 if (room := self._room(replica, count)) > 0:
-                    return replica, room
+                    yield replica, room
                 tried += 1
                 if tried == MAX_TRIED:
-                    break
+                    return
             elif not (replica.is_member or replica.linked) and self.unlinked is None:
                 self.unlinked = replica
-        return None
-
-    def sent(self, run: RouterRun, count: int, replica: CandidateT) -> None:
-        """See `Preference.sent`."""
-        if not run.options.affinity_key:
-            return
-        around = islice(self._ring.follow(run.options.affinity_place), MAX_PASSED)
-        if replica is next(filter(_takes, around), None):
-            self._counts.preferred += count
-        else:
-            self._counts.spilled += count
 
     def _room(self, replica: CandidateT, count: int) -> int:
         """Calls that the replica takes until it is at its bound, which `count` more calls of the backend raise."""
@@ -171,3 +157,32 @@ class AffinityKeys(Generic[CandidateT]):
         times, parts = BOUND
         share = -(-times * (self._load + count) * permits // (parts * self._permits))
         return min(permits, max(share, (permits + 1) // 2)) - replica.own - capacity.others
+
+
+class AffinityKeys(Generic[CandidateT]):
+    """The affinity keys of one backend's calls."""
+
+    def __init__(self, counts: BackendCounts) -> None:
+        self._counts = counts
+        self.ring: BoundedRing[CandidateT] = BoundedRing()
+
+    def changed(self, replica: CandidateT) -> None:
+        """See `Preference.changed`."""
+        self.ring.changed(replica)
+
+    def pick(self, run: RouterRun, count: int) -> tuple[CandidateT, int] | None:
+        """See `Preference.pick`."""
+        self.ring.unlinked = None
+        if not run.options.affinity_key:
+            return None
+        return next(self.ring.with_room(run.options.affinity_place, count), None)
+
+    def sent(self, run: RouterRun, count: int, replica: CandidateT) -> None:
+        """See `Preference.sent`."""
+        if not run.options.affinity_key:
+            return
+        around = islice(self.ring.follow(run.options.affinity_place), MAX_PASSED)
+        if replica is next(filter(takes, around), None):
+            self._counts.preferred += count
+        else:
+            self._counts.spilled += count

@@ -20,7 +20,6 @@ from router_service.core.commands import CancelRun
 from router_service.core.events import (
     CapacityReported,
     DrainAnnounced,
-    HandlerStateReported,
     LanesStopped,
     LinkFailed,
     LinkLost,
@@ -261,9 +260,7 @@ class ReplicaLink:
             times = convert.times_of(response.service_times)
             self._dispatcher.post(ServiceTimesReported(self._replica, times))
         else:
-            figures, models = convert.handler_state_of(response.handler_state)
-            evicted = convert.evicted_of(response.handler_state)
-            self._dispatcher.post(HandlerStateReported(self._replica, figures, models, evicted))
+            self._dispatcher.post(convert.handler_state_of(self._replica, response.handler_state))
 
     def _open(self, opened: replica_service_pb2.ExecuteOpened, capacity: ReportedCapacity) -> None:
         self._up = True

@@ -145,6 +145,9 @@ async def call(
     affinity_key: Annotated[
         str, typer.Option(metavar="KEY", help="Calls of one key prefer one replica, and run side by side.")
     ] = "",
+    model_id: Annotated[
+        str, typer.Option(metavar="ID", help="The model that the call needs, of a handler that loads several.")
+    ] = "",
     ordering_key: OrderedBy = None,
     tenant: OnBehalfOf = "",
     idempotent: MayRepeat = False,
@@ -175,6 +178,7 @@ async def call(
         content_type=JSON,
         shard_key=shard_key,
         affinity_key=affinity_key,
+        model_id=model_id,
         tenant=tenant,
         idempotent=idempotent,
         metadata=read_metadata(metadata or ()),

@@ -51,6 +51,7 @@ class ReserveArguments(TypedDict, total=False):
     shard_key: str
     affinity_key: str
     prefix_blocks: Sequence[int]
+    model_id: str
     replica_id: str
     excluded_replica_ids: Sequence[str]
 
@@ -68,7 +69,7 @@ class Terms:
 
     endpoint: str
     options: ViewOptions
-    """Options of the reservation: timeout, shard key, affinity key, prefix blocks, SLO, tenant."""
+    """Options of the reservation: timeout, shard key, affinity key, model, prefix blocks, SLO, tenant."""
     ttl_s: float = DEFAULT_LEASE_S
     replica_id: str = ""
     """The requested replica; empty: any."""
@@ -92,7 +93,7 @@ class Terms:
         return wire
 
 
-_CHOOSING: Final = ("shard_key", "affinity_key", "prefix_blocks")
+_CHOOSING: Final = ("shard_key", "affinity_key", "model_id", "prefix_blocks")
 """Options that choose a replica: those of the view, or of the reservation."""
 
 

@@ -1028,10 +1028,13 @@ class HandlerState(_message.Message):
     EVICTED_BLOCKS_FIELD_NUMBER: _builtins.int
     ALL_EVICTED_FIELD_NUMBER: _builtins.int
     SAME_MODELS_FIELD_NUMBER: _builtins.int
+    MAX_MODELS_FIELD_NUMBER: _builtins.int
     all_evicted: _builtins.bool
     """It had evicted all blocks before these."""
     same_models: _builtins.bool
     """`models` is omitted: it is as in the previous frame of this kind on this stream."""
+    max_models: _builtins.int
+    """The number of models that the handler keeps loaded at most. 0: it loads none by id."""
     @_builtins.property
     def figures(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]:
         """The newest figures by name, all of them: finite, at most 32, whose names have at most 64 characters."""
@@ -1052,10 +1055,11 @@ class HandlerState(_message.Message):
         evicted_blocks: _abc.Iterable[_builtins.int] | None = ...,
         all_evicted: _builtins.bool = ...,
         same_models: _builtins.bool = ...,
+        max_models: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["all_evicted", b"all_evicted", "evicted_blocks", b"evicted_blocks", "figures", b"figures", "models", b"models", "same_models", b"same_models"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["all_evicted", b"all_evicted", "evicted_blocks", b"evicted_blocks", "figures", b"figures", "max_models", b"max_models", "models", b"models", "same_models", b"same_models"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -53,7 +53,7 @@ class SlotWorld(World):
 
     def reserve(self, endpoint: str = "e", request_id: str = "", flow: Flow | None = None, **fields: Any) -> Caller:
         """Somebody wants a slot."""
-        known = ("timeout_s", "shard_key", "affinity_key", "prefix_blocks", "slo_s")
+        known = ("timeout_s", "shard_key", "affinity_key", "model_id", "prefix_blocks", "slo_s")
         routing = {name: fields.pop(name) for name in known if name in fields}
         if "excluded" in fields:
             fields["excluded"] = frozenset(fields["excluded"])

@@ -34,11 +34,13 @@ def test_a_new_link_begins_without_a_state() -> None:
 def test_what_a_replica_reports_is_bounded() -> None:
     figures = {"": 1.0, "x" * 65: 1.0, "inf": inf} | {f"n{index}": 1.0 for index in range(MAX_FIGURES + 1)}
     models = [f"m{index}" for index in range(MAX_MODELS + 1)]
-    wire = replica_service_pb2.HandlerState(figures=figures, models=models)
-    kept, loaded = convert.handler_state_of(wire)
-    assert len(kept) == MAX_FIGURES
-    assert not {"", "x" * 65, "inf"} & kept.keys()
-    assert loaded is not None
-    assert len(loaded) == MAX_MODELS
-    wire.same_models = True
-    assert convert.handler_state_of(wire)[1] is None
+    wire = replica_service_pb2.HandlerState(figures=figures, models=models, max_models=2**40)
+    replica = World({"b": ["r1"]}).replicas["r1"]
+    event = convert.handler_state_of(replica, wire)
+    assert len(event.figures) == MAX_FIGURES
+    assert not {"", "x" * 65, "inf"} & event.figures.keys()
+    assert event.models is not None
+    assert len(event.models) == event.max_models == MAX_MODELS
+    wire.same_models, wire.max_models = True, -1
+    event = convert.handler_state_of(replica, wire)
+    assert (event.models, event.max_models) == (None, 0)
