@@ -63,7 +63,7 @@ class ModelPlace(Generic[ModelT]):
         return not self.holders and self.done.done()
 
 
-class Found(NamedTuple):
+class FoundPlace(NamedTuple):
     """What a call gets."""
 
     place: ModelPlace[Any]
@@ -73,7 +73,7 @@ class Found(NamedTuple):
     """With `is_new`: the model that has to be unloaded before."""
 
 
-class Stuck(Exception):
+class PlacesStuck(Exception):
     """The call would wait for a place that is never freed."""
 
 
@@ -88,28 +88,28 @@ class ModelPlaces:
         self._waiting: Counter[ModelUses] = Counter()
         """The calls that wait for a place."""
 
-    def take(self, model_id: str, uses: ModelUses) -> Found | None:
+    def take(self, model_id: str, uses: ModelUses) -> FoundPlace | None:
         """The place of the model, which `uses` holds from now on. None: the call has to wait until a place is free.
 
         Raises:
-            Stuck: each place is held by a call that waits for a place itself.
+            PlacesStuck: each place is held by a call that waits for a place itself.
         """
         if (place := self._places.get(model_id)) is not None:
             self._places.move_to_end(model_id)
             place.holders.add(uses)
-            return Found(place, False, None)
+            return FoundPlace(place, False, None)
         victim = None
         if len(self._places) + self._unloading >= self._most:
             victim = next((each for each in self._places.values() if each.is_free), None)
             if victim is None:
                 if not self._unloading and self._is_stuck(uses):
-                    raise Stuck
+                    raise PlacesStuck
                 return None
             del self._places[victim.model_id]
             self._unloading += 1
         place = self._places[model_id] = ModelPlace(model_id)
         place.holders.add(uses)
-        return Found(place, True, victim)
+        return FoundPlace(place, True, victim)
 
     def waits(self, uses: ModelUses, change: int) -> None:
         """A call begins (1) or ends (-1) to wait for a place."""

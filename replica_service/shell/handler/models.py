@@ -13,7 +13,8 @@ from itertools import chain
 from typing import Any, Final
 
 from replica_service.shell.handler.handler_loop import HandlerLoop
-from slotmesh.handlers.multiplexed import ModelCounts, multiplexed_of
+from slotmesh.handlers.model_pools import ModelCounts
+from slotmesh.handlers.multiplexed import multiplexed_of
 from slotmesh.handlers.reporting import HandlerState
 from slotmesh.logs import get_logger
 

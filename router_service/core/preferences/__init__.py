@@ -64,7 +64,8 @@ class Preferences(Generic[CandidateT]):
 
     def pick(self, run: RouterRun, count: int) -> tuple[CandidateT, int] | None:
         """See `Preference.pick`. None: the balancer picks."""
-        self._linking.unlinked = None
+        for ring in self._rings:
+            ring.unlinked = None
         for each in self._ordered:
             if (picked := each.pick(run, count)) is not None:
                 return picked

@@ -172,7 +172,6 @@ class AffinityKeys(Generic[CandidateT]):
 
     def pick(self, run: RouterRun, count: int) -> tuple[CandidateT, int] | None:
         """See `Preference.pick`."""
-        self.ring.unlinked = None
         if not run.options.affinity_key:
             return None
         return next(self.ring.with_room(run.options.affinity_place, count), None)

@@ -50,7 +50,6 @@ class ModelIds(Generic[CandidateT]):
 
     def pick(self, run: RouterRun, count: int) -> tuple[CandidateT, int] | None:
         """See `Preference.pick`."""
-        self.ring.unlinked = None
         model = run.options.model_id
         if not model:
             return None

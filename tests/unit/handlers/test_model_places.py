@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from slotmesh.handlers.model_places import ModelPlace, ModelPlaces, ModelUses, Stuck
+from slotmesh.handlers.model_places import ModelPlace, ModelPlaces, ModelUses, PlacesStuck
 
 
 class Pool:
@@ -102,7 +102,7 @@ def test_calls_that_wait_for_each_other_are_found() -> None:
     pool.take("b", second)
     assert pool.take("c", first) is None
     pool.places.waits(first, 1)
-    with pytest.raises(Stuck):
+    with pytest.raises(PlacesStuck):
         pool.take("d", second)
     assert pool.take("d", ModelUses()) is None, "a call that holds nothing waits"
     pool.places.waits(first, -1)
@@ -112,7 +112,7 @@ def test_calls_that_wait_for_each_other_are_found() -> None:
 def test_a_call_that_would_wait_for_itself_is_found() -> None:
     pool, uses = Pool(1), ModelUses()
     pool.take("a", uses)
-    with pytest.raises(Stuck):
+    with pytest.raises(PlacesStuck):
         pool.take("b", uses)
 
 

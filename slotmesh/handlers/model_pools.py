@@ -1,0 +1,356 @@
+"""The models that a `@multiplexed` method has loaded: once for all calls that need them, and held while calls use them.
+
+Purpose: `ModelPool` carries out what `model_places` decides; `holding` makes methods hold what they load to their end.
+Invariants: an `async def` method loads in a task of its own, which a cancelled call does not end; a `def` method in the
+thread of the first call that needs the model. A victim is unloaded before the next model is loaded, so never more than
+the limit are in memory. A failed load fails the calls that wait for it.
+Owner: the instance of the handler has a pool for each such method; the replica reads what is loaded, and unloads at its
+end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import threading
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from contextvars import ContextVar, copy_context
+from functools import partial, wraps
+from typing import Any, Final
+
+from slotmesh.handlers.context import current_place
+from slotmesh.handlers.kinds import MethodKind, kind_of, runnable
+from slotmesh.handlers.model_places import FoundPlace, ModelPlace, ModelPlaces, ModelUses, PlacesStuck
+from slotmesh.logs import get_logger
+
+MAX_MODEL_ID_BYTES: Final = 1_024
+"""As of the call option."""
+_log = get_logger(__name__)
+_current_uses: ContextVar[ModelUses | None] = ContextVar("slotmesh.models", default=None)
+
+
+class ModelCounts:
+    """Totals of one pool: plain integers and seconds, read at each scrape."""
+
+    __slots__ = ("failed_loads", "hits", "load_s", "loads", "unloads")
+
+    def __init__(self) -> None:
+        self.hits = 0
+        """Requests for models that were loaded."""
+        self.loads = 0
+        """Models that were loaded."""
+        self.failed_loads = 0
+        self.load_s = 0.0
+        """Time of all loads."""
+        self.unloads = 0
+
+
+class ModelPool:
+    """The models of one multiplexed method of one handler."""
+
+    def __init__(
+        self, name: str, load: Callable[[str], Any], unload: Callable[[Any], Any] | None, most: int, *, is_async: bool
+    ) -> None:
+        """`unload` None: the model's own method of that name, if it has one."""
+        self.counts = ModelCounts()
+        self.is_async = is_async
+        self.on_change: Callable[[], None] = lambda: None
+        """Called when models were loaded or unloaded, in any thread."""
+        self._name = name
+        self._load = load
+        self._unload = unload
+        self._lock = threading.Lock()
+        self._places = ModelPlaces(most)
+        self._changed: Future[None] | None = None
+        """Done when a place may have become free; None if no call waits."""
+        self._is_closed = False
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    @property
+    def loaded(self) -> list[str]:
+        """Ids of the loaded models, those of the latest uses first."""
+        with self._lock:
+            return list(self._places.loaded)
+
+    async def get(self, model_id: str) -> Any:
+        """The model, for `async def` methods."""
+        with _uses() as uses:
+            while not isinstance(found := self._take(model_id, uses), FoundPlace):
+                try:
+                    await _awaited(found)
+                finally:
+                    self._stop_waiting(uses)
+            if found.is_new:
+                context = copy_context()
+                context.run(current_place.set, None)
+                context.run(_current_uses.set, None)
+                task = asyncio.get_running_loop().create_task(self._load_async(found), context=context)
+                self._tasks.add(task)
+                task.add_done_callback(partial(self._load_ended, found.place))
+            done = found.place.done
+            return done.result() if done.done() else await _awaited(done)
+
+    def get_in_thread(self, model_id: str) -> Any:
+        """The model, for `def` methods."""
+        if _is_on_loop():
+            raise RuntimeError(
+                f"{self._name} is `def`, and would block the event loop: make it `async def` and await it, or call it "
+                "in `def` methods, or by asyncio.to_thread"
+            )
+        with _uses() as uses:
+            while not isinstance(found := self._take(model_id, uses), FoundPlace):
+                try:
+                    found.result()
+                finally:
+                    self._stop_waiting(uses)
+            if found.is_new:
+                self._load_here(found)
+            return found.place.done.result()
+
+    def release(self, place: ModelPlace[Any], uses: ModelUses) -> None:
+        """See `Holding.release`."""
+        with self._lock:
+            place.holders.discard(uses)
+            is_free = place.is_free
+        if is_free:
+            self._wake()
+
+    async def close(self) -> None:
+        """Unloads all models that no call uses. No call begins any more."""
+        with self._lock:
+            self._is_closed = True
+        self._wake()
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        with self._lock:
+            victims = self._places.take_all_free()
+        for each in victims:
+            if self.is_async:
+                await self._unload_async(each)
+            else:
+                await asyncio.to_thread(self._unload_here, each)
+
+    # -- places ------------------------------------------------------------------------------------------------------
+
+    def _take(self, model_id: str, uses: ModelUses) -> FoundPlace | Future[None]:
+        """The place of the model; or what the call has to wait for, and then calls `_stop_waiting`."""
+        if not isinstance(model_id, str):
+            raise TypeError(f"{self._name}: the id of a model is a str, got {type(model_id).__name__}")
+        if not 0 < len(model_id.encode()) <= MAX_MODEL_ID_BYTES:
+            raise ValueError(f"{self._name}: the id of a model has 1 … {MAX_MODEL_ID_BYTES} bytes")
+        with self._lock:
+            if self._is_closed:
+                raise RuntimeError(f"{self._name}: the replica ends, and loads no more models")
+            try:
+                found = self._places.take(model_id, uses)
+            except PlacesStuck:
+                raise RuntimeError(
+                    f"{self._name}: no place for model {model_id!r}: each loaded model is used by a call that waits for"
+                    " another one; raise max_models, or let a call use fewer models"
+                ) from None
+            if found is None:
+                self._places.waits(uses, 1)
+                if self._changed is None:
+                    self._changed = Future()
+                return self._changed
+            uses.add(found.place, self)
+            self.counts.hits += not found.is_new and found.place.done.done()
+        return found
+
+    def _stop_waiting(self, uses: ModelUses) -> None:
+        with self._lock:
+            self._places.waits(uses, -1)
+
+    def _wake(self) -> None:
+        with self._lock:
+            changed, self._changed = self._changed, None
+        if changed is not None:
+            changed.set_result(None)
+
+    # -- models ------------------------------------------------------------------------------------------------------
+
+    def _load_ended(self, place: ModelPlace[Any], task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not place.done.done():  # it was cancelled before it began
+            self._failed(place, asyncio.CancelledError())
+
+    async def _load_async(self, found: FoundPlace) -> None:
+        try:
+            if found.victim is not None:
+                await self._unload_async(found.victim)
+            began = time.perf_counter()
+            model = await self._load(found.place.model_id)
+        except BaseException as error:
+            self._failed(found.place, error)
+            if isinstance(error, asyncio.CancelledError):
+                raise
+        else:
+            self._was_loaded(found.place, model, time.perf_counter() - began)
+
+    def _load_here(self, found: FoundPlace) -> None:
+        try:
+            if found.victim is not None:
+                self._unload_here(found.victim)
+            began = time.perf_counter()
+            model = self._load(found.place.model_id)
+        except BaseException as error:  # noqa: BLE001 - raised by each call that waits for the model
+            self._failed(found.place, error)
+        else:
+            self._was_loaded(found.place, model, time.perf_counter() - began)
+
+    def _was_loaded(self, place: ModelPlace[Any], model: Any, took_s: float) -> None:
+        with self._lock:
+            self.counts.loads += 1
+            self.counts.load_s += took_s
+            place.done.set_result(model)
+        self._wake()
+        self.on_change()
+
+    def _failed(self, place: ModelPlace[Any], error: BaseException) -> None:
+        with self._lock:
+            self.counts.failed_loads += 1
+            self._places.failed(place)
+        place.done.set_exception(error)
+        self._wake()
+
+    async def _unload_async(self, victim: ModelPlace[Any]) -> None:
+        try:
+            if (unload := self._unloader(victim.done.result())) is not None:
+                if kind_of(unload) is MethodKind.ASYNC:
+                    await unload()
+                else:
+                    await asyncio.to_thread(unload)
+        except Exception as error:  # noqa: BLE001 - the user's own; the model is given up in any case
+            _log.error("a model could not be unloaded", model=victim.model_id, exc_info=error)
+        finally:
+            self._was_unloaded()
+
+    def _unload_here(self, victim: ModelPlace[Any]) -> None:
+        try:
+            if (unload := self._unloader(victim.done.result())) is not None:
+                unload()
+        except Exception as error:  # noqa: BLE001 - as above
+            _log.error("a model could not be unloaded", model=victim.model_id, exc_info=error)
+        finally:
+            self._was_unloaded()
+
+    def _unloader(self, model: Any) -> Callable[[], Any] | None:
+        if self._unload is None:
+            own = getattr(model, "unload", None)
+            return own if callable(own) else None
+        unload = self._unload
+        if kind_of(unload) is MethodKind.ASYNC:
+
+            async def unload_async() -> None:
+                await unload(model)
+
+            return unload_async
+        return lambda: unload(model)
+
+    def _was_unloaded(self) -> None:
+        with self._lock:
+            self.counts.unloads += 1
+            self._places.unloaded()
+        self._wake()
+        self.on_change()
+
+
+def holding(function: Callable[..., Any], kind: MethodKind) -> Callable[..., Any]:
+    """A function of that kind which calls this one, and holds the models that it loads until it has ended."""
+    bound: Any = function if inspect.isroutine(function) else getattr(function, "__call__")  # noqa: B004, B009 - of its class
+    run = runnable(bound, kind)
+
+    @wraps(run)
+    async def called_async(*args: Any, **kwargs: Any) -> Any:
+        with _call():
+            return await run(*args, **kwargs)
+
+    @wraps(run)
+    def called(*args: Any, **kwargs: Any) -> Any:
+        with _call():
+            return run(*args, **kwargs)
+
+    @wraps(run)
+    def stepped(*args: Any, **kwargs: Any) -> Any:
+        uses, values = ModelUses(), run(*args, **kwargs)
+        try:
+            while True:
+                _current_uses.set(uses)
+                try:
+                    value = next(values)
+                except StopIteration:
+                    return
+                finally:
+                    _current_uses.set(None)
+                yield value
+        finally:
+            values.close()
+            uses.end()
+
+    @wraps(run)
+    async def stepped_async(*args: Any, **kwargs: Any) -> Any:
+        uses, values = ModelUses(), run(*args, **kwargs)
+        try:
+            while True:
+                _current_uses.set(uses)
+                try:
+                    value = await anext(values)
+                except StopAsyncIteration:
+                    return
+                finally:
+                    _current_uses.set(None)
+                yield value
+        finally:
+            await values.aclose()
+            uses.end()
+
+    return {
+        MethodKind.ASYNC: called_async,
+        MethodKind.DEF: called,
+        MethodKind.GENERATOR: stepped,
+        MethodKind.ASYNC_GENERATOR: stepped_async,
+    }[kind]
+
+
+@contextmanager
+def _call() -> Iterator[None]:
+    """The models that are loaded within the block are held until its end."""
+    uses = ModelUses()
+    before = _current_uses.get()
+    _current_uses.set(uses)
+    try:
+        yield
+    finally:
+        _current_uses.set(before)
+        uses.end()
+
+
+@contextmanager
+def _uses() -> Iterator[ModelUses]:
+    """The uses of the current call; outside of calls, of this block."""
+    uses = _current_uses.get()
+    if uses is not None and not uses.is_over:
+        yield uses
+        return
+    uses = ModelUses()
+    try:
+        yield uses
+    finally:
+        uses.end()
+
+
+def _awaited(future: Future[Any]) -> Awaitable[Any]:
+    """Waits for it; a cancellation of the wait is none of the future."""
+    return asyncio.shield(asyncio.wrap_future(future))
+
+
+def _is_on_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
