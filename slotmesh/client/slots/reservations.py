@@ -109,8 +109,7 @@ def terms_of(endpoint: str, view: ViewOptions, arguments: ReserveArguments) -> T
     if not view.reply:
         raise BadOption("reply", "must be True where slots are reserved: a call in a slot always has a reply")
     check_text("replica_id", given.get("replica_id", ""))
-    kept = (*_CHOOSING, "timeout_s", "slo_s", "slo_at", "tenant")
-    options: dict[str, Any] = {name: getattr(view, name) for name in kept}
+    options: dict[str, Any] = {it: getattr(view, it) for it in (*_CHOOSING, "timeout_s", "slo_s", "slo_at", "tenant")}
     if given.get("timeout") is not None:
         options["timeout_s"] = seconds(given["timeout"])
     options |= {name: blocks_of(given[name]) for name in _CHOOSING if given.get(name, "") != ""}
