@@ -18,6 +18,14 @@ MAX_ENVIRONMENT_BYTES: Final = 128 * 1024
 """Of all names, values and paths of one backend."""
 RESERVED: Final = frozenset({"POD_IP", "PYTHONUNBUFFERED"})
 """Names that slotmesh sets itself, besides those that begin with `SLOTMESH_`."""
+THREAD_VARIABLES: Final = (
+    "OMP_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "NUMEXPR_NUM_THREADS",
+    "VECLIB_MAXIMUM_THREADS",
+)
+"""By which numeric libraries limit their threads; torch reads the first."""
 FORMS: Final = "text, {inherit: true} or {file: PATH}"
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 _SECRET: Final = re.compile(r"(^|_)(TOKEN|PASSWORD|PASSWD|SECRET|CREDENTIALS?|API_?KEY|KEY)(_|$)", re.IGNORECASE)

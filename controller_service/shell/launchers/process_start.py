@@ -20,18 +20,10 @@ from typing import Final
 from controller_service.core.cpu_choice import choose_cpus
 from controller_service.shell.launchers.protocol import LaunchFailed
 from slotmesh.runtime.environment import importable_here
-from slotmesh.spec.environment import Environment, ProcessSettings
+from slotmesh.spec.environment import THREAD_VARIABLES, Environment, ProcessSettings
 from slotmesh.spec.model import Backend, SpecViolation
 from slotmesh.version import VERSION
 
-THREAD_VARIABLES: Final = (
-    "OMP_NUM_THREADS",
-    "MKL_NUM_THREADS",
-    "OPENBLAS_NUM_THREADS",
-    "NUMEXPR_NUM_THREADS",
-    "VECLIB_MAXIMUM_THREADS",
-)
-"""By which numeric libraries limit their threads; torch reads the first."""
 NOTHING: Final = ProcessSettings()
 MAX_FILE_BYTES: Final = 64 * 1024
 _OF_CONTROLLER: Final = ("SLOTMESH_TLS_CERT", "SLOTMESH_TLS_KEY", "SLOTMESH_DEVICES")

@@ -16,10 +16,10 @@ import pytest
 
 from controller_service.shell.launchers.memory_watch import exceeding
 from controller_service.shell.launchers.process import ProcessLauncher
-from controller_service.shell.launchers.process_start import THREAD_VARIABLES, prepare_start
+from controller_service.shell.launchers.process_start import prepare_start
 from controller_service.shell.launchers.protocol import Exit, LaunchFailed, LaunchOrder
 from slotmesh.runtime.process_identity import has_ended
-from slotmesh.spec.environment import EnvironmentValue, ProcessSettings
+from slotmesh.spec.environment import THREAD_VARIABLES, EnvironmentValue, ProcessSettings
 from slotmesh.spec.model import Backend
 from slotmesh.version import VERSION
 from tests.contract.controller.test_launchers import process_launcher

@@ -11,7 +11,7 @@ Owner: the event loop that it was made on.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from http import HTTPStatus
 from math import ceil
@@ -20,6 +20,7 @@ from typing import Any, Final
 from controller_service.core.pods.book import PodChange, PodNews
 from controller_service.core.pods.states import PodView, view_of
 from controller_service.shell.launchers.kubernetes.api import ApiAway, ApiRefused, PodApi
+from controller_service.shell.launchers.kubernetes.container_settings import container_violations
 from controller_service.shell.launchers.kubernetes.following import PodFollower
 from controller_service.shell.launchers.kubernetes.manifests import REPLICA_ID, PodManifests, order_of, pod_name
 from controller_service.shell.launchers.protocol import (
@@ -34,6 +35,7 @@ from controller_service.shell.launchers.protocol import (
 )
 from slotmesh.logs import get_logger
 from slotmesh.runtime.backoff import Backoff
+from slotmesh.spec.model import Backend, SpecViolation
 
 START_WITHIN_S: Final = 2.0
 """`start` waits for the API server for this long: the controller has other work."""
@@ -96,6 +98,9 @@ class KubernetesLauncher(Launcher):
         except asyncio.CancelledError:  # after any other error it is run again
             await self._api.aclose()
             raise
+
+    def violations(self, backend: Backend) -> Iterable[SpecViolation]:
+        return container_violations(backend)
 
     async def start(self, order: LaunchOrder, count: int) -> None:
         if problem := self.follower.problem:

@@ -20,6 +20,7 @@ import yaml
 
 from controller_service.core.pods.states import CONTAINER, REPLICA_CONTAINER, PodView
 from controller_service.core.roster import HeldTable
+from controller_service.shell.launchers.kubernetes.container_settings import complete_container
 from controller_service.shell.launchers.protocol import LaunchFailed, LaunchOrder
 from slotmesh.runtime.exits import CannotStart
 from slotmesh.units import format_duration
@@ -33,7 +34,6 @@ _OF_ORDERS: Final = ("backend", "handler", "template", "fixed", "handler_version
 _OF_VERSIONS: Final = ("generation", "revision", "term_id")
 _GRACE_MARGIN_S: Final = 15
 """Beyond the drain: for the kill that follows it, and for hooks."""
-_COMMAND: Final = ("python", "-m", "replica_service")
 
 
 def selector_of(mesh: str) -> str:
@@ -135,12 +135,12 @@ class PodManifests:
         if devices := self._devices(order):
             resources = container.setdefault("resources", {})  # a limit of an extended resource is its request, too
             resources["limits"] = {**(resources.get("limits") or {}), **devices}
+        complete_container(container, order)
         environment = [*(container.get("env") or ())]
         given = {it.get("name", "") for it in environment}
         if "POD_IP" not in given:
             environment.append({"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}})
         container["env"] = environment
-        container.setdefault("command", [*_COMMAND])
         container.setdefault("terminationMessagePolicy", "FallbackToLogsOnError")
         optional = {
             "controller": ",".join(self.controllers()),

@@ -11,6 +11,7 @@ import pytest
 
 from controller_service.core.pods.states import PodView, view_of
 from controller_service.core.roster import HeldTable
+from controller_service.shell.launchers.kubernetes.container_settings import container_violations
 from controller_service.shell.launchers.kubernetes.manifests import (
     PodManifests,
     load_template,
@@ -20,7 +21,8 @@ from controller_service.shell.launchers.kubernetes.manifests import (
 )
 from controller_service.shell.launchers.protocol import LaunchFailed, LaunchOrder
 from slotmesh.runtime.exits import CannotStart
-from slotmesh.spec.model import PodSettings
+from slotmesh.spec.environment import THREAD_VARIABLES, EnvironmentValue, ProcessSettings
+from slotmesh.spec.model import Backend, PodSettings
 from tests.support.pods import pod_document
 
 ORDER = LaunchOrder(
@@ -229,3 +231,52 @@ def test_devices_are_limits_of_the_container() -> None:
     (container,) = made["spec"]["containers"]
     assert container["resources"]["limits"] == {"memory": "1Gi", "nvidia.com/gpu": "2"}
     assert container["resources"]["requests"] == {"cpu": "500m", "memory": "1Gi"}
+
+
+def container_of(process: ProcessSettings, pod: PodSettings | None = None, template: str = "") -> dict[str, Any]:
+    order = replace(ORDER, process=process, pod=pod or PodSettings(image="shop"))
+    container: dict[str, Any] = manifests(template).pod_of(order, "v1-abc", None)["spec"]["containers"][0]
+    return container
+
+
+def test_settings_of_processes_are_those_of_the_container() -> None:
+    settings = ProcessSettings(
+        env={"A": EnvironmentValue(value="$(B) $x"), "MKL_NUM_THREADS": EnvironmentValue(value="9")},
+        python="/opt/venv",
+        cwd="/srv",
+        cpus=1.25,
+        memory=64 << 20,
+    )
+    template = "spec: {containers: [{name: replica, env: [{name: A, value: old}, {name: C, value: c}]}]}"
+    container = container_of(settings, template=template)
+    assert (container["command"], container["workingDir"]) == (
+        ["/opt/venv/bin/python", "-m", "replica_service"],
+        "/srv",
+    )
+    amounts = {"cpu": "1250m", "memory": "67108864"}
+    assert container["resources"] == {"requests": amounts, "limits": amounts}
+    found = {it["name"]: it.get("value") for it in container["env"]}
+    threads = dict.fromkeys(THREAD_VARIABLES, "2") | {"MKL_NUM_THREADS": "9"}
+    assert found == {"A": "$$(B) $x", "C": "c", "POD_IP": None, **threads}
+    assert len(found) == len(container["env"])
+    assert container_of(ProcessSettings(python="/usr/bin/python3.12"))["command"][0] == "/usr/bin/python3.12"
+
+
+def test_resources_of_the_pod_go_before_those_of_processes() -> None:
+    pod = PodSettings(image="shop", cpu="100m", memory="1Gi")
+    both = container_of(ProcessSettings(cpus=2.0, memory=1 << 30), pod)["resources"]
+    assert both == {"requests": {"cpu": "100m", "memory": "1Gi"}, "limits": {"memory": "1Gi"}}
+    memory = container_of(ProcessSettings(memory=1 << 30), PodSettings(image="shop", cpu="100m"))["resources"]
+    assert memory == {"requests": {"cpu": "100m", "memory": "1073741824"}, "limits": {"memory": "1073741824"}}
+
+
+@pytest.mark.parametrize(
+    ("value", "word"), [(EnvironmentValue(inherit=True), "inherit"), (EnvironmentValue(file="/run/a"), "file")]
+)
+def test_pods_have_neither_files_nor_variables_of_the_controller(value: EnvironmentValue, word: str) -> None:
+    problem = f"{word} is not possible with --launcher kubernetes: have the --pod-template take it from"
+    (violation,) = container_violations(Backend(name="v1", env={"A": value, "B": EnvironmentValue(value="")}))
+    assert violation.path == "backends.v1.env.A"
+    assert violation.message.startswith(problem)
+    with pytest.raises(LaunchFailed, match=f"backend Shop.v1_: env.A: {problem}"):
+        container_of(ProcessSettings(env={"A": value}))
