@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from benchmarks import (
     applications,
+    balancer_cost,
     batching,
     core,
     endpoints,
@@ -68,6 +69,7 @@ TITLES: Final = {
     "tables": "routing tables of 10,000 replicas",
     "endpoints": "10,000 endpoints in one apply",
     "metrics": "cost of metrics",
+    "balancer": "cost of a balancer of the user's own",
     "tracing": "cost of traces",
     "sessions": "cost of sessions",
     "idle": "a mesh in which nothing happens",
@@ -90,6 +92,7 @@ USUAL: Final = (
         "memory",
         "tables",
         "endpoints",
+        "balancer",
         "metrics",
         "tracing",
         "sessions",
@@ -209,6 +212,7 @@ async def _measure(part: str, settings: argparse.Namespace) -> list[Finding]:
         "memory": memory.measure,
         "endpoints": endpoints.measure,
         "tables": lambda: tables.measure(rounds=3 if quick else 7),
+        "balancer": lambda: balancer_cost.measure(processes=1 if quick else 3, rounds=3 if quick else 5),
         "metrics": lambda: metrics_cost.measure(processes=1 if quick else 3, rounds=3 if quick else 5),
         "tracing": lambda: tracing_cost.measure(processes=1 if quick else 2, rounds=20 if quick else 50),
         "sessions": lambda: sessions_cost.measure(rounds=3 if quick else 10),

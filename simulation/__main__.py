@@ -114,7 +114,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         found = {**document(outcomes), "frames": frames.document(framed)}
         asked.path.write_text(f"{json.dumps(found, indent=2)}\n")
         sys.stdout.write(f"JSON: {asked.path}\n")
-    holds = [*(each.is_as_expected for each in outcomes), *(each.is_as_expected for each in [*compared, *chosen])]
+    holds = [each.is_as_expected for each in outcomes]
+    holds += [*(each.is_as_expected for each in compared), *(each.is_as_expected for each in chosen)]
     return 0 if all(holds) else 1
 
 

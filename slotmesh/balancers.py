@@ -15,10 +15,9 @@ router picks by `least_loaded` then.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from enum import Enum
 from types import MappingProxyType
-from typing import Final, Generic, Protocol, runtime_checkable
+from typing import Final, Generic, NamedTuple, Protocol, runtime_checkable
 
 from typing_extensions import TypeVar
 
@@ -26,9 +25,8 @@ _NO_TEXT: Final[Mapping[str, str]] = MappingProxyType({})
 _NO_FIGURES: Final[Mapping[str, float]] = MappingProxyType({})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Candidate:
-    """A replica that has room, at one moment."""
+class Candidate(NamedTuple):
+    """A replica that has room, at one moment. Fields are read by name: later versions have more."""
 
     replica_id: str
     rank: int | None = None
@@ -47,7 +45,7 @@ class Candidate:
     """Further calls that this router may send now; at least 1."""
     models: frozenset[str] = frozenset()
     """The models that it has loaded."""
-    figures: Mapping[str, float] = field(default_factory=lambda: _NO_FIGURES)
+    figures: Mapping[str, float] = _NO_FIGURES
     """What its handler reported of itself by `slotmesh.report`, by name."""
 
     @property
@@ -56,14 +54,14 @@ class Candidate:
         return self.in_flight / self.max_ongoing
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Calls:
-    """Waiting calls that are alike, or one reservation: what one pick is for."""
+class Calls(NamedTuple):
+    """Waiting calls that are alike, or one reservation: what one pick is for. Fields are read by name."""
 
     endpoint: str = ""
     method: str = ""
     """Empty: the handler itself is called."""
-    count: int = 1
+    number: int = 1
+    """Of the calls."""
     size: int = 0
     """Bytes of their payloads in all, as far as these have arrived."""
     affinity_key: str = ""
@@ -71,7 +69,7 @@ class Calls:
     tenant: str = ""
     prefix_blocks: tuple[int, ...] = ()
     """Hashes of the blocks of their prompt, from its beginning, if the caller states them (`prefix_blocks`)."""
-    metadata: Mapping[str, str] = field(default_factory=lambda: _NO_TEXT)
+    metadata: Mapping[str, str] = _NO_TEXT
     """Their metadata, as far as the router shows it (`--balancer-metadata`)."""
     is_reservation: bool = False
     """A slot is wanted, for a call that is not known yet."""
@@ -84,8 +82,7 @@ CandidateT = TypeVar("CandidateT", default=Candidate)
 SeenT = TypeVar("SeenT", contravariant=True, default=Candidate)
 
 
-@dataclass(frozen=True, slots=True)
-class Pick(Generic[CandidateT]):
+class Pick(NamedTuple, Generic[CandidateT]):
     """A candidate, and how many of the calls it gets now. A pick for the rest follows."""
 
     candidate: CandidateT

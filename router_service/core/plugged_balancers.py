@@ -122,6 +122,10 @@ class Turn(NamedTuple):
 _NO_TURN: Final = Turn(None, 0, 0, 0, 0)
 
 
+def _one_call(run: RouterRun) -> Turn:
+    return Turn(None, 0, 1, 1, len(run.payloads[run.cursor]) if run.slot is None else 0)
+
+
 class PluggedBalancer(Generic[MemberT]):
     """The plug-in of one backend, as a preference that goes before the router's own balancer."""
 
@@ -163,7 +167,7 @@ class PluggedBalancer(Generic[MemberT]):
             self._show()
         if not self._open:
             return None
-        turn = self._turn = self._turn.after(run, count)
+        turn = self._turn = self._turn.after(run, count) if count > 1 else _one_call(run)
         calls = self._calls(run, turn)
         began = guard.now()
         most = 0
@@ -179,9 +183,9 @@ class PluggedBalancer(Generic[MemberT]):
             guard.fault(PickFault.NONE if picked is None else PickFault.IMPOSSIBLE, began)
             return None
         guard.picked(began)
-        if not most:
+        if count > 1 and not most:
             most = slice_calls(turn.calls, len(self._open), replica.times.get(run.options.method))
-        return replica, min(most, count, replica.free)
+        return replica, min(most, count, replica.free) if count > 1 else 1
 
     def _open_one(self, replica_id: str) -> MemberT | None:
         at = bisect_left(self._ids, replica_id)
@@ -216,32 +220,33 @@ class PluggedBalancer(Generic[MemberT]):
     def _calls(self, run: RouterRun, turn: Turn) -> Calls:
         options = run.options
         return Calls(
-            endpoint=run.endpoint,
-            method=options.method,
-            count=turn.end - turn.at,
-            size=turn.size,
-            affinity_key=options.affinity_key,
-            tenant=options.tenant,
-            prefix_blocks=options.prefix_blocks,
-            metadata=self._guard.plug_ins.metadata_of(options.wire),
-            is_reservation=run.slot is not None,
+            run.endpoint,
+            options.method,
+            turn.end - turn.at,
+            turn.size,
+            options.affinity_key,
+            "",
+            options.tenant,
+            options.prefix_blocks,
+            self._guard.plug_ins.metadata_of(options.wire),
+            run.slot is not None,
         )
 
 
 def shown(replica: KnownReplica) -> Candidate:
     """The replica as plug-ins see it."""
-    capacity = replica.capacity
+    capacity, own = replica.capacity, replica.own
     return Candidate(
-        replica_id=replica.key[0],
-        rank=replica.rank,
-        zone=replica.zone,
-        is_near=replica.is_near,
-        max_ongoing=capacity.max_ongoing,
-        in_flight=replica.own + capacity.others,
-        free=replica.limit - replica.own,
-        devices=replica.devices,
-        models=replica.models,
-        figures=replica.figures,
+        replica.key[0],
+        replica.rank,
+        replica.zone,
+        replica.is_near,
+        replica.devices,
+        capacity.max_ongoing,
+        own + capacity.others,
+        replica.limit - own,
+        replica.models,
+        replica.figures,
     )
 
 
@@ -274,7 +279,7 @@ class GuardedPlugIn:
 
     def is_set_aside(self) -> bool:
         """Whether it is not to be called for this pick, which is counted then."""
-        if self.now() >= self._circuit.until:
+        if self._circuit.until == -inf or self.now() >= self._circuit.until:
             return False
         self._counts.faults[PickFault.SET_ASIDE] += 1
         return True

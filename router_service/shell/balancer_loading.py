@@ -84,7 +84,7 @@ class FaultLog:
             return
         self._logged[backend, cause] = now
         _log.warning(
-            "a balancer failed, least_loaded stands in for it; slotmesh_router_balancer_faults counts how often",
+            "a balancer failed or was late; where it does not pick, least_loaded does",
             backend=backend,
             balancer=balancer,
             cause=cause.value,

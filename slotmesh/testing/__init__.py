@@ -22,11 +22,15 @@ from slotmesh.testing.backends import Backend  # noqa: E402 - they import the se
 from slotmesh.testing.calls import batch_contexts, call_context, make_context, own_mesh, replica_context, reports  # noqa: E402 - they import the services
 from slotmesh.testing.hosting import HostedHandler, handler  # noqa: E402 - they import the services
 from slotmesh.testing.meshes import RunningMesh, mesh  # noqa: E402 - they import the services
+from slotmesh.testing.replay import Replay, ReplayedCall, ReplayedReplica, replay_balancer  # noqa: E402 - they import the services
 from slotmesh.testing.sync import SyncRunningMesh, sync_mesh  # noqa: E402 - they import the services
 
 __all__ = [
     "Backend",
     "HostedHandler",
+    "Replay",
+    "ReplayedCall",
+    "ReplayedReplica",
     "RunningMesh",
     "SyncRunningMesh",
     "batch_contexts",
@@ -35,6 +39,7 @@ __all__ = [
     "make_context",
     "mesh",
     "own_mesh",
+    "replay_balancer",
     "replica_context",
     "reports",
     "sync_mesh",

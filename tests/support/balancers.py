@@ -29,7 +29,7 @@ class ByMetadata:
         self.seen.append(calls)
         wanted = calls.metadata.get("to")
         found = [each for each in candidates if each.replica_id == wanted]
-        return Pick(found[0], calls.count) if found else None
+        return Pick(found[0], calls.number) if found else None
 
     def sent(self, candidate: Candidate, count: int) -> None:
         pass

@@ -50,6 +50,7 @@ def replica_table(replicas: Collection[mesh_pb2.Replica], backends: Collection[s
         "code": lambda it: it.handler_version,
         "version": lambda it: it.version,
         "restarts": _restarts,
+        **({"zone": lambda it: it.zone} if any(it.zone for it in replicas) else {}),
         **({"devices": lambda it: ", ".join(it.devices)} if any(it.devices for it in replicas) else {}),
         "error or warning": lambda it: _problem(it, backends),
     }

@@ -135,7 +135,7 @@ def test_calls_are_described_without_their_payloads() -> None:
     assert world.asked[0][0] == Calls(
         endpoint="e",
         method="m",
-        count=4,
+        number=4,
         size=40,
         affinity_key="k",
         tenant="t",
