@@ -9,7 +9,30 @@ from tests.mutants.mutant import mutant
 PODS_CORE: Final = "controller_service/core/pods"
 LAUNCHER: Final = "tests/contract/controller/test_kubernetes_launcher.py"
 
+ORDERS: Final = "tests/contract/controller/test_kubernetes_orders.py"
+
 PODS: Final = (
+    mutant(
+        "a pod that was created while pods were listed is lost",
+        PODS_CORE,
+        "if not self._is_newer(known, version):",
+        "if True:",
+        ORDERS,
+    ),
+    mutant(
+        "a pod that has run has ended once its kubelet rejects it",
+        PODS_CORE,
+        "if pod.is_rejected and known is not None and known.stage is PodStage.RUNNING:",
+        "if False:",
+        "tests/unit/controller/pods/test_book.py",
+    ),
+    mutant(
+        "a pod that has run is requested again under its name",
+        "controller_service/shell/launchers/kubernetes",
+        "if replica_id not in self._unanswered:",
+        "if False:",
+        ORDERS,
+    ),
     mutant(
         "a replica whose pod is deleted before its start was reported is waited for",
         PODS_CORE,
@@ -34,7 +57,7 @@ PODS: Final = (
     mutant(
         "the end of a pod that was lost is overlooked",
         PODS_CORE,
-        "return self._finish(pod) if pod.stage is PodStage.ENDED else []",
+        "return self._finish(pod) if pod.stage is PodStage.ENDED and not pod.is_rejected else []",
         "return []",
         LAUNCHER,
     ),

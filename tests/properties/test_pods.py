@@ -27,6 +27,8 @@ class RealPod:
     """Its process lives, or a kubelet is about to start it."""
     is_reported: bool = False
     """Its kubelet has reported a start."""
+    is_marked: bool = False
+    """A version without a report of its end says that it has failed."""
     deleting: bool = False
     document: dict[str, Any] = field(default_factory=dict)
     """Its newest version."""
@@ -42,6 +44,13 @@ class PodMachine(RuleBasedStateMachine):
         """What the API server has, by name."""
         self.nodes: dict[str, RealPod] = {}
         """All pods that there were, by uid."""
+        self.is_listing = False
+        """A list was requested, whose answer was not read."""
+        self.listing: list[dict[str, Any]] | None = None
+        """What it has, and its version; None: the API server has not answered it."""
+        self.version = self.list_version = 0
+        self.unread: list[tuple[dict[str, Any], bool]] = []
+        """Versions that the watch after that list delivers."""
         self.log: list[tuple[dict[str, Any], bool]] = []
         """Versions that the watch has not delivered: the document, and whether it was deleted."""
         self.news = Counter[tuple[str, PodNews]]()
@@ -49,7 +58,10 @@ class PodMachine(RuleBasedStateMachine):
 
     def _write(self, pod: RealPod, *, is_deleted: bool = False, **changes: Any) -> None:
         pod.document = pod_document(pod.name, uid=pod.uid, node=pod.node, deleting=pod.deleting, **changes)
+        self.version += 1
+        pod.document["metadata"]["resourceVersion"] = str(self.version)
         self.log.append((pod.document, is_deleted))
+        self.unread.append((pod.document, is_deleted))
         if is_deleted:
             del self.pods[pod.name]
 
@@ -59,6 +71,9 @@ class PodMachine(RuleBasedStateMachine):
             self.order.append((change.pod.uid, change.news))
             if change.news is PodNews.ENDED:
                 assert not self.nodes[change.pod.uid].runs, "what counts as ended must not run, now or later"
+            if change.news is PodNews.LOST:
+                pod = self.nodes[change.pod.uid]
+                assert pod.is_marked or self.pods.get(pod.name) is not pod, "what is there is not lost"
             if change.news is PodNews.UNSTARTED:
                 assert change.pod.is_asked, "one that nobody deletes is waited for"
                 assert PodNews.RUNS not in {news for uid, news in self.order if uid == change.pod.uid}
@@ -110,9 +125,18 @@ class PodMachine(RuleBasedStateMachine):
             self._write(pod, state=terminated(code), phase="Failed" if code else "Succeeded")
 
     @rule(data=st.data())
+    def reject(self, data: st.DataObject) -> None:
+        """As a kubelet does before it starts a pod; and one that was started again, before it ends the pod."""
+        pod = self._some(data, node="node", runs=True)
+        if pod is not None and (not pod.is_reported or self.news[pod.uid, PodNews.RUNS]):
+            pod.runs, pod.is_marked = pod.is_reported, True
+            self._write(pod, phase="Failed", reason="OutOfcpu", message="Pod was rejected: no CPU")
+
+    @rule(data=st.data())
     def mark_failed(self, data: st.DataObject) -> None:
         """As the collector of orphaned pods does."""
         if pod := self._some(data, node="node", runs=True):
+            pod.is_marked = True
             self._write(pod, state=RUNNING, phase="Failed", reason="NodeLost")
 
     @rule(data=st.data())
@@ -125,17 +149,32 @@ class PodMachine(RuleBasedStateMachine):
             else:
                 self._write(pod, is_deleted=True, state=terminated(), phase="Succeeded")
 
-    @precondition(lambda self: self.log)
+    @precondition(lambda self: self.log and not self.is_listing)
     @rule()
     def watch(self) -> None:
         document, is_deleted = self.log.pop(0)
         self._read(self.book.seen(view_of(document, is_deleted=is_deleted)))
 
+    @precondition(lambda self: not self.is_listing)
     @rule()
-    def relist(self) -> None:
-        self.log.clear()
-        self._read(self.book.listed([view_of(it.document) for it in self.pods.values()]))
-        self._is_up_to_date()
+    def request_list(self) -> None:
+        self.is_listing = True
+
+    @precondition(lambda self: self.is_listing and self.listing is None)
+    @rule()
+    def answer_list(self) -> None:
+        """The API server reads all pods; its answer arrives later."""
+        self.listing, self.list_version = [it.document for it in self.pods.values()], self.version
+        self.unread.clear()
+
+    @precondition(lambda self: self.listing is not None)
+    @rule()
+    def read_list(self) -> None:
+        documents, self.listing, self.is_listing = self.listing or [], None, False
+        self.log, self.unread = self.unread, []
+        self._read(self.book.listed([view_of(it) for it in documents], str(self.list_version)))
+        if not self.log:
+            self._is_up_to_date()
 
     def _is_up_to_date(self) -> None:
         listed = {it.uid for it in self.book}
@@ -159,6 +198,9 @@ class PodMachine(RuleBasedStateMachine):
         assert all(it.stage not in {PodStage.ENDED, PodStage.LOST} for it in self.book)
 
     def teardown(self) -> None:
+        if self.is_listing:
+            self.answer_list()
+            self.read_list()
         while self.log:
             self.watch()
         self._is_up_to_date()

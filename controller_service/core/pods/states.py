@@ -1,9 +1,9 @@
 """What one version of a pod says of its replica.
 
-Invariants: a pod has ended only if its kubelet has reported the end of its processes, or if it was never bound to a
-node. A pod that was deleted, or marked as failed, without such a report may run on: it is *lost*. Phases of a pod, and
-the end of a container that is not restarted, are final. Text of the API server is data: whatever is absent in it is
-unknown, and proves nothing.
+Invariants: a pod has ended only if its kubelet has reported the end of its processes, or that it rejects the pod, or if
+it was never bound to a node. A pod that was deleted, or marked as failed, without such a report may run on: it is
+*lost*. Phases of a pod, and the end of a container that is not restarted, are final. Text of the API server is data:
+whatever is absent in it is unknown, and proves nothing.
 """
 
 from __future__ import annotations
@@ -18,6 +18,9 @@ REPLICA_CONTAINER: Final = "replica"
 """The container that runs the replica, if a pod has several; otherwise it may have any name."""
 CONTAINER: Final = "slotmesh.dev/container"
 """The annotation that names it, whatever its name: others may have been added to the pod since, also before it."""
+_REJECTED: Final = "Pod was rejected: "
+"""How the message of a pod begins that its kubelet has not admitted. No other component writes it, and a kubelet does
+not write it as long as it could run containers of the pod."""
 _FINAL: Final = frozenset({"Succeeded", "Failed"})
 _SIGNALS: Final = {9: "SIGKILL", 15: "SIGTERM", 6: "SIGABRT", 11: "SIGSEGV", 2: "SIGINT"}
 _SIGNAL_BASE: Final = 128
@@ -45,6 +48,8 @@ class PodView:
 
     name: str
     uid: str
+    version: str = ""
+    """The resource version."""
     stage: PodStage
     is_bound: bool = False
     """A node was chosen: a kubelet may have started it."""
@@ -56,6 +61,8 @@ class PodView:
     """It has ended, and not with status 0."""
     was_killed: bool = False
     """It was ended by SIGKILL."""
+    is_rejected: bool = False
+    """Its kubelet has not admitted it: it has never run, unless an earlier version says that it did."""
     last_output: str = ""
     """The last lines that it has written, as far as the kubelet reports them."""
     annotations: Mapping[str, str] = field(default_factory=lambda: _NOTHING)
@@ -72,12 +79,18 @@ def view_of(pod: Mapping[str, Any], *, is_deleted: bool = False) -> PodView:
     view = PodView(
         name=metadata.get("name", ""),
         uid=metadata.get("uid", ""),
+        version=metadata.get("resourceVersion", ""),
         stage=PodStage.RUNNING,
         is_bound=bool(spec.get("nodeName")),
         is_asked=bool(metadata.get("deletionTimestamp")),
         annotations=metadata.get("annotations") or _NOTHING,
     )
     return _staged(view, spec, status, is_deleted=is_deleted)
+
+
+def is_before(version: str, other: str) -> bool:
+    """Whether a resource version is certainly older than another one of the same API server."""
+    return version.isdecimal() and other.isdecimal() and int(version) < int(other)
 
 
 def without_report(view: PodView) -> PodView:
@@ -100,6 +113,10 @@ def _staged(view: PodView, spec: Mapping[str, Any], status: Mapping[str, Any], *
         )
     if is_final and (failed_init := _failed_init(own, spec, status)):
         return replace(view, stage=PodStage.ENDED, why=failed_init, failed=True)
+    if is_final and status.get("message", "").startswith(_REJECTED) and not (statuses or _init_statuses(status)):
+        why = _reason(status.get("reason", ""), status["message"].removeprefix(_REJECTED))
+        why = f"its node has rejected its pod: {why}"
+        return replace(view, stage=PodStage.ENDED, why=why, failed=True, is_rejected=True)
     if is_deleted:
         return replace(view, stage=PodStage.LOST, why="its pod was deleted, and its end was not reported")
     if is_final:
@@ -135,11 +152,15 @@ def _failed_init(own: str, spec: Mapping[str, Any], status: Mapping[str, Any]) -
     if spec.get("restartPolicy") != "Never" or _may_restart(own, spec) or not _is_waiting(own, statuses, status):
         return ""
     sidecars = {it.get("name") for it in spec.get("initContainers") or () if it.get("restartPolicy") == "Always"}
-    for each in status.get("initContainerStatuses") or ():
+    for each in _init_statuses(status):
         end = (each.get("state") or _NOTHING).get("terminated") or _NOTHING
         if end.get("exitCode") and each.get("name") not in sidecars:
             return f"its init container {each.get('name')} exited with status {end['exitCode']}"
     return ""
+
+
+def _init_statuses(status: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+    return status.get("initContainerStatuses") or ()
 
 
 def _ended(view: PodView, end: Mapping[str, Any], status: Mapping[str, Any]) -> PodView:
@@ -173,7 +194,7 @@ def _obstacle(statuses: Sequence[Mapping[str, Any]], status: Mapping[str, Any]) 
     for condition in status.get("conditions") or ():
         if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
             return _reason(condition.get("reason", ""), condition.get("message", ""))
-    for each in (*(status.get("initContainerStatuses") or ()), *statuses):
+    for each in (*_init_statuses(status), *statuses):
         waiting = (each.get("state") or _NOTHING).get("waiting") or _NOTHING
         if waiting.get("reason", "ContainerCreating") not in {"ContainerCreating", "PodInitializing"}:
             return _reason(waiting["reason"], waiting.get("message", ""))

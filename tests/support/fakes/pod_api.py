@@ -22,6 +22,8 @@ class FakePodApi:
         self.lists = 0
         self.is_away = False
         """Nothing answers, and watches break."""
+        self.proxy: ApiRefused | None = None
+        """Answers in place of the API server."""
         self.refusal: ApiRefused | None = None
         """Of requests to create pods."""
         self.list_refusal: ApiRefused | None = None
@@ -170,6 +172,8 @@ class FakePodApi:
         self._changed = asyncio.Event()
 
     def _require_here(self) -> None:
+        if self.proxy is not None:
+            raise self.proxy
         if self.is_away:
             raise ApiAway("ConnectError: All connection attempts failed")
 

@@ -1,9 +1,9 @@
 """Follows pods by one list, and watches from its version on.
 
 Invariants: it never gives up; pods are listed once at the start, and again only if the API server does not have the
-version any more (410), or has not reached it: it was restored from a backup, and a watch from a version of the future
-has no events. Every interval between attempts is drawn at random. A watch that ends without an error continues where it
-was.
+version any more (410), or has not reached it: it was restored from a backup, while it or a proxy before it failed, and
+a watch from a version of the future has no events. Every interval between attempts is drawn at random. A watch that
+ends without an error continues where it was.
 Owner: one task.
 """
 
@@ -17,14 +17,14 @@ from http import HTTPStatus
 from typing import Final
 
 from controller_service.core.pods.book import PodBook, PodChange
-from controller_service.core.pods.states import PodView, view_of
+from controller_service.core.pods.states import PodView, is_before, view_of
 from controller_service.shell.launchers.kubernetes.api import ApiAway, ApiRefused, PodApi
 from slotmesh.logs import get_logger
 from slotmesh.runtime.backoff import Backoff, WarningBackoff
 
 LONGEST_RETRY_S: Final = 3.0
 SHORT_WATCH_S: Final = 1.0
-"""A watch that ends sooner, without an error, is repeated after a pause."""
+"""A watch that ends sooner is repeated after pauses that grow, also if it was open."""
 _VIEWS_AT_ONCE: Final = 100
 """Pods of a list that are read without a pause of the event loop's other work."""
 
@@ -60,7 +60,7 @@ class PodFollower:
         self._version = ""
         """What was read of the pods; empty: they have to be listed."""
         self._was_away = False
-        """The API server has not answered since: it may have been restored."""
+        """The API server has failed, or not answered, since: it may have been restored."""
 
     @property
     def age_s(self) -> float:
@@ -72,21 +72,26 @@ class PodFollower:
         while True:
             began = self._monotonic()
             try:
-                if self._was_away and self._version and _is_before(await self._api.version(), self._version):
+                if self._was_away and self._version and is_before(await self._api.version(), self._version):
                     self._version = ""
                 self._was_away = False
                 if not self._version:
                     await self._list()
                 await self._watch()
+                failed = False
             except ApiRefused as error:
+                failed = True
                 if error.code == HTTPStatus.GONE:
                     self._version = ""
+                self._was_away = self._was_away or error.code >= HTTPStatus.INTERNAL_SERVER_ERROR
                 self._failed(error)
             except ApiAway as error:
-                self._was_away = True
+                failed = self._was_away = True
                 self._failed(error)
-            else:
-                if self._monotonic() - began >= SHORT_WATCH_S:
+            if self._monotonic() - began >= SHORT_WATCH_S:
+                self.backoff.reset()
+                if not failed:
+                    self._warnings.reset()
                     continue  # it has ended at its time
             await asyncio.sleep(self.backoff.next_delay_s())
 
@@ -99,7 +104,7 @@ class PodFollower:
             if at % _VIEWS_AT_ONCE == _VIEWS_AT_ONCE - 1:
                 await asyncio.sleep(0)
         self._version = version
-        self._on_changes(self.book.listed(views))
+        self._on_changes(self.book.listed(views, version))
         self._answered()
 
     async def _watch(self) -> None:
@@ -117,8 +122,6 @@ class PodFollower:
     def _answered(self) -> None:
         self.is_refused = False
         self._answered_at = self._monotonic()
-        self.backoff.reset()
-        self._warnings.reset()
         if self.problem:
             self.problem = ""
             self._on_answer()
@@ -131,7 +134,3 @@ class PodFollower:
             self.problem = f"the API server of Kubernetes refuses to list or watch pods: {error}"
         if (left_out := self._warnings.take(self._monotonic())) is not None:
             _log.warning("pods cannot be followed; it is tried again", why=str(error), times_before=left_out)
-
-
-def _is_before(version: str, other: str) -> bool:
-    return version.isdecimal() and other.isdecimal() and int(version) < int(other)

@@ -78,7 +78,7 @@ class KubernetesLauncher(Launcher):
         self._launched: dict[str, _Launched] = {}
         """By replica id."""
         self._unanswered: dict[str, LaunchOrder] = {}
-        """Replicas whose pods were requested, and may exist."""
+        """Replicas whose pods are requested, or were and may exist: until the API server shows or refuses them."""
         self._starts = 0
         """Calls of `start` that have not returned."""
         self._exits: list[Exit] = []
@@ -158,23 +158,27 @@ class KubernetesLauncher(Launcher):
     async def _start(self, order: LaunchOrder, count: int) -> None:
         for replica_id in [it for it, of in self._unanswered.items() if of.backend == order.backend and of != order]:
             del self._unanswered[replica_id]  # if there is such a pod, the watch shows it
-        present = sum(it.instance.order == order and not it.is_asked for it in self._launched.values())
-        waiting = [it for it, of in self._unanswered.items() if of == order]
-        missing = count - present
-        if missing <= 0:
+        if self._present(order) >= count:
             return
         owner = None if self._owner is None else await self._owner_reference(self._owner)
-        ids = [*waiting[:missing], *(self._mint_id(order.backend) for _ in range(missing - len(waiting)))]
-        for at in range(0, missing, CREATED_AT_ONCE):
+        missing = max(0, count - self._present(order))
+        ids = [it for it, of in self._unanswered.items() if of == order][:missing]
+        ids += [self._mint_id(order.backend) for _ in range(missing - len(ids))]
+        self._unanswered |= dict.fromkeys(ids, order)
+        for at in range(0, len(ids), CREATED_AT_ONCE):
             creations = (self._create(order, replica_id, owner) for replica_id in ids[at : at + CREATED_AT_ONCE])
             results = await asyncio.gather(*creations, return_exceptions=True)
             # A refusal is to be seen; what is deferred is repeated with the next start.
             for error in sorted((it for it in results if it), key=lambda it: isinstance(it, LaunchDeferred)):
                 raise error
 
+    def _present(self, order: LaunchOrder) -> int:
+        return sum(it.instance.order == order and not it.is_asked for it in self._launched.values())
+
     async def _create(self, order: LaunchOrder, replica_id: str, owner: dict[str, str] | None) -> None:
+        if replica_id not in self._unanswered:
+            return  # the watch has shown it meanwhile
         pod = self._manifests.pod_of(order, replica_id, owner)
-        self._unanswered[replica_id] = order
         try:
             made = await self._requested(pod, replica_id)
         except ApiAway as error:
@@ -185,6 +189,7 @@ class KubernetesLauncher(Launcher):
             self._unanswered.pop(replica_id, None)
             raise LaunchFailed(f"Kubernetes refuses the pod ({error.code} {error.reason}): {error}") from error
         self._changed(self.follower.book.created(view_of(made)))
+        self._unanswered.pop(replica_id, None)
 
     async def _requested(self, pod: Any, replica_id: str) -> Any:
         """The pod that exists from now on. One of the same name that exists already was requested before."""
@@ -193,9 +198,15 @@ class KubernetesLauncher(Launcher):
         except ApiRefused as error:
             if error.reason != "AlreadyExists":
                 raise
-        made = await self._api.get(pod_name(replica_id))
+        try:
+            made = await self._api.get(pod_name(replica_id))
+        except ApiRefused as error:
+            if error.code != HTTPStatus.NOT_FOUND:
+                raise
+            self._unanswered.pop(replica_id, None)  # it may have run, and no id is used twice
+            raise LaunchDeferred(f"{replica_id}: its pod was removed meanwhile; the next id is tried") from error
         if (made["metadata"].get("annotations") or {}).get(REPLICA_ID) != replica_id:
-            del self._unanswered[replica_id]
+            self._unanswered.pop(replica_id, None)
             raise LaunchDeferred(f"{replica_id}: another pod has the name {pod_name(replica_id)}; the next id is tried")
         return made
 
@@ -212,14 +223,15 @@ class KubernetesLauncher(Launcher):
 
     def _changed(self, changes: Sequence[PodChange]) -> None:
         events = self._events
-        for change in changes:
+        of_replicas = [(change, *known) for change in changes if (known := order_of(change.pod)) is not None]
+        found = [
+            self._found(replica_id, order, it.pod) for it, replica_id, order in of_replicas if it.news is PodNews.FOUND
+        ]
+        if any(found) and events is not None:
+            events.found()  # once: there may be thousands
+        for change, replica_id, _ in of_replicas:
             pod = change.pod
-            if (known := order_of(pod)) is None:
-                continue
-            replica_id, order = known
             match change.news:
-                case PodNews.FOUND:
-                    self._found(replica_id, order, pod)
                 case PodNews.WAITS | PodNews.RUNS if (launched := self._launched.get(replica_id)) is not None:
                     why = pod.why if change.news is PodNews.WAITS else ""
                     launched.instance = replace(launched.instance, waits_for=why)
@@ -238,17 +250,22 @@ class KubernetesLauncher(Launcher):
         if not self._launched:
             self._emptied.set()
 
-    def _found(self, replica_id: str, order: LaunchOrder, pod: PodView) -> None:
+    def _found(self, replica_id: str, order: LaunchOrder, pod: PodView) -> bool:
+        """Returns whether no call of `start` that is under way looks at what there is when it ends."""
+        known = self._launched.get(replica_id)
+        if known is not None and known.pod.name != pod.name:
+            _log.error("a copy of a replica's pod is not followed", pod=pod.name, of=known.pod.name)
+            return False
         is_own = self._unanswered.pop(replica_id, None) is not None
         instance = Instance(replica_id=replica_id, order=order, pid=0, was_found=not is_own)
         self._launched[replica_id] = _Launched(instance, pod)
         self._emptied.clear()
-        if not is_own and self._events is not None:
-            self._events.found()
+        return not (is_own and self._starts)
 
     def _ended(self, replica_id: str, pod: PodView) -> None:
-        launched = self._launched.pop(replica_id, None)
-        if launched is not None:
+        launched = self._launched.get(replica_id)
+        if launched is not None and launched.pod.uid == pod.uid:
+            del self._launched[replica_id]
             self._exits.append(
                 Exit(
                     replica_id=replica_id,
@@ -259,13 +276,16 @@ class KubernetesLauncher(Launcher):
                 )
             )
             self._report_exits()
-        elif self._events is not None:
+        elif launched is None and self._events is not None:
             self._events.ended(replica_id, pod.why)
         self._delete(pod, 0)
 
     def _lost(self, replica_id: str, pod: PodView) -> None:
-        if self._launched.pop(replica_id, None) is not None and self._events is not None:
-            self._events.lost(replica_id, pod.why)
+        launched = self._launched.get(replica_id)
+        if launched is not None and launched.pod.uid == pod.uid:
+            del self._launched[replica_id]
+            if self._events is not None:
+                self._events.lost(replica_id, pod.why)
 
     def _report_exits(self) -> None:
         while self._exits and not self._starts:

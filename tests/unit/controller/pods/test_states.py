@@ -219,6 +219,29 @@ def test_a_phase_that_others_have_written_proves_nothing(state: Any) -> None:
     assert why == "its pod counts as failed, and its end was not reported: NodeLost: node-a is gone"
 
 
+REJECTED: dict[str, Any] = {
+    "phase": "Failed",
+    "reason": "OutOfcpu",
+    "message": "Pod was rejected: Node didn't have enough resource: cpu",
+}
+
+
+def test_a_pod_that_its_kubelet_has_not_admitted_has_never_run() -> None:
+    view = view_of(pod_document(**REJECTED))
+    assert (view.stage, view.failed) == (PodStage.ENDED, True)
+    assert view.why == "its node has rejected its pod: OutOfcpu: Node didn't have enough resource: cpu"
+    assert view_of(pod_document(**REJECTED), is_deleted=True).stage is PodStage.ENDED
+
+
+@pytest.mark.parametrize(
+    "pod",
+    [{"state": RUNNING}, {"initContainerStatuses": [{"name": "i", "state": RUNNING}]}, {"message": "it was rejected"}],
+    ids=["container", "init container", "another message"],
+)
+def test_a_rejection_beside_a_container_proves_nothing(pod: dict[str, Any]) -> None:
+    assert staged(**{**REJECTED, **pod})[0] is PodStage.LOST
+
+
 @pytest.mark.parametrize("pod", [{}, {"metadata": None, "spec": None, "status": None}, {"spec": {"containers": []}}])
 def test_what_is_absent_is_unknown(pod: dict[str, Any]) -> None:
     assert view_of(pod) == PodView(name="", uid="", stage=PodStage.WAITING, why="its pod is being scheduled")
