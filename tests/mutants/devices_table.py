@@ -67,7 +67,7 @@ DEVICES: Final = (
         SHELL,
         "for name in self.deferred_starts:",
         "for name in ():",
-        MESH,
+        "tests/unit/controller/test_shell_parts.py",
     ),
     mutant(
         "a rollout without a spare device waits for one for ever",

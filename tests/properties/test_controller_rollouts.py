@@ -300,5 +300,13 @@ class Rollouts(RuleBasedStateMachine):
         self.desired = self.desired.apply(change)
 
 
+def test_a_rollout_without_a_spare_device_stops_one_before_it_starts_one() -> None:
+    machine = Rollouts()
+    machine.begin(wanted=2, surge=1, unavailable=None, spare=0)
+    machine.change_handler(GOOD[1])
+    assert [it.is_asked for it in machine.processes.values()] == [True, False]
+    machine.teardown()
+
+
 TestRollouts = Rollouts.TestCase
 TestRollouts.settings = settings(max_examples=examples(60), stateful_step_count=30, deadline=None)

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from controller_service.shell.launchers import launched_processes
 from controller_service.shell.launchers.launched_processes import (
     ENDED_KEPT,
     ENDED_UNSEEN,
@@ -252,3 +253,20 @@ async def test_records_with_fields_of_newer_versions_are_read(tmp_path: Path) ->
         launcher = process_launcher(tmp_path / "l", [])
         assert {it.replica_id: it.pid for it in launcher.observe()} == pids
         await launcher.close()
+
+
+def test_a_killed_group_is_waited_for_until_its_last_process_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    process = subprocess.Popen([sys.executable, "-S", "-c", "import signal; signal.pause()"], start_new_session=True)
+    waits: list[float] = []
+
+    def meanwhile(delay_s: float) -> None:
+        waits.append(delay_s)
+        process.kill()
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # a zombie is left, as where nothing reaps
+
+    monkeypatch.setattr(f"{launched_processes.__name__}.time.sleep", meanwhile)
+    launched_processes._await_group(process.pid)
+    assert len(waits) == 1
+    process.wait()
+    launched_processes._await_group(process.pid)
+    assert len(waits) == 1

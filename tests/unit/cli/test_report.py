@@ -97,7 +97,7 @@ def test_tables_tell_who_does_what_and_who_is_missing() -> None:
     assert table["v3-mnopqr"][-1] == "no backend v3: it gets no calls until that is applied"
     loop = "\nv4 is crash looping: 4 restarts; the last process: exited with status 1\n  5\n  6\n  7\n  8\n  9\n"
     assert f"{loop}All that it wrote: slotmesh logs v4\n" in text
-    assert table["v1-abcdef"][:5] == ["v1", "READY", "[::1]:7072", "4711", "64"]
+    assert table["v1-abcdef"][:6] == ["v1", "", "READY", "[::1]:7072", "4711", "64"]
     assert table["v1-abcdef"][-3:-1] == ["0.1.0", "3: was killed by SIGKILL"]
     assert table["v1-ghijkl"][-3:-1] == ["", ""]
     assert table["v1-abcdef"][-1] == WARNING.splitlines()[0]

@@ -6,8 +6,10 @@ import asyncio
 
 import pytest
 
+from controller_service.shell.events import EventFeed
+from controller_service.shell.launchers.protocol import Exit
 from controller_service.shell.members.member_stream import STOOD_STILL_S, LeaseWatch
-from controller_service.shell.mesh_state import WorkQueue
+from controller_service.shell.mesh_state import Concern, Key, MeshState, WorkQueue
 from tests.support.fakes.clock import FakeClock
 from tests.support.wait import wait_until
 
@@ -87,3 +89,14 @@ async def test_who_stood_still_suspects_nobody_for_what_it_could_not_hear() -> N
     clock.advance(0.05)
     await wait_until(lambda: silent == ["a"], what="silence")
     watch.close()
+
+
+@pytest.mark.asyncio
+async def test_the_end_of_any_replica_has_deferred_starts_tried_again() -> None:
+    queue = WorkQueue[Key]()
+    state = MeshState(FakeClock(), queue, EventFeed("f"))
+    state.deferred_starts = {"waits": "no device is free"}
+    state.replica_exited(Exit(replica_id="another-1", how="exited with status 0", failed=False))
+    async with asyncio.timeout(20.0):
+        assert await queue.take() == [Key(Concern.BACKEND, "waits")]
+    queue.close()
