@@ -26,7 +26,7 @@ from controller_service.core.desired.handler_code import as_written
 from controller_service.core.desired.planning import ChangeTerms
 from controller_service.core.desired.revisions import etag_of
 from controller_service.core.desired.state import Desired
-from controller_service.core.observed.replica_groups import differing_devices, outdated_among
+from controller_service.core.observed.replica_groups import differing_settings, outdated_among
 from controller_service.shell.changes.configurator import Configurator, PlannedChange
 from controller_service.shell.changes.requests import (
     BACKEND,
@@ -254,7 +254,7 @@ class ResourceServicer:
         backends = self._store.read().backends
         return page_of_replicas(
             *(request, replicas, self._known().wall_s, lambda it: self._loads.of_replica(it).newest),
-            *(outdated_among(backends), differing_devices(backends)),
+            *(outdated_among(backends), differing_settings(backends)),
         )
 
     async def ListRouters(self, request: pb.ListRoutersRequest, context: Context) -> pb.ListRoutersResponse:

@@ -24,6 +24,7 @@ from replica_service.shell.handler.loading import LoadHandler, load_handler
 from replica_service.shell.handler.methods import HandlerMethod
 from replica_service.shell.links.controller_link import ControllerLink
 from replica_service.shell.metrics import observe
+from replica_service.shell.process_facts import own_facts
 from replica_service.shell.replica import HostedReplica
 from replica_service.shell.stopping import EndTimer, Fencing, KernelTimer
 from replica_service.shell.telemetry import ReplicaTraces
@@ -278,6 +279,7 @@ class ReplicaApp:
             pod_uid=self._settings.pod_uid or "",
             devices=self._settings.held_devices,
             zone=self._settings.zone,
+            process_facts=own_facts(),
         )
         hello.start_time.FromMicroseconds(round(self._clock.time_of_day() * 1e6))
         if self.fencing is not None:

@@ -39,6 +39,7 @@ from slotmesh.convert.specification import backend_to_wire, duration_to_wire
 from slotmesh.histogram import CALL_TIMES
 from slotmesh.internal.v1 import membership_service_pb2
 from slotmesh.spec.devices import MAX_DEVICES, is_device
+from slotmesh.spec.environment import MAX_FACTS, MAX_NAME_CHARS, MAX_PATH_CHARS, ProcessFacts
 from slotmesh.spec.model import Backend, InvalidSpec, SpecViolation
 from slotmesh.spec.rules import is_name, show
 from slotmesh.v1 import controller_service_pb2 as pb
@@ -72,6 +73,19 @@ def hello_from_wire(frame: membership_service_pb2.AttachReplicaRequest, *, gener
         devices=tuple(it for it in hello.devices[:MAX_DEVICES] if is_device(it)),
         rank=rank_from_wire("hello.rank", hello),
         zone=zone_from_wire(hello.zone),
+        process_facts=_facts_from_wire(hello.process_facts) if hello.HasField("process_facts") else None,
+    )
+
+
+def _facts_from_wire(wire: membership_service_pb2.ProcessFacts) -> ProcessFacts:
+    """For display and comparison: what is out of bounds is cut."""
+    return ProcessFacts(
+        python=wire.python[:MAX_PATH_CHARS],
+        prefix=wire.prefix[:MAX_PATH_CHARS],
+        cwd=wire.cwd[:MAX_PATH_CHARS],
+        cpus=wire.cpus if 0 < wire.cpus < MAX_FACTS**2 else 0.0,
+        memory=max(0, wire.memory) if wire.HasField("memory") else None,
+        variables=frozenset(it for it in wire.variables[:MAX_FACTS] if len(it) <= MAX_NAME_CHARS),
     )
 
 

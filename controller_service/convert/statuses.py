@@ -20,7 +20,7 @@ from controller_service.core.desired.revisions import etag_of
 from controller_service.core.desired.state import Desired
 from controller_service.core.devices import DeviceLedger
 from controller_service.core.loads import RecentReports, RouterLoad, SampledLoad
-from controller_service.core.observed.replica_groups import differing_devices, outdated_among
+from controller_service.core.observed.replica_groups import differing_settings, outdated_among
 from controller_service.core.observed.state import (
     Observed,
     ObservedReplica,
@@ -145,7 +145,7 @@ def snapshot_to_wire(known: KnownMesh, endpoints: Iterable[mesh_pb2.Endpoint]) -
         ],
     )
     is_outdated = outdated_among(desired.backends)
-    differences = differing_devices(desired.backends)
+    differences = differing_settings(desired.backends)
     size = 0
     replicas = sorted(observed.replicas(), key=lambda it: (it.backend, it.replica_id))
     for at, replica in enumerate(replicas):

@@ -8,12 +8,17 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from math import ceil
+from pathlib import PurePosixPath
 from types import MappingProxyType
 from typing import Any, Final
+
+from slotmesh.units import format_size
 
 MAX_VARIABLES: Final = 256
 MAX_VALUE_CHARS: Final = 32_768
 MAX_PATH_CHARS: Final = 4_096
+MAX_NAME_CHARS: Final = 128
 MAX_ENVIRONMENT_BYTES: Final = 128 * 1024
 """Of all names, values and paths of one backend."""
 RESERVED: Final = frozenset({"POD_IP", "PYTHONUNBUFFERED"})
@@ -27,7 +32,7 @@ THREAD_VARIABLES: Final = (
 )
 """By which numeric libraries limit their threads; torch reads the first."""
 FORMS: Final = "text, {inherit: true} or {file: PATH}"
-_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
+_NAME: Final = re.compile(rf"[A-Za-z_][A-Za-z0-9_]{{0,{MAX_NAME_CHARS - 1}}}")
 _SECRET: Final = re.compile(r"(^|_)(TOKEN|PASSWORD|PASSWD|SECRET|CREDENTIALS?|API_?KEY|KEY)(_|$)", re.IGNORECASE)
 
 
@@ -68,6 +73,52 @@ class ProcessSettings:
     def __bool__(self) -> bool:
         """Whether any is set."""
         return bool(self.env or self.python or self.cwd or self.cpus or self.memory)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessFacts:
+    """How a process runs, as it reports it."""
+
+    python: str = ""
+    prefix: str = ""
+    """The folder of its virtual environment, or installation."""
+    cwd: str = ""
+    cpus: float = 0.0
+    """0: unknown."""
+    memory: int | None = None
+    """The bound of its memory, bytes; 0: there is none; None: unknown."""
+    variables: frozenset[str] = frozenset()
+    """The names that are set, as far as they are reported."""
+
+
+MAX_FACTS: Final = 1_024
+"""Names of variables that are reported."""
+PROCESS_DIFFERS: Final = "its process differs from what its backend wants: "
+"""So begins the warning of a replica that another system has started in another way."""
+_PAGES_BYTES: Final = 64 * 1024
+"""Bounds of memory are rounded to pages, which are of this size at most."""
+
+
+def process_difference(wanted: ProcessSettings, facts: ProcessFacts) -> str:
+    """How a process differs from settings, for a person; empty if it does not, as far as that is known."""
+    found = [*_differences(wanted, facts)]
+    return f"{PROCESS_DIFFERS}{'; '.join(found)}" if found else ""
+
+
+def _differences(wanted: ProcessSettings, facts: ProcessFacts) -> Iterator[str]:
+    python, cwd = PurePosixPath(wanted.python), PurePosixPath(wanted.cwd)
+    # Where a relative path begins is known to the system that starts the replica alone.
+    if python.is_absolute() and facts.python and str(python) not in {facts.python, facts.prefix}:
+        yield f"its python is {facts.python}, not {python}"
+    if cwd.is_absolute() and facts.cwd and str(cwd) != facts.cwd:
+        yield f"its cwd is {facts.cwd}, not {cwd}"
+    if wanted.cpus is not None and facts.cpus and not wanted.cpus <= facts.cpus <= ceil(wanted.cpus):
+        yield f"it may use {facts.cpus:g} cpus, not {wanted.cpus:g}"
+    memory, bound = wanted.memory, facts.memory
+    if memory is not None and bound is not None and abs(memory - bound) > _PAGES_BYTES:
+        yield f"its memory is {format_size(bound) if bound else 'not bounded'}, not {format_size(memory)}"
+    if missing := sorted(wanted.env.keys() - facts.variables) if facts.variables else []:
+        yield f"it lacks the variables {', '.join(missing[:5])}{' and others' if len(missing) > 5 else ''}"
 
 
 def value_of(content: object) -> EnvironmentValue:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from controller_service.core.observed.replicas import ReplicaState
+from slotmesh.spec.environment import ProcessFacts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +35,7 @@ class Hello:
     pod_uid: str = ""
     devices: tuple[str, ...] = ()
     zone: str = ""
+    process_facts: ProcessFacts | None = None
     rank: int | None = None
     """The rank that it was given before; None: none."""
 

@@ -19,6 +19,7 @@ from controller_service.core.desired.state import Desired
 from controller_service.core.observed.state import Observed, ObservedReplica, ReplicaState
 from controller_service.core.roster import ListedIncarnation
 from slotmesh.spec.devices import difference
+from slotmesh.spec.environment import process_difference
 from slotmesh.spec.model import Backend
 
 RETURN_WITHIN_S: Final = 10.0
@@ -174,13 +175,15 @@ def outdated_among(backends: Mapping[str, Backend]) -> Callable[[ObservedReplica
     return is_outdated
 
 
-def differing_devices(backends: Mapping[str, Backend]) -> Callable[[ObservedReplica], str]:
-    """The warning of a replica that another system has started with other devices than its backend wants."""
+def differing_settings(backends: Mapping[str, Backend]) -> Callable[[ObservedReplica], str]:
+    """The warning of a replica that another system has started in another way than its backend wants."""
 
     def difference_of(replica: ObservedReplica) -> str:
         backend = backends.get(replica.backend)
-        if backend is None or not backend.devices or replica.launched or not replica.has_attached or replica.gone:
+        if backend is None or replica.launched or not replica.has_attached or replica.gone:
             return ""
-        return difference(backend.devices, replica.devices)
+        if backend.devices and (found := difference(backend.devices, replica.devices)):
+            return found
+        return "" if (facts := replica.process_facts) is None else process_difference(backend.process, facts)
 
     return difference_of

@@ -17,6 +17,7 @@ from typing import Final
 from zlib import crc32
 
 from controller_service.core.partition_owners import Incarnation
+from slotmesh.spec.environment import ProcessFacts
 
 EXITS_KEPT: Final = 256
 """Of all backends, the newest ones."""
@@ -150,6 +151,8 @@ class ObservedReplica:
     """Of the Kubernetes pod that it runs in, as it has reported; empty where it is not known."""
     zone: str = ""
     """Where it runs, as it has reported; empty where it is not known."""
+    process_facts: ProcessFacts | None = None
+    """How its process runs, as it has reported; None: unknown."""
     waits_for: str = ""
     """Why the system that starts its process has not started it, for a person; empty once it has."""
     devices: tuple[str, ...] = ()

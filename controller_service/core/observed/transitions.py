@@ -218,6 +218,7 @@ def _introduced(record: ObservedReplica, hello: Hello) -> ObservedReplica:
         devices=hello.devices or record.devices,
         rank=record.rank if hello.rank is None or (record.has_attached and record.rank is not None) else hello.rank,
         zone=hello.zone,
+        process_facts=hello.process_facts,
     )
 
 

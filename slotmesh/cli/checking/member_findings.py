@@ -13,6 +13,7 @@ from slotmesh.cli.documents import time_of
 from slotmesh.cli.parameters import REPLICA
 from slotmesh.cli.view.replicas import LOOPING_AFTER
 from slotmesh.spec.devices import DIFFER
+from slotmesh.spec.environment import PROCESS_DIFFERS
 from slotmesh.spec.model import Backend, Prospect
 from slotmesh.spec.routes import route_subject
 from slotmesh.spec.writing import shown_shares
@@ -109,6 +110,10 @@ def backends(seen: SeenMesh) -> Iterator[MeshFinding]:
         elif replica.warning.startswith(DIFFER):
             text = f"{replica.replica_id}: {replica.warning}"
             fix = "start it with the devices that its backend's `devices` name, or change these"
+            yield MeshFinding(Section.BACKENDS, Severity.WARNING, f"replica/{replica.replica_id}", text, fix)
+        elif replica.warning.startswith(PROCESS_DIFFERS):
+            text = f"{replica.replica_id}: {replica.warning}"
+            fix = "start it as the settings of its backend say, or change these"
             yield MeshFinding(Section.BACKENDS, Severity.WARNING, f"replica/{replica.replica_id}", text, fix)
     if well:
         yield ok(Section.BACKENDS, f"{well} of {len(snapshot.backends)} have the replicas that they should have")

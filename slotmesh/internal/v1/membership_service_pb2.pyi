@@ -82,6 +82,7 @@ class ReplicaHello(_message.Message):
     DEVICES_FIELD_NUMBER: _builtins.int
     RANK_FIELD_NUMBER: _builtins.int
     ZONE_FIELD_NUMBER: _builtins.int
+    PROCESS_FACTS_FIELD_NUMBER: _builtins.int
     replica_id: _builtins.str
     """Identity, unique in the mesh. An incarnation with the id of an older one replaces it once the older one is silent
     to the controller and to all routers: the operator or launcher that starts it vouches that the older process has
@@ -135,6 +136,12 @@ class ReplicaHello(_message.Message):
         are ignored.
         """
 
+    @_builtins.property
+    def process_facts(self) -> Global___ProcessFacts:
+        """How its process runs. The controller compares it with the backend's settings if it has not started the replica.
+        Unset: unknown.
+        """
+
     def __init__(
         self,
         *,
@@ -155,16 +162,65 @@ class ReplicaHello(_message.Message):
         devices: _abc.Iterable[_builtins.str] | None = ...,
         rank: _builtins.int | None = ...,
         zone: _builtins.str = ...,
+        process_facts: Global___ProcessFacts | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_rank", b"_rank", "fenced_after", b"fenced_after", "rank", b"rank", "start_time", b"start_time"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_rank", b"_rank", "fenced_after", b"fenced_after", "process_facts", b"process_facts", "rank", b"rank", "start_time", b"start_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_rank", b"_rank", "backend", b"backend", "devices", b"devices", "fenced_after", b"fenced_after", "generation", b"generation", "has_served", b"has_served", "incarnation", b"incarnation", "newest_epoch", b"newest_epoch", "pid", b"pid", "pod_uid", b"pod_uid", "process", b"process", "rank", b"rank", "replica_id", b"replica_id", "revision", b"revision", "start_time", b"start_time", "term_id", b"term_id", "version", b"version", "zone", b"zone"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_rank", b"_rank", "backend", b"backend", "devices", b"devices", "fenced_after", b"fenced_after", "generation", b"generation", "has_served", b"has_served", "incarnation", b"incarnation", "newest_epoch", b"newest_epoch", "pid", b"pid", "pod_uid", b"pod_uid", "process", b"process", "process_facts", b"process_facts", "rank", b"rank", "replica_id", b"replica_id", "revision", b"revision", "start_time", b"start_time", "term_id", b"term_id", "version", b"version", "zone", b"zone"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__rank: _TypeAlias = _typing.Literal["rank"]  # noqa: Y015
     _WhichOneofArgType__rank: _TypeAlias = _typing.Literal["_rank", b"_rank"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType__rank) -> _WhichOneofReturnType__rank | None: ...
 
 Global___ReplicaHello: _TypeAlias = ReplicaHello  # noqa: Y015
+
+@_typing.final
+class ProcessFacts(_message.Message):
+    """How a process runs. Values of environment variables are not part of it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PYTHON_FIELD_NUMBER: _builtins.int
+    PREFIX_FIELD_NUMBER: _builtins.int
+    CWD_FIELD_NUMBER: _builtins.int
+    CPUS_FIELD_NUMBER: _builtins.int
+    MEMORY_FIELD_NUMBER: _builtins.int
+    VARIABLES_FIELD_NUMBER: _builtins.int
+    python: _builtins.str
+    """The interpreter's file, at most 4,096 characters."""
+    prefix: _builtins.str
+    """The folder of its virtual environment or installation, at most 4,096 characters."""
+    cwd: _builtins.str
+    """Its working directory, at most 4,096 characters."""
+    cpus: _builtins.float
+    """The CPUs that it may use at the same time: those that it is pinned to, or fewer by the quota of its cgroup. 0:
+    unknown.
+    """
+    memory: _builtins.int
+    """The bound of its cgroup's memory, in bytes. 0: none. Unset: unknown."""
+    @_builtins.property
+    def variables(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The names of its environment variables, at most 1,024, of at most 128 characters each; others are left out."""
+
+    def __init__(
+        self,
+        *,
+        python: _builtins.str = ...,
+        prefix: _builtins.str = ...,
+        cwd: _builtins.str = ...,
+        cpus: _builtins.float = ...,
+        memory: _builtins.int | None = ...,
+        variables: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_memory", b"_memory", "memory", b"memory"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_memory", b"_memory", "cpus", b"cpus", "cwd", b"cwd", "memory", b"memory", "prefix", b"prefix", "python", b"python", "variables", b"variables"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__memory: _TypeAlias = _typing.Literal["memory"]  # noqa: Y015
+    _WhichOneofArgType__memory: _TypeAlias = _typing.Literal["_memory", b"_memory"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__memory) -> _WhichOneofReturnType__memory | None: ...
+
+Global___ProcessFacts: _TypeAlias = ProcessFacts  # noqa: Y015
 
 @_typing.final
 class ReplicaReport(_message.Message):

@@ -122,6 +122,7 @@ class FakeReplica(_Member):
         self.process = ""
         self.pid = 4_711
         self.devices: tuple[str, ...] = ()
+        self.process_facts: pb.ProcessFacts | None = None
         self.rank: int | None = None
         """What it reports of an earlier life of the controller."""
         self.fenced_after_s = 0.0
@@ -197,6 +198,7 @@ class FakeReplica(_Member):
                 term_id=self.term_id,
                 rank=self.rank,
                 devices=self.devices,
+                process_facts=self.process_facts,
                 fenced_after=_duration(self.fenced_after_s) if self.fenced_after_s else None,
             )
         )
