@@ -24,6 +24,7 @@ COMMANDS: Final[Mapping[str, str]] = MappingProxyType(
             *(
                 "run",
                 "call",
+                "broadcast",
                 "status",
                 "top",
                 "calls",

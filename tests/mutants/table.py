@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from tests.mutants.broadcasts_table import BROADCASTS
 from tests.mutants.client_table import CLIENT
 from tests.mutants.clients_table import CLIENTS
 from tests.mutants.deploy_table import DEPLOY
@@ -653,5 +654,6 @@ MUTANTS: Final = (
     *NETB,
     *STARTUP,
     *SUBSETS,
+    *BROADCASTS,
     *TRUTH,
 )

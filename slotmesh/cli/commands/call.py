@@ -27,7 +27,7 @@ from slotmesh.errors import SlotmeshError
 from slotmesh.v1 import router_service_pb2 as pb
 from slotmesh.v1 import router_service_pb2_grpc
 
-_SLACK_S: Final = 1.0
+SLACK_S: Final = 1.0
 """How much later than the router's deadline the transport's is, so that the router's answer can arrive."""
 
 
@@ -40,7 +40,7 @@ class UnaryCaller:
         self._endpoint = endpoint
         self._options = view.to_wire(method, rpc=CallRpc.CALL)
         self._payload = payload
-        self._timeout_s = None if view.timeout_s is None else view.timeout_s + _SLACK_S
+        self._timeout_s = None if view.timeout_s is None else view.timeout_s + SLACK_S
 
     async def result(self) -> bytes:
         """The result. Raises SlotmeshError."""
@@ -171,7 +171,7 @@ async def call(
         slotmesh call writer tokens '["once upon"]' --stream
         slotmesh call digits classify '[[0, 12, 16, 3]]' --repeat 100 --metadata trace=1 --tenant ada
     """
-    view = _view(
+    view = view_of(
         ordering_key,
         timeout=timeout,
         slo=slo,
@@ -183,7 +183,7 @@ async def call(
         idempotent=idempotent,
         metadata=read_metadata(metadata or ()),
     )
-    payload, peer = _read(arguments), Peer("router", address)
+    payload, peer = read_payload(arguments), Peer("router", address)
     async with peer.connect() as channel:
         caller = UnaryCaller(peer, channel, endpoint, method, view, payload)
         tally = await call_again_and_again(caller, repeat, streams=stream)
@@ -203,7 +203,7 @@ def read_metadata(entries: Iterable[str]) -> dict[str, str]:
     return metadata
 
 
-def _view(ordering_key: str | None, **changes: Unpack[OptionChanges]) -> ViewOptions:
+def view_of(ordering_key: str | None, **changes: Unpack[OptionChanges]) -> ViewOptions:
     """The options of the call, by the rules of the SDK."""
     try:
         if ordering_key is not None:
@@ -213,7 +213,7 @@ def _view(ordering_key: str | None, **changes: Unpack[OptionChanges]) -> ViewOpt
         raise CommandFailed(str(error), WRONG_INPUT) from error
 
 
-def _read(arguments: str | None) -> bytes:
+def read_payload(arguments: str | None) -> bytes:
     if arguments != "-":
         return read_arguments(arguments or "")
     try:

@@ -38,13 +38,13 @@ def test_what_the_shell_and_the_sdk_take_is_the_same(
 ) -> None:
     made: list[ViewOptions] = []
 
-    view_of = command._view
+    view_of = command.view_of
 
     def view(ordering_key: str | None, **changes: Any) -> NoReturn:
         made.append(view_of(ordering_key, **changes))
         raise typer.Exit
 
-    monkeypatch.setattr(command, "_view", view)
+    monkeypatch.setattr(command, "view_of", view)
     said = CliRunner().invoke(cli.app, ["call", "e", "m", flag, text])
     expected = by_sdk(option)
     if isinstance(expected, ViewOptions):

@@ -62,6 +62,8 @@ class World:
     """What each tenant may have of each endpoint."""
     routers: Sequence[str] = ()
     """Addresses in the table. This router's is `me`."""
+    targets: Sequence[str] = ()
+    """The replicas of the newest broadcast."""
     load_reports = 0
     """How often the controller would have been told what waits, out of turn."""
 

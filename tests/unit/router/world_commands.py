@@ -68,12 +68,12 @@ def carry_out(commands: list[RouterCommand], world: World) -> None:
                 world.taken[replica.replica_id][run_id] += count
             case NameRoster(caller, version):
                 world.named[caller] = version
-            case DeliverSlot() | DeliverTaken() | DeliverTargets() | RetryLink() | ReportRunDefect():
+            case DeliverTargets(_, targets):
+                world.targets = [each.replica_id for each in targets]
+            case DeliverSlot() | DeliverTaken() | RetryLink() | ReportRunDefect():
                 raise AssertionError(f"nobody expects {command}")
-            case DeliverDone(ids=ids):
-                _end(world, ids, DONE)
-            case DeliverResults(ids=ids):
-                _end(world, ids, OK)
+            case DeliverDone(ids=ids) | DeliverResults(ids=ids):
+                _end(world, ids, OK if isinstance(command, DeliverResults) else DONE)
             case DeliverFailure(ids=ids, failure=failure):
                 world.failure_commands.append(command)
                 world.failures.update(dict.fromkeys(ids, failure))
