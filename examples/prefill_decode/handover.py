@@ -6,7 +6,7 @@ Invariant: one connection to each decode replica, for as long as this process li
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from typing import Any
 
 from slotmesh.codec import MSGPACK, decode, encode
@@ -20,7 +20,7 @@ class Handover:
     def __init__(self) -> None:
         self._stubs: dict[str, Any] = {}
 
-    async def words(self, address: str, token: str, prompt: str, cache: bytes, count: int) -> AsyncIterator[str]:
+    async def words(self, address: str, token: str, prompt: str, cache: bytes, count: int) -> AsyncGenerator[str, None]:
         """Dispatches `generate` into the slot, and yields what it yields."""
         stub = self._stubs.get(address)
         if stub is None:

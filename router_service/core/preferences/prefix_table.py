@@ -3,9 +3,9 @@
 Purpose: a router learns from where it sends calls, as llm-d's approximate prefix scorer and SGLang's router do, and
 from what replicas report as evicted. A prompt goes to the replica with the longest known prefix of it that is not
 overloaded, unless it is cheaper at the one with the least load. Costs are weighed as in NVIDIA Dynamo's KV router, by
-the blocks that have to be computed anew, but here each of them costs more where many were placed lately: it displaces
-others there. So conversations that share the beginning of their prompts spread, too, and a hit on most of a prompt
-wins.
+the blocks to compute anew: those of the call, and those of the calls that the replica has, as many as a call has on
+average. But here a block costs more where many were placed lately, as it displaces others there. So conversations that
+share the beginning of their prompts spread, too, and a hit on most of a prompt wins.
 Sources: https://llm-d.ai/docs/architecture/advanced/kv-management/prefix-cache-aware-routing,
 https://docs.nvidia.com/dynamo/design-docs/router-design, and the cache-aware policy of
 https://pypi.org/project/sglang-router. The bound of the load is that of affinity keys (`affinity.py`).
@@ -27,6 +27,7 @@ CandidateT = TypeVar("CandidateT", bound=KnownReplica)
 
 BOUND: Final = (5, 4)
 """The load that a replica may have for its prefixes, in shares of the backend's load: a fraction, so it is exact."""
+AVERAGED: Final = 64
 MAX_TRIED: Final = 32
 MAX_GONE: Final = 64
 """Numbers of replicas that left, before blocks are forgotten so that they can be given to others."""
@@ -71,6 +72,8 @@ class PrefixTable(Generic[CandidateT]):
         """Numbers that blocks may still name: of replicas that left since blocks were last forgotten, or before."""
         self._load = self._permits = self._placed = 0
         """Sums over all: of calls and permits while they take calls, and of blocks."""
+        self._new_blocks = 0.0
+        """That a call has to have computed, on average of about the last `AVERAGED` ones."""
         self._next = 0
         """The number of the replica at which the next look at those with room begins."""
 
@@ -108,7 +111,7 @@ class PrefixTable(Generic[CandidateT]):
         if fresh is None:
             return None
         total = len(blocks)
-        if best is None or (total - known) * self._weight(best) > total * self._weight(fresh):
+        if best is None or self._cost(best, total - known) > self._cost(fresh, total):
             best = fresh
         return best.replica, self._room(best, count)
 
@@ -128,6 +131,7 @@ class PrefixTable(Generic[CandidateT]):
                 recent[block] = held | bit
             placed += not held & bit
         holder.placed += placed
+        self._new_blocks += (placed - self._new_blocks) / AVERAGED
         self._placed += placed
         if len(recent) >= self._half:
             self._forget()
@@ -211,9 +215,13 @@ class PrefixTable(Generic[CandidateT]):
         share = -(-times * (self._load + count) * permits // (parts * self._permits)) if permits else 0
         return min(holder.replica.free, count, max(share, (permits + 1) // 2) - holder.load)
 
-    def _weight(self, holder: _Holder[CandidateT]) -> float:
-        """What a block costs that it has to compute anew: 1, and one more for each mean of the blocks placed."""
-        return 1.0 + (holder.blocks * len(self._holders) / self._placed if self._placed else 0.0)
+    def _cost(self, holder: _Holder[CandidateT], new: int) -> float:
+        """Of a call with `new` blocks to compute, behind the calls that the replica has.
+
+        A block costs 1, and one more for each mean of the blocks placed at a replica.
+        """
+        displaced = holder.blocks * len(self._holders) / self._placed if self._placed else 0.0
+        return new * (1.0 + displaced) + holder.load * self._new_blocks
 
     def _count(self, holder: _Holder[CandidateT], load: int, permits: int) -> None:
         self._load += load - holder.load

@@ -41,7 +41,7 @@ def test_the_longest_known_prefix_decides() -> None:
     table.sent(prompt(1, 10), a)
     table.sent(prompt(1, 20), b)
     load(table, b, 3)
-    assert named(table.pick(prompt(1, 30), 1)) == "b"
+    assert named(table.pick(prompt(1, 24), 1)) == "b"
     assert named(table.pick([*prompt(1, 12), 7, 7], 1)) == "b"
     assert named(table.pick(prompt(1, 10), 1)) == "a", "both hold all of it"
 
@@ -259,8 +259,10 @@ class HeldBlocks(RuleBasedStateMachine):
         if not any(longest.values()):
             assert picked is None
         elif picked is not None and longest[picked[0]] != max(longest.values()):
-            assert self.table._weight(self.table._holders[picked[0]]) < max(
-                self.table._weight(self.table._holders[each]) for each in self.held
+            chosen = self.table._holders[picked[0]]
+            assert any(
+                self.table._cost(chosen, 6) < self.table._cost(self.table._holders[each], 6 - longest[each])
+                for each in self.held
             )
         placed = sum(holder.blocks for holder in self.table._holders.values())
         assert placed == self.table._placed

@@ -1,0 +1,1 @@
+"""A language model in two phases, without a real model: caches of prompts, token streams, prefix affinity."""
