@@ -25,6 +25,7 @@ from tests.mutants.mutant import mutant
 from tests.mutants.net_control_table import NET_CONTROL
 from tests.mutants.netb_table import NETB
 from tests.mutants.operator_table import OPERATOR
+from tests.mutants.placement_table import PLACEMENT
 from tests.mutants.pods_table import PODS
 from tests.mutants.questions_table import QUESTIONS
 from tests.mutants.repeated_calls_table import REPEATED_CALLS
@@ -648,6 +649,7 @@ MUTANTS: Final = (
     *OPERATOR,
     *PODS,
     *DEVICES,
+    *PLACEMENT,
     *QUESTIONS,
     *REPEATED_CALLS,
     *NET_CONTROL,
