@@ -19,6 +19,8 @@ from slotmesh.spec.document import parse_mesh
 from slotmesh.spec.model import Mesh
 from tests.support.controllers import eventually
 from tests.support.lone_controller import LoneController, lone_controller
+from tests.support.mesh import mesh_run
+from tests.support.shell import slotmesh
 
 pytestmark = pytest.mark.asyncio
 
@@ -170,3 +172,40 @@ async def test_a_machine_with_fewer_devices_keeps_what_runs_and_starts_no_more(t
         members = await mesh.members()
         assert sorted(it.devices[0] for it in members.replicas if it.state == READY_STATE) == ["cuda=0", "cuda=1"]
         assert sum(it.restart_count for it in members.replicas) <= 2
+
+
+SEES = """
+import os
+
+class Sees:
+    async def cuda(self) -> str:
+        return os.environ["CUDA_VISIBLE_DEVICES"]
+"""
+FILE = """
+backends: {b: {handler: 'sees:Sees', num_replicas: %d, devices: {cuda: 1}, min_ready: 0s, version: %s}}
+endpoints: {b: {traffic: {b: 1.0}}}
+"""
+
+
+async def test_a_local_mesh_has_devices_and_apply_states_how_a_rollout_proceeds_without_a_spare_one(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "sees.py").write_text(SEES)
+    file = tmp_path / "mesh.yaml"
+    file.write_text(FILE % (1, "one"))
+    ports = ("--router-port=0", "--controller-port=0")
+    wrong = await slotmesh("run", str(file), *ports, "--devices=0-3")
+    assert wrong.status == 2
+    assert "'0-3': write POOL=DEVICE" in " ".join(wrong.err.split())
+    async with mesh_run("mesh.yaml", *ports, "--devices=cuda=7", cwd=tmp_path) as mesh:
+        await mesh.wait_ready()
+        assert (await slotmesh("call", "b", "cuda", "--address", mesh.router_address)).out == '"7"\n'
+        file.write_text(FILE % (1, "two"))
+        at = ("--address", mesh.controller_address)
+        planned = await slotmesh("apply", str(file), "--dry-run", *at)
+        assert "warning: backend/b: no device is spare (1 of cuda is wanted, and 1 of 1 are held (by b-" in planned.err
+        assert "its rollout stops a replica before it starts one" in planned.err
+        file.write_text(FILE % (2, "two"))
+        refused = await slotmesh("apply", str(file), *at)
+        assert refused.status == 1
+        assert "all backends together want 2 of cuda, which has 1: b 2 (2 × 1)" in refused.err

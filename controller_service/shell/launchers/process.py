@@ -258,6 +258,9 @@ class ProcessLauncher(Launcher):
                 Instance(replica_id=record.replica_id, order=order, pid=found.pid, process=process, was_found=True),
                 found,
             )
+            if missing := [it for it in read_devices(record.devices) if it.name not in self._pools.get(it.pool, ())]:
+                names = {"replica": record.replica_id, "devices": written(missing)}
+                _log.warning("a running replica holds devices that --devices does not name", **names)
         for path in self._directory.logs():
             replica_id = path.name.removesuffix(LOG_SUFFIX)
             if replica_id not in self._running and replica_id not in self._strangers:

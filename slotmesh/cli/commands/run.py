@@ -23,6 +23,7 @@ from slotmesh.cli.local.reloading import load_runnable
 from slotmesh.cli.parameters import read_duration
 from slotmesh.config import LogLevel
 from slotmesh.spec.descriptor_sets import BadProtoFile, services_of_paths
+from slotmesh.spec.devices import read_pools
 from slotmesh.spec.model import GrpcServices, InvalidSpec, JsonValue, Mesh
 from slotmesh.spec.rules import mesh_violations, show
 
@@ -258,6 +259,10 @@ def _read_protos(files: list[Path]) -> GrpcServices:
 def _prepare(order: Order) -> None:
     if order.router_port == order.controller_port != 0:
         raise typer.BadParameter(f"is {order.router_port} as well", param_hint="--router-port and --controller-port")
+    try:
+        read_pools(order.devices)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--devices") from None
     if order.http_port is not None and find_spec("starlette") is None:
         raise typer.BadParameter("needs the extra http: pip install 'slotmesh[http]'", param_hint="--http")
     check_import_path(order.handlers)
