@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from simulation.frames import report as frames
-from simulation.queues import prefixes, subsets
+from simulation.queues import affinity, prefixes, subsets
 from simulation.queues.mesh import QueuesMesh
 from simulation.queues.report import QueuesOutcome, conditions, document, table
 from simulation.queues.settings import QueuesSettings
@@ -21,7 +21,8 @@ from slotmesh.spec.model import BUILT_IN_BALANCERS
 
 _QUICK_CALLS = 20_000
 _FRAMES_CALLS = 20_000
-QUEUES, FRAMES, SUBSETS, PREFIXES, MESH = "queues", "frames", "subsets", "prefixes", "mesh"
+QUEUES, FRAMES, SUBSETS, PREFIXES, AFFINITY = "queues", "frames", "subsets", "prefixes", "affinity"
+MESH = "mesh"
 
 
 class Asked(NamedTuple):
@@ -37,6 +38,8 @@ class Asked(NamedTuple):
     """Meshes whose routers link to a part of the replicas, to be compared with others that link to all."""
     prefixes: Sequence[prefixes.PrefixSettings] = ()
     """Meshes whose calls have prompts, to be compared by what routers choose by."""
+    affinity: Sequence[QueuesSettings] = ()
+    """Meshes whose calls have affinity keys."""
 
 
 def parse(arguments: Sequence[str] | None = None) -> Asked:
@@ -49,6 +52,7 @@ def parse(arguments: Sequence[str] | None = None) -> Asked:
         help=f"{QUEUES} (what the options are of) or {FRAMES} (default: both);"
         f" {SUBSETS}: routers that link to all replicas, and to a part of them (half an hour);"
         f" {PREFIXES}: conversations whose prompts are cached, by what routers choose by (a minute);"
+        f" {AFFINITY}: calls with affinity keys (two minutes);"
         f" {MESH}, with options of its own, simulates whole meshes in which things break",
     )
     parser.add_argument("--slots", type=_numbers, default=[8, 1], metavar="N[,N…]", help="permits of a replica (8,1)")
@@ -76,8 +80,9 @@ def parse(arguments: Sequence[str] | None = None) -> Asked:
     parts, slots, balancers, quick, path = (
         given.pop(name) for name in ("parts", "slots", "balancers", "quick", "json")
     )
-    if unknown := [part for part in parts if part not in {QUEUES, FRAMES, SUBSETS, PREFIXES}]:
-        parser.error(f"there is no part {', '.join(unknown)}; there are {QUEUES}, {FRAMES}, {SUBSETS} and {PREFIXES}")
+    known = (QUEUES, FRAMES, SUBSETS, PREFIXES, AFFINITY)
+    if unknown := [part for part in parts if part not in known]:
+        parser.error(f"there is no part {', '.join(unknown)}; there are {', '.join(known)}")
     frames_calls = 0 if parts and FRAMES not in parts else _FRAMES_CALLS // 10 if quick else _FRAMES_CALLS
     if quick:
         given["calls"] = min(given["calls"], _QUICK_CALLS)
@@ -87,7 +92,9 @@ def parse(arguments: Sequence[str] | None = None) -> Asked:
         parser.error(f"--{str(error).replace('_', '-', 1)}")
     compared = subsets.settings(is_quick=quick) if SUBSETS in parts else ()
     prompts = prefixes.settings(is_quick=quick) if PREFIXES in parts else ()
-    return Asked([] if parts and QUEUES not in parts else settings, frames_calls, path, compared, prompts)
+    keyed = affinity.settings(is_quick=quick) if AFFINITY in parts else ()
+    queues = [] if parts and QUEUES not in parts else settings
+    return Asked(queues, frames_calls, path, compared, prompts, keyed)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -107,6 +114,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chosen = [prefixes.compare(each) for each in asked.prefixes]
     if chosen:
         sys.stdout.write(f"{prefixes.table(chosen)}\n")
+    keyed = affinity.simulate(asked.affinity)
+    share_moved = affinity.moved() if keyed else 0.0
+    if keyed:
+        sys.stdout.write(f"{affinity.table(keyed, share_moved)}\n")
     framed = frames.simulate(asked.frames_calls, frames.progress) if asked.frames_calls else []
     if framed:
         sys.stdout.write(f"{frames.table(framed)}\n\n{frames.CONDITIONS}\n")
@@ -116,6 +127,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.write(f"JSON: {asked.path}\n")
     holds = [each.is_as_expected for each in outcomes]
     holds += [*(each.is_as_expected for each in compared), *(each.is_as_expected for each in chosen)]
+    holds += [*(each.is_as_expected for each in keyed), affinity.moves_few(share_moved)]
     return 0 if all(holds) else 1
 
 

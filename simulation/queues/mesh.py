@@ -10,6 +10,7 @@ from functools import partial
 from random import Random
 from typing import TYPE_CHECKING
 
+from router_service.core.calls import RouterCallOptions
 from router_service.core.rosters import RosterVersion, TableRoster
 from router_service.core.routing_table import BackendRoute, EndpointRoute, ReplicaRoute, RoutingTable
 from simulation.kernel import Kernel
@@ -36,14 +37,23 @@ _STEPS = 50
 class QueuesMesh:
     """One simulation. All links open at its beginning."""
 
-    def __init__(self, settings: QueuesSettings, balancer: Callable[[], OwnBalancer[Far]] | None = None) -> None:
-        """`balancer` makes one for each router, in the place of the one that the settings name."""
+    def __init__(
+        self,
+        settings: QueuesSettings,
+        balancer: Callable[[], OwnBalancer[Far]] | None = None,
+        options: Callable[[Random], RouterCallOptions] = lambda _: RouterCallOptions(),
+    ) -> None:
+        """`balancer` makes one for each router, in the place of the one that the settings name.
+
+        `options`: draws those of the calls of a batch.
+        """
         self._settings = settings
+        self._options, self._option_draws = options, self._stream("options")
         self._kernel = Kernel()
         self._ledger = SimulationLedger(settings.slots * settings.replicas)
         self._arrivals = self._stream("arrivals")
         services, replicas = self._stream("services"), self._stream("replicas")
-        self._replicas = [
+        self.replicas = [
             QueuesReplica(
                 self._kernel,
                 self._ledger,
@@ -56,7 +66,7 @@ class QueuesMesh:
             for _ in range(settings.replicas)
         ]
         self._addresses = [f"router {number}" for number in range(settings.routers)]
-        self._routers = [
+        self.routers = [
             QueuesRouter(self._kernel, self._ledger, self._stream(address).random, address, settings.subset_size)
             for address in self._addresses
         ]
@@ -72,7 +82,7 @@ class QueuesMesh:
         """
         settings, kernel, ledger = self._settings, self._kernel, self._ledger
         self._fill()
-        for router in self._routers:
+        for router in self.routers:
             self._plan_arrival(router)
         kernel.run(lambda: kernel.now >= settings.warm_up)
         first = ledger.measure_from(kernel.now)
@@ -89,7 +99,7 @@ class QueuesMesh:
     @property
     def links(self) -> list[int]:
         """Links of each router."""
-        return [len(router.links) for router in self._routers]
+        return [len(router.links) for router in self.routers]
 
     def _connect(self, balancer: Callable[[], OwnBalancer[Far]] | None) -> None:
         """The table reaches the routers, and all links open."""
@@ -107,8 +117,8 @@ class QueuesMesh:
             router_addresses=self._addresses,
             roster=TableRoster(RosterVersion("simulation", 1)),
         )
-        replica_of = {route.key: replica for route, replica in zip(routes, self._replicas, strict=True)}
-        for router in self._routers:
+        replica_of = {route.key: replica for route, replica in zip(routes, self.replicas, strict=True)}
+        for router in self.routers:
             found = router.apply(table)
             if balancer is not None:
                 router.balance_by(balancer())
@@ -119,9 +129,9 @@ class QueuesMesh:
 
     def _fill(self) -> None:
         """As many calls as run on average are there at once: service times have no memory, so the mesh starts warm."""
-        for router in self._routers:
+        for router in self.routers:
             for _ in range(int(self._settings.arrival_rate / self._settings.routers)):
-                router.submit(_ENDPOINT, self._ledger.arrive(1, self._kernel.now))
+                self._submit(router, 1)
 
     def _plan_arrival(self, router: QueuesRouter) -> None:
         rate = self._settings.arrival_rate / self._settings.routers / self._settings.batch
@@ -130,7 +140,10 @@ class QueuesMesh:
     def _arrive(self, router: QueuesRouter) -> None:
         if not self._have_arrived(self._last):
             self._plan_arrival(router)
-            router.submit(_ENDPOINT, self._ledger.arrive(self._settings.batch, self._kernel.now))
+            self._submit(router, self._settings.batch)
+
+    def _submit(self, router: QueuesRouter, calls: int) -> None:
+        router.submit(_ENDPOINT, self._ledger.arrive(calls, self._kernel.now), self._options(self._option_draws))
 
     def _have_arrived(self, calls: int | None) -> bool:
         return calls is not None and len(self._ledger.arrived) >= calls

@@ -67,8 +67,11 @@ class QueuesReplica:
         self.ledger = ledger
         self.pending: list[LinkToRouter] = []
         """Links with something to say once the event is over."""
+        self.running = 0
+        """Calls that run now. To be read, as the next."""
+        self.started = 0
+        """Calls that have run or run."""
         self._slots = slots
-        self._running = 0
         self._kernel = kernel
         self._travel = travel
         self._service_time = service_time
@@ -92,7 +95,8 @@ class QueuesReplica:
         for command in commands:
             match command:
                 case StartCalls(run=run, lo=lo, hi=hi):
-                    self._running += hi - lo
+                    self.running += hi - lo
+                    self.started += hi - lo
                     for index in range(lo, hi):
                         call = call_of(run.payloads[index])
                         ledger.started(call, now, self._travel)
@@ -105,8 +109,8 @@ class QueuesReplica:
                     near.outbox.tell_capacity()
                 case _:
                     raise Violation(f"{command} without lanes and batches")
-        if self._running > self._slots:
-            raise Violation(f"{self._running} calls run in the {self._slots} slots of one replica")
+        if self.running > self._slots:
+            raise Violation(f"{self.running} calls run in the {self._slots} slots of one replica")
         if len(self.pending) > 1:
             # All links are equally quick, and none of them comes first as a rule.
             self._draws.shuffle(self.pending)
@@ -121,7 +125,7 @@ class QueuesReplica:
     def _end(self, ended: tuple[ReplicaRun, int]) -> None:
         run, index = ended
         now = self._kernel.now
-        self._running -= 1
+        self.running -= 1
         self.ledger.ended(now)
         run.link.outbox.answer(run.first + index, run.payloads[index])
         self._carry_out(self.core.step(CallsEnded(run, 1), now))

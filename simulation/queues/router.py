@@ -67,6 +67,8 @@ class QueuesRouter:
         self.core = RouterScheduler(chance, subset_size=subset_size)
         self._address = address
         self.links: dict[Far, LinkToReplica] = {}
+        self.frames_to: Callable[[Far, Sequence[OutgoingBatch]], None] = lambda _replica, _batches: None
+        """Called with each frame that leaves."""
         self._kernel = kernel
         self._ledger = ledger
         self._caller = Caller(Window(calls=2**53, bytes=2**53))
@@ -136,6 +138,7 @@ class QueuesRouter:
         link = self.links[replica]
         while batches := self.core.cut_frame(replica, MAX_FRAME_CALLS, MAX_FRAME_BYTES):
             self._ledger.sent(sum(len(batch.payloads) for batch in batches), self._kernel.now)
+            self.frames_to(replica, batches)
             link.send(batches)
 
     def _expire(self, when: float) -> None:

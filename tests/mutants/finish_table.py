@@ -160,8 +160,8 @@ FINISH: Final = (
     mutant(
         "inferences by gRPC have no tenant",
         "router_service/shell",
-        "    wire.tenant = tenant\n    return None\n",
-        "    return None\n",
+        "        setattr(wire, name, value)\n",
+        "",
         "tests/contract/mesh/test_tenants.py",
     ),
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from tests.mutants.affinity_table import AFFINITY
 from tests.mutants.broadcasts_table import BROADCASTS
 from tests.mutants.client_table import CLIENT
 from tests.mutants.clients_table import CLIENTS
@@ -656,6 +657,7 @@ MUTANTS: Final = (
     *NETB,
     *STARTUP,
     *SUBSETS,
+    *AFFINITY,
     *BROADCASTS,
     *TRUTH,
 )

@@ -15,7 +15,7 @@ from typing import Generic, Protocol, TypeVar
 
 from router_service.core.counters import BackendCounts
 from router_service.core.limits.capacity import KnownReplica
-from router_service.core.preferences.affinity import AffinityKeys
+from router_service.core.preferences.affinity import AffinityKeys, BoundedRing
 from router_service.core.preferences.models import ModelIds
 from router_service.core.preferences.prefixes import PrefixAffinity, Prompts
 from router_service.core.runs import RouterRun
@@ -44,9 +44,9 @@ class Preferences(Generic[CandidateT]):
 
     def __init__(self, replicas: Iterable[CandidateT], counts: BackendCounts, prompts: Prompts) -> None:
         self.prefixes: PrefixAffinity[CandidateT] = PrefixAffinity(prompts)
-        models: ModelIds[CandidateT] = ModelIds()
-        keys: AffinityKeys[CandidateT] = AffinityKeys(counts)
-        self._rings = models.ring, keys.ring
+        self._ring: BoundedRing[CandidateT] = BoundedRing()
+        models: ModelIds[CandidateT] = ModelIds(self._ring)
+        keys: AffinityKeys[CandidateT] = AffinityKeys(counts, self._ring)
         self._ordered: tuple[Preference[CandidateT], ...] = (models, self.prefixes, keys)
         """The most important one first: model, prefix, affinity key."""
         for replica in replicas:
@@ -55,17 +55,17 @@ class Preferences(Generic[CandidateT]):
     @property
     def unlinked(self) -> CandidateT | None:
         """A replica that the newest pick would have preferred to the one it picked, had this router a link to it."""
-        return next((ring.unlinked for ring in self._rings if ring.unlinked is not None), None)
+        return self._ring.unlinked
 
     def changed(self, replica: CandidateT) -> None:
         """See `Preference.changed`."""
+        self._ring.changed(replica)
         for each in self._ordered:
             each.changed(replica)
 
     def pick(self, run: RouterRun, count: int) -> tuple[CandidateT, int] | None:
         """See `Preference.pick`. None: the balancer picks."""
-        for ring in self._rings:
-            ring.unlinked = None
+        self._ring.unlinked = None
         for each in self._ordered:
             if (picked := each.pick(run, count)) is not None:
                 return picked

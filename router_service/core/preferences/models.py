@@ -30,8 +30,9 @@ _NONE: Final[frozenset[str]] = frozenset()
 class ModelIds(Generic[CandidateT]):
     """The models of one backend's calls."""
 
-    def __init__(self) -> None:
-        self.ring: BoundedRing[CandidateT] = BoundedRing()
+    def __init__(self, ring: BoundedRing[CandidateT]) -> None:
+        """`ring`: of the backend's replicas, to be read."""
+        self._ring = ring
         self._reported: dict[CandidateT, frozenset[str]] = {}
         """The loaded models of each replica, as of its last change."""
         self._sent: dict[CandidateT, OrderedDict[str, None]] = {}
@@ -41,7 +42,6 @@ class ModelIds(Generic[CandidateT]):
 
     def changed(self, replica: CandidateT) -> None:
         """See `Preference.changed`."""
-        self.ring.changed(replica)
         if not (replica.listed and replica.linked):
             for model in (*self._reported.pop(replica, ()), *self._sent.pop(replica, ())):
                 self._remove(model, replica)
@@ -56,7 +56,7 @@ class ModelIds(Generic[CandidateT]):
         if (replicas := self._with.get(model)) and (replica := _least_loaded(replicas)) is not None:
             return replica, _free(replica)
         first: tuple[CandidateT, int] | None = None
-        for picked in self.ring.with_room(run.options.model_place, count):
+        for picked in self._ring.with_room(run.options.model_place, count):
             if self._has_place(picked[0]):
                 return picked
             first = first or picked

@@ -8,7 +8,7 @@ from itertools import count
 
 import pytest
 
-from router_service.core.preferences.affinity import MAX_TRIED, Ring
+from router_service.core.preferences.affinity import MAX_ADDED, MAX_TRIED, Ring, places_of
 from router_service.core.replicas.replica import RoutedReplica
 from router_service.core.routing import replica_links
 from router_service.core.routing.replica_links import IDLE_S
@@ -44,8 +44,8 @@ def counted(each: World) -> tuple[int, int]:
 
 def test_places_are_the_same_in_every_process_and_release() -> None:
     assert place_of_key("user-1") == 4075884622034466152
-    assert order_of("user-1") == ["r0", "r3", "r1", "r2", "r4"]
-    assert order_of("Zoë") == ["r3", "r4", "r1", "r2", "r0"]
+    assert order_of("user-1") == ["r0", "r3", "r4", "r1", "r2"]
+    assert order_of("Zoë") == ["r0", "r3", "r4", "r2", "r1"]
 
 
 def test_calls_of_one_key_go_to_one_replica_side_by_side() -> None:
@@ -68,6 +68,15 @@ def test_a_replica_at_its_bound_leaves_calls_to_the_next_ones() -> None:
     each.complete(first, 1)
     each.submit([10], affinity_key="k")
     assert loads(each) == {first: 4, second: 4, third: 1}, "the first one of the key has room again"
+
+
+@pytest.mark.parametrize(("slots", "half"), [(1, 1), (2, 1), (7, 4)])
+def test_half_of_the_permits_is_for_keys_whatever_the_load(slots: int, half: int) -> None:
+    each = world(slots=slots)
+    first, second, *_ = order_of("k")
+    for number in range(half + 1):
+        each.submit([number + 1], affinity_key="k")
+    assert loads(each) == {first: half, second: 1}
 
 
 def test_the_bound_grows_with_the_load_of_all() -> None:
@@ -147,9 +156,34 @@ def test_a_lookup_ends_after_some_full_replicas() -> None:
     names = [f"s{number}" for number in range(40)]
     each = world(names, slots=1)
     order = order_of("k", names)
-    each.submit(range(1, 21), affinity_key="k")
-    assert set(loads(each)) >= set(order[:MAX_TRIED])
-    assert sum(loads(each).values()) == 20
+    each.submit(range(1, MAX_TRIED + 1), affinity_key="k")
+    assert loads(each) == dict.fromkeys(order[:MAX_TRIED], 1)
+    each.submit([100], affinity_key="k")
+    (picked,) = loads(each).keys() - {*order[:MAX_TRIED]}
+    assert picked != order[MAX_TRIED], "the balancer picks"
+
+
+def test_a_key_belongs_to_the_first_place_from_its_own_on() -> None:
+    ring = Ring[RoutedReplica]()
+    for name in "abc":
+        ring.put(replica(name), is_member=True)
+    places = sorted((place, name) for name in "abc" for place in places_of(name))
+    for at in (0, 1, -2, -1):
+        place, name = places[at]
+        assert next(ring.follow(place)).replica_id == name
+        assert next(ring.follow(place - 1)).replica_id == name
+        assert next(ring.follow(place + 1)).replica_id == places[(at + 1) % len(places)][1]
+
+
+def test_more_replicas_than_are_added_at_once_are_on_the_ring_after_some_lookups() -> None:
+    ring = Ring[RoutedReplica]()
+    replicas = [replica(str(number)) for number in range(2 * MAX_ADDED + 1)]
+    for member in replicas:
+        ring.put(member, is_member=True)
+    assert [len(list(ring.follow(0))) for _ in range(4)] == [MAX_ADDED, 2 * MAX_ADDED, 2 * MAX_ADDED + 1, len(replicas)]
+    for member in replicas[1:]:
+        ring.put(member, is_member=False)
+    assert list(ring.follow(0)) == [replicas[0]]
 
 
 def test_a_replica_with_more_permits_takes_more() -> None:

@@ -106,7 +106,7 @@ def test_calls_that_arrive_together_are_batches() -> None:
 
 def test_a_replica_that_takes_too_much_is_caught() -> None:
     mesh = QueuesMesh(SMALL)
-    mesh._replicas[7].core._state.permits.max_ongoing += 1
+    mesh.replicas[7].core._state.permits.max_ongoing += 1
     with pytest.raises(Violation, match="3 calls run in the 2 slots of one replica"):
         mesh.run()
 

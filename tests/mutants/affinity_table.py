@@ -1,0 +1,64 @@
+"""Mutants of affinity keys: which replica gets a key's calls, up to which load, and how they are counted."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.mutants.mutant import mutant
+
+ROUTER: Final = "router_service/core/preferences"
+KEYS: Final = "tests/unit/router/preferences/test_affinity.py"
+
+AFFINITY: Final = (
+    mutant(
+        "the bound does not count the calls that are about to be sent",
+        ROUTER,
+        "(self._load + count) * permits // (parts * self._permits))\n",
+        "self._load * permits // (parts * self._permits))\n",
+        f"{KEYS} tests/properties/test_affinity.py",
+    ),
+    mutant(
+        "half of an odd number of permits is less than half",
+        ROUTER,
+        "return min(permits, max(share, (permits + 1) // 2))",
+        "return min(permits, max(share, permits // 2))",
+        KEYS,
+    ),
+    mutant("the last place on the ring has no keys", ROUTER, "at == len(places)", "at == len(places) - 1", KEYS),
+    mutant(
+        "replicas that have left stay on the ring",
+        ROUTER,
+        "is_member=replica.listed and not replica.draining",
+        "is_member=True",
+        "tests/properties/test_affinity.py",
+    ),
+    mutant("a lookup tries all replicas that are full", ROUTER, "tried += 1", "tried += 0", KEYS),
+    mutant(
+        "more replicas than are added at once are not all on the ring",
+        ROUTER,
+        "self._has_changed = len(new) > MAX_ADDED",
+        "self._has_changed = False",
+        KEYS,
+    ),
+    mutant(
+        "a call that its key's replica gets counts as spilled while another one is not linked",
+        ROUTER,
+        "if replica is next(filter(takes, around), None):",
+        "if replica is next(around, None):",
+        KEYS,
+    ),
+    mutant(
+        "links for affinity keys take the room of links that calls need",
+        "router_service/core/routing",
+        "len(self._extra) < MAX_EXTRA // 2",
+        "len(self._extra) < MAX_EXTRA",
+        KEYS,
+    ),
+    mutant(
+        "a key does not decide the backend",
+        "router_service/core/lifecycle",
+        "if key := run.options.shard_key or run.options.affinity_key:",
+        "if key := run.options.shard_key:",
+        KEYS,
+    ),
+)
