@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from typing import Final, TypedDict
+from typing import Final
 
 from controller_service.convert.checks import (
     ID,
@@ -28,6 +28,7 @@ from controller_service.convert.checks import (
 )
 from controller_service.core.loads import NO_ENDS, BackendLoad, CallEnds, EndpointLoad, RouterLoad
 from controller_service.core.observed.adoption import MembersMesh
+from controller_service.core.observed.routers import ReportedLinks
 from controller_service.core.observed.state import ObservedRouter
 from controller_service.core.partition_owners import NO_OWNER, Incarnation, PartitionOwnership
 from controller_service.core.roster import (
@@ -43,6 +44,7 @@ from slotmesh.convert.same_names import message_of, same_fields
 from slotmesh.convert.specification import backend_from_wire, duration_to_wire, endpoint_from_wire, seconds
 from slotmesh.internal.v1 import membership_service_pb2
 from slotmesh.spec.model import Backend, Endpoint
+from slotmesh.spec.rules import show
 from slotmesh.v1 import mesh_pb2
 
 MAX_TENANTS: Final = 10
@@ -120,14 +122,7 @@ def endpoint_load_to_wire(load: EndpointLoad) -> mesh_pb2.EndpointLoad:
 
 
 MAX_RUN_ID_CHARS: Final = 64
-
-
-class ReportedLinks(TypedDict):
-    """Fields of `ObservedRouter`."""
-
-    linked: frozenset[Incarnation]
-    links_subset: bool
-    unlinked: frozenset[Incarnation]
+MAX_UNKNOWN_BALANCERS: Final = 100
 
 
 def router_from_wire(frame: membership_service_pb2.AttachRouterRequest, *, started_at: float) -> ObservedRouter:
@@ -152,11 +147,12 @@ def router_from_wire(frame: membership_service_pb2.AttachRouterRequest, *, start
 
 
 def links_from_wire(report: membership_service_pb2.RouterReport) -> ReportedLinks:
-    """The links that the router has, and those that it lacks."""
+    """The links that the router has, and those that it lacks; and balancers that it lacks."""
     return ReportedLinks(
         linked=frozenset(Incarnation(it.replica_id, it.incarnation) for it in report.linked),
         links_subset=report.links_subset,
         unlinked=frozenset(Incarnation(it.replica_id, it.incarnation) for it in report.unlinked),
+        unknown_balancers=tuple(show(each) for each in report.unknown_balancers[:MAX_UNKNOWN_BALANCERS]),
     )
 
 

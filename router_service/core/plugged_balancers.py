@@ -225,7 +225,7 @@ class PluggedBalancer(Generic[MemberT]):
             turn.end - turn.at,
             turn.size,
             options.affinity_key,
-            "",
+            options.model_id,
             options.tenant,
             options.prefix_blocks,
             self._guard.plug_ins.metadata_of(options.wire),

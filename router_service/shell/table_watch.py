@@ -44,6 +44,7 @@ REPORT_EVERY_S = 1.0
 GOODBYE_S = 5.0
 """How long the last report may take to reach the controller."""
 MAX_END_REASON_CHARS = 300
+MAX_UNKNOWN_BALANCERS = 100
 LOAD_REST_S = 0.1
 """Minimum interval of reports triggered by load, so that callers that call and cancel do not cause a storm of them."""
 
@@ -309,6 +310,7 @@ class TableWatch:
                 linked=_owners(self._links.linked_replicas()),
                 links_subset=scheduler.topology.links.is_partial,
                 unlinked=_owners(self._links.unlinked_replicas()),
+                unknown_balancers=sorted({*self._unknown_balancers.values()})[:MAX_UNKNOWN_BALANCERS],
                 ended=_owners(self._links.ended_replicas()),
                 end_reason=self._end_reason,
                 **load_report(scheduler, self._dispatcher.clock),

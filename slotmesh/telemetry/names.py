@@ -191,7 +191,7 @@ ROUTER_REPLICA_FRAMES = _counter(
 ROUTER_UNKNOWN_BALANCERS = _gauge(
     "slotmesh.router.balancers.unknown",
     "{backend}",
-    "1 if this version does not have the backend's balancer, and uses another one.",
+    "1 if this router does not have the backend's balancer, and uses least_loaded.",
     (BACKEND,),
 )
 ROUTER_BALANCER_FAULTS = _counter(

@@ -59,6 +59,7 @@ class ReplayedCall:
     """Bytes of its payload."""
     method: str = ""
     affinity_key: str = ""
+    model_id: str = ""
     tenant: str = ""
     prefix_blocks: tuple[int, ...] = ()
     metadata: Mapping[str, str] = field(default_factory=lambda: _NO_TEXT)
@@ -280,6 +281,7 @@ def _options(call: ReplayedCall) -> dict[str, Any]:
     return {
         "method": call.method,
         "affinity_key": call.affinity_key,
+        "model_id": call.model_id,
         "tenant": call.tenant,
         "prefix_blocks": call.prefix_blocks,
     }

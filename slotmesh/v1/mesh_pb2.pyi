@@ -1383,6 +1383,7 @@ class Router(_message.Message):
     END_REASON_FIELD_NUMBER: _builtins.int
     LINKS_SUBSET_FIELD_NUMBER: _builtins.int
     UNLINKED_REPLICA_IDS_FIELD_NUMBER: _builtins.int
+    UNKNOWN_BALANCERS_FIELD_NUMBER: _builtins.int
     router_id: _builtins.str
     """Identity, unique in the mesh."""
     incarnation: _builtins.str
@@ -1423,6 +1424,10 @@ class Router(_message.Message):
     def unlinked_replica_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Ids of replicas to which it should have a link, and has none that works. Empty without `links_subset`."""
 
+    @_builtins.property
+    def unknown_balancers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Balancers that backends name and this router does not have, at most 100: it uses `least_loaded` for them."""
+
     def __init__(
         self,
         *,
@@ -1441,10 +1446,11 @@ class Router(_message.Message):
         end_reason: _builtins.str = ...,
         links_subset: _builtins.bool = ...,
         unlinked_replica_ids: _abc.Iterable[_builtins.str] | None = ...,
+        unknown_balancers: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["start_time", b"start_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "end_reason", b"end_reason", "endpoint_loads", b"endpoint_loads", "generation", b"generation", "incarnation", b"incarnation", "linked_replica_ids", b"linked_replica_ids", "links_subset", b"links_subset", "loads", b"loads", "metrics_address", b"metrics_address", "pid", b"pid", "router_id", b"router_id", "start_time", b"start_time", "table_revision", b"table_revision", "unlinked_replica_ids", b"unlinked_replica_ids", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "end_reason", b"end_reason", "endpoint_loads", b"endpoint_loads", "generation", b"generation", "incarnation", b"incarnation", "linked_replica_ids", b"linked_replica_ids", "links_subset", b"links_subset", "loads", b"loads", "metrics_address", b"metrics_address", "pid", b"pid", "router_id", b"router_id", "start_time", b"start_time", "table_revision", b"table_revision", "unknown_balancers", b"unknown_balancers", "unlinked_replica_ids", b"unlinked_replica_ids", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from tests.mutants.affinity_table import AFFINITY
+from tests.mutants.balancers_table import BALANCERS
 from tests.mutants.broadcasts_table import BROADCASTS
 from tests.mutants.client_table import CLIENT
 from tests.mutants.clients_table import CLIENTS
@@ -624,6 +625,7 @@ MUTANTS: Final = (
     *_CONTROLLER,
     *_STORE,
     *_CLIENT,
+    *BALANCERS,
     *DEPLOY,
     *DISCOVERY,
     *EDGE,

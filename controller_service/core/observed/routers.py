@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import replace
+from typing import TypedDict, Unpack
 
 from controller_service.core.event_log import EventKind, Notice
 from controller_service.core.loads import BackendLoad
@@ -38,18 +39,25 @@ def adopted(observed: Observed, earlier: Mapping[str, EarlierTable]) -> Transiti
     return Transition(observed.without_earlier_tables(known))
 
 
+class ReportedLinks(TypedDict, total=False):
+    """Fields of `ObservedRouter`: the links that a router has, and the links and balancers that it lacks."""
+
+    linked: frozenset[Incarnation]
+    links_subset: bool
+    unlinked: frozenset[Incarnation]
+    unknown_balancers: tuple[str, ...]
+
+
 def reported(
     observed: Observed,
     router_id: str,
     *,
     generation: str,
     revision: int,
-    linked: frozenset[Incarnation],
-    links_subset: bool = False,
-    unlinked: frozenset[Incarnation] = frozenset(),
     loads: tuple[BackendLoad, ...] = (),
     end_reason: str = "",
     now: float | None = None,
+    **links: Unpack[ReportedLinks],
 ) -> Transition:
     """A router reported the table that is in force there, the links that work, and its load."""
     known = observed.routers.get(router_id)
@@ -59,9 +67,7 @@ def reported(
         known,
         generation=generation,
         revision=revision,
-        linked=linked,
-        links_subset=links_subset,
-        unlinked=unlinked,
+        **links,
         loads=loads,
         end_reason=end_reason or known.end_reason,
         reported_at=now,

@@ -118,6 +118,7 @@ class ObservedRouter:
     """It links to a part of the replicas. Of those in neither `linked` nor `unlinked`, it does not know anything."""
     unlinked: frozenset[Incarnation] = frozenset()
     """With `links_subset`: those to which it should have a link, and has none that works."""
+    unknown_balancers: tuple[str, ...] = ()
     loads: tuple[BackendLoad, ...] = ()
     reported_at: float | None = None
     """When it reported last, seconds (monotonic); None: not since it attached."""
@@ -128,7 +129,6 @@ class ObservedRouter:
     end_reason: str = ""
     """Why it ends, as it has reported; empty while it does not."""
     pid: int = 0
-    """On its machine; 0: not reported."""
     process_began_s: float | None = None
     """When its process started, by the clock of its machine, seconds since 1970; for display, None if not reported."""
 

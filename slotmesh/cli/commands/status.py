@@ -161,6 +161,7 @@ def status_document(
             "linked_replica_ids": sorted(it.linked_replica_ids),
             "links_subset": it.links_subset,
             "unlinked_replica_ids": sorted(it.unlinked_replica_ids),
+            "unknown_balancers": [*it.unknown_balancers],
             **load_of(ROUTER, it.router_id),
         }
 
@@ -301,6 +302,10 @@ def _print_troubles(console: Console, members: Members) -> None:
             console.print(Text(f"  at {trouble.place}"))
     if troubles:
         console.print("\nThe whole tracebacks: slotmesh status --tracebacks")
+    for router in members.routers:
+        if lacking := ", ".join(router.unknown_balancers):
+            words = f"{router.router_id} does not have balancer {lacking}, and uses least_loaded: see its --balancers"
+            console.print(Text(f"\n{words}", style="yellow"))
 
 
 def _print_crash_loops(console: Console, members: Members, most_lines: int) -> None:

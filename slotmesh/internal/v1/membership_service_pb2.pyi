@@ -739,6 +739,7 @@ class RouterReport(_message.Message):
     END_REASON_FIELD_NUMBER: _builtins.int
     LINKS_SUBSET_FIELD_NUMBER: _builtins.int
     UNLINKED_FIELD_NUMBER: _builtins.int
+    UNKNOWN_BALANCERS_FIELD_NUMBER: _builtins.int
     generation: _builtins.str
     """The store generation of its table."""
     revision: _builtins.int
@@ -773,6 +774,10 @@ class RouterReport(_message.Message):
     def unlinked(self) -> _containers.RepeatedCompositeFieldContainer[Global___PartitionOwner]:
         """Replicas to which it should have a link, and has none that works. Empty without `links_subset`."""
 
+    @_builtins.property
+    def unknown_balancers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Balancers that backends name and this router does not have, at most 100."""
+
     def __init__(
         self,
         *,
@@ -785,10 +790,11 @@ class RouterReport(_message.Message):
         end_reason: _builtins.str = ...,
         links_subset: _builtins.bool = ...,
         unlinked: _abc.Iterable[Global___PartitionOwner] | None = ...,
+        unknown_balancers: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["end_reason", b"end_reason", "ended", b"ended", "endpoint_loads", b"endpoint_loads", "generation", b"generation", "linked", b"linked", "links_subset", b"links_subset", "loads", b"loads", "revision", b"revision", "unlinked", b"unlinked"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["end_reason", b"end_reason", "ended", b"ended", "endpoint_loads", b"endpoint_loads", "generation", b"generation", "linked", b"linked", "links_subset", b"links_subset", "loads", b"loads", "revision", b"revision", "unknown_balancers", b"unknown_balancers", "unlinked", b"unlinked"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

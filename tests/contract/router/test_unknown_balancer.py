@@ -46,11 +46,13 @@ async def test_an_unknown_balancer_is_warned_of_once_and_shown(caplog: pytest.Lo
             assert f"balancer={NEWER}" in warning
             assert "stands_in=least_loaded" in warning
             assert (await scraped(address)).total("slotmesh_router_balancers_unknown") == 1
+            await wait_until(lambda: list(controller.reports[-1].unknown_balancers) == [NEWER], what="the report")
             caplog.clear()
             with warnings_of(caplog) as said:
                 await applied(controller, 3, "round_robin")
             assert not said
             assert (await scraped(address)).total("slotmesh_router_balancers_unknown") == 0
+            await wait_until(lambda: not controller.reports[-1].unknown_balancers, what="the report")
             caplog.clear()
             with warnings_of(caplog) as said:
                 await applied(controller, 4, NEWER)

@@ -123,6 +123,7 @@ class FakeReplica(_Member):
         self.pid = 4_711
         self.devices: tuple[str, ...] = ()
         self.process_facts: pb.ProcessFacts | None = None
+        self.zone = ""
         self.rank: int | None = None
         """What it reports of an earlier life of the controller."""
         self.fenced_after_s = 0.0
@@ -199,6 +200,7 @@ class FakeReplica(_Member):
                 rank=self.rank,
                 devices=self.devices,
                 process_facts=self.process_facts,
+                zone=self.zone,
                 fenced_after=_duration(self.fenced_after_s) if self.fenced_after_s else None,
             )
         )

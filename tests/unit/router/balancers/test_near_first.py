@@ -59,7 +59,7 @@ def test_near_ones_are_filled_before_others(balancer: str) -> None:
 def test_without_near_ones_nothing_differs(router: str, replicas: tuple[str, str]) -> None:
     of = backend("round_robin", router)
     for number, zone in enumerate(replicas):
-        add(of, f"r{number}", zone, 4)
+        assert not add(of, f"r{number}", zone, 4).is_near
     assert sorted(picks(of, 4)) == ["r0", "r0", "r1", "r1"]
 
 

@@ -130,7 +130,9 @@ def test_only_what_changed_is_made_anew() -> None:
 def test_calls_are_described_without_their_payloads() -> None:
     world = World(first)
     world.add(replica("r", 100))
-    waiting = run(count=5, size=10, method="m", tenant="t", affinity_key="k", prefix_blocks=(1, 2), wire=b"it")
+    waiting = run(
+        count=5, size=10, method="m", tenant="t", affinity_key="k", model_id="d", prefix_blocks=(1, 2), wire=b"it"
+    )
     world.balancer.pick(waiting, 4)
     assert world.asked[0][0] == Calls(
         endpoint="e",
@@ -138,6 +140,7 @@ def test_calls_are_described_without_their_payloads() -> None:
         number=4,
         size=40,
         affinity_key="k",
+        model_id="d",
         tenant="t",
         prefix_blocks=(1, 2),
         metadata={"wire": "it"},
