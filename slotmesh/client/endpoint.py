@@ -194,7 +194,7 @@ class Endpoint(MethodSpace):
 
     @property
     def broadcast(self) -> Broadcast:
-        """Calls on every replica: `results = await digits.broadcast.drop_cache()`, by replica id.
+        """Calls on every replica, with an outcome for each: `results = await digits.broadcast.drop_cache()`.
 
         The replicas are those that the router lists as not draining, of each backend with a share of the traffic;
         `broadcast.only("v2")`: of one. A handler's own method of this name is `digits.method("broadcast")`.

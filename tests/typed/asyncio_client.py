@@ -125,3 +125,14 @@ async def a_task_group(mesh: slotmesh.Mesh) -> None:
 
     async with asyncio.TaskGroup() as group:
         assert_type(group.create_task(buy("tea")), asyncio.Task[float])
+
+
+async def broadcasts(mesh: slotmesh.Mesh) -> None:
+    carts = Carts(mesh.endpoint("carts").broadcast)
+    assert_type(carts, Carts[slotmesh.Broadcast])
+    result = await carts.add("tea", count=2)
+    assert_type(result, slotmesh.BroadcastResult[int])
+    assert_type(result.ok["a"], int)
+    assert_type(result.failed["a"], Exception)
+    await carts.add(1)  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]
+    carts.ad("tea")  # type: ignore[attr-defined] # pyright: ignore[reportAttributeAccessIssue]

@@ -71,3 +71,10 @@ def untyped(mesh: slotmesh.SyncMesh) -> None:
     assert_type(endpoint.anything(1, 2), Any)
     method: slotmesh.SyncMethod[int] = endpoint.add
     assert_type(method("tea", 1), int)
+
+
+def broadcasts(mesh: slotmesh.SyncMesh) -> None:
+    carts = Carts(mesh.endpoint("carts").broadcast)
+    assert_type(carts, Carts[slotmesh.SyncBroadcast])
+    assert_type(carts.add("tea"), slotmesh.BroadcastResult[int])
+    carts.add(1)  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]

@@ -44,7 +44,7 @@ class SyncBroadcast(SyncNamedMethods[SyncBroadcastMethod[Any, ...]]):
     _for_threads = SyncBroadcastMethod
 
     def only(self, backend: str) -> SyncBroadcast:
-        """Only replicas of this backend, as `slotmesh.Broadcast.only`.
+        """Only replicas of this backend, which the endpoint's policy has to name.
 
         Raises:
             ValueError: the name is empty, or no str.
@@ -53,6 +53,6 @@ class SyncBroadcast(SyncNamedMethods[SyncBroadcastMethod[Any, ...]]):
             return SyncBroadcast(self._thread, self._awaited.only(backend))
 
     def options(self, **changes: Unpack[OptionChanges]) -> SyncBroadcast:
-        """A view whose calls differ in what is given here, as `slotmesh.Broadcast.options`."""
+        """A view whose calls differ in what is given here, as `Endpoint.options`."""
         with self._thread.lock:
             return SyncBroadcast(self._thread, self._awaited.options(**changes))

@@ -89,7 +89,7 @@ class SyncEndpoint(SyncMethodSpace):
 
     @property
     def broadcast(self) -> SyncBroadcast:
-        """Calls on every replica: `results = digits.broadcast.drop_cache()`, as `slotmesh.Endpoint.broadcast`."""
+        """Calls on every replica, with an outcome for each: `results = digits.broadcast.drop_cache()`."""
         with self._thread.lock:
             if self._broadcast is None:
                 self._broadcast = SyncBroadcast(self._thread, self._awaited.broadcast)

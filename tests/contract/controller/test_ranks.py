@@ -100,6 +100,34 @@ async def test_replicas_keep_their_ranks_at_the_next_controller(tmp_path: Path, 
             await each.cut()
 
 
+async def test_a_controller_without_state_keeps_the_ranks_free_that_a_routers_table_names() -> None:
+    async with running_controller() as mesh:
+        await mesh.apply(DIGITS % 2)
+        async with FakeReplica(mesh.channel, "v1", "a") as a, FakeReplica(mesh.channel, "v1", "b") as b:
+            await a.report("READY")
+            await b.report("READY")
+            router = FakeRouter(mesh.channel, "r")
+            await router.attach()
+
+            def is_ranked() -> bool:
+                replicas = [it for each in router.tables[-1:] for backend in each.backends for it in backend.replicas]
+                return sorted(it.rank for it in replicas if it.HasField("rank")) == [0, 1]
+
+            await wait_until(is_ranked, what="the table has the ranks")
+    async with running_controller() as mesh:
+        await mesh.apply(DIGITS % 3)
+        router.brings = router.table
+        await router.move(mesh.channel)
+
+        async def are_known() -> bool:
+            return {"a", "b"} <= (await mesh.replicas()).keys()
+
+        await eventually(are_known, what="the replicas are known by the table")
+        async with FakeReplica(mesh.channel, "v1", "c") as c:
+            await told(c, 2, 3)
+        await router.cut()
+
+
 @pytest.mark.parametrize("rank", [-1, 2**20])
 async def test_a_rank_that_no_controller_assigns_is_refused(rank: int) -> None:
     async with running_controller() as mesh:

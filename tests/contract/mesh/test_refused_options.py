@@ -39,6 +39,7 @@ VALUES: dict[OptionKind, Any] = {
     OptionKind.COUNT: 1,
     OptionKind.METADATA: {"k": "v"},
     OptionKind.MARK: b"sixteen bytes or",
+    OptionKind.BLOCKS: (1, 2),
 }
 
 

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import pytest
 
+from slotmesh.client.broadcast import Broadcast, BroadcastMethod
 from slotmesh.client.calls.values import ValueStream
 from slotmesh.client.endpoint import Endpoint, Lane
 from slotmesh.client.mesh import Mesh, connect
@@ -17,6 +18,7 @@ from slotmesh.client.slots import DirectLanes, DirectMethod
 from slotmesh.client.slots.reservations import Reservation, ReservationOfAll
 from slotmesh.client.slots.slot import Slot, SlotMethod
 from slotmesh.client.sync import connect_sync
+from slotmesh.client.sync.broadcast import SyncBroadcast, SyncBroadcastMethod
 from slotmesh.client.sync.mesh import SyncEndpoint, SyncLane, SyncMesh
 from slotmesh.client.sync.method import SyncMethod, SyncValueStream
 from slotmesh.client.sync.slots import (
@@ -60,7 +62,7 @@ FACES: Final = [
         Endpoint,
         SyncEndpoint,
         inner=frozenset({"reservation_of"}),
-        worded=frozenset({"__call__", "direct", "reserve"}),
+        worded=frozenset({"__call__", "broadcast", "direct", "reserve"}),
     ),
     Faces(Lane, SyncLane, worded=frozenset({"__call__"})),
     Faces(
@@ -91,6 +93,8 @@ FACES: Final = [
         added=frozenset({"future"}),
         worded=frozenset({"__call__", "options", "returning"}),
     ),
+    Faces(Broadcast, SyncBroadcast, worded=frozenset({"__call__"})),
+    Faces(BroadcastMethod, SyncBroadcastMethod, worded=frozenset({"__call__"})),
     Faces(ValueStream, SyncValueStream, inner=frozenset({"has_next"})),
 ]
 
