@@ -29,6 +29,7 @@ from tests.mutants.netb_table import NETB
 from tests.mutants.operator_table import OPERATOR
 from tests.mutants.placement_table import PLACEMENT
 from tests.mutants.pods_table import PODS
+from tests.mutants.prefixes_table import PREFIXES
 from tests.mutants.questions_table import QUESTIONS
 from tests.mutants.repeated_calls_table import REPEATED_CALLS
 from tests.mutants.rollback_table import ROLLBACK
@@ -660,6 +661,7 @@ MUTANTS: Final = (
     *STARTUP,
     *SUBSETS,
     *AFFINITY,
+    *PREFIXES,
     *BROADCASTS,
     *TRUTH,
 )

@@ -28,6 +28,9 @@ CandidateT = TypeVar("CandidateT", bound=KnownReplica)
 BOUND: Final = (5, 4)
 """The load that a replica may have for its prefixes, in shares of the backend's load: a fraction, so it is exact."""
 AVERAGED: Final = 64
+CROWDED: Final = 4.0
+FEW_BLOCKS: Final = 512
+"""A replica that was given fewer is not crowded: it has room for them."""
 MAX_TRIED: Final = 32
 MAX_GONE: Final = 64
 """Numbers of replicas that left, before blocks are forgotten so that they can be given to others."""
@@ -218,10 +221,13 @@ class PrefixTable(Generic[CandidateT]):
     def _cost(self, holder: _Holder[CandidateT], new: int) -> float:
         """Of a call with `new` blocks to compute, behind the calls that the replica has.
 
-        A block costs 1, and one more for each mean of the blocks placed at a replica.
+        A block costs `CROWDED` times as much for each mean of the blocks placed that was placed there: enough for a
+        prefix that all prompts share not to keep them at a few replicas.
         """
-        displaced = holder.blocks * len(self._holders) / self._placed if self._placed else 0.0
-        return new * (1.0 + displaced) + holder.load * self._new_blocks
+        mean = self._placed / len(self._holders)
+        displaced = (holder.blocks + FEW_BLOCKS) / (mean + FEW_BLOCKS)
+        weight: float = CROWDED**displaced
+        return new * weight + holder.load * self._new_blocks
 
     def _count(self, holder: _Holder[CandidateT], load: int, permits: int) -> None:
         self._load += load - holder.load

@@ -93,3 +93,21 @@ async def test_models_are_sent_only_when_they_have_changed() -> None:
             state.loaded([])
             await wait_until(lambda: not stream.handler_states[-1].same_models, what="no models")
             assert list(stream.handler_states[-1].models) == []
+
+
+async def test_evicted_blocks_reach_routers_that_were_linked_then() -> None:
+    async with running_replica("tests.contract.replica.test_handler_state:Reporting") as replica:
+        state = replica.app.replica.handler_state
+        async with replica.router() as stream:
+            await wait_until(lambda: bool(stream.handler_states), what="the first state")
+            state.evicted([1, 2**64 - 1])
+            await wait_until(lambda: bool(stream.handler_states[-1].evicted_blocks), what="evicted blocks")
+            frame: replica_service_pb2.HandlerState = stream.handler_states[-1]
+            assert (list(frame.evicted_blocks), frame.all_evicted) == ([1, 2**64 - 1], False)
+            state.all_evicted()
+            await wait_until(lambda: stream.handler_states[-1].all_evicted, what="all blocks")
+            assert not stream.handler_states[-1].evicted_blocks
+            async with replica.router("router-2") as other:
+                state.report({"a": 1})
+                await wait_until(lambda: newest(other).get("a") == 1.0, what="figures")
+                assert not any(each.all_evicted or each.evicted_blocks for each in other.handler_states)

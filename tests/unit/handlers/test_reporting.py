@@ -10,7 +10,15 @@ import pytest
 
 import slotmesh
 import slotmesh.testing
-from slotmesh.calls.handler_figures import MAX_FIGURE_CHARS, MAX_FIGURES, MAX_MODEL_CHARS, MAX_MODELS
+from slotmesh.calls.handler_figures import (
+    MAX_EVICTED,
+    MAX_FIGURE_CHARS,
+    MAX_FIGURES,
+    MAX_MODEL_CHARS,
+    MAX_MODELS,
+    NOTHING_EVICTED,
+    Evicted,
+)
 from slotmesh.handlers.reporting import HandlerState
 
 
@@ -81,3 +89,50 @@ def test_outside_of_a_replica_the_error_names_the_way() -> None:
     thread.join(timeout=10)
     assert "outside of a replica" in str(errors[0])
     assert "slotmesh.testing.reports()" in str(errors[0])
+
+
+def test_evicted_blocks_are_kept_until_they_are_sent() -> None:
+    state = HandlerState()
+    state.evicted([1, 2])
+    first, sent = state.evicted_since(0)
+    assert (first, sent) == (Evicted((1, 2)), 2)
+    assert state.evicted_since(sent) == (NOTHING_EVICTED, 2)
+    state.evicted(np.array([3], dtype=np.uint64))
+    assert state.evicted_since(sent) == (Evicted((3,)), 3)
+    assert state.evicted_since(1) == (Evicted((2, 3)), 3)
+
+
+def test_all_evicted_is_before_what_follows() -> None:
+    state = HandlerState()
+    state.evicted([1])
+    state.all_evicted()
+    assert state.evicted_since(0) == (Evicted(is_all=True), 2)
+    state.evicted([2])
+    assert state.evicted_since(1) == (Evicted((2,), is_all=True), 3)
+    assert state.evicted_since(2) == (Evicted((2,)), 3)
+
+
+def test_of_more_than_is_kept_all_are_reported() -> None:
+    state = HandlerState()
+    state.evicted(range(MAX_EVICTED))
+    assert state.evicted_since(0)[0] == Evicted(tuple(range(MAX_EVICTED)))
+    state.evicted([7])
+    found = state.evicted_since(0)[0]
+    assert (len(found.blocks), found.is_all) == (MAX_EVICTED, True)
+
+
+def test_what_is_no_hash_is_refused_and_nothing_is_reported() -> None:
+    changes: list[int] = []
+    state = HandlerState()
+    state.on_change = lambda: changes.append(state.evictions)
+    for wrong in (-1, 2**64):
+        with pytest.raises(ValueError, match=f"got {wrong}"):
+            state.evicted([1, wrong])
+    with pytest.raises(TypeError):
+        state.evicted(["x"])  # type: ignore[list-item]
+    state.evicted([])
+    assert changes == []
+    with pytest.raises(RuntimeError, match="outside of a replica"):
+        slotmesh.report_evicted([1])
+    with pytest.raises(RuntimeError, match="outside of a replica"):
+        slotmesh.report_evicted_all()
