@@ -194,6 +194,7 @@ async def mesh(
     traffic: Traffic | None = None,
     grpc_services: GeneratedModules | None = None,
     routers: int = 1,
+    balancers: Sequence[str] = (),
     start_timeout: float = START_TIMEOUT_S,
 ) -> AsyncIterator[RunningMesh]:
     """Runs a whole mesh in this process: `async with slotmesh.testing.mesh({"digits": Digits}) as mesh`.
@@ -207,6 +208,7 @@ async def mesh(
         grpc_services: endpoint -> generated modules of the user's own protos, as `[greeter_pb2]`, whose services it
             answers.
         routers: the number of routers.
+        balancers: what backends may name as their `balancer` besides the built-in ones, as `my_balancers:MostMemory`.
         start_timeout: seconds in which the mesh must be ready.
 
     Raises:
@@ -230,7 +232,7 @@ async def mesh(
         async with open_controller(settings, make_launcher) as controller:
             controller.server.set_serving()
             running = RunningMesh(controller, launchers[0], names)
-            members = [_Router(controller.address) for _ in range(routers)]
+            members = [_Router(controller.address, ",".join(balancers)) for _ in range(routers)]
             for router in members:
                 last.push_async_callback(router.stop)  # after the replicas, which drain while routers are running
             await running._begin(members)
@@ -244,8 +246,8 @@ async def mesh(
 class _Router:
     """A router in a separate task."""
 
-    def __init__(self, controller: str) -> None:
-        self._settings = RouterSettings(port=0, metrics_port=-1, controller=controller)
+    def __init__(self, controller: str, balancers: str) -> None:
+        self._settings = RouterSettings(port=0, metrics_port=-1, controller=controller, balancers=balancers)
         self._stop_asked = asyncio.Event()
         self._server: asyncio.Future[GrpcServer] = asyncio.get_running_loop().create_future()
         self._task: asyncio.Task[None] | None = None

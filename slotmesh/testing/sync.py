@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -101,6 +101,7 @@ def sync_mesh(
     traffic: Traffic | None = None,
     grpc_services: GeneratedModules | None = None,
     routers: int = 1,
+    balancers: Sequence[str] = (),
     start_timeout: float = START_TIMEOUT_S,
 ) -> Iterator[SyncRunningMesh]:
     """As `slotmesh.testing.mesh`, without asyncio: `with slotmesh.testing.sync_mesh({"digits": Digits}) as mesh`.
@@ -111,7 +112,12 @@ def sync_mesh(
 
     async def live() -> None:
         async with mesh(
-            backends, traffic=traffic, grpc_services=grpc_services, routers=routers, start_timeout=start_timeout
+            backends,
+            traffic=traffic,
+            grpc_services=grpc_services,
+            routers=routers,
+            balancers=balancers,
+            start_timeout=start_timeout,
         ) as running:
             over = asyncio.Event()
             loop = asyncio.get_running_loop()

@@ -112,3 +112,17 @@ def test_wrong_arguments() -> None:
     with pytest.raises(ValueError, match="at least one is needed"):
         replay_balancer(First, [], replicas=0)
     assert slotmesh.testing.replay_balancer(First, []).queue_time(0.9) == 0.0
+
+
+@pytest.mark.asyncio
+async def test_a_mesh_of_a_test_may_have_one_too() -> None:
+    class Echo:
+        async def echo(self, number: int) -> int:
+            return number
+
+    path = "tests.support.balancers:First"
+    backend = slotmesh.testing.Backend(Echo, num_replicas=2, settings={"balancer": path})
+    async with slotmesh.testing.mesh({"echo": backend}, balancers=[path]) as mesh:
+        assert [await mesh.endpoint("echo").echo(number) for number in range(3)] == [0, 1, 2]
+        async with mesh.endpoint("echo").reserve() as slot:
+            assert slot.replica_id == mesh.replica_ids("echo")[0]
