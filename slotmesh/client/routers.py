@@ -284,12 +284,13 @@ class Routers:
     def _channel(self, address: str) -> CurrentChannel:
         channel = self._channels.get(address)
         if channel is None:
+            self._drop_unknown()
             host = self._servers.host_of(address)
             channel = self._channels[address] = CurrentChannel(self.dialer, address, Role.ROUTER, host=host)
         return channel
 
     def _drop_unknown(self) -> None:
-        """Names have other addresses: closes the channels to others that are not connected.
+        """Closes the channels to routers that are neither given nor named any more, and are not connected.
 
         The last rpcs of a connection that its router ends go on.
         """

@@ -109,6 +109,11 @@ class ResolvedNames:
             self._names[name].is_awaited = True
         return due
 
+    def give_up(self) -> None:
+        """All lookups that are under way have ended without a result."""
+        for it in self._names.values():
+            it.is_awaited = False
+
     def resolved(self, name: DnsName, found: Iterable[str], now: float) -> bool:
         """The lookup has found these IP addresses. Returns whether the known servers have changed."""
         hosts = sorted(set(found))

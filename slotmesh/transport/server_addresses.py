@@ -109,12 +109,13 @@ class ServerAddresses:
         await self.aclose()
 
     async def aclose(self) -> None:
-        """Resolves no more. What is known stays."""
+        """Resolves no more, until it is started again. What is known stays."""
         task, self._task = self._task, None
         tasks = [*self._lookups, *([] if task is None else [task])]
         for each in tasks:
             each.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        self._names.give_up()
 
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
@@ -133,17 +134,17 @@ class ServerAddresses:
 
     async def _look_up(self, name: DnsName) -> None:
         loop = asyncio.get_running_loop()
+        is_news = False
         try:
-            found = await self._lookup(name)
+            is_news = self._names.resolved(name, await self._lookup(name), loop.time())
         except LookupFailed as error:
             self._names.failed(name, str(error), loop.time())
         except Exception as error:  # noqa: BLE001 - whatever it raises, the name is resolved again
             self._names.failed(name, repr(error), loop.time())
-        else:
-            if self._names.resolved(name, found, loop.time()):
-                self._note()
-                _log.info("resolved", name=str(name), addresses=len(self.known))
         self._wake.set()
+        if is_news:
+            self._note()
+            _log.info("resolved", name=str(name), addresses=len(self.known))
         self._report()
 
     def _note(self) -> None:
@@ -151,7 +152,10 @@ class ServerAddresses:
         if self.known:
             self._known.set()
         for on_change in list(self._listeners):
-            on_change()
+            try:
+                on_change()
+            except Exception:  # noqa: BLE001 - a client of several: the others follow the names all the same
+                _log.exception("a listener to resolved names has failed")
 
     def _report(self) -> None:
         if not (problem := self._names.problem):

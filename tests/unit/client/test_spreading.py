@@ -124,6 +124,19 @@ async def test_channels_to_routers_that_are_known_no_more_are_closed(
     await routers.aclose()
 
 
+@pytest.mark.parametrize("how", ["learn", "follow"])
+async def test_a_client_of_a_list_keeps_no_channels_to_all_routers_that_there_ever_were(how: str) -> None:
+    """Each rolling update of the routers gives them other addresses."""
+    routers = Routers(["127.9.9.9:70"])
+    for number in range(20):
+        named = [f"127.9.0.{number}:70"]
+        (routers.learn if how == "learn" else routers.follow)(named)
+        for address in routers.in_turn(""):
+            routers.stub(address)
+    assert len(routers._channels) <= 2
+    await routers.aclose()
+
+
 async def test_a_search_begins_when_the_name_resolves(records: Records) -> None:
     found, records.hosts = records.hosts, []
     async with ServerAddresses("dns:///routers:70", lookup=records) as servers:

@@ -107,6 +107,34 @@ async def test_a_request_resolves_before_the_next_refresh(monkeypatch: pytest.Mo
         await wait_until(lambda: servers.known == ("10.0.0.2:70",))
 
 
+async def test_a_name_is_resolved_after_a_close_that_gave_up_its_lookup() -> None:
+    """The task that keeps up a member's stream is run again after an error that no one expects."""
+    records = Records("10.0.0.1")
+    never = asyncio.Event()
+
+    async def lookup(name: DnsName) -> Sequence[str]:
+        if not records.lookups:
+            records.lookups += 1
+            await never.wait()
+        return await records(name)
+
+    servers = ServerAddresses("dns:///routers:70", lookup=lookup)
+    assert await servers.first(0.01) == ()
+    await servers.aclose()
+    async with servers:
+        assert await servers.first(10) == ("10.0.0.1:70",)
+
+
+async def test_a_listener_that_fails_ends_neither_the_resolution_nor_other_listeners() -> None:
+    records, changes = Records("10.0.0.1"), []
+    async with ServerAddresses("dns:///routers:70", lookup=records) as servers:
+        servers.listen(lambda: 1 / 0)
+        servers.listen(lambda: changes.append(servers.known))
+        await servers.first(10)
+        records.found = ["10.0.0.2"]
+        await wait_until(lambda: changes[-1:] == [("10.0.0.2:70",)])
+
+
 async def test_a_dns_server_of_its_own_is_asked() -> None:
     async with NameServer() as names:
         names.records["routers.mesh.svc"] = ["127.0.0.2", "127.0.0.3"]
