@@ -61,6 +61,27 @@ SUBSETS: Final = (
         LINKS,
     ),
     mutant(
+        "a link that cannot be established keeps out those that calls need",
+        ROUTER,
+        "failed = [each for each in self._extra if each.has_failed and",
+        "failed = [each for each in self._extra if False and",
+        LINKS,
+    ),
+    mutant(
+        "the subset is not widened for a member that drains when it is linked",
+        ROUTER,
+        "if replica.draining:\n                self._replace(replica, step)",
+        "",
+        LINKS,
+    ),
+    mutant(
+        "members that leave the subset stay members",
+        ROUTER,
+        "self._leave(replica)\n            self._extra[replica]",
+        "self._extra[replica]",
+        "tests/properties/test_subset_links.py",
+    ),
+    mutant(
         "that a router with a subset has no link proves the end of a replica",
         "controller_service/core",
         "owner in self.linked or (self.links_subset and owner not in self.unlinked)",

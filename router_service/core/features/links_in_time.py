@@ -23,6 +23,7 @@ class LinksInTime(Feature):
         self._intake = intake
         self._topology = intake.topology
         self._links = intake.topology.links
+        self._links.awaited_owners = self._awaited_owners
 
     @property
     def waits(self) -> Collection[object]:
@@ -35,7 +36,7 @@ class LinksInTime(Feature):
 
     def expire(self, step: Step) -> None:
         """See `Feature`."""
-        self._links.expire(self._awaited_owners, step)
+        self._links.expire(step)
 
     def overdue(self, run: RouterRun, step: Step) -> Sequence[Sent]:
         """Fails a look-up at a replica that still cannot be reached."""

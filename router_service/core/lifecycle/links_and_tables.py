@@ -53,6 +53,8 @@ class LinkChanges:
             replica.capacity = capacity
             replica.draining = replica.draining or capacity.draining
             self._topology.changed(replica, step)
+            if replica.draining:
+                self._replace(replica, step)
             replica.backend.ejections.came_back(replica.key, step.now)
             for partition in self._topology.partitions():
                 if partition.owner is replica:

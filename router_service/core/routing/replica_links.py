@@ -15,10 +15,9 @@ Owner: the topology.
 from __future__ import annotations
 
 from collections import ChainMap, Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 from heapq import nsmallest
-from itertools import islice
 from typing import Any, Final
 
 from router_service.core.commands import CloseLink, OpenLink, Step
@@ -69,6 +68,8 @@ class SubsetLinks:
         """The same, of replicas that are queried about sessions: after the others, as there may be thousands."""
         self.joined: Callable[[RoutedReplica, Step], None] = lambda _replica, _step: None
         """Called with each replica that takes unkeyed calls from now on, once its link is established."""
+        self.awaited_owners: Callable[[], Collection[RoutedReplica]] = tuple
+        """Returns the replicas that own partitions with waiting calls."""
         self.timed: Final = ChainMap[RoutedReplica, Any](self._leaving, self._extra, self._waiting, self._queries)
         """Empty if there is no next deadline."""
         self._full_until = 0.0
@@ -96,7 +97,7 @@ class SubsetLinks:
             self._follow_subset(backend, live[name], routers, copies[name], step)
         for name in self._shares.keys() - backends.keys():
             del self._shares[name]
-        self._watched = set(islice(_watched(backends.values()), MAX_WATCHED)) if self.is_partial else set()
+        self._watched = set(_watched(backends.values())) if self.is_partial else set()
         for replica in sorted(self._watched, key=lambda each: each.key):
             self.need(replica, step)
 
@@ -181,7 +182,8 @@ class SubsetLinks:
         if replica.has_link or not replica.listed:
             return
         if len(self._extra) < MAX_EXTRA or self._close_unused(step):
-            self._add(replica, step)
+            if not replica.has_link:  # it may have become a member in place of one that was closed
+                self._add(replica, step)
         elif is_query:
             self._queries[replica] = None
         else:
@@ -200,15 +202,25 @@ class SubsetLinks:
         self._open(replica, step)
 
     def _close_unused(self, step: Step) -> bool:
-        """Closes the link beside the members that was unused for longest; returns whether there was one."""
+        """Closes the link beside the members that was unused for longest; returns whether one was closed.
+
+        If all are used, those that cannot be established, and that no call waits for.
+        """
         if step.now < self._full_until:
             return False
-        closable = (each for each in self._extra if each.linked and each not in self._watched and not _is_busy(each))
-        unused = next(closable, None)
-        if unused is None:
+        idle = (each for each in self._extra if each not in self._watched and not _is_busy(each))
+        if (unused := next((each for each in idle if each.linked), None)) is not None:
+            self._close(unused, step)
+            return True
+        failed = [each for each in self._extra if each.has_failed and each not in self._watched and not _is_busy(each)]
+        needed = self.awaited_owners() if failed else ()
+        if not (failed := [each for each in failed if each not in needed]):
             self._full_until = step.now + POLL_S
             return False
-        self._close(unused, step)
+        for replica in failed:
+            self._close(replica, step)
+        for backend in dict.fromkeys(each.backend for each in failed):
+            self.widen(backend, step)  # they are replicas that were not tried, from now on
         return True
 
     def _open(self, replica: RoutedReplica, step: Step) -> None:
@@ -238,8 +250,10 @@ class SubsetLinks:
             dues.append(self._full_until)
         return min(dues, default=None)
 
-    def expire(self, owners: Callable[[], Collection[RoutedReplica]], step: Step) -> None:
-        """Ends memberships and links that are over. `owners`: replicas that own partitions with waiting calls."""
+    def expire(self, step: Step) -> None:
+        """Ends memberships and links that are over."""
+        fewer: dict[LinkedBackend, None] = {}
+        """Backends that may need other members. Each is looked at once: it may have thousands of replicas."""
         for replica in [each for each, until in self._leaving.items() if until <= step.now]:
             backend = replica.backend
             if replica.taking and backend.candidates <= LEAST_LINKS:
@@ -248,27 +262,32 @@ class SubsetLinks:
             del self._leaving[replica]
             self._leave(replica)
             self._extra[replica] = step.now + IDLE_S, replica.inflight.next_id
-            self.widen(backend, step)
-            step.has_flipped = step.has_flipped or backend.is_serving is not backend.can_serve
+            fewer[backend] = None
         due: list[RoutedReplica] = []
         for replica, (until, _) in self._extra.items():
             if until > step.now:
                 break
             due.append(replica)
-        needed = owners() if due else ()
+        needed = self.awaited_owners() if due else ()
         for replica in due:
             is_used = replica.inflight.next_id != self._extra[replica][1] or _is_busy(replica)
             if is_used or replica in needed or replica in self._watched:
                 del self._extra[replica]
                 self._extra[replica] = step.now + IDLE_S, replica.inflight.next_id
             else:
+                if replica.has_failed:
+                    fewer[replica.backend] = None  # from now on it is one that was not tried
                 self._close(replica, step)
+        for backend in fewer:
+            self.widen(backend, step)
+            step.has_flipped = step.has_flipped or backend.is_serving is not backend.can_serve
         for waiting in (self._waiting, self._queries):
             self._serve(waiting, step)
 
     def _serve(self, waiting: dict[RoutedReplica, None], step: Step) -> None:
         while waiting and (len(self._extra) < MAX_EXTRA or self._close_unused(step)):
-            replica = next(iter(waiting))
+            if (replica := next(iter(waiting), None)) is None:
+                return  # it has become a member
             del waiting[replica]
             if waiting is self._waiting or replica.askers:
                 self._add(replica, step)
@@ -279,13 +298,17 @@ def unlinked(replicas: Iterable[RoutedReplica]) -> list[RoutedReplica]:
     return [each for each in replicas if each.has_link and not each.linked]
 
 
-def _watched(backends: Collection[LinkedBackend]) -> Iterator[RoutedReplica]:
-    """Replicas without contact to the controller, and those whose id another incarnation has, too."""
+def _watched(backends: Collection[LinkedBackend]) -> list[RoutedReplica]:
+    """Replicas without contact to the controller, and those whose id another incarnation has, too.
+
+    These go first, as keys may wait for the proof that one has ended. It takes the reports of all routers: each watches
+    the same ones.
+    """
     ids = Counter(each.replica_id for backend in backends for each in backend.replicas.values())
-    for backend in backends:
-        yield from backend.suspects
-        if ids.total() > len(ids):
-            yield from (each for each in backend.replicas.values() if ids[each.replica_id] > 1)
+    found = {each for backend in backends for each in backend.suspects}
+    if ids.total() > len(ids):
+        found |= {each for backend in backends for each in backend.replicas.values() if ids[each.replica_id] > 1}
+    return nsmallest(MAX_WATCHED, found, key=lambda each: (ids[each.replica_id] < 2, each.key))
 
 
 def _is_usable(replica: RoutedReplica) -> bool:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from copy import copy
 from typing import Any
 
 import pytest
 
 from router_service.core.calls import Release, Reserve
+from router_service.core.commands import Step
 from router_service.core.events import SlotOperationRequested, SlotRequested
 from router_service.core.look_ups import LINK_WAIT_S
 from router_service.core.routing import replica_links
-from router_service.core.routing.replica_links import IDLE_S, LINGER_S, POLL_S, WIDENED_S
+from router_service.core.routing.replica_links import IDLE_S, LINGER_S, POLL_S, WIDENED_S, LinkedBackend
 from slotmesh.calls.request_ids import KEEP_S, CallIdentity
 from slotmesh.errors import Executed
 from tests.unit.router.world import OK, World
@@ -135,6 +137,39 @@ def test_there_is_room_for_few_links_beside_the_subset(world: World, monkeypatch
     assert world.got(second) == [2]
 
 
+def test_a_link_that_cannot_be_established_does_not_take_the_room_of_one_that_can(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replica_links, "MAX_EXTRA", 1)
+    first, second = stranger(world), stranger(world, 1)
+    own(world, first, 1)
+    world.submit([1], ordering_key="k")
+    world.fail_link(first)
+    world.at(POLL_S)
+    assert first in linked(world)  # a call waits for it
+    world.links_at_once = False
+    own(world, second, 2)
+    world.at(2 * POLL_S)
+    assert linked(world) - members(world) == {second}
+    world.link(second)
+    assert world.got(second) == [1]
+
+
+def test_replicas_whose_id_has_a_successor_are_watched_first(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every router watches the same ones: a replica counts as silent only if no router reaches it."""
+    monkeypatch.setattr(replica_links, "MAX_WATCHED", 2)
+    (backend,) = world.scheduler.topology.backends.values()
+    watched = [each.replica_id for each in replica_links._watched([backend])]
+    assert watched == []
+    for name in "gfe":
+        world.suspects.add(name)
+        world.push()
+    assert [each.replica_id for each in replica_links._watched([backend])] == ["e", "f"]
+    old = next(each for each in backend.replicas.values() if each.replica_id == "g")
+    backend.replicas["g", "next"] = copy(old)
+    assert next(iter(replica_links._watched([backend]))).replica_id == "g"
+
+
 @pytest.mark.parametrize("how", ["fails", "drains", "is_suspect"])
 def test_a_subset_whose_replicas_cannot_be_used_is_widened(world: World, how: str) -> None:
     before = members(world)
@@ -156,6 +191,14 @@ def test_a_subset_whose_replicas_cannot_be_used_is_widened(world: World, how: st
             world.link(name)
         world.at(WIDENED_S)
         assert members(world) == before
+
+
+def test_the_subset_is_widened_if_its_replicas_turn_out_to_drain_when_they_are_linked() -> None:
+    world = partial_world(links_at_once=False)
+    before = members(world)
+    for name in before:
+        world.link(name, draining=True)
+    assert len(members(world) - before) == 3
 
 
 def test_a_replica_that_leaves_the_subset_takes_calls_until_others_are_linked(world: World) -> None:
@@ -299,3 +342,22 @@ def test_a_router_that_reaches_no_replica_does_not_try_all(monkeypatch: pytest.M
         if name in linked(world):
             world.fail_link(name)
     assert 3 <= len(members(world) - before) <= 4
+
+
+def test_each_backend_is_looked_at_once_when_many_members_leave(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A look takes a millisecond if there are thousands of replicas, and a third of them leaves with a new router."""
+    world = World({"x": [f"r{number}" for number in range(60)]}, subset_size=8, routers=ROUTERS[:2])
+    world.routers = ROUTERS
+    world.push()
+    links, widened = world.scheduler.topology.links, list[str]()
+    widen = links.widen
+
+    def look(backend: LinkedBackend, step: Step) -> None:
+        widened.append(backend.name)
+        widen(backend, step)
+
+    monkeypatch.setattr(links, "widen", look)
+    before = members(world)
+    world.at(LINGER_S)
+    assert len(before - members(world)) > 10
+    assert widened == ["x"]
