@@ -3,7 +3,8 @@
 Purpose: a `DeviceLedger` is made of the pools and of what live instances hold, each time that it is needed, and is
 stored nowhere: a device is held for exactly as long as the launcher has an instance, or a stranger, with it.
 Invariants: a whole device has one holder; the shares of a device sum to at most 1, in thousandths; shares fill devices
-that are in use before they take a free one. A holder of a device that is in no pool any more counts for nothing.
+that are in use before they take a free one, and leave those that others want as a whole. A holder of a device that is
+in no pool any more counts for nothing.
 Owner: pure values, for launchers, `shell.changes.configurator` and the reconcile loop.
 """
 
@@ -41,15 +42,17 @@ class DeviceLedger:
     pools: Pools
     holders: Mapping[str, tuple[HeldDevice, ...]] = field(default_factory=lambda: MappingProxyType({}))
     """By replica."""
+    share_limits: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
+    """The number of devices that shares may use, by pool. Not in it: all."""
 
     def choose(self, wanted: Amounts) -> tuple[HeldDevice, ...] | None:
         """What the next replica gets, pool by pool in their order; None if not all of it is free."""
-        return _take(self.pools, self._used(), wanted)
+        return self._use().take(wanted)
 
     def room_for(self, wanted: Amounts, most: int) -> int:
         """How many more replicas find what they want, `most` at most."""
-        used = self._used()
-        return next((count for count in range(most) if _take(self.pools, used, wanted) is None), most)
+        use = self._use()
+        return next((count for count in range(most) if use.take(wanted) is None), most)
 
     def without(self, replicas: Collection[str]) -> DeviceLedger:
         """As it will be when these replicas were reaped."""
@@ -57,22 +60,24 @@ class DeviceLedger:
 
     def lack(self, wanted: Amounts) -> str:
         """Why a replica does not find what it wants, with the numbers, for a person."""
-        used, texts = self._used(), []
+        used, texts = self._use().used, []
         for pool, amount in sorted(wanted.items()):
             names = self.pools.get(pool, ())
-            if _take(self.pools, dict(used), {pool: amount}) is not None:
+            if self.choose({pool: amount}) is not None:
                 continue
             held = [it for it in names if used.get((pool, it))]
             partly = sum(used[pool, it] < WHOLE for it in held)
             shared = f", {partly} of them in part" if partly else ""
             ids = sorted(name for name, it in self.holders.items() if any(each.pool == pool for each in it))
+            if amount < 1 and pool in self.share_limits and len(held) < len(names):
+                shared += ", and the others are for replicas that want whole ones"
             by = f" (by {listed(ids)})" if ids else ""
             texts.append(f"{amount:g} of {pool} is wanted, and {len(held)} of {len(names)} are held{shared}{by}")
         return "; ".join(texts)
 
     def devices(self, pool: str) -> Iterator[tuple[str, int, tuple[str, ...]]]:
         """The devices of a pool: name, free thousandths, and ids of the holders, sorted."""
-        used, holders = self._used(), dict[str, list[str]]()
+        used, holders = self._use().used, dict[str, list[str]]()
         for replica_id, held in sorted(self.holders.items()):
             for device in held:
                 if device.pool == pool:
@@ -80,33 +85,68 @@ class DeviceLedger:
         for name in self.pools.get(pool, ()):
             yield name, max(0, WHOLE - used.get((pool, name), 0)), tuple(holders.get(name, ()))
 
-    def _used(self) -> dict[tuple[str, str], int]:
-        used: dict[tuple[str, str], int] = {}
+    def _use(self) -> _Use:
+        use = _Use(self)
         for held in self.holders.values():
-            for device in held:
-                used[device.pool, device.name] = used.get((device.pool, device.name), 0) + device.thousandths
-        return used
+            use.add(held)
+        return use
 
 
-def _take(pools: Pools, used: dict[tuple[str, str], int], wanted: Amounts) -> tuple[HeldDevice, ...] | None:
-    """Takes what is wanted, and adds it to `used`; takes nothing and returns None if not all of it is free."""
-    taken: list[HeldDevice] = []
-    for pool, amount in sorted(wanted.items()):
-        names, needed = pools.get(pool, ()), thousandths_of(amount)
+class _Use:
+    """How much of each device is held, while it is computed."""
+
+    def __init__(self, ledger: DeviceLedger) -> None:
+        self._ledger = ledger
+        self.used: dict[tuple[str, str], int] = {}
+        self._shared: dict[str, set[str]] = {}
+        """Devices of which replicas hold shares, by pool."""
+
+    def add(self, held: Iterable[HeldDevice]) -> None:
+        for device in held:
+            at = device.pool, device.name
+            self.used[at] = self.used.get(at, 0) + device.thousandths
+            if device.thousandths < WHOLE:
+                self._shared.setdefault(device.pool, set()).add(device.name)
+
+    def take(self, wanted: Amounts) -> tuple[HeldDevice, ...] | None:
+        """Adds what is wanted; adds nothing and returns None if not all of it is free."""
+        taken: list[HeldDevice] = []
+        for pool, amount in sorted(wanted.items()):
+            found = self._find(pool, thousandths_of(amount))
+            if found is None:
+                return None
+            taken += found
+        self.add(taken)
+        return tuple(taken)
+
+    def _find(self, pool: str, needed: int) -> list[HeldDevice] | None:
+        names, used, limit = self._ledger.pools.get(pool, ()), self.used, self._ledger.share_limits.get(pool)
         if needed >= WHOLE:
             free = [it for it in names if not used.get((pool, it))][: needed // WHOLE]
-            if len(free) * WHOLE < needed:
-                return None
-            taken += [HeldDevice(pool, it) for it in free]
-        else:
-            fitting = [it for it in names if used.get((pool, it), 0) + needed <= WHOLE]
-            if not fitting:
-                return None
-            fullest = max(fitting, key=lambda it: used.get((pool, it), 0))
-            taken.append(HeldDevice(pool, fullest, needed))
-    for device in taken:
-        used[device.pool, device.name] = used.get((device.pool, device.name), 0) + device.thousandths
-    return tuple(taken)
+            return [HeldDevice(pool, it) for it in free] if len(free) * WHOLE == needed else None
+        is_at_limit = limit is not None and len(self._shared.get(pool, ())) >= limit
+        fitting = [
+            it for it in names if (held := used.get((pool, it), 0)) + needed <= WHOLE and (held or not is_at_limit)
+        ]
+        if not fitting:
+            return None
+        fullest = max(fitting, key=lambda it: used.get((pool, it), 0))  # the first of equals
+        return [HeldDevice(pool, fullest, needed)]
+
+
+def share_limits(pools: Pools, backends: Collection[Backend]) -> dict[str, int]:
+    """The number of devices that shares may use, by pool, if the others are needed by replicas that want whole ones.
+
+    So what was accepted finds its devices, whatever the order of starts and ends, as long as the shares of a pool have
+    one size. A pool in which not all fit, since the machine has fewer devices than before, has no limit.
+    """
+    limits: dict[str, int] = {}
+    for pool, names in pools.items():
+        wanted = [(it.most_replicas, thousandths_of(it.devices[pool])) for it in backends if pool in it.devices]
+        whole = sum(count * amount for count, amount in wanted if amount >= WHOLE) // WHOLE
+        if whole and _fit(pool, backends, len(names)):
+            limits[pool] = len(names) - whole
+    return limits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

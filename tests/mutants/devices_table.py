@@ -16,8 +16,8 @@ DEVICES: Final = (
     mutant(
         "a whole device is given to a replica while another one has a share of it",
         CORE,
-        "free = [it for it in names if not used.get((pool, it))]",
-        "free = [it for it in names if used.get((pool, it), 0) < WHOLE]",
+        "free = [it for it in names if not used.get((pool, it))][",
+        "free = [it for it in names if used.get((pool, it), 0) < WHOLE][",
         MODEL,
     ),
     mutant(
@@ -25,6 +25,13 @@ DEVICES: Final = (
         CORE,
         "fullest = max(fitting,",
         "fullest = min(fitting,",
+        MODEL,
+    ),
+    mutant(
+        "shares take the devices that whole ones were promised",
+        CORE,
+        "limits[pool] = len(names) - whole",
+        "limits[pool] = len(names)",
         MODEL,
     ),
     mutant(

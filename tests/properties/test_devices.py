@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from controller_service.core.devices import DeviceLedger, DeviceRules
+from controller_service.core.devices import DeviceLedger, DeviceRules, share_limits
 from slotmesh.spec.devices import HeldDevice
 from slotmesh.spec.model import Backend
 from tests.support.examples import examples
@@ -137,3 +137,52 @@ def test_what_is_accepted_can_be_packed_and_too_much_is_refused(wanted: list[tup
         assert bool(problems) == (total > size)
     if not problems:
         assert can_be_packed(sorted(shares, reverse=True), [Fraction(1)] * (size - whole))
+
+
+@settings(max_examples=examples(300), deadline=None)
+@given(
+    st.integers(1, 4),
+    st.integers(0, 3),
+    st.sampled_from([1.0, 2.0]),
+    st.integers(1, 6),
+    st.sampled_from([0.5, 0.3, 0.25, 0.6]),
+    st.lists(st.tuples(st.booleans(), st.integers(0, 9)), max_size=60),
+)
+def test_what_was_accepted_finds_its_devices_whatever_ends_before(
+    size: int, wholes: int, whole: float, shares: int, share: float, steps: list[tuple[bool, int]]
+) -> None:
+    pools = {"cuda": tuple(map(str, range(size)))}
+    backends = {
+        "whole": Backend(name="whole", num_replicas=wholes, devices={"cuda": whole}),
+        "share": Backend(name="share", num_replicas=shares, devices={"cuda": share}),
+    }
+    if [*DeviceRules(pools=pools).problems({}, backends)]:
+        return
+    limits, holders, numbers = share_limits(pools, backends.values()), dict[str, tuple[HeldDevice, ...]](), count()
+    for is_whole, choice in steps:
+        name = "whole" if is_whole else "share"
+        own = sorted(it for it in holders if it.startswith(name))
+        is_surge = len(own) >= backends[name].num_replicas
+        if own and len(own) > choice:
+            del holders[own[choice]]
+            continue
+        chosen = DeviceLedger(pools=pools, holders=holders, share_limits=limits).choose(backends[name].devices)
+        if is_surge and (is_whole or chosen is None):
+            continue  # a rollout adds shares, if there is room; those of whole ones end before others count on theirs
+        assert chosen is not None
+        holders[f"{name}{next(numbers)}"] = chosen
+
+
+def test_a_rollout_of_shares_does_not_take_the_device_that_another_backend_was_promised() -> None:
+    pools = {"cuda": ("0", "1")}
+    backends = (
+        Backend(name="share", num_replicas=2, devices={"cuda": 0.5}),
+        Backend(name="whole", num_replicas=1, devices={"cuda": 1}),
+    )
+    half = (HeldDevice("cuda", "0", 500),)
+    ledger = DeviceLedger(pools=pools, holders={"a": half, "b": half}, share_limits=share_limits(pools, backends))
+    assert ledger.choose({"cuda": 0.5}) is None
+    assert ledger.lack({"cuda": 0.5}) == (
+        "0.5 of cuda is wanted, and 1 of 2 are held, and the others are for replicas that want whole ones (by a, b)"
+    )
+    assert ledger.choose({"cuda": 1}) == (HeldDevice("cuda", "1"),)

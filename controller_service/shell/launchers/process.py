@@ -139,6 +139,7 @@ class ProcessLauncher(Launcher):
         its devices of a pool, if it has another name than usual.
         """
         self._pools = pools
+        self._share_limits: Mapping[str, int] = {}
         self._variables = {pool: device_variables.get(pool) or variable_of(pool) for pool in pools}
         self._command = command
         self._on_exit = on_exit
@@ -199,7 +200,11 @@ class ProcessLauncher(Launcher):
     def devices(self) -> DeviceLedger:
         held = {name: running.instance.order.devices for name, running in self._running.items()}
         held |= {name: stranger.devices for name, stranger in self._strangers.items()}
-        return DeviceLedger(pools=self._pools, holders={name: read_devices(it) for name, it in held.items() if it})
+        holders = {name: read_devices(it) for name, it in held.items() if it}
+        return DeviceLedger(pools=self._pools, holders=holders, share_limits=self._share_limits)
+
+    def limit_shares(self, limits: Mapping[str, int]) -> None:
+        self._share_limits = limits
 
     def _with_devices(self, order: LaunchOrder) -> LaunchOrder:
         """The order with the devices of one more replica. Raises LaunchDeferred."""

@@ -182,6 +182,9 @@ class Launcher:
     def disown(self) -> None:
         """Has no record of strangers any more."""
 
+    def limit_shares(self, limits: Mapping[str, int]) -> None:
+        """From now on, shares of devices use at most this number of devices, by pool."""
+
     def devices(self) -> DeviceLedger | None:
         """The devices of this machine, and what instances and strangers hold of them. None: it hands out none."""
         return None

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from math import inf
 from pathlib import Path
@@ -20,7 +20,7 @@ from typing import Final
 from controller_service.core.desired.handler_code import fixed_of, key_of, needed_code, template_of
 from controller_service.core.desired.revisions import BY_CONTROLLER, ChangeOrigin, stored_roll_back_note
 from controller_service.core.desired.state import ChangeSet, Desired, RolloutRecord, restored
-from controller_service.core.devices import rollout_room
+from controller_service.core.devices import rollout_room, share_limits
 from controller_service.core.event_log import EventKind, Notice
 from controller_service.core.observed import launches, transitions
 from controller_service.core.observed.leases import fenced
@@ -128,6 +128,7 @@ class Launching:
         self._links = links
         self._launcher = launcher
         self.devices = launcher.devices
+        self._planned_for: Mapping[str, Backend] | None = None
         self._newer = links.newer
         self._mint_id = mint_id
         self.launches = launcher.launches
@@ -145,6 +146,13 @@ class Launching:
         """For how many more replicas of a backend than those that stay there are devices; None: it wants none."""
         ledger = self.devices() if backend.devices else None
         return None if ledger is None else rollout_room(ledger, backend, ending=self._state.observed.ending())
+
+    def plan_devices(self, backends: Mapping[str, Backend]) -> None:
+        """Leaves the devices free that these backends want as a whole."""
+        if backends is self._planned_for or (ledger := self.devices()) is None:
+            return
+        self._planned_for = backends
+        self._launcher.limit_shares(share_limits(ledger.pools, backends.values()))
 
     def take_stock(self) -> None:
         """Takes over instances that are not known yet."""

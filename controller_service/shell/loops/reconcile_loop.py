@@ -170,6 +170,7 @@ class ReconcileLoop:
 
     async def _look_at_backend(self, name: str) -> BackendOutcome:
         desired, state = self._store.read(), self._state
+        self._launching.plan_devices(desired.backends)
         if backend := desired.backends.get(name):
             self._links.configure(backend)
         outcome = reconcile_backend(

@@ -267,6 +267,6 @@ def test_a_killed_group_is_waited_for_until_its_last_process_has_ended(monkeypat
     monkeypatch.setattr(f"{launched_processes.__name__}.time.sleep", meanwhile)
     launched_processes._await_group(process.pid)
     assert len(waits) == 1
-    process.wait()
+    process.wait(timeout=20)
     launched_processes._await_group(process.pid)
     assert len(waits) == 1
