@@ -6,6 +6,7 @@ from tests.arch.sources import imports, is_within, shipped_modules
 
 SETUP = (
     "slotmesh/telemetry/setup.py",
+    "slotmesh/telemetry/setup_handlers.py",
     "slotmesh/telemetry/setup_readers.py",
     "slotmesh/telemetry/setup_sdk.py",
     "slotmesh/telemetry/setup_span_exporter.py",
