@@ -42,8 +42,8 @@ PLACEMENT: Final = (
     mutant(
         "the memory of what a replica has started does not count",
         LAUNCHERS,
-        "return int(fields[2]), int(fields[21]) * _PAGE_BYTES",
-        "return pid, int(fields[21]) * _PAGE_BYTES",
+        "return os.getpgid(pid)",
+        "return pid",
         PROCESSES,
     ),
     mutant(

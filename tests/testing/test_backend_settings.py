@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 import slotmesh.testing
+from slotmesh.spec.environment import written_environment
 from slotmesh.spec.model import Autoscale, SloScope
 
 
@@ -58,3 +59,17 @@ def test_settings_become_those_of_the_model() -> None:
 def test_a_value_that_cannot_be_is_an_error_where_the_backend_is_made(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(TypeError, match=message):
         backend(**settings)
+
+
+def test_settings_of_processes_are_checked_and_no_value_of_a_variable_is_repeated() -> None:
+    spec = backend(env={"A": "1", "B": {"file": "/run/b"}}, cwd="/srv", cpus=1, memory=2**30).to_spec("echo")
+    assert written_environment(spec.env) == {"A": "1", "B": {"file": "/run/b"}}
+    assert (spec.cwd, spec.cpus, spec.memory) == ("/srv", 1, 2**30)
+    for wrong, text in (
+        ({"A": ["hunter-2"]}, "env.A must be text, {inherit: true} or {file: PATH}"),
+        ("hunter-2", "env must be a mapping, got str"),
+        ({"SLOTMESH_A": "hunter-2"}, "env.SLOTMESH_A is set by slotmesh itself: leave it out"),
+    ):
+        with pytest.raises(TypeError) as refused:
+            backend(env=wrong)
+        assert str(refused.value) == text

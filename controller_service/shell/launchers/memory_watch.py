@@ -66,9 +66,9 @@ def exceeding(bounds: Mapping[int, int]) -> dict[int, int]:
     resident: dict[int, int] = dict.fromkeys(bounds, 0)
     members: dict[int, list[int]] = {group: [] for group in bounds}
     for name in os.listdir(_PROC):  # noqa: PTH208 - names alone
-        if name.isdecimal() and (found := _group_and_resident(int(name))) is not None and found[0] in bounds:
-            resident[found[0]] += found[1]
-            members[found[0]].append(int(name))
+        if name.isdecimal() and (group := _group_of(int(name))) in bounds:
+            members[group].append(int(name))
+            resident[group] += _resident(int(name))
     exceeded = dict[int, int]()
     for group, used in resident.items():
         if used > bounds[group] and (shared_once := sum(map(_proportional, members[group]))) > bounds[group]:
@@ -76,12 +76,18 @@ def exceeding(bounds: Mapping[int, int]) -> dict[int, int]:
     return exceeded
 
 
-def _group_and_resident(pid: int) -> tuple[int, int] | None:
+def _group_of(pid: int) -> int:
     try:
-        fields = (_PROC / str(pid) / "stat").read_text("utf-8", errors="replace").rpartition(")")[2].split()
-        return int(fields[2]), int(fields[21]) * _PAGE_BYTES
+        return os.getpgid(pid)
+    except OSError:
+        return 0  # it has just ended
+
+
+def _resident(pid: int) -> int:
+    try:
+        return int((_PROC / str(pid) / "statm").read_text("ascii").split()[1]) * _PAGE_BYTES
     except (OSError, ValueError, IndexError):
-        return None  # it has just ended
+        return 0  # likewise
 
 
 def _proportional(pid: int) -> int:
