@@ -10,6 +10,7 @@ Invariants, checked by tests/properties/test_router_scheduler.py:
   3. A replica never has more unkeyed calls than its reported capacity, nor more keyed ones than its window.
   4. Nothing waits while a replica of its backend could take it, unless the brake is on.
   5. A slot that is granted to a caller that no longer waits is released immediately.
+  6. A call of a broadcast goes to its replica only, and not again once that may have executed it.
 Owner: the dispatcher, on one event loop. No clock, no I/O: `now` is monotonic seconds.
 """
 

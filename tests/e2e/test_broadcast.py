@@ -30,7 +30,7 @@ async def test_each_process_has_its_own_outcome_and_a_killed_one_is_replaced_und
         waiting = asyncio.ensure_future(ranked.broadcast.wait())
 
         async def all_wait() -> bool:
-            return sum((await ranked.broadcast.waits()).ok.values()) == 4
+            return bool(sum((await ranked.broadcast.waits()).ok.values()) == 4)
 
         await eventually(all_wait, what="the calls have begun")
         killed = await mesh.kill_replica()
