@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from simulation.frames import report as frames
-from simulation.queues import affinity, prefixes, subsets
+from simulation.queues import affinity, models, prefixes, subsets
 from simulation.queues.mesh import QueuesMesh
 from simulation.queues.report import QueuesOutcome, conditions, document, table
 from simulation.queues.settings import QueuesSettings
@@ -21,7 +21,7 @@ from slotmesh.spec.model import BUILT_IN_BALANCERS
 
 _QUICK_CALLS = 20_000
 _FRAMES_CALLS = 20_000
-QUEUES, FRAMES, SUBSETS, PREFIXES, AFFINITY = "queues", "frames", "subsets", "prefixes", "affinity"
+QUEUES, FRAMES, SUBSETS, PREFIXES, AFFINITY, MODELS = "queues", "frames", "subsets", "prefixes", "affinity", "models"
 MESH = "mesh"
 
 
@@ -40,6 +40,8 @@ class Asked(NamedTuple):
     """Meshes whose calls have prompts, to be compared by what routers choose by."""
     affinity: Sequence[QueuesSettings] = ()
     """Meshes whose calls have affinity keys."""
+    models: Sequence[models.ModelSettings] = ()
+    """Meshes whose calls need models, as well."""
 
 
 def parse(arguments: Sequence[str] | None = None) -> Asked:
@@ -53,6 +55,7 @@ def parse(arguments: Sequence[str] | None = None) -> Asked:
         f" {SUBSETS}: routers that link to all replicas, and to a part of them (half an hour);"
         f" {PREFIXES}: conversations whose prompts are cached, by what routers choose by (a minute);"
         f" {AFFINITY}: calls with affinity keys (two minutes);"
+        f" {MODELS}: calls of many models that replicas load, as well (a minute);"
         f" {MESH}, with options of its own, simulates whole meshes in which things break",
     )
     parser.add_argument("--slots", type=_numbers, default=[8, 1], metavar="N[,N…]", help="permits of a replica (8,1)")
@@ -80,7 +83,7 @@ def parse(arguments: Sequence[str] | None = None) -> Asked:
     parts, slots, balancers, quick, path = (
         given.pop(name) for name in ("parts", "slots", "balancers", "quick", "json")
     )
-    known = (QUEUES, FRAMES, SUBSETS, PREFIXES, AFFINITY)
+    known = (QUEUES, FRAMES, SUBSETS, PREFIXES, AFFINITY, MODELS)
     if unknown := [part for part in parts if part not in known]:
         parser.error(f"there is no part {', '.join(unknown)}; there are {', '.join(known)}")
     frames_calls = 0 if parts and FRAMES not in parts else _FRAMES_CALLS // 10 if quick else _FRAMES_CALLS
@@ -93,8 +96,9 @@ def parse(arguments: Sequence[str] | None = None) -> Asked:
     compared = subsets.settings(is_quick=quick) if SUBSETS in parts else ()
     prompts = prefixes.settings(is_quick=quick) if PREFIXES in parts else ()
     keyed = affinity.settings(is_quick=quick) if AFFINITY in parts else ()
+    needed = models.settings(is_quick=quick) if MODELS in parts else ()
     queues = [] if parts and QUEUES not in parts else settings
-    return Asked(queues, frames_calls, path, compared, prompts, keyed)
+    return Asked(queues, frames_calls, path, compared, prompts, keyed, needed)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -118,6 +122,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     share_moved = affinity.moved() if keyed else 0.0
     if keyed:
         sys.stdout.write(f"{affinity.table(keyed, share_moved)}\n")
+    loaded = [figures for each in asked.models for figures in models.simulate(each)]
+    if loaded:
+        sys.stdout.write(f"{models.table(loaded)}\n")
     framed = frames.simulate(asked.frames_calls, frames.progress) if asked.frames_calls else []
     if framed:
         sys.stdout.write(f"{frames.table(framed)}\n\n{frames.CONDITIONS}\n")
@@ -128,6 +135,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     holds = [each.is_as_expected for each in outcomes]
     holds += [*(each.is_as_expected for each in compared), *(each.is_as_expected for each in chosen)]
     holds += [*(each.is_as_expected for each in keyed), affinity.moves_few(share_moved)]
+    holds += [each.is_as_expected for each in loaded]
     return 0 if all(holds) else 1
 
 

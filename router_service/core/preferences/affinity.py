@@ -151,7 +151,7 @@ class BoundedRing(Ring[CandidateT]):
         tried = 0
         for replica in islice(self.follow(place), MAX_PASSED):
             if takes(replica):
-                if (room := self._room(replica, count)) > 0:
+                if (room := self.room(replica, count)) > 0:
                     yield replica, room
                 tried += 1
                 if tried == MAX_TRIED:
@@ -159,7 +159,7 @@ class BoundedRing(Ring[CandidateT]):
             elif not (replica.is_member or replica.linked) and self.unlinked is None:
                 self.unlinked = replica
 
-    def _room(self, replica: CandidateT, count: int) -> int:
+    def room(self, replica: CandidateT, count: int) -> int:
         """Calls that the replica takes until it is at its bound, which `count` more calls of the backend raise."""
         capacity = replica.capacity
         permits = capacity.max_ongoing

@@ -3,10 +3,11 @@
 Purpose: a load takes seconds, and makes a replica unload another model. So each model has a fixed order of replicas,
 that of affinity keys (`affinity.Ring`), and all routers load it at the first of them that is below its bound and has a
 free place for a model; if none has one, at the first below its bound. A model whose replicas are all full is loaded at
-one more, the next of that order.
+one more, the next of that order. Of several replicas with a model, the one that has had it longest takes all calls up
+to its bound, so that the others unload the model once it is not needed there.
 Invariants: a model counts as loaded where the replica reports it, and where its calls were sent and the replica has not
-reported it since. Of the replicas with the model and room, the least loaded of `MAX_TRIED` takes the calls; they take
-turns to be among these. What was sent is remembered for at most as many models as the replica keeps.
+reported it since. `MAX_TRIED` replicas with a model are looked at; if all are full, others the next time. What was sent
+is remembered for at most as many models as the replica keeps.
 Owner: the scheduler.
 """
 
@@ -38,7 +39,7 @@ class ModelIds(Generic[CandidateT]):
         self._sent: dict[CandidateT, OrderedDict[str, None]] = {}
         """Models whose calls were sent there, and which it has not reported since; the latest last."""
         self._with: dict[str, dict[CandidateT, None]] = {}
-        """The replicas of each model, by both; those whose turn is longest ago first."""
+        """The replicas of each model, by both; those that have had it longest first."""
 
     def changed(self, replica: CandidateT) -> None:
         """See `Preference.changed`."""
@@ -53,8 +54,8 @@ class ModelIds(Generic[CandidateT]):
         model = run.options.model_id
         if not model:
             return None
-        if (replicas := self._with.get(model)) and (replica := _least_loaded(replicas)) is not None:
-            return replica, _free(replica)
+        if (replicas := self._with.get(model)) and (loaded := self._loaded(replicas, count)) is not None:
+            return loaded
         first: tuple[CandidateT, int] | None = None
         for picked in self._ring.with_room(run.options.model_place, count):
             if self._has_place(picked[0]):
@@ -86,6 +87,20 @@ class ModelIds(Generic[CandidateT]):
             self._remove(model, replica)
         self._reported[replica] = models
 
+    def _loaded(self, replicas: dict[CandidateT, None], count: int) -> tuple[CandidateT, int] | None:
+        """The first one that is below its bound; if none is, the least loaded with room."""
+        tried = [each for each in islice(replicas, MAX_TRIED) if takes(each)]
+        for each in tried:
+            if (room := self.ring.room(each, count)) > 0:
+                return each, room
+        least = min((each for each in tried if _free(each) > 0), key=lambda each: each.load, default=None)
+        if least is not None:
+            return least, _free(least)
+        for each in list(islice(replicas, MAX_TRIED)):
+            del replicas[each]
+            replicas[each] = None
+        return None
+
     def _has_place(self, replica: CandidateT) -> bool:
         """Whether the replica can load a model without unloading another, as far as that is known."""
         used = len(self._reported.get(replica, _NONE)) + len(self._sent.get(replica, ()))
@@ -96,16 +111,6 @@ class ModelIds(Generic[CandidateT]):
         del replicas[replica]
         if not replicas:
             del self._with[model]
-
-
-def _least_loaded(replicas: dict[CandidateT, None]) -> CandidateT | None:
-    """One with room, which then is the last to be looked at again. None if none has, of those that were looked at."""
-    tried = list(islice(replicas, MAX_TRIED))
-    found = min((each for each in tried if takes(each) and _free(each) > 0), key=lambda each: each.load, default=None)
-    for each in tried if found is None else (found,):
-        del replicas[each]
-        replicas[each] = None
-    return found
 
 
 def _free(replica: KnownReplica) -> int:

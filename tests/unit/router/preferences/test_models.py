@@ -59,17 +59,26 @@ def test_a_cold_model_is_loaded_at_one_replica_and_its_next_calls_follow() -> No
         assert loads(world) == {order_of(model)[0]: [1, 2, 3]}
 
 
-def test_a_replica_that_has_the_model_is_preferred_and_the_least_loaded_of_several() -> None:
+def test_a_replica_that_has_the_model_is_preferred() -> None:
     world = new_world()
-    *_, fourth, last = order_of("m1")
+    *_, last = order_of("m1")
     report(world, last, "m1", "m2")
     world.submit([1], model_id="m1")
     assert loads(world) == {last: [1]}
+
+
+def test_of_several_replicas_the_first_takes_calls_up_to_its_bound_and_then_the_least_loaded() -> None:
+    world = new_world(slots=8)
+    *_, fourth, last = order_of("m1")
+    report(world, last, "m1")
     report(world, fourth, "m1")
-    world.submit([2], model_id="m1")
-    world.submit([3], model_id="m1")
-    assert {name: len(held) for name, held in loads(world).items()} in ({last: 2, fourth: 1}, {last: 1, fourth: 2})
-    assert loads(world)[fourth][0] == 2
+    for call in range(1, 6):
+        world.submit([call], model_id="m1")
+    assert loads(world) == {last: [1, 2, 3, 4], fourth: [5]}
+    world.submit([6, 7, 8, 9, 10], model_id="m1")
+    assert {name: len(held) for name, held in loads(world).items()} == {last: 6, fourth: 4}
+    world.submit([11], model_id="m1")
+    assert loads(world)[fourth][-1] == 11, "both are at their bound"
 
 
 def test_an_unloaded_model_is_loaded_where_it_belongs() -> None:
