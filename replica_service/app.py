@@ -23,7 +23,7 @@ from replica_service.shell.handler.handler_loop import HandlerLoop
 from replica_service.shell.handler.loading import LoadHandler, load_handler
 from replica_service.shell.handler.methods import HandlerMethod
 from replica_service.shell.links.controller_link import ControllerLink
-from replica_service.shell.metrics import observe
+from replica_service.shell.metrics import observe, observe_models
 from replica_service.shell.process_facts import own_facts
 from replica_service.shell.replica import HostedReplica
 from replica_service.shell.stopping import EndTimer, Fencing, KernelTimer
@@ -329,6 +329,8 @@ class ReplicaApp:
             self._metrics.use_for_handlers()
         observe_edge(self._metrics.meter, self.server.edge, [engine.scheduler.slots.quota])
         observe(self._metrics, engine, self.identity.backend, self.fencing)
+        if self.replica.models is not None:
+            observe_models(self._metrics, self.replica.models, self.identity.backend)
         if (tracing := self._traces.tracing) is not None:
             attributes = {names.REPLICA_ID: self.identity.replica_id, names.BACKEND: self.identity.backend}
             engine.traces = ReplicaTraces(tracing, self._clock.now, attributes)

@@ -28,11 +28,12 @@ from controller_service.convert.checks import (
     zone_from_wire,
 )
 from controller_service.convert.pages import fill_page
-from controller_service.core.loads import ExecutedCalls, SampledLoad
+from controller_service.core.loads import ExecutedCalls, LoadedModels, SampledLoad
 from controller_service.core.observed.member_messages import Hello, ObservedReport
 from controller_service.core.observed.state import ObservedReplica, ReplicaState
 from controller_service.core.reconciling.rollouts import EndedCalls
 from controller_service.core.roster import HeldTable
+from slotmesh.calls.handler_figures import MAX_SHOWN_MODEL_CHARS, MAX_SHOWN_MODELS
 from slotmesh.calls.key_hash import PARTITIONS
 from slotmesh.convert.same_names import message_of, same_fields
 from slotmesh.convert.specification import backend_to_wire, duration_to_wire
@@ -195,7 +196,13 @@ def load_of_report(frame: membership_service_pb2.AttachReplicaRequest) -> Sample
         waiting=max(0, load.waiting),
         sampled_at=seconds_of(load.sample_time),
         totals=_executed_from_wire(load.totals) if load.HasField("totals") else None,
+        models=_models_from_wire(frame.report.models) if frame.report.HasField("models") else None,
     )
+
+
+def _models_from_wire(wire: mesh_pb2.LoadedModels) -> LoadedModels:
+    ids = tuple(it[:MAX_SHOWN_MODEL_CHARS] for it in wire.ids[:MAX_SHOWN_MODELS])
+    return LoadedModels(count=max(0, wire.count), most=max(0, wire.most), ids=ids)
 
 
 def _executed_from_wire(wire: mesh_pb2.ReplicaTotals) -> ExecutedCalls:
@@ -230,6 +237,7 @@ def replica_to_wire(
         mesh_pb2.Replica,
         replica,
         load=None if load is None else replica_load_to_wire(load),
+        models=None if load is None or load.models is None else _models_to_wire(load.models),
         state=replica.shown_state.value,
         start_time=timestamp(replica.process_began_s or wall_s(replica.started_at)),
         restart_count=replica.restarts,
@@ -242,6 +250,10 @@ def replica_to_wire(
 def replica_load_to_wire(load: SampledLoad) -> mesh_pb2.ReplicaLoad:
     sample_time = None if load.sampled_at is None else timestamp(load.sampled_at)
     return message_of(mesh_pb2.ReplicaLoad, load, sample_time=sample_time)
+
+
+def _models_to_wire(models: LoadedModels) -> mesh_pb2.LoadedModels:
+    return mesh_pb2.LoadedModels(count=models.count, most=models.most, ids=models.ids)
 
 
 MAX_LINE_BYTES: Final = 512

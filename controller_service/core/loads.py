@@ -139,6 +139,17 @@ class ExecutedCalls:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LoadedModels:
+    """Models that the handler of a replica has loaded, for display."""
+
+    count: int
+    most: int
+    """That it keeps loaded at most."""
+    ids: tuple[str, ...]
+    """Of the first ones."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SampledLoad:
     """Load of one replica at one time."""
 
@@ -152,6 +163,8 @@ class SampledLoad:
     """By the replica's clock, seconds since 1970; None if not reported."""
     totals: ExecutedCalls | None = None
     """None if not reported."""
+    models: LoadedModels | None = None
+    """None if the handler loads none by id."""
 
 
 SPAN_S: Final = 2.0

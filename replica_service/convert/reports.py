@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 
 from replica_service.core.call_times import ReportedTime
 from replica_service.core.permits import PermitCapacity
 from replica_service.core.session_table import SessionReport
-from slotmesh.calls.handler_figures import NOTHING_EVICTED, Evicted
+from slotmesh.calls.handler_figures import MAX_SHOWN_MODEL_CHARS, MAX_SHOWN_MODELS, NOTHING_EVICTED, Evicted
 from slotmesh.calls.id_ranges import Range
 from slotmesh.calls.method_outlines import MAX_DESCRIBED, MethodOutline, MethodTensors
 from slotmesh.convert.batches import ranges_to_wire
 from slotmesh.internal.v1 import replica_service_pb2
 from slotmesh.names import sendable_text
 from slotmesh.streams.limits import MAX_FRAME_RANGES, MAX_METHODS
+from slotmesh.v1 import mesh_pb2
 
 MAX_END_REASON_CHARS = 300
 MAX_REPORTED_CHARS = 16_384
@@ -35,6 +36,12 @@ def capacity_to_wire(capacity: PermitCapacity) -> replica_service_pb2.Capacity:
         draining=capacity.draining,
         others=capacity.others,
     )
+
+
+def loaded_models_to_wire(ids: Sequence[str], most: int) -> mesh_pb2.LoadedModels:
+    """Loaded models for operators, those of the latest uses first."""
+    shown = (sendable_text(each, MAX_SHOWN_MODEL_CHARS) for each in ids[:MAX_SHOWN_MODELS])
+    return mesh_pb2.LoadedModels(count=len(ids), most=most, ids=shown)
 
 
 def service_times_to_wire(times: Iterable[ReportedTime]) -> replica_service_pb2.ServiceTimes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from replica_service.shell.engine import Engine
+from replica_service.shell.handler.models import HandlerModels
 from replica_service.shell.slots import ReservationEnd
 from replica_service.shell.stopping import Fencing
 from slotmesh.histogram import Histogram
@@ -11,6 +12,23 @@ from slotmesh.telemetry.instruments import Buckets, observe_counter, observe_gau
 from slotmesh.telemetry.setup import MetricsServer
 
 _BATCH_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
+
+
+def observe_models(metrics: MetricsServer, models: HandlerModels, backend: str) -> None:
+    """Exports what the handler loads by id."""
+    meter, counts = metrics.meter, models.counts
+    observe_gauge(meter, names.REPLICA_MODELS, lambda: {(backend,): models.loaded})
+    observe_counter(meter, names.REPLICA_MODEL_HITS, lambda: {(backend,): sum(it.hits for it in counts)})
+    observe_counter(meter, names.REPLICA_MODEL_UNLOADS, lambda: {(backend,): sum(it.unloads for it in counts)})
+    observe_counter(meter, names.REPLICA_MODEL_LOAD_TIME, lambda: {(backend,): sum(it.load_s for it in counts)})
+    observe_counter(
+        meter,
+        names.REPLICA_MODEL_LOADS,
+        lambda: {
+            (backend, "ok"): sum(it.loads for it in counts),
+            (backend, "failed"): sum(it.failed_loads for it in counts),
+        },
+    )
 
 
 def observe(metrics: MetricsServer, engine: Engine, backend: str, fencing: Fencing | None = None) -> None:

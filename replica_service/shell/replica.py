@@ -150,6 +150,8 @@ class HostedReplica:
         totals.batches, totals.batched_calls = counters.batches, counters.batched_calls
         totals.times.extend(scheduler.call_times.runs.counts)
         totals.SetInParent()  # present even if all are 0
+        if self.models is not None and self.models.is_multiplexed:
+            report.models.CopyFrom(self.models.to_wire())
         return report
 
     @property

@@ -19,7 +19,7 @@ from heapq import heappop, heappush
 from itertools import accumulate
 from math import inf
 from random import Random
-from typing import Any, Final
+from typing import Final
 
 from router_service.core.calls import RouterCallOptions
 from router_service.core.events import HandlerStateReported
@@ -69,7 +69,7 @@ class ModelSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ModelFigures:
+class LoadFigures:
     """What came of it."""
 
     settings: ModelSettings
@@ -137,12 +137,12 @@ class _Models:
     def __init__(self, mesh: ModelMesh) -> None:
         self._mesh = mesh
         self._places = ModelPlaces(mesh.settings.places)
-        self._ready_at: dict[ModelPlace[Any], float] = {}
+        self._ready_at: dict[ModelPlace, float] = {}
         """When models that are being loaded will be."""
         self.links: list[QueuesLink] = []
         self.loads = self.calls = 0
 
-    def release(self, place: ModelPlace[Any], uses: ModelUses) -> None:
+    def release(self, place: ModelPlace, uses: ModelUses) -> None:
         place.holders.discard(uses)
 
     def serve(self, call: int) -> float:
@@ -165,9 +165,9 @@ class _Models:
         mesh.kernel.at(now + took, ModelUses.end, uses)
         return took
 
-    def _loaded(self, place: ModelPlace[Any]) -> None:
+    def _loaded(self, place: ModelPlace) -> None:
         del self._ready_at[place]
-        place.done.set_result(None)
+        place.is_loaded = True
         self._report()
 
     def _report(self) -> None:
@@ -196,7 +196,7 @@ class ModelMesh:
         self._models = [_Models(self) for _ in range(settings.replicas)]
         self._routers = self._connect()
 
-    def run(self) -> ModelFigures:
+    def run(self) -> LoadFigures:
         """Until each call has its outcome.
 
         Raises:
@@ -213,7 +213,7 @@ class ModelMesh:
         kernel.run(lambda: False)
         ledger.check()
         times = sorted(ledger.waited)
-        return ModelFigures(
+        return LoadFigures(
             settings=settings,
             loads=sum(each.loads for each in self._models),
             one_cache=one_cache,
@@ -266,7 +266,7 @@ class ModelMesh:
         return Random(f"{self.settings.seed} {name}")
 
 
-def simulate(settings: ModelSettings) -> list[ModelFigures]:
+def simulate(settings: ModelSettings) -> list[LoadFigures]:
     """The same calls, by what routers choose by."""
     return [ModelMesh(replace(settings, routed_by=each)).run() for each in RoutedBy]
 
@@ -279,7 +279,7 @@ def settings(*, is_quick: bool) -> list[ModelSettings]:
     return [ModelSettings(), ModelSettings(routers=3), *others]
 
 
-def table(figures: Sequence[ModelFigures]) -> str:
+def table(figures: Sequence[LoadFigures]) -> str:
     """A line for each mesh."""
     first = figures[0].settings
     conditions = (

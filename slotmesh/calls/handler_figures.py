@@ -14,6 +14,10 @@ MAX_MODELS: Final = 1_024
 """Models that a replica reports at a time."""
 MAX_MODEL_CHARS: Final = 65_536
 """Of the ids of these models, together."""
+MAX_SHOWN_MODELS: Final = 100
+"""Models that the controller lists of a replica."""
+MAX_SHOWN_MODEL_CHARS: Final = 256
+"""Of each id."""
 
 NO_FIGURES: Final[Mapping[str, float]] = MappingProxyType({})
 

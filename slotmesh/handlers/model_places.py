@@ -10,16 +10,13 @@ from __future__ import annotations
 
 from collections import Counter, OrderedDict
 from collections.abc import Iterator
-from concurrent.futures import Future
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
-
-ModelT = TypeVar("ModelT")
+from typing import Any, NamedTuple, Protocol
 
 
 class Holding(Protocol):
     """Whatever models are held by until a call ends."""
 
-    def release(self, place: ModelPlace[Any], uses: ModelUses) -> None:
+    def release(self, place: ModelPlace, uses: ModelUses) -> None:
         """`uses` does not use the model any more."""
 
 
@@ -29,11 +26,11 @@ class ModelUses:
     __slots__ = ("_held", "is_over")
 
     def __init__(self) -> None:
-        self._held: dict[ModelPlace[Any], Holding] = {}
+        self._held: dict[ModelPlace, Holding] = {}
         self.is_over = False
         """The call has ended: what it has left behind holds nothing."""
 
-    def add(self, place: ModelPlace[Any], pool: Holding) -> None:
+    def add(self, place: ModelPlace, pool: Holding) -> None:
         """The call uses this model."""
         self._held[place] = pool
 
@@ -45,31 +42,32 @@ class ModelUses:
             pool.release(place, self)
 
 
-class ModelPlace(Generic[ModelT]):
+class ModelPlace:
     """The place of one model. Compared by identity."""
 
-    __slots__ = ("done", "holders", "model_id")
+    __slots__ = ("done", "holders", "is_loaded", "model_id")
 
     def __init__(self, model_id: str) -> None:
         self.model_id = model_id
-        self.done: Future[ModelT] = Future()
-        """The model, once it is loaded; or the exception of its load."""
+        self.is_loaded = False
+        self.done: Any = None
+        """Of the pool: how calls wait for the model."""
         self.holders: set[ModelUses] = set()
         """The calls that use it, or wait for it."""
 
     @property
     def is_free(self) -> bool:
         """Whether it may be unloaded."""
-        return not self.holders and self.done.done()
+        return not self.holders and self.is_loaded
 
 
 class FoundPlace(NamedTuple):
     """What a call gets."""
 
-    place: ModelPlace[Any]
+    place: ModelPlace
     is_new: bool
     """The caller has to load the model."""
-    victim: ModelPlace[Any] | None
+    victim: ModelPlace | None
     """With `is_new`: the model that has to be unloaded before."""
 
 
@@ -82,7 +80,7 @@ class ModelPlaces:
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self._places: OrderedDict[str, ModelPlace[Any]] = OrderedDict()
+        self._places: OrderedDict[str, ModelPlace] = OrderedDict()
         """By model id, the one whose last use is longest ago first."""
         self._unloading = 0
         self._waiting: Counter[ModelUses] = Counter()
@@ -121,12 +119,12 @@ class ModelPlaces:
         """The model of a victim was unloaded."""
         self._unloading -= 1
 
-    def failed(self, place: ModelPlace[Any]) -> None:
+    def failed(self, place: ModelPlace) -> None:
         """The model could not be loaded: the next call tries again."""
         if self._places.get(place.model_id) is place:
             del self._places[place.model_id]
 
-    def take_all_free(self) -> list[ModelPlace[Any]]:
+    def take_all_free(self) -> list[ModelPlace]:
         """Removes all models that no call uses; they have to be unloaded."""
         free = [each for each in self._places.values() if each.is_free]
         for each in free:
@@ -137,7 +135,7 @@ class ModelPlaces:
     @property
     def loaded(self) -> Iterator[str]:
         """Ids of the loaded models, those of the latest uses first."""
-        return (each.model_id for each in reversed(self._places.values()) if each.done.done())
+        return (each.model_id for each in reversed(self._places.values()) if each.is_loaded)
 
     def _is_stuck(self, uses: ModelUses) -> bool:
         """Whether each place is held by a call that waits for a place itself, if `uses` begins to."""

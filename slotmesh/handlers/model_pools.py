@@ -110,7 +110,7 @@ class ModelPool:
                 self._load_here(found)
             return found.place.done.result()
 
-    def release(self, place: ModelPlace[Any], uses: ModelUses) -> None:
+    def release(self, place: ModelPlace, uses: ModelUses) -> None:
         """See `Holding.release`."""
         with self._lock:
             place.holders.discard(uses)
@@ -158,7 +158,9 @@ class ModelPool:
                     self._changed = Future()
                 return self._changed
             uses.add(found.place, self)
-            self.counts.hits += not found.is_new and found.place.done.done()
+            if found.is_new:
+                found.place.done = Future()
+            self.counts.hits += found.place.is_loaded
         return found
 
     def _stop_waiting(self, uses: ModelUses) -> None:
@@ -173,7 +175,7 @@ class ModelPool:
 
     # -- models ------------------------------------------------------------------------------------------------------
 
-    def _load_ended(self, place: ModelPlace[Any], task: asyncio.Task[None]) -> None:
+    def _load_ended(self, place: ModelPlace, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not place.done.done():  # it was cancelled before it began
             self._failed(place, asyncio.CancelledError())
@@ -202,22 +204,23 @@ class ModelPool:
         else:
             self._was_loaded(found.place, model, time.perf_counter() - began)
 
-    def _was_loaded(self, place: ModelPlace[Any], model: Any, took_s: float) -> None:
+    def _was_loaded(self, place: ModelPlace, model: Any, took_s: float) -> None:
         with self._lock:
             self.counts.loads += 1
             self.counts.load_s += took_s
+            place.is_loaded = True
             place.done.set_result(model)
         self._wake()
         self.on_change()
 
-    def _failed(self, place: ModelPlace[Any], error: BaseException) -> None:
+    def _failed(self, place: ModelPlace, error: BaseException) -> None:
         with self._lock:
             self.counts.failed_loads += 1
             self._places.failed(place)
         place.done.set_exception(error)
         self._wake()
 
-    async def _unload_async(self, victim: ModelPlace[Any]) -> None:
+    async def _unload_async(self, victim: ModelPlace) -> None:
         try:
             if (unload := self._unloader(victim.done.result())) is not None:
                 if kind_of(unload) is MethodKind.ASYNC:
@@ -229,7 +232,7 @@ class ModelPool:
         finally:
             self._was_unloaded()
 
-    def _unload_here(self, victim: ModelPlace[Any]) -> None:
+    def _unload_here(self, victim: ModelPlace) -> None:
         try:
             if (unload := self._unloader(victim.done.result())) is not None:
                 unload()

@@ -314,6 +314,17 @@ REPLICA_BLOCKS = _counter(
 )
 REPLICA_BLOCKED_TIME = _counter("slotmesh.replica.loop.blocked.time", "s", "How long it did, those times.", (BACKEND,))
 REPLICA_BATCH_SIZE = _histogram("slotmesh.replica.batch.size", "{call}", "Calls in a batch.", (BACKEND,))
+REPLICA_MODELS = _gauge("slotmesh.replica.models", "{model}", "Models that the handler has loaded by id.", (BACKEND,))
+REPLICA_MODEL_HITS = _counter(
+    "slotmesh.replica.model.hits", "{request}", "Requests of calls for models that were loaded.", (BACKEND,)
+)
+REPLICA_MODEL_LOADS = _counter(
+    "slotmesh.replica.model.loads", "{model}", "Loads of models that ended: ok or failed.", (BACKEND, OUTCOME)
+)
+REPLICA_MODEL_LOAD_TIME = _counter(
+    "slotmesh.replica.model.load.time", "s", "Time of the loads that ended well.", (BACKEND,)
+)
+REPLICA_MODEL_UNLOADS = _counter("slotmesh.replica.model.unloads", "{model}", "Models that were unloaded.", (BACKEND,))
 REPLICA_BATCH_AGE = _gauge(
     "slotmesh.replica.batch.age", "s", "How long the oldest running batch has run; 0 while none does.", (BACKEND,)
 )

@@ -1175,6 +1175,7 @@ class Replica(_message.Message):
     DEVICES_FIELD_NUMBER: _builtins.int
     RANK_FIELD_NUMBER: _builtins.int
     ZONE_FIELD_NUMBER: _builtins.int
+    MODELS_FIELD_NUMBER: _builtins.int
     replica_id: _builtins.str
     """Identity, unique in the mesh."""
     incarnation: _builtins.str
@@ -1241,6 +1242,12 @@ class Replica(_message.Message):
     def devices(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """The devices that it holds, as `cuda=0`, or `cuda=0@0.5` for a share of one. Empty if it holds none."""
 
+    @_builtins.property
+    def models(self) -> Global___LoadedModels:
+        """The models that it has loaded by id (`@slotmesh.multiplexed`), as reported with its load. Unset if its handler loads
+        none by id, and if it is not attached.
+        """
+
     def __init__(
         self,
         *,
@@ -1266,16 +1273,49 @@ class Replica(_message.Message):
         devices: _abc.Iterable[_builtins.str] | None = ...,
         rank: _builtins.int | None = ...,
         zone: _builtins.str = ...,
+        models: Global___LoadedModels | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_rank", b"_rank", "load", b"load", "rank", b"rank", "start_time", b"start_time"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_rank", b"_rank", "load", b"load", "models", b"models", "rank", b"rank", "start_time", b"start_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_rank", b"_rank", "address", b"address", "backend", b"backend", "devices", b"devices", "end_reason", b"end_reason", "error", b"error", "handler_version", b"handler_version", "incarnation", b"incarnation", "last_exit", b"last_exit", "last_output", b"last_output", "load", b"load", "max_ongoing", b"max_ongoing", "metrics_address", b"metrics_address", "outdated", b"outdated", "pid", b"pid", "rank", b"rank", "replica_id", b"replica_id", "restart_count", b"restart_count", "start_time", b"start_time", "state", b"state", "version", b"version", "warning", b"warning", "zone", b"zone"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_rank", b"_rank", "address", b"address", "backend", b"backend", "devices", b"devices", "end_reason", b"end_reason", "error", b"error", "handler_version", b"handler_version", "incarnation", b"incarnation", "last_exit", b"last_exit", "last_output", b"last_output", "load", b"load", "max_ongoing", b"max_ongoing", "metrics_address", b"metrics_address", "models", b"models", "outdated", b"outdated", "pid", b"pid", "rank", b"rank", "replica_id", b"replica_id", "restart_count", b"restart_count", "start_time", b"start_time", "state", b"state", "version", b"version", "warning", b"warning", "zone", b"zone"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__rank: _TypeAlias = _typing.Literal["rank"]  # noqa: Y015
     _WhichOneofArgType__rank: _TypeAlias = _typing.Literal["_rank", b"_rank"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType__rank) -> _WhichOneofReturnType__rank | None: ...
 
 Global___Replica: _TypeAlias = Replica  # noqa: Y015
+
+@_typing.final
+class LoadedModels(_message.Message):
+    """Models that the handler of a replica has loaded."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    COUNT_FIELD_NUMBER: _builtins.int
+    MOST_FIELD_NUMBER: _builtins.int
+    IDS_FIELD_NUMBER: _builtins.int
+    count: _builtins.int
+    """Their number."""
+    most: _builtins.int
+    """The number of models that the handler keeps loaded at most."""
+    @_builtins.property
+    def ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Ids of the first 100, those of the latest uses first, each at most 256 characters of it."""
+
+    def __init__(
+        self,
+        *,
+        count: _builtins.int = ...,
+        most: _builtins.int = ...,
+        ids: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["count", b"count", "ids", b"ids", "most", b"most"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LoadedModels: _TypeAlias = LoadedModels  # noqa: Y015
 
 @_typing.final
 class ReplicaLoad(_message.Message):

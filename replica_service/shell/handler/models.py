@@ -8,15 +8,16 @@ Owner: the replica, on the service's loop; pools report changes in any thread.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from itertools import chain
 from typing import Any, Final
 
+from replica_service.convert.reports import loaded_models_to_wire
 from replica_service.shell.handler.handler_loop import HandlerLoop
 from slotmesh.handlers.model_pools import ModelCounts
 from slotmesh.handlers.multiplexed import multiplexed_of
 from slotmesh.handlers.reporting import HandlerState
 from slotmesh.logs import get_logger
+from slotmesh.v1 import mesh_pb2
 
 UNLOAD_S: Final = 10.0
 """How long models have to unload at the end of the replica, together."""
@@ -41,14 +42,23 @@ class HandlerModels:
             self._changed()
 
     @property
-    def counts(self) -> Iterator[ModelCounts]:
+    def counts(self) -> list[ModelCounts]:
         """Those of each pool."""
-        return (pool.counts for pool in self._pools)
+        return [pool.counts for pool in self._pools]
+
+    @property
+    def loaded(self) -> int:
+        """The number of loaded models."""
+        return sum(len(pool.loaded) for pool in self._pools)
 
     @property
     def is_multiplexed(self) -> bool:
         """Whether the handler has such methods."""
         return bool(self._pools)
+
+    def to_wire(self) -> mesh_pb2.LoadedModels:
+        """What the controller shows of them."""
+        return loaded_models_to_wire(self._state.models, self._state.max_models)
 
     async def close(self, loop: HandlerLoop) -> None:
         """Unloads all models. To be called when no call runs any more, before the handler's loop ends."""

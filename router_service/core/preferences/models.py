@@ -91,7 +91,7 @@ class ModelIds(Generic[CandidateT]):
         """The first one that is below its bound; if none is, the least loaded with room."""
         tried = [each for each in islice(replicas, MAX_TRIED) if takes(each)]
         for each in tried:
-            if (room := self.ring.room(each, count)) > 0:
+            if (room := self._ring.room(each, count)) > 0:
                 return each, room
         least = min((each for each in tried if _free(each) > 0), key=lambda each: each.load, default=None)
         if least is not None:

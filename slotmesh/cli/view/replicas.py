@@ -25,6 +25,7 @@ from slotmesh.cli.controller_view import (
     Members,
 )
 from slotmesh.cli.documents import local_time, message_document, word_of
+from slotmesh.names import printable_text
 from slotmesh.v1 import mesh_pb2
 
 _STYLES: Final = {
@@ -51,6 +52,7 @@ def replica_table(replicas: Collection[mesh_pb2.Replica], backends: Collection[s
         "version": lambda it: it.version,
         "restarts": _restarts,
         **({"zone": lambda it: it.zone} if any(it.zone for it in replicas) else {}),
+        **({"models": _models} if any(it.HasField("models") for it in replicas) else {}),
         **({"devices": lambda it: ", ".join(it.devices)} if any(it.devices for it in replicas) else {}),
         "error or warning": lambda it: _problem(it, backends),
     }
@@ -66,6 +68,15 @@ def device_table(pools: Iterable[mesh_pb2.DevicePool]) -> Table:
         "held by": lambda it: ", ".join(it[1].replica_ids),
     }
     return table_of("Devices", columns, [(pool.name, it) for pool in pools for it in pool.devices])
+
+
+def _models(replica: mesh_pb2.Replica) -> str:
+    """How many are loaded of how many, and the first ones."""
+    models = replica.models
+    if not replica.HasField("models"):
+        return ""
+    shown = printable_text(", ".join([*models.ids[:3], *(["…"] if models.count > 3 else [])]))
+    return f"{models.count}/{models.most}{': ' if shown else ''}{shown}"
 
 
 def _restarts(replica: mesh_pb2.Replica) -> str:

@@ -241,6 +241,7 @@ class ReplicaReport(_message.Message):
     STAMP_FIELD_NUMBER: _builtins.int
     LOAD_FIELD_NUMBER: _builtins.int
     END_REASON_FIELD_NUMBER: _builtins.int
+    MODELS_FIELD_NUMBER: _builtins.int
     state: _mesh_pb2.ReplicaState.ValueType
     """The lifecycle state."""
     address: _builtins.str
@@ -275,6 +276,10 @@ class ReplicaReport(_message.Message):
     def load(self) -> _mesh_pb2.ReplicaLoad:
         """Its present load."""
 
+    @_builtins.property
+    def models(self) -> _mesh_pb2.LoadedModels:
+        """The models that its handler has loaded by id. Unset if it loads none by id."""
+
     def __init__(
         self,
         *,
@@ -291,10 +296,11 @@ class ReplicaReport(_message.Message):
         stamp: _builtins.int = ...,
         load: _mesh_pb2.ReplicaLoad | None = ...,
         end_reason: _builtins.str = ...,
+        models: _mesh_pb2.LoadedModels | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["load", b"load"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["load", b"load", "models", b"models"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "end_reason", b"end_reason", "ended_calls", b"ended_calls", "error", b"error", "failed_calls", b"failed_calls", "load", b"load", "max_ongoing", b"max_ongoing", "metrics_address", b"metrics_address", "reconfigures", b"reconfigures", "stamp", b"stamp", "state", b"state", "unhealthy", b"unhealthy", "warning", b"warning"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "end_reason", b"end_reason", "ended_calls", b"ended_calls", "error", b"error", "failed_calls", b"failed_calls", "load", b"load", "max_ongoing", b"max_ongoing", "metrics_address", b"metrics_address", "models", b"models", "reconfigures", b"reconfigures", "stamp", b"stamp", "state", b"state", "unhealthy", b"unhealthy", "warning", b"warning"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -11,6 +11,7 @@ import slotmesh
 from slotmesh.handlers import deployment
 from slotmesh.internal.v1 import replica_service_pb2
 from tests.support.execute_stream import ExecuteStream
+from tests.support.metrics import scraped
 from tests.support.replicas import running_replica
 from tests.support.wait import wait_until
 
@@ -111,3 +112,35 @@ async def test_evicted_blocks_reach_routers_that_were_linked_then() -> None:
                 state.report({"a": 1})
                 await wait_until(lambda: newest(other).get("a") == 1.0, what="figures")
                 assert not any(each.all_evicted or each.evicted_blocks for each in other.handler_states)
+
+
+class Multiplexed:
+    @slotmesh.multiplexed(max_models=3)
+    async def load(self, model_id: str) -> str:
+        if model_id == "bad":
+            raise LookupError(model_id)
+        return model_id
+
+    async def use(self, model_id: bytes) -> str:
+        return await self.load(model_id.decode())
+
+
+async def test_loaded_models_reach_routers_the_controller_and_metrics() -> None:
+    async with running_replica("tests.contract.replica.test_handler_state:Multiplexed", metrics_port=0) as replica:
+        async with replica.router() as stream:
+            for number, model in enumerate([b"a", b"b", b"bad", b"a", b"c", b"d"], 1):
+                await stream.send(stream.run([model], method="use"))
+                await stream.wait_answers(number)
+            await wait_until(
+                lambda: stream.handler_states and set(stream.handler_states[-1].models) == {"a", "c", "d"},
+                what="the loaded models",
+            )
+            assert stream.handler_states[-1].max_models == 3
+            models = replica.app.replica.report().models
+            assert (models.count, models.most, models.ids[0]) == (3, 3, "d")
+            page = await scraped(replica.app.replica.metrics_address)
+    assert page.total("slotmesh_replica_model_loads_total", outcome="ok") == 4
+    assert page.total("slotmesh_replica_model_loads_total", outcome="failed") == 1
+    assert page.total("slotmesh_replica_model_hits_total") == 1
+    assert page.total("slotmesh_replica_model_unloads_total") == 1
+    assert page.total("slotmesh_replica_models") == 3

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from slotmesh.handlers.model_places import ModelPlace, ModelPlaces, ModelUses, PlacesStuck
@@ -15,7 +13,7 @@ class Pool:
     def __init__(self, most: int) -> None:
         self.places = ModelPlaces(most)
 
-    def release(self, place: ModelPlace[Any], uses: ModelUses) -> None:
+    def release(self, place: ModelPlace, uses: ModelUses) -> None:
         place.holders.discard(uses)
 
     def take(self, model_id: str, uses: ModelUses, *, loads: bool = True) -> str | None:
@@ -27,7 +25,7 @@ class Pool:
         if found.victim is not None:
             self.places.unloaded()
         if found.is_new and loads:
-            found.place.done.set_result(model_id)
+            found.place.is_loaded = True
         return "" if found.victim is None else found.victim.model_id
 
     def use(self, model_id: str) -> str | None:
@@ -64,7 +62,7 @@ def test_a_model_that_is_being_loaded_makes_no_room_and_its_waiters_hold_it() ->
     assert not found.is_new
     second.add(found.place, pool)
     assert pool.use("b") is None
-    found.place.done.set_result("a")
+    found.place.is_loaded = True
     first.end()
     assert pool.use("b") is None, "the second has not ended"
     second.end()
@@ -77,7 +75,7 @@ def test_a_place_is_taken_until_its_model_is_unloaded() -> None:
     found = pool.places.take("b", ModelUses())
     assert found is not None
     assert found.victim is not None
-    found.place.done.set_result("b")
+    found.place.is_loaded = True
     found.place.holders.clear()
     found_next = pool.places.take("c", ModelUses())
     assert found_next is not None
