@@ -5,14 +5,17 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
+import pytest_asyncio
 
 from controller_service.shell.launchers.memory_watch import exceeding
 from controller_service.shell.launchers.process import ProcessLauncher
@@ -46,10 +49,26 @@ subprocess.run([sys.executable, "-S", "-c", {GROW!r}])
 needs_cpus = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two CPUs")
 
 
+_RIGS: Final[list[Rig]] = []
+
+
+@pytest_asyncio.fixture(autouse=True)
+async def nothing_is_left() -> AsyncIterator[None]:
+    """Kills what a test that fails has left."""
+    yield
+    for rig in _RIGS:
+        for instance in rig.launcher.observe():
+            if not has_ended(instance.process):
+                with suppress(ProcessLookupError):
+                    os.killpg(instance.pid, signal.SIGKILL)
+    _RIGS.clear()
+
+
 class Rig:
     """A launcher whose processes run a program, in a folder."""
 
     def __init__(self, folder: Path, program: str = SHOW) -> None:
+        _RIGS.append(self)
         self.folder = folder
         self.exits: list[Exit] = []
         self._number = 0
