@@ -27,10 +27,17 @@ PODS: Final = (
         "tests/unit/controller/pods/test_book.py",
     ),
     mutant(
+        "a request is given up with the start that has made it",
+        "controller_service/shell/launchers/kubernetes",
+        "await asyncio.shield(request)",
+        "await request",
+        ORDERS,
+    ),
+    mutant(
         "a pod that has run is requested again under its name",
         "controller_service/shell/launchers/kubernetes",
-        "if replica_id not in self._unanswered:",
-        "if False:",
+        "if replica_id not in self._unanswered:\n            return",
+        "if False:\n            return",
         ORDERS,
     ),
     mutant(

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from controller_service.shell.launchers.kubernetes import launcher
 from controller_service.shell.launchers.kubernetes.api import ApiAway, ApiRefused
-from controller_service.shell.launchers.protocol import LaunchDeferred, LaunchOrder
+from controller_service.shell.launchers.protocol import LaunchDeferred, LaunchFailed, LaunchOrder
 from slotmesh.runtime.backoff import Backoff
 from tests.support.fakes.pod_api import FakePodApi
 from tests.support.kubernetes_launcher import MANIFESTS, following_pods, numbered
@@ -65,6 +66,44 @@ async def test_no_pod_is_requested_again_that_has_run_and_ended_meanwhile() -> N
         it.api.create = create_and_see  # type: ignore[method-assign]
         await it.launcher.start(ORDER, 9)
         assert requested.count("v1-9") == 1
+
+
+async def test_a_request_that_takes_longer_than_a_start_is_not_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As with webhooks that take seconds: the API server gives a request up whose client does."""
+    monkeypatch.setattr(launcher, "START_WITHIN_S", 0.01)
+    async with following_pods(mint_id=numbered()) as it:
+        create, admitted = it.api.create, asyncio.Event()
+
+        async def slow(pod: Any) -> Any:
+            await admitted.wait()
+            return await create(pod)
+
+        it.api.create = slow  # type: ignore[method-assign]
+        for _ in range(3):
+            with pytest.raises(LaunchDeferred, match="has not answered in time"):
+                await it.launcher.start(ORDER, 2)
+        monkeypatch.setattr(launcher, "START_WITHIN_S", 10.0)
+        admitted.set()
+        await wait_until(lambda: len(it.observed()) == 2, what="the pods of the first start")
+        await it.launcher.start(ORDER, 2)
+        assert it.observed() == ["v1-1", "v1-2"]
+
+
+async def test_a_refusal_that_arrives_after_its_start_is_that_of_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launcher, "START_WITHIN_S", 0.01)
+    async with following_pods(mint_id=numbered()) as it:
+        answered = asyncio.Event()
+
+        async def refused(_pod: Any) -> Any:
+            await answered.wait()
+            raise ApiRefused(403, "Forbidden", "exceeded quota")
+
+        it.api.create = refused  # type: ignore[method-assign,assignment]
+        with pytest.raises(LaunchDeferred):
+            await it.launcher.start(ORDER, 1)
+        answered.set()
+        with pytest.raises(LaunchFailed, match="exceeded quota"):
+            await it.launcher.start(ORDER, 1)
 
 
 async def test_a_pod_whose_request_is_carried_out_after_its_start_was_deferred_is_taken_over() -> None:

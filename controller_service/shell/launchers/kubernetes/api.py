@@ -29,6 +29,8 @@ PAGE: Final = 500
 """Pods of one page of a list."""
 _TIMEOUT: Final = httpx2.Timeout(5.0, connect=2.0)
 _WATCH_TIMEOUT: Final = httpx2.Timeout(5.0, connect=2.0, read=WATCH_S + WATCH_SLACK_S)
+_CREATE_TIMEOUT: Final = httpx2.Timeout(2 * WATCH_S, connect=2.0)
+"""Webhooks may take 10 s, and longer if that is configured."""
 _NO_ANSWER: Final = (httpx2.HTTPError, httpx2.StreamError, OSError, ConfigError, KeyError, ValueError)
 """What requests raise if the API server does not answer, or if credentials cannot be read: the token's file, or the
 output of the program that a kubeconfig names."""
@@ -129,7 +131,7 @@ class PodApi:
 
     async def create(self, pod: Mapping[str, Any]) -> Mapping[str, Any]:
         """The pod as the API server has it."""
-        return await self._request("POST", "pods", body=pod)
+        return await self._request("POST", "pods", body=pod, timeout=_CREATE_TIMEOUT)
 
     async def get(self, name: str) -> Mapping[str, Any]:
         """One pod."""
@@ -151,14 +153,22 @@ class PodApi:
         await self._client.aclose()
 
     async def _request(
-        self, method: str, path: str, *, params: Mapping[str, Any] | None = None, body: Mapping[str, Any] | None = None
+        self,
+        method: str,
+        path: str,
+        *,
+        params: Mapping[str, Any] | None = None,
+        body: Mapping[str, Any] | None = None,
+        timeout: httpx2.Timeout = _TIMEOUT,
     ) -> Mapping[str, Any]:
         content = None if body is None else msgspec.json.encode(body)
         headers = {} if body is None else {"Content-Type": "application/json"}
         url = f"{self._core}/{path}"
         try:
             async with asyncio.timeout(2 * WATCH_S):
-                response = await self._client.request(method, url, params=params, content=content, headers=headers)
+                response = await self._client.request(
+                    method, url, params=params, content=content, headers=headers, timeout=timeout
+                )
         except _NO_ANSWER as error:
             raise ApiAway(_named(error)) from error
         if response.is_error:

@@ -79,6 +79,9 @@ class KubernetesLauncher(Launcher):
         """By replica id."""
         self._unanswered: dict[str, LaunchOrder] = {}
         """Replicas whose pods are requested, or were and may exist: until the API server shows or refuses them."""
+        self._requests: dict[str, asyncio.Task[Any]] = {}
+        """The requests under way, and those of `_unanswered` whose failures no call of `start` has read. They outlive
+        it: the API server gives up a request whose client does, as while webhooks take their time."""
         self._starts = 0
         """Calls of `start` that have not returned."""
         self._exits: list[Exit] = []
@@ -151,13 +154,14 @@ class KubernetesLauncher(Launcher):
     async def _end(self) -> None:
         if self._deletions:
             await asyncio.wait(self._deletions, timeout=_LAST_REQUESTS_S)
-        for task in self._deletions:
+        tasks = [*self._deletions, *self._requests.values()]
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._deletions, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _start(self, order: LaunchOrder, count: int) -> None:
         for replica_id in [it for it, of in self._unanswered.items() if of.backend == order.backend and of != order]:
-            del self._unanswered[replica_id]  # if there is such a pod, the watch shows it
+            self._forget_request(replica_id)  # if there is such a pod, the watch shows it
         if self._present(order) >= count:
             return
         owner = None if self._owner is None else await self._owner_reference(self._owner)
@@ -178,18 +182,37 @@ class KubernetesLauncher(Launcher):
     async def _create(self, order: LaunchOrder, replica_id: str, owner: dict[str, str] | None) -> None:
         if replica_id not in self._unanswered:
             return  # the watch has shown it meanwhile
-        pod = self._manifests.pod_of(order, replica_id, owner)
+        if (request := self._requests.get(replica_id)) is None:
+            pod = self._manifests.pod_of(order, replica_id, owner)
+            requested = self._requested(pod, replica_id)
+            request = asyncio.get_running_loop().create_task(requested, name=f"create-{replica_id}")
+            request.add_done_callback(lambda it: self._requested_pod(it, replica_id))
+            self._requests[replica_id] = request
         try:
-            made = await self._requested(pod, replica_id)
+            await asyncio.shield(request)
         except ApiAway as error:
             raise LaunchDeferred(f"{order.backend}: the API server of Kubernetes does not answer: {error}") from error
         except ApiRefused as error:
             if error.is_temporary:
                 raise LaunchDeferred(f"{order.backend}: the API server of Kubernetes is not ready: {error}") from error
-            self._unanswered.pop(replica_id, None)
+            self._forget_request(replica_id)
             raise LaunchFailed(f"Kubernetes refuses the pod ({error.code} {error.reason}): {error}") from error
-        self._changed(self.follower.book.created(view_of(made)))
+        finally:
+            if request.done():
+                self._requests.pop(replica_id, None)
+
+    def _forget_request(self, replica_id: str) -> None:
         self._unanswered.pop(replica_id, None)
+        if (request := self._requests.get(replica_id)) is not None and request.done():
+            del self._requests[replica_id]
+
+    def _requested_pod(self, request: asyncio.Task[Any], replica_id: str) -> None:
+        """A request has ended. Its failure is for the call of `start` that waits for it, or for the next one."""
+        if not request.cancelled() and request.exception() is None:
+            self._changed(self.follower.book.created(view_of(request.result())))
+            self._forget_request(replica_id)
+        if replica_id not in self._unanswered:
+            self._requests.pop(replica_id, None)
 
     async def _requested(self, pod: Any, replica_id: str) -> Any:
         """The pod that exists from now on. One of the same name that exists already was requested before."""
@@ -256,7 +279,8 @@ class KubernetesLauncher(Launcher):
         if known is not None and known.pod.name != pod.name:
             _log.error("a copy of a replica's pod is not followed", pod=pod.name, of=known.pod.name)
             return False
-        is_own = self._unanswered.pop(replica_id, None) is not None
+        is_own = replica_id in self._unanswered
+        self._forget_request(replica_id)
         instance = Instance(replica_id=replica_id, order=order, pid=0, was_found=not is_own)
         self._launched[replica_id] = _Launched(instance, pod)
         self._emptied.clear()
