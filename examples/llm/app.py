@@ -10,6 +10,7 @@ import msgspec
 
 import slotmesh
 from examples.llm import model
+from examples.prefill_decode.app import Partner
 from examples.prefill_decode.handover import Handover
 
 PREFILL_S = 0.005
@@ -18,16 +19,7 @@ DECODE_S = 0.002
 """Of each word."""
 
 
-class Partner(msgspec.Struct):
-    """The decode replica of a request, as its reservation states it."""
-
-    address: str
-    """Where it serves SlotService, `HOST:PORT`."""
-    token: str
-    """Of the slot that is reserved there."""
-
-
-class Piece(msgspec.Struct):
+class CompletionPiece(msgspec.Struct):
     """What a request streams: first one without a word, when its prompt was read."""
 
     word: str = ""
@@ -38,7 +30,7 @@ class Piece(msgspec.Struct):
 
 
 @slotmesh.deployment(max_ongoing=8)
-class Prefill:
+class ChatPrefill:
     """Reads prompts, one at a time, as a GPU does."""
 
     def __init__(self, cache_blocks: int = 1_000) -> None:
@@ -47,14 +39,14 @@ class Prefill:
         self._handover = Handover()
 
     @slotmesh.prefix_argument("prompt")
-    async def complete(self, prompt: str, count: int, partner: Partner | None = None) -> AsyncIterator[Piece]:
+    async def complete(self, prompt: str, count: int, partner: Partner | None = None) -> AsyncIterator[CompletionPiece]:
         """The words that follow the prompt: by the partner, or by this replica if there is none."""
         blocks = slotmesh.prefix_blocks(prompt)
         async with self._gpu:
             cached = self._cache.cached(blocks)
             await asyncio.sleep(PREFILL_S * (len(blocks) - cached))
             slotmesh.report_evicted(self._cache.add(blocks))
-        yield Piece(cached=cached, blocks=len(blocks))
+        yield CompletionPiece(cached=cached, blocks=len(blocks))
         state = model.state_of(prompt)
         words = (
             decode(prompt, state, count)
@@ -63,11 +55,11 @@ class Prefill:
         )
         async with aclosing(words):  # a caller that leaves ends the decode phase, too
             async for word in words:
-                yield Piece(word)
+                yield CompletionPiece(word)
 
 
 @slotmesh.deployment(max_ongoing=8)
-class Decode:
+class ChatDecode:
     """Speaks, given what prefill has left."""
 
     async def generate(self, prompt: str, cache: bytes, count: int) -> AsyncIterator[str]:

@@ -16,14 +16,15 @@ from enum import StrEnum
 
 import slotmesh
 from examples.llm import model
-from examples.llm.app import Partner, Piece
+from examples.llm.app import CompletionPiece
+from examples.prefill_decode.app import Partner
 
 SYSTEM = "you are a helpful assistant of a small town library who answers in short sentences and never guesses " * 2
 _VOCABULARY = "river sea hill rain road book page lamp door tree bread salt wind bird stone night light snow".split()  # noqa: SIM905 - it is read as a sentence
 _READY_S = 20.0
 
 
-class Way(StrEnum):
+class PrefillWay(StrEnum):
     """How the prefill replica of a request is chosen."""
 
     LEAST_LOADED = "least_loaded"
@@ -59,7 +60,7 @@ class Chats:
     """Conversations of one way."""
 
     mesh: slotmesh.Mesh
-    way: Way
+    way: PrefillWay
     tally: ChatTally
     turns: int
     words: int
@@ -97,23 +98,23 @@ class Chats:
                     break
         return words
 
-    async def _pieces(self, prompt: str, conversation: str) -> AsyncGenerator[Piece, None]:
+    async def _pieces(self, prompt: str, conversation: str) -> AsyncGenerator[CompletionPiece, None]:
         """What the request streams. Leaving it cancels the call, which frees the slots of both phases."""
         prefill = self.mesh.endpoint("Prefill")
-        if self.way is Way.PREFIX_READ:
-            stream = prefill.method("complete").returning(Piece).stream(prompt, self.words)
+        if self.way is PrefillWay.PREFIX_READ:
+            stream = prefill.method("complete").returning(CompletionPiece).stream(prompt, self.words)
             async with aclosing(stream):
                 async for piece in stream:
                     yield piece
             return
-        if self.way is Way.AFFINITY_KEY:
+        if self.way is PrefillWay.AFFINITY_KEY:
             prefill = prefill.options(affinity_key=conversation)
-        elif self.way is Way.PREFIX:
+        elif self.way is PrefillWay.PREFIX:
             prefill = prefill.options(prefix_blocks=slotmesh.prefix_blocks(prompt))
         async with self.mesh.reserve_all(prefill, "Decode") as (first, second):
             self.tally.replicas |= {("Prefill", first.replica_id), ("Decode", second.replica_id)}
             partner = Partner(second.replica_address, second.token)
-            words = first.method("complete").returning(Piece).stream(prompt, self.words, partner)
+            words = first.method("complete").returning(CompletionPiece).stream(prompt, self.words, partner)
             async with aclosing(words):
                 async for piece in words:
                     yield piece

@@ -14,7 +14,7 @@ from pathlib import Path
 from statistics import median, quantiles
 
 import slotmesh
-from examples.llm.chats import Chats, ChatTally, Way, free_slots
+from examples.llm.chats import Chats, ChatTally, PrefillWay, free_slots
 from examples.local_mesh import local_mesh
 from slotmesh.cli.operator import Operator
 from slotmesh.runtime.main import run
@@ -57,13 +57,13 @@ async def main(settings: argparse.Namespace) -> int:
 
 
 async def _session(settings: argparse.Namespace) -> int:
-    tallies: dict[Way, ChatTally] = {}
-    async with local_mesh("examples.llm.app:Decode", replicas=2, is_quiet=True) as local:
+    tallies: dict[PrefillWay, ChatTally] = {}
+    async with local_mesh("examples.llm.app:ChatDecode", replicas=2, is_quiet=True) as local:
         await _apply(local.controller, settings.cache)
         async with slotmesh.connect(local.router) as mesh:
-            for way in Way:
+            for way in PrefillWay:
                 tallies[way] = await _converse(mesh, way, settings)
-            cancelled = await _converse(mesh, Way.PREFIX, settings, is_cancelling=True)
+            cancelled = await _converse(mesh, PrefillWay.PREFIX, settings, is_cancelling=True)
             are_free = await free_slots(mesh, cancelled.replicas)
     _report(tallies, settings)
     print(
@@ -73,7 +73,7 @@ async def _session(settings: argparse.Namespace) -> int:
 
 
 async def _converse(
-    mesh: slotmesh.Mesh, way: Way, settings: argparse.Namespace, *, is_cancelling: bool = False
+    mesh: slotmesh.Mesh, way: PrefillWay, settings: argparse.Namespace, *, is_cancelling: bool = False
 ) -> ChatTally:
     chats = Chats(mesh, way, ChatTally(), settings.turns, settings.words, settings.think, is_cancelling)
     numbers = iter(range(settings.conversations))
@@ -102,7 +102,7 @@ async def _apply(controller: str, cache_blocks: int) -> None:
             await asyncio.sleep(0.1)
 
 
-def _report(tallies: Mapping[Way, ChatTally], settings: argparse.Namespace) -> None:
+def _report(tallies: Mapping[PrefillWay, ChatTally], settings: argparse.Namespace) -> None:
     print(f"{settings.conversations} conversations of {settings.turns} turns, {settings.together} at a time")
     print("prefill replica by   requests  hit rate  first word: p50      p95")
     for way, tally in tallies.items():

@@ -220,7 +220,7 @@ class BackendCounts:
     """Times of one backend's calls, in seconds, and how they ended."""
 
     __slots__ = (
-        *("ended", "far_calls", "near_calls", "picks", "preferred"),
+        *("ended", "far_calls", "known_blocks", "near_calls", "new_blocks", "picks", "preferred"),
         *("queue_time", "replica_time", "reserve_time", "shadow_ended", "spilled"),
     )
 
@@ -239,6 +239,10 @@ class BackendCounts:
         """Calls and reservations with an affinity key that went to the replica of their key, as the next."""
         self.spilled = 0
         """Those that went to another one."""
+        self.known_blocks = 0
+        """Blocks of the prompts of calls that were sent: their replica had been sent them before, as the next."""
+        self.new_blocks = 0
+        """Those that were new there."""
         self.picks: PickCounts | None = None
         """Of its balancer, once that was one of the user's own."""
         self.near_calls = 0
@@ -287,6 +291,13 @@ class RouterCounters:
         found: dict[tuple[str, ...], int] = {}
         for name, each in self.backends.items():
             found[name, "preferred"], found[name, "spilled"] = each.preferred, each.spilled
+        return found
+
+    def prefix_blocks(self) -> dict[tuple[str, ...], int]:
+        """Blocks of the prompts of calls that were sent, by backend and whether they were known at their replica."""
+        found: dict[tuple[str, ...], int] = {}
+        for name, each in self.backends.items():
+            found[name, "known"], found[name, "new"] = each.known_blocks, each.new_blocks
         return found
 
     def label(self, endpoint: str) -> str:

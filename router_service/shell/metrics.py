@@ -110,6 +110,7 @@ def observe(metrics: MetricsServer, scheduler: RouterScheduler, counts: FrameCou
     observe_counter(meter, names.ROUTER_TENANT_REFUSALS, lambda: tenants.totals(lambda it: it.refused))
     observe_gauge(meter, names.ROUTER_TENANT_UNANSWERED, tenants.unanswered)
     observe_counter(meter, names.ROUTER_AFFINITY, counters.affinity)
+    observe_counter(meter, names.ROUTER_PREFIX_BLOCKS, counters.prefix_blocks)
     observe_counter(meter, names.ROUTER_RETRIES, lambda: {**zeros.of_backends(), **counters.retries})
     observe_counter(meter, names.ROUTER_SHADOWS, lambda: {**zeros.of_shadows(), **counters.shadows})
     observe_counter(meter, names.ROUTER_RESERVATIONS, lambda: {**zeros.of_reservations(), **counters.reservations})

@@ -43,7 +43,7 @@ _LINK_DELAY: Final = 0.02
 _BACKEND: Final = "backend"
 
 
-class Chosen(StrEnum):
+class PrefixChoice(StrEnum):
     """What routers choose replicas by."""
 
     LEAST_LOADED = "least_loaded"
@@ -56,7 +56,7 @@ class Chosen(StrEnum):
 class PrefixSettings:
     """One configuration. Times in mean service times of calls without a hit."""
 
-    chosen: Chosen = Chosen.PREFIX
+    chosen: PrefixChoice = PrefixChoice.PREFIX
     conversations: int = 2_000
     replicas: int = 8
     slots: int = 8
@@ -222,9 +222,9 @@ class PrefixMesh:
         number, at = turn
         conversation = self._conversations[number]
         match self._settings.chosen:
-            case Chosen.PREFIX:
+            case PrefixChoice.PREFIX:
                 options = RouterCallOptions(prefix_blocks=conversation.blocks[: conversation.lengths[at]])
-            case Chosen.AFFINITY_KEY:
+            case PrefixChoice.AFFINITY_KEY:
                 options = RouterCallOptions(affinity_key=f"conversation {number}")
             case _:
                 options = RouterCallOptions()
@@ -238,7 +238,7 @@ class PrefixMesh:
         conversation = self._conversations[number]
         blocks = conversation.blocks[: conversation.lengths[at]]
         known, evicted = self._caches[replica].use(blocks)
-        if evicted and self._settings.chosen is Chosen.PREFIX:
+        if evicted and self._settings.chosen is PrefixChoice.PREFIX:
             for link in self._links[replica]:
                 self._kernel.at(self._kernel.now + _LINK_DELAY, self._report, (link, tuple(evicted)))
         self._calls_of[replica] += 1
@@ -266,17 +266,19 @@ class PrefixMesh:
 class PrefixComparison:
     """The same conversations, by what routers choose by."""
 
-    figures: dict[Chosen, PrefixFigures]
+    figures: dict[PrefixChoice, PrefixFigures]
 
     @property
     def hits(self) -> float:
         """Hit rate of prefix affinity, as a multiple of that of the least loaded replica."""
-        return self.figures[Chosen.PREFIX].hits / self.figures[Chosen.LEAST_LOADED].hits
+        return self.figures[PrefixChoice.PREFIX].hits / self.figures[PrefixChoice.LEAST_LOADED].hits
 
     @property
     def ratio(self) -> float:
         """Of the 99th percentiles of their queue times."""
-        prefix, least = (max(LEAST_P99, self.figures[each].p99) for each in (Chosen.PREFIX, Chosen.LEAST_LOADED))
+        prefix, least = (
+            max(LEAST_P99, self.figures[each].p99) for each in (PrefixChoice.PREFIX, PrefixChoice.LEAST_LOADED)
+        )
         return prefix / least
 
     @property
@@ -287,7 +289,7 @@ class PrefixComparison:
 
 def compare(settings: PrefixSettings) -> PrefixComparison:
     """Simulates each of them."""
-    return PrefixComparison({chosen: PrefixMesh(replace(settings, chosen=chosen)).run() for chosen in Chosen})
+    return PrefixComparison({chosen: PrefixMesh(replace(settings, chosen=chosen)).run() for chosen in PrefixChoice})
 
 
 def settings(*, is_quick: bool) -> list[PrefixSettings]:
@@ -299,7 +301,7 @@ def settings(*, is_quick: bool) -> list[PrefixSettings]:
 
 def table(compared: Sequence[PrefixComparison]) -> str:
     """A line for each mesh and what its routers choose by."""
-    first = compared[0].figures[Chosen.PREFIX].settings
+    first = compared[0].figures[PrefixChoice.PREFIX].settings
     conditions = (
         f"{first.conversations:,} conversations, {first.replicas} replicas with {first.slots} slots, caches of "
         f"{first.cache:.0%} of all blocks. Load and times: if nothing were cached."
@@ -307,7 +309,7 @@ def table(compared: Sequence[PrefixComparison]) -> str:
     lines = [conditions, "load  routers  chosen by     hit rate  service  queue p50     p99  busiest"]
     for each in compared:
         for chosen, figures in each.figures.items():
-            is_prefix = chosen is Chosen.PREFIX
+            is_prefix = chosen is PrefixChoice.PREFIX
             verdict = f"   hits × {each.hits:.2f}, p99 × {each.ratio:.2f} {'✓' if each.is_as_expected else '✗'}"
             lines.append(
                 f"{figures.settings.load:4.0%}  {figures.settings.routers:7}  {chosen:<12}  {figures.hits:8.1%}  "

@@ -136,6 +136,12 @@ ROUTER_AFFINITY = _counter(
     "Calls and reservations with an affinity key: `preferred` at the replica of their key, `spilled` at another one.",
     (BACKEND, OUTCOME),
 )
+ROUTER_PREFIX_BLOCKS = _counter(
+    "slotmesh.router.prefix_blocks",
+    "{block}",
+    "Blocks of the prompts of calls that were sent: `known` at their replica, from calls before, or `new` there.",
+    (BACKEND, OUTCOME),
+)
 ROUTER_RETRIES = _counter(
     "slotmesh.router.retries", "{call}", "Idempotent calls sent again after their replica was lost.", (BACKEND,)
 )

@@ -43,7 +43,7 @@ class Preferences(Generic[CandidateT]):
     """All preferences of one backend."""
 
     def __init__(self, replicas: Iterable[CandidateT], counts: BackendCounts, prompts: Prompts) -> None:
-        self.prefixes: PrefixAffinity[CandidateT] = PrefixAffinity(prompts)
+        self.prefixes: PrefixAffinity[CandidateT] = PrefixAffinity(prompts, counts)
         self._ring: BoundedRing[CandidateT] = BoundedRing()
         models: ModelIds[CandidateT] = ModelIds(self._ring)
         keys: AffinityKeys[CandidateT] = AffinityKeys(counts, self._ring)

@@ -118,11 +118,11 @@ class PrefixTable(Generic[CandidateT]):
             best = fresh
         return best.replica, self._room(best, count)
 
-    def sent(self, blocks: Iterable[int], replica: CandidateT) -> None:
-        """A call with these blocks was sent to the replica, which will hold them."""
+    def sent(self, blocks: Iterable[int], replica: CandidateT) -> int:
+        """A call with these blocks was sent to the replica, which will hold them. Returns how many are new there."""
         holder = self._holders.get(replica)
         if holder is None:
-            return
+            return 0
         recent, earlier, bit, listed = self._recent, self._earlier, holder.bit, self._listed
         placed = 0
         for block in blocks:
@@ -138,6 +138,7 @@ class PrefixTable(Generic[CandidateT]):
         self._placed += placed
         if len(recent) >= self._half:
             self._forget()
+        return placed
 
     def evicted(self, blocks: Iterable[int], replica: CandidateT) -> None:
         """The replica reports that it holds these blocks no longer."""

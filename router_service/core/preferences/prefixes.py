@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final, Generic, TypeVar
 
+from router_service.core.counters import BackendCounts
 from router_service.core.limits.capacity import KnownReplica
 from router_service.core.preferences.prefix_arguments import MAX_ARGUMENT_BLOCKS, PrefixArgument, blocks_of_argument
 from router_service.core.preferences.prefix_table import PrefixTable
@@ -75,8 +76,9 @@ class Prompts:
 class PrefixAffinity(Generic[CandidateT]):
     """The prompts of one backend's calls."""
 
-    def __init__(self, prompts: Prompts) -> None:
+    def __init__(self, prompts: Prompts, counts: BackendCounts) -> None:
         self._prompts = prompts
+        self._counts = counts
         self._table: PrefixTable[CandidateT] = PrefixTable(prompts.most_blocks)
         self._read_last: tuple[int, int] = (0, 0)
         """Age of the run and id of the call that was read last, which has `_blocks`."""
@@ -100,7 +102,9 @@ class PrefixAffinity(Generic[CandidateT]):
             return
         for at in range(run.cursor - (1 if run.options.prefix_blocks else count), run.cursor):
             if blocks := self._blocks_of(run, at):
-                self._table.sent(blocks, replica)
+                new = self._table.sent(blocks, replica)
+                self._counts.new_blocks += new
+                self._counts.known_blocks += len(blocks) - new
 
     def evicted(self, replica: CandidateT, evicted: Evicted) -> None:
         """The replica reports that it holds these blocks no longer, or none."""

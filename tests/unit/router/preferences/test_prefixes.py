@@ -180,6 +180,13 @@ def test_calls_with_an_owner_have_no_prefix() -> None:
     assert place(each, 2) == "r0"
 
 
+def test_blocks_are_counted_by_whether_their_replica_had_them() -> None:
+    each = world()
+    say(each, {1: text(1, 8)})
+    say(each, {2: text(1, 10)})
+    assert each.scheduler.counters.prefix_blocks() == {("b", "known"): 8, ("b", "new"): 10}
+
+
 def test_what_a_replica_reports_is_bounded() -> None:
     wire = replica_service_pb2.HandlerState(evicted_blocks=range(MAX_EVICTED + 1), all_evicted=True)
     assert convert.evicted_of(wire) == Evicted(tuple(range(MAX_EVICTED)), is_all=True)

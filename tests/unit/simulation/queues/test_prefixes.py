@@ -8,7 +8,7 @@ import pytest
 
 from simulation.__main__ import main, parse
 from simulation.queues import prefixes
-from simulation.queues.prefixes import Chosen, PrefixMesh, PrefixSettings, compare, settings, table
+from simulation.queues.prefixes import PrefixChoice, PrefixMesh, PrefixSettings, compare, settings, table
 
 FEW = PrefixSettings(conversations=150, cache=0.05)
 
@@ -17,16 +17,20 @@ def test_prefix_affinity_hits_twice_as_often_and_queues_are_no_longer() -> None:
     found = compare(FEW)
     assert found.is_as_expected, table([found])
     figures = found.figures
-    assert figures[Chosen.PREFIX].hits > figures[Chosen.AFFINITY_KEY].hits > figures[Chosen.LEAST_LOADED].hits
-    assert figures[Chosen.PREFIX].service < figures[Chosen.LEAST_LOADED].service
-    assert figures[Chosen.PREFIX].busiest < 1.25
-    assert {each.calls for each in figures.values()} == {figures[Chosen.PREFIX].calls}
+    assert (
+        figures[PrefixChoice.PREFIX].hits
+        > figures[PrefixChoice.AFFINITY_KEY].hits
+        > figures[PrefixChoice.LEAST_LOADED].hits
+    )
+    assert figures[PrefixChoice.PREFIX].service < figures[PrefixChoice.LEAST_LOADED].service
+    assert figures[PrefixChoice.PREFIX].busiest < 1.25
+    assert {each.calls for each in figures.values()} == {figures[PrefixChoice.PREFIX].calls}
 
 
 def test_queues_are_no_longer_even_if_hits_save_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prefixes, "_FIXED", 1.0)
     found = compare(replace(FEW, load=1.1, slots=2))
-    assert found.figures[Chosen.LEAST_LOADED].p99 > 0.1, "calls wait"
+    assert found.figures[PrefixChoice.LEAST_LOADED].p99 > 0.1, "calls wait"
     assert found.ratio <= 1.3
 
 
