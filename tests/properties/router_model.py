@@ -55,6 +55,7 @@ from tests.properties.router_model_parts import (
     Call,
     Held,
 )
+from tests.support.erratic_balancer import erratic
 from tests.support.keyed_batches import keyed_batch
 from tests.support.shared_tables import sharing
 
@@ -63,7 +64,7 @@ class RouterModel:
     """What callers wait for, what each replica holds, and the scheduler between them."""
 
     def __init__(self, seed: int, balancer: str) -> None:
-        self.scheduler = RouterScheduler(random.Random(seed).random)
+        self.scheduler = RouterScheduler(random.Random(seed).random, plug_ins=erratic(seed))
         self.balancer = balancer
         self.now = 0.0
         self.revision = 0

@@ -58,13 +58,14 @@ from tests.properties.router_slots_operations import (
     Operation,
     judge,
 )
+from tests.support.erratic_balancer import erratic
 
 
 class RouterSlotsModel:
     """Who waits for what, what each replica holds, and the scheduler between them."""
 
     def __init__(self, seed: int, balancer: str, *, tells: bool) -> None:
-        self.scheduler = RouterScheduler(random.Random(seed).random)
+        self.scheduler = RouterScheduler(random.Random(seed).random, plug_ins=erratic(seed))
         self.balancer = balancer
         self.tells = tells
         """Replicas say what their load is with each grant; else in a frame of its own, later or never."""

@@ -29,7 +29,7 @@ from router_service.core.limits.capacity import MethodTime, ReportedCapacity
 from router_service.core.routing_table import RoutingTable
 from slotmesh.calls.key_hash import partition_of
 from slotmesh.errors import Executed, Failure, Reason
-from slotmesh.spec.model import BUILT_IN_BALANCERS, Prospect
+from slotmesh.spec.model import Prospect
 from tests.properties.router_invariants import ALWAYS, nothing_is_left
 from tests.properties.router_model import RouterModel
 from tests.properties.router_model_parts import (
@@ -46,11 +46,12 @@ from tests.properties.router_model_parts import (
     STALE,
     TENANTS,
 )
+from tests.support.erratic_balancer import ALL_BALANCERS
 from tests.support.examples import examples
 
 
 class SchedulerMachine(RuleBasedStateMachine):
-    @initialize(seed=st.integers(0, 2**32), balancer=st.sampled_from(BUILT_IN_BALANCERS), has_shadow=st.booleans())
+    @initialize(seed=st.integers(0, 2**32), balancer=st.sampled_from(ALL_BALANCERS), has_shadow=st.booleans())
     def start(self, seed: int, balancer: str, has_shadow: bool) -> None:
         self.model = RouterModel(seed, balancer)
         if not has_shadow:
@@ -313,7 +314,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     @rule(data=st.data(), name=st.sampled_from(BACKENDS), says=st.sampled_from(Prospect))
     def set_backend(self, data: st.DataObject, name: str, says: Prospect) -> None:
         self.model.suspects = {key for key in self.model.listed if data.draw(st.booleans())}
-        self.model.balancer, self.model.prospects[name] = data.draw(st.sampled_from(BUILT_IN_BALANCERS)), says
+        self.model.balancer, self.model.prospects[name] = data.draw(st.sampled_from(ALL_BALANCERS)), says
         self.model.table()
 
     @rule()

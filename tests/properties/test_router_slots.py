@@ -37,7 +37,6 @@ from router_service.core.events import (
     SlotOperationsAnswered,
 )
 from slotmesh.errors import Executed, Failure, Reason
-from slotmesh.spec.model import BUILT_IN_BALANCERS
 from tests.properties.router_slots_invariants import ALWAYS, nothing_is_left
 from tests.properties.router_slots_model import RouterSlotsModel
 from tests.properties.router_slots_operations import (
@@ -48,11 +47,12 @@ from tests.properties.router_slots_operations import (
     Leased,
     Operation,
 )
+from tests.support.erratic_balancer import ALL_BALANCERS
 from tests.support.examples import examples
 
 
 class SlotMachine(RuleBasedStateMachine):
-    @initialize(seed=st.integers(0, 2**32), balancer=st.sampled_from(BUILT_IN_BALANCERS), tells=st.booleans())
+    @initialize(seed=st.integers(0, 2**32), balancer=st.sampled_from(ALL_BALANCERS), tells=st.booleans())
     def start(self, seed: int, balancer: str, *, tells: bool) -> None:
         self.model = RouterSlotsModel(seed, balancer, tells=tells)
         for work in (Reserve(), Reserve(replica_id="r0"), Reserve(excluded=frozenset({"r1"}))):
