@@ -27,7 +27,7 @@ from slotmesh.calls.method_outlines import MethodTensors
 from slotmesh.errors import Failure, bad_field
 from slotmesh.inference import grpc_inference_service_pb2 as wire_pb2
 from slotmesh.inference.grpc_inference_service_pb2_grpc import GRPCInferenceServiceServicer
-from slotmesh.oip.model import EXTENSIONS, SERVER_NAME
+from slotmesh.oip.model import EXTENSIONS, SERVER_NAME, endpoint_and_model
 from slotmesh.security.rpc_roles import known_endpoints
 from slotmesh.status import abort
 from slotmesh.transport.duplex import read_request
@@ -65,7 +65,7 @@ class InferenceServicer(GRPCInferenceServiceServicer):
         endpoint = await self._model(request.name, request.version, context)
         topology = self._dispatcher.scheduler.topology
         versions = [request.version] if request.version else catalog.versions_of(endpoint.route)
-        ready = any(catalog.state_of(topology, request.name, each).is_ready for each in versions)
+        ready = any(catalog.state_of(topology, endpoint.name, each).is_ready for each in versions)
         return wire_pb2.ModelReadyResponse(ready=ready)
 
     async def ModelMetadata(
@@ -90,7 +90,7 @@ class InferenceServicer(GRPCInferenceServiceServicer):
         if request.name:
             await self._model(request.name, request.version, context)
         topology = self._dispatcher.scheduler.topology
-        states = catalog.states_of(topology, known_endpoints(), request.name)
+        states = catalog.states_of(topology, known_endpoints(), endpoint_and_model(request.name)[0])
         figures = [catalog.figures_of(topology, each) for each in states if request.version in ("", each.backend)]
         return statistics_to_wire(each for each in figures if each is not None)
 
@@ -138,7 +138,8 @@ class InferenceServicer(GRPCInferenceServiceServicer):
         await self._dispatcher.first_table.wait_a_while()
         if not name:
             await abort(context, bad_field("name", "is required"))
-        found = catalog.model_of(self._dispatcher.scheduler.topology, name, version, known_endpoints())
+        endpoint, _ = endpoint_and_model(name)
+        found = catalog.model_of(self._dispatcher.scheduler.topology, endpoint, version, known_endpoints())
         if isinstance(found, Failure):
             await abort(context, found)
         return found

@@ -148,6 +148,13 @@ def inference_headers(lines: Iterable[tuple[bytes, bytes]]) -> InferenceHeaders:
     return InferenceHeaders(None if length is None else int(length), coding_of_answer(accept))
 
 
+def with_model(terms: RequestTerms, model_id: str) -> RequestTerms:
+    """The terms, with the model id of the path. Raises RequestRefusal: a header names another one."""
+    if terms.model_id not in ("", model_id):
+        raise refusal(400, "X-Slotmesh-Model-Id: names another model than the path")
+    return replace(terms, model_id=model_id)
+
+
 def terms_with(terms: RequestTerms, meaning: ParameterMeaning) -> RequestTerms:
     """How the call is wanted. `terms`: by the headers. Raises RequestRefusal."""
     if meaning.ordering_key:

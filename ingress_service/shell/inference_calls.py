@@ -16,7 +16,14 @@ import grpc
 
 from ingress_service.convert import answer_from_wire, request_to_wire
 from ingress_service.core.call_options import PLAIN, RequestTerms, terms_of
-from ingress_service.core.inference import InferenceHeaders, InferencePath, inference_headers, of_version, terms_with
+from ingress_service.core.inference import (
+    InferenceHeaders,
+    InferencePath,
+    inference_headers,
+    of_version,
+    terms_with,
+    with_model,
+)
 from ingress_service.core.media import Coding, deflated
 from ingress_service.core.peers import Requester
 from ingress_service.core.requests import RequestHeaders
@@ -40,7 +47,7 @@ from slotmesh.oip.calls import (
     payload_of,
 )
 from slotmesh.oip.http import LENGTH_HEADER, HttpAnswer, HttpInference, answer_to_http, inference_from_http
-from slotmesh.oip.model import InferenceAnswer, InferenceRequest, InvalidRequest
+from slotmesh.oip.model import InferenceAnswer, InferenceRequest, InvalidRequest, endpoint_and_model
 from slotmesh.status import to_exception
 from slotmesh.streams.limits import MAX_INLINE_BYTES
 
@@ -104,14 +111,17 @@ class Inferences:
         answer: RequestAnswer,
     ) -> None:
         """Reads the body, and answers. `lines`: all headers. Raises RequestRefusal, SlotmeshError, ClientLeft."""
-        if failure := endpoint_failure(path.model, "model_name"):
+        endpoint, model_id = endpoint_and_model(path.model)
+        if failure := endpoint_failure(endpoint, "model_name"):
             raise to_exception(failure)
         options = inference_headers(lines)
         terms = terms_of(headers.terms) if headers.terms else PLAIN
+        if model_id and not path.version:
+            terms = with_model(terms, model_id)
         body = await held.read(receive, headers)
         outcome = await self._outcome(path, caller, held.who, options, terms, body, answer)
         if isinstance(outcome, Failure):
-            raise to_exception(outcome, endpoint=path.model)
+            raise to_exception(outcome, endpoint=endpoint)
         await _send(outcome, options.wanted, answer)
 
     async def _outcome(
@@ -145,16 +155,17 @@ class Inferences:
         answer: RequestAnswer,
     ) -> InferenceAnswer | Failure:
         request = inference.request
-        method = await self._method(caller, request.model, meaning)
+        endpoint, _ = endpoint_and_model(request.model)
+        method = await self._method(caller, endpoint, meaning)
         if isinstance(method, Failure):
             return method
         payload = payload_of(request.inputs, len(request.inputs)) if request.inputs else _NO_PAYLOAD
         payload = carried(answer.trace, payload, answer.facts)
         try:
-            with self._mesh.calling(caller, request.model, who, len(payload), terms.ordering_key) as calls:
+            with self._mesh.calling(caller, endpoint, who, len(payload), terms.ordering_key) as calls:
                 result, backend = await make_inference(calls, method, terms, payload)
         except MethodNotFound:
-            self._mesh.described.forget(caller, request.model)
+            self._mesh.described.forget(caller, endpoint)
             raise
         return answer_of(replace(request, inputs=()), result, backend)
 

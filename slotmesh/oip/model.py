@@ -45,6 +45,15 @@ ParameterValue: TypeAlias = bool | int | float | str
 NO_PARAMETERS: Final[Mapping[str, ParameterValue]] = MappingProxyType({})
 
 
+def endpoint_and_model(name: str) -> tuple[str, str]:
+    """The endpoint and the model id that a model name of the protocol states: `ENDPOINT` or `ENDPOINT:MODEL_ID`.
+
+    Names of endpoints have no colon. The id is empty if there is none.
+    """
+    endpoint, _, model_id = name.partition(":")
+    return endpoint, model_id
+
+
 @dataclass(frozen=True, slots=True)
 class Tensor:
     """One tensor, in a request or an answer."""

@@ -30,7 +30,7 @@ from slotmesh.errors import Failure, bad_metadata
 from slotmesh.inference import grpc_inference_service_pb2 as wire_pb2
 from slotmesh.names import endpoint_failure
 from slotmesh.oip.calls import DEFAULT_METHOD, ParameterMeaning, answer_of, has_many_results, meaning_of, payload_of
-from slotmesh.oip.model import InferenceAnswer, InferenceRequest, InvalidRequest
+from slotmesh.oip.model import InferenceAnswer, InferenceRequest, InvalidRequest, endpoint_and_model
 from slotmesh.security.rpc_roles import endpoint_refusal
 from slotmesh.spec.tenants import tenant_problem
 from slotmesh.status import code_of, name_of
@@ -49,6 +49,8 @@ class PreparedInference:
 
     request: InferenceRequest
     """Without its elements."""
+    endpoint: str
+    """Of the name of its model."""
     meaning: ParameterMeaning
     options: RouterCallOptions
     payload: bytes
@@ -68,7 +70,8 @@ class InferenceCalls:
 
     def prepared(self, wire: wire_pb2.ModelInferRequest, context: Context) -> PreparedInference | Failure:
         """The call of a request, or what is wrong with that. The first routing table should be there."""
-        if failure := endpoint_failure(wire.model_name, "model_name") or endpoint_refusal(wire.model_name):
+        endpoint, model_id = endpoint_and_model(wire.model_name)
+        if failure := endpoint_failure(endpoint, "model_name") or endpoint_refusal(endpoint):
             return failure
         try:
             request = request_of(wire)
@@ -78,10 +81,11 @@ class InferenceCalls:
         payload = payload_of(request.inputs, len(request.inputs)) if request.inputs else _NO_PAYLOAD
         if len(payload) > MAX_INLINE_BYTES:
             return convert.too_large(len(payload))
-        method, yields = self._method(request, meaning)
+        method, yields = self._method(endpoint, request.version, meaning)
         if isinstance(method, Failure):
             return method
         options_wire = _options_of(meaning, method, streaming=yields)
+        options_wire.model_id = model_id
         if (wrong := _take_options(context, options_wire)) is not None:
             return wrong
         trace = self._handed.take(context, options_wire)
@@ -90,7 +94,7 @@ class InferenceCalls:
             return options
         if request.version:
             options = replace(options, backend=request.version)
-        return PreparedInference(replace(request, inputs=()), meaning, options, payload, trace, yields)
+        return PreparedInference(replace(request, inputs=()), endpoint, meaning, options, payload, trace, yields)
 
     async def answer(self, prepared: PreparedInference, context: Context) -> InferenceAnswer | Failure:
         """The result of a call whose method has one."""
@@ -98,7 +102,7 @@ class InferenceCalls:
             return has_many_results(prepared.options.method, "ModelStreamInfer")
         outcome = await self._unary.call(
             context.peer(),
-            prepared.request.model,
+            prepared.endpoint,
             prepared.options,
             prepared.payload,
             prepared.trace,
@@ -126,7 +130,7 @@ class InferenceCalls:
 
         failure = await self._unary.stream(
             context.peer(),
-            prepared.request.model,
+            prepared.endpoint,
             prepared.options,
             prepared.payload,
             write_value,
@@ -135,9 +139,9 @@ class InferenceCalls:
         )
         return failure or wrong
 
-    def noted(self, failure: Failure, endpoint: str) -> Failure:
-        """The failure as its caller gets it, as it is in the log."""
-        return self._dispatcher.noted(failure, endpoint)
+    def noted(self, failure: Failure, model: str) -> Failure:
+        """The failure as its caller gets it, as it is in the log. `model`: the name in the request."""
+        return self._dispatcher.noted(failure, endpoint_and_model(model)[0])
 
     def _answer_of(self, prepared: PreparedInference, outcome: DeliverResults) -> InferenceAnswer | Failure:
         payload = joined(outcome.payloads[0])
@@ -145,16 +149,16 @@ class InferenceCalls:
             return convert.result_too_large(len(payload))
         return answer_of(prepared.request, payload, outcome.replica.backend.name)
 
-    def _method(self, request: InferenceRequest, meaning: ParameterMeaning) -> tuple[str | Failure, bool]:
+    def _method(self, name: str, version: str, meaning: ParameterMeaning) -> tuple[str | Failure, bool]:
         """The method that is called, and whether it yields."""
         topology = self._dispatcher.scheduler.topology
-        endpoint = topology.endpoint(request.model)
+        endpoint = topology.endpoint(name)
         if endpoint is None:
             return meaning.method or DEFAULT_METHOD, False  # the call fails with what is known of endpoints
-        method = meaning.method or inference_method(topology, endpoint, request.version)
+        method = meaning.method or inference_method(topology, endpoint, version)
         if isinstance(method, Failure):
             return method, False
-        tensors = tensors_of_method(topology, endpoint, method, request.version)
+        tensors = tensors_of_method(topology, endpoint, method, version)
         return method, tensors is not None and tensors.yields
 
 
