@@ -267,7 +267,7 @@ async def test_a_replica_that_uses_more_than_its_memory_is_killed(tmp_path: Path
     (ended,) = rig.exits
     used = re.fullmatch(r"used (\d+) MiB of its memory: 64MiB", ended.how)
     assert used is not None
-    assert 128 <= int(used[1]) < 256
+    assert 64 <= int(used[1]) < 256, "it is looked at while it grows, or after"
     assert (ended.failed, ended.was_killed) == (True, False)
     assert has_ended(instance.process)
     await rig.launcher.close()
