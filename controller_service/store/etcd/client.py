@@ -54,6 +54,18 @@ _WAYS_OUT: Final = {
     "etcdserver: request is too large": "leave --max-request-bytes of etcd at 1.5 MiB or more",
     _NO_LEADER: "etcd has no quorum: start its members",
 }
+_OF_STRANGER: Final = (
+    "the certificate of this member is not signed by an authority of --etcd-ca, or not valid now: give the authority of"
+    " etcd's members"
+)
+_OF_CERTIFICATES: Final = {
+    "ostname Verification": "the certificate of this member does not name that host: give one that it names in --state,"
+    " or issue it anew",
+    "CERTIFICATE_VERIFY_FAILED": _OF_STRANGER,
+    "certificate signature failure": _OF_STRANGER,
+    "WRONG_VERSION_NUMBER": "this member uses plain text: leave --etcd-ca out, or start etcd with certificates",
+}
+"""Parts of the details of a connection that was not made, and the way out. The first one counts."""
 
 
 class EtcdFailed(Exception):
@@ -275,6 +287,8 @@ class EtcdClient:
         if not is_decided:
             self._leave(at)
         way_out = next((f": {text}" for begin, text in _WAYS_OUT.items() if details.startswith(begin)), "")
+        if not way_out and details.startswith(_NOT_SENT):
+            way_out = next((f": {text}" for part, text in _OF_CERTIFICATES.items() if part in details), "")
         return EtcdFailed(
             f"etcd at {self._members[at]}: {details or status}{way_out}",
             is_unwritten=(is_decided and not details.startswith(_NO_SPACE)) or details.startswith(_NOT_SENT),

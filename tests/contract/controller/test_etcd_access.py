@@ -107,9 +107,15 @@ async def test_both_sides_show_certificates(tmp_path: Path, monkeypatch: pytest.
         await store.close()
         assert (await read_state(cluster.place(), access))[1].backends.keys() == {"v1"}
         monkeypatch.setattr(moving, "START_S", 0.0)
-        for wrong in (PLAIN_ACCESS, EtcdAccess(authority.ca), access._replace(ca=stranger.ca)):
-            with pytest.raises(StateRefused, match="etcd at 127"):
-                await leading(cluster.place(), wrong)
+        by_name = EtcdPlace((cluster.place().members[0].replace("127.0.0.1", "localhost"),), "m")
+        for place, wrong, reason in (
+            (cluster.place(), PLAIN_ACCESS, ""),
+            (cluster.place(), EtcdAccess(authority.ca), ""),
+            (cluster.place(), access._replace(ca=stranger.ca), "is not signed by an authority of --etcd-ca"),
+            (by_name, access, "does not name that host"),
+        ):
+            with pytest.raises(StateRefused, match=f"etcd at .*{reason}"):
+                await leading(place, wrong)
         assert own.key is not None
         own.key.chmod(0o644)
         with pytest.raises(StateRefused, match=r"the key for etcd can be read or written by others"):
