@@ -23,6 +23,7 @@ from tests.mutants.http_connection_table import HTTP_CONNECTION
 from tests.mutants.http_table import HTTP
 from tests.mutants.islands_table import ISLANDS
 from tests.mutants.last_questions_table import LAST_QUESTIONS
+from tests.mutants.models_table import MODELS
 from tests.mutants.mutant import mutant
 from tests.mutants.net_control_table import NET_CONTROL
 from tests.mutants.netb_table import NETB
@@ -661,6 +662,7 @@ MUTANTS: Final = (
     *STARTUP,
     *SUBSETS,
     *AFFINITY,
+    *MODELS,
     *PREFIXES,
     *BROADCASTS,
     *TRUTH,
