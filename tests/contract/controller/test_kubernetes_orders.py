@@ -13,7 +13,7 @@ from controller_service.shell.launchers.protocol import LaunchDeferred, LaunchFa
 from slotmesh.runtime.backoff import Backoff
 from tests.support.fakes.pod_api import FakePodApi
 from tests.support.kubernetes_launcher import MANIFESTS, following_pods, numbered
-from tests.support.wait import wait_until
+from tests.support.wait import wait_until, within
 
 ORDER = LaunchOrder(backend="v1", handler="app:Cart", template="t", fixed="f")
 NOT_READY = ApiRefused(503, "", "try again")
@@ -152,7 +152,7 @@ async def test_a_pod_that_is_created_while_pods_are_listed_is_not_lost() -> None
 
         it.api.list, it.api.create = slow_list, slow_create  # type: ignore[method-assign]
         start = asyncio.create_task(it.launcher.start(ORDER, 2))
-        await sent.wait()
+        await within(sent.wait(), "the request")
         it.api.break_watches(compact=True)
         await start
         created.set()
