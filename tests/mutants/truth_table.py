@@ -217,8 +217,8 @@ TRUTH: Final = (
     mutant(
         "a backend that keeps its code is said not to start",
         _CONTROLLER,
-        "if (found := code.get(it.handler)) is not None and found.doubt and it.code == found.code",
-        "if (found := code.get(it.handler)) is not None and found.doubt",
+        "if (found := code.get(key_of(it))) is not None and found.doubt and it.code == found.code",
+        "if (found := code.get(key_of(it))) is not None and found.doubt",
         "tests/unit/controller/code/test_names.py",
     ),
     mutant(

@@ -162,7 +162,7 @@ def test_what_was_accepted_finds_its_devices_whatever_ends_before(
     for is_whole, choice in steps:
         name = "whole" if is_whole else "share"
         own = sorted(it for it in holders if it.startswith(name))
-        is_surge = len(own) >= backends[name].num_replicas
+        is_surge = len(own) >= backends[name].least_replicas
         if own and len(own) > choice:
             del holders[own[choice]]
             continue

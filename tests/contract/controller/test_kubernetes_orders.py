@@ -142,12 +142,12 @@ async def test_a_pod_that_is_created_while_pods_are_listed_is_not_lost() -> None
         async def slow_list() -> Any:
             answer = await listing()
             listed.set()
-            await created.wait()
+            await within(created.wait(), "the creation")
             return answer
 
         async def slow_create(pod: Any) -> Any:
             sent.set()
-            await listed.wait()
+            await within(listed.wait(), "the list")
             return await create(pod)
 
         it.api.list, it.api.create = slow_list, slow_create  # type: ignore[method-assign]
