@@ -58,8 +58,22 @@ DEVICES: Final = (
     mutant(
         "the end of a replica is reported while a process that it has started may use its device",
         SHELL,
-        "while _has_members(group) and",
+        "while any(_members(group)) and",
         "while False and",
+        "tests/contract/controller/test_launched_processes.py",
+    ),
+    mutant(
+        "what a replica has left behind while no controller ran uses its device beside the next holder",
+        SHELL,
+        "    end_left_behind(process, self._directory.log_of(record.replica_id))",
+        "    pass",
+        "tests/contract/controller/test_launched_processes.py",
+    ),
+    mutant(
+        "a group that has got the id of an ended replica's is killed",
+        SHELL,
+        "any(_writes(it, output) for it in _members(group))",
+        "any(_members(group))",
         "tests/contract/controller/test_launched_processes.py",
     ),
     mutant(

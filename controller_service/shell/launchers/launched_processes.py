@@ -22,6 +22,7 @@ import subprocess
 import tempfile
 import threading
 import time
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -31,7 +32,7 @@ from controller_service.shell.launchers.protocol import Exit
 from slotmesh.config.etcd import EtcdPlace
 from slotmesh.logs import get_logger
 from slotmesh.runtime.exits import CannotStart
-from slotmesh.runtime.process_identity import has_ended, process_of
+from slotmesh.runtime.process_identity import has_ended, pid_of, process_of
 
 ENDED_UNSEEN = "ended; it was no child of this controller, which does not know how"
 
@@ -152,6 +153,29 @@ class FoundProcess:
                 signal.pidfd_send_signal(self._pidfd, number)
 
 
+def end_left_behind(process: str, output: Path) -> None:
+    """Ends what a process that has ended, unseen, has left in its group: it may use a device. Blocks.
+
+    Once the process is reaped its id may name another group. The group is its own while one in it writes to `output`.
+    """
+    if not has_ended(process):
+        return
+    group = pid_of(process)
+    now = process_of(group)
+    if now == process or (not now and any(_writes(it, output) for it in _members(group))):
+        _kill_group(group)
+        _await_group(group)
+
+
+def _writes(pid: int, path: Path) -> bool:
+    """Whether its output, or its error output, is this file."""
+    for descriptor in (1, 2):
+        with suppress(OSError):  # it has just ended
+            if Path(f"/proc/{pid}/fd/{descriptor}").samefile(path):
+                return True
+    return False
+
+
 def _kill_group(group: int) -> None:
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(group, signal.SIGKILL)
@@ -164,21 +188,21 @@ GROUP_ENDS_WITHIN_S: Final = 10.0
 def _await_group(group: int) -> None:
     """Returns once nothing of a killed group runs any more: until then it may use a device, or write. Blocks."""
     deadline = time.monotonic() + GROUP_ENDS_WITHIN_S
-    while _has_members(group) and time.monotonic() < deadline:
+    while any(_members(group)) and time.monotonic() < deadline:
         time.sleep(0.01)
 
 
-def _has_members(group: int) -> bool:
+def _members(group: int) -> Iterator[int]:
+    """The ids of the group's processes that run: a zombie is a member, too, and uses nothing."""
     try:
         os.killpg(group, 0)
     except OSError:
-        return False
-    for path in Path("/proc").glob("[0-9]*/stat"):  # a zombie is a member, too, and uses nothing
+        return
+    for path in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError, ValueError, IndexError):
             state, _, found = path.read_text("utf-8", errors="replace").rpartition(")")[2].split()[:3]
             if int(found) == group and state not in {"Z", "X"}:
-                return True
-    return False
+                yield int(path.parent.name)
 
 
 def _how(status: int) -> str:

@@ -32,6 +32,7 @@ from controller_service.shell.launchers.launched_processes import (
     LaunchDirectory,
     LaunchedProcess,
     LaunchRecord,
+    end_left_behind,
 )
 from controller_service.shell.launchers.memory_watch import MemoryWatch
 from controller_service.shell.launchers.process_start import (
@@ -246,6 +247,8 @@ class ProcessLauncher(Launcher):
                 process = process_of(pid)  # it was started, and the controller ended before it had written that
             found = FoundProcess.open(pid_of(process), process) if process else None
             if found is None:
+                if record.directory == self._directory.identity:
+                    end_left_behind(process, self._directory.log_of(record.replica_id))
                 self._directory.remove(record.replica_id)
                 continue
             if record.directory != self._directory.identity:

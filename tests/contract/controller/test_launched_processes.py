@@ -270,3 +270,35 @@ def test_a_killed_group_is_waited_for_until_its_last_process_has_ended(monkeypat
     process.wait(timeout=20)
     launched_processes._await_group(process.pid)
     assert len(waits) == 1
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    ("is_reaped", "is_own_output", "ends"), [(True, True, True), (True, False, False), (False, False, True)]
+)
+async def test_what_a_replica_has_left_behind_while_no_controller_ran_ends_before_its_devices_are_free(
+    tmp_path: Path, *, is_reaped: bool, is_own_output: bool, ends: bool
+) -> None:
+    directory = LaunchDirectory.open(tmp_path / "l")
+    output = directory.log_of("a") if is_own_output else tmp_path / "other"
+    process = family_that_writes_to(output)
+    await wait_until(lambda: output.read_text().endswith("\n"), what="the child")
+    child = int(output.read_text())
+    order = {"backend": "a", "handler": "a:B", "template": "", "fixed": "", "devices": "cuda=0"}
+    record = LaunchRecord(replica_id="a", **order, process=process_of(process.pid), directory=directory.identity)
+    directory.write(record)
+    directory.close()
+    os.kill(process.pid, signal.SIGKILL)
+    await wait_until(lambda: process.poll() if is_reaped else not is_running(process.pid), what="the end, unseen")
+    launcher = process_launcher(tmp_path / "l", [])
+    assert not launcher.devices().holders
+    assert is_running(child) is not ends, "it may be of a group that has got the id of the replica's"
+    await launcher.close()
+    if not ends:
+        os.kill(child, signal.SIGKILL)
+    process.poll()
+
+
+def family_that_writes_to(output: Path) -> subprocess.Popen[bytes]:
+    with output.open("w") as file:
+        return subprocess.Popen([sys.executable, "-S", "-c", FAMILY], stdout=file, start_new_session=True)
