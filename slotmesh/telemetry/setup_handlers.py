@@ -43,8 +43,17 @@ COLLECT_S: Final = 2.0
 MAX_SAMPLES: Final = 20_000
 """Of a handler, in one scrape."""
 OWN_PREFIX: Final = "slotmesh_"
-_DEFAULTS: Final = ("python_", "process_")
-"""Names of what is in the default registry without a handler."""
+_DEFAULTS: Final = (
+    "python_gc_",
+    "python_info",
+    "process_cpu_seconds",
+    "process_max_fds",
+    "process_open_fds",
+    "process_resident_memory_bytes",
+    "process_start_time_seconds",
+    "process_virtual_memory_bytes",
+)
+"""How names of what is in the default registry without a handler begin."""
 _MAX_LOGGED: Final = 100
 _SCOPE: Final = InstrumentationScope("prometheus_client")
 

@@ -104,6 +104,14 @@ def test_the_default_registry_is_on_the_page(metrics: MetricsServer, registered:
     assert text.count("# TYPE process_cpu_seconds_total") == 1
 
 
+@pytest.mark.parametrize("name", ["process_orders", "python_model_runs"])
+def test_a_handlers_only_metric_may_begin_as_those_of_each_process_do(
+    metrics: MetricsServer, registered: Any, name: str
+) -> None:
+    registered(Counter(name, "Runs.")).inc()
+    assert f"{name}_total 1.0" in page(metrics)
+
+
 def test_slotmeshs_names_win_and_each_clash_is_logged_once(
     metrics: MetricsServer, registered: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
