@@ -7,8 +7,10 @@ Owner: the composition root and `process_life`.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from functools import cache
+from itertools import takewhile
 from typing import Any, Final
 
 from controller_service.config import ControllerSettings
@@ -18,6 +20,8 @@ from slotmesh.spec.devices import AUTO, read_pairs, read_pools
 
 DEFAULT_RESOURCES: Final = "cuda=nvidia.com/gpu"
 VISIBLE: Final = "CUDA_VISIBLE_DEVICES"
+_GPU: Final = re.compile(r"\d{1,6}|(GPU|MIG)-[A-Za-z0-9/-]{1,90}")
+"""A number or a UUID. Slurm has `NoDevFiles` for none, and -1 means none, too."""
 
 
 def device_rules(settings: ControllerSettings) -> DeviceRules:
@@ -47,8 +51,9 @@ def _nvidia_devices(flag: str) -> tuple[str, ...]:
     """The GPUs of this process by their UUIDs, whose order does not depend on a setting of CUDA."""
     visible = os.environ.get(VISIBLE)
     if visible is not None:
-        names = tuple(dict.fromkeys(it.strip() for it in visible.split(",") if it.strip()))
-        if not names or names[0] == "-1":
+        listed = (it.strip() for it in visible.split(",") if it.strip())
+        names = tuple(dict.fromkeys(takewhile(_GPU.fullmatch, listed)))  # as CUDA, which ends the list there
+        if not names:
             raise CannotStart(f"{flag}: {VISIBLE} is set, and names no GPU: unset it, or name the devices")
         return names
     try:

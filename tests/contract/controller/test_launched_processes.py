@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -284,9 +285,8 @@ async def test_what_a_replica_has_left_behind_while_no_controller_ran_ends_befor
     process = family_that_writes_to(output)
     await wait_until(lambda: output.read_text().endswith("\n"), what="the child")
     child = int(output.read_text())
-    order = {"backend": "a", "handler": "a:B", "template": "", "fixed": "", "devices": "cuda=0"}
-    record = LaunchRecord(replica_id="a", **order, process=process_of(process.pid), directory=directory.identity)
-    directory.write(record)
+    record = LaunchRecord(replica_id="a", backend="a", handler="a:B", template="", fixed="", devices="cuda=0")
+    directory.write(replace(record, process=process_of(process.pid), directory=directory.identity))
     directory.close()
     os.kill(process.pid, signal.SIGKILL)
     await wait_until(lambda: process.poll() if is_reaped else not is_running(process.pid), what="the end, unseen")

@@ -98,10 +98,16 @@ def test_without_gpus_the_error_names_the_way_out(module: Any, problem: str, mon
 def test_devices_that_the_controller_may_see_are_the_pool(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VISIBLE, "2, GPU-1,2")
     assert pools_of(settings("--devices=cuda=auto")) == {"cuda": ("2", "GPU-1")}
-    device_pools._nvidia_devices.cache_clear()
-    monkeypatch.setenv(VISIBLE, "")
-    with pytest.raises(CannotStart, match="CUDA_VISIBLE_DEVICES is set, and names no GPU"):
-        pools_of(settings("--devices=cuda=auto"))
+
+
+def test_what_names_no_gpu_ends_the_list_as_it_does_for_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VISIBLE, "0,MIG-1/2,-1,3")
+    assert pools_of(settings("--devices=cuda=auto")) == {"cuda": ("0", "MIG-1/2")}
+    for none in ("", "-1", "NoDevFiles", "none"):
+        device_pools._nvidia_devices.cache_clear()
+        monkeypatch.setenv(VISIBLE, none)
+        with pytest.raises(CannotStart, match="CUDA_VISIBLE_DEVICES is set, and names no GPU"):
+            pools_of(settings("--devices=cuda=auto"))
 
 
 @pytest.mark.parametrize(
