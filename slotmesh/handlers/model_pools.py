@@ -347,8 +347,10 @@ def _uses() -> Iterator[ModelUses]:
 
 
 def _awaited(future: Future[Any]) -> Awaitable[Any]:
-    """Waits for it; a cancellation of the wait is none of the future."""
-    return asyncio.shield(asyncio.wrap_future(future))
+    """Waits for it; a cancellation of the wait is none of the future, whose failure is then no one's."""
+    wrapped = asyncio.wrap_future(future)
+    wrapped.add_done_callback(lambda it: it.cancelled() or it.exception())
+    return asyncio.shield(wrapped)
 
 
 def _is_on_loop() -> bool:

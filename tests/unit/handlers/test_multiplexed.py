@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -80,6 +81,34 @@ async def test_a_cancelled_call_does_not_cancel_the_load() -> None:
     assert await second == "a"
     assert await slow.load("a") == "a"
     assert slow.loads == 1
+
+
+@pytest.mark.asyncio
+async def test_the_failure_of_a_load_whose_call_was_cancelled_is_no_error_of_the_loop() -> None:
+    gate = asyncio.Event()
+    reported: list[Any] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context))
+
+    class Failing:
+        loads = 0
+
+        @slotmesh.multiplexed(max_models=1)
+        async def load(self, model_id: str) -> str:
+            self.loads += 1
+            await gate.wait()
+            raise OSError(model_id)
+
+    failing = Failing()
+    calls = [asyncio.ensure_future(failing.load("a")) for _ in range(2)]
+    await wait_until(lambda: failing.loads, what="the load has begun")
+    calls[0].cancel()
+    gate.set()
+    cancelled, failed = await asyncio.gather(*calls, return_exceptions=True)
+    assert (type(cancelled), type(failed)) == (asyncio.CancelledError, OSError)
+    del calls, cancelled, failed
+    await asyncio.sleep(0)  # the loop lets go of them, too
+    gc.collect()
+    assert not reported
 
 
 @pytest.mark.asyncio
