@@ -7,7 +7,7 @@ Owner: `shell.changes.configurator`.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Final
@@ -316,6 +316,20 @@ def _listed(names: Collection[str], most: int = 8) -> str:
     shown = sorted(names)[:most]
     rest = len(names) - len(shown)
     return "there is none" if not shown else "there are " + ", ".join(shown) + (f" and {rest} more" if rest else "")
+
+
+def lacking(
+    desired: Desired, mesh: Mesh, policies: Collection[str], of_launcher: Callable[[Backend], Iterable[SpecViolation]]
+) -> Iterator[SpecViolation]:
+    """What backends want that this controller, or its launcher, does not have.
+
+    What the launcher lacks for a backend as it is already, as on a machine that now has fewer CPUs, is no violation.
+    """
+    yield from unknown_policies(mesh, policies)
+    for backend in mesh.backends:
+        live = desired.backends.get(backend.name)
+        before = () if live is None else frozenset(of_launcher(live))
+        yield from (it for it in of_launcher(backend) if it not in before)
 
 
 def unknown_policies(mesh: Mesh, known: Collection[str]) -> Iterator[SpecViolation]:

@@ -12,7 +12,6 @@ import asyncio
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import chain
 from typing import Final, TypeAlias
 
 from controller_service.convert.changes import reply_of
@@ -29,9 +28,9 @@ from controller_service.core.desired.planning import (
     ChangeTerms,
     Plan,
     confirmed_rollouts,
+    lacking,
     plan_file,
     plan_mesh,
-    unknown_policies,
     users_of,
     with_effects,
 )
@@ -105,11 +104,8 @@ class Configurator:
         `snapshots` are those of handlers' code; None: this controller starts no replicas.
         """
         self._on_applied: Callable[[], object] = lambda: None
-        self._launcher = Launcher()
-        self._policies = policies
-        self._snapshots = snapshots
-        self._store, self._state = store, state
-        self._launches = launches
+        self._launcher, self._policies, self._snapshots = Launcher(), policies, snapshots
+        self._store, self._state, self._launches = store, state, launches
         self._bounds = ConfigurationBounds()
         self.devices = no_checks()
 
@@ -148,7 +144,10 @@ class Configurator:
         mesh = replace(mesh, backends=tuple(replace(it, code="") for it in mesh.backends))
 
         def plan(code: Code, desired: Desired) -> Plan:
-            merged = plan_file(desired, mesh, prune=prune, launches=self._launches, force=force, found=found, code=code)
+            all_found = [*found, *lacking(desired, mesh, self._policies, self._launcher.violations)]
+            merged = plan_file(
+                desired, mesh, prune=prune, launches=self._launches, force=force, found=all_found, code=code
+            )
             if merged.conflicts and not (terms.validate_only or keep):
                 raise to_exception(apply_conflict(merged.conflicts))
             return self._held(desired, merged, terms)
@@ -330,8 +329,7 @@ class Configurator:
         replaces: Collection[str] = (),
         found: Collection[SpecViolation] = (),
     ) -> Plan:
-        found = [*found, *unknown_policies(mesh, self._policies)]
-        found += chain(*map(self._launcher.violations, mesh.backends))
+        found = [*found, *lacking(desired, mesh, self._policies, self._launcher.violations)]
         plan = plan_mesh(desired, mesh, prune=prune, launches=self._launches, replaces=replaces, found=found)
         return replace(plan, change=replace(plan.change, put_rollouts=confirmed_rollouts(desired, mesh.backends)))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
 
 import pytest
@@ -13,11 +13,20 @@ from controller_service.core.desired.planning import ChangeTerms
 from controller_service.core.desired.state import ChangeSet, Desired, RolloutRecord
 from controller_service.shell.changes.configurator import Configurator, PlannedChange
 from controller_service.shell.events import EventFeed
+from controller_service.shell.launchers.protocol import Launcher
 from controller_service.shell.mesh_state import Key, MeshState, WorkQueue
 from controller_service.store.protocol import MemoryStore
 from slotmesh.errors import BackendInUse, Executed, Failure, Reason
 from slotmesh.runtime.clock import MonotonicClock
-from slotmesh.spec.model import Backend, Endpoint, Mesh, TrafficPolicy
+from slotmesh.spec.model import (
+    Autoscale,
+    Backend,
+    Endpoint,
+    InvalidSpec,
+    Mesh,
+    SpecViolation,
+    TrafficPolicy,
+)
 from slotmesh.status import to_status
 
 
@@ -104,3 +113,50 @@ async def test_a_take_back_that_is_under_way_is_not_confirmed(record: RolloutRec
     await store.commit(ChangeSet(put_backends=(OLD,), put_rollouts=(record,)), expected_revision=0)
     await configurator(store).apply_mesh(Mesh(backends=(OLD,)))
     assert store.read().rollouts["v1"] == record
+
+
+class WithoutMemory(Launcher):
+    """Cannot bound memory."""
+
+    def violations(self, backend: Backend) -> Iterable[SpecViolation]:
+        if backend.memory:
+            yield SpecViolation(f"backends.{backend.name}.memory", "is not for this launcher")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda it, mesh: it.apply_mesh(mesh),
+        lambda it, mesh: it.apply_file(mesh),
+        lambda it, mesh: it.apply_file(mesh, ChangeTerms(validate_only=True)),
+        lambda it, mesh: it.apply_file(mesh, force=True),
+        lambda it, mesh: it.apply_backend(lambda _: (mesh.backends[0], []), "v1", ChangeTerms()),
+    ],
+    ids=["a mesh", "a file", "a file to be checked", "a file with force", "a backend"],
+)
+@pytest.mark.asyncio
+async def test_what_the_launcher_or_the_controller_lacks_is_refused_each_way(
+    change: Callable[[Configurator, Mesh], Awaitable[object]],
+) -> None:
+    store = SlowStore(generation="0" * 32)
+    changing = configurator(store)
+    changing.led_by(lambda: None, WithoutMemory())
+    wanted = Backend(name="v1", handler="a:B", memory=1 << 20, autoscale=Autoscale(policy="a:b"))
+    with pytest.raises(InvalidSpec) as refused:
+        await change(changing, Mesh(backends=(wanted,)))
+    assert [str(it).partition(":")[0] for it in refused.value.violations] == [
+        "backends.v1.autoscale.policy",
+        "backends.v1.memory",
+    ]
+    assert not store.read().backends
+
+
+@pytest.mark.asyncio
+async def test_what_the_launcher_lacks_for_a_backend_as_it_is_refuses_no_change_of_it() -> None:
+    store = SlowStore(generation="0" * 32)
+    changing = configurator(store)
+    written = Backend(name="v1", handler="a:B", memory=1 << 20)
+    await changing.apply_file(Mesh(backends=(written,)))
+    changing.led_by(lambda: None, WithoutMemory())  # another life of the controller, elsewhere
+    await changing.apply_file(Mesh(backends=(replace(written, num_replicas=3),)))
+    assert store.read().backends["v1"].num_replicas == 3
