@@ -207,7 +207,10 @@ class Endpoint(MethodSpace):
         """The terms of a reservation by this view, and the specifications of calls in its slot. Raises as `reserve`."""
         if self._slot_specs is None:
             self._slot_specs = SlotSpecs(self._stream.endpoint, self._options)
-        return terms_of(self._stream.endpoint, self._options, arguments), self._slot_specs
+        terms = terms_of(self._stream.endpoint, self._options, arguments)
+        if (model_id := terms.options.model_id) != self._options.model_id:
+            return terms, SlotSpecs(self._stream.endpoint, replace(self._options, model_id=model_id))
+        return terms, self._slot_specs
 
     def _new_queue(self) -> CallQueue[Any]:
         return CallQueue()
