@@ -14,6 +14,7 @@ from typer.main import get_command
 
 from slotmesh.cli.app import app
 from tests.arch.sources import ROOT
+from tests.support.declared_rpcs import declared_rpcs
 
 DOCUMENTS = [
     ROOT / "README.md",
@@ -78,3 +79,9 @@ def test_uses_are_found() -> None:
     )
     assert list(commands(text)) == ["slotmesh status", "slotmesh get", "slotmesh drain replica/NAME"]
     assert len(USED) > 50
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=[f"{path.parent.name}/{path.name}" for path in DOCUMENTS])
+def test_rpcs_of_the_docs_are_those_that_there_are(path: Path) -> None:
+    rpcs = {f"{it.containing_service.full_name}/{it.name}" for it in declared_rpcs()}
+    assert set(re.findall(r"slotmesh\.v1\.\w+Service/\w+", path.read_text("utf-8"))) <= rpcs
