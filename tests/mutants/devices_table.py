@@ -77,6 +77,13 @@ DEVICES: Final = (
         "tests/contract/controller/test_launched_processes.py",
     ),
     mutant(
+        "what still runs is forgotten where processes have no descriptors, and its devices are given to another",
+        SHELL,
+        "        if process_of(pid) == process and not has_ended(process):",
+        "        if pidfd != NO_DESCRIPTOR and process_of(pid) == process and not has_ended(process):",
+        "tests/contract/controller/test_launched_processes.py",
+    ),
+    mutant(
         "replicas see the devices that they do not hold",
         SHELL,
         "held: dict[str, list[str]] = {pool: [] for pool in self._pools}",

@@ -35,6 +35,9 @@ from slotmesh.runtime.exits import CannotStart
 from slotmesh.runtime.process_identity import has_ended, pid_of, process_of
 
 ENDED_UNSEEN = "ended; it was no child of this controller, which does not know how"
+NO_DESCRIPTOR: Final = -1
+LOOK_EVERY_S: Final = 0.2
+"""At a process that no descriptor tells the end of."""
 
 
 class LaunchedProcess(Protocol):
@@ -42,7 +45,8 @@ class LaunchedProcess(Protocol):
 
     It has a session and a group of its own, whose id is its own. `wait` returns when nothing of the process runs any
     more: what it has started in its group is killed with it. A signal reaches this process or none: a child keeps its
-    id until it is reaped, and another process is held by a descriptor that was opened while it was the right one.
+    id until it is reaped, and another process is held by a descriptor that was opened while it was the right one. Where
+    there are no such descriptors (Linux before 5.3, some sandboxes), its identity is looked at just before.
     """
 
     @property
@@ -102,42 +106,48 @@ class FoundProcess:
         self._pid = pid
         self._process = process
         self._pidfd = pidfd
+        self._is_closed = False
         self._closing = threading.Lock()
 
     @classmethod
     def open(cls, pid: int, process: str) -> Self | None:
-        """The process with this identity; None if it has ended, or cannot be watched."""
+        """The process with this identity; None if it has ended."""
         try:
             pidfd = os.pidfd_open(pid)
         except (OSError, AttributeError):
-            return None
+            pidfd = NO_DESCRIPTOR
         # Looked at after the descriptor was there: an id that was given to another process shows by its start time.
-        if process_of(pid) != process or has_ended(process):
-            os.close(pidfd)
-            return None
-        return cls(pid, process, pidfd)
+        found = cls(pid, process, pidfd)
+        if process_of(pid) == process and not has_ended(process):
+            return found
+        found.close()
+        return None
 
     @property
     def pid(self) -> int:
         return self._pid
 
     def wait(self) -> Exit:
-        poll = select.poll()
-        poll.register(self._pidfd, select.POLLIN)
-        poll.poll()
+        if self._pidfd == NO_DESCRIPTOR:
+            while not has_ended(self._process):
+                time.sleep(LOOK_EVERY_S)
+        else:
+            poll = select.poll()
+            poll.register(self._pidfd, select.POLLIN)
+            poll.poll()
         # Of a group whose first process is gone, the id is not given to others while anything of the group is left.
         if process_of(self._pid) in {"", self._process}:
             _kill_group(self._pid)
             _await_group(self._pid)
-        with self._closing:
-            os.close(self._pidfd)
-            self._pidfd = -1
+        self.close()
         return Exit(how=ENDED_UNSEEN, failed=True)
 
     def close(self) -> None:
-        """It is not watched."""
-        os.close(self._pidfd)
-        self._pidfd = -1
+        """It is not watched any more."""
+        with self._closing:
+            self._is_closed = True
+            if self._pidfd != NO_DESCRIPTOR:
+                os.close(self._pidfd)
 
     def terminate(self) -> None:
         self._send(signal.SIGTERM)
@@ -149,8 +159,12 @@ class FoundProcess:
 
     def _send(self, number: signal.Signals) -> None:
         with self._closing, suppress(ProcessLookupError):
-            if self._pidfd >= 0:
+            if self._is_closed:
+                return
+            if self._pidfd != NO_DESCRIPTOR:
                 signal.pidfd_send_signal(self._pidfd, number)
+            elif not has_ended(self._process):
+                os.kill(self._pid, number)
 
 
 def end_left_behind(process: str, output: Path) -> None:

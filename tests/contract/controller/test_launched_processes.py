@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -12,6 +13,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -101,8 +103,14 @@ async def test_the_next_launcher_finds_what_runs_and_starts_none_twice(tmp_path:
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize("end", ["kill", "signal"])
-async def test_the_end_of_a_found_process_is_seen_however_it_comes(tmp_path: Path, end: str) -> None:
+@pytest.mark.parametrize("has_descriptors", [True, False])
+async def test_the_end_of_a_found_process_is_seen_however_it_comes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str, *, has_descriptors: bool
+) -> None:
     async with left_behind(tmp_path / "l", "a") as pids:
+        if not has_descriptors:
+            refused = Mock(side_effect=OSError(errno.ENOSYS, "none before Linux 5.3"))
+            monkeypatch.setattr("os.pidfd_open", refused)
         exits: list[Exit] = []
         launcher = process_launcher(tmp_path / "l", exits)
         os.kill(pids["a"], signal.SIGSTOP)  # a hung one is ended like any other
