@@ -39,6 +39,7 @@ from controller_service.shell.launchers.process_start import (
     ProcessStart,
     cpu_violations,
     cpus_for,
+    device_variable_violations,
     pinned,
     prepare_start,
 )
@@ -169,10 +170,7 @@ class ProcessLauncher(Launcher):
 
     def violations(self, backend: Backend) -> Iterable[SpecViolation]:
         yield from cpu_violations(backend)
-        for pool, name in self._variables.items():
-            if name in backend.env:
-                text = f"is set for the devices of pool {pool}: leave it out"
-                yield SpecViolation(f"backends.{backend.name}.env.{name}", text)
+        yield from device_variable_violations(backend, self._pools, self._variables)
 
     def observe(self) -> Sequence[Instance]:
         return [running.instance for running in self._running.values()]

@@ -18,6 +18,8 @@ from pathlib import Path
 from typing import Final
 
 from controller_service.core.cpu_choice import choose_cpus
+from controller_service.core.devices import Pools
+from controller_service.shell.launchers.device_pools import VISIBLE
 from controller_service.shell.launchers.protocol import LaunchFailed
 from slotmesh.runtime.environment import importable_here
 from slotmesh.spec.environment import THREAD_VARIABLES, Environment, ProcessSettings
@@ -26,6 +28,8 @@ from slotmesh.version import VERSION
 
 NOTHING: Final = ProcessSettings()
 MAX_FILE_BYTES: Final = 64 * 1024
+ORDER: Final = "CUDA_DEVICE_ORDER"
+"""By which CUDA numbers GPUs: one number is another GPU in another order."""
 _OF_CONTROLLER: Final = ("SLOTMESH_TLS_CERT", "SLOTMESH_TLS_KEY", "SLOTMESH_DEVICES")
 """The controller's own certificate and devices."""
 _OF_PYTHON: Final = ("PYTHONHOME", "PYTHONEXECUTABLE", "__PYVENV_LAUNCHER__")
@@ -181,6 +185,17 @@ def cpu_violations(backend: Backend) -> Iterator[SpecViolation]:
             choose_cpus(backend.cpus or 0, allowed, ())
     except ValueError as error:
         yield SpecViolation(f"backends.{backend.name}.cpus", str(error))
+
+
+def device_variable_violations(backend: Backend, pools: Pools, variables: Mapping[str, str]) -> Iterator[SpecViolation]:
+    """Whether `env` would change which devices a replica sees. `variables`: by pool."""
+    for pool, name in variables.items():
+        if name in backend.env:
+            text = f"is set for the devices of pool {pool}: leave it out"
+            yield SpecViolation(f"backends.{backend.name}.env.{name}", text)
+        if name == VISIBLE and ORDER in backend.env and any(it.isdecimal() for it in pools[pool]):
+            text = f"numbers the GPUs of pool {pool} anew: set it for the controller, or name the GPUs by UUID"
+            yield SpecViolation(f"backends.{backend.name}.env.{ORDER}", text)
 
 
 def cpus_for(backend: str, wanted: float | None, held: Mapping[int, float]) -> frozenset[int]:

@@ -330,3 +330,14 @@ async def test_variables_of_devices_are_the_launchers_alone(tmp_path: Path) -> N
     text = "backends.v1.env.CUDA_VISIBLE_DEVICES: is set for the devices of pool cuda: leave it out"
     assert str(violation) == text
     await launcher.close()
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(("pool", "name", "count"), [("cuda", "0", 1), ("cuda", "GPU-1", 0), ("fpga", "0", 0)])
+async def test_all_replicas_number_gpus_alike(tmp_path: Path, pool: str, name: str, count: int) -> None:
+    launcher = process_launcher(tmp_path, [], pools={pool: (name,)})
+    backend = Backend(name="v1", env={"CUDA_DEVICE_ORDER": EnvironmentValue(value="PCI_BUS_ID")})
+    found = [str(it) for it in launcher.violations(backend)]
+    text = "numbers the GPUs of pool cuda anew: set it for the controller, or name the GPUs by UUID"
+    assert found == [f"backends.v1.env.CUDA_DEVICE_ORDER: {text}"] * count
+    await launcher.close()
