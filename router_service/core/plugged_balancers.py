@@ -193,28 +193,29 @@ class PluggedBalancer(Generic[MemberT]):
 
     def _show(self) -> None:
         """Makes the candidates of changed replicas anew, and reports them to a plug-in that follows changes."""
-        ids, began, count = self._ids, self._guard.now(), len(self._changed)
-        try:
-            while self._changed:
-                replica, _ = self._changed.popitem()
-                candidate = shown(replica)
-                at = bisect_left(ids, candidate.replica_id)
-                is_known = at < len(ids) and ids[at] == candidate.replica_id
-                if replica.free > 0 and is_known:
-                    self._open[at], self._shown[at] = replica, candidate
-                elif replica.free > 0:
-                    ids.insert(at, candidate.replica_id)
-                    self._open.insert(at, replica)
-                    self._shown.insert(at, candidate)
-                elif is_known and self._open[at] is replica:
-                    del ids[at], self._open[at], self._shown[at]
-                if self._follows:
+        ids, guard = self._ids, self._guard
+        follows, began, count = self._follows and guard.is_heard, guard.now(), len(self._changed)
+        while self._changed:
+            replica, _ = self._changed.popitem()
+            candidate = shown(replica)
+            at = bisect_left(ids, candidate.replica_id)
+            is_known = at < len(ids) and ids[at] == candidate.replica_id
+            if replica.free > 0 and is_known:
+                self._open[at], self._shown[at] = replica, candidate
+            elif replica.free > 0:
+                ids.insert(at, candidate.replica_id)
+                self._open.insert(at, replica)
+                self._shown.insert(at, candidate)
+            elif is_known and self._open[at] is replica:
+                del ids[at], self._open[at], self._shown[at]
+            if follows:
+                try:
                     self._plug_in.changed(candidate)
-        except BaseException as error:  # noqa: BLE001 - the plug-in's outcome, whatever it raises
-            self._guard.fault(PickFault.HOOK, began, error)
-        else:
-            if self._follows:
-                self._guard.called(began, count)
+                except BaseException as error:  # noqa: BLE001 - the plug-in's outcome, whatever it raises
+                    guard.fault(PickFault.HOOK, began, error)
+                    follows, began, count = guard.is_heard, guard.now(), len(self._changed)
+        if follows:
+            guard.called(began, count)
         self._candidates = tuple(self._shown)
 
     def _calls(self, run: RouterRun, turn: Turn) -> Calls:

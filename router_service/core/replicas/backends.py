@@ -219,11 +219,6 @@ class RoutedBackend(Generic[MemberT]):
     def balance_by(self, name: str) -> None:
         """Makes the balancer of this name, which may be a plug-in, anew."""
         self.balancer_name = name
-        own = name if name in BUILT_IN_BALANCERS else BUILT_IN_BALANCERS[0]
-        self.balancer: OwnBalancer[MemberT] = (
-            NearFirst(lambda: new_balancer(own, self._chance)) if self.zone else new_balancer(own, self._chance)
-        )
-        """Where a plug-in does not pick, this one does."""
         self.has_plug_in = name in self._plug_ins.makers
         """Then it alone goes before the balancer."""
         self.preferences: Preferences[MemberT] | PluggedBalancer[MemberT] | None = None
@@ -234,6 +229,15 @@ class RoutedBackend(Generic[MemberT]):
             self.counts.picks = self.counts.picks or PickCounts()
             plugged = self.preferences = PluggedBalancer[MemberT](self.name, name, self._plug_ins, self.counts.picks)
             self.hooks = plugged.hooks
+        self.rebuild_balancer()
+
+    def rebuild_balancer(self) -> None:
+        """Makes the router's own balancer anew: its name, or the zone of replicas, changed."""
+        own = self.balancer_name if self.balancer_name in BUILT_IN_BALANCERS else BUILT_IN_BALANCERS[0]
+        self.balancer: OwnBalancer[MemberT] = (
+            NearFirst(lambda: new_balancer(own, self._chance)) if self.zone else new_balancer(own, self._chance)
+        )
+        """Where a plug-in does not pick, this one does."""
         for replica in self.replicas.values():
             self.load_changed(replica)
 

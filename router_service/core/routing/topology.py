@@ -207,6 +207,7 @@ class Topology:
         wanted = {each.key: each for each in route.replicas}
         for key in backend.replicas.keys() - wanted.keys():
             self._unlist(backend.replicas.pop(key), step)
+        has_moved = False
         for key, each in wanted.items():
             replica = backend.replicas.get(key)
             if replica is None:
@@ -223,9 +224,11 @@ class Topology:
             if each.zone and each.zone != replica.zone:
                 # It is known later than the replica if the controller is new.
                 replica.place(each.zone)
-                backend.balance_by(backend.balancer_name)
+                has_moved = True
             if each.is_suspect != (replica in backend.suspects):
                 backend.suspect(replica, is_suspect=each.is_suspect)
+        if has_moved:
+            backend.rebuild_balancer()
 
     def _unlist(self, replica: RoutedReplica, step: Step) -> None:
         if self.replicas.get(replica.key) is replica:

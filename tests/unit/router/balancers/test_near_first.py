@@ -94,7 +94,7 @@ def test_a_zone_that_is_known_later_counts_from_then_on() -> None:
     of = backend()
     one, two = add(of, "one", ""), add(of, "two", "")
     two.place("z")
-    of.balance_by(of.balancer_name)
+    of.rebuild_balancer()
     assert (of.near, two.is_near, one.is_near) == (1, True, False)
     assert picks(of, 2) == ["two", "two"]
 
