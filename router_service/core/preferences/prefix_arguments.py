@@ -1,8 +1,8 @@
 """The blocks of the argument that a method's decorator names, found in a payload without decoding the rest of it.
 
 Invariants: nothing behind the first `MAX_BYTES` of a payload is looked at, and at most `MAX_STEPS` values are passed
-over, so a payload costs some milliseconds at most. What is malformed, too far behind, or neither text
-nor tokens has no blocks; no payload raises. The same text has the same blocks in each content type.
+over, so a payload costs some milliseconds at most, which are returned as work. What is malformed, too far behind, or
+neither text nor tokens has no blocks; no payload raises. The same text has the same blocks in each content type.
 Pure functions.
 """
 
@@ -20,7 +20,11 @@ MAX_BYTES: Final = 64 * 1024
 MAX_STEPS: Final = 1_024
 MAX_ARGUMENT_BLOCKS: Final = 256
 """16 KiB of text, or 4,096 tokens."""
+STEPS_PER_BLOCK: Final = 4
+"""Values that are passed over in the time of one block."""
 NO_BLOCKS: Final[tuple[int, ...]] = ()
+NOTHING_READ: Final = NO_BLOCKS, 1
+"""The work is that of looking at the call."""
 _OCTET_STREAM: Final = "application/octet-stream"
 _JSON: Final = "application/json"
 _MSGPACK: Final = "application/msgpack"
@@ -37,22 +41,31 @@ class PrefixArgument:
 
 def blocks_of_argument(
     payload: Payload | Announced, content_type: str, argument: PrefixArgument, most: int = MAX_ARGUMENT_BLOCKS
-) -> tuple[int, ...]:
-    """The hashes of at most `most` blocks that the argument begins with; none if it is not found."""
+) -> tuple[tuple[int, ...], int]:
+    """The hashes of at most `most` blocks that the argument begins with; none if it is not found. And the work.
+
+    Work is counted in blocks that could have been hashed in that time.
+    """
     if isinstance(payload, Announced) or most < 1:
-        return NO_BLOCKS
+        return NOTHING_READ
     head = payload.parts[0] if isinstance(payload, PayloadParts) and payload.parts else payload
     if not isinstance(head, bytes):
-        return NO_BLOCKS
+        return NOTHING_READ
     window = head[:MAX_BYTES]
     try:
         if content_type in ("", _OCTET_STREAM):
-            return blocks_of_text(window, most)
-        if content_type == _MSGPACK:
-            return _in_msgpack(window, argument, most)
-        return _in_json(window, argument, most) if content_type == _JSON else NO_BLOCKS
-    except (IndexError, ValueError):
-        return NO_BLOCKS  # it ends too early, or is malformed
+            blocks, end, steps = blocks_of_text(window, most), 0, MAX_STEPS
+        elif content_type == _MSGPACK:
+            at, steps = _in_msgpack(window, argument)
+            blocks, end = _msgpack_value(window, at, most), at
+        elif content_type == _JSON:
+            at, steps = _in_json(window, argument)
+            blocks, end = _json_value(window, at, most)
+        else:
+            return NOTHING_READ
+    except (IndexError, ValueError):  # it ends too early, is malformed, or has no such argument
+        blocks, end, steps = NO_BLOCKS, len(window), max(0, MAX_STEPS - len(window))
+    return blocks, 1 + max(len(blocks), end // BLOCK_BYTES) + (MAX_STEPS - steps) // STEPS_PER_BLOCK
 
 
 # -- MessagePack (https://github.com/msgpack/msgpack/blob/master/spec.md) ---------------------------------------------
@@ -92,23 +105,24 @@ _MSGPACK_TOKEN: Final = re.compile(_UNSIGNED, re.DOTALL)
 _MSGPACK_TOKENS: Final = re.compile(rb"(?:%b){0,%d}+" % (_UNSIGNED, MAX_ARGUMENT_BLOCKS * BLOCK_TOKENS), re.DOTALL)
 
 
-def _in_msgpack(data: bytes, argument: PrefixArgument, most: int) -> tuple[int, ...]:
+def _in_msgpack(data: bytes, argument: PrefixArgument) -> tuple[int, int]:
+    """Where the argument begins, and what is left of the steps."""
     at, values, is_map = _items(data, 0)
     steps = MAX_STEPS
     if not is_map:
         if not 0 <= argument.position < values:
-            return NO_BLOCKS
+            raise ValueError("no such argument")
         for _ in range(argument.position):
             at, steps = _behind(data, at, steps)
-        return _msgpack_value(data, at, most)
+        return at, steps
     name = argument.name.encode()
     for _ in range(values // 2):
         text = _text_at(data, at)
         at, steps = _behind(data, at, steps)
         if text is not None and data[text[0] : text[1]] == name:
-            return _msgpack_value(data, at, most)
+            return at, steps
         at, steps = _behind(data, at, steps)
-    return NO_BLOCKS
+    raise ValueError("no such argument")
 
 
 def _items(data: bytes, at: int) -> tuple[int, int, bool]:
@@ -190,11 +204,12 @@ _OPEN: Final = b"[{"
 _CLOSE: Final = b"]}"
 
 
-def _in_json(data: bytes, argument: PrefixArgument, most: int) -> tuple[int, ...]:
+def _in_json(data: bytes, argument: PrefixArgument) -> tuple[int, int]:
+    """Where the argument begins, and what is left of the steps."""
     at = _spaces(data, 0)
     kind = data[at]
     if kind not in _OPEN:
-        return NO_BLOCKS
+        raise ValueError("neither array nor object")
     name, steps, number = json.dumps(argument.name).encode(), MAX_STEPS, 0
     at = _spaces(data, at + 1)
     while data[at] not in _CLOSE:
@@ -204,13 +219,13 @@ def _in_json(data: bytes, argument: PrefixArgument, most: int) -> tuple[int, ...
             is_it = data[at:end] == name
             at = _spaces(data, _past(data, _spaces(data, end), b":"))
         if is_it:
-            return _json_value(data, at, most)
+            return at, steps
         at, steps = _behind_json(data, at, steps)
         at = _spaces(data, at)
         if data[at] not in _CLOSE:
             at = _spaces(data, _past(data, at, b","))
         number += 1
-    return NO_BLOCKS
+    raise ValueError("no such argument")
 
 
 def _spaces(data: bytes, at: int) -> int:
@@ -248,19 +263,21 @@ def _behind_json(data: bytes, at: int, steps: int) -> tuple[int, int]:
         at = _spaces(data, at)
 
 
-def _json_value(data: bytes, at: int, most: int) -> tuple[int, ...]:
+def _json_value(data: bytes, at: int, most: int) -> tuple[tuple[int, ...], int]:
+    """The blocks of the value, and where what was read of it ends."""
     if data[at] == 0x22:
         found = _TEXT.match(data, at + 1)
         raw = b"" if found is None else found.group()
         # The end may be in the middle of a character, or of a pair of surrogates.
         text: str = json.loads(f'"{raw.decode(errors="ignore")}"')
-        return blocks_of_text(text.encode(errors="ignore"), most)
+        return blocks_of_text(text.encode(errors="ignore"), most), at + len(raw)
     if data[at] != _OPEN[0]:
-        return NO_BLOCKS
+        return NO_BLOCKS, at
     found = _TOKENS.match(data, at + 1)
     raw = b"" if found is None else found.group()
+    end = at + len(raw)
     if data[at + 1 + len(raw) : at + 2 + len(raw)] != b"]":
         raw = raw[: max(raw.rfind(b","), 0)]  # the last one may go on, or be no integer
     tokens: list[int] = json.loads(b"[%b]" % raw)[: most * BLOCK_TOKENS]
     wrong = next((number for number, token in enumerate(tokens) if token > MAX_TOKEN), len(tokens))
-    return blocks_of_tokens(tokens[:wrong], most)
+    return blocks_of_tokens(tokens[:wrong], most), end

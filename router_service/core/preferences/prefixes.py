@@ -3,8 +3,8 @@
 Callers state the hashes of a prompt's blocks (`CallOptions.prefix_blocks`), or the backend has `affinity: prefix`, and
 the argument that a method's decorator names is read from each payload.
 Invariants: calls of one run with prompts of their own are placed one by one, so that each goes to its replica. One
-event reads at most `EVENT_BLOCKS` blocks: calls behind them have no prefix, and the balancer places them. A call that
-waits for room is read once.
+event reads at most `EVENT_BLOCKS` blocks, or passes over as much: calls behind them have no prefix, and the balancer
+places them. A call that waits for room is read once.
 Owner: the scheduler.
 """
 
@@ -120,12 +120,13 @@ class PrefixAffinity(Generic[CandidateT]):
             return self._blocks
         if options.prefix_blocks:
             blocks = options.prefix_blocks[: max(self._prompts.left, 0)]
+            work = 1 + len(blocks)
         else:
             argument = self._prompts.arguments.get(options.method) if run.slot is None else None
             if argument is None:
                 return _NONE
             most = min(MAX_ARGUMENT_BLOCKS, self._prompts.left)
-            blocks = blocks_of_argument(run.payloads[at], options.content_type, argument, most)
-        self._prompts.left -= 1 + len(blocks)
+            blocks, work = blocks_of_argument(run.payloads[at], options.content_type, argument, most)
+        self._prompts.left -= work
         self._read_last, self._blocks = call, blocks
         return blocks
