@@ -35,7 +35,7 @@ from router_service.core.scheduler import RouterScheduler
 from slotmesh.calls.key_hash import PARTITIONS, partition_of
 from slotmesh.calls.payload_block import block_of
 from slotmesh.spec import model
-from slotmesh.spec.model import Prospect
+from slotmesh.spec.model import Affinity, Prospect
 from slotmesh.streams.chunks import joined
 from tests.properties.router_model_parts import (
     BACKENDS,
@@ -48,6 +48,8 @@ from tests.properties.router_model_parts import (
     MAX_ONGOING,
     MAX_QUEUED,
     MAYBE,
+    OF_KEYLESS,
+    OUTLINES,
     POLICIES,
     QUEUE_TIME_S,
     ROOM,
@@ -64,8 +66,10 @@ class RouterModel:
     """What callers wait for, what each replica holds, and the scheduler between them."""
 
     def __init__(self, seed: int, balancer: str) -> None:
-        self.scheduler = RouterScheduler(random.Random(seed).random, plug_ins=erratic(seed))
+        plug_ins = erratic(seed, lambda: self.now, lambda: self.scheduler.topology)
+        self.scheduler = RouterScheduler(random.Random(seed).random, plug_ins=plug_ins, prefix_blocks=4)
         self.balancer = balancer
+        self.affinity = Affinity.NONE
         self.now = 0.0
         self.revision = 0
         self.next_id = 1
@@ -107,7 +111,7 @@ class RouterModel:
         self.table()
         for key in self.listed:
             self.held[key].linked = True
-            self.step(LinkOpened(self.held[key].replica, ROOM))
+            self.step(LinkOpened(self.held[key].replica, ROOM, outlines=OUTLINES))
 
     # -- the world -------------------------------------------------------------------------------------------------
 
@@ -128,6 +132,7 @@ class RouterModel:
                     max_queued_calls=MAX_QUEUED,
                     max_queue_time_s=QUEUE_TIME_S,
                     balancer=self.balancer,
+                    affinity=self.affinity,
                     max_wire_batch_size=MAX_BATCH_SIZE,
                 ),
                 replicas=[
@@ -158,8 +163,8 @@ class RouterModel:
                 partition=partition_of(key) if key else -1,
                 streaming=kind == "streaming",
                 no_reply=kind == "silent",
-                wire=repr((said["timeout_s"], said["idempotent"], kind)).encode(),
-                **{**said, "shard_key": "" if key else said["shard_key"]},
+                wire=repr((said["timeout_s"], said["idempotent"], kind, said["model_id"])).encode(),
+                **{**said, **(OF_KEYLESS if key else {})},
             )
             ids = range(self.next_id, self.next_id + count)
             self.next_id += count
@@ -169,7 +174,7 @@ class RouterModel:
                 deadline = self.now + options.timeout_s
                 self.pending[call_id] = Call(key, deadline, options.idempotent, endpoint, options.tenant)
                 self.caller_of[call_id] = who
-            batches.append((options, ids, self.payloads("%d", ids)))
+            batches.append((options, ids, self.payloads("%070d", ids)))
         self.step(CallsSubmitted(self.callers[who], endpoint, batches))
 
     def broadcast(self, endpoint: str, backend: str, timeout_s: float, tenant: str) -> None:
@@ -202,7 +207,7 @@ class RouterModel:
         for call_id, key in zip(ids, keys, strict=True):
             self.pending[call_id] = Call(key, self.now + timeout_s, idempotent, endpoint, tenant)
             self.caller_of[call_id] = who
-        batch = keyed_batch(options, ids, self.payloads("%d", ids), keys)
+        batch = keyed_batch(options, ids, self.payloads("%070d", ids), keys)
         self.step(CallsSubmitted(self.callers[who], endpoint, [batch]))
 
     def payloads(self, words: str, ids: Sequence[int]) -> Sequence[bytes]:
@@ -354,7 +359,7 @@ class RouterModel:
 
     def link_up(self, held: Held) -> None:
         held.linked = True
-        self.step(LinkOpened(held.replica, ROOM))
+        self.step(LinkOpened(held.replica, ROOM, outlines=OUTLINES))
 
     def cut_off(self, held: Held) -> None:
         held.linked = False

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass, field
 from itertools import compress
+from typing import Any
 
 from router_service.core.limits.capacity import ReportedCapacity
 from router_service.core.replicas.replica import RoutedReplica
+from slotmesh.calls.method_outlines import MethodOutline
 from slotmesh.errors import Failure, Reason
 from slotmesh.spec.model import Prospect
 
@@ -34,6 +36,20 @@ FULL = Failure(reason=Reason.QUEUE_FULL, message="full")
 ROOM = ReportedCapacity(max_ongoing=MAX_ONGOING, keyed_window=KEYED_WINDOW)
 MAYBE = (Prospect.UNKNOWN, Prospect.COMING)
 """Calls wait for replicas of such a backend."""
+OF_KEYLESS: dict[str, Any] = {"shard_key": "", "affinity_key": "", "prefix_blocks": ()}
+"""Options without effect on calls with an ordering key."""
+PREFERENCES: tuple[dict[str, Any], ...] = (
+    {},
+    {},
+    {"affinity_key": "k1"},
+    {"affinity_key": "k2", "model_id": "m1"},
+    {"model_id": "m1"},
+    {"model_id": "m2"},
+    {"prefix_blocks": (1, 2)},
+    {"prefix_blocks": (1, 3, 4), "affinity_key": "k1"},
+)
+"""What makes a router prefer a replica, as options of calls."""
+OUTLINES = (MethodOutline("__call__", prefix_argument="prompt", prefix_position=1),)
 STALE = Failure(reason=Reason.STALE_TABLE, message="not the owner")
 
 

@@ -48,6 +48,7 @@ from slotmesh.errors import Executed, Failure, Reason
 from slotmesh.spec import model
 from slotmesh.streams.chunks import joined
 from tests.properties.router_slots_operations import (
+    CHOSEN,
     MAX_ONGOING,
     MAX_QUEUED,
     POLICIES,
@@ -65,7 +66,8 @@ class RouterSlotsModel:
     """Who waits for what, what each replica holds, and the scheduler between them."""
 
     def __init__(self, seed: int, balancer: str, *, tells: bool) -> None:
-        self.scheduler = RouterScheduler(random.Random(seed).random, plug_ins=erratic(seed))
+        plug_ins = erratic(seed, lambda: self.now, lambda: self.scheduler.topology)
+        self.scheduler = RouterScheduler(random.Random(seed).random, plug_ins=plug_ins)
         self.balancer = balancer
         self.tells = tells
         """Replicas say what their load is with each grant; else in a frame of its own, later or never."""
@@ -251,7 +253,7 @@ class RouterSlotsModel:
         caller = self.caller(who)
         operation = Operation(caller, work, self.now + timeout_s, request_id, shard)
         self.operations[caller] = operation
-        options = RouterCallOptions(timeout_s=timeout_s, shard_key=shard, wire=b"w")
+        options = RouterCallOptions(timeout_s=timeout_s, wire=b"w", **CHOSEN[shard])
         known = self.leases.get(request_id)
         if known is not None and not known[3].listed:
             known = None  # granted by a replica that the table has meanwhile left out

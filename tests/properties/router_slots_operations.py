@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 from math import inf
+from typing import Any
 
 from router_service.core.calls import Dispatch, Release, Renew, Reserve
 from router_service.core.features.slot_operations import OutgoingDispatch, OutgoingRelease, OutgoingRenew
@@ -22,6 +23,14 @@ QUEUE_TIME_S = 30.0
 LINK_WAIT_S = 2.0
 IDS = ("r0", "r1", "r2", "r3")
 POLICIES: tuple[dict[str, float] | None, ...] = ({"b1": 1.0}, {"b1": 0.5, "b2": 0.5}, None)
+CHOSEN: dict[str, dict[str, Any]] = {
+    "": {},
+    "s1": {"shard_key": "s1"},
+    "k1": {"affinity_key": "k1"},
+    "m1": {"model_id": "m1", "affinity_key": "k1"},
+    "p1": {"prefix_blocks": (1, 2)},
+}
+"""Options that choose a replica, by what a caller is given of them."""
 REASONS = (Reason.QUEUE_FULL, Reason.DRAINING)
 BOUND_REASONS = (
     *(Reason.REPLICA_GONE, Reason.REPLICA_LOST, Reason.DEADLINE_IN_QUEUE, Reason.DEADLINE_RUNNING),

@@ -8,6 +8,7 @@ refuse, break and go; frames are cut at once or late, whole or in parts.
 from __future__ import annotations
 
 from math import inf
+from typing import Any
 
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -18,6 +19,7 @@ from router_service.core.events import (
     CallsCancelled,
     CapacityReported,
     DrainAnnounced,
+    HandlerStateReported,
     RouterTimePassed,
     RunsCompleted,
     RunsRefused,
@@ -27,9 +29,10 @@ from router_service.core.events import (
 from router_service.core.features.broadcasts import BroadcastClosed, BroadcastOutcomesTaken
 from router_service.core.limits.capacity import MethodTime, ReportedCapacity
 from router_service.core.routing_table import RoutingTable
+from slotmesh.calls.handler_figures import Evicted
 from slotmesh.calls.key_hash import partition_of
 from slotmesh.errors import Executed, Failure, Reason
-from slotmesh.spec.model import Prospect
+from slotmesh.spec.model import Affinity, Prospect
 from tests.properties.router_invariants import ALWAYS, nothing_is_left
 from tests.properties.router_model import RouterModel
 from tests.properties.router_model_parts import (
@@ -42,6 +45,7 @@ from tests.properties.router_model_parts import (
     KEYS_OF,
     MAX_ONGOING,
     POLICIES,
+    PREFERENCES,
     ROOM,
     STALE,
     TENANTS,
@@ -63,6 +67,7 @@ class SchedulerMachine(RuleBasedStateMachine):
                 sizes=[(2, 0), (3, 1), (1, 2)],
                 tenant=TENANTS[who],
                 shard="",
+                prefers={},
                 timeout_s=inf,
                 slo_s=None,
                 idempotent=True,
@@ -78,6 +83,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         sizes=st.lists(st.tuples(st.integers(1, 7), st.sampled_from((0, 0, 1, 2, 3))), min_size=1, max_size=3),
         tenant=st.sampled_from(TENANTS),
         shard=st.sampled_from(("", "", "s1", "s2")),
+        prefers=st.sampled_from(PREFERENCES),
         timeout_s=st.sampled_from((inf, inf, 5.0, 0.0)),
         slo_s=st.sampled_from((None, None, 0.1, 3.0)),
         idempotent=st.booleans(),
@@ -92,6 +98,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         sizes: list[tuple[int, int]],
         tenant: str,
         shard: str,
+        prefers: dict[str, Any],
         timeout_s: float,
         slo_s: float | None,
         idempotent: bool,
@@ -102,8 +109,9 @@ class SchedulerMachine(RuleBasedStateMachine):
         if not self.model.exists and not missing:
             self.model.exists = True
             self.model.table()
-        said = {"tenant": tenant, "timeout_s": timeout_s, "slo_s": slo_s, "idempotent": idempotent}
-        self.model.submit(who, endpoint, sizes, kind, shard_key=shard, **said)
+        said: dict[str, Any] = {"tenant": tenant, "timeout_s": timeout_s, "slo_s": slo_s, "idempotent": idempotent}
+        said |= {"shard_key": shard, "model_id": "", **prefers}
+        self.model.submit(who, endpoint, sizes, kind, **said)
 
     @precondition(lambda self: self.model.exists)
     @rule(
@@ -160,6 +168,22 @@ class SchedulerMachine(RuleBasedStateMachine):
         if self.model.held:
             held = data.draw(st.sampled_from(list(self.model.held.values())))
             self.model.step(ServiceTimesReported(held.replica, {"": MethodTime(service_s, batch_size)}))
+
+    @rule(
+        data=st.data(),
+        models=st.none() | st.frozensets(st.sampled_from(("m1", "m2", "m3"))),
+        most=st.integers(0, 2),
+        blocks=st.lists(st.integers(1, 5), max_size=3),
+        is_all=st.booleans(),
+    )
+    def report_state(
+        self, data: st.DataObject, models: frozenset[str] | None, most: int, blocks: list[int], *, is_all: bool
+    ) -> None:
+        linked = [held for held in self.model.held.values() if held.linked]
+        if linked:
+            replica = data.draw(st.sampled_from(linked)).replica
+            evicted = Evicted(tuple(blocks), is_all)
+            self.model.step(HandlerStateReported(replica, {"load": float(most)}, models, evicted, most))
 
     @precondition(lambda self: self.model.to_flush)
     @rule(data=st.data(), max_calls=st.integers(1, 5))
@@ -315,6 +339,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     def set_backend(self, data: st.DataObject, name: str, says: Prospect) -> None:
         self.model.suspects = {key for key in self.model.listed if data.draw(st.booleans())}
         self.model.balancer, self.model.prospects[name] = data.draw(st.sampled_from(ALL_BALANCERS)), says
+        self.model.affinity = data.draw(st.sampled_from(Affinity))
         self.model.table()
 
     @rule()

@@ -40,6 +40,7 @@ from slotmesh.errors import Executed, Failure, Reason
 from tests.properties.router_slots_invariants import ALWAYS, nothing_is_left
 from tests.properties.router_slots_model import RouterSlotsModel
 from tests.properties.router_slots_operations import (
+    CHOSEN,
     IDS,
     MAX_ONGOING,
     POLICIES,
@@ -63,12 +64,21 @@ class SlotMachine(RuleBasedStateMachine):
 
     # -- callers ---------------------------------------------------------------------------------------------------
 
-    @rule(who=st.integers(0, 1), count=st.integers(1, 4), timeout_s=st.sampled_from((inf, 5.0)))
-    def call(self, who: int, count: int, timeout_s: float) -> None:
+    @rule(
+        who=st.integers(0, 1),
+        count=st.integers(1, 4),
+        timeout_s=st.sampled_from((inf, 5.0)),
+        chosen=st.sampled_from(("", *CHOSEN)),
+    )
+    def call(self, who: int, count: int, timeout_s: float, chosen: str) -> None:
         for _ in range(count):
             caller = self.model.caller(who)
             self.model.operations[caller] = Operation(caller, None, self.model.now + timeout_s)
-            batch = RouterCallOptions(timeout_s=timeout_s, wire=b"w"), range(1, 2), [b"%d" % id(caller)]
+            batch = (
+                RouterCallOptions(timeout_s=timeout_s, wire=b"w", **CHOSEN[chosen]),
+                range(1, 2),
+                [b"%d" % id(caller)],
+            )
             self.model.step(CallsSubmitted(caller, "e", [batch]))
 
     @rule(
@@ -80,7 +90,7 @@ class SlotMachine(RuleBasedStateMachine):
         request_id=st.sampled_from(("", "", "", "A", "B")),
         ttl_s=st.sampled_from((4.0, 10.0)),
         count=st.integers(1, 2),
-        shard=st.sampled_from(("", "s1")),
+        shard=st.sampled_from(("", *CHOSEN)),
     )
     def reserve(
         self,
