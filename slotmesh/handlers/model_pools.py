@@ -30,6 +30,8 @@ MAX_MODEL_ID_BYTES: Final = 1_024
 """As of the call option."""
 _log = get_logger(__name__)
 _current_uses: ContextVar[ModelUses | None] = ContextVar("slotmesh.models", default=None)
+_current_loads: ContextVar[tuple[ModelPlace, ...]] = ContextVar("slotmesh.loads", default=())
+"""The models whose loads run this code."""
 
 
 class ModelCounts:
@@ -86,7 +88,6 @@ class ModelPool:
             if found.is_new:
                 context = copy_context()
                 context.run(current_place.set, None)
-                context.run(_current_uses.set, None)
                 task = asyncio.get_running_loop().create_task(self._load_async(found), context=context)
                 self._tasks.add(task)
                 task.add_done_callback(partial(self._load_ended, found.place))
@@ -107,7 +108,7 @@ class ModelPool:
                 finally:
                     self._stop_waiting(uses)
             if found.is_new:
-                self._load_here(found)
+                self._load_here(found, uses)
             return found.place.done.result()
 
     def release(self, place: ModelPlace, uses: ModelUses) -> None:
@@ -158,6 +159,8 @@ class ModelPool:
                     self._changed = Future()
                 return self._changed
             uses.add(found.place, self)
+            if found.place in _current_loads.get() and not found.place.is_loaded:
+                raise RuntimeError(f"{self._name}: the load of model {model_id!r} needs model {model_id!r} itself")
             if found.is_new:
                 found.place.done = Future()
             self.counts.hits += found.place.is_loaded
@@ -185,7 +188,8 @@ class ModelPool:
             if found.victim is not None:
                 await self._unload_async(found.victim)
             began = time.perf_counter()
-            model = await self._load(found.place.model_id)
+            with _call() as uses, self._loading(found.place, uses):
+                model = await self._load(found.place.model_id)
         except BaseException as error:
             self._failed(found.place, error)
             if isinstance(error, asyncio.CancelledError):
@@ -193,16 +197,30 @@ class ModelPool:
         else:
             self._was_loaded(found.place, model, time.perf_counter() - began)
 
-    def _load_here(self, found: FoundPlace) -> None:
+    def _load_here(self, found: FoundPlace, uses: ModelUses) -> None:
         try:
             if found.victim is not None:
                 self._unload_here(found.victim)
             began = time.perf_counter()
-            model = self._load(found.place.model_id)
+            with self._loading(found.place, uses):
+                model = self._load(found.place.model_id)
         except BaseException as error:  # noqa: BLE001 - raised by each call that waits for the model
             self._failed(found.place, error)
         else:
             self._was_loaded(found.place, model, time.perf_counter() - began)
+
+    @contextmanager
+    def _loading(self, place: ModelPlace, uses: ModelUses) -> Iterator[None]:
+        """What the load itself needs is held by `uses`, and cannot wait for its own place."""
+        with self._lock:
+            place.holders.add(uses)
+            uses.add(place, self)
+        loads, before = _current_loads.set((*_current_loads.get(), place)), _current_uses.set(uses)
+        try:
+            yield
+        finally:
+            _current_uses.reset(before)
+            _current_loads.reset(loads)
 
     def _was_loaded(self, place: ModelPlace, model: Any, took_s: float) -> None:
         with self._lock:
@@ -230,7 +248,7 @@ class ModelPool:
         except Exception as error:  # noqa: BLE001 - the user's own; the model is given up in any case
             _log.error("a model could not be unloaded", model=victim.model_id, exc_info=error)
         finally:
-            self._was_unloaded()
+            self._was_unloaded(victim)
 
     def _unload_here(self, victim: ModelPlace) -> None:
         try:
@@ -239,7 +257,7 @@ class ModelPool:
         except Exception as error:  # noqa: BLE001 - as above
             _log.error("a model could not be unloaded", model=victim.model_id, exc_info=error)
         finally:
-            self._was_unloaded()
+            self._was_unloaded(victim)
 
     def _unloader(self, model: Any) -> Callable[[], Any] | None:
         if self._unload is None:
@@ -254,7 +272,8 @@ class ModelPool:
             return unload_async
         return lambda: unload(model)
 
-    def _was_unloaded(self) -> None:
+    def _was_unloaded(self, victim: ModelPlace) -> None:
+        victim.done = None  # a call may still have the place, and with it the model
         with self._lock:
             self.counts.unloads += 1
             self._places.unloaded()
@@ -291,8 +310,10 @@ def holding(function: Callable[..., Any], kind: MethodKind) -> Callable[..., Any
                     _current_uses.set(None)
                 yield value
         finally:
-            values.close()
-            uses.end()
+            try:
+                values.close()
+            finally:
+                uses.end()
 
     @wraps(run)
     async def stepped_async(*args: Any, **kwargs: Any) -> Any:
@@ -308,8 +329,10 @@ def holding(function: Callable[..., Any], kind: MethodKind) -> Callable[..., Any
                     _current_uses.set(None)
                 yield value
         finally:
-            await values.aclose()
-            uses.end()
+            try:
+                await values.aclose()
+            finally:
+                uses.end()
 
     return {
         MethodKind.ASYNC: called_async,
@@ -320,13 +343,13 @@ def holding(function: Callable[..., Any], kind: MethodKind) -> Callable[..., Any
 
 
 @contextmanager
-def _call() -> Iterator[None]:
+def _call() -> Iterator[ModelUses]:
     """The models that are loaded within the block are held until its end."""
     uses = ModelUses()
     before = _current_uses.get()
     _current_uses.set(uses)
     try:
-        yield
+        yield uses
     finally:
         _current_uses.set(before)
         uses.end()

@@ -41,7 +41,7 @@ class Multiplexed:
         attributes = getattr(instance, "__dict__", None)
         if attributes is None:
             raise TypeError(f"{type(instance).__qualname__} has __slots__, and so no place for models")
-        key = f"__slotmesh_models_{self._function.__name__}__"
+        key = f"__slotmesh_models_{self._function.__qualname__}__"
         pool = attributes.get(key)
         if pool is None:
             pool = attributes.setdefault(key, self._new_pool(instance))
@@ -75,7 +75,8 @@ def multiplexed(
     Calls name their model by the option `model_id`, and routers send them where it is loaded. A model is loaded once,
     however many calls need it; a load that raises fails the calls that wait for it, and the next call tries again. At
     most `max_models` are in memory; then the one whose last use is longest ago is unloaded, but none that a call uses:
-    a call uses each model that it has loaded until it ends. A load that finds all models in use waits.
+    a call uses each model that it has loaded until it ends. A load that finds all models in use waits. A load may load
+    others; one that needs its own model, or more than there is room for, fails.
 
     A `def` method loads in the thread of the call; an `async def` one in a task of its own, so that a cancelled call
     does not cancel it. No client can call the method. The replica unloads all models when it ends.

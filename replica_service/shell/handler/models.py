@@ -8,6 +8,7 @@ Owner: the replica, on the service's loop; pools report changes in any thread.
 from __future__ import annotations
 
 import asyncio
+import threading
 from itertools import chain
 from typing import Any, Final
 
@@ -35,6 +36,8 @@ class HandlerModels:
         """
         self._pools = [each.pool(handler) for each in multiplexed_of(type(handler))]
         self._state = state
+        self._reporting = threading.Lock()
+        """A list that was made earlier is not reported later."""
         for pool in self._pools:
             pool.on_change = self._changed
         if self._pools:
@@ -70,4 +73,5 @@ class HandlerModels:
             _log.error("models were not unloaded in time", timeout_s=UNLOAD_S)
 
     def _changed(self) -> None:
-        self._state.loaded(dict.fromkeys(chain.from_iterable(pool.loaded for pool in self._pools)))
+        with self._reporting:
+            self._state.loaded(dict.fromkeys(chain.from_iterable(pool.loaded for pool in self._pools)))

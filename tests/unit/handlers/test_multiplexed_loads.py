@@ -1,0 +1,181 @@
+"""Loads of `@slotmesh.multiplexed` that need models themselves, and what is left of models and of their uses."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import threading
+import weakref
+from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+import slotmesh
+from slotmesh.handlers.kinds import MethodKind
+from slotmesh.handlers.model_pools import holding
+
+WITHIN_S = 5.0
+
+
+class Model:
+    """Without an `unload`: it is freed with its last reference."""
+
+
+@pytest.mark.asyncio
+async def test_a_load_that_needs_its_own_model_fails() -> None:
+    class Handler:
+        @slotmesh.multiplexed(max_models=2)
+        async def load(self, model_id: str) -> str:
+            return await self.load(model_id)
+
+    with pytest.raises(RuntimeError, match="the load of model 'a' needs model 'a'"):
+        await asyncio.wait_for(Handler().load("a"), WITHIN_S)
+
+
+def test_a_load_in_a_thread_that_needs_its_own_model_fails() -> None:
+    class Handler:
+        @slotmesh.multiplexed(max_models=2)
+        def load(self, model_id: str) -> str:
+            return self.load(model_id)
+
+    failures: list[BaseException] = []
+
+    def call() -> None:
+        try:
+            Handler().load("a")
+        except RuntimeError as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=call, daemon=True)
+    thread.start()
+    thread.join(WITHIN_S)
+    assert "the load of model 'a' needs model 'a'" in str(failures[0])
+
+
+@pytest.mark.asyncio
+async def test_a_load_that_needs_more_models_than_fit_fails() -> None:
+    class Handler:
+        @slotmesh.multiplexed(max_models=1)
+        async def load(self, model_id: str) -> str:
+            return model_id if model_id == "base" else f"{model_id} of {await self.load('base')}"
+
+    handler = Handler()
+    with pytest.raises(RuntimeError, match="no place for model 'base'"):
+        await asyncio.wait_for(handler.load("a"), WITHIN_S)
+    assert await handler.load("base") == "base"
+
+
+@pytest.mark.asyncio
+async def test_a_load_holds_the_models_that_it_needs_to_its_end() -> None:
+    unloaded: list[str] = []
+
+    class Handler:
+        @slotmesh.multiplexed(max_models=2, unload="unload")
+        async def load(self, model_id: str) -> str:
+            if model_id == "a":
+                await self.load("base")
+                with pytest.raises(RuntimeError, match="no place"):
+                    await self.load("third")
+            return model_id
+
+        def unload(self, model: str) -> None:
+            unloaded.append(model)
+
+    handler = Handler()
+    assert await asyncio.wait_for(handler.load("a"), WITHIN_S) == "a"
+    assert not unloaded
+    await handler.load("third")
+    assert len(unloaded) == 1
+
+
+@pytest.mark.asyncio
+async def test_a_model_without_unload_is_freed_before_the_next_one_is_loaded() -> None:
+    alive: list[int] = []
+    made: list[weakref.ref[Model]] = []
+
+    class Handler:
+        @slotmesh.multiplexed(max_models=1)
+        async def load(self, model_id: str) -> Model:
+            gc.collect()
+            alive.append(sum(each() is not None for each in made))
+            model = Model()
+            made.append(weakref.ref(model))
+            return model
+
+        @slotmesh.multiplexed(max_models=1)
+        def load_here(self, model_id: str) -> Model:
+            gc.collect()
+            alive.append(sum(each() is not None for each in made))
+            model = Model()
+            made.append(weakref.ref(model))
+            return model
+
+    handler = Handler()
+    for each in ("a", "b"):
+        await handler.load(each)
+    assert alive == [0, 0]
+    made.clear()
+    with ThreadPoolExecutor(1) as pool:
+        for each in ("a", "b"):
+            pool.submit(handler.load_here, each).result()
+    assert alive == [0, 0, 0, 0]
+
+
+@pytest.mark.asyncio
+async def test_an_abandoned_generator_that_fails_holds_no_model() -> None:
+    class Handler:
+        @slotmesh.multiplexed(max_models=1)
+        async def load(self, model_id: str) -> str:
+            return model_id
+
+        @slotmesh.multiplexed(max_models=1)
+        def load_here(self, model_id: str) -> str:
+            return model_id
+
+        async def stream(self) -> AsyncIterator[str]:
+            try:
+                yield await self.load("a")
+            finally:
+                raise OSError("clean-up")
+
+        def stream_here(self) -> Iterator[str]:
+            try:
+                yield self.load_here("a")
+            finally:
+                raise OSError("clean-up")
+
+    handler = Handler()
+    stream = holding(handler.stream, MethodKind.ASYNC_GENERATOR)()
+    assert await anext(stream) == "a"
+    with pytest.raises(OSError, match="clean-up"):
+        await stream.aclose()
+    assert await asyncio.wait_for(handler.load("b"), WITHIN_S) == "b"
+
+    def use() -> str:
+        values = holding(handler.stream_here, MethodKind.GENERATOR)()
+        assert next(values) == "a"
+        with pytest.raises(OSError, match="clean-up"):
+            values.close()
+        return handler.load_here("b")
+
+    found: list[str] = []
+    thread = threading.Thread(target=lambda: found.append(use()), daemon=True)
+    thread.start()
+    thread.join(WITHIN_S)
+    assert found == ["b"]
+
+
+@pytest.mark.asyncio
+async def test_a_class_that_extends_the_load_of_its_base_has_both() -> None:
+    class Base:
+        @slotmesh.multiplexed(max_models=2)
+        async def load(self, model_id: str) -> str:
+            return model_id
+
+    class Child(Base):
+        @slotmesh.multiplexed(max_models=2)
+        async def load(self, model_id: str) -> str:
+            return f"child of {await super().load(model_id)}"
+
+    assert await asyncio.wait_for(Child().load("a"), WITHIN_S) == "child of a"
