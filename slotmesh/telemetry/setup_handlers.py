@@ -32,7 +32,8 @@ from opentelemetry.sdk.metrics.export import (
 from opentelemetry.sdk.metrics.export import Metric as PushedMetric
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
-from prometheus_client import REGISTRY, CollectorRegistry, Metric
+from prometheus_client import REGISTRY, CollectorRegistry, Metric, exposition
+from prometheus_client.openmetrics import exposition as openmetrics
 from prometheus_client.samples import Sample
 
 from slotmesh.logs import get_logger
@@ -100,8 +101,12 @@ class HandlerMetrics:
         families = self._of_default_registry()
         if not families or not pushed.resource_metrics:
             return pushed
-        now_ns = time.time_ns()
-        found = [metric for it in families if not it.name.startswith(OWN_PREFIX) for metric in _pushed(it, now_ns)]
+        now_ns, found = time.time_ns(), list[PushedMetric]()
+        for it in families:
+            try:
+                found += () if it.name.startswith(OWN_PREFIX) else _pushed(it, now_ns)
+            except (KeyError, ValueError, OverflowError):
+                self._log_once(it.name, "a metric of the handler is not pushed: its buckets are none of a histogram")
         first, *others = pushed.resource_metrics
         mine = ScopeMetrics(scope=_SCOPE, metrics=found, schema_url="")
         return replace(pushed, resource_metrics=[replace(first, scope_metrics=[*first.scope_metrics, mine]), *others])
@@ -171,13 +176,37 @@ class _Collection(threading.Thread):
         for each in collectors:
             try:
                 for it in each.collect():
-                    samples += len(it.samples)
+                    samples += max(1, len(it.samples))
                     if samples > MAX_SAMPLES:
                         self.problems.add(f"{it.name}, and what follows: there are more than {MAX_SAMPLES:,} samples")
                         return
-                    self.families.append(it)
+                    if _is_writable(it):
+                        self.families.append(it)
+                    else:
+                        self.problems.add(f"{it.name!r} has a label, value or text that no page can have")
             except Exception as error:  # noqa: BLE001 - the handler's code may raise anything
                 self.problems.add(f"a collector raises {type(error).__name__}")
+
+
+class _OneFamily(CollectorRegistry):
+    """A page of it alone."""
+
+    def __init__(self, family: Metric) -> None:
+        super().__init__()
+        self._family = family
+
+    def collect(self) -> Iterator[Metric]:
+        yield self._family
+
+
+def _is_writable(family: Metric) -> bool:
+    """Whether it can be on a page, in each format: one that cannot would cost the whole page."""
+    try:
+        for write in (exposition.generate_latest, openmetrics.generate_latest):
+            write(_OneFamily(family))
+    except Exception:  # noqa: BLE001 - labels and values of the handler's collectors may be anything
+        return False
+    return True
 
 
 class _LazyProvider(api.MeterProvider):
@@ -207,7 +236,9 @@ def _pushed(family: Metric, now_ns: int) -> Iterator[PushedMetric]:
             by_name.setdefault(sample.name, []).append(sample)
     for name, samples in by_name.items():
         numbers = [
-            NumberDataPoint(attributes=dict(it.labels), start_time_unix_nano=0, time_unix_nano=now_ns, value=it.value)
+            NumberDataPoint(
+                attributes=dict(it.labels), start_time_unix_nano=0, time_unix_nano=now_ns, value=float(it.value)
+            )
             for it in samples
         ]
         is_sum = name.endswith(("_total", "_count", "_sum")) and family.type in {"counter", "summary"}
@@ -229,6 +260,8 @@ def _histogram_points(samples: Iterable[Sample], now_ns: int) -> list[HistogramD
         bounds = sorted(point["le"])
         below = [0.0, *(count for _, count in bounds)]
         counts = [int(count - before) for before, count in pairwise(below)]
+        if min(counts, default=0) < 0:
+            raise ValueError("buckets of a histogram are cumulative")
         points.append(
             HistogramDataPoint(
                 attributes=dict(key),

@@ -195,3 +195,55 @@ def test_the_default_registry_is_pushed_as_well(registered: Any) -> None:
     (sizes,) = found["shop_sizes"].data_points
     assert (list(sizes.bucket_counts), list(sizes.explicit_bounds)) == ([1, 2, 1], [1.0, 2.0])
     assert (sizes.count, sizes.sum) == (4, 12.6)
+
+
+@pytest.mark.parametrize(
+    ("labels", "value"),
+    [({"n": "\udc80"}, 1.0), ({"n": 7}, 1.0), ({}, "many")],
+    ids=["a label that is no text", "a label that is a number", "a value that is none"],
+)
+@pytest.mark.parametrize("accept", ["", "application/openmetrics-text;version=1.0.0"])
+def test_a_family_that_cannot_be_written_costs_itself_alone(
+    metrics: MetricsServer, registered: Any, labels: Any, value: Any, accept: str
+) -> None:
+    bad = Metric("handler_bad", "of the handler", "gauge")
+    bad.add_sample("handler_bad", labels, value)
+    registered(Custom(bad, family("handler_good")))
+    request = urllib.request.Request(f"http://{metrics.address}/metrics", headers={"Accept": accept})
+    with urllib.request.urlopen(request, timeout=10) as answer:  # noqa: S310 - our own page
+        text = answer.read().decode()
+    assert "slotmesh_controller_revision 7" in text
+    assert "handler_good" in text
+    assert "handler_bad" not in text
+
+
+def test_families_without_samples_are_bounded_as_well(metrics: MetricsServer, registered: Any) -> None:
+    class Endless(Custom):
+        def collect(self) -> Iterator[Metric]:
+            for number in range(setup_handlers.MAX_SAMPLES + 100):
+                self.last = number
+                yield Metric(f"empty_{number}", "of the handler", "gauge")
+
+    endless = registered(Endless())
+    page(metrics)
+    assert endless.last < setup_handlers.MAX_SAMPLES + 1
+
+
+def test_what_cannot_be_pushed_costs_itself_alone(registered: Any) -> None:
+    from opentelemetry.exporter.otlp.proto.common.metrics_encoder import encode_metrics
+
+    large = Metric("large", "of the handler", "gauge")
+    large.add_sample("large", {}, 2**70)
+    falling = Metric("falling", "of the handler", "histogram")
+    for le, count in (("1", 5), ("+Inf", 3)):
+        falling.add_sample("falling_bucket", {"le": le}, count)
+    odd = Metric("odd", "of the handler", "histogram")
+    odd.add_sample("odd_bucket", {}, 3)
+    registered(Custom(large, falling, odd, family("good")))
+    handlers = HandlerMetrics(Resource({}), None)
+    own = MetricsData([ResourceMetrics(Resource({}), [], "")])
+    added = handlers.added_to(own)
+    encode_metrics(added)
+    names = {it.name for scope in added.resource_metrics[0].scope_metrics for it in scope.metrics}
+    assert {"good", "large"} <= names
+    assert not {"falling", "odd"} & names
