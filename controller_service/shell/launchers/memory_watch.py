@@ -54,7 +54,11 @@ class MemoryWatch:
 
     async def _look(self) -> None:
         while self._bounds:
-            exceeded = await asyncio.to_thread(exceeding, dict(self._bounds))
+            try:
+                exceeded = await asyncio.to_thread(exceeding, dict(self._bounds))
+            except (OSError, RuntimeError) as error:  # no descriptor or thread is left: the next look may have one
+                _log.warning("memory of replicas cannot be read; it is tried again", error=str(error))
+                exceeded = {}
             for group, used in exceeded.items():
                 if (bound := self._bounds.pop(group, None)) is not None:
                     self._on_excess(group, f"used {used / 2**20:,.0f} MiB of its memory: {format_size(bound)}")

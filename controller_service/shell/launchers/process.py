@@ -36,12 +36,12 @@ from controller_service.shell.launchers.launched_processes import (
 )
 from controller_service.shell.launchers.memory_watch import MemoryWatch
 from controller_service.shell.launchers.process_start import (
+    Preparations,
     ProcessStart,
     cpu_violations,
     cpus_for,
     device_variable_violations,
     pinned,
-    prepare_start,
 )
 from controller_service.shell.launchers.protocol import (
     Exit,
@@ -156,14 +156,12 @@ class ProcessLauncher(Launcher):
         self._running: dict[str, _Running] = {}
         self._emptied = asyncio.Event()
         self._emptied.set()
+        self._preparations = Preparations()
         self._memory = MemoryWatch(self._ended_by_memory)
         self._find()
 
     async def start(self, order: LaunchOrder, count: int) -> None:
-        if order.process:
-            start = await asyncio.to_thread(prepare_start, order.backend, order.process)
-        else:
-            start = prepare_start(order.backend)
+        start = await self._preparations.of(order.backend, order.process)
         present = sum(it.instance.order == order and not it.is_asked for it in self._running.values())
         for _ in range(count - present):
             self._spawn(self._with_devices(order), start)

@@ -7,20 +7,24 @@ backend, the setting and the path. Settings that are not used change nothing.
 
 from __future__ import annotations
 
+import asyncio
 import os
+import select
+import signal
 import stat
 import subprocess
+import time
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from math import ceil
 from pathlib import Path
-from typing import Final
+from typing import IO, Final, cast
 
 from controller_service.core.cpu_choice import choose_cpus
 from controller_service.core.devices import Pools
 from controller_service.shell.launchers.device_pools import VISIBLE
-from controller_service.shell.launchers.protocol import LaunchFailed
+from controller_service.shell.launchers.protocol import LaunchDeferred, LaunchFailed
 from slotmesh.runtime.environment import importable_here
 from slotmesh.spec.environment import THREAD_VARIABLES, Environment, ProcessSettings
 from slotmesh.spec.model import Backend, SpecViolation
@@ -34,7 +38,12 @@ _OF_CONTROLLER: Final = ("SLOTMESH_TLS_CERT", "SLOTMESH_TLS_KEY", "SLOTMESH_DEVI
 """The controller's own certificate and devices."""
 _OF_PYTHON: Final = ("PYTHONHOME", "PYTHONEXECUTABLE", "__PYVENV_LAUNCHER__")
 """Variables that belong to the controller's own interpreter."""
+PREPARED_WITHIN_S: Final = 1.0
+"""How long a start waits; then it is tried again."""
+PREPARED_FOR_S: Final = 120.0
+"""What was prepared earlier is not used: files may have changed."""
 _CHECK_S: Final = 30.0
+_MAX_CHECK_BYTES: Final = 64 * 1024
 _CHECK: Final = """
 import importlib.util as u, os, runpy, sys
 found = u.find_spec("slotmesh")
@@ -61,8 +70,38 @@ class ProcessStart:
     """None: where the controller runs."""
 
 
+class Preparations:
+    """Starts that are being prepared, in threads: an interpreter or a file that hangs holds nothing else up."""
+
+    def __init__(self) -> None:
+        self._of: dict[str, tuple[ProcessSettings, float, asyncio.Task[ProcessStart]]] = {}
+        """By backend: of which settings, and when it began. One that has ended is kept for the next request."""
+
+    async def of(self, backend: str, settings: ProcessSettings) -> ProcessStart:
+        """A start that is used once. Raises LaunchFailed, and LaunchDeferred after `PREPARED_WITHIN_S`."""
+        if not settings:
+            return prepare_start(backend)
+        now = asyncio.get_running_loop().time()
+        of, began, task = self._of.pop(backend, (None, now, None))
+        if task is None or of != settings or now - began > PREPARED_FOR_S:
+            began, task = now, asyncio.create_task(asyncio.to_thread(prepare_start, backend, settings))
+            task.add_done_callback(lambda it: it.cancelled() or it.exception())  # one that is not used is no failure
+        self._of[backend] = settings, began, task
+        if not (await asyncio.wait({task}, timeout=PREPARED_WITHIN_S))[0]:
+            raise LaunchDeferred(f"{backend}: its interpreter and its files are still being looked at")
+        del self._of[backend]
+        return task.result()
+
+
 def prepare_start(backend: str, settings: ProcessSettings = NOTHING) -> ProcessStart:
     """Reads files, and has the interpreter look for slotmesh: blocks. Raises LaunchFailed."""
+    try:
+        return _prepared(backend, settings)
+    except OSError as error:
+        raise LaunchFailed(f"backend {backend}: {error.filename or 'a folder'}: {error.strerror or error}") from error
+
+
+def _prepared(backend: str, settings: ProcessSettings) -> ProcessStart:
     cwd = _folder(backend, settings.cwd) if settings.cwd else None
     variables = {name: value for name, value in os.environ.items() if name not in _OF_CONTROLLER}
     python = ""
@@ -79,7 +118,7 @@ def prepare_start(backend: str, settings: ProcessSettings = NOTHING) -> ProcessS
 
 
 def _folder(backend: str, path: str) -> Path:
-    folder = Path.cwd() / path
+    folder = Path(path).absolute()
     if not folder.is_dir():
         raise LaunchFailed(f"backend {backend}: cwd: there is no folder {folder}")
     if not os.access(folder, os.X_OK):
@@ -89,7 +128,7 @@ def _folder(backend: str, path: str) -> Path:
 
 def _interpreter(backend: str, path: str, search_path: str) -> tuple[str, dict[str, str]]:
     """The file, and the variables that an activated virtual environment has. Links are kept: they make a venv."""
-    found = Path.cwd() / path
+    found = Path(path).absolute()
     file, variables = found, dict[str, str]()
     if found.is_dir():
         file = found / "bin" / "python"
@@ -107,7 +146,7 @@ def _values(backend: str, environment: Environment) -> dict[str, str]:
     values = dict[str, str]()
     for name, it in environment.items():
         if it.file:
-            values[name] = _content(backend, name, Path.cwd() / it.file)
+            values[name] = _content(backend, name, Path(it.file).absolute())
         elif not it.inherit:
             values[name] = it.value or ""
         elif name in os.environ:
@@ -143,28 +182,46 @@ def _without_waiting(path: str, flags: int) -> int:
 def _require_slotmesh(backend: str, python: str, environment: Mapping[str, str], cwd: Path | None) -> None:
     where = f"backend {backend}: python: {python}"
     try:
-        looked = subprocess.run(  # noqa: S603 - the operator's interpreter, no shell
-            [python, "-c", _CHECK],
-            env=environment,
-            cwd=cwd,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=_CHECK_S,
-            check=False,
-        )
+        status, output = _check(python, environment, cwd)
     except subprocess.TimeoutExpired:
         raise LaunchFailed(f"{where} did not answer within {_CHECK_S:.0f} s") from None
     except OSError as error:
         raise LaunchFailed(f"{where} cannot be run: {error.strerror or error}") from None
-    lines = looked.stdout.decode("utf-8", errors="replace").split("\n")
+    lines = output.decode("utf-8", errors="replace").split("\n")
     what, _, name = next((it for it in reversed(lines) if it), "").partition(" ")
     install = f"{python} -m pip install 'slotmesh=={VERSION}'"
     if what == "lacks":
         raise LaunchFailed(f"{where} has no module {name}: {install}")
-    if what != "has" or looked.returncode != 0:
-        raise LaunchFailed(f"{where} ended with status {looked.returncode}: it has to be Python 3.11 or newer")
+    if what != "has" or status != 0:
+        raise LaunchFailed(f"{where} ended with status {status}: it has to be Python 3.11 or newer")
     if not is_compatible(name):
         raise LaunchFailed(f"{where} has slotmesh {name}, which does not work with {VERSION}: {install}")
+
+
+def _check(python: str, environment: Mapping[str, str], cwd: Path | None) -> tuple[int, bytes]:
+    """Its status, and the beginning of what it prints. Raises OSError or TimeoutExpired: nothing of it is left."""
+    process = subprocess.Popen(  # noqa: S603 - the operator's interpreter, no shell
+        [python, "-c", _CHECK],
+        env=environment,
+        cwd=cwd,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    deadline, output, poll = time.monotonic() + _CHECK_S, b"", select.poll()
+    with process, cast("IO[bytes]", process.stdout) as out:
+        poll.register(out, select.POLLIN)
+        while len(output) < _MAX_CHECK_BYTES and poll.poll(max(0.0, deadline - time.monotonic()) * 1000):
+            if not (part := os.read(out.fileno(), _MAX_CHECK_BYTES)):
+                break
+            output += part
+        out.close()  # who prints more is ended by it
+        try:
+            return process.wait(max(0.0, deadline - time.monotonic())), output
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)  # not reaped yet: the group is its own
+            raise
 
 
 def is_compatible(version: str, own: str = VERSION) -> bool:
@@ -219,7 +276,8 @@ def pinned(cpus: frozenset[int]) -> Iterator[None]:
     try:
         yield
     finally:
-        os.sched_setaffinity(0, own)
+        with suppress(OSError):  # none of them is allowed any more; what was started is known in any case
+            os.sched_setaffinity(0, own)
 
 
 def _allowed_cpus() -> Collection[int]:

@@ -20,7 +20,7 @@ import pytest_asyncio
 from controller_service.shell.launchers.memory_watch import exceeding
 from controller_service.shell.launchers.process import ProcessLauncher
 from controller_service.shell.launchers.process_start import prepare_start
-from controller_service.shell.launchers.protocol import Exit, LaunchFailed, LaunchOrder
+from controller_service.shell.launchers.protocol import Exit, LaunchDeferred, LaunchFailed, LaunchOrder
 from slotmesh.runtime.process_identity import has_ended
 from slotmesh.spec.environment import THREAD_VARIABLES, EnvironmentValue, ProcessSettings
 from slotmesh.spec.model import Backend
@@ -85,7 +85,12 @@ class Rig:
         )
 
     async def start(self, count: int = 1, **settings: Any) -> None:
-        await self.launcher.start(replace(ORDER, process=ProcessSettings(**settings)), count)
+        while True:
+            try:
+                await self.launcher.start(replace(ORDER, process=ProcessSettings(**settings)), count)
+            except LaunchDeferred:  # its interpreter takes a while
+                continue
+            return
 
     async def shown(self, number: int = 1) -> Mapping[str, Any]:
         """What a replica has printed of itself."""
