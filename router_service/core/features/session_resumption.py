@@ -84,6 +84,11 @@ class Resumption:
         self.newest_of_any_key = 0
         """The last call that was found, where it is not known which key each of them has."""
 
+    @property
+    def is_done(self) -> bool:
+        """Nothing more will be known, and the client resends no further call."""
+        return self.is_over and not self.awaits_calls
+
     def trace(self, replica: RoutedReplica, found: FoundCalls) -> None:
         """Keeps the replica's answer."""
         if found.forgotten:
@@ -161,10 +166,8 @@ class Resumptions(Feature):
         if (session := caller.session) is not None:
             resumption = self._by_session.pop(session, None)
             self.asking.pop((session.session_id, session.epoch), None)
-            if resumption is not None:
-                found = {trace.replica for trace in resumption.traces}
-                for replica in {*resumption.awaited, *found}:
-                    replica.askers -= 1
+            if resumption is not None and not resumption.is_done:
+                self._let_go(resumption)
 
     def resent(self, run: RouterRun) -> None:
         """The run was sent again. Its payload may be under way."""
@@ -180,6 +183,8 @@ class Resumptions(Feature):
             resumption.awaits_calls = False
             if (session.session_id, session.epoch) in self.asking:
                 self._go_on(session, resumption, step)
+            else:
+                self._let_go(resumption)
 
     def holds_keys(self, caller: Caller) -> bool:
         """Whether calls of the session that were sent before may still have to run before new ones."""
@@ -309,6 +314,14 @@ class Resumptions(Feature):
                 self._intake.route(run, step)
             else:
                 self._hold(run, resumption, step, resent=resent)
+        if resumption.is_done:
+            self._let_go(resumption)
+
+    @staticmethod
+    def _let_go(resumption: Resumption) -> None:
+        """The session needs no link to these replicas any more. Calls that are recovered keep theirs by themselves."""
+        for replica in {*resumption.awaited, *(trace.replica for trace in resumption.traces)}:
+            replica.askers -= 1
 
     def _hold(self, run: RouterRun, resumption: Resumption, step: Step, *, resent: bool) -> None:
         resumption.held.append((run, resent))

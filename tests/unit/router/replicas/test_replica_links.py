@@ -293,7 +293,7 @@ def test_a_look_up_waits_for_its_link_for_a_bounded_time(moved: tuple[World, str
 
 def test_a_session_that_moved_here_queries_replicas_without_a_link(world: World) -> None:
     name = stranger(world)
-    client = world.connect(2, (1, 1))
+    client = world.connect(2, (1, 1), says_all=True)
     assert linked(world) == set(NAMES)
     for each in set(NAMES) - members(world):
         world.link(each)
@@ -306,9 +306,11 @@ def test_a_session_that_moved_here_queries_replicas_without_a_link(world: World)
     world.at(IDLE_S)
     world.at(2 * IDLE_S)
     assert linked(world) == members(world) | {name}  # the session may have further calls there
-    world.disconnect(client)
+    world.resent_all(client)
     world.at(3 * IDLE_S)
     assert linked(world) == members(world)
+    world.disconnect(client)
+    assert not any(each.askers for each in world.scheduler.topology.replicas.values())
 
 
 def test_no_answer_of_a_replica_that_could_not_be_linked_is_no_proof(world: World) -> None:
