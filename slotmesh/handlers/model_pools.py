@@ -141,8 +141,10 @@ class ModelPool:
         """The place of the model; or what the call has to wait for, and then calls `_stop_waiting`."""
         if not isinstance(model_id, str):
             raise TypeError(f"{self._name}: the id of a model is a str, got {type(model_id).__name__}")
-        if not 0 < len(model_id.encode()) <= MAX_MODEL_ID_BYTES:
-            raise ValueError(f"{self._name}: the id of a model has 1 … {MAX_MODEL_ID_BYTES} bytes")
+        if not model_id:
+            raise ValueError(f"{self._name}: the id of the model is empty; a call names it by its option model_id")
+        if len(model_id.encode()) > MAX_MODEL_ID_BYTES:
+            raise ValueError(f"{self._name}: the id of a model has at most {MAX_MODEL_ID_BYTES} bytes")
         with self._lock:
             if self._is_closed:
                 raise RuntimeError(f"{self._name}: the replica ends, and loads no more models")

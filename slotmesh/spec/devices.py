@@ -23,6 +23,8 @@ AUTO: Final = "auto"
 _POOL: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
 _DEVICE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:/-]{0,99}")
 _RANGE: Final = re.compile(r"(\d{1,6})-(\d{1,6})")
+_NO_RANGE: Final = re.compile(r"\d+(-|\.\.+)\d*")
+"""A range that lacks an end, or has other signs: hardly the name of a device."""
 _EXACT: Final = 1e-6
 _MAX_CHARS: Final = 200
 """Of one device as text."""
@@ -168,6 +170,8 @@ def _names(name: str) -> Iterable[str]:
         if not 0 <= last - first < MAX_DEVICES:
             raise ValueError(f"{name}: a range has 1 to {MAX_DEVICES} numbers, the smaller one first")
         return map(str, range(first, last + 1))
+    if _NO_RANGE.fullmatch(name):
+        raise ValueError(f"{name!r}: write a range with both ends, as 0-3")
     if not _DEVICE.fullmatch(name):
         raise ValueError(f"{name!r}: the name of a device has 1 to 100 of `a-z A-Z 0-9 _ . : / -`")
     return (name,)

@@ -127,9 +127,16 @@ def test_instances_have_models_of_their_own_and_stay_equal() -> None:
     assert Handler.load.__doc__ == "Loads."
 
 
-@pytest.mark.parametrize(("model_id", "error"), [("", ValueError), ("x" * 1025, ValueError), (7, TypeError)])
-def test_ids_are_bounded_text(model_id: Any, error: type[Exception]) -> None:
-    with pytest.raises(error, match="the id of a model"):
+@pytest.mark.parametrize(
+    ("model_id", "error", "words"),
+    [
+        ("", ValueError, "is empty; a call names it by its option model_id"),
+        ("x" * 1025, ValueError, "has at most 1024 bytes"),
+        (7, TypeError, "is a str, got int"),
+    ],
+)
+def test_ids_are_bounded_text(model_id: Any, error: type[Exception], words: str) -> None:
+    with pytest.raises(error, match=words):
         Handler([]).load_here(model_id)
 
 

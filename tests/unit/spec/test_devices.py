@@ -27,6 +27,7 @@ from tests.support.examples import examples
 def test_names_without_a_pool_belong_to_the_pool_before() -> None:
     assert read_pools("cuda=0-3,fpga=a,b") == {"cuda": ("0", "1", "2", "3"), "fpga": ("a", "b")}
     assert read_pools(" cuda=GPU-8a56-01 , cuda=7") == {"cuda": ("GPU-8a56-01", "7")}
+    assert read_pools("mig=0:1,0.1") == {"mig": ("0:1", "0.1")}
     assert read_pools("") == {}
 
 
@@ -47,6 +48,8 @@ def test_a_share_is_behind_the_name() -> None:
         ("cuda=0,0", "cuda=0 is named twice"),
         ("cuda=0-1,cuda=1", "cuda=1 is named twice"),
         ("cuda=3-0", "a range has 1 to 256 numbers"),
+        ("cuda=0-", "write a range with both ends, as 0-3"),
+        ("cuda=0..3", "write a range with both ends, as 0-3"),
         ("cuda=0-256", "a range has 1 to 256 numbers"),
         ("cuda=0-255,256", "cuda has 257 devices"),
         ("cuda=0@0.5", "a pool has whole devices"),
