@@ -42,6 +42,7 @@ from controller_service.shell.launchers.process_start import (
     cpus_for,
     device_variable_violations,
     pinned,
+    reason_of,
 )
 from controller_service.shell.launchers.protocol import (
     Exit,
@@ -311,7 +312,7 @@ class ProcessLauncher(Launcher):
                 )
         except OSError as error:
             self._directory.remove(replica_id)
-            raise LaunchFailed(f"cannot start {command[0]}: {error.strerror or error}") from error
+            raise LaunchFailed(f"cannot start {command[0]}: {reason_of(error)}") from error
         finally:
             os.close(output)
         instance = Instance(replica_id=replica_id, order=order, pid=process.pid, process=process_of(process.pid))

@@ -8,6 +8,7 @@ backend, the setting and the path. Settings that are not used change nothing.
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import select
 import signal
@@ -186,7 +187,7 @@ def _require_slotmesh(backend: str, python: str, environment: Mapping[str, str],
     except subprocess.TimeoutExpired:
         raise LaunchFailed(f"{where} did not answer within {_CHECK_S:.0f} s") from None
     except OSError as error:
-        raise LaunchFailed(f"{where} cannot be run: {error.strerror or error}") from None
+        raise LaunchFailed(f"{where} cannot be run: {reason_of(error)}") from None
     lines = output.decode("utf-8", errors="replace").split("\n")
     what, _, name = next((it for it in reversed(lines) if it), "").partition(" ")
     install = f"{python} -m pip install 'slotmesh=={VERSION}'"
@@ -222,6 +223,13 @@ def _check(python: str, environment: Mapping[str, str], cwd: Path | None) -> tup
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)  # not reaped yet: the group is its own
             raise
+
+
+def reason_of(error: OSError) -> str:
+    """Why a process could not be started, for a person."""
+    if error.errno == errno.E2BIG:
+        return "its environment is larger than this system allows: have the handler read large files of env itself"
+    return error.strerror or str(error)
 
 
 def is_compatible(version: str, own: str = VERSION) -> bool:

@@ -176,6 +176,17 @@ def test_what_is_missing_is_named_with_backend_setting_and_path(tmp_path: Path) 
         )
 
 
+@pytest.mark.asyncio
+@pytest.mark.parametrize("python", ["", sys.executable], ids=["own interpreter", "another one"])
+async def test_an_environment_that_is_too_large_is_named(tmp_path: Path, python: str) -> None:
+    (tmp_path / "large").write_bytes(b"x" * (64 * 1024))
+    rig = Rig(tmp_path)
+    env = {f"A{number}": EnvironmentValue(file=str(tmp_path / "large")) for number in range(200)}
+    with pytest.raises(LaunchFailed, match="its environment is larger than this system allows: have the handler read"):
+        await rig.start(env=env, python=python)
+    await rig.launcher.close()
+
+
 def test_an_interpreter_has_to_have_slotmesh(tmp_path: Path) -> None:
     empty = make_venv(tmp_path / "empty", has_slotmesh=False)
     without = f"backend v1: python: {empty}/bin/python has no module slotmesh: "
