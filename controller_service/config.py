@@ -13,7 +13,7 @@ from slotmesh.config.declaring import Field, field_validator, model_validator
 from slotmesh.config.etcd import PLAIN_ACCESS, EtcdAccess, EtcdPlace, etcd_place
 from slotmesh.config.members import TokenPortSettings
 from slotmesh.config.reading import FlagOnly
-from slotmesh.spec.devices import read_pairs, read_pools
+from slotmesh.spec.devices import read_pairs, read_pools, variables_of
 from slotmesh.spec.rules import is_path
 from slotmesh.units import format_duration
 
@@ -353,8 +353,13 @@ class ControllerSettings(TokenPortSettings):
     def _are_devices_of_this_machine(self) -> Self:
         if self.devices and self.launcher != "process":
             raise ValueError("--devices is for --launcher process: leave it out")
-        if unknown := read_pairs(self.device_variables or "").keys() - read_pools(self.devices).keys():
+        pools, named = read_pools(self.devices), read_pairs(self.device_variables or "")
+        if unknown := named.keys() - pools.keys():
             raise ValueError(f"--device-variables: --devices has no pool {', '.join(sorted(unknown))}")
+        try:
+            variables_of(pools, named)
+        except ValueError as error:
+            raise ValueError(f"--device-variables: {error}") from None
         return self
 
     @model_validator

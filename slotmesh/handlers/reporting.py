@@ -122,8 +122,8 @@ def _fitting(models: Iterable[str]) -> Iterator[str]:
 
 
 def _figure(name: str, value: object) -> float:
-    if not 0 < len(name) <= MAX_FIGURE_CHARS:
-        raise ValueError(f"slotmesh.report: a name has 1 … {MAX_FIGURE_CHARS} characters, got {len(name)}")
+    if not 0 < len(name) <= MAX_FIGURE_CHARS or not name.isprintable():
+        raise ValueError(f"slotmesh.report: a name has 1 … {MAX_FIGURE_CHARS} printable characters, got {name[:100]!r}")
     if not isinstance(value, SupportsFloat):
         raise TypeError(f"slotmesh.report: {name} must be a number, got {type(value).__name__}")
     figure = float(value)

@@ -132,6 +132,20 @@ def read_pairs(text: str) -> dict[str, str]:
     return pairs
 
 
+def variables_of(pools: Iterable[str], named: Mapping[str, str]) -> dict[str, str]:
+    """The environment variable in which a replica finds its devices, by pool: that of `named`, or one like the pool.
+
+    Raises ValueError: two pools have the same one.
+    """
+    found: dict[str, str] = {}
+    for pool in pools:
+        name = named.get(pool) or f"{re.sub('[^A-Z0-9]', '_', pool.upper())}_VISIBLE_DEVICES"
+        if rival := next((it for it, taken in found.items() if taken == name), ""):
+            raise ValueError(f"pools {rival} and {pool} both have the variable {name}: name another for one of them")
+        found[pool] = name
+    return found
+
+
 def written(devices: Iterable[HeldDevice]) -> str:
     """The list as text, which `read_devices` reads."""
     return ",".join(map(str, devices))
@@ -156,7 +170,7 @@ DIFFER: Final = "its --devices ("
 
 def difference(wanted: Mapping[str, float], held: Iterable[str]) -> str:
     """That a replica holds other devices than its backend wants, for a person; empty if not, or if that wants none."""
-    holds = amounts_of(read_devices(",".join(held)))
+    holds = amounts_of(it for text in held for it in read_devices(text))  # a stranger's list may name one twice
     if not wanted or holds == {pool: thousandths_of(amount) for pool, amount in wanted.items()}:
         return ""
     shown = shown_amounts({pool: amount / WHOLE for pool, amount in holds.items()})

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import re
 import subprocess
 import sys
 import threading
@@ -57,7 +56,7 @@ from controller_service.shell.launchers.protocol import (
 from controller_service.shell.replica_logs import LogBook
 from slotmesh.logs import get_logger
 from slotmesh.runtime.process_identity import find_by_argument, pid_of, process_of
-from slotmesh.spec.devices import read_devices, written
+from slotmesh.spec.devices import read_devices, variables_of, written
 from slotmesh.spec.environment import ProcessSettings
 from slotmesh.spec.model import Backend, SpecViolation
 from slotmesh.units import format_duration
@@ -112,11 +111,6 @@ def replica_command(
     return command
 
 
-def variable_of(pool: str) -> str:
-    """The environment variable in which a replica finds its devices of a pool, unless a setting names another."""
-    return f"{re.sub('[^A-Z0-9]', '_', pool.upper())}_VISIBLE_DEVICES"
-
-
 class ProcessLauncher(Launcher):
     """Starts processes."""
 
@@ -143,7 +137,7 @@ class ProcessLauncher(Launcher):
         """
         self._pools = pools
         self._share_limits: Mapping[str, int] = {}
-        self._variables = {pool: device_variables.get(pool) or variable_of(pool) for pool in pools}
+        self._variables = variables_of(pools, device_variables)
         self._command = command
         self._on_exit = on_exit
         self._directory = directory

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from controller_service.shell.launchers.process import ProcessLauncher, replica_command, variable_of
+from controller_service.shell.launchers.process import ProcessLauncher, replica_command
 from controller_service.shell.launchers.protocol import Exit, LaunchDeferred, LaunchOrder
+from slotmesh.spec.devices import variables_of
 from tests.contract.controller.test_launchers import process_launcher
 from tests.support.wait import wait_until
 
@@ -144,4 +145,7 @@ def test_a_replica_gets_its_devices_as_a_flag() -> None:
 
 
 def test_variables_are_named_after_pools() -> None:
-    assert [variable_of(it) for it in ("cuda", "fpga-2.x")] == ["CUDA_VISIBLE_DEVICES", "FPGA_2_X_VISIBLE_DEVICES"]
+    assert variables_of(("cuda", "fpga-2.x"), {}) == {
+        "cuda": "CUDA_VISIBLE_DEVICES",
+        "fpga-2.x": "FPGA_2_X_VISIBLE_DEVICES",
+    }

@@ -116,6 +116,11 @@ def test_what_names_no_gpu_ends_the_list_as_it_does_for_cuda(monkeypatch: pytest
         (["--devices=0-3"], "--devices: '0-3': write POOL=DEVICE"),
         (["--devices=cuda=0", "--launcher=external"], "--devices is for --launcher process"),
         (["--device-variables=cuda=A"], "--device-variables: --devices has no pool cuda"),
+        (
+            ["--devices=a-b=0,a.b=1"],
+            "--device-variables: pools a-b and a.b both have the variable A_B_VISIBLE_DEVICES: name another for one",
+        ),
+        (["--devices=a=0,b=1", "--device-variables=a=X,b=X"], "pools a and b both have the variable X"),
         (["--devices=cuda=0", "--device-variables=cuda"], "--device-variables: 'cuda': write POOL=NAME"),
         (["--device-resources=cuda=x.com/gpu"], "--device-resources is for --launcher kubernetes"),
     ],

@@ -37,8 +37,9 @@ def test_each_call_replaces_the_names_it_has() -> None:
         ({"a": inf}, ValueError, "a must be finite"),
         ({"a": nan}, ValueError, "a must be finite"),
         ({"a": "0.5"}, TypeError, "a must be a number, got str"),
-        ({"a" * (MAX_FIGURE_CHARS + 1): 1}, ValueError, "1 … 64 characters"),
-        ({"": 1}, ValueError, "1 … 64 characters"),
+        ({"a" * (MAX_FIGURE_CHARS + 1): 1}, ValueError, "1 … 64 printable characters"),
+        ({"": 1}, ValueError, "1 … 64 printable characters"),
+        ({"\udc80": 1}, ValueError, "1 … 64 printable characters"),
         ({f"n{index}": 1 for index in range(MAX_FIGURES)}, ValueError, "at most 32 names"),
     ],
 )

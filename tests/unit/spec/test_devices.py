@@ -10,6 +10,7 @@ from slotmesh.spec.devices import (
     MAX_DEVICES,
     HeldDevice,
     amounts_of,
+    difference,
     is_device,
     read_devices,
     read_pairs,
@@ -29,6 +30,11 @@ def test_names_without_a_pool_belong_to_the_pool_before() -> None:
     assert read_pools(" cuda=GPU-8a56-01 , cuda=7") == {"cuda": ("GPU-8a56-01", "7")}
     assert read_pools("mig=0:1,0.1") == {"mig": ("0:1", "0.1")}
     assert read_pools("") == {}
+
+
+@pytest.mark.parametrize("held", [("cuda=0", "cuda=0"), ("cuda=0", "cuda=0@0.5")])
+def test_a_list_of_another_system_that_names_a_device_twice_differs(held: tuple[str, ...]) -> None:
+    assert "differ from what its backend wants (cuda: 1)" in difference({"cuda": 1}, held)
 
 
 def test_a_share_is_behind_the_name() -> None:
