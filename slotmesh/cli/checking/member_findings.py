@@ -62,6 +62,12 @@ def routers(seen: SeenMesh) -> Iterator[MeshFinding]:
             yield MeshFinding(section, Severity.ERROR, subject, f"{router.router_id} {text}", fix)
     if not bad:
         yield ok(section, f"{len(there)} attached, with the newest routing table and links to all ready replicas")
+    for router in there:
+        if router.unknown_balancers:
+            names = some_of(router.unknown_balancers, _MOST_NAMED)
+            text = f"{router.router_id} does not have balancer {names}, and uses least_loaded"
+            fix = "start it with --balancers, install what has the entry point, or correct `balancer` of the backend"
+            yield MeshFinding(section, Severity.WARNING, f"router/{router.router_id}", text, fix)
 
 
 def lost_members(seen: SeenMesh) -> Iterator[MeshFinding]:

@@ -90,6 +90,14 @@ def test_what_does_not_answer_is_wrong_and_metrics_are_a_warning() -> None:
     assert one(replace(SEEN, answers=answers), Section.REACHABILITY)[0] is Severity.WARNING
 
 
+def test_a_router_without_the_balancer_of_a_backend_is_a_warning() -> None:
+    members = replace(SNAPSHOT.members, routers=(changed(ROUTER, unknown_balancers=("a:Own", "b:Own")),))
+    lacking = replace(SEEN, snapshot=replace(SNAPSHOT, members=members))
+    severity, subject, text = one(lacking, Section.ROUTERS)
+    assert (severity, subject) == (Severity.WARNING, "router/r")
+    assert text == "r does not have balancer a:Own, b:Own, and uses least_loaded"
+
+
 def test_a_replica_that_only_routers_reach_is_a_warning() -> None:
     answers = (CONTROLLER_ANSWER, ROUTER_ANSWER, replace(REPLICA_ANSWER, problem="refused"))
     assert one(replace(SEEN, answers=answers), Section.REACHABILITY)[0] is Severity.WARNING
