@@ -24,7 +24,13 @@ AFFINITY: Final = (
         "return min(permits, max(share, permits // 2))",
         KEYS,
     ),
-    mutant("the last place on the ring has no keys", ROUTER, "at == len(places)", "at == len(places) - 1", KEYS),
+    mutant(
+        "the last place of a sector has no keys",
+        ROUTER,
+        "islice(self._sectors[number], at, None)",
+        "islice(self._sectors[number], at, len(self._sectors[number]) - 1)",
+        KEYS,
+    ),
     mutant(
         "replicas that have left stay on the ring",
         ROUTER,
@@ -36,8 +42,8 @@ AFFINITY: Final = (
     mutant(
         "more replicas than are added at once are not all on the ring",
         ROUTER,
-        "self._has_changed = len(new) > MAX_ADDED",
-        "self._has_changed = False",
+        "self._has_changed = len(gone) > MAX_CHANGED or len(new) > MAX_CHANGED",
+        "self._has_changed = len(gone) > MAX_CHANGED",
         KEYS,
     ),
     mutant(

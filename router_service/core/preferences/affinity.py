@@ -15,7 +15,7 @@ Owner: the scheduler.
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, insort
 from collections.abc import Iterator
 from hashlib import blake2b
 from itertools import islice, repeat
@@ -36,8 +36,10 @@ the contract between routers, as the next."""
 _SEED: Final = b"slotmesh.affin"
 MAX_TRIED: Final = 16
 """Replicas that are tried for one run: a lookup costs no more, however many are full."""
-MAX_ADDED: Final = 100
-"""Replicas that are added to a ring at once: a lookup takes some milliseconds at most."""
+MAX_CHANGED: Final = 100
+"""Replicas that are added to a ring at once, and removed from it: a lookup takes some milliseconds at most."""
+SECTOR_SHIFT: Final = 54
+SECTORS: Final = 1 << (64 - SECTOR_SHIFT)
 MAX_PASSED: Final = 64
 """Replicas that are looked at for one run, those without a link included."""
 
@@ -59,11 +61,11 @@ class Ring(Generic[CandidateT]):
         self._members: dict[str, list[CandidateT]] = {}
         """By id: its incarnations, of which there may be several while one replaces another."""
         self._on_ring: dict[str, list[int]] = {}
-        """The ids that `_places` has, with their places. Follows `_members` at the next lookup."""
+        """The ids that `_sectors` has, with their places. Follows `_members` at the next lookups."""
         self._has_changed = False
         """They may differ."""
-        self._places: list[int] = []
-        """Ascending."""
+        self._sectors: list[list[int]] = [[] for _ in range(SECTORS)]
+        """All places by their highest bits, ascending: one that is added or removed moves only those of its sector."""
         self._id_at: dict[int, str] = {}
 
     def put(self, replica: CandidateT, *, is_member: bool) -> None:
@@ -85,35 +87,33 @@ class Ring(Generic[CandidateT]):
         """The replicas from this place on, each one once, in the order of the ring."""
         if self._has_changed:
             self._update()
-        places, id_at = self._places, self._id_at
-        at = bisect_left(places, place)
-        seen: set[str] = set()
+        id_at, seen = self._id_at, set[str]()
+        number = place >> SECTOR_SHIFT
+        at = bisect_left(self._sectors[number], place)
         while len(seen) < len(self._on_ring):
-            if at == len(places):
-                at = 0
-            replica_id = id_at[places[at]]
-            if replica_id not in seen:
-                seen.add(replica_id)
-                yield from self._members[replica_id]
-            at += 1
+            for each in islice(self._sectors[number], at, None):
+                if (replica_id := id_at[each]) not in seen:
+                    seen.add(replica_id)
+                    yield from self._members.get(replica_id, ())
+            number, at = (number + 1) % SECTORS, 0
 
     def _update(self) -> None:
-        """Merges what has changed into the places, which are sorted as they are: new ones among many cost little."""
-        id_at = self._id_at
-        gone = self._on_ring.keys() - self._members.keys()
-        for replica_id in gone:
+        """Adds and removes the places of replicas, of a limited number at once."""
+        id_at, sectors = self._id_at, self._sectors
+        gone = [replica_id for replica_id in self._on_ring if replica_id not in self._members]
+        new = [replica_id for replica_id in self._members if replica_id not in self._on_ring]
+        self._has_changed = len(gone) > MAX_CHANGED or len(new) > MAX_CHANGED
+        # Two of some thousand replicas do not share one of 2^64 places.
+        for replica_id in gone[:MAX_CHANGED]:
             for place in self._on_ring.pop(replica_id):
                 del id_at[place]
-        if gone:
-            self._places = [place for place in self._places if place in id_at]
-        new = [replica_id for replica_id in self._members if replica_id not in self._on_ring]
-        self._has_changed = len(new) > MAX_ADDED
-        for replica_id in new[:MAX_ADDED]:
-            # Two of some thousand replicas do not share one of 2^64 places.
+                sector = sectors[place >> SECTOR_SHIFT]
+                del sector[bisect_left(sector, place)]
+        for replica_id in new[:MAX_CHANGED]:
             places = self._on_ring[replica_id] = places_of(replica_id)
             id_at.update(zip(places, repeat(replica_id)))
-            self._places += places
-        self._places.sort()
+            for place in places:
+                insort(sectors[place >> SECTOR_SHIFT], place)
 
 
 def takes(replica: KnownReplica) -> bool:

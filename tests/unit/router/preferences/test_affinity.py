@@ -8,7 +8,7 @@ from itertools import count
 
 import pytest
 
-from router_service.core.preferences.affinity import MAX_ADDED, MAX_TRIED, Ring, places_of
+from router_service.core.preferences.affinity import MAX_CHANGED, MAX_TRIED, PLACES, Ring, places_of
 from router_service.core.replicas.replica import RoutedReplica
 from router_service.core.routing import replica_links
 from router_service.core.routing.replica_links import IDLE_S
@@ -177,13 +177,17 @@ def test_a_key_belongs_to_the_first_place_from_its_own_on() -> None:
 
 def test_more_replicas_than_are_added_at_once_are_on_the_ring_after_some_lookups() -> None:
     ring = Ring[RoutedReplica]()
-    replicas = [replica(str(number)) for number in range(2 * MAX_ADDED + 1)]
+    replicas = [replica(str(number)) for number in range(2 * MAX_CHANGED + 1)]
     for member in replicas:
         ring.put(member, is_member=True)
-    assert [len(list(ring.follow(0))) for _ in range(4)] == [MAX_ADDED, 2 * MAX_ADDED, 2 * MAX_ADDED + 1, len(replicas)]
+    found = [len(list(ring.follow(0))) for _ in range(4)]
+    assert found == [MAX_CHANGED, 2 * MAX_CHANGED, 2 * MAX_CHANGED + 1, len(replicas)]
     for member in replicas[1:]:
         ring.put(member, is_member=False)
-    assert list(ring.follow(0)) == [replicas[0]]
+    for left in (MAX_CHANGED + 1, 1, 1):
+        assert list(ring.follow(0)) == [replicas[0]]
+        assert len(ring._on_ring) == left
+        assert sum(map(len, ring._sectors)) == len(ring._id_at) == left * PLACES
 
 
 def test_a_replica_with_more_permits_takes_more() -> None:
