@@ -47,4 +47,11 @@ MODELS: Final = (
         "if False:",
         ROUTED,
     ),
+    mutant(
+        "a replica that fails to load a model keeps its calls from those that have it",
+        ROUTER,
+        "tried.sort(key=lambda each: model not in self._reported.get(each, _NONE))",
+        "pass",
+        ROUTED,
+    ),
 )

@@ -54,7 +54,7 @@ class ModelIds(Generic[CandidateT]):
         model = run.options.model_id
         if not model:
             return None
-        if (replicas := self._with.get(model)) and (loaded := self._loaded(replicas, count)) is not None:
+        if (replicas := self._with.get(model)) and (loaded := self._loaded(model, replicas, count)) is not None:
             return loaded
         first: tuple[CandidateT, int] | None = None
         for picked in self._ring.with_room(run.options.model_place, count):
@@ -87,9 +87,13 @@ class ModelIds(Generic[CandidateT]):
             self._remove(model, replica)
         self._reported[replica] = models
 
-    def _loaded(self, replicas: dict[CandidateT, None], count: int) -> tuple[CandidateT, int] | None:
-        """The first one that is below its bound; if none is, the least loaded with room."""
+    def _loaded(self, model: str, replicas: dict[CandidateT, None], count: int) -> tuple[CandidateT, int] | None:
+        """The first one that is below its bound; if none is, the least loaded with room.
+
+        Those that report the model come first: others may have failed to load it.
+        """
         tried = [each for each in islice(replicas, MAX_TRIED) if takes(each)]
+        tried.sort(key=lambda each: model not in self._reported.get(each, _NONE))
         for each in tried:
             if (room := self._ring.room(each, count)) > 0:
                 return each, room

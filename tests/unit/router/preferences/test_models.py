@@ -196,3 +196,14 @@ def test_a_reservation_goes_to_the_model() -> None:
     world.step(HandlerStateReported(world.replicas[last], {}, frozenset({"m1"})))
     world.reserve(model_id="m1")
     assert world.replicas[last].own == 1
+
+
+def test_a_replica_that_reports_the_model_goes_before_one_that_does_not_load_it() -> None:
+    world = new_world()
+    first, second, *_ = order_of("m1")
+    world.submit([1], model_id="m1")
+    assert loads(world) == {first: [1]}
+    world.fail(first, 1)
+    report(world, second, "m1")
+    world.submit([2], model_id="m1")
+    assert loads(world) == {second: [2]}
