@@ -92,6 +92,8 @@ class PrefixTable(Generic[CandidateT]):
                 self._leave(holder)
             return
         if holder is None:
+            if not replica.taking:
+                return  # each number makes the sets of all holders longer: those outside the subset have none
             holder = self._join(replica)
         capacity = replica.capacity
         if replica.taking:

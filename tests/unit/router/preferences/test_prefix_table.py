@@ -185,6 +185,23 @@ def test_a_look_at_hundreds_of_replicas_is_bounded_and_reaches_all_in_turn() -> 
     assert max(placed.values()) <= 4
 
 
+def test_replicas_that_never_took_calls_make_no_set_of_holders_longer() -> None:
+    others = [replica(f"r{number}") for number in range(100)]
+    for each in others:
+        each.linked = False
+        each.refresh()
+    table, one = table_of(*others), replica("one")
+    table.sent(prompt(1, 3), others[0])
+    table.changed(one)
+    table.sent(prompt(1, 3), one)
+    assert {*table._recent.values()} == {1}
+    others[0].linked = True
+    others[0].refresh()
+    table.changed(others[0])
+    table.sent(prompt(1, 3), others[0])
+    assert {*table._recent.values()} == {3}
+
+
 class HeldBlocks(RuleBasedStateMachine):
     """Against sets: a block of a replica is known until it is evicted, or the replica leaves."""
 
