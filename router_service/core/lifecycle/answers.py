@@ -159,7 +159,9 @@ class Answers:
         left: list[tuple[Sent, int, int, bool]] = []
         not_found: list[Sent] = []
         look_ups = 0
-        replica.draining = replica.draining or failure.reason is Reason.DRAINING
+        if failure.reason is Reason.DRAINING and not replica.draining:
+            replica.draining = True
+            self._topology.changed(replica, step)
         for sent, offset, _, count in replica.inflight.slices(event.ids):
             before = sent.remaining
             parts = replica.answer(sent, offset, count)

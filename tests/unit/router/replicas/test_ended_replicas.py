@@ -6,7 +6,7 @@ import pytest
 
 from slotmesh.errors import Executed, Reason
 from tests.unit.router.lifecycle.test_lost_links import KEYED, earn_retries, move, pair
-from tests.unit.router.world import OK
+from tests.unit.router.world import OK, World
 from tests.unit.router.world_callers import Fields
 
 
@@ -65,3 +65,13 @@ def test_whoever_has_left_hears_nothing() -> None:
     move(world)
     assert world.outcomes == {1: Reason.CANCELLED}
     assert not world.got("r2")
+
+
+def test_a_replica_that_refuses_because_it_drains_gets_nothing_more() -> None:
+    world = World({"b": ["r0", "r1"]}, slots=2)
+    world.submit([1])
+    (drains,) = (name for name in ("r0", "r1") if world.at_replica(name))
+    world.refuse(drains, 1, reason=Reason.DRAINING)
+    world.submit([2, 3])
+    assert not world.at_replica(drains)
+    assert sum(world.queued.values()) == 1
