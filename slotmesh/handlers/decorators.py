@@ -24,9 +24,7 @@ from slotmesh.spec.handler_settings import BatchSettings, DeploymentSettings
 _OF_A_BACKEND: Final = "say `{}` of the backend in mesh.yaml"
 _REPLICAS: Final = f"{_OF_A_BACKEND.format('num_replicas: {value}')}, or `slotmesh run --replicas {{value}}`"
 _AUTOSCALE: Final = f"{_OF_A_BACKEND.format('autoscale: {{min: …, max: …}}')} (docs/autoscaling.md)"
-_PLACEMENT: Final = (
-    "a replica is a process with the environment that it is started with: nothing is placed or reserved for it"
-)
+_PLACEMENT: Final = f"{_OF_A_BACKEND.format('devices, cpus, memory, env and python')} (docs/placement.md)"
 _METHOD_BATCH: Final = "put @slotmesh.batch on the method"
 _DEPLOYMENT_ARGUMENTS: Final = {
     "name": "a backend has its name from mesh.yaml; with `slotmesh run MODULE:NAME` it is NAME",
@@ -60,9 +58,10 @@ _DEPLOYMENT_ARGUMENTS: Final = {
     "ray_actor_options": _PLACEMENT,
     "placement_group_bundles": _PLACEMENT,
     "resources": _PLACEMENT,
-    "num_cpus": _PLACEMENT,
-    "num_gpus": _PLACEMENT,
-    "runtime_env": _PLACEMENT,
+    "num_cpus": f"{_OF_A_BACKEND.format('cpus: {value}')} (docs/placement.md)",
+    "num_gpus": f"{_OF_A_BACKEND.format('devices: {{cuda: {value}}}')} (docs/placement.md)",
+    "runtime_env": f"{_OF_A_BACKEND.format('env, python and cwd')} (docs/placement.md)",
+    "request_router_config": f"{_OF_A_BACKEND.format('balancer')} (docs/traffic.md)",
     "logging_config": "each process has `--log-level` and `--log-format` (docs/configuration.md)",
 }
 _BATCH_ARGUMENTS: Final = {

@@ -121,8 +121,13 @@ def test_sizes_may_be_floats_that_are_whole_numbers_and_getters_tell_what_is_in_
             TypeError,
             (
                 "@deployment has no max_ongoing_requests: it is called max_ongoing here; @deployment has no "
-                "ray_actor_options: a replica is a process with the environment that it is started with"
+                "ray_actor_options: say `devices, cpus, memory, env and python` of the backend in mesh.yaml"
             ),
+        ),
+        (
+            lambda: deployment(num_gpus=2),  # type: ignore[call-overload]
+            TypeError,
+            "@deployment has no num_gpus: say `devices: {cuda: 2}` of the backend in mesh.yaml (docs/placement.md)",
         ),
         (lambda: deployment(max_ongoin=5), TypeError, "@deployment has no max_ongoin; did you mean max_ongoing?"),  # type: ignore[call-overload]
         (lambda: deployment(colour="red"), TypeError, "@deployment has no colour; it has max_ongoing, prefetch, "),  # type: ignore[call-overload]
