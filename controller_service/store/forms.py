@@ -9,7 +9,7 @@ from __future__ import annotations
 import binascii
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import fields
+from dataclasses import MISSING, Field, fields
 from enum import Enum
 from types import MappingProxyType, NoneType
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar, get_args, get_origin, get_type_hints
@@ -128,6 +128,10 @@ def _form_of(hint: Any) -> Form:
     return member_of(hint) if issubclass(hint, Enum) else RecordForm(hint).form
 
 
+def _default_of(field: Field[Any]) -> Any:
+    return field.default if field.default_factory is MISSING else field.default_factory()
+
+
 class RecordForm:
     """Objects of one dataclass as JSON objects, whose keys are the names of its fields. None is left out."""
 
@@ -145,8 +149,8 @@ class RecordForm:
     ) -> None:
         """`outside`: fields that stand elsewhere. `absent`: those that may be missing; they have their default then.
 
-        Fields that may be None are left out then. `newer`: those that may be missing, and are left out while they are
-        empty, so that an older version can read what has none.
+        Fields that may be None are left out then. `newer`: those that may be missing, and are left out while they
+        have their default, so that an older version can read what has none.
         `forms` and `keys`: of fields that have others. `named`: what fields are called in messages. `is_open`: other
         keys are ignored.
         """
@@ -156,14 +160,14 @@ class RecordForm:
         self._parts = [(keys.get(it, it), it, forms.get(it) or _form_of(hints[it])) for it in names]
         self._known = {key for key, _, _ in self._parts}
         optional = {key for key, name, _ in self._parts if NoneType in get_args(hints[name])}
-        self._newer = frozenset(newer)
-        self._required = self._known - {*absent} - self._newer - optional
+        self._newer = {it.name: _default_of(it) for it in fields(kind) if it.name in {*newer}}  # type: ignore[arg-type]  # likewise
+        self._required = self._known - {*absent, *self._newer} - optional
         self._named = named
         self._is_open = is_open
 
     def write(self, value: Any) -> Document:
         found = ((key, form, getattr(value, name)) for key, name, form in self._parts)
-        return {key: form.write(it) for key, form, it in found if it is not None and (it or key not in self._newer)}
+        return {key: form.write(it) for key, form, it in found if it is not None and it != self._newer.get(key)}
 
     def read(self, document: Any, **outside: Any) -> Any:
         """Raises BadDocument."""

@@ -151,7 +151,7 @@ class Backend:
     routers' `--balancers`, as `MODULE:NAME`, or an entry point of the group `slotmesh.balancers`, by its name."""
     slo_scope: SloScope = setting(SloScope.CLIENT, SettingKind.CHOICE, is_routed=True)
     """The scope in which SLOs order unkeyed calls: within each client, with clients in turn, or across the router."""
-    affinity: Affinity = setting(Affinity.NONE, SettingKind.CHOICE, is_routed=True)
+    affinity: Affinity = setting(Affinity.NONE, SettingKind.CHOICE, is_routed=True, is_newer=True)
     """`prefix`: unkeyed calls go to the replica that was sent the longest beginning of their prompt, unless it is
     overloaded. Methods name the argument with `@slotmesh.prefix_argument`."""
     graceful_timeout_s: float = setting(30.0, SettingKind.DURATION, bounds=(0.0, MAX_TIME_S))

@@ -74,7 +74,7 @@ class Setting:
     is_filled_in: bool = False
     """The controller sets it: documents do not have it, and its value in requests is ignored."""
     is_newer: bool = False
-    """It was added after 0.2.0: while it is empty, digests are those of 0.2.0, which can read the state file."""
+    """It was added after 0.2.0: while it has its default, digests are those of 0.2.0, which can read the state file."""
     section: type[Any] | None = None
     """For a section: the dataclass that declares its settings."""
     settings: Mapping[str, Setting] = field(default_factory=lambda: MappingProxyType({}))

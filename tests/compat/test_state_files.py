@@ -1,4 +1,4 @@
-"""A state file that version N-1 has written is read by N as a whole, and so is its export."""
+"""A state file that version N-1 has written is read by N as a whole, and so is its export; and the other way round."""
 
 from __future__ import annotations
 
@@ -62,6 +62,31 @@ async def test_a_newer_controller_reads_all_that_an_older_one_has_written(
     (tmp_path / "mesh.json").write_text(json.dumps(written), "utf-8")
     imported = await command("state", "import", str(tmp_path / "mesh.json"), str(tmp_path / "new.state"))
     assert imported.status == 0, imported
+
+
+@pytest.mark.asyncio
+async def test_an_older_controller_reads_what_a_newer_one_has_written_where_nothing_new_is_used(
+    previous: Installation, tmp_path: Path
+) -> None:
+    (tmp_path / "mesh.yaml").write_text(MESH, "utf-8")
+    async with one_controller(tmp_path, THIS) as controller:
+        for arguments in (
+            ("apply", str(tmp_path / "mesh.yaml"), "--yes"),
+            ("traffic", "orders", "v2=1", "--force"),
+            ("rollback", "--yes"),
+        ):
+            said = await command(*arguments, f"--controller={controller.address}")
+            assert said.status == 0, said
+        written = await _export(tmp_path, THIS)
+        await controller.stop()
+        assert _lacking(written, await _export(tmp_path, previous)) == []
+
+        controller.installation = previous
+        await controller.start()
+        continued = await _export(tmp_path, previous)
+        assert continued["generation"] == written["generation"]
+        for part in ("backends", "endpoints", "routes", "history", "answers", "applied"):
+            assert _lacking(written[part], continued[part]) == [], part
 
 
 async def _export(folder: Path, installation: Installation) -> dict[str, Any]:
