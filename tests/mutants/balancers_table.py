@@ -48,8 +48,8 @@ BALANCERS: Final = (
     mutant(
         "a replica that became full stays a candidate",
         "router_service/core",
-        "                    del ids[at], self._open[at], self._shown[at]",
-        "                    pass",
+        "                del ids[at], self._open[at], self._shown[at]",
+        "                pass",
         _PLUGGED,
     ),
     mutant(

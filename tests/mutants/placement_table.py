@@ -28,8 +28,8 @@ PLACEMENT: Final = (
     mutant(
         "the controller stays on the CPUs of the replica that it started last",
         LAUNCHERS,
-        "    finally:\n        os.sched_setaffinity(0, own)",
-        "    finally:\n        pass",
+        "            os.sched_setaffinity(0, own)",
+        "            pass",
         PROCESSES,
     ),
     mutant(

@@ -49,7 +49,7 @@ def test_a_load_in_a_thread_that_needs_its_own_model_fails() -> None:
 
     thread = threading.Thread(target=call, daemon=True)
     thread.start()
-    thread.join(WITHIN_S)
+    thread.join(timeout=WITHIN_S)
     assert "the load of model 'a' needs model 'a'" in str(failures[0])
 
 
@@ -162,7 +162,7 @@ async def test_an_abandoned_generator_that_fails_holds_no_model() -> None:
     found: list[str] = []
     thread = threading.Thread(target=lambda: found.append(use()), daemon=True)
     thread.start()
-    thread.join(WITHIN_S)
+    thread.join(timeout=WITHIN_S)
     assert found == ["b"]
 
 

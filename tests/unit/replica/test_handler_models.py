@@ -41,7 +41,7 @@ def test_a_list_of_models_that_was_made_earlier_does_not_replace_a_later_one() -
     models = HandlerModels(handler, state)
     thread = threading.Thread(target=handler.load, args=("a",), daemon=True)
     thread.start()
-    thread.join(10)
+    thread.join(timeout=10)
     assert state.overtaken.wait(10)
     assert set(state.models) == {"a", "b"}
     assert models.loaded == 2
