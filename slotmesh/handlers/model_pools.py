@@ -317,31 +317,42 @@ def holding(function: Callable[..., Any], kind: MethodKind) -> Callable[..., Any
             finally:
                 uses.end()
 
+    return {
+        MethodKind.ASYNC: called_async,
+        MethodKind.DEF: called,
+        MethodKind.GENERATOR: stepped,
+        MethodKind.ASYNC_GENERATOR: _holding_between_steps(run),
+    }[kind]
+
+
+def _holding_between_steps(run: Callable[..., Any]) -> Callable[..., Any]:
+    """What is thrown into the function's generator is thrown into that of `run`, which may go on."""
+
     @wraps(run)
     async def stepped_async(*args: Any, **kwargs: Any) -> Any:
         uses, values = ModelUses(), run(*args, **kwargs)
+        step = values.__anext__
         try:
             while True:
                 _current_uses.set(uses)
                 try:
-                    value = await anext(values)
+                    value = await step()
                 except StopAsyncIteration:
                     return
                 finally:
                     _current_uses.set(None)
-                yield value
+                step = values.__anext__
+                try:
+                    yield value
+                except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - the generator's own
+                    step = partial(values.athrow, error)
         finally:
             try:
                 await values.aclose()
             finally:
                 uses.end()
 
-    return {
-        MethodKind.ASYNC: called_async,
-        MethodKind.DEF: called,
-        MethodKind.GENERATOR: stepped,
-        MethodKind.ASYNC_GENERATOR: stepped_async,
-    }[kind]
+    return stepped_async
 
 
 @contextmanager

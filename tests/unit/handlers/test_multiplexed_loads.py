@@ -167,6 +167,39 @@ async def test_an_abandoned_generator_that_fails_holds_no_model() -> None:
 
 
 @pytest.mark.asyncio
+async def test_a_generator_that_is_cancelled_between_two_values_may_yield_more() -> None:
+    unloaded: list[str] = []
+
+    class Handler:
+        @slotmesh.multiplexed(max_models=1, unload="unload")
+        async def load(self, model_id: str) -> str:
+            return model_id
+
+        def unload(self, model: str) -> None:
+            unloaded.append(model)
+
+        async def stream(self) -> AsyncIterator[str]:
+            try:
+                yield await self.load("a")
+            except asyncio.CancelledError:
+                yield "cancelled"
+
+    handler = Handler()
+    stream = holding(handler.stream, MethodKind.ASYNC_GENERATOR)()
+    assert await anext(stream) == "a"
+    assert await stream.athrow(asyncio.CancelledError()) == "cancelled"
+    assert await anext(stream, "ended") == "ended"
+    await asyncio.wait_for(handler.load("b"), WITHIN_S)
+    assert unloaded == ["a"]
+
+    failing = holding(handler.stream, MethodKind.ASYNC_GENERATOR)()
+    assert await anext(failing) == "a"
+    with pytest.raises(KeyError):
+        await failing.athrow(KeyError())
+    await asyncio.wait_for(handler.load("b"), WITHIN_S)
+
+
+@pytest.mark.asyncio
 async def test_a_class_that_extends_the_load_of_its_base_has_both() -> None:
     class Base:
         @slotmesh.multiplexed(max_models=2)
