@@ -17,7 +17,7 @@ import grpc
 
 from router_service import convert
 from router_service.convert.inference import answer_to_wire, failed_on_stream, request_of
-from router_service.convert.options import AFFINITY_KEY, EACH_VALUE, TENANT
+from router_service.convert.options import AFFINITY_KEY, EACH_VALUE, MODEL_ID, TENANT
 from router_service.core.calls import RouterCallOptions
 from router_service.core.commands import DeliverDone, DeliverResults
 from router_service.core.routing.catalog import inference_method, tensors_of_method
@@ -175,7 +175,11 @@ def _options_of(meaning: ParameterMeaning, method: str, *, streaming: bool) -> c
     return wire
 
 
-_IN_METADATA: Final = {TENANT: ("tenant", tenant_problem), AFFINITY_KEY: ("affinity_key", key_problem)}
+_IN_METADATA: Final = {
+    TENANT: ("tenant", tenant_problem),
+    AFFINITY_KEY: ("affinity_key", key_problem),
+    MODEL_ID: ("model_id", key_problem),
+}
 """Options for which the protocol has no field, and their checks."""
 
 
@@ -191,6 +195,8 @@ def _take_options(context: Context, wire: call_pb2.CallOptions) -> Failure | Non
         name, problem_of = _IN_METADATA[key]
         if problem := problem_of(value):
             return bad_metadata(key, problem)
+        if key == MODEL_ID and wire.model_id not in ("", value):
+            return bad_metadata(key, "names another model than model_name")
         setattr(wire, name, value)
     return None
 

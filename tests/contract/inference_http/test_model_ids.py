@@ -74,6 +74,11 @@ async def test_the_same_by_grpc(hub: ServedMesh) -> None:
         assert (await stub.ModelMetadata(pb.ModelMetadataRequest(name="hub:ada"))).name == "hub:ada"
         with pytest.raises(grpc.aio.AioRpcError, match=r"options\.model_id: at most 1024 bytes"):
             await stub.ModelInfer(request("hub:" + "x" * 1025, {"x": [7]}))
+        named = (("slotmesh-model-id", "eve"),)
+        answer = await stub.ModelInfer(request("hub", {"x": [7]}), metadata=named)
+        assert answer.raw_output_contents[0][4:] == b"eve 7"
+        with pytest.raises(grpc.aio.AioRpcError, match="slotmesh-model-id: names another model than model_name"):
+            await stub.ModelInfer(request("hub:ada", {"x": [7]}), metadata=named)
         streamed = stub.ModelStreamInfer(iter([request("hub:eve", {"x": [8]})]))
         async for each in streamed:
             assert each.infer_response.raw_output_contents[0][4:] == b"eve 8"
