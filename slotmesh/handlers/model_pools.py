@@ -317,12 +317,13 @@ def holding(function: Callable[..., Any], kind: MethodKind) -> Callable[..., Any
             finally:
                 uses.end()
 
-    return {
+    by_kind: dict[MethodKind, Callable[..., Any]] = {
         MethodKind.ASYNC: called_async,
         MethodKind.DEF: called,
         MethodKind.GENERATOR: stepped,
         MethodKind.ASYNC_GENERATOR: _holding_between_steps(run),
-    }[kind]
+    }
+    return by_kind[kind]
 
 
 def _holding_between_steps(run: Callable[..., Any]) -> Callable[..., Any]:
