@@ -189,6 +189,21 @@ class DeviceRules:
                             f" {shown_amount(wanted)} of {pool}, which has {size}, and none is spare for a new one;"
                             " leave it out, or set 1",
                         )
+                    elif not _fit(pool, _during_rollout(backend, before, after), size):
+                        yield SpecViolation(
+                            f"backends.{show(backend.name)}.max_unavailable",
+                            f"0 leaves no way to replace a replica: while those with their present devices run, none of"
+                            f" {pool}, which has {size}, is spare for a new one; leave it out, or set 1",
+                        )
+
+
+def _during_rollout(backend: Backend, before: Mapping[str, Backend], after: Mapping[str, Backend]) -> Iterator[Backend]:
+    """What is wanted while one replica of a backend has started, and those with other devices still run."""
+    old = before.get(backend.name, backend)
+    count = min(old.most_replicas, backend.most_replicas)
+    yield from (it for it in after.values() if it.name != backend.name)
+    yield replace(backend if old.devices == backend.devices else old, autoscale=None, num_replicas=count)
+    yield replace(backend, autoscale=None, num_replicas=1)
 
 
 def _unknown_pools(backend: Backend, pools: Pools) -> Iterator[SpecViolation]:

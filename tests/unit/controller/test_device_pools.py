@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -138,3 +139,25 @@ def test_pods_hold_whole_devices_of_known_resources() -> None:
         "backends.b.devices.tpu: no resource of pods has this name: --device-resources has cuda",
     ]
     assert not [*rules.problems({}, {"b": Backend(name="b", num_replicas=9_000, devices={"cuda": 8})})]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "size", "fits"),
+    [
+        ({"devices": {"cuda": 2}, "num_replicas": 2}, {"devices": {"cuda": 1}}, 4, False),
+        ({"devices": {"cuda": 2}, "num_replicas": 2}, {"devices": {"cuda": 1}}, 5, True),
+        ({"devices": {"cuda": 2}, "num_replicas": 2}, {"devices": {"cuda": 1}, "max_unavailable": 1}, 4, True),
+        ({"devices": {"cuda": 2}, "num_replicas": 2}, {"devices": {"cuda": 1}, "num_replicas": 1}, 4, True),
+        ({"devices": {"cuda": 1}, "num_replicas": 4}, {"devices": {"cuda": 1}, "num_replicas": 2}, 4, True),
+        ({"devices": {"cuda": 1}, "num_replicas": 1}, {"devices": {"cuda": 0.5}}, 1, False),
+    ],
+)
+def test_a_rollout_to_fewer_devices_needs_a_spare_one_unless_a_replica_may_be_missing(
+    old: dict[str, Any], new: dict[str, Any], size: int, fits: bool
+) -> None:
+    before = Backend(name="v1", handler="a:B", **old)
+    after = replace(before, **{"max_unavailable": 0, **new})
+    rules = DeviceRules(pools={"cuda": tuple(map(str, range(size)))})
+    problems = [str(it) for it in rules.problems({"v1": before}, {"v1": after})]
+    assert fits is not any("max_unavailable" in it and "is spare for a new one" in it for it in problems)
+    assert fits is not bool(problems)
