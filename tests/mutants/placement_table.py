@@ -7,6 +7,8 @@ from typing import Final
 from tests.mutants.mutant import mutant
 
 PROCESSES: Final = "tests/contract/controller/test_process_settings.py"
+BAD_PROCESSES: Final = "tests/contract/controller/test_bad_process_settings.py"
+LOADS: Final = "tests/unit/handlers/test_multiplexed_loads.py"
 METRICS: Final = "tests/unit/telemetry/test_handler_metrics.py"
 LAUNCHERS: Final = "controller_service/shell/launchers"
 
@@ -80,5 +82,26 @@ PLACEMENT: Final = (
         "if not names.isdisjoint(used) or it.name.startswith(OWN_PREFIX):",
         "if it.name.startswith(OWN_PREFIX):",
         METRICS,
+    ),
+    mutant(
+        "a handler's metric that cannot be written costs the whole page",
+        "slotmesh/telemetry",
+        "if _is_writable(it):",
+        "if it:",
+        METRICS,
+    ),
+    mutant(
+        "what an interpreter that hangs has started outlives the look at it",
+        LAUNCHERS,
+        "os.killpg(process.pid, signal.SIGKILL)  # not reaped yet: the group is its own",
+        "process.kill()",
+        BAD_PROCESSES,
+    ),
+    mutant(
+        "an unloaded model is kept while the next one is loaded",
+        "slotmesh/handlers",
+        "victim.done = None",
+        "pass",
+        LOADS,
     ),
 )
