@@ -298,7 +298,9 @@ class ApplyMeshRequest(_message.Message):
     Backends and endpoints that were never applied with `merge` become as in `mesh`.
     """
     force: _builtins.bool
-    """With `merge`: changes of the file override other changes, without conflicts."""
+    """With `merge`: changes of the file override other changes, without conflicts. Settings that were rolled back are tried
+    again.
+    """
     validate_only: _builtins.bool
     """See ControllerService."""
     expected_revision: _builtins.int
@@ -400,7 +402,7 @@ class ApplyMeshResponse(_message.Message):
     @_builtins.property
     def rolled_back(self) -> _containers.RepeatedCompositeFieldContainer[Global___RolledBackSettings]:
         """With `merge`: backends for which the mesh has settings that were rolled back. The mesh has not changed since then,
-        so that the request does not bring these settings back.
+        so that the request does not bring these settings back without `force`.
         """
 
     def __init__(

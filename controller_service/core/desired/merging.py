@@ -6,19 +6,26 @@ conflict.
 Invariants: pure; a resource that was never applied is taken from the file as it is; fields are merged one by one: each
 setting of a backend, and of an endpoint its weights, its shadows and its own services. An endpoint without a policy in
 the file keeps its own. A rollout that the controller rolled back is no operator's change: the same file does not repeat
-it, and another value in the file is the next try. With `force` the file wins, and there is no conflict.
+it; one with another value for replicas is the next try, and then has all that was rolled back of it, never a part. With
+`force` the file wins, there is no conflict, and what was rolled back is tried again.
 Owner: `shell.changes.configurator`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
 
-from controller_service.core.desired.handler_code import is_rolled_back
-from controller_service.core.desired.revisions import ROUTE_FIELDS, Resource, fields_of, subject_of
+from controller_service.core.desired.handler_code import as_written, is_rolled_back, without_code
+from controller_service.core.desired.revisions import (
+    ROUTE_FIELDS,
+    Resource,
+    fields_of,
+    rolled_back_from,
+    subject_of,
+)
 from controller_service.core.desired.shifts import intended_endpoints
 from controller_service.core.desired.state import RESTART_SETTINGS, Desired
 from slotmesh.spec.model import SETTINGS, Backend, Endpoint, Mesh, TrafficPolicy
@@ -64,17 +71,25 @@ class MergedMesh:
     """Resources of the file that differ from when it was applied last."""
 
 
-def merge_mesh(desired: Desired, mesh: Mesh, *, force: bool) -> MergedMesh:
-    """`mesh` is the content of the file."""
+def merge_mesh(desired: Desired, mesh: Mesh, *, force: bool, tried: Collection[str] = ()) -> MergedMesh:
+    """`mesh` is the content of the file. `tried` names backends that get other code, by name."""
     conflicts: list[FieldConflict] = []
 
-    backends = desired.backends.values()
-    rolled_back = {subject_of(it) for it in backends if is_rolled_back(desired.rollouts.get(it.name), it)}
+    backends = [it for it in desired.backends.values() if is_rolled_back(desired.rollouts.get(it.name), it)]
+    rolled_back = {subject_of(it): _taken_back(desired, it) for it in backends}
+    desired = without_code(desired)
+    applied = desired.applied
+    next_tries = {
+        subject
+        for it in mesh.backends
+        if (subject := subject_of(it)) in rolled_back
+        and (force or it.name in tried or _starts_otherwise(applied.get(subject), it))
+    }
 
     def choose(subject: str, field: str, values: tuple[Any, ...], show: Callable[[Any], str]) -> Any:
         base, live, wanted = values
         if wanted == base:
-            return live
+            return wanted if subject in next_tries and field in rolled_back[subject] else live
         if (
             force
             or live in (base, wanted)
@@ -86,7 +101,6 @@ def merge_mesh(desired: Desired, mesh: Mesh, *, force: bool) -> MergedMesh:
         )
         return live
 
-    applied = desired.applied
     intended = intended_endpoints(desired.endpoints, desired.shifts)
 
     def merged(wanted: Iterable[ResourceT], there: Mapping[str, ResourceT]) -> tuple[ResourceT, ...]:
@@ -118,6 +132,21 @@ def field_changes(before: Mapping[str, Resource], after: Mapping[str, Resource])
 
 Choose = Callable[[str, str, tuple[Any, ...], Callable[[Any], str]], Any]
 """The value of a field: of subject and field, what it was when applied last, is, and should be, and how it is shown."""
+
+
+def _taken_back(desired: Desired, live: Backend) -> Collection[str]:
+    """The fields that the newest roll-back of a backend has changed; all that one may, if it is not known any more."""
+    restored = [name for name, it in SETTINGS.items() if it.attribute in RESTART_SETTINGS]
+    failed = rolled_back_from(desired.history, subject_of(live))
+    if not isinstance(failed, Backend):
+        return restored
+    was, now = fields_of(as_written(failed)), fields_of(as_written(live))
+    return [name for name in restored if was[name] != now[name]]
+
+
+def _starts_otherwise(base: Resource | None, wanted: Backend) -> bool:
+    """Whether the file has other settings that replicas are started with than when it was applied last."""
+    return any(getattr(base, name, None) != getattr(wanted, name) for name in RESTART_SETTINGS)
 
 
 def _merged(base: Resource | None, live: Resource | None, wanted: ResourceT, choose: Choose) -> ResourceT:

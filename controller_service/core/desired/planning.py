@@ -16,9 +16,9 @@ from controller_service.core.desired.handler_code import (
     NO_CODE,
     Code,
     CodeChange,
+    is_rolled_back,
     template_of,
     with_code,
-    without_code,
 )
 from controller_service.core.desired.merging import FieldChange, FieldConflict, field_changes, merge_mesh
 from controller_service.core.desired.revisions import (
@@ -183,8 +183,11 @@ def plan_file(
 
     Where there are conflicts, those fields stay as they are, and the conflicts will be there again the next time.
     """
-    merged = merge_mesh(without_code(desired), mesh, force=force)
+    merged = merge_mesh(desired, mesh, force=force)
     filled, violations = with_code(desired, merged.mesh, code)
+    if tried := _tried_by_code(desired, filled.backends):
+        merged = merge_mesh(desired, mesh, force=force, tried=tried)
+        filled, violations = with_code(desired, merged.mesh, code)
     plan = plan_mesh(desired, filled, prune=prune, launches=launches, found=[*found, *violations])
     contested = {conflict.resource for conflict in merged.conflicts}
     change = replace(plan.change, put_applied=tuple(it for it in merged.applied if subject_of(it) not in contested))
@@ -197,6 +200,16 @@ def plan_file(
         conflicts=merged.conflicts,
         rolled_back=tuple(rolled_back_settings(after, mesh.backends)),
     )
+
+
+def _tried_by_code(desired: Desired, backends: Iterable[Backend]) -> set[str]:
+    """Backends that were rolled back, and get other code: replicas are replaced."""
+    pairs = ((desired.backends.get(it.name), it) for it in backends)
+    return {
+        it.name
+        for live, it in pairs
+        if live is not None and it.code != live.code and is_rolled_back(desired.rollouts.get(it.name), live)
+    }
 
 
 def with_effects(desired: Desired, plan: Plan, *, launches: bool) -> Plan:

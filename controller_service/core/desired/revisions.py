@@ -124,6 +124,15 @@ def is_roll_back(record: RevisionRecord) -> bool:
     return origin.who == BY_CONTROLLER and not origin.method and origin.note in notes
 
 
+def rolled_back_from(history: History, subject: str) -> Resource | None:
+    """What the controller has replaced by the newest roll-back of a resource. None: that is not known any more."""
+    for record in filter(is_roll_back, reversed(history)):
+        for change in record.changes:
+            if change.subject == subject:
+                return change.before
+    return None
+
+
 def note_of(record: RevisionRecord) -> str:
     """Why it was made, for a person."""
     note = record.origin.note

@@ -144,7 +144,8 @@ def rollouts(seen: SeenMesh) -> Iterator[MeshFinding]:
             text += f" {_short(each.rollback_reason)}"
             fix = (
                 f"`slotmesh events backend/{each.backend} --kind rollout-rolled-back` has the reason; correct it"
-                " and apply it again. To end this warning, apply what is in force, or roll back to its revision"
+                " and apply it again, the same file with `slotmesh apply FILE --force`. To end this warning, apply what"
+                " is in force, or roll back to its revision"
             )
             yield MeshFinding(Section.BACKENDS, Severity.WARNING, subject, text, fix)
         if each.paused:

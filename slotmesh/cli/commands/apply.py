@@ -41,7 +41,7 @@ async def apply(
     *,
     dry_run: DryRun = False,
     force: Annotated[
-        bool, typer.Option("--force", help="The file overrides fields that another client has changed, too.")
+        bool, typer.Option("--force", help="Override what another client has changed, and retry what was rolled back.")
     ] = False,
     yes: Yes = False,
     wait: WaitForReady = None,
@@ -52,10 +52,12 @@ async def apply(
     """Make the mesh what a file says.
 
     Creates and updates backends and endpoints. What the file has not changed since it was applied last stays as it is
-    now, be it that `slotmesh traffic` has changed it; what both have changed is a conflict: it is shown, and nothing is
-    changed without `--force`. What the file lacks stays as well, unless `--prune` is given. If the file has errors, all
-    of them are reported, and nothing is changed. On a terminal it waits until the backends of the file are ready; if
-    one is not in time, fails, or was rolled back, now or after an earlier apply, it prints why, with exit status 3.
+    now, be it that `slotmesh traffic` has changed it; what both have changed is a conflict: it is shown, and nothing
+    is changed without `--force`. What was rolled back is not tried again by the same file without `--force`, either;
+    a file with other settings for replicas is the next try, as a whole. What the file lacks stays as well, unless
+    `--prune` is given. If the file has errors, all of them are reported, and nothing is changed. On a terminal it
+    waits until the backends of the file are ready; if one is not in time, fails, or was rolled back, now or after an
+    earlier apply, it prints why, with exit status 3.
 
     A file looks like this:
 
@@ -70,6 +72,7 @@ async def apply(
         await _show_plan(operator, file, planned)
         if dry_run:
             print_change(planned, output, is_planned=True)
+            _say_rolled_back(file, planned)
             return
         if _changes(planned):
             confirm("apply this?", yes=yes)
@@ -79,10 +82,9 @@ async def apply(
         planned.revision = applied.revision
         print_change(planned, output)
         if patience is not None:
-            await _wait(operator, mesh, planned, patience)
+            await _wait(operator, file, mesh, planned, patience)
             return
-        for line in _rolled_back(planned):
-            say(f"slotmesh: rolled back before: {line}", err=True)
+        _say_rolled_back(file, planned)
         if mesh.backends:
             typer.echo(
                 f"slotmesh: replicas come and go now; how they do:  slotmesh status --address {address}", err=True
@@ -108,17 +110,24 @@ def _changes(planned: pb.ApplyMeshResponse) -> bool:
     return bool(planned.created or planned.updated or planned.deleted)
 
 
-def _rolled_back(planned: pb.ApplyMeshResponse) -> list[str]:
+def _rolled_back(file: Path, planned: pb.ApplyMeshResponse) -> list[str]:
     return [
-        f"{it.backend}: {it.reason}; its {', '.join(it.fields)} is not what the file says" for it in planned.rolled_back
+        f"{it.backend}: {it.reason}; its {', '.join(it.fields)} is not what the file says. Once the cause is gone,"
+        f" `slotmesh apply {file} --force` tries it again"
+        for it in planned.rolled_back
     ]
 
 
-async def _wait(operator: Operator, mesh: Mesh, applied: pb.ApplyMeshResponse, patience: timedelta) -> None:
+def _say_rolled_back(file: Path, planned: pb.ApplyMeshResponse) -> None:
+    for line in _rolled_back(file, planned):
+        say(f"slotmesh: rolled back before: {line}", err=True)
+
+
+async def _wait(operator: Operator, file: Path, mesh: Mesh, applied: pb.ApplyMeshResponse, patience: timedelta) -> None:
     names = operations_of(applied, {it.name for it in mesh.backends})
     done = "applied" if _changes(applied) else "applied before"
     with after_change(operator, f"{done}, revision {applied.revision}", "slotmesh status", patience):
-        await wait_until_ready(operator, names, patience, done=done, rolled_back=_rolled_back(applied))
+        await wait_until_ready(operator, names, patience, done=done, rolled_back=_rolled_back(file, applied))
 
 
 def _read(file: Path, *, prune: bool) -> Mesh:

@@ -81,11 +81,35 @@ async def test_a_file_whose_rollout_was_taken_back_is_not_ready_however_often_it
             said = await apply_and_wait(mesh, "app:Raises")
             assert (said.status, said.out.splitlines()[0]) == (3, "unchanged backend/v1")
             assert "applied before, and rolled back:\n  v1: 3 replicas have died one after another" in said.err
-            assert "its handler is not what the file says" in said.err
+            assert (
+                "its handler is not what the file says. Once the cause is gone, `slotmesh apply - --force`" in said.err
+            )
         said = await apply_and_wait(mesh, "app:Old")
         assert (said.status, said.err.splitlines()[-1]) == (0, "slotmesh: ready"), "what the file says is what runs"
         scaled = await slotmesh("scale", "v1", "2", "--wait", "--timeout=20s", env=at(mesh.controller.address))
         assert scaled.status == 0, "that was rolled back before"
+
+
+@pytest.mark.parametrize("is_same_file", [False, True], ids=["the next file", "the same file, by force"])
+async def test_what_was_taken_back_of_a_file_is_tried_again_as_a_whole(*, is_same_file: bool) -> None:
+    file = MESH % "app:Raises"
+    async with running_controller(launches=True) as mesh, AsyncExitStack() as stack:
+        await taken_back(mesh, stack)
+        env = at(mesh.controller.address)
+        planned = await slotmesh("apply", "-", "--dry-run", stdin=file, env=env)
+        assert (planned.status, "nothing was changed" in planned.out) == (0, True)
+        assert "rolled back before: v1: 3 replicas have died one after another" in planned.err
+        assert "`slotmesh apply - --force` tries it again" in planned.err
+        flags = ["--force"] if is_same_file else []
+        file = file if is_same_file else file.replace('version: "1"', 'version: "again"')
+        said = await slotmesh("apply", "-", "--yes", *flags, stdin=file, env=env)
+        assert (said.status, "handler: app:Old -> app:Raises" in said.err, "rolled back" in said.err) == (
+            0,
+            True,
+            False,
+        )
+        assert "handler: app:Raises" in (await slotmesh("get", "backend/v1", env=env)).out
+        await mesh.wait_for_launches(6)
 
 
 async def test_a_backend_that_fails_is_not_ready_because_its_file_is_applied_again() -> None:

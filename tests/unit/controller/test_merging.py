@@ -9,10 +9,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controller_service.core.desired.handler_code import template_of
+from controller_service.core.desired.handler_code import (
+    NO_CODE,
+    Code,
+    HandlerCode,
+    as_written,
+    key_of,
+    template_of,
+)
 from controller_service.core.desired.merging import FieldConflict, merge_mesh
 from controller_service.core.desired.planning import plan_file, with_effects
+from controller_service.core.desired.revisions import BY_CONTROLLER, ChangeOrigin, stored_roll_back_note
 from controller_service.core.desired.state import ChangeSet, Desired, RolloutRecord
+from slotmesh.spec.environment import EnvironmentValue
 from slotmesh.spec.model import Backend, Endpoint, Mesh, TrafficPolicy
 from tests.support.examples import examples
 
@@ -83,6 +92,77 @@ def test_a_rollout_that_was_rolled_back_is_not_repeated_by_the_same_file_and_no_
     assert conflicts(by_operator, replace(FILE, backends=(next_try, V2))) == [
         ("backend/v1", "handler", "app:Bad", "app:One", "app:Good")
     ]
+
+
+GOOD = replace(V1, user_config={"k": 1}, version="file:1", code="1")
+"""As it runs: named by its code. An operator has set its `user_config`."""
+BAD = replace(V1, handler="app:Bad", cwd="/elsewhere")
+FAILED = replace(GOOD, handler="app:Bad", cwd="/elsewhere")
+
+
+def rolled_back(*, with_history: bool = True) -> Desired:
+    """BAD was applied, and rolled back to GOOD."""
+    record = RolloutRecord(backend="v1", template=template_of(GOOD), why="it did not start", good=GOOD)
+    note = stored_roll_back_note("v1") if with_history else "of another change"
+    state = Desired().apply(ChangeSet(put_backends=(FAILED,), put_applied=(BAD,)))
+    origin = ChangeOrigin(who=BY_CONTROLLER, note=note)
+    return state.apply(ChangeSet(put_backends=(GOOD,), put_rollouts=(record,), origin=origin))
+
+
+def comes_to(state: Desired, wanted: Backend, *, force: bool = False, code: Code = NO_CODE) -> Backend:
+    plan = plan_file(state, Mesh(backends=(wanted,)), prune=False, launches=True, force=force, code=code)
+    assert not plan.conflicts
+    return state.apply(plan.change).backends["v1"]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"version": "again"},
+        {"handler": "app:Better"},
+        {"handler": "app:One"},
+        {"env": {"A": EnvironmentValue(value="b")}},
+    ],
+)
+def test_the_next_try_of_a_file_has_all_that_the_roll_back_took_back_and_what_an_operator_has_set(other: Any) -> None:
+    tried = comes_to(rolled_back(), replace(BAD, **other))
+    assert as_written(tried) == replace(BAD, user_config={"k": 1}, **other)
+
+
+def test_the_next_try_is_what_the_file_says_where_it_is_not_known_any_more_what_was_rolled_back() -> None:
+    again = replace(BAD, version="again")
+    assert comes_to(rolled_back(with_history=False), again) == again
+
+
+def test_a_file_that_changes_nothing_that_replicas_are_started_with_is_no_next_try() -> None:
+    scaled = replace(BAD, num_replicas=5)
+    state = rolled_back()
+    state = state.apply(ChangeSet(put_backends=(comes_to(state, scaled),), put_applied=(scaled,)))
+    assert state.backends["v1"] == replace(GOOD, num_replicas=5)
+    assert comes_to(state, scaled) == replace(GOOD, num_replicas=5)
+
+
+def test_the_same_file_is_tried_again_by_force_only() -> None:
+    state = rolled_back()
+    plan = plan_file(state, Mesh(backends=(BAD,)), prune=False, launches=True, force=False)
+    assert plan.changes_nothing
+    assert [it.fields for it in plan.rolled_back] == [("handler", "user_config", "cwd")]
+    assert as_written(comes_to(state, BAD, force=True)) == replace(BAD, user_config={"k": 1})
+    forced = plan_file(state, Mesh(backends=(BAD,)), prune=False, launches=True, force=True)
+    assert forced.rolled_back == ()
+    begun = replace(state.rollouts["v1"], template="of what was tried", why="")
+    succeeded = state.apply(ChangeSet(put_rollouts=(begun,)))
+    assert comes_to(succeeded, BAD, force=True) == GOOD, "what an operator has set stays"
+
+
+def test_files_of_code_that_have_changed_are_tried_with_all_settings_of_the_file() -> None:
+    same = replace(BAD, handler="app:One")
+    state = rolled_back().apply(ChangeSet(put_applied=(same,)))
+    code = {
+        key_of(GOOD): HandlerCode(code="2", version="file:2"),
+        key_of(same): HandlerCode(code="2", version="file:2"),
+    }
+    assert comes_to(state, same, code=code) == replace(FAILED, handler="app:One", version="file:2", code="2")
 
 
 def test_who_comes_to_the_same_is_no_conflict() -> None:
