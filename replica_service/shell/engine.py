@@ -126,7 +126,7 @@ class Engine:
         """Calls the handler's hooks for keys, and posts their end. Used after `scheduler.hold_keys`."""
         self._links: dict[RouterPeer, Outbox] = {}
         self._state = state or HandlerState()
-        self._state_reports = StateReports(self._state, self._tell_state)
+        self._state_reports = StateReports(self._state, self._announce_state)
         self.at_drain: list[Callable[[], None]] = []
         """Called when the replica begins to drain, for directly connected clients."""
         self.at_end: list[Callable[[], None]] = []
@@ -365,9 +365,9 @@ class Engine:
             elif run.request is not None:
                 self.repetitions.refused(run, failure)
 
-    def _tell_state(self) -> None:
+    def _announce_state(self) -> None:
         for outbox in self._links.values():
-            outbox.tell_state()
+            outbox.announce_state()
 
     def _batch_settings_changed(self) -> None:
         """Handles changed batch settings: a batch may be due, or at another time."""

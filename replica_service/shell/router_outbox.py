@@ -227,7 +227,7 @@ class Outbox:
         self._capacity_due = True
         self._wake()
 
-    def tell_state(self) -> None:
+    def announce_state(self) -> None:
         """The handler has reported something of itself."""
         self._state_due = True
         self._wake()

@@ -46,20 +46,20 @@ class StateCursor:
 
 
 class StateReports:
-    """Calls `tell` on the engine's loop when the state has changed, at most once per gap."""
+    """Calls `announce` on the engine's loop when the state has changed, at most once per gap."""
 
-    def __init__(self, state: HandlerState, tell: Callable[[], None]) -> None:
+    def __init__(self, state: HandlerState, announce: Callable[[], None]) -> None:
         """To be called on the engine's loop."""
-        self._tell = tell
+        self._announce = announce
         self._loop = asyncio.get_running_loop()
         self._next_at = 0.0
         self._is_due = False
-        """`tell` will be called for a change. Set in any thread: a change after it was reset sets it again."""
+        """`announce` will be called for a change. Set in any thread: a change after it was reset sets it again."""
         self._timer: asyncio.TimerHandle | None = None
         state.on_change = self._changed
 
     def close(self) -> None:
-        """No more calls of `tell`."""
+        """No more calls of `announce`."""
         self._is_due = True
         if self._timer is not None:
             self._timer.cancel()
@@ -75,4 +75,4 @@ class StateReports:
     def _pass_on(self) -> None:
         self._is_due = False
         self._next_at = self._loop.time() + REPORT_GAP_S
-        self._tell()
+        self._announce()

@@ -59,7 +59,7 @@ of_process = ReplicaOfProcess()
 def replica() -> ReplicaContext:
     """The replica that this code runs in, as of now: in methods, constructors, hooks, and tasks of a handler.
 
-    Rank and number of replicas may change while it runs: ask again, rather than keep them.
+    Rank and number of replicas may change while it runs: read them when they are needed.
 
     Raises:
         RuntimeError: not in a handler.
@@ -67,7 +67,7 @@ def replica() -> ReplicaContext:
     own = current_replica.get() or of_process.own
     if own is None:
         raise RuntimeError(
-            "slotmesh.replica() outside of a handler: ask in its constructor, its methods, or what they have started;"
+            "slotmesh.replica() outside of a handler: call it in the constructor, in methods, or in what they start;"
             " in a test, slotmesh.testing.replica_context sets one"
         )
     return own.current
