@@ -191,7 +191,7 @@ def test_rows_that_contradict_each_other(state: Path) -> None:
     ("name", "text", "expected"),
     [
         ("v1", '{"gpu_memory":3}', "backend v1: this version of slotmesh knows no setting gpu_memory"),
-        ("v1", '{"balancer":"psychic"}', "backend v1: balancer: this version of slotmesh knows no 'psychic'"),
+        ("v1", '{"slo_scope":"psychic"}', "backend v1: slo_scope: this version of slotmesh knows no 'psychic'"),
         ("v1", '{"num_replicas":"3"}', "backend v1: num_replicas: '3' is no integer"),
         ("v1", "[]", "backend v1: must be a JSON object"),
     ],

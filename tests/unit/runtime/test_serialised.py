@@ -35,7 +35,7 @@ class Registered:
 class Usual:
     """Is not called."""
 
-    Call = CallStreaming = DescribeEndpoints = None
+    Call = CallStreaming = Broadcast = DescribeEndpoints = None
 
     async def StreamCalls(self, *_: object) -> None: ...
 
