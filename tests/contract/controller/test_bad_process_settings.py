@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 
 from controller_service.shell.launchers import memory_watch, process_start
-from controller_service.shell.launchers.process_start import prepare_start
+from controller_service.shell.launchers.process_start import Preparations, pinned, prepare_start
 from controller_service.shell.launchers.protocol import LaunchDeferred, LaunchFailed
 from slotmesh.spec.environment import ProcessSettings
 from tests.contract.controller.test_process_settings import GROW, ORDER, Rig, nothing_is_left
@@ -48,12 +49,13 @@ def test_a_folder_of_the_controller_that_is_gone_is_a_failed_start(
     assert prepare_start("v1", ProcessSettings(cwd=str(tmp_path))).cwd == tmp_path
 
 
-def test_nothing_is_left_of_an_interpreter_that_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.asyncio
+async def test_nothing_is_left_of_an_interpreter_that_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(process_start, "_CHECK_S", 1.0)
     python = script(tmp_path / "python", f"sleep 600 & echo $! > {tmp_path}/pid; wait")
     assert "did not answer within 1 s" in failure_of(python=str(python))
     pid = int((tmp_path / "pid").read_text())
-    assert not is_running(pid)
+    await wait_until(lambda: not is_running(pid), what="the end of what it has started")
 
 
 def test_what_an_interpreter_prints_is_bounded(tmp_path: Path) -> None:
@@ -79,7 +81,9 @@ async def test_an_interpreter_that_hangs_holds_nothing_else_up(tmp_path: Path, m
     for _ in range(3):
         with pytest.raises(LaunchDeferred, match="v1: its interpreter and its files are still being looked at"):
             await rig.launcher.start(order, 1)
-    assert len((tmp_path / "looks").read_text().splitlines()) == 1
+    looks = tmp_path / "looks"
+    await wait_until(lambda: looks.exists() and looks.read_text(), what="the first look")
+    assert len(looks.read_text().splitlines()) == 1
 
     async def outcome() -> str:
         while True:
@@ -92,6 +96,47 @@ async def test_an_interpreter_that_hangs_holds_nothing_else_up(tmp_path: Path, m
 
     assert "did not answer within 3 s" in await asyncio.wait_for(outcome(), 20)
     await rig.launcher.close()
+
+
+@pytest.mark.asyncio
+async def test_what_was_prepared_is_not_used_for_other_settings_or_much_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    one, other = ProcessSettings(python="one"), ProcessSettings(python="other")
+    prepared, may_end = list[Any](), threading.Event()
+
+    def prepare(_backend: str, settings: ProcessSettings) -> Any:
+        prepared.append(settings)
+        assert may_end.wait(20)
+        return settings
+
+    monkeypatch.setattr(process_start, "prepare_start", prepare)
+    for later, first_used_for_s in ((other, 120.0), (one, -1.0)):
+        preparations = Preparations()
+        may_end.clear()
+        monkeypatch.setattr(process_start, "PREPARED_WITHIN_S", 0.02)
+        with pytest.raises(LaunchDeferred):
+            await preparations.of("v1", one)
+        may_end.set()
+        monkeypatch.setattr(process_start, "PREPARED_WITHIN_S", 20.0)
+        monkeypatch.setattr(process_start, "PREPARED_FOR_S", first_used_for_s)
+        used: Any = await preparations.of("v1", later)
+        assert used == later
+    await wait_until(lambda: len(prepared) == 4, what="the two starts, each prepared twice")
+
+
+def test_a_controller_that_may_not_run_where_it_did_has_still_started_a_replica(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pins: list[object] = []
+
+    def pin(_pid: int, cpus: object) -> None:
+        pins.append(cpus)
+        if len(pins) > 1:
+            raise OSError(22, "Invalid argument")
+
+    monkeypatch.setattr("os.sched_setaffinity", pin)
+    with pinned(frozenset({0})):
+        assert len(pins) == 1
+    assert len(pins) == 2
 
 
 @pytest.mark.asyncio

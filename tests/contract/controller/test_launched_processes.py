@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import json
 import os
@@ -9,6 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -22,6 +24,7 @@ from controller_service.shell.launchers.launched_processes import (
     ENDED_KEPT,
     ENDED_UNSEEN,
     ChildProcess,
+    FoundProcess,
     LaunchDirectory,
     LaunchRecord,
     default_directory,
@@ -122,6 +125,37 @@ async def test_the_end_of_a_found_process_is_seen_however_it_comes(
         assert not is_running(pids["a"])
         await launcher.close()
         assert not process_launcher(tmp_path / "l", []).observe()
+
+
+@pytest.mark.asyncio
+async def test_without_descriptors_a_found_process_is_looked_at_until_it_ends_and_asked_only_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.pidfd_open", Mock(side_effect=OSError(errno.ENOSYS, "none before Linux 5.3")))
+    async with left_behind(tmp_path / "l", "a") as pids:
+        pid, sleep, looks = pids["a"], time.sleep, list[bool]()
+        found, late = (FoundProcess.open(pid, process_of(pid)) for _ in range(2))
+        assert found is not None
+        assert late is not None
+
+        def look(_time_s: float) -> None:
+            looks.append(is_running(pid))
+            if len(looks) == 3:
+                found.terminate()
+            elif len(looks) > 2_000:
+                os.kill(pid, signal.SIGKILL)
+            sleep(0.01)
+
+        monkeypatch.setattr("time.sleep", look)
+        assert await asyncio.to_thread(found.wait) == Exit(how=ENDED_UNSEEN, failed=True)
+        assert looks[:3] == [True] * 3
+        assert len(looks) < 2_000
+        sent = Mock(wraps=os.kill)
+        with monkeypatch.context() as patched:
+            patched.setattr("os.kill", sent)
+            late.terminate()
+        assert signal.SIGTERM not in [it.args[1] for it in sent.call_args_list], "its id may be another's"
+        late.close()
 
 
 @pytest.mark.asyncio

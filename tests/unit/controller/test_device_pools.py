@@ -158,6 +158,9 @@ def test_a_rollout_to_fewer_devices_needs_a_spare_one_unless_a_replica_may_be_mi
     before = Backend(name="v1", handler="a:B", **old)
     after = replace(before, **{"max_unavailable": 0, **new})
     rules = DeviceRules(pools={"cuda": tuple(map(str, range(size)))})
+    other = {"v2": Backend(name="v2", handler="a:B", num_replicas=1, devices={"cuda": 1})}
+    beside = DeviceRules(pools={"cuda": tuple(map(str, range(size + 1)))})
+    assert fits is not any(beside.problems({"v1": before, **other}, {"v1": after, **other}))
     problems = [str(it) for it in rules.problems({"v1": before}, {"v1": after})]
     assert fits is not any("max_unavailable" in it and "is spare for a new one" in it for it in problems)
     assert fits is not bool(problems)

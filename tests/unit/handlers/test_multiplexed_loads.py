@@ -183,6 +183,8 @@ async def test_a_generator_that_is_cancelled_between_two_values_may_yield_more()
                 yield await self.load("a")
             except asyncio.CancelledError:
                 yield "cancelled"
+            except ValueError:
+                yield "raised"
 
     handler = Handler()
     stream = holding(handler.stream, MethodKind.ASYNC_GENERATOR)()
@@ -191,6 +193,11 @@ async def test_a_generator_that_is_cancelled_between_two_values_may_yield_more()
     assert await anext(stream, "ended") == "ended"
     await asyncio.wait_for(handler.load("b"), WITHIN_S)
     assert unloaded == ["a"]
+
+    raising = holding(handler.stream, MethodKind.ASYNC_GENERATOR)()
+    assert await anext(raising) == "a"
+    assert await raising.athrow(ValueError()) == "raised"
+    await raising.aclose()
 
     failing = holding(handler.stream, MethodKind.ASYNC_GENERATOR)()
     assert await anext(failing) == "a"

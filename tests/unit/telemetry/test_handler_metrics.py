@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import urllib.request
 from collections.abc import Iterator
@@ -20,6 +21,7 @@ from prometheus_client import REGISTRY, Counter, Metric, Summary
 from prometheus_client import Gauge as PromGauge
 from prometheus_client import Histogram as PromHistogram
 from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.samples import Exemplar
 
 from slotmesh.telemetry import names, setup_handlers
 from slotmesh.telemetry.instruments import observe_counter, observe_gauge
@@ -198,16 +200,28 @@ def test_the_default_registry_is_pushed_as_well(registered: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("labels", "value"),
-    [({"n": "\udc80"}, 1.0), ({"n": 7}, 1.0), ({}, "many")],
-    ids=["a label that is no text", "a label that is a number", "a value that is none"],
+    "sample",
+    [
+        ({"n": "\udc80"}, 1.0),
+        ({"n": 7}, 1.0),
+        ({}, "many"),
+        ({}, 1.0, math.nan),
+        ({}, 1.0, None, Exemplar({}, 1.0)),
+    ],
+    ids=[
+        "a label that is no text",
+        "a label that is a number",
+        "a value that is none",
+        "a time that the plain format cannot have",
+        "an exemplar that OpenMetrics cannot have",
+    ],
 )
 @pytest.mark.parametrize("accept", ["", "application/openmetrics-text;version=1.0.0"])
 def test_a_family_that_cannot_be_written_costs_itself_alone(
-    metrics: MetricsServer, registered: Any, labels: Any, value: Any, accept: str
+    metrics: MetricsServer, registered: Any, sample: Any, accept: str
 ) -> None:
     bad = Metric("handler_bad", "of the handler", "gauge")
-    bad.add_sample("handler_bad", labels, value)
+    bad.add_sample("handler_bad", *sample)
     registered(Custom(bad, family("handler_good")))
     request = urllib.request.Request(f"http://{metrics.address}/metrics", headers={"Accept": accept})
     with urllib.request.urlopen(request, timeout=10) as answer:  # noqa: S310 - our own page
@@ -239,11 +253,13 @@ def test_what_cannot_be_pushed_costs_itself_alone(registered: Any) -> None:
         falling.add_sample("falling_bucket", {"le": le}, count)
     odd = Metric("odd", "of the handler", "histogram")
     odd.add_sample("odd_bucket", {}, 3)
-    registered(Custom(large, falling, odd, family("good")))
+    endless = Metric("endless", "of the handler", "histogram")
+    endless.add_sample("endless_bucket", {"le": "+Inf"}, math.inf)
+    registered(Custom(large, falling, odd, endless, family("good")))
     handlers = HandlerMetrics(Resource({}), None)
     own = MetricsData([ResourceMetrics(Resource({}), [], "")])
     added = handlers.added_to(own)
     encode_metrics(added)
     names = {it.name for scope in added.resource_metrics[0].scope_metrics for it in scope.metrics}
     assert {"good", "large"} <= names
-    assert not {"falling", "odd"} & names
+    assert not {"falling", "odd", "endless"} & names

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 
 from router_service import convert
 from router_service.convert import options_from_wire
 from router_service.core.calls import RouterCallOptions
 from router_service.core.events import CallsSubmitted, HandlerStateReported, LinkOpened
-from router_service.core.preferences.prefix_arguments import MAX_ARGUMENT_BLOCKS
+from router_service.core.preferences.prefix_arguments import MAX_ARGUMENT_BLOCKS, MAX_BYTES
 from router_service.core.preferences.prefixes import EVENT_BLOCKS
 from slotmesh.calls.handler_figures import MAX_EVICTED, Evicted
 from slotmesh.calls.method_outlines import MethodOutline
 from slotmesh.calls.prefix_hashes import BLOCK_BYTES, prefix_blocks
+from slotmesh.codec import JSON
 from slotmesh.internal.v1 import replica_service_pb2
 from slotmesh.spec.model import Affinity
 from slotmesh.v1 import call_pb2
@@ -41,10 +43,14 @@ def outlined(each: World, name: str, outlines: Sequence[MethodOutline] = OUTLINE
     each.step(LinkOpened(replica, replica.capacity, "", ["generate", "other"], outlines))
 
 
-def say(each: World, prompts: dict[int, bytes], method: str = "generate") -> None:
+def say(each: World, prompts: dict[int, bytes], method: str = "generate", content_type: str = "") -> None:
     """One batch of calls, by their ids."""
     caller = next((known for known in each.named), None) or each.connect()
-    each.step(CallsSubmitted(caller, "e", [(options(method=method), [*prompts], [*prompts.values()])]))
+    each.step(
+        CallsSubmitted(
+            caller, "e", [(options(method=method, content_type=content_type), [*prompts], [*prompts.values()])]
+        )
+    )
 
 
 def place(each: World, call: int) -> str:
@@ -166,6 +172,18 @@ def test_one_event_reads_a_bounded_number_of_blocks() -> None:
     each.at(101.0)
     say(each, {2_001: text(1, size)})
     assert place(each, 2_001) == homes[1]
+
+
+def test_payloads_that_are_read_in_vain_count_for_their_event() -> None:
+    prompts = {number: json.dumps({"prompt": text(number).decode()}).encode() for number in range(1, 13)}
+    for size, is_read in ((1, True), (MAX_BYTES, False)):
+        each = world(slots=64)
+        say(each, prompts, content_type=JSON)
+        each.at(1.0)
+        others = {100 + number: json.dumps({"x": "a" * size}).encode() for number in range(4)}
+        again = {1_000 - number: prompt for number, prompt in prompts.items()}
+        say(each, {**others, **again}, content_type=JSON)
+        assert all(place(each, 1_000 - number) == place(each, number) for number in prompts) is is_read
 
 
 def test_calls_with_an_owner_have_no_prefix() -> None:

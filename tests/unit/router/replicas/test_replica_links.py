@@ -313,6 +313,23 @@ def test_a_session_that_moved_here_queries_replicas_without_a_link(world: World)
     assert not any(each.askers for each in world.scheduler.topology.replicas.values())
 
 
+def test_a_session_that_has_sent_all_of_its_calls_leaves_links_once_these_are_found(world: World) -> None:
+    name = stranger(world)
+    client = world.connect(2, (1, 1), says_all=True)
+    for each in set(NAMES) - members(world):
+        world.link(each)
+    world.resend([1], client)
+    world.resent_all(client)
+    for each in sorted(NAMES):
+        world.reconcile(each, client, running=[(1, 1)] if each == name else [])
+    world.complete(name, 1)
+    world.at(IDLE_S)
+    world.at(2 * IDLE_S)
+    assert linked(world) == members(world)
+    world.disconnect(client)
+    assert not any(each.askers for each in world.scheduler.topology.replicas.values())
+
+
 def test_no_answer_of_a_replica_that_could_not_be_linked_is_no_proof(world: World) -> None:
     client = world.connect(2, (1, 1))
     world.resend([1], client)
