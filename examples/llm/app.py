@@ -1,4 +1,4 @@
-"""The handlers of the two phases. Prefill has the cache; decode is told what prefill has left."""
+"""The handlers of the two phases. Prefill has the cache; decode gets the state that prefill has computed."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class ChatPrefill:
 
 @slotmesh.deployment(max_ongoing=8)
 class ChatDecode:
-    """Speaks, given what prefill has left."""
+    """Generates words from the state that prefill has computed."""
 
     async def generate(self, prompt: str, cache: bytes, count: int) -> AsyncIterator[str]:
         """The words, one by one."""

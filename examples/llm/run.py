@@ -98,7 +98,7 @@ async def _apply(controller: str, cache_blocks: int) -> None:
     wanted = sum(backend.num_replicas or 1 for backend in backends)
     async with Operator.at(controller) as operator, asyncio.timeout(_READY_S):
         await operator.apply(replace(mesh, backends=tuple(backends)))
-        while len((await operator.members()).ready()) < wanted:  # noqa: ASYNC110 - nobody tells it
+        while len((await operator.members()).ready()) < wanted:  # noqa: ASYNC110 - the controller announces no readiness to clients
             await asyncio.sleep(0.1)
 
 

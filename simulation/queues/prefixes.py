@@ -126,7 +126,7 @@ class _Cache:
 
 
 class _Ledger(SimulationLedger):
-    """Tells when a call has its outcome."""
+    """Calls a function when a call has its outcome."""
 
     def __init__(self, slots: int, on_settled: Callable[[int], None]) -> None:
         super().__init__(slots)

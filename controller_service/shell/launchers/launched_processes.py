@@ -37,7 +37,7 @@ from slotmesh.runtime.process_identity import has_ended, pid_of, process_of
 ENDED_UNSEEN = "ended; it was no child of this controller, which does not know how"
 NO_DESCRIPTOR: Final = -1
 LOOK_EVERY_S: Final = 0.2
-"""At a process that no descriptor tells the end of."""
+"""Interval at which a process is looked at whose end no descriptor reports."""
 
 
 class LaunchedProcess(Protocol):

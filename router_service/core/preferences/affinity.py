@@ -2,10 +2,10 @@
 
 Purpose: consistent hashing with bounded loads (Mirrokni, Thorup and Zadimoghaddam, 2016). Each replica has `PLACES`
 places on a ring, which are hashes of its id; a key belongs to the replica at the first place from the key's own hash
-on. So a replica that joins or leaves moves only the keys that it gets or had, and ids outlive incarnations. A replica
-takes calls of its keys up to its bound: `BOUND` times its share of the backend's load, or half of its permits if that
-is more, and never more than its permits. Where it is at its bound, the next replica on the ring takes them; where
-`MAX_TRIED` are, the balancer picks, which also uses the room behind running calls (`prefetch`).
+on. So a replica that joins or leaves moves only the keys that it gets or had; one that returns with its id has its keys
+again. A replica takes calls of its keys up to its bound: `BOUND` times its share of the backend's load, or half of its
+permits if that is more, and never more than its permits. Where it is at its bound, the next replica on the ring takes
+them; where `MAX_TRIED` are, the balancer picks, which also uses the room behind running calls (`prefetch`).
 Invariants: all routers with the same table have the same ring. A replica that takes no calls is passed over, as if it
 were not on the ring. One without a link, outside the router's subset, is passed over until it is linked: `unlinked`
 names it. The bound counts the calls that are about to be sent, so that a large run is cut into few slices.
@@ -39,6 +39,7 @@ MAX_TRIED: Final = 16
 MAX_CHANGED: Final = 100
 """Replicas that are added to a ring at once, and removed from it: a lookup takes some milliseconds at most."""
 SECTOR_SHIFT: Final = 54
+"""Places that share the bits above these are in one sector."""
 SECTORS: Final = 1 << (64 - SECTOR_SHIFT)
 MAX_PASSED: Final = 64
 """Replicas that are looked at for one run, those without a link included."""

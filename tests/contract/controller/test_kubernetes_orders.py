@@ -21,7 +21,7 @@ pytestmark = pytest.mark.asyncio
 
 
 async def create_late(api: FakePodApi, replica_id: str) -> None:
-    """The API server carries out a request whose answer nobody waits for any more."""
+    """The API server carries out a request after its caller has given up."""
     await api.create(MANIFESTS.pod_of(ORDER, replica_id, None))
 
 

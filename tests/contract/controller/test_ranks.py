@@ -18,12 +18,12 @@ from tests.support.wait import wait_until
 pytestmark = pytest.mark.asyncio
 
 
-async def told(replica: FakeReplica, rank: int, number: int) -> None:
-    def is_told() -> bool:
+async def has_rank(replica: FakeReplica, rank: int, number: int) -> None:
+    def is_there() -> bool:
         newest = replica.configurations[-1] if replica.configurations else None
         return newest is not None and newest.HasField("rank") and (newest.rank, newest.num_replicas) == (rank, number)
 
-    await wait_until(is_told, what=f"{replica.replica_id} has rank {rank} of {number}")
+    await wait_until(is_there, what=f"{replica.replica_id} has rank {rank} of {number}")
 
 
 async def shown(mesh: Controlled, replica_id: str) -> int | None:
@@ -35,12 +35,12 @@ async def test_each_replica_gets_the_lowest_free_rank_and_the_number_of_replicas
     async with running_controller() as mesh:
         await mesh.apply(DIGITS % 2)
         async with FakeReplica(mesh.channel, "v1", "a") as a, FakeReplica(mesh.channel, "v1", "b") as b:
-            await told(a, 0, 2)
-            await told(b, 1, 2)
+            await has_rank(a, 0, 2)
+            await has_rank(b, 1, 2)
             assert [it.rank for it in a.configurations] == [0], "the first configuration has the rank"
             await mesh.apply(DIGITS % 3)
-            await told(a, 0, 3)
-            await told(b, 1, 3)
+            await has_rank(a, 0, 3)
+            await has_rank(b, 1, 3)
             assert (await shown(mesh, "a"), await shown(mesh, "b")) == (0, 1)
             await a.report("READY")
             await b.report("READY")
@@ -58,8 +58,8 @@ async def test_each_replica_gets_the_lowest_free_rank_and_the_number_of_replicas
 
             await eventually(has_ended, what="a has ended")
             async with FakeReplica(mesh.channel, "v1", "c") as c, FakeReplica(mesh.channel, "other", "d") as d:
-                await told(c, 0, 3)
-                await told(d, 0, 1)
+                await has_rank(c, 0, 3)
+                await has_rank(d, 0, 1)
                 assert {it.rank for it in b.configurations} == {1}
 
 
@@ -67,11 +67,11 @@ async def test_without_a_configured_number_it_is_that_of_the_replicas_that_run()
     async with running_controller() as mesh:
         await mesh.apply("backends: {v1: {handler: 'app:Digits'}}")
         async with FakeReplica(mesh.channel, "v1", "a") as a:
-            await told(a, 0, 1)
+            await has_rank(a, 0, 1)
             async with FakeReplica(mesh.channel, "v1", "b") as b:
-                await told(a, 0, 2)
+                await has_rank(a, 0, 2)
                 await b.report("STOPPED")
-                await told(a, 0, 1)
+                await has_rank(a, 0, 1)
 
 
 @pytest.mark.parametrize("newcomer_first", [True, False])
@@ -79,22 +79,22 @@ async def test_replicas_keep_their_ranks_at_the_next_controller(tmp_path: Path, 
     async with running_controller(state=tmp_path / "state") as mesh:
         await mesh.apply(DIGITS % 2)
         async with FakeReplica(mesh.channel, "v1", "a") as a, FakeReplica(mesh.channel, "v1", "b") as b:
-            await told(b, 1, 2)
+            await has_rank(b, 1, 2)
             a.start_time = b.start_time = Timestamp(seconds=1_000)
     async with running_controller(state=tmp_path / "state") as mesh:
         c = FakeReplica(mesh.channel, "v1", "c")
         c.start_time = Timestamp(seconds=2_000)
         if newcomer_first:
             await c.attach()
-            await told(c, 0, 2)
+            await has_rank(c, 0, 2)
         b.rank, a.rank = 1, 0
         await b.move(mesh.channel)
-        await told(b, 1, 2)
+        await has_rank(b, 1, 2)
         await a.move(mesh.channel)
-        await told(a, 0, 2)
+        await has_rank(a, 0, 2)
         if not newcomer_first:
             await c.attach()
-        await told(c, 2, 2)
+        await has_rank(c, 2, 2)
         assert {it.rank for it in a.configurations} == {0}
         for each in (a, b, c):
             await each.cut()
@@ -124,7 +124,7 @@ async def test_a_controller_without_state_keeps_the_ranks_free_that_a_routers_ta
 
         await eventually(are_known, what="the replicas are known by the table")
         async with FakeReplica(mesh.channel, "v1", "c") as c:
-            await told(c, 2, 3)
+            await has_rank(c, 2, 3)
         await router.cut()
 
 

@@ -35,21 +35,21 @@ class Chat:
         return prompt
 
 
-def told(function: Callable[..., Any], *, is_batch: bool = False) -> tuple[str, int]:
+def outlined(function: Callable[..., Any], *, is_batch: bool = False) -> tuple[str, int]:
     outline: MethodOutline = outline_of("method", function, yields=False, is_batch=is_batch)
     return outline.prefix_argument, outline.prefix_position
 
 
 def test_the_name_and_the_position_without_self() -> None:
     chat = Chat()
-    assert told(chat.generate) == ("prompt", 2)
-    assert told(chat.by_name) == ("prompt", 0)
-    assert told(chat.none) == ("", 0)
+    assert outlined(chat.generate) == ("prompt", 2)
+    assert outlined(chat.by_name) == ("prompt", 0)
+    assert outlined(chat.none) == ("", 0)
 
 
 def test_above_and_below_batch() -> None:
     chat = Chat()
-    assert told(chat.inside, is_batch=True) == told(chat.outside, is_batch=True) == ("prompt", 1)
+    assert outlined(chat.inside, is_batch=True) == outlined(chat.outside, is_batch=True) == ("prompt", 1)
 
 
 def test_a_parameter_that_is_not_there_is_refused() -> None:
