@@ -9,17 +9,14 @@ was raised and where: its text may have keys or metadata of calls.
 
 from __future__ import annotations
 
-import importlib
-import sys
 from collections.abc import Callable, Iterable, Mapping
 from importlib.metadata import entry_points
-from pathlib import Path
 from typing import Any, Final
 
 from router_service.core.counters import PickFault
 from router_service.core.plugged_balancers import MakePlugIn
 from slotmesh.logs import get_logger
-from slotmesh.runtime.exits import CannotStart
+from slotmesh.runtime.plug_ins import load_plug_in
 from slotmesh.spec.model import BUILT_IN_BALANCERS
 from slotmesh.user_code import described, type_name
 
@@ -39,27 +36,8 @@ def load_balancers(paths: Iterable[str]) -> Mapping[str, MakePlugIn]:
         except BaseException as error:  # noqa: BLE001 - importing foreign code may raise anything
             _log.warning("an entry point has no balancer and is left out", name=entry.name, reason=described(error))
     for path in paths:
-        makers[path] = _load(path)
+        makers[path] = load_plug_in("--balancers", path, _checked)
     return {name: make for name, make in makers.items() if name not in BUILT_IN_BALANCERS}
-
-
-def _load(path: str) -> MakePlugIn:
-    module_name, _, name = path.partition(":")
-    here = str(Path.cwd())
-    if here not in sys.path:
-        sys.path.insert(0, here)
-    try:
-        found: Any = importlib.import_module(module_name)
-        for part in name.split("."):
-            found = getattr(found, part)
-        return _checked(found)
-    except KeyboardInterrupt:
-        raise  # Ctrl-C, as far as can be known
-    except BaseException as error:
-        raise CannotStart(
-            f"--balancers {path}: cannot be loaded ({described(error)}); start where {module_name} lies (now in"
-            f" {here}), or install it"
-        ) from error
 
 
 def _checked(found: Any) -> MakePlugIn:

@@ -12,14 +12,11 @@ Owner: one task, and the links to routers, which call `loads_reported`.
 from __future__ import annotations
 
 import asyncio
-import importlib
-import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
 from controller_service.core.event_log import EventKind, Notice
@@ -31,34 +28,19 @@ from controller_service.shell.mesh_state import Concern, Key, MeshState
 from controller_service.store.protocol import Store
 from slotmesh.autoscaling import ScaleFigures, ScalePolicy
 from slotmesh.logs import get_logger
-from slotmesh.runtime.exits import CannotStart
+from slotmesh.runtime.plug_ins import load_plug_in
 from slotmesh.spec.model import MAX_REPLICAS, Autoscale, Backend
-from slotmesh.user_code import described, type_name
+from slotmesh.user_code import type_name
 
 
 def load_policies(names: tuple[str, ...]) -> Mapping[str, ScalePolicy]:
     """The functions of these names. Raises CannotStart."""
-    return {name: _load(name) for name in names}
+    return {name: load_plug_in("--autoscale-policies", name, _checked) for name in names}
 
 
-def _load(path: str) -> ScalePolicy:
-    module_name, _, name = path.partition(":")
-    here = str(Path.cwd())
-    if here not in sys.path:
-        sys.path.insert(0, here)
-    try:
-        found: Any = importlib.import_module(module_name)
-        for part in name.split("."):
-            found = getattr(found, part, None)
-    except KeyboardInterrupt:
-        raise  # Ctrl-C, as far as can be known
-    except BaseException as error:
-        raise CannotStart(
-            f"--autoscale-policies {path}: {module_name} cannot be imported ({described(error)}); start"
-            f" where it lies (now in {here}), or install it"
-        ) from error
+def _checked(found: Any) -> ScalePolicy:
     if not callable(found):
-        raise CannotStart(f"--autoscale-policies {path}: {module_name} has no function {name}")
+        raise TypeError("it must be a function")
     policy: ScalePolicy = found
     return policy
 

@@ -215,15 +215,15 @@ def test_a_module_of_policies_that_raises_stops_the_start(
         f"from tests.support.foreign_code import KINDS\nKINDS[{kind!r}]()\n", encoding="utf-8"
     )
     monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(CannotStart, match=f"cannot be imported .{kind}: "):
+    with pytest.raises(CannotStart, match=f"cannot be loaded .{kind}: "):
         load_policies((f"{name}:f",))
 
 
 def test_policies_are_loaded_at_the_start_or_the_start_is_refused() -> None:
     assert load_policies((NAME,)) == {NAME: five}
-    with pytest.raises(CannotStart, match=r"--autoscale-policies no_such:f: no_such cannot be imported"):
+    with pytest.raises(CannotStart, match=r"--autoscale-policies no_such:f: cannot be loaded"):
         load_policies(("no_such:f",))
-    with pytest.raises(CannotStart, match="has no function nothing"):
+    with pytest.raises(CannotStart, match=r"cannot be loaded .AttributeError: .* has no attribute 'nothing'"):
         load_policies(("tests.unit.controller.test_autoscaler:nothing",))
     with pytest.raises(SettingsError, match="'nothing' is not MODULE:NAME"):
         ControllerSettings.parse(["--autoscale-policies=a:b, nothing"], {}, prog="controller")
