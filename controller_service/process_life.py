@@ -263,8 +263,8 @@ def _make_kubernetes_launcher(settings: ControllerSettings, front: Front) -> Mak
             "--launcher kubernetes and --watch-pods need the extra `kubernetes`: pip install 'slotmesh[kubernetes]' "
             f"({error})"
         ) from error
-    return lambda address, on_exit, _: launcher_of(
-        settings, on_exit, mint_replica_id, lambda: _controllers(front, front.address or address)
+    return lambda address, on_exit, logs: launcher_of(
+        settings, on_exit, mint_replica_id, lambda: _controllers(front, front.address or address), logs
     )
 
 

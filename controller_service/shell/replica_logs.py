@@ -9,103 +9,17 @@ Owner: the event loop. The process launcher reports which replicas there are.
 from __future__ import annotations
 
 import asyncio
-import os
-import shutil
 import sys
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Iterator
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
+from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from typing import Final
 
+from controller_service.shell.log_tail import LogTail
 from slotmesh.logs import get_logger
-
-PIECE_BYTES: Final = 64 * 1024
-"""Read in one turn at most."""
-BEHIND_BYTES: Final = 1 << 20
-"""A reader that is further behind than this skips to the newest piece."""
-_NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-
-
-class LogTail:
-    """Follows the file that one replica writes to, in turns of a bounded piece each, and rotates it.
-
-    The replica writes to the file itself, so that it never waits for a reader and loses nothing with one. It has the
-    file open for appending for as long as it lives: so the file is rotated by copying it to `FILE.1` and cutting it to
-    nothing, after which the replica writes on at its beginning. What is written between the last read and the cut, some
-    microseconds, is lost. A file that is not followed is not rotated.
-    """
-
-    def __init__(self, path: Path, *, max_bytes: int, begin: int = 0) -> None:
-        """`max_bytes`: the file is rotated beyond that. `begin`: where to begin to read."""
-        self._path = path
-        self._max_bytes = max_bytes
-        self._rotated_at = max_bytes
-        self._file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-        self._offset = begin
-        self._rotating: asyncio.Task[None] | None = None
-
-    def read(self) -> bytes:
-        """The next piece; empty where there is none. Raises OSError."""
-        size = os.fstat(self._file).st_size
-        if size < self._offset:
-            self._offset = 0  # another program has cut it
-        skipped = b""
-        if size - self._offset > BEHIND_BYTES:
-            left_out = size - PIECE_BYTES - self._offset
-            self._offset += left_out
-            skipped = f"[{left_out} bytes left out: they are in the file]\n".encode()
-        piece = os.pread(self._file, PIECE_BYTES, self._offset)
-        self._offset += len(piece)
-        if size > self._rotated_at and self._rotating is None:
-            self._rotating = asyncio.create_task(self._rotate(), name=f"rotate {self._path.name}")
-        return skipped + piece
-
-    async def _rotate(self) -> None:
-        """Copies in a thread, then what came meanwhile, and cuts."""
-        older = self._path.with_name(f"{self._path.name}.1")
-        try:
-            await asyncio.to_thread(_copy, self._path, older)
-            if self._file >= 0:
-                self._cut(older)
-            self._rotated_at = self._max_bytes
-        except OSError as error:
-            self._rotated_at += self._max_bytes
-            _log.warning("output of a replica cannot be rotated", path=str(self._path), error=str(error))
-        finally:
-            self._rotating = None
-
-    def _cut(self, older: Path) -> None:
-        """Without an await: little is written meanwhile."""
-        with older.open("ab") as copy:
-            while piece := os.pread(self._file, PIECE_BYTES, copy.tell()):
-                copy.write(piece)
-            end = copy.tell()
-        os.ftruncate(self._file, 0)
-        self._offset = max(0, self._offset - end)
-
-    async def close(self) -> None:
-        if self._rotating is not None:
-            self._rotating.cancel()
-            with suppress(asyncio.CancelledError, OSError):
-                await self._rotating
-        self.drop()
-
-    def drop(self) -> None:
-        """The file is not followed any more."""
-        if self._file >= 0:
-            os.close(self._file)
-            self._file = -1
-
-
-def _copy(path: Path, older: Path) -> None:
-    """Into a file that only this user can read, from its first byte on."""
-    older.unlink(missing_ok=True)
-    with path.open("rb") as source, os.fdopen(os.open(older, _NEW, 0o600), "wb") as copy:
-        shutil.copyfileobj(source, copy)
-
 
 MAX_LINE_BYTES: Final = 8_192
 KEPT_BYTES: Final = 256 * 1024
@@ -194,6 +108,24 @@ class LogPage:
     """Replicas of the backend that have ended, and are not read: of the first page."""
 
 
+class RunningLogs:
+    """Output that another system keeps while a replica is there, such as that of pods. This one has none."""
+
+    def replicas(self) -> Mapping[str, str]:
+        """The backends of those that there are, by replica id."""
+        return {}
+
+    async def read(self, name: str, *, count: int) -> AsyncGenerator[LogPage, None]:  # noqa: ARG002 - this one has none
+        """The newest lines of a replica, or of each of a backend's."""
+        return
+        yield
+
+    async def follow(self, name: str, *, count: int) -> AsyncGenerator[LogPage, None]:  # noqa: ARG002 - as above
+        """The same, and all that are written: of a replica until it has ended, of a backend without end."""
+        return
+        yield
+
+
 @dataclass(slots=True)
 class _Entry:
     """What is known of one replica's output."""
@@ -215,6 +147,8 @@ class LogBook:
         self._max_bytes = max_bytes
         self._echo = echo
         self._entries: dict[str, _Entry] = {}
+        self.running: RunningLogs | None = None
+        """None: replicas write to files."""
         self._changed = asyncio.Event()
         """Replaced whenever there are new lines or ends."""
 
@@ -247,6 +181,11 @@ class LogBook:
         self.follow(replica_id, backend, path, is_older=True)
         self._close(self._entries[replica_id])
 
+    def keep(self, replica_id: str, backend: str, lines: LogLines) -> None:
+        """A replica has ended that wrote to no file; these were its last lines."""
+        entry = self._entries[replica_id] = _Entry(replica_id, backend, None, lines)
+        self._close(entry)
+
     def finish(self, replica_id: str) -> str:
         """A replica has ended; returns the last lines that it has written."""
         entry = self._entries.get(replica_id)
@@ -264,11 +203,14 @@ class LogBook:
 
     def knows(self, name: str, *, of_backend: bool) -> bool:
         """Whether it has lines of a replica of this name, or of replicas of a backend."""
-        return any(of_backend is not (it.replica_id == name) for it in self._named(name))
+        running = self._running()
+        known = [*({*running.values()} if of_backend else running)]
+        return name in known or any(of_backend is not (it.replica_id == name) for it in self._named(name))
 
     def names(self) -> list[str]:
         """What `read` knows: backends, then replicas."""
-        return [*sorted({entry.backend for entry in self._entries.values()}), *sorted(self._entries)]
+        replicas = {**self._running(), **{it.replica_id: it.backend for it in self._entries.values()}}
+        return [*sorted({*replicas.values()}), *sorted(replicas)]
 
     async def read(
         self, name: str, *, count: int, follow: bool, max_ended: int | None = None
@@ -278,16 +220,13 @@ class LogBook:
         Of a backend those that run go first, and of those that have ended only the newest `max_ended` are read.
         Ends when all was read; with `follow`, when the replica has ended, and never for a backend.
         """
-        newest_first = reversed([*self._named(name)])
-        named = sorted(newest_first, key=lambda it: it.tail is None)
-        read = {it.replica_id: it.lines.end_number for it in named}
-        ended = [it.replica_id for it in named if it.tail is None]
-        left_out = tuple(ended[max_ended:]) if max_ended is not None and name not in self._entries else ()
-        pages = [LogPage(it.replica_id, it.lines.tail(count)) for it in named if it.replica_id not in left_out]
-        if left_out:
-            first = pages[0] if pages else LogPage("", [])
-            pages = [replace(first, left_out=left_out), *pages[1:]]
-        for page in pages:
+        if self.running is not None:
+            async with aclosing(self._read_running(self.running, name, count, max_ended, follow=follow)) as running:
+                async for page in running:
+                    yield page
+            return
+        read = {it.replica_id: it.lines.end_number for it in self._named(name)}
+        for page in self._kept(name, count, max_ended):
             yield page
         while follow:
             changed = self._changed
@@ -299,6 +238,41 @@ class LogBook:
             if name in self._entries and self._entries[name].tail is None:
                 return
             await changed.wait()
+
+    async def _read_running(
+        self, running: RunningLogs, name: str, count: int, max_ended: int | None, *, follow: bool
+    ) -> AsyncGenerator[LogPage, None]:
+        """As `read`. A replica whose last lines are kept may still be there."""
+        kept = self._kept(name, count, max_ended)
+        if name in self._entries:
+            yield kept[0]
+            return
+        if kept and (left_out := kept[0].left_out):
+            kept[0] = replace(kept[0], left_out=())
+            yield LogPage("", [], left_out=left_out)
+        if follow:  # those that run go on
+            for page in kept:
+                yield page
+        async with aclosing((running.follow if follow else running.read)(name, count=count)) as pages:
+            async for page in pages:
+                yield page
+        for page in () if follow else kept:
+            yield page
+
+    def _kept(self, name: str, count: int, max_ended: int | None) -> list[LogPage]:
+        """The newest lines of those that write to files, or have ended."""
+        newest_first = reversed([*self._named(name)])
+        named = sorted(newest_first, key=lambda it: it.tail is None)
+        ended = [it.replica_id for it in named if it.tail is None]
+        left_out = tuple(ended[max_ended:]) if max_ended is not None and name not in self._entries else ()
+        pages = [LogPage(it.replica_id, it.lines.tail(count)) for it in named if it.replica_id not in left_out]
+        if left_out:
+            first = pages[0] if pages else LogPage("", [])
+            pages = [replace(first, left_out=left_out), *pages[1:]]
+        return pages
+
+    def _running(self) -> Mapping[str, str]:
+        return {} if self.running is None else self.running.replicas()
 
     def _named(self, name: str) -> Iterator[_Entry]:
         if name in self._entries:

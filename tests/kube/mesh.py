@@ -49,7 +49,8 @@ _SURGE: Final[Document] = {
 """A new pod is there, and connected, before an old one ends."""
 _RECREATE: Final[Document] = {"strategy": {"type": "Recreate"}}
 LAUNCHER_RULES: Final = [
-    {"apiGroups": [""], "resources": ["pods"], "verbs": ["create", "get", "list", "watch", "delete"]}
+    {"apiGroups": [""], "resources": ["pods"], "verbs": ["create", "get", "list", "watch", "delete"]},
+    {"apiGroups": [""], "resources": ["pods/log"], "verbs": ["get"]},
 ]
 
 

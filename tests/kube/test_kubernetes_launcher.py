@@ -17,6 +17,7 @@ from controller_service.shell.launchers.kubernetes.api import PodApi
 from controller_service.shell.launchers.kubernetes.launcher import KubernetesLauncher
 from controller_service.shell.launchers.kubernetes.manifests import PodManifests, selector_of
 from controller_service.shell.launchers.protocol import Exit, LaunchDeferred, LaunchFailed, LaunchOrder
+from controller_service.shell.replica_logs import LogBook
 from slotmesh.spec.model import PodSettings
 from tests.contract.controller.test_launchers import (
     OBEDIENT,
@@ -46,7 +47,10 @@ __all__ = [
 ]
 pytestmark = [pytest.mark.asyncio, pytest.mark.kube, pytest.mark.timeout(300)]
 
-RULES = [{"apiGroups": [""], "resources": ["pods"], "verbs": ["create", "get", "list", "watch", "delete"]}]
+RULES = [
+    {"apiGroups": [""], "resources": ["pods"], "verbs": ["create", "get", "list", "watch", "delete"]},
+    {"apiGroups": [""], "resources": ["pods/log"], "verbs": ["get"]},
+]
 """All that docs/operations.md asks for."""
 PROGRAM = f"import sys\nexec({STUBBORN!r} if '--handler=stubborn:Handler' in sys.argv else {OBEDIENT!r})"
 CONTAINER = {"name": "replica", "image": "app:1", "command": ["python", "-S", "-c", PROGRAM]}
@@ -57,8 +61,9 @@ PATIENT_S = 60.0
 class Pods:
     """A launcher in a cluster."""
 
-    def __init__(self, cluster: Cluster, launcher: KubernetesLauncher, exits: list[Exit]) -> None:
+    def __init__(self, cluster: Cluster, launcher: KubernetesLauncher, exits: list[Exit], book: LogBook) -> None:
         self.cluster = cluster
+        self.book = book
         self.launcher = launcher
         self.exits = exits
         self.events = RecordedEvents()
@@ -124,8 +129,9 @@ async def launching(
     mint_id = numbered() if counts else lambda backend: backend
     api = PodApi.connect(None, selector_of("default"))
     assert api.namespace == cluster.namespace
-    launcher = KubernetesLauncher(api, manifests, exits.append, mint_id, owner=owner, close_grace_s=1.0)
-    pods = Pods(cluster, launcher, exits)
+    book = LogBook(max_bytes=0)
+    launcher = KubernetesLauncher(api, manifests, exits.append, mint_id, book, owner=owner, close_grace_s=1.0)
+    pods = Pods(cluster, launcher, exits, book)
     try:
         await pods.until(lambda: not launcher.follower.problem, "the first list")
         yield pods

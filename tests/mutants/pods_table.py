@@ -75,4 +75,18 @@ PODS: Final = (
         "pass",
         "tests/contract/controller/test_deferred_starts.py",
     ),
+    mutant(
+        "lines of a pod's log come twice after its connection broke",
+        PODS_CORE,
+        "        return moment < self._newest",
+        "        return False",
+        "tests/unit/controller/pods/test_stamped_lines.py",
+    ),
+    mutant(
+        "two lines of one time are one after a connection broke",
+        PODS_CORE,
+        "if moment == self._newest and self._known:",
+        "if moment == self._newest:",
+        "tests/unit/controller/pods/test_stamped_lines.py",
+    ),
 )

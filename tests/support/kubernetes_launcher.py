@@ -14,6 +14,7 @@ from controller_service.shell.launchers.kubernetes.api import PodApi
 from controller_service.shell.launchers.kubernetes.launcher import KubernetesLauncher
 from controller_service.shell.launchers.kubernetes.manifests import PodManifests
 from controller_service.shell.launchers.protocol import Exit, LaunchEvents
+from controller_service.shell.replica_logs import LogBook
 from slotmesh.runtime.backoff import Backoff
 from tests.support.fakes.pod_api import FakePodApi
 from tests.support.wait import wait_until
@@ -62,6 +63,7 @@ class FollowedPods:
     exits: list[Exit]
     events: RecordedEvents
     following: asyncio.Task[None]
+    book: LogBook
 
     def pods(self) -> list[str]:
         return [*self.api.pods]
@@ -89,14 +91,15 @@ async def following_pods(
     exits: list[Exit] = []
     fake: Any = api
     pod_api: PodApi = fake
-    launcher = KubernetesLauncher(pod_api, MANIFESTS, exits.append, mint_id, close_grace_s=0.1, **options)
+    book = LogBook(max_bytes=0)
+    launcher = KubernetesLauncher(pod_api, MANIFESTS, exits.append, mint_id, book, close_grace_s=0.1, **options)
     launcher.follower.backoff = Backoff(initial_s=0.001, max_s=0.002)
     events = RecordedEvents()
     following = asyncio.create_task(launcher.follow(events))
     if not api.is_away and api.list_refusal is None:
         await wait_until(lambda: not launcher.follower.problem, what="the first list")
     try:
-        yield FollowedPods(api, launcher, exits, events, following)
+        yield FollowedPods(api, launcher, exits, events, following, book)
         async with asyncio.timeout(10.0):
             await (launcher.leave() if leaves else launcher.close())
     finally:

@@ -37,7 +37,7 @@ async def logs(
 ) -> None:
     """Show what replicas have written to stdout and stderr: prints of the handler, logs, tracebacks.
 
-    The controller keeps the newest 256 KiB of each replica that it has started, and of the newest 64 that have ended.
+    These are the newest 256 KiB of each replica that the controller has started, and of the newest 64 that have ended.
     With the name of a backend, each line begins with its replica; those that run go first, and the newest before
     others. Replicas that the controller has not started write wherever they were started. Lines are written as they
     are, with what steers a terminal: pipe them through `cat -v` where you do not trust the handler.

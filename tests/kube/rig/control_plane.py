@@ -77,7 +77,8 @@ class ControlPlane:
         authority = Authority(directory)
         self.ca = authority.ca
         names = [self.address, "127.0.0.1", "localhost", "kubernetes.default.svc"]
-        self._tls = authority.issue("kubernetes", dns=names, uri="")
+        self.tls = authority.issue("kubernetes", dns=names, uri="")
+        """Of its server, and of the log servers of nodes, whose names the API server does not check."""
 
     def start(self) -> None:
         """Returns when the API server answers; the others may still be starting."""
@@ -206,8 +207,8 @@ class ControlPlane:
             f"--bind-address={self.address}",
             f"--advertise-address={self.address}",
             f"--secure-port={API_PORT}",
-            f"--tls-cert-file={self._tls.cert}",
-            f"--tls-private-key-file={self._tls.key}",
+            f"--tls-cert-file={self.tls.cert}",
+            f"--tls-private-key-file={self.tls.key}",
             f"--service-account-key-file={self.directory}/sa.key",
             f"--service-account-signing-key-file={self.directory}/sa.key",
             f"--service-account-issuer={self.server}",

@@ -1,8 +1,9 @@
 """A kubelet whose pods are processes of this machine: it registers a node, sends heartbeats and runs bound pods.
 
 Real in it: heartbeats (Lease), phases, conditions, probes, hooks, grace, exit codes, restarts, volumes of ConfigMaps,
-Secrets and service accounts, environment, addresses of pods. Not real: images (see `Image`), limits, users, a file
-system of the container's own, kube-proxy (names of Services lead to their pods, see `cluster_dns`).
+Secrets and service accounts, environment, addresses of pods, logs (`log_server`). Not real: images
+(see `Image`), limits, users, a file system of the container's own, kube-proxy (names of Services lead to their pods:
+`cluster_dns`).
 
 Owner: the test, on its event loop. When it closes, no process is left, and neither are its pods and its node.
 """
@@ -14,7 +15,7 @@ import os
 import random
 import signal
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -26,6 +27,7 @@ from tests.kube.rig.api import APPLY, UNREACHABLE, Api, ApiRefused, Document
 from tests.kube.rig.container import Place, timestamp
 from tests.kube.rig.control_plane import ADMIN_TOKEN, ControlPlane
 from tests.kube.rig.local_pod import Image, LocalPod
+from tests.kube.rig.log_server import LogServer, serving_logs
 
 HEARTBEAT_S: Final = 2.0
 CAPACITY: Final = {"cpu": "64", "memory": "256Gi", "pods": "250", "ephemeral-storage": "100Gi"}
@@ -49,6 +51,8 @@ class Node:
         self.name = name
         self.pods: dict[str, LocalPod] = {}
         """By uid."""
+        self.logs: LogServer
+        """Once it is started."""
         self.images: Mapping[str, Image] = images or {}
         self._control_plane = control_plane
         self._directory = directory
@@ -61,6 +65,7 @@ class Node:
         self._host_parts = list(range(1, 255))
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._errors: list[BaseException] = []
+        self._serving = AsyncExitStack()
         self._own: list[asyncio.Task[None]] = []
 
     def pod(self, name: str) -> LocalPod:
@@ -90,11 +95,14 @@ class Node:
     def disconnect(self) -> None:
         """The node loses the API server: no heartbeat, no status, no order. Its pods run on."""
         self._connected.clear()
+        self.logs.is_reached = False
+        self.logs.cut()
         for task in self._own:
             task.cancel()
 
     def reconnect(self) -> None:
         self._connected.set()
+        self.logs.is_reached = True
         self._own = [asyncio.ensure_future(self._beat()), asyncio.ensure_future(self._observe())]
 
     def vanish(self) -> None:
@@ -114,6 +122,7 @@ class Node:
 
     async def __aenter__(self) -> Self:
         self._directory.mkdir(parents=True, exist_ok=True)
+        self.logs = await self._serving.enter_async_context(serving_logs(self.pod, self._control_plane.tls))
         labels = {"kubernetes.io/hostname": self.name, "kubernetes.io/os": "linux", **self._labels}
         with suppress(ApiRefused):  # it is there already
             await self._api.create("/api/v1/nodes", {"metadata": {"name": self.name, "labels": labels}})
@@ -135,6 +144,7 @@ class Node:
                 await self._api.delete(pod.path, grace_s=0, uid=pod.uid)
         with suppress(ApiRefused, *UNREACHABLE):
             await self._api.delete(f"/api/v1/nodes/{self.name}")
+        await self._serving.aclose()
         await self._api.__aexit__(kind, error, trace)
         if self._errors:
             raise self._errors[0]
@@ -161,6 +171,7 @@ class Node:
             "allocatable": CAPACITY,
             "conditions": [{**condition, "lastHeartbeatTime": now, "lastTransitionTime": now}],
             "addresses": [{"type": "InternalIP", "address": "127.0.0.1"}],
+            "daemonEndpoints": {"kubeletEndpoint": {"Port": self.logs.port}},
         }
         await self._api.patch(f"/api/v1/nodes/{self.name}/status", {"status": status})
         renewed = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

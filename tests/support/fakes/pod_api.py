@@ -39,6 +39,12 @@ class FakePodApi:
         """The names and the graces that were requested."""
         self.owner_uid: str | None = "owner-uid"
         self.is_closed = False
+        self.written: dict[str, list[bytes]] = {}
+        """Lines with their times, by pod."""
+        self.log_requests: list[tuple[str, str, int | None, str, bool]] = []
+        self.lines_sent = 0
+        self.log_refusal: ApiRefused | None = None
+        self._broken = 0
         self._events: list[tuple[int, str, dict[str, Any]]] = []
         self._compacted = 0
         self._version = 0
@@ -111,6 +117,46 @@ class FakePodApi:
             return
         delay_s = 0.05 * grace_s if name in self.stubborn else 0.0
         asyncio.get_running_loop().call_later(delay_s, self._end_and_remove, name, uid)
+
+    async def log(
+        self, name: str, container: str, *, lines: int | None, since: str = "", follow: bool = False
+    ) -> AsyncGenerator[bytes, None]:
+        """Lines of `written`; with `follow`, until the pod has ended."""
+        self._require_here()
+        self.log_requests.append((name, container, lines, since, follow))
+        if self.log_refusal is not None:
+            raise self.log_refusal
+        if name not in self.pods:
+            raise ApiRefused(404, "NotFound", f'pods "{name}" not found')
+        yield b""
+        written = self.written.setdefault(name, [])
+        at = max(0, len(written) - (len(written) if lines is None else lines))
+        while True:
+            changed, broken = self._changed, self._broken
+            for line in written[at:]:
+                if line[:19] >= since[:19].encode():
+                    self.lines_sent += 1
+                    yield line
+            at = len(written)
+            is_over = name not in self.pods or self.pods[name]["status"]["phase"] in {"Failed", "Succeeded"}
+            if is_over or not follow:
+                return
+            await changed.wait()
+            self._require_here()
+            if broken != self._broken:
+                raise ApiAway("ReadError")
+
+    def write(self, name: str, *lines: str) -> None:
+        """The pod's container writes lines, two in each microsecond."""
+        written = self.written.setdefault(name, [])
+        for line in lines:
+            written.append(f"2026-11-29T12:00:00.{len(written) // 2:06}000Z {line}\n".encode())
+        self._wake()
+
+    def break_logs(self) -> None:
+        """Connections break on which logs are read."""
+        self._broken += 1
+        self._wake()
 
     async def uid_of_config_map(self, name: str) -> str:
         self._require_here()

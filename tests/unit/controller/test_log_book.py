@@ -12,7 +12,8 @@ import pytest
 import pytest_asyncio
 
 from controller_service.shell import replica_logs
-from controller_service.shell.replica_logs import BEHIND_BYTES, ENDED_KEPT, PIECE_BYTES, LogBook, LogPage
+from controller_service.shell.log_tail import BEHIND_BYTES, PIECE_BYTES
+from controller_service.shell.replica_logs import ENDED_KEPT, LogBook, LogPage
 from tests.support.wait import wait_until
 
 pytestmark = pytest.mark.asyncio

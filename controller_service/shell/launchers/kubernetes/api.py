@@ -29,6 +29,11 @@ PAGE: Final = 500
 """Pods of one page of a list."""
 _TIMEOUT: Final = httpx2.Timeout(5.0, connect=2.0)
 _WATCH_TIMEOUT: Final = httpx2.Timeout(5.0, connect=2.0, read=WATCH_S + WATCH_SLACK_S)
+LOG_OPEN_S: Final = 5.0
+"""A log begins to arrive within this time; what is not followed is read as a whole within it."""
+LOG_SILENT_S: Final = 30.0
+"""A log that is followed is requested anew after this time without a line: its connection may be half-open."""
+_LOG_TIMEOUT: Final = httpx2.Timeout(5.0, connect=2.0, read=LOG_SILENT_S)
 _CREATE_TIMEOUT: Final = httpx2.Timeout(2 * WATCH_S, connect=2.0)
 """Webhooks may take 10 s, and longer if that is configured."""
 _NO_ANSWER: Final = (httpx2.HTTPError, httpx2.StreamError, OSError, ConfigError, KeyError, ValueError)
@@ -142,6 +147,32 @@ class PodApi:
         options = {"apiVersion": "v1", "kind": "DeleteOptions"}
         body = {**options, "gracePeriodSeconds": grace_s, "preconditions": {"uid": uid}}
         await self._request("DELETE", f"pods/{name}", body=body)
+
+    async def log(
+        self, name: str, container: str, *, lines: int | None, since: str = "", follow: bool = False
+    ) -> AsyncGenerator[bytes, None]:
+        """What a container has written, in pieces; each line behind its time. The first one is empty: it can be read.
+
+        `lines`: at most this number, the newest ones. `since`: lines of that time, and later ones.
+        """
+        options = {"tailLines": lines, "sinceTime": since or None, "follow": "true" if follow else None}
+        params: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
+        params |= {"timestamps": "true"} | ({"container": container} if container else {})
+        url = f"{self._core}/pods/{name}/log"
+        try:
+            async with (
+                asyncio.timeout(LOG_OPEN_S) as limit,
+                self._client.stream("GET", url, params=params, timeout=_LOG_TIMEOUT) as response,
+            ):
+                if response.is_error:
+                    raise _refusal(response.status_code, await response.aread())
+                if follow:
+                    limit.reschedule(None)
+                yield b""
+                async for piece in response.aiter_bytes():
+                    yield piece
+        except _NO_ANSWER as error:
+            raise ApiAway(_named(error)) from error
 
     async def uid_of_config_map(self, name: str) -> str:
         """The uid of a ConfigMap."""

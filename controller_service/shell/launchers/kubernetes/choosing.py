@@ -11,6 +11,7 @@ from controller_service.shell.launchers.kubernetes.launcher import KubernetesLau
 from controller_service.shell.launchers.kubernetes.manifests import PodManifests, load_template, selector_of
 from controller_service.shell.launchers.kubernetes.watching import PodWatchLauncher
 from controller_service.shell.launchers.protocol import Launcher, OnExit
+from controller_service.shell.replica_logs import LogBook
 
 
 def launcher_of(
@@ -18,8 +19,12 @@ def launcher_of(
     on_exit: OnExit,
     mint_id: Callable[[str], str],
     controllers: Callable[[], Sequence[str]],
+    book: LogBook,
 ) -> Launcher:
-    """Raises CannotStart. `controllers`: the addresses to which replicas attach, at the time of each start."""
+    """Raises CannotStart. `controllers`: the addresses to which replicas attach, at the time of each start.
+
+    `book` gets the last lines of pods that have ended.
+    """
     namespace = settings.kubernetes_namespace
     if settings.watch_pods is not None:
         return PodWatchLauncher(PodApi.connect(namespace, settings.watch_pods))
@@ -32,4 +37,4 @@ def launcher_of(
         device_resources=resources_of(settings),
     )
     api = PodApi.connect(namespace, selector_of(settings.mesh_name))
-    return KubernetesLauncher(api, manifests, on_exit, mint_id, owner=settings.kubernetes_owner)
+    return KubernetesLauncher(api, manifests, on_exit, mint_id, book, owner=settings.kubernetes_owner)

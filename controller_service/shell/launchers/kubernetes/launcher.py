@@ -18,11 +18,12 @@ from math import ceil
 from typing import Any, Final
 
 from controller_service.core.pods.book import PodChange, PodNews
-from controller_service.core.pods.states import PodView, view_of
+from controller_service.core.pods.states import CONTAINER, PodView, view_of
 from controller_service.shell.launchers.kubernetes.api import ApiAway, ApiRefused, PodApi
 from controller_service.shell.launchers.kubernetes.container_settings import container_violations
 from controller_service.shell.launchers.kubernetes.following import PodFollower
 from controller_service.shell.launchers.kubernetes.manifests import REPLICA_ID, PodManifests, order_of, pod_name
+from controller_service.shell.launchers.kubernetes.pod_logs import LoggedPod, PodLogs
 from controller_service.shell.launchers.protocol import (
     Exit,
     Instance,
@@ -33,6 +34,7 @@ from controller_service.shell.launchers.protocol import (
     LaunchOrder,
     OnExit,
 )
+from controller_service.shell.replica_logs import LogBook
 from slotmesh.logs import get_logger
 from slotmesh.runtime.backoff import Backoff
 from slotmesh.spec.model import Backend, SpecViolation
@@ -62,12 +64,14 @@ class KubernetesLauncher(Launcher):
         manifests: PodManifests,
         on_exit: OnExit,
         mint_id: Callable[[str], str],
+        book: LogBook,
         *,
         owner: str | None = None,
         close_grace_s: float = CLOSE_GRACE_S,
     ) -> None:
         """`owner`: a ConfigMap that owns the pods. `mint_id` gives a new replica id for a backend."""
         self.follower = PodFollower(api, self._changed, self._answered)
+        self.logs = book.running = PodLogs(api, self._logged, book)
         self._api = api
         self._manifests = manifests
         self._on_exit = on_exit
@@ -77,6 +81,8 @@ class KubernetesLauncher(Launcher):
         self._events: LaunchEvents | None = None
         self._launched: dict[str, _Launched] = {}
         """By replica id."""
+        self._ended_pods: dict[str, LoggedPod] = {}
+        """Those whose last lines are read, by replica id: they are deleted after that."""
         self._unanswered: dict[str, LaunchOrder] = {}
         """Replicas whose pods are requested, or were and may exist: until the API server shows or refuses them."""
         self._requests: dict[str, asyncio.Task[Any]] = {}
@@ -252,7 +258,7 @@ class KubernetesLauncher(Launcher):
         ]
         if any(found) and events is not None:
             events.found()  # once: there may be thousands
-        for change, replica_id, _ in of_replicas:
+        for change, replica_id, order in of_replicas:
             pod = change.pod
             match change.news:
                 case PodNews.WAITS | PodNews.RUNS if (launched := self._launched.get(replica_id)) is not None:
@@ -264,6 +270,8 @@ class KubernetesLauncher(Launcher):
                     if not launched.is_asked:
                         self._lost(replica_id, pod)
                 case PodNews.ENDED:
+                    if pod.is_bound:
+                        self._ended_pods[replica_id] = _logged_pod(order, pod, has_ended=True)
                     self._ended(replica_id, pod)
                 case PodNews.LOST:
                     self._lost(replica_id, pod)
@@ -272,6 +280,11 @@ class KubernetesLauncher(Launcher):
                     pass
         if not self._launched:
             self._emptied.set()
+        self.logs.changed()
+
+    def _logged(self) -> dict[str, LoggedPod]:
+        running = {it: _logged_pod(launched.instance.order, launched.pod) for it, launched in self._launched.items()}
+        return {**running, **self._ended_pods}
 
     def _found(self, replica_id: str, order: LaunchOrder, pod: PodView) -> bool:
         """Returns whether no call of `start` that is under way looks at what there is when it ends."""
@@ -302,7 +315,7 @@ class KubernetesLauncher(Launcher):
             self._report_exits()
         elif launched is None and self._events is not None:
             self._events.ended(replica_id, pod.why)
-        self._delete(pod, 0)
+        self._delete(pod, 0, replica_id)
 
     def _lost(self, replica_id: str, pod: PodView) -> None:
         launched = self._launched.get(replica_id)
@@ -319,12 +332,20 @@ class KubernetesLauncher(Launcher):
         if self._events is not None:
             self._events.resumed()
 
-    def _delete(self, pod: PodView, grace_s: int) -> None:
-        task = asyncio.get_running_loop().create_task(self._deleted(pod, grace_s), name=f"delete-{pod.name}")
+    def _delete(self, pod: PodView, grace_s: int, read_first: str = "") -> None:
+        """`read_first`: the replica whose last lines are kept, if it has any."""
+        deletion = self._deleted(pod, grace_s, read_first)
+        task = asyncio.get_running_loop().create_task(deletion, name=f"delete-{pod.name}")
         self._deletions.add(task)
         task.add_done_callback(self._deletions.discard)
 
-    async def _deleted(self, pod: PodView, grace_s: int) -> None:
+    async def _deleted(self, pod: PodView, grace_s: int, read_first: str) -> None:
+        if (logged := self._ended_pods.get(read_first)) is not None:
+            try:
+                await self.logs.keep(read_first, logged)
+            finally:
+                self._ended_pods.pop(read_first, None)
+                self.logs.changed()
         backoff = Backoff(initial_s=0.2, max_s=10.0)
         while True:
             try:
@@ -339,6 +360,10 @@ class KubernetesLauncher(Launcher):
             else:
                 return
             await asyncio.sleep(0.1 + backoff.next_delay_s())
+
+
+def _logged_pod(order: LaunchOrder, pod: PodView, *, has_ended: bool = False) -> LoggedPod:
+    return LoggedPod(order.backend, pod.name, pod.annotations.get(CONTAINER, ""), has_ended)
 
 
 @dataclass(slots=True)
