@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 from router_service.core.calls import RouterCallOptions
 from slotmesh.calls.call_options import GIVES_VALUES, NO_METADATA, CallRpc, Reader
 from slotmesh.calls.key_hash import partition_of
-from slotmesh.calls.request_ids import CallIdentity
+from slotmesh.calls.request_ids import NO_EFFECT, WITHOUT_EFFECT, CallIdentity
 from slotmesh.calls.result_envelopes import RPC, RPC_REQUESTS, BadFrames, MetadataPairs, metadata_from_bytes
 from slotmesh.codec import OCTET_STREAM
 from slotmesh.convert import call_options as stated
@@ -59,10 +59,9 @@ def with_request(options: RouterCallOptions, request: CallIdentity) -> RouterCal
     """The options of a call with a request id, which decides where the call goes if there is no ordering key."""
     if options.partition >= 0:
         return replace(options, request=request)
-    for name in _OF_KEYLESS:
+    for name in WITHOUT_EFFECT:
         if getattr(options, name):
-            problem = "has no effect on a call with a request_id, which determines its replica: leave one of them empty"
-            return bad_option(name, problem)
+            return bad_option(name, NO_EFFECT)
     return replace(options, request=request, partition=partition_of(request.request_id))
 
 

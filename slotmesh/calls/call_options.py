@@ -70,6 +70,8 @@ IN_SLOTS: Final = frozenset({CallRpc.DISPATCH, CallRpc.DISPATCH_STREAMING, CallR
 PLACED: Final = IN_SLOTS | {CallRpc.BROADCAST}
 """The replica is given."""
 QUEUED: Final = ROUTED | {CallRpc.RESERVE_SLOT}
+IDENTIFIED: Final = frozenset({CallRpc.CALL, CallRpc.CALL_STREAMING})
+"""Calls that a client may identify by a request id, beside those in slots."""
 GIVES_VALUES: Final = frozenset({CallRpc.CALL_STREAMING, CallRpc.DISPATCH_STREAMING})
 """Each response is one value that the handler yields."""
 _STREAMS: Final = frozenset({CallRpc.STREAM_CALLS})
@@ -215,3 +217,4 @@ class OptionChanges(TypedDict, total=False):
     reply: bool
     traced: bool
     inherits: bool
+    request_id: str

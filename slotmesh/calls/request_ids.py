@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
+WITHOUT_EFFECT: Final = ("shard_key", "affinity_key", "prefix_blocks")
+"""Options that a call with a request id refuses, unless it has an ordering key."""
+NO_EFFECT: Final = "has no effect on a call with a request_id, which determines its replica: leave one of them empty"
+
 KEEP_S: Final = 60.0
 """Replicas remember a call for this long after its end, and routers its partition's earlier owners."""
 

@@ -27,9 +27,9 @@ from slotmesh.client.calls.method_types import P, ResultT
 from slotmesh.client.calls.named_methods import NamedMethods
 from slotmesh.client.calls.options import ViewOptions, check_method_name, check_text
 from slotmesh.client.calls.queues import CallQueue
-from slotmesh.client.method import MethodRpc
 from slotmesh.client.routers import is_cancelled_here
 from slotmesh.client.stream.call_stream import CLOSED, CallStream
+from slotmesh.client.unary import MethodRpc
 from slotmesh.errors import Executed, Failure, Reason
 from slotmesh.status import from_wire, to_exception
 from slotmesh.v1 import router_service_pb2

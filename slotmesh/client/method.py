@@ -34,17 +34,15 @@ from slotmesh.client.calls.method_types import (
 )
 from slotmesh.client.calls.queues import CallQueue
 from slotmesh.client.calls.values import CallValues, RpcValues, ValuesCall, ValueStream
-from slotmesh.client.routers import is_cancelled_here, refusal_of
+from slotmesh.client.routers import is_cancelled_here
 from slotmesh.client.stream.call_stream import CLOSED, CallSink, CallStream
+from slotmesh.client.unary import MethodRpc, call_alone
 from slotmesh.codec import EncodeError
-from slotmesh.errors import Executed, Failure, Reason, SlotmeshError
-from slotmesh.status import to_exception
-from slotmesh.v1 import router_service_pb2, router_service_pb2_grpc
+from slotmesh.errors import Executed, Failure
+from slotmesh.v1 import router_service_pb2
 
 _MAX_TIMEOUTS: Final = 256
 """Cached methods of a view, by timeout: more than there are rounded times from a millisecond to some seconds."""
-
-_CUT_OFF: Final = Failure(reason=Reason.CANCELLED, message="the mesh was closed before the call had ended")
 
 
 class Method(Generic[ResultT, P, ValueT]):
@@ -140,19 +138,17 @@ class Method(Generic[ResultT, P, ValueT]):
     async def unary(self, *args: P.args, **kwargs: P.kwargs) -> ResultT:
         """Makes a call by a unary rpc of its own: many times the cost, and no order among calls.
 
+        With the option `request_id` it is sent again, over another router, if its router is lost.
+
         Raises:
             TypeError: the content type cannot carry the arguments.
             SlotmeshError: the call failed, and how.
         """
-        spec = self._spec
+        spec = self._spec.by(CallRpc.CALL) if self._spec.options.request_id else self._spec
         payload = payload_of(spec, args, kwargs)
-        request = router_service_pb2.CallRequest(endpoint=spec.endpoint, options=spec.wire, payload=payload)
         rpc = MethodRpc(spec, self._stream)
-        stream, timeout_s, metadata = self._stream, rpc_timeout_s(spec.options.timeout_s), trace_metadata(payload)
         try:
-            response = await stream.own_rpcs.send(
-                lambda address: stream.stub_of(address).Call(request, timeout=timeout_s, metadata=metadata)
-            )
+            response = await call_alone(self._stream, spec, payload)
         except asyncio.CancelledError:
             if is_cancelled_here():
                 raise
@@ -189,10 +185,11 @@ class Method(Generic[ResultT, P, ValueT]):
             PayloadTooLarge: the arguments do not fit into an rpc.
             SlotmeshError: from the iterator: the call failed, and how.
         """
-        spec = self._spec.streamed()
+        spec = self._spec.by(CallRpc.CALL_STREAMING).streamed()
         payload = payload_of(spec, args, kwargs)
-        options = spec.options.to_wire(spec.method, rpc=CallRpc.CALL_STREAMING)
-        request = router_service_pb2.CallStreamingRequest(endpoint=spec.endpoint, options=options, payload=payload)
+        request = router_service_pb2.CallStreamingRequest(
+            endpoint=spec.endpoint, options=spec.wire, payload=payload, request_id=spec.options.request_id
+        )
         timeout_s = rpc_timeout_s(spec.options.timeout_s)
         rpc = MethodRpc(spec, self._stream)
 
@@ -283,35 +280,6 @@ class Method(Generic[ResultT, P, ValueT]):
 
     def __repr__(self) -> str:
         return f"<slotmesh method {self._spec.endpoint}.{self._spec.method}>"
-
-
-class MethodRpc:
-    """A call by an rpc of its own, to a router that is connected."""
-
-    def __init__(self, spec: CallSpec, stream: CallStream) -> None:
-        self._spec = spec
-        self._stream = stream
-        self.address = ""
-        self._dialer = stream.dialer
-
-    async def reach(self) -> router_service_pb2_grpc.RouterServiceStub | Failure:
-        """The stub of a router that is connected."""
-        choice = self._stream.own_rpcs
-        failure = await choice.reach()
-        self.address = choice.address
-        return failure or self._stream.stub_of(self.address)
-
-    def failure_of(self, error: grpc.RpcError) -> Failure:
-        return refusal_of(error, self.address, self._dialer)
-
-    def cut_off(self) -> Failure:
-        return _CUT_OFF
-
-    def ended(self, failure: Failure | None, *, cut_off: bool) -> None:
-        """It holds nothing."""
-
-    def error(self, failure: Failure) -> SlotmeshError:
-        return to_exception(failure, endpoint=self._spec.endpoint, method=self._spec.method)
 
 
 class TracedMethod(Method[ResultT, P, ValueT]):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from math import inf
 from typing import Final, TypeVar
 
 import grpc
@@ -95,7 +97,11 @@ class Search:
 ResponseT = TypeVar("ResponseT")
 
 _ELSEWHERE: Final = frozenset({Reason.ROUTER_LOST, Reason.DRAINING})
-"""Failures of a router that ends: an rpc that it has not executed is sent to another one."""
+"""Failures of a router that ends: an rpc that it has not executed, or that may be repeated, is sent to another one."""
+NEVER: Final = -inf
+"""The time until which an rpc may be repeated that may not."""
+MAX_ATTEMPTS: Final = 5
+"""At an rpc that may be repeated, as gRPC's own retries have at most: it could be what the routers end by."""
 
 CLOSED: Final = Failure(reason=Reason.CANCELLED, message="the mesh was closed")
 
@@ -165,21 +171,34 @@ class RouterChoice:
                 self._waits.discard(waiting)
         return CLOSED
 
-    async def send(self, ask: Callable[[str], Awaitable[ResponseT]]) -> ResponseT | Failure:
+    async def send(
+        self, ask: Callable[[str], Awaitable[ResponseT]], *, repeat_until: float = NEVER
+    ) -> ResponseT | Failure:
         """The response of a router to an rpc. Routers that end, and have not executed it, are left for another one.
 
-        `ask` begins the rpc at an address.
+        `ask` begins the rpc at an address. `repeat_until`: the time, of the event loop, until which it is sent to
+        another router also if one that is lost may have executed it. No later refusal makes that a no.
         """
         search: Search | None = None
+        lost: Failure | None = None
+        attempt = 0
         while True:
-            if (unreached := await self.reach(search)) is not None:
-                return unreached
+            attempt += 1
+            unreached = await self._reach_until(repeat_until if lost else inf, search)
+            if unreached is not None:
+                return lost or unreached
             address = self.address
             try:
                 return await ask(address)
             except grpc.RpcError as error:
                 failure = refusal_of(error, address, self._routers.dialer)
-            if failure.executed is not Executed.NO or failure.reason not in _ELSEWHERE or self.closed:
+            if failure.executed is Executed.NO and lost is not None:
+                failure = replace(failure, executed=Executed.UNKNOWN)
+            if failure.executed is not Executed.NO:
+                lost = failure
+                if attempt >= MAX_ATTEMPTS or asyncio.get_running_loop().time() >= repeat_until:
+                    return failure
+            if failure.reason not in _ELSEWHERE or self.closed:
                 return failure
             if failure.reason is Reason.DRAINING:
                 self._routers.leaves(address, ())
@@ -187,6 +206,13 @@ class RouterChoice:
                 search = self.new_search()
             else:
                 search.lost(address, was_sound=False)
+
+    async def _reach_until(self, until: float, search: Search | None) -> Failure | None:
+        try:
+            async with asyncio.timeout_at(None if until == inf else until):
+                return await self.reach(search)
+        except TimeoutError:
+            return CLOSED
 
     async def _is_found(self) -> bool:
         waiting = asyncio.timeout(self._patience_s)

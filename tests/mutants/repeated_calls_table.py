@@ -14,7 +14,30 @@ _MOVES: Final = "tests/unit/router/routing/test_earlier_owners.py"
 _WHOLE: Final = "tests/properties/test_mesh_repeated_calls.py"
 _MESH: Final = "tests/contract/mesh/test_repeated_calls.py"
 
+_CLIENT: Final = "tests/contract/mesh/test_request_ids.py"
+
 REPEATED_CALLS: Final = (
+    mutant(
+        "a client repeats a call that has no id",
+        "slotmesh/client",
+        "NEVER: Final = -inf",
+        "NEVER: Final = inf",
+        _CLIENT,
+    ),
+    mutant(
+        "a client does not repeat a call with an id",
+        "slotmesh/client",
+        "until = inf if timeout_s is None else now() + timeout_s",
+        "until = NEVER",
+        _CLIENT,
+    ),
+    mutant(
+        "a refused repetition proves that the first attempt was not executed",
+        "slotmesh/client",
+        "return lost or unreached",
+        "return unreached",
+        _CLIENT,
+    ),
     mutant(
         "an id of another call gets that call's outcome",
         REPLICA,

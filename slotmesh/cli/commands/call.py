@@ -40,11 +40,14 @@ class UnaryCaller:
         self._endpoint = endpoint
         self._options = view.to_wire(method, rpc=CallRpc.CALL)
         self._payload = payload
+        self._request_id = view.request_id
         self._timeout_s = None if view.timeout_s is None else view.timeout_s + SLACK_S
 
     async def result(self) -> bytes:
         """The result. Raises SlotmeshError."""
-        request = pb.CallRequest(endpoint=self._endpoint, options=self._options, payload=self._payload)
+        request = pb.CallRequest(
+            endpoint=self._endpoint, options=self._options, payload=self._payload, request_id=self._request_id
+        )
         with self._peer.telling():
             response = await self._stub.Call(request, timeout=self._timeout_s)
         payload: bytes = response.payload
@@ -52,7 +55,9 @@ class UnaryCaller:
 
     async def values(self) -> AsyncIterator[bytes]:
         """Each value that the handler yields, as it comes. Raises SlotmeshError."""
-        request = pb.CallStreamingRequest(endpoint=self._endpoint, options=self._options, payload=self._payload)
+        request = pb.CallStreamingRequest(
+            endpoint=self._endpoint, options=self._options, payload=self._payload, request_id=self._request_id
+        )
         call = self._stub.CallStreaming(request, timeout=self._timeout_s)
         try:
             with self._peer.telling():
@@ -121,6 +126,21 @@ MayRepeat = Annotated[
     bool,
     typer.Option("--idempotent", help="The call may run more than once: it is run again where its outcome is unknown."),
 ]
+AffinityKey = Annotated[
+    str, typer.Option(metavar="KEY", help="Calls of one key prefer one replica, and run side by side.")
+]
+ModelId = Annotated[
+    str, typer.Option(metavar="ID", help="The model that the call needs, of a handler that loads several.")
+]
+Streams = Annotated[
+    bool, typer.Option("--stream", help="Print each value of a method that yields as it comes, a line each.")
+]
+RequestId = Annotated[
+    str,
+    typer.Option(
+        metavar="ID", help="Names the call: made again with the same id, it is not executed again but answered again."
+    ),
+]
 OrderedBy = Annotated[str | None, typer.Option(metavar="KEY", help="Calls of one key are executed one after another.")]
 
 OnBehalfOf = Annotated[
@@ -142,19 +162,14 @@ async def call(
     timeout: CallTimeout = None,
     slo: Slo = None,
     shard_key: Annotated[str, typer.Option(metavar="KEY", help="Calls of one key go to one backend, by weight.")] = "",
-    affinity_key: Annotated[
-        str, typer.Option(metavar="KEY", help="Calls of one key prefer one replica, and run side by side.")
-    ] = "",
-    model_id: Annotated[
-        str, typer.Option(metavar="ID", help="The model that the call needs, of a handler that loads several.")
-    ] = "",
+    affinity_key: AffinityKey = "",
+    model_id: ModelId = "",
     ordering_key: OrderedBy = None,
     tenant: OnBehalfOf = "",
     idempotent: MayRepeat = False,
+    request_id: RequestId = "",
     metadata: GivenMetadata = None,
-    stream: Annotated[
-        bool, typer.Option("--stream", help="Print each value of a method that yields as it comes, a line each.")
-    ] = False,
+    stream: Streams = False,
     repeat: Times = 1,
     address: RouterAddress = ROUTER_ADDRESS,
 ) -> None:
@@ -169,8 +184,11 @@ async def call(
         slotmesh call greeter greet '{"name": "Ada"}' --timeout 2s --shard-key ada
         echo '[1, 2]' | slotmesh call calculator add -
         slotmesh call writer tokens '["once upon"]' --stream
+        slotmesh call orders place '["tea"]' --request-id order-7
         slotmesh call digits classify '[[0, 12, 16, 3]]' --repeat 100 --metadata trace=1 --tenant ada
     """
+    if request_id and repeat > 1:
+        raise typer.BadParameter("stands for one call: leave --repeat out", param_hint="--request-id")
     view = view_of(
         ordering_key,
         timeout=timeout,
@@ -181,6 +199,7 @@ async def call(
         model_id=model_id,
         tenant=tenant,
         idempotent=idempotent,
+        request_id=request_id,
         metadata=read_metadata(metadata or ()),
     )
     payload, peer = read_payload(arguments), Peer("router", address)

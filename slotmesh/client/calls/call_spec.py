@@ -21,9 +21,9 @@ from typing import Any, Final, TypeVar
 
 from opentelemetry import trace
 
-from slotmesh.calls.call_options import CallRpc
+from slotmesh.calls.call_options import IDENTIFIED, CallRpc
 from slotmesh.calls.trace_context import TraceContext, columns_of, is_tracestate
-from slotmesh.client.calls.options import ViewOptions
+from slotmesh.client.calls.options import BadOption, ViewOptions
 from slotmesh.client.calls.queues import CallQueue
 from slotmesh.codec import (
     OCTET_STREAM,
@@ -270,6 +270,8 @@ class CallSpec:
             self.decode_each = self._decoder(decoder_of_each)
         if self.traced:
             self.encode = traced_encode(self.encode, self.trace_of)
+        if options.request_id and rpc not in IDENTIFIED:
+            self.encode = _refuse_request_id
 
     def streamed(self) -> CallSpec:
         """The same, for calls whose values are taken one by one. In line with the others.
@@ -282,6 +284,10 @@ class CallSpec:
                 raise TypeError(f"{self.endpoint}.{self.method}: calls without a reply have no values to iterate over")
             self._streamed = self.but(options=replace(self.options, streaming=True))
         return self._streamed
+
+    def by(self, rpc: CallRpc) -> CallSpec:
+        """The same, for calls by this rpc."""
+        return CallSpec(self.endpoint, self.method, self.options, self.queue, self.signature, rpc)
 
     def but(
         self, *, options: ViewOptions | None = None, queue: CallQueue[Any] | None = None, wanted: Any = _SAME
@@ -296,6 +302,8 @@ class CallSpec:
 
     def encode_each(self, columns: tuple[Iterable[Any], ...]) -> list[bytes]:
         """The payloads of a call for each row of `columns`."""
+        if self.options.request_id:
+            _refuse_request_id((), {})
         if self.content_type == PROTOBUF and self.wanted is Any and self.options.reply:
             self._refuse((), {})
         payloads = encode_arguments_of_each(self.content_type, columns)
@@ -329,6 +337,14 @@ class CallSpec:
             f"results in {PROTOBUF} need the class of their message: "
             f"{self.endpoint}.{self.method}.returning(MessageClass)(...)"
         )
+
+
+def _refuse_request_id(_args: tuple[Any, ...], _kwargs: Mapping[str, Any]) -> bytes:
+    raise BadOption(
+        "request_id",
+        "is of one call by an rpc of its own: METHOD.unary(…) or METHOD.unary_stream(…). Calls on a stream need none: "
+        "the client sends them again if their router is lost, and none is executed twice",
+    )
 
 
 # -- how large a payload may be ----------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from operator import attrgetter
 from typing import Any, Final, Literal, Unpack
 
 from slotmesh.calls.call_options import OPTIONS, CallRpc, OptionChanges, OptionKind, StatedOptions
+from slotmesh.calls.request_ids import NO_EFFECT, WITHOUT_EFFECT
 from slotmesh.codec import CONTENT_TYPES, MSGPACK
 from slotmesh.convert.call_options import (
     MAX_KEY_BYTES,
@@ -24,6 +25,7 @@ from slotmesh.convert.call_options import (
     options_to_wire,
 )
 from slotmesh.errors import BadRequest, Failure, Reason
+from slotmesh.spec.rules import request_id_problem
 from slotmesh.spec.tenants import tenant_problem
 from slotmesh.status import code_of, name_of
 from slotmesh.units import MAX_DURATION_S
@@ -172,6 +174,16 @@ def check_metadata(name: str, value: Any) -> None:
         raise BadOption(name, f"must be what handlers may get: {problem}")
 
 
+def check_request_id(view: ViewOptions) -> None:
+    """An id of calls that may have one."""
+    check_text("request_id", view.request_id)
+    if problem := request_id_problem(view.request_id):
+        raise BadOption("request_id", problem)
+    for name in WITHOUT_EFFECT if not view.ordering_key else ():
+        if getattr(view, name):
+            raise BadOption(name, NO_EFFECT)
+
+
 AfterFailure = Literal["continue", "stop"]
 
 
@@ -186,6 +198,8 @@ class ViewOptions(StatedOptions):
     """Calls carry the OpenTelemetry span that they were made in."""
     inherits: bool = False
     """Calls that are made in a call inherit its remaining time, and carry its trace."""
+    request_id: str = ""
+    """What identifies the call, of those by an rpc of its own; empty: nothing does."""
     reply: bool = field(init=False)
     """False: the outcome is only that the call has ended. The opposite of `no_reply`."""
 
@@ -195,6 +209,8 @@ class ViewOptions(StatedOptions):
                 _CHECKS[option.kind](option.argument, value)
         check_flag("traced", self.traced)
         check_flag("inherits", self.inherits)
+        if self.request_id != "":
+            check_request_id(self)
         if self.slo_at is not None and self.slo_s is not None:
             raise BadOption("slo", "and slo_at are both given; give one of them")
         if self.after_failure not in ("continue", "stop"):

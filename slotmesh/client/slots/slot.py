@@ -57,6 +57,7 @@ def in_slot(view: ViewOptions, *, is_idempotent: bool = False) -> ViewOptions:
         after_failure="continue",
         traced=False,
         inherits=False,
+        request_id="",
         idempotent=is_idempotent,
     )
 

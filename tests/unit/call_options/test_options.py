@@ -187,8 +187,8 @@ def test_an_rpc_refuses_exactly_the_options_without_effect_on_it_and_clients_do_
 @pytest.mark.parametrize("argument", OptionChanges.__annotations__)
 def test_what_callers_may_say_is_an_option_and_described(argument: str) -> None:
     known = {each.argument: each for each in OPTIONS.values()}
-    assert argument in {*known, "reply", "traced", "inherits"}, (
-        "`reply` is the other way round: `no_reply`; `traced` and `inherits` are the client's"
+    assert argument in {*known, "reply", "traced", "inherits", "request_id"}, (
+        "`reply` is the other way round: `no_reply`; `traced` and `inherits` are the client's, `request_id` a request's"
     )
     assert f"`{argument}`" in (slotmesh.Endpoint.options.__doc__ or "")
     if argument in known:

@@ -28,6 +28,8 @@ MATRIX: list[tuple[str, Any, dict[str, Any]]] = [
     ("--metadata", "grpc-x=1", {"metadata": {"grpc-x": "1"}}),
     ("--ordering-key", "", {"ordering_key": ""}),
     ("--ordering-key", "k", {"ordering_key": "k"}),
+    ("--request-id", "order-7", {"request_id": "order-7"}),
+    ("--request-id", "a b", {"request_id": "a b"}),
     ("--ordering-key", "k" * 1025, {"ordering_key": "k" * 1025}),
 ]
 
@@ -72,7 +74,13 @@ def test_an_empty_ordering_key_is_refused_and_none_is_none() -> None:
 
 
 @pytest.mark.parametrize(
-    "flags", [["--metadata", "tenant"], ["--metadata", "a=1", "--metadata", "a=2"], ["--repeat", "0"]]
+    "flags",
+    [
+        ["--metadata", "tenant"],
+        ["--metadata", "a=1", "--metadata", "a=2"],
+        ["--repeat", "0"],
+        ["--request-id", "1", "--repeat", "2"],
+    ],
 )
 def test_what_is_no_setting_is_refused_before_anything_is_sent(flags: list[str]) -> None:
     said = CliRunner().invoke(cli.app, ["call", "e", "m", *flags])

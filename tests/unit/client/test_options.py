@@ -65,6 +65,9 @@ def test_the_handler_itself_travels_without_a_name() -> None:
         ("shard_key", 5),
         ("metadata", {"a": 1}),
         ("metadata", {1: "a"}),
+        ("request_id", 7),
+        ("request_id", "a b"),
+        ("request_id", "k" * 129),
     ],
 )
 def test_values_of_other_kinds_are_refused_by_name(name: str, value: Any) -> None:
@@ -88,11 +91,19 @@ def test_times_that_mean_nothing_are_refused_as_a_router_would(name: str, value:
         ({"content_type": "text/plain"}, "content_type must be one of"),
         ({"slo_s": 1.0, "slo_at": NOON}, "slo and slo_at are both given"),
         ({"slo_at": NOON.replace(tzinfo=None)}, "slo_at must be aware of its time zone"),
+        ({"request_id": "1", "shard_key": "k"}, "shard_key has no effect on a call with a request_id"),
+        ({"request_id": "1", "affinity_key": "k"}, "affinity_key has no effect on a call with a request_id"),
+        ({"request_id": "1", "prefix_blocks": (1,)}, "prefix_blocks has no effect on a call with a request_id"),
     ],
 )
 def test_what_no_call_may_have_is_refused(options: dict[str, Any], problem: str) -> None:
     with pytest.raises(slotmesh.BadRequest, match=problem):
         ViewOptions(**options)
+
+
+def test_an_ordering_key_goes_before_the_keys_that_an_id_excludes() -> None:
+    view = ViewOptions(request_id="k" * 128, ordering_key="lane", shard_key="k", affinity_key="k")
+    assert view.request_id == "k" * 128
 
 
 def test_a_view_differs_from_its_origin_in_what_is_said() -> None:
