@@ -6,6 +6,7 @@ Owner: the app registers one instance of each servicer.
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import Any, Final
 
 import grpc
@@ -51,8 +52,11 @@ ENDS_IN_A_TURN = 8
 """Streams cleaned up per turn of the event loop: a connection that is cut can have thousands."""
 NOTHING_HANDED = HandedMetadata()
 
-REFUSES_S: Final = 0.1
-"""How long single calls are refused before the server stops: a client goes elsewhere after the first refusal."""
+REFUSES_AT_MOST_S: Final = 2.0
+"""How long single calls are refused, at most, before the server stops: a client goes elsewhere after the first one."""
+QUIET_S: Final = 0.2
+"""The server stops once no single call has arrived for this long, and for that many turns of the event loop."""
+QUIET_TURNS: Final = 10
 
 _log = get_logger(__name__)
 
@@ -117,7 +121,19 @@ class RouterServicer(router_service_pb2_grpc.RouterServiceServicer):
             _log.warning("calls are still unanswered at the end of the grace; they are lost", grace_s=grace_s)
         self._unary.refusal = self._leaving()
         if self._unary.has_served:
-            await asyncio.sleep(REFUSES_S)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(REFUSES_AT_MOST_S):
+                    await self._no_call_arrives()
+
+    async def _no_call_arrives(self) -> None:
+        """Returns when no single call was refused for a while.
+
+        The time alone shows nothing on a busy machine: calls may have waited all of it to be taken in.
+        """
+        refused, turns = self._unary.refused, 0
+        while turns < QUIET_TURNS:
+            await asyncio.sleep(QUIET_S / QUIET_TURNS)
+            refused, turns = self._unary.refused, turns + 1 if refused == self._unary.refused else 0
 
     async def Call(self, request: router_service_pb2.CallRequest, context: Context) -> router_service_pb2.CallResponse:
         """One call."""

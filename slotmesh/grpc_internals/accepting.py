@@ -148,15 +148,16 @@ class AcceptAhead:
     async def _ask(self) -> None:
         try:
             rpc = await self._request()
+            while self._is_closed:  # until the server has no more: the taker may have no other request
+                self._refuse(rpc)
+                rpc = await self._request()
         except Exception as error:  # noqa: BLE001 - passed on to the taker
             if (taker := self._taken_by()) is not None:
                 taker.set_exception(error)
             return
         finally:
             self._asked -= 1
-        if self._is_closed:
-            self._refuse(rpc)
-        elif (taker := self._taken_by()) is not None:
+        if (taker := self._taken_by()) is not None:
             taker.set_result(rpc)
         else:
             self._come.append(rpc)

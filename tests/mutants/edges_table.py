@@ -1,4 +1,4 @@
-"""Mutants of edges: handshakes of HTTPS, small findings of the command line and of stored state."""
+"""Mutants of edges: servers that stop, handshakes of HTTPS, small findings of the command line and of stored state."""
 
 from __future__ import annotations
 
@@ -213,4 +213,21 @@ _FIELDS: Final = (
     ),
 )
 
-EDGES: Final = (*_HTTPS, *_STATE, *_COMMANDS, *_FIELDS)
+_STOPS: Final = (
+    mutant(
+        "a server that many rpcs reach as it stops waits for one more",
+        "slotmesh/grpc_internals",
+        "                self._refuse(rpc)\n                rpc = await self._request()\n",
+        "                self._refuse(rpc)\n                return\n",
+        "tests/unit/runtime/test_accept_ahead.py",
+    ),
+    mutant(
+        "a router stops while single calls still arrive",
+        "router_service",
+        "turns + 1 if refused == self._unary.refused else 0",
+        "turns + 1",
+        "tests/contract/router/test_shutdown.py",
+    ),
+)
+
+EDGES: Final = (*_STOPS, *_HTTPS, *_STATE, *_COMMANDS, *_FIELDS)

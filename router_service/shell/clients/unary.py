@@ -159,6 +159,8 @@ class UnaryCalls:
         """There was a call."""
         self.refusal: Failure | None = None
         """What calls fail with from now on; None: they are taken."""
+        self.refused = 0
+        """The number of calls that have failed with it."""
         self._is_idle = asyncio.Event()
         self._is_idle.set()
 
@@ -235,6 +237,7 @@ class UnaryCalls:
         `for_slots`: of what is done with slots that were given, which frees them, twice as much is taken.
         """
         if self.refusal is not None and not for_slots:
+            self.refused += 1
             return self.refusal
         self.has_served = True
         left = (2 * self._max_pending if for_slots else self._max_pending) - self._pending

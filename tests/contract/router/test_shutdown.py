@@ -9,6 +9,7 @@ import grpc
 import pytest
 import pytest_asyncio
 
+from router_service import servicer
 from slotmesh.errors import Reason
 from slotmesh.status import from_rpc_error
 from slotmesh.transport.duplex import read_frame
@@ -26,10 +27,13 @@ from tests.support.router_bench import (
 )
 from tests.support.wait import wait_until
 
+REFUSED = 600
+"""Single calls that take longer, one after another, than a router waits that stops and gets none."""
+
 
 @pytest_asyncio.fixture
 async def mesh() -> AsyncIterator[RouterBench]:
-    async with router_bench() as bench:
+    async with router_bench(graceful_timeout="60s") as bench:
         yield bench
 
 
@@ -49,7 +53,7 @@ async def test_a_router_that_stops_answers_what_clients_sent_before_they_left(me
     await replica.say(echo(replica.runs[0]))
     assert (await outcomes(call, 1))[0] == {1: b"x"}
     assert await read_frame(call) is None
-    async with asyncio.timeout(2.0):  # the grace is longer
+    async with asyncio.timeout(20.0):  # the grace is longer
         await stopping
 
 
@@ -100,6 +104,26 @@ async def test_a_router_that_stops_takes_no_new_streams(mesh: RouterBench) -> No
     await call.done_writing()
     await replica.say(echo(replica.runs[0]))
     assert (await outcomes(call, 1))[0] == {1: b"x"}
+    await stopping
+
+
+@pytest.mark.asyncio
+async def test_single_calls_are_refused_for_as_long_as_they_come(
+    mesh: RouterBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that arrives as gRPC's server stops ends CANCELLED: its client does not know whether it was executed."""
+    monkeypatch.setattr(servicer, "REFUSES_AT_MOST_S", 60.0)
+    await mesh.linked(mesh.replicas[0])
+    request = router_service_pb2.CallRequest(endpoint="echo", payload=b"x")
+    assert (await mesh.stub.Call(request, timeout=30)).payload == b"x"
+    stopping = asyncio.create_task(mesh.stop())
+    reasons: list[str] = []
+    while len(reasons) < REFUSED:
+        try:
+            await mesh.stub.Call(request, timeout=30)
+        except grpc.aio.AioRpcError as error:
+            reasons.append(from_rpc_error(error).reason)
+    assert {*reasons} == {Reason.DRAINING}
     await stopping
 
 

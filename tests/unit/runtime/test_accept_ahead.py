@@ -95,6 +95,20 @@ async def test_after_the_end_nothing_is_lost_without_a_word() -> None:
     assert len(core.asked) == asked
 
 
+async def test_who_waits_hears_of_the_end_also_if_all_that_was_asked_for_comes_before_it() -> None:
+    """Otherwise a server that many rpcs reach as it stops would wait for one more, for ever."""
+    core = Core()
+    waiting = core.ahead.next()
+    await settled(core, MOST_AHEAD)
+    core.ahead.close()
+    core.come(*range(MOST_AHEAD))
+    await wait_until(lambda: core.refused == [*range(MOST_AHEAD)] and core.asked, what="one more is asked for")
+    for each in core.asked:
+        each.set_exception(OSError("over"))
+    with pytest.raises(OSError, match="over"):
+        await waiting
+
+
 async def test_who_has_gone_takes_nothing() -> None:
     core = Core()
     gone = core.ahead.next()
