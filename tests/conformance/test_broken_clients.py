@@ -21,7 +21,7 @@ CLIENT = Path(__file__).with_name("broken_client.py")
     [
         ("ignores_alternates", "resumable/resume_at_alternate", "B21"),
         ("tries_the_lost_router_first", "resumable/resume_other_router_first", "B27"),
-        pytest.param("makes_no_pause", "basic/pauses", "B27", marks=pytest.mark.slow),
+        pytest.param("makes_short_pauses", "basic/pauses", "B27", marks=pytest.mark.slow),
         ("reports_closed_early", "basic/close", "B16"),
         ("merges_methods", "basic/methods", "B6"),
         ("knows_no_window", "basic/many_calls", "W1"),
