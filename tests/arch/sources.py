@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -22,7 +23,13 @@ def modules_of(*folders: str) -> Iterator[tuple[str, ast.Module]]:
     for package in folders:
         for path in sorted((ROOT / package).rglob("*.py")):
             if path.parent not in GENERATED and not path.stem.endswith(("_pb2", "_pb2_grpc")):
-                yield path.relative_to(ROOT).as_posix(), ast.parse(path.read_text("utf-8"), path)
+                yield path.relative_to(ROOT).as_posix(), tree_of(path)
+
+
+@cache
+def tree_of(path: Path) -> ast.Module:
+    """The tree of one module, kept until the tests of this folder are over: all of them take seconds."""
+    return ast.parse(path.read_text("utf-8"), path)
 
 
 def imports(tree: ast.AST) -> Iterator[tuple[int, str]]:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.arch.sources import GENERATED, ROOT, SHIPPED, shipped_modules
+from tests.arch.sources import GENERATED, ROOT, SHIPPED, shipped_modules, tree_of
 
 Graph = Mapping[str, set[str]]
 
@@ -47,7 +47,7 @@ def folders_of(root: Path, *packages: str) -> dict[str, dict[str, set[str]]]:
     for name, path in modules.items():
         if path.name == "__init__.py":
             continue
-        for target in imports_of(ast.parse(path.read_text("utf-8"), path), modules):
+        for target in imports_of(tree_of(path), modules):
             importer, imported = name.split("."), target.split(".")
             depth = next((i for i, (a, b) in enumerate(zip(importer, imported, strict=False)) if a != b), 0)
             if depth:

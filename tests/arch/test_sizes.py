@@ -63,19 +63,12 @@ def too_long(path: str, source: str) -> Iterator[str]:
             yield f"{path}::{name}"
 
 
-@pytest.fixture(scope="module")
-def found() -> set[str]:
-    return {
+def test_nothing_else_is_too_long_and_what_is_short_enough_leaves_the_list() -> None:
+    found = {
         each for path in python_files() for each in too_long(path.relative_to(ROOT).as_posix(), path.read_text("utf-8"))
     }
-
-
-def test_nothing_else_is_too_long(found: set[str]) -> None:
     new = sorted(found.difference(STILL_TOO_LONG))
     assert not new, f"over {MAX_FILE_LINES} lines a file or {MAX_FUNCTION_LINES} a function: split it by concept"
-
-
-def test_what_is_short_enough_leaves_the_list(found: set[str]) -> None:
     assert not sorted(set(STILL_TOO_LONG) - found), "no longer too long: take it off STILL_TOO_LONG"
 
 

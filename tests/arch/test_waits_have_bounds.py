@@ -7,6 +7,7 @@ in `within` of `tests/support/wait.py`; `subprocess.run`, `process.wait` and `th
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -15,6 +16,8 @@ from tests.arch.sources import ROOT
 
 _AWAITED: Final = ("wait", "communicate")
 _BLOCKING: Final = ("subprocess.run", "process.wait", "thread.join", "child.communicate", "process.communicate")
+_MAY_WAIT: Final = re.compile(rf"\.({'|'.join(_AWAITED)})\(\)|{'|'.join(map(re.escape, _BLOCKING))}")
+"""Only what has one of these is parsed."""
 _EXAMPLE: Final = """
 async def test_it():
     await event.wait()
@@ -69,6 +72,7 @@ def test_the_rule_finds_what_it_should() -> None:
 def test_each_wait_of_a_test_has_a_bound() -> None:
     found: list[str] = []
     for path in sorted((ROOT / "tests").rglob("test_*.py")):
-        tree = ast.parse(path.read_text("utf-8"))
-        found += [f"{Path(path).relative_to(ROOT)}:{line}" for line in unbounded(tree)]
+        text = path.read_text("utf-8")
+        if _MAY_WAIT.search(text):
+            found += [f"{Path(path).relative_to(ROOT)}:{line}" for line in unbounded(ast.parse(text))]
     assert not found, 'await within(X, "what is waited for"), or async with asyncio.timeout(...), or timeout=...'

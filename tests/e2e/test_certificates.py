@@ -42,7 +42,7 @@ def shown(address: str, directory: Path) -> bytes | None:
     context.check_hostname = False
     context.set_alpn_protocols(["h2"])
     context.load_cert_chain(directory / "client-alice.crt", directory / "client-alice.key")
-    with socket.create_connection(parse_host_port(address), timeout=5) as plain, context.wrap_socket(plain) as secured:
+    with socket.create_connection(parse_host_port(address), timeout=30) as plain, context.wrap_socket(plain) as secured:
         return secured.getpeercert(binary_form=True)
 
 

@@ -35,7 +35,7 @@ async def scraped_text(address: str) -> str:
 
 
 def _scrape(address: str) -> str:
-    with urlopen(f"http://{address}/metrics", timeout=5) as response:
+    with urlopen(f"http://{address}/metrics", timeout=30) as response:
         return str(response.read(), "utf-8")
 
 

@@ -223,7 +223,7 @@ async def test_servers_of_a_name_are_verified_by_their_role_or_else_by_that_name
                 assert await routers.found(10)
                 stub = routers.stub(f"127.0.0.2:{port}")
                 with suppress(grpc.RpcError):
-                    await stub.Call(router_service_pb2.CallRequest(), timeout=5)
+                    await stub.Call(router_service_pb2.CallRequest(), timeout=30)
                 assert bool(handler.shown.pop("Call", None)) is is_reached, name
                 await routers.aclose()
     finally:

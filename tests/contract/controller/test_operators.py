@@ -269,7 +269,7 @@ async def test_metrics_say_who_belongs_and_what_was_started() -> None:
                 await router.wait_for(lambda table: table.router_addresses, "itself")
 
                 def scrape() -> str:
-                    with urllib.request.urlopen(f"http://{metrics.address}/metrics", timeout=5.0) as answer:
+                    with urllib.request.urlopen(f"http://{metrics.address}/metrics", timeout=30) as answer:
                         return str(answer.read(), "utf-8")
 
                 text = await asyncio.to_thread(scrape)

@@ -9,7 +9,8 @@ import sqlite3
 import struct
 import subprocess
 import sys
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -259,14 +260,23 @@ def test_a_file_that_is_moved_away_takes_no_changes_until_it_is_back(state: Path
     file.close()
 
 
+@pytest.fixture
+def shared() -> Iterator[Path]:
+    """A directory that other users can reach: each run of pytest takes their rights to its own directories away."""
+    with tempfile.TemporaryDirectory(prefix="slotmesh-state-") as path:
+        Path(path).chmod(0o755)
+        yield Path(path)
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become a user without rights")
 @pytest.mark.parametrize("mode", [0o500, 0o700])
-def test_a_file_that_cannot_be_written(state: Path, mode: int) -> None:
+def test_a_file_that_cannot_be_written(shared: Path, mode: int) -> None:
     """0o500: neither can its directory."""
+    file = open_state(shared / "state")
+    file.close()
+    state = file.path
     for path in (state, state.with_name("state.lock")):
         path.chmod(0o444)
-    for path in (state.parent, *state.parent.parents[:3]):
-        path.chmod(0o755)
     code = f"import os, sys; from {__name__} import told; os.setuid({NOBODY}); told(sys.argv[1])"
     state.parent.chmod(0o555 if mode == 0o500 else 0o777)
     before = contents(state.parent)

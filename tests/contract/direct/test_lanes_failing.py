@@ -127,7 +127,7 @@ async def test_no_slot_to_be_had(mesh: RunningMesh, endpoint: slotmesh.Endpoint)
     async with view.direct() as lanes:
         assert (await failure_of(lanes.echo(b"a")))[1] is Executed.NO
         await held[0].__aexit__(None, None, None)
-        assert await lanes.echo.options(timeout=5)(b"b") == b"b"
+        assert await lanes.echo.options(timeout=20)(b"b") == b"b"
     for reservation in held[1:]:
         await reservation.__aexit__(None, None, None)
 

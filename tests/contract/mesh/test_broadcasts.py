@@ -160,7 +160,7 @@ async def test_threads_have_the_same() -> None:
         def in_a_thread() -> dict[str, Any]:
             with slotmesh.connect_sync(address) as sync:
                 endpoint = sync.endpoint("cache")
-                assert sorted(endpoint.broadcast.only("cache").options(timeout=5).reset()) == ids
+                assert sorted(endpoint.broadcast.only("cache").options(timeout=20).reset()) == ids
                 return dict(endpoint.broadcast.reset())
 
         assert await asyncio.to_thread(in_a_thread) == {each: each for each in ids}

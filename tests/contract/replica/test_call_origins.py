@@ -111,7 +111,7 @@ async def test_a_threads_stream_has_its_span_whichever_thread_woke_the_client(mo
 
     def hold(_: object) -> None:
         entered.set()
-        go_on.wait(5)
+        go_on.wait(30)
 
     def put_and_let_go(work: ThreadWorkQueue, *made: Any) -> None:
         put(work, *made)
@@ -122,7 +122,7 @@ async def test_a_threads_stream_has_its_span_whichever_thread_woke_the_client(mo
         with slotmesh.connect_sync(address) as mesh:
             method = mesh.endpoint("origins").options(traced=True).trace_in_thread
             method.future().add_done_callback(hold)
-            assert entered.wait(5)
+            assert entered.wait(30)
             earlier = method.future()
             with use_span(span(3)):
                 return [*method.stream(), earlier.result()]

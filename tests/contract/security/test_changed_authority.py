@@ -48,7 +48,7 @@ class Connected:
     async def code(self) -> tuple[StatusCode, str]:
         """How an rpc on the old connection ends."""
         try:
-            await self.stub.Call(router_service_pb2.CallRequest(payload=b"x"), timeout=5)
+            await self.stub.Call(router_service_pb2.CallRequest(payload=b"x"), timeout=30)
         except grpc.aio.AioRpcError as error:
             return error.code(), error.details() or ""
         return StatusCode.OK, ""
@@ -136,6 +136,6 @@ async def test_certificates_between_the_authority_and_the_peers_count(tmp_path: 
     try:
         async with Dialer(tls).open(server.address, Role.ROUTER) as channel:
             stub: Any = router_service_pb2_grpc.RouterServiceStub(channel)
-            assert (await stub.Call(router_service_pb2.CallRequest(payload=b"x"), timeout=5)).payload
+            assert (await stub.Call(router_service_pb2.CallRequest(payload=b"x"), timeout=30)).payload
     finally:
         await server.stop()

@@ -36,7 +36,7 @@ class Caller:
     async def code(self) -> tuple[StatusCode, str]:
         """How an rpc ends."""
         try:
-            await self._stub.Call(router_service_pb2.CallRequest(payload=b"x"), timeout=5)
+            await self._stub.Call(router_service_pb2.CallRequest(payload=b"x"), timeout=30)
         except grpc.aio.AioRpcError as error:
             return error.code(), error.details() or ""
         return StatusCode.OK, ""

@@ -91,7 +91,7 @@ async def details(dialer: Dialer, address: str, role: Role = Role.ROUTER) -> str
     async with dialer.open(address, role) as channel:
         try:
             health: Any = health_pb2_grpc.HealthStub(channel)
-            await health.Check(health_pb2.HealthCheckRequest(), timeout=5)
+            await health.Check(health_pb2.HealthCheckRequest(), timeout=30)
         except grpc.RpcError as error:
             return dialer.explained(error.details() or "", role)
     return "OK"

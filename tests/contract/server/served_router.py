@@ -72,7 +72,7 @@ async def serving(**options: Any) -> AsyncIterator[Setting]:
         await server.stop()
 
 
-async def call(channel: grpc.aio.Channel, payload: bytes = b"x", timeout_s: float = 5.0) -> Any:
+async def call(channel: grpc.aio.Channel, payload: bytes = b"x", timeout_s: float = 30.0) -> Any:
     stub = router_service_pb2_grpc.RouterServiceStub(channel)
     return await stub.Call(router_service_pb2.CallRequest(payload=payload), timeout=timeout_s)
 

@@ -22,7 +22,7 @@ FULL = Failure(reason=Reason.QUEUE_FULL, message="no room", retry_delay_s=0.25, 
 @pytest.mark.parametrize("kind", ["unary_unary", "unary_stream"])
 async def test_malformed_protobuf_is_the_senders_mistake(setting: Setting, kind: str) -> None:
     method = "Call" if kind == "unary_unary" else "CallStreaming"
-    rpc = getattr(setting[2], kind)(f"/{SERVICE}/{method}", None, None)(b"\xff\xff\xff", timeout=5)
+    rpc = getattr(setting[2], kind)(f"/{SERVICE}/{method}", None, None)(b"\xff\xff\xff", timeout=30)
     code, said = await failure(rpc if kind == "unary_unary" else rpc.read())
     assert code is StatusCode.INVALID_ARGUMENT
     assert said.reason is Reason.BAD_REQUEST
@@ -35,7 +35,7 @@ async def test_malformed_protobuf_is_the_senders_mistake(setting: Setting, kind:
 
 @pytest.mark.asyncio
 async def test_malformed_protobuf_ends_a_stream_after_what_came_before(setting: Setting) -> None:
-    stream: Any = setting[2].stream_stream(STREAM, None, None)(timeout=5)
+    stream: Any = setting[2].stream_stream(STREAM, None, None)(timeout=30)
     await stream.write(b"")
     assert await stream.read() == b""
     await stream.write(b"\xff\xff\xff")
@@ -96,11 +96,11 @@ async def test_unexpected_errors_are_logged_and_not_told(
         match kind:
             case "generator":
                 stub = router_service_pb2_grpc.RouterServiceStub(setting[2])
-                replies: Any = stub.CallStreaming(router_service_pb2.CallStreamingRequest(payload=b"1"), timeout=5)
+                replies: Any = stub.CallStreaming(router_service_pb2.CallStreamingRequest(payload=b"1"), timeout=30)
                 assert (await replies.read()).payload == b"1"
                 code, said = await failure(replies.read())
             case "stream" | "misuse of gRPC":
-                code, said = await failure(setting[2].stream_stream(STREAM, None, None)(timeout=5).read())
+                code, said = await failure(setting[2].stream_stream(STREAM, None, None)(timeout=30).read())
             case _:
                 code, said = await failure(call(setting[2]))
     assert code is StatusCode.INTERNAL

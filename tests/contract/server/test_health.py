@@ -19,7 +19,7 @@ def check(channel: grpc.aio.Channel, service: str = "") -> Any:
         health_pb2.HealthCheckRequest.SerializeToString,
         health_pb2.HealthCheckResponse.FromString,
     )
-    return rpc(health_pb2.HealthCheckRequest(service=service), timeout=5)
+    return rpc(health_pb2.HealthCheckRequest(service=service), timeout=30)
 
 
 def watch(channel: grpc.aio.Channel, service: str = "") -> Any:
@@ -28,7 +28,7 @@ def watch(channel: grpc.aio.Channel, service: str = "") -> Any:
         health_pb2.HealthCheckRequest.SerializeToString,
         health_pb2.HealthCheckResponse.FromString,
     )
-    return rpc(health_pb2.HealthCheckRequest(service=service), timeout=5)
+    return rpc(health_pb2.HealthCheckRequest(service=service), timeout=30)
 
 
 @pytest.mark.asyncio
@@ -72,6 +72,6 @@ async def test_list_has_all_services(setting: Setting) -> None:
     server.set_serving()
     response = health.ListResponse
     rpc: Any = channel.unary_unary("/grpc.health.v1.Health/List", None, response.FromString)
-    statuses = {service: each.status for service, each in (await rpc(b"", timeout=5)).statuses.items()}
+    statuses = {service: each.status for service, each in (await rpc(b"", timeout=30)).statuses.items()}
     serving_now = health_pb2.HealthCheckResponse.SERVING
     assert statuses == {"": serving_now, SERVICE: serving_now, health.SERVICE: serving_now}

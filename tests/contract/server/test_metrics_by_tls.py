@@ -59,7 +59,7 @@ class Pages:
             assert files.cert is not None
             context.load_cert_chain(files.cert, files.key)
         host, port = parse_host_port(str(self.server.address))
-        return HTTPSConnection(host, port, context=context, timeout=5)
+        return HTTPSConnection(host, port, context=context, timeout=30)
 
     def get(self, page: str, files: TlsFiles | None = None, token: str = "") -> tuple[int, str]:
         connection = self.connection(files)
@@ -137,7 +137,7 @@ def test_no_session_goes_on_in_another_connection(pages: Pages, version: ssl.TLS
     context.load_cert_chain(str(files.cert), files.key)
     session: ssl.SSLSession | None = None
     for _ in range(2):
-        raw = socket.create_connection(parse_host_port(str(pages.server.address)), timeout=5)
+        raw = socket.create_connection(parse_host_port(str(pages.server.address)), timeout=30)
         with context.wrap_socket(raw, session=session) as connection:
             assert not connection.session_reused
             connection.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")

@@ -41,7 +41,7 @@ class Handler:
     def __init__(self, clock: FakeClock | None = None) -> None:
         self.clock = clock
         self.gate = threading.Event()
-        self.barrier = threading.Barrier(4, timeout=5)
+        self.barrier = threading.Barrier(4, timeout=30)
         self.lock = threading.Lock()
         self.running = self.most_running = 0
         self.seen: list[bytes] = []

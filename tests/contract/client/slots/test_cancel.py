@@ -157,9 +157,17 @@ async def test_when_the_reply_is_here_and_nobody_has_seen_it(slots: FakeSlots, m
 
 async def test_a_timeout_around_the_reservation(slots: FakeSlots, mesh: slotmesh.Mesh) -> None:
     slots.table.permits["decode"] = 0
-    with pytest.raises(TimeoutError):
-        async with asyncio.timeout(0.05):
+
+    async def timed(bound: asyncio.Timeout) -> None:
+        async with bound:
             await program(mesh)
+
+    bound = asyncio.timeout(20.0)
+    running = asyncio.create_task(timed(bound))
+    await slots.until(lambda: slots.rpcs == ["ReserveSlot"])
+    bound.reschedule(0.0)
+    with pytest.raises(TimeoutError):
+        await running
     await slots.until(lambda: slots.cancelled == ["ReserveSlot"])
 
 

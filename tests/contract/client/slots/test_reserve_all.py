@@ -65,7 +65,7 @@ async def test_the_scarce_one_is_waited_for_with_nothing_held(slots: FakeSlots, 
     async with mesh.endpoint("decode").reserve() as other:
         entering = asyncio.create_task(mesh.reserve_all("prefill", "decode").__aenter__())
         await slots.until(lambda: len(asked_for(slots, "decode")) == 3)
-        async with mesh.endpoint("prefill").reserve(timeout=5):
+        async with mesh.endpoint("prefill").reserve(timeout=20):
             pass  # nobody holds it
         assert not entering.done()
         await other.generate(1)

@@ -52,7 +52,7 @@ async def test_a_call_in_a_slot(slots: FakeSlots, decode: slotmesh.SyncEndpoint)
             assert slot.token not in repr(slot)
             assert slot.generate(b"x") == b"x"
         with decode.reserve() as slot:
-            assert slot.generate.options(timeout=3).returning(bytes).future(b"x").result(5) == b"x"
+            assert slot.generate.options(timeout=20).returning(bytes).future(b"x").result(20) == b"x"
         with decode.reserve() as slot:
             assert slot(b"x") == b"x"
         with decode.reserve() as slot:
@@ -85,7 +85,7 @@ async def test_a_second_call(slots: FakeSlots, decode: slotmesh.SyncEndpoint) ->
             with pytest.raises(slotmesh.SlotUsed):
                 slot.generate(b"x")
             with pytest.raises(slotmesh.SlotUsed):
-                slot.generate.future(b"x").result(5)
+                slot.generate.future(b"x").result(20)
             with pytest.raises(slotmesh.SlotUsed):
                 slot.generate.stream(b"1")
 
