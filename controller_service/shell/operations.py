@@ -145,6 +145,7 @@ class OperationWaits:
                 now=now,
                 time_of_day_s=clock.time_of_day(),
                 ended_calls=self._loads.ended_calls,
+                deferred_starts=self._state.deferred_starts,
                 ongoing_calls=self._ongoing_calls,
                 waits_for=self._waits_for,
             )

@@ -111,4 +111,32 @@ DEVICES: Final = (
         "pass",
         "tests/properties/test_controller_rollouts.py",
     ),
+    mutant(
+        "a replica makes way for one that cannot be started",
+        CORE,
+        "are_ahead=bool(leaving) and left < wanted and not is_replaced,",
+        "are_ahead=False,",
+        "tests/properties/test_controller_rollouts.py",
+    ),
+    mutant(
+        "a replica makes way before it is known whether the next one can be started",
+        SHELL,
+        "if await self._launching.can_start(backend):",
+        "if await self._launching.can_start(backend) or True:",
+        MESH,
+    ),
+    mutant(
+        "a replica makes way for one that would find no device even then",
+        SHELL,
+        "if left.choose(backend.devices) is None:",
+        "if False:",
+        MESH,
+    ),
+    mutant(
+        "what was prepared for a start is found out anew when the old replica has ended",
+        SHELL,
+        "if not is_kept or task.exception() is not None:",
+        "if True:",
+        "tests/contract/controller/test_bad_process_settings.py",
+    ),
 )

@@ -72,8 +72,8 @@ OPERATOR: Final = (
     mutant(
         "failed replicas serve on beside good ones until the roll-back is complete",
         _CONTROLLER,
-        "or (is_going_back(record, backend) and any(",
-        "or (False and any(",
+        "is_going_back(record, backend) and any(",
+        "False and any(",
         "tests/unit/controller/test_rollouts.py",
     ),
     mutant(

@@ -456,8 +456,8 @@ _CONTROLLER: Final = (
     mutant(
         "old replicas are drained before the new ones are ready",
         CONTROLLER,
-        "elif available >= wanted or (",
-        "elif available >= 0 or (",
+        "is_replaced = available >= wanted or (",
+        "is_replaced = available >= 0 or (",
         "tests/properties/test_controller_rollouts.py tests/contract/controller/test_launching.py",
     ),
     mutant(

@@ -21,6 +21,7 @@ from controller_service.core.reconciling.backends import (
     DrainReplica,
     ForgetReplica,
     KillReplica,
+    MakeWay,
     StartReplicas,
     reconcile_backend,
 )
@@ -187,9 +188,11 @@ class World(RuleBasedStateMachine):
                             kept = [it for it in self.instances.values() if it == order]
                             for _ in range(count - len(kept)):
                                 self.start(backend)
-                        case DrainReplica(replica_id, message, _):
-                            self.see(transitions.drain_requested(self.observed, replica_id, message))
-                            self.instances.pop(replica_id, None)
+                        case DrainReplica():
+                            self.drain(action)
+                        case MakeWay(_, drains):
+                            for each in drains:
+                                self.drain(each)
                         case KillReplica(replica_id, message):
                             self.see(launches.given_up(self.observed, replica_id, message, now=self.now))
                             self.instances.pop(replica_id, None)
@@ -207,6 +210,10 @@ class World(RuleBasedStateMachine):
             if all(one is other for one, other in zip(before, after, strict=True)):
                 return
         raise AssertionError("reconciling does not come to rest")
+
+    def drain(self, action: DrainReplica) -> None:
+        self.see(transitions.drain_requested(self.observed, action.replica_id, action.message))
+        self.instances.pop(action.replica_id, None)
 
     def remember(self, name: str, step: RolloutStep) -> None:
         if step.record is not None:

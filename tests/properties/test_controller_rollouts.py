@@ -22,7 +22,13 @@ from controller_service.core.observed import launches, transitions
 from controller_service.core.observed.member_messages import Hello, ObservedReport
 from controller_service.core.observed.state import TEMPLATES_KEPT, Observed, ReplicaState, Restarts
 from controller_service.core.observed.transitions import QUICK_DEATH_S, Transition
-from controller_service.core.reconciling.backends import DrainReplica, ForgetReplica, StartReplicas, reconcile_backend
+from controller_service.core.reconciling.backends import (
+    DrainReplica,
+    ForgetReplica,
+    MakeWay,
+    StartReplicas,
+    reconcile_backend,
+)
 from controller_service.core.reconciling.rollouts import RolloutPhase, show_progress
 from slotmesh.spec.devices import HeldDevice
 from slotmesh.spec.model import Backend
@@ -30,6 +36,8 @@ from tests.support.examples import examples
 
 GOOD = ("a:One", "a:Two", "a:Three")
 BAD = "a:Raises"
+LACKS = "a:LacksItsSecret"
+"""No process of it can be started."""
 
 
 @dataclass
@@ -90,7 +98,7 @@ class Rollouts(RuleBasedStateMachine):
 
     # -- what happens ------------------------------------------------------------------------------------------------
 
-    @rule(handler=st.sampled_from([*GOOD, BAD]))
+    @rule(handler=st.sampled_from([*GOOD, BAD, LACKS]))
     def change_handler(self, handler: str) -> None:
         if self.held is None:
             self.put(replace(self.backend, handler=handler))
@@ -188,8 +196,8 @@ class Rollouts(RuleBasedStateMachine):
         record = self.desired.rollouts["v1"]
         assert record.is_complete
         assert self.backend.handler in GOOD
-        assert asked_for in {self.backend.handler, BAD}
-        assert (asked_for == BAD) <= ("have died" in record.why), "the record says why it was taken back"
+        assert asked_for in {self.backend.handler, BAD, LACKS}
+        assert (asked_for not in GOOD) <= ("have died" in record.why), "the record says why it was taken back"
         assert {it.template for it in self.processes.values()} == {template_of(self.backend)}
         assert self.ready == len(self.processes) == self.wanted
         self.now += 31.0
@@ -237,10 +245,15 @@ class Rollouts(RuleBasedStateMachine):
                         there = sum(it.template == template and not it.is_asked for it in self.processes.values())
                         for _ in range(count - there):
                             self.start(backend)
-                    case DrainReplica(replica_id, message, _):
-                        self.see(transitions.drain_requested(self.observed, replica_id, message))
-                        if replica_id in self.processes:
-                            self.processes[replica_id].is_asked = True
+                    case DrainReplica():
+                        before_it = self.ready
+                        self.drain(action)
+                        is_lost = self.ready < min(before_it, self.wanted)
+                        assert self.backend.handler != LACKS or not is_lost, "it cannot take its place"
+                    case MakeWay(backend, drains):
+                        if self.can_start(backend):
+                            for each in drains:
+                                self.drain(each)
                     case ForgetReplica(replica_id):
                         self.observed = self.observed.without_replica(replica_id)
                     case _:
@@ -252,7 +265,26 @@ class Rollouts(RuleBasedStateMachine):
     def staying(self) -> Counter[str]:
         return Counter(it.template for it in self.processes.values() if not it.is_asked)
 
+    def drain(self, action: DrainReplica) -> None:
+        self.see(transitions.drain_requested(self.observed, action.replica_id, action.message))
+        if action.replica_id in self.processes:
+            self.processes[action.replica_id].is_asked = True
+
+    def can_start(self, backend: Backend) -> bool:
+        if backend.handler != LACKS:
+            return True
+        self.born += 1
+        template = template_of(backend)
+        self.deaths[template] += 1
+        failed = launches.launch_failed(
+            self.observed, f"v1-{self.born}", "v1", "it has no secret", now=self.now, template=template
+        )
+        self.see(failed)
+        return False
+
     def start(self, backend: Backend) -> None:
+        if not self.can_start(backend):
+            return
         devices = self.ledger.choose(backend.devices)
         if devices is None:
             return  # the start is deferred
@@ -305,6 +337,14 @@ def test_a_rollout_without_a_spare_device_stops_one_before_it_starts_one() -> No
     machine.begin(wanted=2, surge=1, unavailable=None, spare=0)
     machine.change_handler(GOOD[1])
     assert [it.is_asked for it in machine.processes.values()] == [True, False]
+    machine.teardown()
+
+
+def test_none_makes_way_for_what_cannot_start() -> None:
+    machine = Rollouts()
+    machine.begin(wanted=2, surge=1, unavailable=None, spare=0)
+    machine.change_handler(LACKS)
+    assert machine.ready == 2
     machine.teardown()
 
 

@@ -10,7 +10,7 @@ Owner: the reconcile loop.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
@@ -128,6 +128,14 @@ class DrainReplica:
 
 
 @dataclass(frozen=True, slots=True)
+class MakeWay:
+    """Have replicas drain if others could be started in their places: what these need is there, as far as is known."""
+
+    backend: Backend
+    drains: tuple[DrainReplica, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class KillReplica:
     """End the process of a replica that is hung."""
 
@@ -142,7 +150,7 @@ class ForgetReplica:
     replica_id: str
 
 
-Action: TypeAlias = StartReplicas | DrainReplica | KillReplica | ForgetReplica
+Action: TypeAlias = StartReplicas | DrainReplica | MakeWay | KillReplica | ForgetReplica
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,11 +197,12 @@ def reconcile_backend(
         moves = plan_moves(groups, backend, wanted, now, record, device_room)
     actions: list[Action] = []
     retry_after_s = sooner(rollout.again_after_s, moves.again_after_s)
-    if backend is not None and moves.start > 0:
+    wait_s = 0.0
+    if backend is not None and (moves.start > 0 or moves.are_ahead):
         wait_s = observed.restarts_of(name, template_of(backend)).not_before - now
         if wait_s > 0.0:
             retry_after_s = sooner(retry_after_s, wait_s)
-        else:
+        elif moves.start > 0:
             actions.append(_start(backend, moves.start, everything))
     endings = find_endings(everything, now, launches=launches, give_up_after_s=give_up_after_s)
     leaving = endings.leaving
@@ -204,17 +213,28 @@ def reconcile_backend(
     why = "the backend was deleted" if backend is None else f"{wanted} should run"
     for replica in _surplus(current, wanted, desired):
         leaving[replica.replica_id] = why
-    for replica in moves.leaving:
-        changed = why if backend is None else "its handler or configuration changed"
-        leaving[replica.replica_id] = UNHEALTHY if replica.is_unhealthy else changed
-    grace_s = (backend or Backend(name=name)).graceful_timeout_s
-    actions += [DrainReplica(replica_id, message, grace_s) for replica_id, message in leaving.items()]
+    actions += _drains(backend, leaving, moves, why, can_check=wait_s <= 0.0)
     recovered = backend is None or (sum(it.takes_calls for it in current) if launches else len(live)) >= max(1, wanted)
     # It served a generation that is not covered: a table that names it may still come, and then it has departed.
     known = [it for it in everything if not it.served_under or desired.roster.covered_revision(it.served_under) >= 0]
     forgotten, forget_after_s = _forgettable(known, owners, now, keep_failures=not recovered)
     actions += [ForgetReplica(replica_id) for replica_id in forgotten]
     return BackendOutcome(tuple(actions), sooner(retry_after_s, forget_after_s), rollout)
+
+
+def _drains(
+    backend: Backend | None, leaving: dict[str, str], moves: RolloutMoves, why: str, *, can_check: bool
+) -> Iterator[Action]:
+    """`leaving`: those that leave besides the moves; `can_check`: it can be tried now whether others could start."""
+    ahead, changed = dict[str, str](), why if backend is None else "its handler or configuration changed"
+    for replica in moves.leaving:
+        waits = moves.are_ahead and replica.replica_id not in leaving
+        (ahead if waits else leaving)[replica.replica_id] = UNHEALTHY if replica.is_unhealthy else changed
+    grace_s = Backend(name="").graceful_timeout_s if backend is None else backend.graceful_timeout_s
+    yield from (DrainReplica(replica_id, message, grace_s) for replica_id, message in leaving.items())
+    if backend is not None and ahead and can_check:
+        drains = (DrainReplica(replica_id, message, grace_s) for replica_id, message in ahead.items())
+        yield MakeWay(backend, tuple(drains))
 
 
 def _start(backend: Backend, more: int, replicas: Iterable[ObservedReplica]) -> StartReplicas:

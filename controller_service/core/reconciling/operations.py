@@ -81,6 +81,8 @@ class MeshFacts:
     """By the newest report of a replica."""
     waits_for: Callable[[ShiftRecord], str] = lambda _: ""
     """What the next step of a shift waits for, although its time has come; empty if that is not known."""
+    deferred_starts: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Why starts are not tried now, by backend."""
     later: dict[int, Mapping[str, BeforeChange]] = field(default_factory=dict, init=False)
     """By revision: the first change of each resource after it, by subject."""
 
@@ -212,7 +214,7 @@ def _missing(
         held = f"; its rollout is paused: {way_out} lets it continue"
     if is_short:
         new = "new replicas" if old else "replicas"
-        yield f"{name}: {current} of {wanted} {new} ready{_why(replicas, facts)}{held}"
+        yield f"{name}: {current} of {wanted} {new} ready{_why(name, replicas, facts)}{held}"
     elif old:
         yield f"{name}: {current} replicas ready, {old} that were there before drain{held}"
     elif facts.launches and progress.phase is not RolloutPhase.COMPLETE:
@@ -220,13 +222,14 @@ def _missing(
         yield f"{name}: {of_wanted} have been ready for {backend.min_ready_s:g} s (min_ready)"
 
 
-def _why(replicas: list[ObservedReplica], facts: MeshFacts) -> str:
-    """The newest failure of a replica that should have got ready."""
+def _why(name: str, replicas: list[ObservedReplica], facts: MeshFacts) -> str:
+    """The newest failure of a replica that should have got ready, or why none is started now."""
     is_outdated = outdated_among(facts.desired.backends)
     failed = [it for it in replicas if it.error and not is_outdated(it)]
     newest = max(failed, key=lambda it: it.started_at, default=None)
     if newest is None:
-        return ""
+        deferred = facts.deferred_starts.get(name, "")
+        return f"; {deferred[:MAX_REASON_CHARS]}" if deferred else ""
     reason = newest.error.strip().splitlines()[-1][:MAX_REASON_CHARS]
     return f"; {newest.replica_id} {newest.shown_state.name.lower()}: {reason}"
 

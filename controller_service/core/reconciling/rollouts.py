@@ -133,6 +133,7 @@ class RolloutMoves:
       settings not: these are replaced immediately;
     - no old replica is asked to leave if fewer than `wanted` - `max_unavailable` ready ones would be left: new ones
       count after `min_ready`, and neither new nor old ones while they are silent;
+    - if fewer than `wanted` ready ones would be left, they leave only if new ones can be started (`are_ahead`);
     - a paused rollout starts nothing beyond `wanted` and has no old replica leave for a new one;
     - of a rollout that was rolled back all failed replicas leave once a good one takes calls: calls that wait are
       better than calls that fail.
@@ -143,6 +144,8 @@ class RolloutMoves:
     """New replicas to start."""
     leaving: tuple[ObservedReplica, ...] = ()
     """Outdated replicas that should drain."""
+    are_ahead: bool = False
+    """They would leave before others have taken their places: only if these can be started."""
     again_after_s: float | None = None
     """When a new replica will have been ready for long enough; None if no step waits for that."""
 
@@ -184,14 +187,23 @@ def plan_moves(
     spare = available + len(serving) - (wanted - unavailable)
     most_dispensable_first = sorted(serving, key=lambda it: (not it.is_unhealthy, it.started_at, it.replica_id))
     starting = [it for it in outdated if not it.takes_calls]
+    is_replaced = available >= wanted or (
+        is_going_back(record, backend) and any(is_available(it, now, 0.0) for it in current)
+    )
     if is_paused:
         surplus = staying - wanted - surge
         leaving = [*starting, *most_dispensable_first[: max(0, spare)]][: max(0, surplus)]
-    elif available >= wanted or (is_going_back(record, backend) and any(is_available(it, now, 0.0) for it in current)):
+    elif is_replaced:
         leaving = [*outdated]
     else:
         leaving = [*starting, *most_dispensable_first[: max(0, spare)]]
-    return RolloutMoves(start=start, leaving=tuple(leaving), again_after_s=available_after_s(groups, backend, now))
+    left = available + sum(it not in leaving for it in serving)
+    return RolloutMoves(
+        start=start,
+        leaving=tuple(leaving),
+        are_ahead=bool(leaving) and left < wanted and not is_replaced,
+        again_after_s=available_after_s(groups, backend, now),
+    )
 
 
 def available_after_s(groups: ReplicaGroups, backend: Backend, now: float) -> float | None:

@@ -161,6 +161,10 @@ class ProcessLauncher(Launcher):
         for _ in range(count - present):
             self._spawn(self._with_devices(order), start)
 
+    async def prepare(self, order: LaunchOrder) -> None:
+        await self._preparations.of(order.backend, order.process, is_kept=True)
+        cpus_for(order.backend, order.process.cpus, {})
+
     def violations(self, backend: Backend) -> Iterable[SpecViolation]:
         yield from cpu_violations(backend)
         yield from device_variable_violations(backend, self._pools, self._variables)

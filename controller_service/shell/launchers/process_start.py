@@ -78,19 +78,24 @@ class Preparations:
         self._of: dict[str, tuple[ProcessSettings, float, asyncio.Task[ProcessStart]]] = {}
         """By backend: of which settings, and when it began. One that has ended is kept for the next request."""
 
-    async def of(self, backend: str, settings: ProcessSettings) -> ProcessStart:
-        """A start that is used once. Raises LaunchFailed, and LaunchDeferred after `PREPARED_WITHIN_S`."""
+    async def of(self, backend: str, settings: ProcessSettings, *, is_kept: bool = False) -> ProcessStart:
+        """A start that is used once; `is_kept`: by the next request. Raises LaunchFailed.
+
+        Raises LaunchDeferred after `PREPARED_WITHIN_S`.
+        """
         if not settings:
             return prepare_start(backend)
         now = asyncio.get_running_loop().time()
+        self._of = {name: it for name, it in self._of.items() if now - it[1] <= PREPARED_FOR_S}
         of, began, task = self._of.pop(backend, (None, now, None))
-        if task is None or of != settings or now - began > PREPARED_FOR_S:
+        if task is None or of != settings:
             began, task = now, asyncio.create_task(asyncio.to_thread(prepare_start, backend, settings))
             task.add_done_callback(lambda it: it.cancelled() or it.exception())  # one that is not used is no failure
         self._of[backend] = settings, began, task
         if not (await asyncio.wait({task}, timeout=PREPARED_WITHIN_S))[0]:
             raise LaunchDeferred(f"{backend}: its interpreter and its files are still being looked at")
-        del self._of[backend]
+        if not is_kept or task.exception() is not None:
+            del self._of[backend]
         return task.result()
 
 
@@ -119,11 +124,16 @@ def _prepared(backend: str, settings: ProcessSettings) -> ProcessStart:
 
 
 def _folder(backend: str, path: str) -> Path:
-    folder = Path(path).absolute()
-    if not folder.is_dir():
-        raise LaunchFailed(f"backend {backend}: cwd: there is no folder {folder}")
+    where, fix = f"backend {backend}: cwd: {path}", "make it, or name another folder of this machine"
+    try:
+        folder = Path(path).absolute()
+        if not stat.S_ISDIR(folder.stat().st_mode):
+            raise LaunchFailed(f"{where} is no folder: {fix}")
+    except OSError as error:
+        at = "" if str(error.filename) == path else f" ({error.filename or 'the controller has no folder itself'})"
+        raise LaunchFailed(f"{where}{at}: {error.strerror or error}: {fix}") from None
     if not os.access(folder, os.X_OK):
-        raise LaunchFailed(f"backend {backend}: cwd: {folder} may not be entered by this user")
+        raise LaunchFailed(f"{where} may not be entered by user {os.geteuid()}: allow it (chmod), or name another one")
     return folder
 
 

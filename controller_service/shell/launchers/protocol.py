@@ -162,6 +162,12 @@ class Launcher:
         """
         raise LaunchFailed(f"{count} replicas of {order.backend} are started by another system: none is launched here")
 
+    async def prepare(self, order: LaunchOrder) -> None:
+        """Makes sure that all is there that a replica of this order is started with, as far as this can be known.
+
+        Raises LaunchFailed, LaunchDeferred. Devices are not looked at: others hold them.
+        """
+
     def stop(self, replica_id: str, *, grace_s: float) -> None:
         """Asks a replica to drain and end, and kills it if it is still there `grace_s` seconds later.
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from math import inf
 from pathlib import Path
@@ -31,7 +31,13 @@ from controller_service.core.reconciling.backends import NEVER_S
 from controller_service.core.reconciling.rollouts import RolloutStep
 from controller_service.shell.code.project_files import CannotSnapshot
 from controller_service.shell.code.snapshot_keeper import CodeSnapshots
-from controller_service.shell.launchers.protocol import Instance, Launcher, LaunchFailed, LaunchOrder
+from controller_service.shell.launchers.protocol import (
+    Instance,
+    LaunchDeferred,
+    Launcher,
+    LaunchFailed,
+    LaunchOrder,
+)
 from controller_service.shell.members.replica_links import ReplicaLinks
 from controller_service.shell.mesh_state import Concern, Key, MeshState
 from controller_service.store.protocol import Conflict, Store
@@ -172,10 +178,35 @@ class Launching:
         """
         if self.is_held:
             return
-        template, fixed = template_of(backend), fixed_of(backend)
-        order = LaunchOrder(backend=backend.name, handler=backend.handler, template=template, fixed=fixed)
-        order = replace(
-            order,
+        try:
+            await self._attempt(backend, lambda order: self._launcher.start(order, count))
+        finally:
+            self.take_stock()
+
+    async def can_start(self, backend: Backend) -> bool:
+        """Whether a replica with the present settings could be started, once one of its backend makes way.
+
+        If not, that is a start that has failed. Raises LaunchDeferred.
+        """
+        if self.is_held:
+            return False
+        ledger = self.devices() if backend.devices else None
+        if ledger is not None:
+            observed = self._state.observed
+            ending = {*observed.ending(), *(it.replica_id for it in observed.replicas(backend.name))}
+            left = ledger.without(ending)
+            if left.choose(backend.devices) is None:
+                raise LaunchDeferred(f"no device would be free: {left.lack(backend.devices)}")
+        return await self._attempt(backend, self._launcher.prepare)
+
+    async def _attempt(self, backend: Backend, act: Callable[[LaunchOrder], Awaitable[None]]) -> bool:
+        """Whether it succeeded, with the backend's present settings and code; a failure is shown as a replica's."""
+        template = template_of(backend)
+        order = LaunchOrder(
+            backend=backend.name,
+            handler=backend.handler,
+            template=template,
+            fixed=fixed_of(backend),
             version=self._newer.version(),
             handler_version=backend.version,
             pod=backend.pod,
@@ -183,30 +214,29 @@ class Launching:
             graceful_timeout_s=backend.graceful_timeout_s,
             wanted_devices=backend.devices,
         )
-        failure = ""
         try:
             if backend.code and self._launcher.imports_snapshots:
                 code = await asyncio.to_thread(self._snapshots.tree_of, key_of(backend), backend.code)
                 order = replace(order, code=code)
-            await self._launcher.start(order, count)
+            await act(order)
         except (LaunchFailed, CannotSnapshot) as error:
             failure = str(error)
-        finally:
-            self.take_stock()
-        if failure:
-            replica_id = self._mint_id(backend.name)
-            self._state.apply_to_replica(
+        else:
+            return True
+        replica_id = self._mint_id(backend.name)
+        self._state.apply_to_replica(
+            replica_id,
+            lambda observed, now: launches.launch_failed(
+                observed,
                 replica_id,
-                lambda observed, now: launches.launch_failed(
-                    observed,
-                    replica_id,
-                    backend.name,
-                    failure,
-                    now=now,
-                    template=template,
-                    handler_version=backend.version,
-                ),
-            )
+                backend.name,
+                failure,
+                now=now,
+                template=template,
+                handler_version=backend.version,
+            ),
+        )
+        return False
 
     async def collect_code(self, store: Store) -> None:
         """Removes snapshots that no version, revision or replica needs, now and then, until cancelled.

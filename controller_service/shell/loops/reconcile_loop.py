@@ -27,6 +27,7 @@ from controller_service.core.reconciling.backends import (
     DrainReplica,
     ForgetReplica,
     KillReplica,
+    MakeWay,
     StartReplicas,
     reconcile_backend,
 )
@@ -207,6 +208,10 @@ class ReconcileLoop:
                 await self._launching.start(backend, count)
             case DrainReplica(replica_id, message, grace_s):
                 self._launching.drain(replica_id, message, grace_s)
+            case MakeWay(backend, drains):
+                if await self._launching.can_start(backend):
+                    for each in drains:
+                        await self._execute(each)
             case KillReplica(replica_id, message):
                 self._launching.kill(replica_id, message)
             case ForgetReplica(replica_id):

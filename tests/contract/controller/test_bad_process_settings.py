@@ -14,7 +14,7 @@ import pytest
 from controller_service.shell.launchers import memory_watch, process_start
 from controller_service.shell.launchers.process_start import Preparations, pinned, prepare_start
 from controller_service.shell.launchers.protocol import LaunchDeferred, LaunchFailed
-from slotmesh.spec.environment import ProcessSettings
+from slotmesh.spec.environment import EnvironmentValue, ProcessSettings
 from tests.contract.controller.test_process_settings import GROW, ORDER, Rig, nothing_is_left
 from tests.support.wait import wait_until
 
@@ -35,7 +35,7 @@ def failure_of(**settings: Any) -> str:
 
 @pytest.mark.parametrize("setting", ["cwd", "python"])
 def test_a_path_that_the_operating_system_refuses_is_a_failed_start(setting: str) -> None:
-    assert "backend v1" in failure_of(**{setting: "/" + "x" * 300})
+    assert failure_of(**{setting: "/" + "x" * 300}).startswith(f"backend v1: {setting if setting == 'cwd' else '/x'}")
 
 
 def test_a_folder_of_the_controller_that_is_gone_is_a_failed_start(
@@ -45,7 +45,8 @@ def test_a_folder_of_the_controller_that_is_gone_is_a_failed_start(
     folder.mkdir()
     monkeypatch.chdir(folder)
     folder.rmdir()
-    assert "backend v1" in failure_of(cwd="relative")
+    gone = "backend v1: cwd: relative (the controller has no folder itself): No such file or directory: make it, or"
+    assert failure_of(cwd="relative").startswith(gone)
     assert prepare_start("v1", ProcessSettings(cwd=str(tmp_path))).cwd == tmp_path
 
 
@@ -121,6 +122,38 @@ async def test_what_was_prepared_is_not_used_for_other_settings_or_much_later(mo
         used: Any = await preparations.of("v1", later)
         assert used == later
     await wait_until(lambda: len(prepared) == 4, what="the two starts, each prepared twice")
+
+
+@pytest.mark.asyncio
+async def test_a_start_uses_what_was_prepared_for_it_and_what_failed_is_prepared_again(tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    order = replace(ORDER, process=ProcessSettings(env={"A": EnvironmentValue(file=str(secret))}))
+    rig = Rig(tmp_path)
+    with pytest.raises(LaunchFailed, match=r"env.A: file .*secret cannot be read"):
+        await rig.launcher.prepare(order)
+    secret.write_text("of now")
+    await rig.launcher.prepare(order)
+    await rig.launcher.prepare(order)
+    assert not rig.launcher.observe()
+    secret.unlink()
+    await rig.launcher.start(order, 1)
+    assert (await rig.shown())["env"]["A"] == "of now"
+    with pytest.raises(LaunchFailed, match=r"env\.A"):
+        await rig.launcher.start(order, 2)
+    with pytest.raises(LaunchFailed, match="cpus: 100000 CPUs for each replica"):
+        await rig.launcher.prepare(replace(ORDER, process=ProcessSettings(cpus=100_000)))
+    await rig.launcher.close()
+
+
+@pytest.mark.asyncio
+async def test_what_was_prepared_is_dropped_after_a_while(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "secret").write_text("x")
+    settings = ProcessSettings(env={"A": EnvironmentValue(file=str(tmp_path / "secret"))})
+    preparations = Preparations()
+    await preparations.of("v1", settings, is_kept=True)
+    monkeypatch.setattr(process_start, "PREPARED_FOR_S", -1.0)
+    await preparations.of("v2", settings)
+    assert not preparations._of, "a secret is not kept for ever"
 
 
 def test_a_controller_that_may_not_run_where_it_did_has_still_started_a_replica(

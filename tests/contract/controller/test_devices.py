@@ -11,6 +11,7 @@ import grpc
 import pytest
 import pytest_asyncio
 
+from controller_service.core.reconciling import rollouts
 from slotmesh.cli.checking.findings import SeenMesh
 from slotmesh.cli.checking.member_findings import backends as backend_findings
 from slotmesh.cli.commands.describe import print_backend
@@ -21,11 +22,15 @@ from slotmesh.spec.document import parse_mesh
 from slotmesh.v1 import controller_service_pb2 as pb
 from slotmesh.v1 import mesh_pb2
 from tests.contract.controller.test_launching import make_ready
+from tests.contract.controller.test_operations import operations
 from tests.support.controllers import Controlled, eventually, running_controller, violations
 from tests.support.fakes.members import FakeReplica
+from tests.support.wait import wait_until, within
 
 pytestmark = pytest.mark.asyncio
 
+LACKS = "backend v1: env.TOKEN: file /run/token cannot be read: No such file or directory"
+NONE_READY = "v1: 0 of 4 new replicas ready"
 V1 = "backends: {v1: {handler: 'app:%s', num_replicas: %d, devices: {cuda: 1}, min_ready: 0s, graceful_timeout: 0s}}"
 
 
@@ -100,6 +105,77 @@ async def test_a_rollout_without_a_spare_device_stops_one_before_it_starts_one(m
             assert len(devices_of(mesh)) == 4
             assert len(mesh.launcher.stopped) == number
             await make_ready(mesh, stack, new)
+
+
+async def test_no_replica_makes_way_while_the_next_one_could_not_start(
+    mesh: Controlled, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rollouts, "LOOPING_AFTER", 1_000)  # it is not rolled back
+    async with AsyncExitStack() as stack:
+        await mesh.apply(V1 % ("One", 4))
+        await make_ready(mesh, stack, *await mesh.wait_for_launches(4))
+        assert mesh.launcher is not None
+        watching = mesh.operator.WatchEvents(pb.WatchEventsRequest())
+        await watching.initial_metadata()
+        mesh.launcher.deferral = "its interpreter is looked at"
+        rollout = f"rollout/v1@{(await mesh.apply(V1 % ('Two', 4))).revision}"
+
+        async def pending() -> str:
+            (operation,) = await operations(mesh, rollout)
+            return operation.pending[0] if len(operation.pending[0]) > len(NONE_READY) else ""
+
+        assert await eventually(pending, what="why") == f"{NONE_READY}; its interpreter is looked at"
+        assert not [it for it in (await mesh.replicas()).values() if it.error]
+        mesh.launcher.deferral, mesh.launcher.refusal = "", LACKS
+        mesh.controller.loop.retry_now()
+
+        async def failed() -> list[str]:
+            return [it.error for it in (await mesh.replicas()).values() if it.error]
+
+        assert set(await eventually(failed, what="the failure")) == {LACKS}
+        assert (await pending()).endswith(f" failed: {LACKS}")
+        while (event := await within(watching.read(), "an event")).kind != pb.EVENT_KIND_REPLICA_FAILED:
+            pass
+        assert LACKS in event.message
+        watching.cancel()
+        assert not mesh.launcher.stopped
+        assert len(mesh.launcher.started) == 4
+        mesh.launcher.refusal = ""
+        await mesh.wait_for_launches(5)
+        assert len(mesh.launcher.stopped) == 1
+
+
+async def test_a_start_that_stays_impossible_is_rolled_back_before_any_replica_made_way(mesh: Controlled) -> None:
+    async with AsyncExitStack() as stack:
+        await mesh.apply(V1 % ("One", 4))
+        await make_ready(mesh, stack, *await mesh.wait_for_launches(4))
+        assert mesh.launcher is not None
+        mesh.launcher.refusal = LACKS
+        store = mesh.controller.store
+        await wait_until(lambda: "v1" in store.read().rollouts, what="the first rollout")
+        await mesh.apply(V1 % ("Two", 4))
+        await wait_until(lambda: store.read().rollouts["v1"].why, what="that it is rolled back")
+        assert store.read().rollouts["v1"].why.endswith(f"the newest so: {LACKS}")
+        assert not mesh.launcher.stopped
+
+
+async def test_no_replica_makes_way_where_the_next_one_would_find_no_device_even_then(mesh: Controlled) -> None:
+    async with AsyncExitStack() as stack:
+        await mesh.apply(V1 % ("One", 4))
+        await make_ready(mesh, stack, *await mesh.wait_for_launches(4))
+        assert mesh.launcher is not None
+        mesh.launcher.pools = {"cuda": (), "fpga": ("a",)}
+        await mesh.apply(V1 % ("Two", 4))
+
+        async def deferred() -> str:
+            return str((await mesh.operator.GetBackend(pb.GetBackendRequest(name="v1"))).backend.status.deferred_start)
+
+        why = await eventually(deferred, what="the reason")
+        assert why == "no device would be free: 1 of cuda is wanted, and 0 of 0 are held"
+        assert not mesh.launcher.stopped
+        mesh.launcher.pools = {"cuda": ("0",)}
+        mesh.controller.loop.retry_now()
+        await mesh.wait_for_launches(5)
 
 
 async def test_a_spare_device_lets_a_replica_start_first(mesh: Controlled) -> None:

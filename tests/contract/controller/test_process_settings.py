@@ -152,7 +152,9 @@ def of_file(path: Path) -> str:
     return failure_of(env={"A": EnvironmentValue(file=str(path))})
 
 
-def test_what_is_missing_is_named_with_backend_setting_and_path(tmp_path: Path) -> None:
+def test_what_is_missing_is_named_with_backend_setting_and_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "text").write_text("x")
     (tmp_path / "text").chmod(0o600)
     (tmp_path / "nul").write_bytes(b"a\0b")
@@ -168,7 +170,17 @@ def test_what_is_missing_is_named_with_backend_setting_and_path(tmp_path: Path) 
     assert of_file(tmp_path) == f"backend v1: env.A: file {tmp_path} cannot be read: Is a directory"
     absent = failure_of(env={"ABSENT_HERE": EnvironmentValue(inherit=True)})
     assert absent.startswith("backend v1: env.ABSENT_HERE: is to be inherited, but the controller has no variable")
-    assert failure_of(cwd=str(tmp_path / "text")) == f"backend v1: cwd: there is no folder {tmp_path}/text"
+    make = "make it, or name another folder of this machine"
+    none = "No such file or directory"
+    assert failure_of(cwd=str(tmp_path / "text")) == f"backend v1: cwd: {tmp_path}/text is no folder: {make}"
+    assert failure_of(cwd=str(tmp_path / "none")) == f"backend v1: cwd: {tmp_path}/none: {none}: {make}"
+    monkeypatch.chdir(tmp_path)
+    assert failure_of(cwd="none") == f"backend v1: cwd: none ({tmp_path}/none): {none}: {make}"
+    monkeypatch.setattr("os.access", lambda *_: False)
+    assert failure_of(cwd=str(tmp_path)) == (
+        f"backend v1: cwd: {tmp_path} may not be entered by user {os.geteuid()}: allow it (chmod), or name another one"
+    )
+    monkeypatch.undo()
     for python, file in ((tmp_path / "none", "none"), (tmp_path, "bin/python"), (tmp_path / "text", "text")):
         said = failure_of(python=str(python))
         assert said.startswith(

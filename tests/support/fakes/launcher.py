@@ -81,6 +81,12 @@ class FakeLauncher(Launcher):
             if self._on_start is not None:
                 asyncio.get_running_loop().call_soon(self._on_start, instance)
 
+    async def prepare(self, order: LaunchOrder) -> None:
+        if self.refusal:
+            raise LaunchFailed(self.refusal)
+        if self.deferral:
+            raise LaunchDeferred(self.deferral)
+
     def stop(self, replica_id: str, *, grace_s: float) -> None:
         if replica_id not in self.running or replica_id in self._killing:
             return
