@@ -38,4 +38,18 @@ ETCD: Final = (
         'journal = _journal_of(b"[]")',
         STATE,
     ),
+    mutant(
+        "a controller that leads, and has noted an election of etcd, loses its key",
+        STORE,
+        "if not 0 < noted < newest:",
+        "if not 0 < noted:",
+        "tests/unit/controller/test_elections.py",
+    ),
+    mutant(
+        "a standby waits for the end of a lease that an election has prolonged",
+        STORE,
+        "return now >= self._since + NOTED_WITHIN_S",
+        "return False",
+        "tests/unit/controller/test_elections.py",
+    ),
 )

@@ -25,6 +25,8 @@ from slotmesh.security.secret_files import FileGuard, UnusableFile, authorities_
 
 RPC_S: Final = 2.0
 """Deadline of an rpc. A healthy cluster answers within milliseconds, and elects a leader within two seconds."""
+LOOK_S: Final = 1.0
+"""The same of what is only read, and read again: a member that has lost its power is left that soon."""
 PAGE_KEYS: Final = 100
 """Keys of one response, whose values together fit into the largest message that gRPC accepts here."""
 _READS: Final = 10
@@ -107,6 +109,8 @@ class EtcdClient:
         """Of the member that is used."""
         self._channels: dict[int, grpc.aio.Channel] = {}
         self._token = ""
+        self.election = 0
+        """The greatest term of a leader of etcd that a transaction has reported."""
 
     @property
     def name(self) -> str:
@@ -119,13 +123,19 @@ class EtcdClient:
             await channel.close()
 
     async def txn(
-        self, conditions: Sequence[Is], then: Sequence[KeyOperation], otherwise: Sequence[Get] = ()
+        self,
+        conditions: Sequence[Is],
+        then: Sequence[KeyOperation],
+        otherwise: Sequence[Get] = (),
+        *,
+        within_s: float = RPC_S,
     ) -> TxnResult:
         """Carries out `then` if all conditions are met, else `otherwise`; either as a whole. Raises EtcdFailed."""
         request = pb.TxnRequest(
             compare=map(_compare, conditions), success=map(_operation, then), failure=map(_operation, otherwise)
         )
-        response = await self._unary("/etcdserverpb.KV/Txn", request, pb.TxnResponse)
+        response = await self._unary("/etcdserverpb.KV/Txn", request, pb.TxnResponse, within_s)
+        self.election = max(self.election, response.header.raft_term)
         ranges = (it.response_range for it in response.responses if it.HasField("response_range"))
         found = [[*map(_kv, it.kvs)] for it in ranges]
         return TxnResult(response.succeeded, response.header.revision, found)
@@ -197,10 +207,10 @@ class EtcdClient:
         """Deletes what is bound to a lease. Raises EtcdFailed."""
         await self._unary("/etcdserverpb.Lease/LeaseRevoke", pb.LeaseRevokeRequest(id=lease), pb.ResponseHeader)
 
-    async def _unary(self, path: str, request: Any, kind: Callable[..., ResultT]) -> Any:
+    async def _unary(self, path: str, request: Any, kind: Callable[..., ResultT], within_s: float = RPC_S) -> Any:
         async def call(channel: grpc.aio.Channel, metadata: Any) -> Any:
             rpc = channel.unary_unary(path, type(request).SerializeToString, kind.FromString)  # type: ignore[attr-defined]
-            return await rpc(request, timeout=RPC_S, metadata=metadata)
+            return await rpc(request, timeout=within_s, metadata=metadata)
 
         return await self._called(call)
 

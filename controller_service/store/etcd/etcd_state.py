@@ -21,7 +21,7 @@ from dataclasses import replace
 from typing import Final, TypeAlias, TypeVar
 
 from controller_service.core.desired.state import ChangeSet, Desired
-from controller_service.store.etcd.client import EtcdClient, EtcdFailed
+from controller_service.store.etcd.client import LOOK_S, EtcdClient, EtcdFailed
 from controller_service.store.etcd.layout import (
     Layout,
     RowChange,
@@ -76,7 +76,9 @@ class EtcdState:
         self._place = place
         self._keys = Layout(place.prefix)
         self._lease = lease
-        self._address = self._noted = address
+        self._address = address
+        self._noted = b""
+        """What the key of the leader has."""
         self._fence = 0
         """The revision that created `leader` for this controller; 0: it does not hold that key."""
         self._stored = StoredHead(Head("", 0, 0, 0, 0))
@@ -237,14 +239,14 @@ class EtcdState:
     async def _look(self) -> None:
         self._checks += 1
         await self._ready(is_tried=bool(self.problem) or self._checks >= PROBE_CHECKS)
-        if self._noted != self._address:
-            await self._guarded([Put(self._keys.leader, self._note(), self._lease.identity)])
-            self._noted = self._address
         waiting = Get(self._keys.standbys, end_of(self._keys.standbys), MOST_READ)
-        found = await self._client.txn(self._conditions(), [waiting])
+        found = await self._client.txn(self._conditions(), [waiting], within_s=LOOK_S)
         if not found.is_met:
             raise self._moved()
         self._standbys = tuple(sorted(address_in(it.value) for it in found.found[0]))
+        if (note := self._note()) != self._noted:  # standbys wait for it after an election
+            await self._guarded([Put(self._keys.leader, note, self._lease.identity)])
+            self._noted = note
 
     async def _ready(self, *, is_tried: bool = False) -> None:
         """To write. Raises LeadershipLost, EtcdFailed."""
@@ -262,19 +264,20 @@ class EtcdState:
         return [Is(leader, lease=self._lease.identity), Is(leader, created=self._fence), head]
 
     def _note(self) -> bytes:
-        return note_of(self._address, process_name())
+        return note_of(self._address, process_name(), self._client.election)
 
     async def _take_key(self) -> None:
         """Raises StateInUse, EtcdFailed."""
         leader = self._keys.leader
-        put = Put(leader, self._note(), self._lease.identity)
+        note = self._note()
+        put = Put(leader, note, self._lease.identity)
         try:
             taken = await self._client.txn([Is(leader, created=0)], [put], [Get(leader)])
         except EtcdFailed as failed:
             self._lease.has_lapsed |= failed.is_of_lease
             raise
         if taken.is_met:
-            self._fence, self._noted = taken.revision, self._address
+            self._fence, self._noted = taken.revision, note
             return
         for holder in taken.found[0]:
             if holder.lease != self._lease.identity:

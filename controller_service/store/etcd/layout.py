@@ -5,7 +5,8 @@ All keys begin with `/slotmesh/MESH/`:
   rows/KIND/NAME     a row as in a state file: the number of its parts and its checksum, a line end, its JSON document
   rows/KIND/NAME#N   the later parts of a document that does not fit into one value
   journal/ID/N       a change that does not fit into one transaction
-  leader             address and process of the controller that leads, bound to its lease
+  leader             address and process of the controller that leads, and the newest election of etcd that it has seen;
+                     bound to its lease
   standbys/ID        the same of each controller that waits
 
 Invariants: a transaction has at most `MAX_OPERATIONS` and `MAX_BYTES`, which etcd accepts by default with room to spare
@@ -259,9 +260,18 @@ def _joined(keys: Iterable[bytes], by_key: dict[bytes, Kv]) -> bytes:
 # -- notes of controllers ----------------------------------------------------------------------------------------------
 
 
-def note_of(address: str, process: str) -> bytes:
+def note_of(address: str, process: str, election: int = 0) -> bytes:
     """What `leader` and `standbys/ID` have. `process`: for people, as `host (pid 7)`."""
-    return json.dumps({"address": address, "process": process}).encode()
+    return json.dumps({"address": address, "process": process, **({"election": election} if election else {})}).encode()
+
+
+def election_in(value: bytes) -> int:
+    """The newest election of etcd that the writer of a note has noted; 0: it notes none."""
+    try:
+        election = json.loads(value).get("election")
+    except (ValueError, AttributeError, RecursionError):
+        return 0
+    return election if isinstance(election, int) else 0
 
 
 def leader_in(value: bytes) -> Leader:

@@ -2,6 +2,9 @@
 
 Invariants: it is prolonged three times within its time to live. A lease that has lapsed stays lapsed; one that could
 not be prolonged for a while may still be there, and etcd decides.
+An election of etcd prolongs all leases, by a second beyond their time to live, also those of processes that have ended.
+So a controller that leads notes each election with its key, and a standby deletes the key of one that does not
+(`Elections`). As with a lease that lapses, a controller that leads nevertheless is fenced: that key is another one.
 Owner: the store, or a standby.
 """
 
@@ -19,6 +22,8 @@ TTL_S: Final = 3
 """etcd deletes what is bound to a lease this long after it was prolonged last, and within a further second."""
 KEEP_S: Final = 1.0
 _RETRY_S: Final = 0.2
+NOTED_WITHIN_S: Final = 2.0
+"""After an election, a controller that leads has noted it: it looks each second."""
 
 
 class EtcdLease:
@@ -53,6 +58,23 @@ class EtcdLease:
         if not self.has_lapsed:
             with suppress(EtcdFailed):
                 await self._client.revoke(self.identity)
+
+
+class Elections:
+    """Whether a leading controller should have noted the newest election of etcd, and has not."""
+
+    def __init__(self) -> None:
+        self._newest = 0
+        self._since = 0.0
+
+    def is_overdue(self, noted: int, newest: int, now: float) -> bool:
+        """`noted`: by the leading controller; 0: it notes none, as an older version. `newest`: that etcd reports."""
+        if not 0 < noted < newest:
+            self._newest = 0
+            return False
+        if newest != self._newest:
+            self._newest, self._since = newest, now
+        return now >= self._since + NOTED_WITHIN_S
 
 
 def process_name() -> str:

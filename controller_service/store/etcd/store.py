@@ -14,12 +14,12 @@ from typing import Any, Final, TypeVar
 
 from controller_service.core.desired.revisions import UNKNOWN_ORIGIN, ChangeOrigin
 from controller_service.core.desired.state import ChangeSet, Desired
-from controller_service.store.etcd.client import Compacted, EtcdClient, EtcdFailed
+from controller_service.store.etcd.client import LOOK_S, Compacted, EtcdClient, EtcdFailed
 from controller_service.store.etcd.etcd_state import EtcdState, MakeState
-from controller_service.store.etcd.layout import Layout, leader_in, note_of
-from controller_service.store.etcd.lease import EtcdLease, process_name
+from controller_service.store.etcd.layout import Layout, election_in, leader_in, note_of
+from controller_service.store.etcd.lease import Elections, EtcdLease, process_name
 from controller_service.store.etcd.moving import patient, refusals
-from controller_service.store.etcd.operations import Get, Put
+from controller_service.store.etcd.operations import Delete, Get, Is, Put
 from controller_service.store.protocol import (
     UNKNOWN_LEADER,
     EventStore,
@@ -38,8 +38,9 @@ CHECK_S: Final = 1.0
 """How often a leader looks whether it leads, and who waits."""
 TRY_S: Final = 0.25
 """When a standby that could not lead, or could not reach etcd, tries again."""
-WATCH_S: Final = 2.0
-"""How long a standby relies on what a watch reports, before it reads anew: its member may hang, or be cut off."""
+WATCH_S: Final = 0.5
+"""How long a standby relies on what a watch reports, before it reads anew: its member may hang, or be cut off, and an
+election is not reported."""
 
 ResultT = TypeVar("ResultT")
 _log = get_logger(__name__)
@@ -177,17 +178,25 @@ class EtcdCandidacy:
     async def wait_to_lead(self, address: str) -> EtcdStore:
         client = EtcdClient(self._place.members, self._access)
         note: EtcdLease | None = None
-        warnings = WarningBackoff()
+        warnings, elections = WarningBackoff(), Elections()
         try:
             while True:
                 try:
                     if note is None or note.has_lapsed:
                         note = await self._noted(client, address)
-                    found = await client.txn([], [Get(self._keys.leader)])
+                    found = await client.txn([], [Get(self._keys.leader)], within_s=LOOK_S)
                     if not found.found[0]:
                         # A state that was there and is gone is no reason to begin an empty one.
                         return await self._open(client, None, address)
-                    self._leader = leader_in(found.found[0][0].value)
+                    holder = found.found[0][0]
+                    self._leader = leader_in(holder.value)
+                    if elections.is_overdue(
+                        election_in(holder.value), client.election, asyncio.get_running_loop().time()
+                    ):
+                        _log.warning("the leading controller is silent since etcd elected", leader=self._leader.name)
+                        unchanged = Is(self._keys.leader, modified=holder.modified)
+                        await client.txn([unchanged], [Delete(self._keys.leader)])
+                        continue
                     await self._followed(client, found.revision, note)
                     continue
                 except StateInUse as refusal:

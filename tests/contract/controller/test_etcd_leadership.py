@@ -11,15 +11,18 @@ import pytest
 import pytest_asyncio
 
 from controller_service.core.desired.state import ChangeSet, Desired
-from controller_service.store.etcd.client import EtcdClient, EtcdFailed
+from controller_service.store.etcd.client import RPC_S, EtcdClient, EtcdFailed
 from controller_service.store.etcd.etcd_state import EtcdState
+from controller_service.store.etcd.layout import Layout, election_in, note_of
 from controller_service.store.etcd.moving import read_state
-from controller_service.store.etcd.operations import Get, Is, KeyOperation, Kv, TxnResult
+from controller_service.store.etcd.operations import Get, Is, KeyOperation, Kv, Put, TxnResult
+from controller_service.store.etcd.store import EtcdCandidacy
 from controller_service.store.protocol import LeadershipLost, StoreWriteFailed
 from slotmesh.config.etcd import PLAIN_ACCESS
 from slotmesh.ids import new_id
 from slotmesh.spec.model import Backend
 from tests.support.etcd import EtcdCluster, etcd_cluster, needs_etcd
+from tests.support.wait import within
 
 pytestmark = [needs_etcd, pytest.mark.asyncio]
 
@@ -31,9 +34,14 @@ class InterruptedClient(EtcdClient):
     before_read: Callable[[], Awaitable[None]] | None = None
 
     async def txn(
-        self, conditions: Sequence[Is], then: Sequence[KeyOperation], otherwise: Sequence[Get] = ()
+        self,
+        conditions: Sequence[Is],
+        then: Sequence[KeyOperation],
+        otherwise: Sequence[Get] = (),
+        *,
+        within_s: float = RPC_S,
     ) -> TxnResult:
-        result = await super().txn(conditions, then, otherwise)
+        result = await super().txn(conditions, then, otherwise, within_s=within_s)
         if (happens := self.after_txn) is not None:
             self.after_txn = None
             await happens()
@@ -201,12 +209,17 @@ async def test_a_change_that_a_full_etcd_refuses_is_in_force_if_it_was_carried_o
         is_full = False
 
         async def txn(
-            self, conditions: Sequence[Is], then: Sequence[KeyOperation], otherwise: Sequence[Get] = ()
+            self,
+            conditions: Sequence[Is],
+            then: Sequence[KeyOperation],
+            otherwise: Sequence[Get] = (),
+            *,
+            within_s: float = RPC_S,
         ) -> TxnResult:
             if not (self.is_full and then and not isinstance(then[0], Get)):
-                return await super().txn(conditions, then, otherwise)
+                return await super().txn(conditions, then, otherwise, within_s=within_s)
             if is_carried_out:
-                await super().txn(conditions, then, otherwise)
+                await super().txn(conditions, then, otherwise, within_s=within_s)
             error = grpc.aio.AioRpcError(
                 grpc.StatusCode.RESOURCE_EXHAUSTED,
                 grpc.aio.Metadata(),
@@ -229,3 +242,38 @@ async def test_a_change_that_a_full_etcd_refuses_is_in_force_if_it_was_carried_o
     await put(state, "y")
     await state.release()
     await client.close()
+
+
+async def test_a_standby_takes_the_key_of_a_leader_that_has_not_noted_an_election(
+    cluster: EtcdCluster, client: InterruptedClient
+) -> None:
+    """Its lease has long to go."""
+    await (await opened(client, cluster)).release()
+    keys = Layout(cluster.place().prefix)
+    lease = await client.grant(600)
+    await client.txn([], [Put(keys.leader, note_of("127.0.0.1:1", "silent", client.election - 1), lease)])
+    store = await within(candidacy(cluster).wait_to_lead("127.0.0.1:2"), "a standby that leads")
+    assert store.term == 2
+    await store.close()
+
+
+async def test_a_leader_notes_elections_and_keeps_its_key(cluster: EtcdCluster, client: InterruptedClient) -> None:
+    state = await opened(client, cluster)
+
+    async def noted() -> int:
+        (held,) = (await client.txn([], [Get(Layout(cluster.place().prefix).leader)])).found[0]
+        assert held.created == state._fence
+        return election_in(held.value)
+
+    client.election += 1
+    await state.check()
+    assert await noted() == client.election
+    client.election += 1
+    await state.check()
+    assert await noted() == client.election
+    await put(state, "x")
+    await state.release()
+
+
+def candidacy(cluster: EtcdCluster) -> EtcdCandidacy:
+    return EtcdCandidacy(cluster.place(), PLAIN_ACCESS, lambda: (new_id(), Desired()))

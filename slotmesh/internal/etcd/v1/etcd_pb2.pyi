@@ -79,16 +79,20 @@ class ResponseHeader(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     REVISION_FIELD_NUMBER: _builtins.int
+    RAFT_TERM_FIELD_NUMBER: _builtins.int
     revision: _builtins.int
     """The revision of the whole key space when the request was carried out."""
+    raft_term: _builtins.int
+    """The term of the member's leader: it grows with each election."""
     def __init__(
         self,
         *,
         revision: _builtins.int = ...,
+        raft_term: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["revision", b"revision"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["raft_term", b"raft_term", "revision", b"revision"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
