@@ -156,7 +156,7 @@ class FencedMesh(RuleBasedStateMachine):
     def controller_looks(self) -> None:
         now = self.controller_now()
         for member in self.leases.expire(now):
-            self.observed = fell_silent(self.observed, member, now=now).observed
+            self.observed = fell_silent(self.observed, member, now=now, lease_s=LEASE_S).observed
         for owner in fenced(self.observed, now, since=float("-inf")):
             self.observed = ended(self.observed, owner, "it fences itself", now=now).observed
 

@@ -95,7 +95,7 @@ def fenced(observed: Observed, now: float, *, since: float) -> dict[Incarnation,
 
     A replica that announced `fenced_after_s` ends its process when that time has passed since it sent the newest report
     that was acknowledged. The controller reads a report after it was sent, so the process has ended when that time has
-    passed since the controller found the replica silent, with a margin for the drift of clocks. Replicas that have
+    passed since the controller read the newest one, with a margin for the drift of clocks. Replicas that have
     never been ready are never among them. The end of one that this controller launched is often known sooner, by its
     launcher; on a node that is lost this is the only proof.
     """
@@ -105,9 +105,9 @@ def fenced(observed: Observed, now: float, *, since: float) -> dict[Incarnation,
             continue
         if replica.suspect_since is None:
             continue
-        silent_s = now - max(replica.suspect_since, since)
-        if silent_s > replica.fenced_after_s * (1 + DRIFT) + MARGIN_S:
-            ended[replica.owner] = now - replica.suspect_since
+        silent_since = replica.suspect_since if replica.silent_since is None else replica.silent_since
+        if now - max(silent_since, since) > replica.fenced_after_s * (1 + DRIFT) + MARGIN_S:
+            ended[replica.owner] = now - silent_since
     return ended
 
 

@@ -112,6 +112,8 @@ class ObservedReplica:
     """When it reported that it stopped or failed."""
     suspect_since: float | None = None
     """When its silence outlasted its lease; None while it reports. It may well be alive, and serve."""
+    silent_since: float | None = None
+    """With `suspect_since`: when its newest report was read, or later. None: this controller has read none."""
     is_drain_requested: bool = False
     order: str = ""
     """Why this controller has ordered it to drain, if it also launched it: then its launcher sends SIGTERM, too."""

@@ -326,12 +326,12 @@ def ended(observed: Observed, owner: Incarnation, how: str, *, now: float) -> Tr
     )
 
 
-def fell_silent(observed: Observed, replica_id: str, why: str = "", *, now: float) -> Transition:
-    """A replica's lease ran out. `why`: for what its stream has ended, if that is known."""
+def fell_silent(observed: Observed, replica_id: str, why: str = "", *, now: float, lease_s: float = 0.0) -> Transition:
+    """A replica's lease of `lease_s` ran out. `why`: for what its stream has ended, if that is known."""
     known = observed.replica(replica_id)
     if known is None or known.gone or known.suspect_since is not None:
         return Transition(observed)
-    record = replace(known, suspect_since=now)
+    record = replace(known, suspect_since=now, silent_since=now - lease_s)
     text = known.with_own_reason("silent past its lease" + (f": {why}" if why else ""))
     return Transition(observed.with_replica(record), (replica_notice(EventKind.REPLICA_SUSPECT, record, text),))
 

@@ -44,7 +44,7 @@ from controller_service.store.protocol import Conflict, Store
 from slotmesh.runtime.process_identity import has_ended
 from slotmesh.spec.model import Backend
 
-LOOK_EVERY_S: Final = 1.0
+LOOK_EVERY_S: Final = 0.5
 
 
 class ProcessWatch:

@@ -380,5 +380,6 @@ class ReplicaLinks:
     def _silent(self, replica_id: str) -> None:
         why = self._ended.pop(replica_id, "")
         self._state.apply_to_replica(
-            replica_id, lambda observed, now: transitions.fell_silent(observed, replica_id, why, now=now)
+            replica_id,
+            lambda observed, now: transitions.fell_silent(observed, replica_id, why, now=now, lease_s=self.lease_s),
         )

@@ -16,12 +16,16 @@ from controller_service.store.forms import BadDocument
 from controller_service.store.protocol import StateRefused
 from controller_service.store.rows import DamagedRows
 from slotmesh.config.etcd import EtcdAccess, EtcdPlace
-from slotmesh.runtime.backoff import Backoff
+from slotmesh.logs import get_logger
+from slotmesh.runtime.backoff import Backoff, WarningBackoff
 
 START_S: Final = 10.0
 """How long a start, an export and an import wait for etcd."""
+SILENT_S: Final = 0.5
+"""After this time they report that they wait, and why."""
 
 ResultT = TypeVar("ResultT")
+_log = get_logger(__name__)
 
 
 async def read_state(place: EtcdPlace, access: EtcdAccess) -> tuple[str, Desired]:
@@ -58,14 +62,17 @@ async def _connected(place: EtcdPlace, access: EtcdAccess) -> AsyncGenerator[Etc
 
 async def patient(place: EtcdPlace, attempt: Callable[[], Awaitable[ResultT]]) -> ResultT:
     """Tries it while etcd does not answer, for `START_S`. Raises StateRefused."""
-    until = asyncio.get_running_loop().time() + START_S
-    backoff = Backoff(initial_s=0.05, max_s=0.5)
+    began = asyncio.get_running_loop().time()
+    backoff, warnings = Backoff(initial_s=0.05, max_s=0.5), WarningBackoff()
     while True:
         try:
             return await attempt()
         except EtcdFailed as failed:
-            if failed.is_refused or asyncio.get_running_loop().time() >= until:
+            waited_s = asyncio.get_running_loop().time() - began
+            if failed.is_refused or waited_s >= START_S:
                 raise StateRefused(f"{place}: {failed}") from failed
+            if waited_s >= SILENT_S and warnings.take(waited_s) is not None:
+                _log.warning("etcd is waited for", place=str(place), at_most_s=START_S, reason=str(failed))
         await asyncio.sleep(backoff.next_delay_s())
 
 

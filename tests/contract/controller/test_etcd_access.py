@@ -172,3 +172,13 @@ def test_no_etcd_no_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(moving, "START_S", 0.0)
     with pytest.raises(StateRefused, match="etcd at 127"):
         asyncio.run(leading(EtcdPlace(("127.0.0.1:1",), "m"), PLAIN_ACCESS))
+
+
+def test_what_a_start_waits_for_is_logged_before_it_is_given_up(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(moving, "START_S", 0.1)
+    monkeypatch.setattr(moving, "SILENT_S", 0.0)
+    with pytest.raises(StateRefused):
+        asyncio.run(leading(EtcdPlace(("127.0.0.1:1",), "m"), PLAIN_ACCESS))
+    assert [record.message.splitlines()[0] for record in caplog.records if "waited" in record.message]

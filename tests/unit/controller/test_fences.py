@@ -8,6 +8,7 @@ import pytest
 
 from controller_service.core.observed.leases import DRIFT, MARGIN_S, fenced
 from controller_service.core.observed.state import Observed, ObservedReplica, ReplicaState
+from controller_service.core.observed.transitions import fell_silent
 from controller_service.core.partition_owners import Incarnation
 from controller_service.core.roster import ListedIncarnation
 from controller_service.shell.events import EventFeed
@@ -38,6 +39,20 @@ def test_a_silent_replica_has_ended_when_its_bound_and_the_margin_have_passed() 
     assert found(SILENT, END) == []
     assert found(SILENT, END + 0.001) == [SILENT.owner]
     assert fenced(Observed().with_replica(SILENT), 1_100.0, since=NEVER) == {SILENT.owner: 100.0}
+
+
+def test_time_counts_from_the_newest_report() -> None:
+    reported = replace(SILENT, silent_since=997.0)
+    assert found(reported, END - 3.0) == []
+    assert found(reported, END - 2.999) == [SILENT.owner]
+    assert found(reported, END, since=1_000.0) == []
+
+
+def test_a_lease_that_ran_out_began_with_the_newest_report() -> None:
+    observed = Observed().with_replica(replace(SILENT, suspect_since=None, silent_since=900.0))
+    silent = fell_silent(observed, "r", now=1_000.0, lease_s=3.0).observed.replica("r")
+    assert silent is not None
+    assert (silent.suspect_since, silent.silent_since) == (1_000.0, 997.0)
 
 
 def test_the_fence_of_a_replica_on_a_lost_node_is_the_only_proof_that_it_has_ended() -> None:
