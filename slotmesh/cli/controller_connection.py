@@ -2,8 +2,9 @@
 
 Purpose: each changing request carries a random id. If the connection breaks before the reply, the request is sent once
 more with the same id, to the controller that leads then. While a command waits for the effects of its change, its
-queries move to the new leader, too (`hold_on`).
-Invariants: refusals are never repeated. One channel is open, and a second one only while the connection is replaced.
+queries move to the new leader, too (`hold_on`). A controller that stands by names the one that leads: requests that it
+has refused are sent there (`follow`).
+Invariants: no other refusal is repeated. One channel is open, and a second one only while the connection is replaced.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from slotmesh.cli.controller_view import ControllerStatus
 from slotmesh.errors import Reason, SlotmeshError
 from slotmesh.ids import new_id
 from slotmesh.status import from_rpc_error
+from slotmesh.transport.current_channel import LEADER_FACT
 from slotmesh.v1 import controller_service_pb2
 from slotmesh.v1.controller_service_pb2 import AdoptStateRequest
 from slotmesh.v1.info_service_pb2 import ControllerStanding
@@ -43,6 +45,11 @@ RPCS: Final = {
 
 def _leads_no_more(error: grpc.RpcError) -> bool:
     return from_rpc_error(error).reason is Reason.NOT_LEADER
+
+
+def _named_leader(error: grpc.RpcError) -> str:
+    """The leader's address, if a controller that stands by has refused the request; otherwise empty."""
+    return from_rpc_error(error).metadata.get(LEADER_FACT, "")
 
 
 class ControllerConnection:
@@ -89,6 +96,8 @@ class ControllerConnection:
             try:
                 return await self.call(request, timeout=timeout_s)
             except grpc.RpcError as error:
+                if await self.follow(_named_leader(error)):
+                    continue
                 if not ((is_lost(error) or _leads_no_more(error)) and await self.is_back()):
                     raise
 
@@ -105,7 +114,7 @@ class ControllerConnection:
                 say(STORED_ON_HOLD, err=True)
             return response
         except grpc.RpcError as error:
-            if not (is_lost(error) and await self.reconnect()):
+            if not (await self.follow(_named_leader(error)) or (is_lost(error) and await self.reconnect())):
                 raise
         return await self.call(request, **terms)
 
@@ -140,6 +149,21 @@ class ControllerConnection:
     async def is_back(self) -> bool:
         """Reconnects after a broken connection, if `hold_on` was called. Returns whether a leader is connected."""
         return self._holds_on_s > 0 and await self.reconnect(self._holds_on_s)
+
+    async def follow(self, leader: str) -> bool:
+        """Connects to the leader that a refusal names, once. Returns False if it does not answer, or does not lead."""
+        if not leader or leader in self._addresses:
+            return False
+        peer = Peer("controller", leader)
+        try:
+            async with peer.connect() as channel:
+                if not (await standing_of(channel, peer)).role.leads:
+                    return False
+        except (CommandFailed, SlotmeshError):
+            return False
+        self._addresses = (*self._addresses, leader)
+        await self._connect()
+        return True
 
     async def reconnect(self, within_s: float = BACK_WITHIN_S) -> bool:
         """Connects to the current leader. Returns False if there is none within `within_s`."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Any, Final
@@ -20,10 +20,11 @@ from slotmesh.convert.specification import (
     route_from_wire,
     traffic_to_wire,
 )
-from slotmesh.errors import Failure, Reason
+from slotmesh.errors import Failure, NotLeader, Reason
 from slotmesh.spec.model import Endpoint, Mesh, TrafficPolicy
 from slotmesh.spec.routes import route_path
 from slotmesh.status import to_exception
+from slotmesh.transport.current_channel import LEADER_FACT
 from slotmesh.v1 import controller_service_pb2 as pb
 from slotmesh.v1 import mesh_pb2
 from slotmesh.v1.operations_pb2 import Operation, WaitOperationsRequest
@@ -61,13 +62,18 @@ class Operator:
 
     async def stream(self, request: Any, timeout_s: float | None = None) -> AsyncGenerator[Any, None]:
         """The responses of the rpc that has this type of request."""
-        call = self.connection.call(request, timeout=timeout_s)
-        try:
-            with self.connection.peer.telling():
-                async for response in call:
-                    yield response
-        finally:
-            call.cancel()
+        while True:
+            call = self.connection.call(request, timeout=timeout_s)
+            try:
+                with self.connection.peer.telling():
+                    async for response in call:
+                        yield response
+                return
+            except NotLeader as refused:
+                if not await self.connection.follow(refused.metadata.get(LEADER_FACT, "")):
+                    raise
+            finally:
+                call.cancel()
 
     async def standing(self) -> ControllerStatus:
         """Whether the controller leads."""
@@ -133,7 +139,7 @@ class Operator:
             wanted_replicas={
                 it.name: it.status.wanted_replicas for it in backends if it.status.HasField("wanted_replicas")
             },
-            deferred_starts={it.name: it.status.deferred_start for it in backends if it.status.deferred_start},
+            deferred_starts=_deferred(backends),
             device_pools=tuple(pools[name] for name in sorted(pools)),
             rollouts=tuple(it.status.rollout for it in backends if it.status.HasField("rollout")),
             shifts=tuple(it.status.shift for it in endpoints if it.status.HasField("shift")),
@@ -155,8 +161,8 @@ class Operator:
         """All backends, endpoints and routes, by name."""
         return (await self.configured())[1]
 
-    async def configured(self) -> tuple[int, Mesh]:
-        """The revision of the configuration, and all backends, endpoints and routes, by name."""
+    async def configured(self) -> tuple[int, Mesh, Mapping[str, str]]:
+        """The revision of the configuration, all backends, endpoints and routes, and why starts wait, by backend."""
         backends, page = await self.pages(pb.ListBackendsRequest(), "backends")
         routes, _ = await self.pages(pb.ListHttpRoutesRequest(), "routes")
         mesh = Mesh(
@@ -164,7 +170,7 @@ class Operator:
             endpoints=await self._endpoints(),
             routes=tuple(map(route_from_wire, routes)),
         )
-        return page.revision, mesh
+        return page.revision, mesh, _deferred(backends)
 
     async def delete(self, subject: str) -> int:
         """Deletes `backend/NAME`, `endpoint/NAME` or `route/PATH`. Returns the configuration's revision after that."""
@@ -202,6 +208,10 @@ class Operator:
 
     async def _endpoints(self) -> tuple[Endpoint, ...]:
         return tuple(map(endpoint_from_wire, (await self.pages(pb.ListEndpointsRequest(), "endpoints"))[0]))
+
+
+def _deferred(backends: Sequence[mesh_pb2.Backend]) -> Mapping[str, str]:
+    return {it.name: it.status.deferred_start for it in backends if it.status.deferred_start}
 
 
 async def routers_of(controller: str, router: str = "") -> list[str]:

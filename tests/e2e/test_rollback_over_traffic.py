@@ -138,7 +138,7 @@ async def test_no_call_reaches_the_code_that_a_rollback_leaves(stable: bool, tmp
             assert await trial.weights() == {"v1": 1.0}
         assert set(trial.shop.answers) == {"stable", "old"}, trial.shop.answers
         async with Operator.at(trial.shop.controller) as operator:
-            _, configured = await operator.configured()
+            _, configured, _ = await operator.configured()
         assert {it.name for it in configured.backends} == ({"v1", "v2"} if stable else {"v1"})
         # Undone as a whole: code and traffic.
         if stable:

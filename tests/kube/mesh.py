@@ -25,7 +25,7 @@ from tests.history.model import Call, Death, Fault, History
 from tests.kube.manifests import deployment, service
 from tests.kube.rig.api import Document
 from tests.kube.rig.cluster import Cluster
-from tests.kube.rig.control_plane import ETCD_PORT
+from tests.kube.rig.control_plane import ETCD_PORT, EVICTED_SOON
 from tests.kube.rig.local_pod import LocalPod
 from tests.support.recorder import VARIABLE
 
@@ -263,7 +263,7 @@ class KubeMesh:
     def _replica_spec(self) -> Document:
         if self.launcher == "kubernetes":
             container = {"name": "replica", "image": "slotmesh:test", "env": self._environment()}
-            return {"containers": [container], **self._spread()}
+            return {"containers": [container], "tolerations": EVICTED_SOON, **self._spread()}
         flags = ["--controller=dns:///controller:7070", f"--handler={HANDLER}", f"--backend={BACKEND}"]
         flags += ["--replica-id=$(POD_NAME)", "--fence-after=5s"]
         uid = {"name": "SLOTMESH_POD_UID", "valueFrom": {"fieldRef": {"fieldPath": "metadata.uid"}}}

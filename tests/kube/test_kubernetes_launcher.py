@@ -32,7 +32,7 @@ from tests.contract.controller.test_launchers import (
     test_no_exit_is_reported_before_start_returned,
 )
 from tests.kube.rig.cluster import Cluster, started_cluster
-from tests.kube.rig.control_plane import ControlPlane
+from tests.kube.rig.control_plane import EVICTED_SOON, ControlPlane
 from tests.support.kubernetes_launcher import RecordedEvents, numbered
 from tests.support.tcp_proxy import TcpProxy
 from tests.support.wait import wait_until
@@ -120,7 +120,7 @@ async def launching(
     monkeypatch.setenv("KUBECONFIG", str(await cluster.account(account, rules, server=server)))
     manifests = PodManifests(
         mesh="default",
-        template={"spec": {"containers": [container]}},
+        template={"spec": {"containers": [container], "tolerations": EVICTED_SOON}},
         controllers=lambda: ["127.0.0.1:7070"],
         orphan_timeout=timedelta(minutes=5),
         fence_after=timedelta(minutes=5),

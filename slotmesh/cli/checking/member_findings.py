@@ -11,6 +11,7 @@ from slotmesh.cli.console import some_of
 from slotmesh.cli.controller_view import FAILED_STATE, READY_STATE, Snapshot
 from slotmesh.cli.documents import time_of
 from slotmesh.cli.parameters import REPLICA
+from slotmesh.cli.view.changes import deferred_line
 from slotmesh.cli.view.replicas import LOOPING_AFTER
 from slotmesh.spec.devices import DIFFER
 from slotmesh.spec.environment import PROCESS_DIFFERS
@@ -121,6 +122,9 @@ def backends(seen: SeenMesh) -> Iterator[MeshFinding]:
             text = f"{replica.replica_id}: {replica.warning}"
             fix = "start it as the settings of its backend say, or change these"
             yield MeshFinding(Section.BACKENDS, Severity.WARNING, f"replica/{replica.replica_id}", text, fix)
+    for name, why in snapshot.deferred_starts.items():
+        fix = f"make room for it, or change what its replicas need: `slotmesh describe {name}`"
+        yield MeshFinding(Section.BACKENDS, Severity.WARNING, f"backend/{name}", deferred_line(name, _short(why)), fix)
     if well:
         yield ok(Section.BACKENDS, f"{well} of {len(snapshot.backends)} have the replicas that they should have")
 

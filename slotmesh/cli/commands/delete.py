@@ -52,7 +52,7 @@ async def delete(
     """
     subjects = list(dict.fromkeys(subjects))
     async with Operator.at(address) as operator:
-        revision, mesh = await operator.configured()
+        revision, mesh, _ = await operator.configured()
         _check(subjects, mesh)
         # An endpoint before the backends that its traffic names.
         in_order = sorted(subjects, key=lambda it: it.startswith(f"{BACKEND}/"))

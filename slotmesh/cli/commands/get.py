@@ -6,10 +6,10 @@ from typing import Annotated
 
 import typer
 
-from slotmesh.cli.console import Output, OutputForm
+from slotmesh.cli.console import Output, OutputForm, say
 from slotmesh.cli.operator import Operator
 from slotmesh.cli.parameters import CONTROLLER, ControllerAddress, configured_subject, unknown
-from slotmesh.cli.view.changes import printable_mesh, subjects_of
+from slotmesh.cli.view.changes import deferred_line, printable_mesh, subjects_of
 from slotmesh.spec.model import Mesh
 from slotmesh.spec.routes import route_subject
 
@@ -29,7 +29,7 @@ async def get(
     """Print backends, endpoints and routes as they are.
 
     As YAML it is a file that `slotmesh apply` takes: with what is in force now, including changes of other clients.
-    Settings that have their defaults are left out.
+    Settings that have their defaults are left out. Starts of replicas that wait are reported on stderr.
 
     Like this:
 
@@ -37,7 +37,7 @@ async def get(
         slotmesh get endpoint/digits -o json
     """
     async with Operator.at(address) as operator:
-        mesh = await operator.configuration()
+        _, mesh, deferred = await operator.configured()
     if subjects:
         known = subjects_of(mesh)
         if missing := [it for it in subjects if it not in known]:
@@ -47,4 +47,7 @@ async def get(
             endpoints=tuple(it for it in mesh.endpoints if f"endpoint/{it.name}" in subjects),
             routes=tuple(it for it in mesh.routes if route_subject(it.path) in subjects),
         )
+    for it in mesh.backends:
+        if why := deferred.get(it.name):
+            say(deferred_line(it.name, why), err=True)
     printable_mesh(mesh).write(output)

@@ -11,6 +11,7 @@ from slotmesh.cli.commands.status import print_tables, status_document
 from slotmesh.cli.operator import Operator
 from slotmesh.v1 import controller_service_pb2 as pb
 from tests.support.controllers import Controlled, eventually, running_controller
+from tests.support.shell import slotmesh
 
 pytestmark = pytest.mark.asyncio
 
@@ -41,6 +42,10 @@ async def test_a_deferred_start_is_shown_until_the_replicas_were_started() -> No
             return (await shown(mesh)).count(SHOWN) == 2
 
         await eventually(deferred, what="why they are missing")
+        got = await slotmesh("get", env={"SLOTMESH_CONTROLLER": mesh.controller.address})
+        assert (got.status, got.err) == (0, f"{SHOWN}\n")
+        async with Operator.at(mesh.controller.address) as operator:
+            assert (await operator.snapshot()).deferred_starts == {"v1": AWAY}
         assert await mesh.replicas() == {}, "no failure is recorded"
         mesh.launcher.deferral = ""
         mesh.controller.loop.retry_now()

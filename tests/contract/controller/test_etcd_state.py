@@ -15,7 +15,7 @@ import pytest_asyncio
 
 from controller_service.core.desired.state import ChangeSet, Desired
 from controller_service.store.etcd import etcd_state, layout
-from controller_service.store.etcd.client import Compacted, EtcdClient, EtcdFailed
+from controller_service.store.etcd.client import RPC_S, Compacted, EtcdClient, EtcdFailed
 from controller_service.store.etcd.etcd_state import EtcdState
 from controller_service.store.etcd.moving import create_state, read_state
 from controller_service.store.etcd.operations import Delete, Get, Is, KeyOperation, Put, TxnResult
@@ -44,17 +44,22 @@ class FaultyClient(EtcdClient):
     ends = True
 
     async def txn(
-        self, conditions: Sequence[Is], then: Sequence[KeyOperation], otherwise: Sequence[Get] = ()
+        self,
+        conditions: Sequence[Is],
+        then: Sequence[KeyOperation],
+        otherwise: Sequence[Get] = (),
+        *,
+        within_s: float = RPC_S,
     ) -> TxnResult:
         failed = EtcdFailed("the connection broke", is_unwritten=False, is_refused=False)
         if self.is_over:
             raise failed
         self.fails_in -= 1
         if self.fails_in != -1:
-            return await super().txn(conditions, then, otherwise)
+            return await super().txn(conditions, then, otherwise, within_s=within_s)
         self.is_over = self.ends
         if self.is_carried_out:
-            await super().txn(conditions, then, otherwise)
+            await super().txn(conditions, then, otherwise, within_s=within_s)
         raise failed
 
 

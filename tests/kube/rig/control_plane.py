@@ -35,6 +35,11 @@ NODE_GRACE_S: Final = 10
 OTHERS: Final = ("kube-scheduler", "kube-controller-manager")
 EVICTION_S: Final = 2
 """The pods of a lost node are deleted after this long."""
+EVICTED_SOON: Final = [
+    {"key": f"node.kubernetes.io/{it}", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": EVICTION_S}
+    for it in ("not-ready", "unreachable")
+]
+"""Of pods of the launcher, which sets others."""
 OFF: Final = (
     "node-ipam",
     "cloud-node-lifecycle",

@@ -32,6 +32,10 @@ TEMPLATE: Final = f"{PREFIX}template"
 REPLICA_ID: Final = f"{PREFIX}replica-id"
 _OF_ORDERS: Final = ("backend", "handler", "template", "fixed", "handler_version")
 _OF_VERSIONS: Final = ("generation", "revision", "term_id")
+LOST_NODE_S: Final = 30
+"""A pod is deleted this long after Kubernetes has found its node lost: also a successor that was bound to that node
+before, and never starts."""
+_LOST_NODE: Final = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 _GRACE_MARGIN_S: Final = 15
 """Beyond the drain: for the kill that follows it, and for hooks."""
 
@@ -93,6 +97,7 @@ class PodManifests:
         if owner is not None:
             metadata["ownerReferences"] = [*(metadata.get("ownerReferences") or ()), owner]
         grace_s = ceil(order.graceful_timeout_s) + _GRACE_MARGIN_S
+        spec["tolerations"] = [*(spec.get("tolerations") or ()), *_missing_tolerations(spec)]
         spec |= {
             "restartPolicy": "Never",
             "terminationGracePeriodSeconds": max(grace_s, spec.get("terminationGracePeriodSeconds") or 0),
@@ -167,6 +172,14 @@ class PodManifests:
                 )
             devices[self.device_resources[pool]] = str(int(amount))
         return devices
+
+
+def _missing_tolerations(spec: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Those of lost nodes, unless the template has its own: the default of Kubernetes is five minutes."""
+    given = {it.get("key", "") for it in spec.get("tolerations") or ()}
+    keys = () if "" in given else (it for it in _LOST_NODE if it not in given)
+    limit = {"operator": "Exists", "effect": "NoExecute", "tolerationSeconds": LOST_NODE_S}
+    return [{"key": key, **limit} for key in keys]
 
 
 def _variable(flag: str) -> str:

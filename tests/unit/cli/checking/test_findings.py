@@ -162,6 +162,13 @@ def test_who_passes_for_a_router_is_not_one(uri: str) -> None:
     assert one(seen, Section.CERTIFICATES) == (Severity.ERROR, "router/r", expected)
 
 
+def test_starts_that_wait_are_a_warning() -> None:
+    waits = replace(SEEN, snapshot=replace(SNAPSHOT, deferred_starts={"b": "no device\nis free"}))
+    severity, subject, text = one(waits, Section.BACKENDS)
+    assert (severity, subject) == (Severity.WARNING, "backend/b")
+    assert text == "missing replicas of b cannot be started now, and it is tried again: no device is free"
+
+
 def test_a_replica_is_one_of_its_backend() -> None:
     own = OwnTls(by_tls=True, name="spiffe://m/operator/ops")
 

@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from controller_service.core.pods.states import PodView, view_of
 from controller_service.core.roster import HeldTable
 from controller_service.shell.launchers.kubernetes.container_settings import container_violations
 from controller_service.shell.launchers.kubernetes.manifests import (
+    LOST_NODE_S,
     PodManifests,
     load_template,
     order_of,
@@ -38,8 +40,6 @@ ORDER = LaunchOrder(
 
 
 def manifests(template: str = "") -> PodManifests:
-    import yaml
-
     bare: dict[str, Any] = {"spec": {"containers": [{"name": "replica"}]}}
     return PodManifests(
         mesh="default",
@@ -75,6 +75,7 @@ def test_a_pod_without_a_template_has_all_that_a_replica_needs() -> None:
             },
         },
         "spec": {
+            "tolerations": LOST_NODE,
             "restartPolicy": "Never",
             "terminationGracePeriodSeconds": 75,
             "automountServiceAccountToken": False,
@@ -121,6 +122,27 @@ spec:
     env: [{name: SLOTMESH_HOST, value: 0.0.0.0}, {name: SLOTMESH_CONTROLLER, value: "dns:///c:7070"}]
     resources: {requests: {cpu: "1", nvidia.com/gpu: "1"}, limits: {nvidia.com/gpu: "1"}}
 """
+
+
+LOST_NODE = [
+    {"key": f"node.kubernetes.io/{it}", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": LOST_NODE_S}
+    for it in ("not-ready", "unreachable")
+]
+
+
+@pytest.mark.parametrize(
+    ("own", "added"),
+    [
+        ([], LOST_NODE),
+        ([{"key": "gpu", "operator": "Exists"}], LOST_NODE),
+        ([{"key": "node.kubernetes.io/not-ready", "tolerationSeconds": 600}], LOST_NODE[1:]),
+        ([{"operator": "Exists"}], []),
+    ],
+    ids=["none", "of something else", "one of both", "of everything"],
+)
+def test_pods_leave_lost_nodes_soon_unless_the_template_says_when(own: list[Any], added: list[Any]) -> None:
+    template = yaml.safe_dump({"spec": {"containers": [{"name": "replica"}], "tolerations": own}})
+    assert manifests(template).pod_of(ORDER, "v1-abc", None)["spec"]["tolerations"] == own + added
 
 
 def test_what_the_template_has_stays_but_for_the_identity_and_the_end() -> None:
