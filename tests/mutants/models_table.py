@@ -10,6 +10,11 @@ HANDLERS: Final = "slotmesh/handlers"
 ROUTER: Final = "router_service/core/preferences"
 PLACES: Final = "tests/unit/handlers/test_model_places.py"
 ROUTED: Final = "tests/unit/router/preferences/test_models.py"
+SENDER: Final = "router_service/core/lifecycle"
+QUEUES: Final = "router_service/core/queueing"
+OVERTAKING: Final = "tests/unit/router/lifecycle/test_overtaking.py"
+FAIR: Final = "tests/properties/test_router_fair_queue.py"
+PROMPTS: Final = "tests/unit/router/preferences/test_prefixes.py"
 
 MODELS: Final = (
     mutant(
@@ -53,5 +58,47 @@ MODELS: Final = (
         "tried.sort(key=lambda each: model not in self._reported.get(each, _NONE))",
         "pass",
         ROUTED,
+    ),
+    mutant(
+        "a freed replica gets the oldest call whatever waits behind it",
+        ROUTER,
+        "        return replica in replicas\n",
+        "        return True\n",
+        OVERTAKING,
+    ),
+    mutant(
+        "a waiting call is overtaken without end",
+        SENDER,
+        "if left <= 0 or preferences.suits(head, freed):",
+        "if preferences.suits(head, freed):",
+        OVERTAKING,
+    ),
+    mutant(
+        "overtaking calls take no turn of their flow",
+        SENDER,
+        "        queue.overtook(head, run, count)\n        queue.served(count)\n",
+        "        queue.overtook(head, run, count)\n",
+        OVERTAKING,
+    ),
+    mutant(
+        "calls behind one that is due overtake it",
+        QUEUES,
+        "if (run.due, run.seq) <= first]",
+        "]",
+        FAIR,
+    ),
+    mutant(
+        "calls that were overtaken hide those behind them",
+        QUEUES,
+        "            self.runs.remove(run)\n",
+        "            pass\n",
+        OVERTAKING,
+    ),
+    mutant(
+        "look-ahead reads all prompts that wait in one event",
+        ROUTER,
+        "if self._prompts.left < LEFT_FOR_PICKS and",
+        "if self._prompts.left < 0 and",
+        PROMPTS,
     ),
 )

@@ -76,8 +76,40 @@ class FairQueueMachine(RuleBasedStateMachine):
             self.serve(head, count)
             calls -= count
 
-    def serve(self, head: RouterRun, count: int) -> None:
+    @precondition(lambda self: self.waiting)
+    @rule(data=st.data())
+    def overtake(self, data: st.DataObject) -> None:
+        """Calls behind the head leave before it: of its flow and tenant only, and before none that is due earlier."""
+        head = self.queue.head()
+        if head is None:
+            return
+        behind = list(self.queue.behind(head))
+        assert behind == self.expected_behind(head)
+        before = self.queue.overtakers(head)
+        if behind:
+            chosen = data.draw(st.sampled_from(behind))
+            count = data.draw(st.integers(1, self.queue.turn(chosen)))
+            chosen.cursor += count
+            self.queue.overtook(head, chosen, count)
+            self.serve(chosen, 0, count)
+            if self.queue.head() is head:
+                assert self.queue.overtakers(head) == before + count
+
+    def expected_behind(self, head: RouterRun) -> list[RouterRun]:
+        """All runs that may overtake: there are fewer than a queue looks ahead."""
+        alike = [each for each in self.waiting if each.waiting and each.caller is head.caller]
+        alike = [each for each in alike if each.tenant is head.tenant and each is not head]
+        stated = [(each.due, each.seq) for each in alike if each.options.slo_s is not None]
+        if head.options.slo_s is not None:
+            return []
+        may = [each for each in alike if each.options.slo_s is None]
+        return sorted(
+            (each for each in may if not stated or (each.due, each.seq) <= min(stated)), key=lambda each: each.age
+        )
+
+    def serve(self, head: RouterRun, count: int, overtook: int = 0) -> None:
         head.cursor += count
+        count += overtook
         self.queue.served(count)
         mine = head.caller.flow, head.tenant
         self.passed.pop(mine, None)

@@ -35,6 +35,12 @@ class Preference(Protocol[CandidateT]):
         None: the run states no preference of this kind, or no preferred replica has room.
         """
 
+    def suits(self, run: RouterRun, replica: CandidateT) -> bool | None:
+        """Whether the next call of the run would go to this replica if all had room; None if that does not matter.
+
+        Costs little: it is called for several runs that wait, whenever a replica gets room.
+        """
+
     def sent(self, run: RouterRun, count: int, replica: CandidateT) -> None:
         """`count` calls of a run that states a preference, of any kind, were sent to this replica."""
 
@@ -70,6 +76,13 @@ class Preferences(Generic[CandidateT]):
             if (picked := each.pick(run, count)) is not None:
                 return picked
         return None
+
+    def suits(self, run: RouterRun, replica: CandidateT) -> bool:
+        """Whether no other replica suits the next call of the run better. See `Preference.suits`."""
+        for each in self._ordered:
+            if (suits := each.suits(run, replica)) is not None:
+                return suits
+        return True
 
     def sent(self, run: RouterRun, count: int, replica: CandidateT) -> None:
         """See `Preference.sent`."""

@@ -160,6 +160,10 @@ class BoundedRing(Ring[CandidateT]):
             elif not (replica.is_member or replica.linked) and self.unlinked is None:
                 self.unlinked = replica
 
+    def first(self, place: int) -> CandidateT | None:
+        """The first replica from this place on that takes calls."""
+        return next(filter(takes, islice(self.follow(place), MAX_PASSED)), None)
+
     def room(self, replica: CandidateT, count: int) -> int:
         """Calls that the replica takes until it is at its bound, which `count` more calls of the backend raise."""
         capacity = replica.capacity
@@ -186,12 +190,15 @@ class AffinityKeys(Generic[CandidateT]):
             return None
         return next(self._ring.with_room(run.options.affinity_place, count), None)
 
+    def suits(self, run: RouterRun, replica: CandidateT) -> bool | None:
+        """See `Preference.suits`."""
+        return self._ring.first(run.options.affinity_place) is replica if run.options.affinity_key else None
+
     def sent(self, run: RouterRun, count: int, replica: CandidateT) -> None:
         """See `Preference.sent`."""
         if not run.options.affinity_key:
             return
-        around = islice(self._ring.follow(run.options.affinity_place), MAX_PASSED)
-        if replica is next(filter(takes, around), None):
+        if replica is self._ring.first(run.options.affinity_place):
             self._counts.preferred += count
         else:
             self._counts.spilled += count

@@ -63,6 +63,17 @@ class ModelIds(Generic[CandidateT]):
             first = first or picked
         return first
 
+    def suits(self, run: RouterRun, replica: CandidateT) -> bool | None:
+        """See `Preference.suits`."""
+        model = run.options.model_id
+        if not model:
+            return None
+        replicas = self._with.get(model, ())
+        if replica in replicas or any(map(takes, islice(replicas, MAX_TRIED))):
+            return replica in replicas
+        around = [each for each in islice(self._ring.follow(run.options.model_place), MAX_TRIED) if takes(each)]
+        return replica is next(filter(self._has_place, around), around[0] if around else None)
+
     def sent(self, run: RouterRun, count: int, replica: CandidateT) -> None:
         """See `Preference.sent`."""
         del count

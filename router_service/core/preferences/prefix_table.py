@@ -120,6 +120,20 @@ class PrefixTable(Generic[CandidateT]):
             best = fresh
         return best.replica, self._room(best, count)
 
+    def suits(self, blocks: Sequence[int], replica: CandidateT) -> bool | None:
+        """Whether the replica is one of those with the longest known prefix; None if none is known. O(log blocks)."""
+        recent, earlier, listed = self._recent, self._earlier, self._listed
+        known, unknown, holders = 0, len(blocks) + 1, 0
+        while unknown - known > 1:
+            middle = (known + unknown) // 2
+            block = blocks[middle - 1]
+            if held := (recent.get(block) or earlier.get(block, 0)) & listed:
+                known, holders = middle, held
+            else:
+                unknown = middle
+        holder = self._holders.get(replica)
+        return None if not known else holder is not None and holders & holder.bit != 0
+
     def sent(self, blocks: Iterable[int], replica: CandidateT) -> int:
         """A call with these blocks was sent to the replica, which will hold them. Returns how many are new there."""
         holder = self._holders.get(replica)

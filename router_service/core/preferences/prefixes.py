@@ -17,6 +17,7 @@ from router_service.core.counters import BackendCounts
 from router_service.core.limits.capacity import KnownReplica
 from router_service.core.preferences.prefix_arguments import MAX_ARGUMENT_BLOCKS, PrefixArgument, blocks_of_argument
 from router_service.core.preferences.prefix_table import PrefixTable
+from router_service.core.queueing.run_queues import LOOK_AHEAD
 from router_service.core.runs import RouterRun
 from slotmesh.calls.handler_figures import Evicted
 from slotmesh.calls.method_outlines import MethodOutline
@@ -27,6 +28,10 @@ MAX_BLOCKS: Final = 262_144
 """Blocks of one backend that a router knows unless its settings say otherwise: about 20 MiB."""
 EVENT_BLOCKS: Final = 4_096
 """Some milliseconds of work."""
+LEFT_FOR_PICKS: Final = EVENT_BLOCKS // 2
+"""Of them, those that are not read of calls that wait while a replica chooses one: calls behind them are not chosen."""
+MAX_READ: Final = 2 * LOOK_AHEAD
+"""Calls whose blocks are kept, so that those that wait are read once."""
 NO_ARGUMENTS: Final[Mapping[str, PrefixArgument]] = {}
 _NONE: Final[tuple[int, ...]] = ()
 
@@ -80,9 +85,8 @@ class PrefixAffinity(Generic[CandidateT]):
         self._prompts = prompts
         self._counts = counts
         self._table: PrefixTable[CandidateT] = PrefixTable(prompts.most_blocks)
-        self._read_last: tuple[int, int] = (0, 0)
-        """Age of the run and id of the call that was read last, which has `_blocks`."""
-        self._blocks = _NONE
+        self._read: dict[tuple[int, int], tuple[int, ...]] = {}
+        """The blocks of the calls that were read last, by age of the run and id of the call: those that wait, too."""
 
     def changed(self, replica: CandidateT) -> None:
         """See `Preference.changed`."""
@@ -95,6 +99,15 @@ class PrefixAffinity(Generic[CandidateT]):
         options = run.options
         # A prompt that no replica knows goes where the calls of its affinity key go.
         return self._table.pick(blocks, count if options.prefix_blocks else 1, is_known_only=bool(options.affinity_key))
+
+    def suits(self, run: RouterRun, replica: CandidateT) -> bool | None:
+        """See `Preference.suits`."""
+        blocks = run.options.prefix_blocks
+        if not blocks and self._prompts.arguments:
+            if self._prompts.left < LEFT_FOR_PICKS and (run.seq, run.ids[run.cursor]) not in self._read:
+                return False
+            blocks = self._blocks_of(run, run.cursor)
+        return self._table.suits(blocks, replica) if blocks else None
 
     def sent(self, run: RouterRun, count: int, replica: CandidateT) -> None:
         """See `Preference.sent`."""
@@ -114,10 +127,10 @@ class PrefixAffinity(Generic[CandidateT]):
 
     def _blocks_of(self, run: RouterRun, at: int) -> tuple[int, ...]:
         """The blocks of a call of the run, by its index."""
-        options = run.options
+        options, read = run.options, self._read
         call = run.seq, run.ids[at]
-        if call == self._read_last:
-            return self._blocks
+        if (blocks := read.get(call)) is not None:
+            return blocks
         if options.prefix_blocks:
             blocks = options.prefix_blocks[: max(self._prompts.left, 0)]
             work = 1 + len(blocks)
@@ -128,5 +141,7 @@ class PrefixAffinity(Generic[CandidateT]):
             most = min(MAX_ARGUMENT_BLOCKS, self._prompts.left)
             blocks, work = blocks_of_argument(run.payloads[at], options.content_type, argument, most)
         self._prompts.left -= work
-        self._read_last, self._blocks = call, blocks
+        if len(read) >= MAX_READ:
+            del read[next(iter(read))]
+        read[call] = blocks
         return blocks

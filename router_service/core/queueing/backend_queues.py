@@ -6,7 +6,7 @@ Owner: the backend.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from router_service.core.calls import Flow
 from router_service.core.limits.tenant_limits import TenantAccount
@@ -166,6 +166,18 @@ class FairQueue:
             line.popleft()
             self._turns.append(share)
 
+    def overtakers(self, head: RouterRun) -> int:
+        """The number of calls that have overtaken the head."""
+        return (self._came or self._turns)[0].queue.overtakers(head)
+
+    def behind(self, head: RouterRun) -> list[RouterRun]:
+        """Runs of the head's flow and tenant that may overtake it, oldest first."""
+        return (self._came or self._turns)[0].queue.behind(head)
+
+    def overtook(self, head: RouterRun, run: RouterRun, count: int) -> None:
+        """`count` calls of a run behind the head are sent in its turn: call `served` next."""
+        (self._came or self._turns)[0].queue.overtook(head, run, count)
+
     def drain(self) -> list[RouterRun]:
         """Takes out all that waits, oldest first."""
         runs = sorted((run for share in self._shares.values() for run in share.queue.drain()), key=lambda run: run.age)
@@ -272,6 +284,17 @@ class DueQueue:
 
     def served(self, count: int) -> None:
         """`count` calls of the head were sent."""
+
+    def overtakers(self, _head: RouterRun) -> int:
+        """As the next, for the interface: no run overtakes one that is due earlier."""
+        return 0
+
+    def behind(self, _head: RouterRun) -> Sequence[RouterRun]:
+        """No run may overtake the head."""
+        return ()
+
+    def overtook(self, head: RouterRun, run: RouterRun, count: int) -> None:
+        """Does not happen."""
 
     def drain(self) -> list[RouterRun]:
         """Takes out all that waits, oldest first."""

@@ -15,6 +15,7 @@ from bisect import insort
 from collections import deque
 from collections.abc import Collection, Iterator
 from heapq import heapify, heappop, heappush, heapreplace
+from itertools import islice
 from math import inf
 from typing import TypeVar
 
@@ -76,6 +77,8 @@ class SuspendedRuns:
 
 
 _SWEEP_FROM = 1024
+LOOK_AHEAD = 32
+"""Runs of a queue of which one may leave before the head, because the replica that has room suits it better."""
 
 
 class RunQueue:
@@ -131,6 +134,15 @@ class RunQueue:
             runs.popleft()
         return None
 
+    def behind(self) -> list[RouterRun]:
+        """The runs behind the head with waiting calls, oldest first, of the first `LOOK_AHEAD` places."""
+        return [run for run in islice(self.runs, 1, LOOK_AHEAD) if run.cursor < len(run.payloads)]
+
+    def overtook(self, run: RouterRun) -> None:
+        """Calls of a run behind the head were sent: one without waiting calls leaves, so that the others move up."""
+        if not run.waiting:
+            self.runs.remove(run)
+
     def drain(self) -> list[RouterRun]:
         """Takes out all that waits, oldest first."""
         runs = [run for run in self.runs if run.waiting]
@@ -144,10 +156,14 @@ class RunQueue:
 class SloQueue:
     """Runs of one flow, the one that is due first at the head: a FIFO beside a heap of those that state an SLO."""
 
-    __slots__ = ("_fifo", "_pushes", "_stated", "_sweep_at")
+    __slots__ = ("_fifo", "_overtaken", "_overtook", "_pushes", "_stated", "_sweep_at")
 
     def __init__(self) -> None:
         self._fifo = RunQueue()
+        self._overtaken: tuple[int, int] = (0, 0)
+        """Age of the head that calls overtook last."""
+        self._overtook = 0
+        """The number of these calls."""
         self._stated: list[tuple[float, int, int, int, RouterRun]] = []
         """(due, age, number of the push): no two entries are equal, so runs are never compared. The age is that of the
         time when the run was pushed or last at the head: only calls of the head can have left since."""
@@ -185,6 +201,25 @@ class SloQueue:
         if oldest is not None and (oldest.due, oldest.seq) <= stated[0][:2]:
             return oldest
         return stated[0][-1]
+
+    def overtakers(self, head: RouterRun) -> int:
+        """The number of calls that have overtaken the head."""
+        return self._overtook if self._overtaken == head.age else 0
+
+    def behind(self, head: RouterRun) -> list[RouterRun]:
+        """Runs that may overtake the head, oldest first. None with an SLO overtakes or is overtaken."""
+        stated = self._stated
+        if head.options.slo_s is not None:
+            return []
+        if stated:
+            first = stated[0][:2]
+            return [run for run in self._fifo.behind() if (run.due, run.seq) <= first]
+        return self._fifo.behind()
+
+    def overtook(self, head: RouterRun, run: RouterRun, count: int) -> None:
+        """`count` calls of a run behind the head were sent."""
+        self._overtaken, self._overtook = head.age, self.overtakers(head) + count
+        self._fifo.overtook(run)
 
     def drain(self) -> list[RouterRun]:
         """Takes out all that waits."""

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from typing import Any
+
+import pytest
 
 from router_service import convert
 from router_service.convert import options_from_wire
 from router_service.core.calls import RouterCallOptions
 from router_service.core.events import CallsSubmitted, HandlerStateReported, LinkOpened
+from router_service.core.preferences import prefix_arguments, prefixes
 from router_service.core.preferences.prefix_arguments import MAX_ARGUMENT_BLOCKS, MAX_BYTES
-from router_service.core.preferences.prefixes import EVENT_BLOCKS
+from router_service.core.preferences.prefixes import EVENT_BLOCKS, LEFT_FOR_PICKS
+from router_service.core.runs import Caller
 from slotmesh.calls.handler_figures import MAX_EVICTED, Evicted
 from slotmesh.calls.method_outlines import MethodOutline
 from slotmesh.calls.prefix_hashes import BLOCK_BYTES, prefix_blocks
@@ -43,9 +48,15 @@ def outlined(each: World, name: str, outlines: Sequence[MethodOutline] = OUTLINE
     each.step(LinkOpened(replica, replica.capacity, "", ["generate", "other"], outlines))
 
 
-def say(each: World, prompts: dict[int, bytes], method: str = "generate", content_type: str = "") -> None:
-    """One batch of calls, by their ids."""
-    caller = next((known for known in each.named), None) or each.connect()
+def say(
+    each: World,
+    prompts: dict[int, bytes],
+    method: str = "generate",
+    content_type: str = "",
+    by: Caller | None = None,
+) -> None:
+    """One batch of calls, by their ids; of a new caller unless `by` is stated."""
+    caller = by or next((known for known in each.named), None) or each.connect()
     each.step(
         CallsSubmitted(
             caller, "e", [(options(method=method, content_type=content_type), [*prompts], [*prompts.values()])]
@@ -208,3 +219,45 @@ def test_blocks_are_counted_by_whether_their_replica_had_them() -> None:
 def test_what_a_replica_reports_is_bounded() -> None:
     wire = replica_service_pb2.HandlerState(evicted_blocks=range(MAX_EVICTED + 1), all_evicted=True)
     assert convert.evicted_of(wire) == Evicted(tuple(range(MAX_EVICTED)), is_all=True)
+
+
+def test_waiting_calls_go_where_their_prompts_were_and_are_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    reads: list[bytes] = []
+
+    def blocks_of_argument(payload: bytes, *rest: Any) -> tuple[tuple[int, ...], int]:
+        reads.append(payload)
+        return prefix_arguments.blocks_of_argument(payload, *rest)
+
+    monkeypatch.setattr(prefixes, "blocks_of_argument", blocks_of_argument)
+    each = world(slots=1)
+    mine = each.connect()
+    for conversation in range(4):
+        say(each, {conversation + 1: text(conversation)})
+    homes = [place(each, conversation + 1) for conversation in range(4)]
+    waiting = {10 + 4 * turn + at: (3 - at, 9 + turn) for turn in range(2) for at in range(4)}
+    for call, (conversation, length) in waiting.items():
+        say(each, {call: text(conversation, length)}, by=mine)
+    for turn in range(2):
+        for conversation, home in enumerate(homes):
+            each.complete(home)
+            assert each.at_replica(home) == [10 + 4 * turn + 3 - conversation]
+    assert sorted(reads) == sorted([*(text(at) for at in range(4)), *(text(*prompt) for prompt in waiting.values())])
+
+
+def test_an_event_reads_a_limited_part_of_the_prompts_that_wait() -> None:
+    each = world(slots=1)
+    mine = each.connect()
+    for conversation in range(4):
+        say(each, {conversation + 1: text(conversation)})
+    home = place(each, 1)
+    most = MAX_ARGUMENT_BLOCKS
+    for call in range(LEFT_FOR_PICKS // most + 1):
+        say(each, {10 + call: text(1 if call else 3, most)}, by=mine)
+    say(each, {99: text(0, most)}, by=mine)
+    each.complete(home)
+    prompts = each.scheduler.topology.backends["b"].prompts
+    assert prompts.left >= LEFT_FOR_PICKS - 2 * most
+    assert each.at_replica(home) == [10], "99 was not read in this event"
+    each.at(1.0)
+    each.complete(home)
+    assert each.at_replica(home) == [99]
