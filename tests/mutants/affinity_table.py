@@ -49,9 +49,30 @@ AFFINITY: Final = (
     mutant(
         "a call that its key's replica gets counts as spilled while another one is not linked",
         ROUTER,
-        "if replica is next(filter(takes, around), None):",
-        "if replica is next(around, None):",
+        "return next(filter(takes, islice(self.follow(place), MAX_PASSED)), None)",
+        "return next(islice(self.follow(place), MAX_PASSED), None)",
         KEYS,
+    ),
+    mutant(
+        "a replica in place of another gets keys of all others",
+        ROUTER,
+        "return replica.replica_id if replica.rank is None else",
+        "return replica.replica_id if True else",
+        KEYS,
+    ),
+    mutant(
+        "of two replicas with one rank, each router prefers the one that it met first",
+        ROUTER,
+        "replica, key=lambda each: each.key)",
+        "replica, key=lambda each: 0)",
+        KEYS,
+    ),
+    mutant(
+        "a rank that is learned later moves no keys",
+        ROUTER,
+        "        if name == before:\n",
+        "        if (name is None) == (before is None):\n",
+        f"{KEYS} tests/properties/test_affinity.py",
     ),
     mutant(
         "links for affinity keys take the room of links that calls need",

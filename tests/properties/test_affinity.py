@@ -9,13 +9,14 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from router_service.core.counters import BackendCounts
-from router_service.core.preferences.affinity import AffinityKeys, BoundedRing, places_of
+from router_service.core.preferences.affinity import AffinityKeys, BoundedRing, name_of, places_of
 from router_service.core.replicas.replica import RoutedReplica
 from slotmesh.calls.key_hash import place_of_key
 from tests.support.examples import examples
 from tests.unit.router.parts import backend, replica, run
 
 NAMES = [f"r{number}" for number in range(7)]
+RANKS = st.sampled_from([None, 0, 1, 2, 9])
 KEYS = st.integers(0, 20).map("key {}".format)
 RING = 2**64
 
@@ -30,11 +31,19 @@ class AffinityMachine(RuleBasedStateMachine):
         self.expected = [0, 0]
         """Calls that went to the replica of their key, and to others."""
 
-    @rule(name=st.sampled_from(NAMES), permits=st.sampled_from([1, 2, 7, 8, 9]), others=st.integers(0, 9))
-    def join(self, name: str, permits: int, others: int) -> None:
+    @rule(name=st.sampled_from(NAMES), permits=st.sampled_from([1, 2, 7, 8, 9]), others=st.integers(0, 9), rank=RANKS)
+    def join(self, name: str, permits: int, others: int, rank: int | None) -> None:
         self.leave(name)
         self.known[name] = replica(name, permits, backend(), others=others, prefetch=3)
+        self.known[name].rank = rank
         self.ring.changed(self.known[name])
+
+    @rule(name=st.sampled_from(NAMES), rank=RANKS)
+    def rank(self, name: str, rank: int | None) -> None:
+        """Two may have one for a moment: a controller has not heard of the other."""
+        if (each := self.known.get(name)) is not None:
+            each.rank = rank
+            self.ring.changed(each)
 
     @rule(name=st.sampled_from(NAMES))
     def leave(self, name: str) -> None:
@@ -83,14 +92,16 @@ class AffinityMachine(RuleBasedStateMachine):
 
     @invariant()
     def only_known_replicas_are_kept(self) -> None:
-        assert self.ring._members.keys() <= self.known.keys()
+        members = [each for of_name in self.ring._members.values() for each in of_name]
+        assert {each.replica_id for each in members} <= self.known.keys()
+        assert len(members) == len(self.ring._names) == len({*members})
 
     def order_of(self, key: str) -> list[RoutedReplica]:
         """The replicas that take calls, in the order of the key."""
         place = place_of_key(key)
         return sorted(
             (each for each in self.known.values() if each.taking),
-            key=lambda each: min((at - place) % RING for at in places_of(each.replica_id)),
+            key=lambda each: (min((at - place) % RING for at in places_of(name_of(each))), each.replica_id),
         )
 
     def expected_pick(self, key: str, count: int) -> tuple[RoutedReplica, int] | None:

@@ -1,9 +1,10 @@
 """Affinity keys: calls of one key go to one replica while it has room, and to the next ones on a ring where it has not.
 
 Purpose: consistent hashing with bounded loads (Mirrokni, Thorup and Zadimoghaddam, 2016). Each replica has `PLACES`
-places on a ring, which are hashes of its id; a key belongs to the replica at the first place from the key's own hash
-on. So a replica that joins or leaves moves only the keys that it gets or had; one that returns with its id has its keys
-again. A replica takes calls of its keys up to its bound: `BOUND` times its share of the backend's load, or half of its
+places on a ring, which are hashes of its rank, or of its id if the table has no rank of it; a key belongs to the
+replica at the first place from the key's own hash on. So a replica that joins or leaves moves only the keys that it
+gets or had; one that returns with its id, or is started in place of another and gets its rank, has its keys again. A
+replica takes calls of its keys up to its bound: `BOUND` times its share of the backend's load, or half of its
 permits if that is more, and never more than its permits. Where it is at its bound, the next replica on the ring takes
 them; where `MAX_TRIED` are, the balancer picks, which also uses the room behind running calls (`prefetch`).
 Invariants: all routers with the same table have the same ring. A replica that takes no calls is passed over, as if it
@@ -45,9 +46,14 @@ MAX_PASSED: Final = 64
 """Replicas that are looked at for one run, those without a link included."""
 
 
-def places_of(replica_id: str) -> list[int]:
-    """The places of a replica on the ring, the same in every process."""
-    data = replica_id.encode()
+def name_of(replica: KnownReplica) -> str:
+    """What the places of a replica are hashes of. No id begins as names of ranks do."""
+    return replica.replica_id if replica.rank is None else f"\0{replica.rank}"
+
+
+def places_of(name: str) -> list[int]:
+    """The places of a replica with this name on the ring, the same in every process."""
+    data = name.encode()
     places: list[int] = []
     for number in range(PLACES // 8):
         digest = blake2b(data, digest_size=64, salt=number.to_bytes(2, "big"), person=_SEED).digest()
@@ -60,59 +66,62 @@ class Ring(Generic[CandidateT]):
 
     def __init__(self) -> None:
         self._members: dict[str, list[CandidateT]] = {}
-        """By id: its incarnations, of which there may be several while one replaces another."""
+        """By name: several while an incarnation replaces another, or after ranks were given twice; ordered by id."""
+        self._names: dict[CandidateT, str] = {}
+        """Under which each is one of `_members`: ranks may change."""
         self._on_ring: dict[str, list[int]] = {}
-        """The ids that `_sectors` has, with their places. Follows `_members` at the next lookups."""
+        """The names that `_sectors` has, with their places. Follows `_members` at the next lookups."""
         self._has_changed = False
         """They may differ."""
         self._sectors: list[list[int]] = [[] for _ in range(SECTORS)]
         """All places by their highest bits, ascending: one that is added or removed moves only those of its sector."""
-        self._id_at: dict[int, str] = {}
+        self._name_at: dict[int, str] = {}
 
     def put(self, replica: CandidateT, *, is_member: bool) -> None:
-        """Adds or removes a replica."""
-        members = self._members.get(replica.replica_id)
-        if is_member:
-            if members is None:
-                self._members[replica.replica_id] = [replica]
+        """Adds or removes a replica, or moves one whose rank has changed."""
+        before, name = self._names.get(replica), name_of(replica) if is_member else None
+        if name == before:
+            return
+        if before is not None:
+            del self._names[replica]
+            self._members[before].remove(replica)
+            if not self._members[before]:
+                del self._members[before]
                 self._has_changed = True
-            elif replica not in members:
-                members.append(replica)
-        elif members is not None and replica in members:
-            members.remove(replica)
-            if not members:
-                del self._members[replica.replica_id]
-                self._has_changed = True
+        if name is not None:
+            self._names[replica] = name
+            self._has_changed |= name not in self._members
+            insort(self._members.setdefault(name, []), replica, key=lambda each: each.key)
 
     def follow(self, place: int) -> Iterator[CandidateT]:
         """The replicas from this place on, each one once, in the order of the ring."""
         if self._has_changed:
             self._update()
-        id_at, seen = self._id_at, set[str]()
+        name_at, seen = self._name_at, set[str]()
         number = place >> SECTOR_SHIFT
         at = bisect_left(self._sectors[number], place)
         while len(seen) < len(self._on_ring):
             for each in islice(self._sectors[number], at, None):
-                if (replica_id := id_at[each]) not in seen:
-                    seen.add(replica_id)
-                    yield from self._members.get(replica_id, ())
+                if (name := name_at[each]) not in seen:
+                    seen.add(name)
+                    yield from self._members.get(name, ())
             number, at = (number + 1) % SECTORS, 0
 
     def _update(self) -> None:
         """Adds and removes the places of replicas, of a limited number at once."""
-        id_at, sectors = self._id_at, self._sectors
-        gone = [replica_id for replica_id in self._on_ring if replica_id not in self._members]
-        new = [replica_id for replica_id in self._members if replica_id not in self._on_ring]
+        name_at, sectors = self._name_at, self._sectors
+        gone = [name for name in self._on_ring if name not in self._members]
+        new = [name for name in self._members if name not in self._on_ring]
         self._has_changed = len(gone) > MAX_CHANGED or len(new) > MAX_CHANGED
         # Two of some thousand replicas do not share one of 2^64 places.
-        for replica_id in gone[:MAX_CHANGED]:
-            for place in self._on_ring.pop(replica_id):
-                del id_at[place]
+        for name in gone[:MAX_CHANGED]:
+            for place in self._on_ring.pop(name):
+                del name_at[place]
                 sector = sectors[place >> SECTOR_SHIFT]
                 del sector[bisect_left(sector, place)]
-        for replica_id in new[:MAX_CHANGED]:
-            places = self._on_ring[replica_id] = places_of(replica_id)
-            id_at.update(zip(places, repeat(replica_id)))
+        for name in new[:MAX_CHANGED]:
+            places = self._on_ring[name] = places_of(name)
+            name_at.update(zip(places, repeat(name)))
             for place in places:
                 insort(sectors[place >> SECTOR_SHIFT], place)
 

@@ -87,6 +87,8 @@ class World:
         """All of them with this policy and these owners."""
         self.suspects: set[str] = set()
         """Replicas that the controller does not hear of."""
+        self.ranks: dict[str, int] = {}
+        """Of the replicas that have one."""
         self.links_at_once = True
         """Replicas are linked as soon as the table names them."""
         self.lazy = False

@@ -41,7 +41,11 @@ def routing_table(world: World, revision: int) -> RoutingTable:
                 settings=Backend(name=name, **world.settings),
                 replicas=[
                     ReplicaRoute(
-                        key=(each, "life"), address="", max_ongoing=world.slots, is_suspect=each in world.suspects
+                        key=(each, "life"),
+                        address="",
+                        max_ongoing=world.slots,
+                        is_suspect=each in world.suspects,
+                        rank=world.ranks.get(each),
                     )
                     for each in names
                 ],

@@ -8,7 +8,7 @@ from itertools import count
 
 import pytest
 
-from router_service.core.preferences.affinity import MAX_CHANGED, MAX_TRIED, PLACES, Ring, places_of
+from router_service.core.preferences.affinity import MAX_CHANGED, MAX_TRIED, PLACES, Ring, name_of, places_of
 from router_service.core.replicas.replica import RoutedReplica
 from router_service.core.routing import replica_links
 from router_service.core.routing.replica_links import IDLE_S
@@ -152,6 +152,68 @@ def test_an_id_keeps_its_keys_in_another_life() -> None:
     assert list(ring.follow(place)) == [new, other]
 
 
+def owners(names: Sequence[str], ranks: dict[str, int], keys: int = 143) -> list[str]:
+    """The replica of each key."""
+    each = World({"b": names}, slots=1_000, ranks=ranks)
+    for number in range(keys):
+        each.submit([number + 1], affinity_key=f"k{number}")
+    owner_of = {call: name for name in names for call in each.at_replica(name)}
+    return [owner_of[number + 1] for number in range(keys)]
+
+
+def test_a_replacement_with_the_rank_of_the_one_before_takes_exactly_its_keys() -> None:
+    before = owners(["a", "b", "c", "d"], {"a": 0, "b": 1, "c": 2, "d": 3})
+    assert owners(["b", "c", "d", "e"], {"e": 0, "b": 1, "c": 2, "d": 3}) == [
+        "e" if each == "a" else each for each in before
+    ]
+    by_id = owners(["a", "b", "c", "d"], {})
+    moved = sum(one != other for one, other in zip(by_id, owners(["b", "c", "d", "e"], {}), strict=True) if one != "a")
+    assert moved > 20, "without ranks, keys of the others move, too"
+
+
+def test_a_rank_of_a_surge_is_one_more_and_takes_a_share_of_all() -> None:
+    before = owners(["a", "b"], {"a": 0, "b": 1})
+    with_surge = owners(["a", "b", "c"], {"a": 0, "b": 1, "c": 2})
+    assert {two for one, two in zip(before, with_surge, strict=True) if one != two} == {"c"}
+    assert {one for one, two in zip(before, with_surge, strict=True) if one != two} == {"a", "b"}
+
+
+def test_a_rank_that_the_table_learns_later_counts_from_then_on() -> None:
+    ranks = {"a": 0, "b": 1, "c": 2}
+    each = World({"b": ["a", "b", "c"]}, slots=1_000)
+    each.submit([1], affinity_key="k")
+    each.complete(next(iter(loads(each))))
+    each.ranks = ranks
+    each.push()
+    found: list[str] = []
+    for number in range(143):
+        each.submit([number + 2], affinity_key=f"k{number}")
+    owner_of = {call: name for name in "abc" for call in each.at_replica(name)}
+    found = [owner_of[number + 2] for number in range(143)]
+    assert found == owners(["a", "b", "c"], ranks)
+
+
+def test_of_two_with_one_rank_all_routers_prefer_the_same_one() -> None:
+    one, two, other = replica("a"), replica("b"), replica("c")
+    one.rank = two.rank = 0
+    for order in ((one, two, other), (other, two, one)):
+        ring = Ring[RoutedReplica]()
+        for member in order:
+            ring.put(member, is_member=True)
+        assert [each for each in ring.follow(2**63) if each is not other] == [one, two]
+        two.rank = 1
+        ring.put(two, is_member=True)
+        assert sorted(ring._members) == ["\0" + "0", "\0" + "1", "c"]
+        two.rank = 0
+
+
+def test_names_of_ranks_are_those_of_no_id() -> None:
+    ranked = replica("r")
+    ranked.rank = 12
+    assert name_of(ranked) == "\x0012"
+    assert name_of(replica("12")) == "12"
+
+
 def test_a_lookup_ends_after_some_full_replicas() -> None:
     names = [f"s{number}" for number in range(40)]
     each = world(names, slots=1)
@@ -187,7 +249,7 @@ def test_more_replicas_than_are_added_at_once_are_on_the_ring_after_some_lookups
     for left in (MAX_CHANGED + 1, 1, 1):
         assert list(ring.follow(0)) == [replicas[0]]
         assert len(ring._on_ring) == left
-        assert sum(map(len, ring._sectors)) == len(ring._id_at) == left * PLACES
+        assert sum(map(len, ring._sectors)) == len(ring._name_at) == left * PLACES
 
 
 def test_a_replica_with_more_permits_takes_more() -> None:
