@@ -42,6 +42,27 @@ PREFIXES: Final = (
         TABLE,
     ),
     mutant(
+        "a caller with random prompts empties the table",
+        PREFERENCES,
+        "                once[block] = bit\n",
+        "                again[block] = bit\n",
+        TABLE,
+    ),
+    mutant(
+        "blocks that are used again make the table grow",
+        PREFERENCES,
+        "if 2 * len(self._once) >= left or len(self) > most:",
+        "if 2 * len(self._once) >= left:",
+        TABLE,
+    ),
+    mutant(
+        "a block that was used longest ago is forgotten although it is used again",
+        PREFERENCES,
+        "held = once.pop(block, 0) or again_before.pop(block, 0) or once_before.pop(block, 0)",
+        "held = once.pop(block, 0) or once_before.pop(block, 0)",
+        TABLE,
+    ),
+    mutant(
         "a replica that reports that it has lost all keeps its blocks",
         PREFERENCES,
         "if evicted.is_all:",

@@ -9,10 +9,15 @@ share the beginning of their prompts spread, too, and a hit on most of a prompt 
 Sources: https://llm-d.ai/docs/architecture/advanced/kv-management/prefix-cache-aware-routing,
 https://docs.nvidia.com/dynamo/design-docs/router-design, and the cache-aware policy of
 https://pypi.org/project/sglang-router. The bound of the load is that of affinity keys (`affinity.py`).
+What is forgotten first: blocks that were used once, as in segmented LRU (Karedla, Love and Wherry, 1994) and S3-FIFO
+(Yang et al., 2023, https://jasony.me/publication/sosp23-s3fifo.pdf). So a caller whose prompts have nothing in common
+makes the table forget no blocks that others use again. Of both kinds, those that were used longest ago are forgotten
+together, half of all at a time.
 Invariants: block hashes cover all blocks before them (`slotmesh.calls.prefix_hashes`), so the holders of a prefix are
-those that each of its blocks names. At most `most` blocks are kept, and those of one call: the ones used longest ago
-are forgotten together, half of all at a time. A pick looks at `MAX_TRIED` replicas twice at most. A replica that
-leaves, or reports that it has lost all, holds nothing from then on. O(blocks) per call.
+those that each of its blocks names. At most `most` blocks are kept, and those of one call. A block that was used again
+while it was known stays until 3/8 of `most` others were; one that was used once, until `most` / 8 new ones came. A
+pick looks at `MAX_TRIED` replicas twice at most. A replica that leaves, or reports that it has lost all, holds nothing
+from then on. O(blocks) per call.
 Owner: the scheduler.
 """
 
@@ -48,7 +53,7 @@ class _Holder(Generic[CandidateT]):
         self.load = self.permits = 0
         """While it takes calls."""
         self.placed = self.earlier = 0
-        """Blocks that it did not hold when they were sent to it: since blocks were last forgotten, and before that."""
+        """Blocks that it did not hold when they were sent to it: since new blocks were last forgotten, and before."""
 
     @property
     def blocks(self) -> int:
@@ -59,10 +64,13 @@ class PrefixTable(Generic[CandidateT]):
     """Blocks, by replica."""
 
     def __init__(self, most: int) -> None:
-        self._half = max(1, most // 2)
-        self._recent: dict[int, int] = {}
-        self._earlier: dict[int, int] = {}
-        """The holders of each block: sets as bits. Blocks of `_earlier` that are used again become `_recent`."""
+        self._most = most
+        self._once: dict[int, int] = {}
+        self._once_before: dict[int, int] = {}
+        """The holders of each block that was used once, newer ones and older ones: sets as bits."""
+        self._again: dict[int, int] = {}
+        self._again_before: dict[int, int] = {}
+        """The same of those that were used again while they were known. A use makes a block one of `_again`."""
         self._holders: dict[CandidateT, _Holder[CandidateT]] = {}
         self._by_number: dict[int, _Holder[CandidateT]] = {}
         self._listed = 0
@@ -81,7 +89,15 @@ class PrefixTable(Generic[CandidateT]):
         """The number of the replica at which the next look at those with room begins."""
 
     def __len__(self) -> int:
-        return len(self._recent) + len(self._earlier)
+        return sum(map(len, self._tables))
+
+    @property
+    def _tables(self) -> tuple[dict[int, int], ...]:
+        return self._again, self._once, self._again_before, self._once_before
+
+    def _holders_of(self, block: int) -> int:
+        again, once, again_before, once_before = self._tables
+        return again.get(block) or once.get(block) or again_before.get(block) or once_before.get(block, 0)
 
     def changed(self, replica: CandidateT) -> None:
         """The replica's load, capacity or link changed; it may be new, or have left."""
@@ -122,12 +138,10 @@ class PrefixTable(Generic[CandidateT]):
 
     def suits(self, blocks: Sequence[int], replica: CandidateT) -> bool | None:
         """Whether the replica is one of those with the longest known prefix; None if none is known. O(log blocks)."""
-        recent, earlier, listed = self._recent, self._earlier, self._listed
         known, unknown, holders = 0, len(blocks) + 1, 0
         while unknown - known > 1:
             middle = (known + unknown) // 2
-            block = blocks[middle - 1]
-            if held := (recent.get(block) or earlier.get(block, 0)) & listed:
+            if held := self._holders_of(blocks[middle - 1]) & self._listed:
                 known, holders = middle, held
             else:
                 unknown = middle
@@ -139,21 +153,27 @@ class PrefixTable(Generic[CandidateT]):
         holder = self._holders.get(replica)
         if holder is None:
             return 0
-        recent, earlier, bit, listed = self._recent, self._earlier, holder.bit, self._listed
-        placed = 0
+        again, once, again_before, once_before = self._tables
+        bit, listed, placed = holder.bit, self._listed, 0
         for block in blocks:
-            held = recent.get(block, 0)
+            held = again.get(block, 0)
+            if held:
+                if not held & bit:
+                    again[block] = held | bit
+                    placed += 1
+                continue
+            held = once.pop(block, 0) or again_before.pop(block, 0) or once_before.pop(block, 0)
             if not held:
-                held = earlier.get(block, 0) & listed
-                recent[block] = held | bit if held else bit  # one object for all blocks that only it holds
-            elif not held & bit:
-                recent[block] = held | bit
+                once[block] = bit
+                placed += 1
+                continue
+            held &= listed
+            again[block] = bit if held in (0, bit) else held | bit  # one object for all blocks that only it holds
             placed += not held & bit
         holder.placed += placed
         self._new_blocks += (placed - self._new_blocks) / AVERAGED
         self._placed += placed
-        if len(recent) >= self._half:
-            self._forget()
+        self._trim()
         return placed
 
     def evicted(self, blocks: Iterable[int], replica: CandidateT) -> None:
@@ -162,7 +182,7 @@ class PrefixTable(Generic[CandidateT]):
         if holder is None:
             return
         for block in blocks:
-            for table in (self._recent, self._earlier):
+            for table in self._tables:
                 held = table.get(block, 0)
                 if held & holder.bit:
                     if held == holder.bit:
@@ -180,11 +200,13 @@ class PrefixTable(Generic[CandidateT]):
 
     def _longest(self, blocks: Sequence[int], count: int) -> tuple[_Holder[CandidateT] | None, int]:
         """The least loaded of those that hold the longest prefix and are not overloaded, and the prefix's blocks."""
-        recent, earlier, held = self._recent, self._earlier, self._listed
+        again, once, again_before, once_before = self._tables
+        held = self._listed
         levels: list[tuple[int, int]] = []
         """Prefixes that fewer replicas hold than a shorter one: blocks, and the replicas that hold no longer one."""
         for known, block in enumerate(blocks):
-            longer = held & (recent.get(block) or earlier.get(block, 0))
+            found = again.get(block) or once.get(block) or again_before.get(block) or once_before.get(block, 0)
+            longer = held & found
             if longer != held:
                 if known:
                     levels.append((known, held & ~longer & self._open))
@@ -267,11 +289,25 @@ class PrefixTable(Generic[CandidateT]):
         if len(self._gone) >= MAX_GONE:
             self._forget()
 
-    def _forget(self) -> None:
-        """Forgets the blocks that were not used since this was done last; numbers that were gone then are free."""
-        self._recent, self._earlier = {}, self._recent
-        self._unused += self._gone_before
-        self._gone, self._gone_before = [], self._gone
+    def _trim(self) -> None:
+        """Forgets blocks if there are more than are to be kept."""
+        most = self._most
+        if 8 * len(self._again) >= 3 * most:
+            self._again, self._again_before = {}, self._again
+        left = most - len(self._again) - len(self._again_before)
+        if 2 * len(self._once) >= left or len(self) > most:
+            self._forget_once()
+
+    def _forget_once(self) -> None:
+        """Forgets the older half of the blocks that were used once."""
+        self._once, self._once_before = {}, self._once
         for holder in self._holders.values():
             self._placed -= holder.earlier
             holder.placed, holder.earlier = 0, holder.placed
+
+    def _forget(self) -> None:
+        """Forgets the older half of all blocks; numbers that were gone when this was done last are free."""
+        self._again, self._again_before = {}, self._again
+        self._forget_once()
+        self._unused += self._gone_before
+        self._gone, self._gone_before = [], self._gone

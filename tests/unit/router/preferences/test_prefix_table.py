@@ -171,6 +171,88 @@ def test_memory_is_bounded_and_what_is_used_stays() -> None:
     assert table.pick(prompt(2, 50), 1, is_known_only=True) is None
 
 
+def test_a_caller_whose_prompts_have_nothing_in_common_empties_no_table() -> None:
+    a, b = replica("a"), replica("b")
+    table = table_of(a, b, most=1_000)
+    for length in (30, 40):
+        table.sent(prompt(1, length), a)
+    for attack in range(2, 2_000):
+        table.sent(prompt(attack, 50), b)
+        assert len(table) <= 1_000 + 50
+    assert named(table.pick(prompt(1, 30), 1, is_known_only=True)) == "a"
+    assert table.pick(prompt(2, 50), 1, is_known_only=True) is None
+    for attack in range(2_000, 2_100):
+        for length in (30, 40):
+            table.sent(prompt(attack, length), b)
+        assert len(table) <= 1_000 + 50
+    assert table.pick(prompt(1, 30), 1, is_known_only=True) is None, "what is used again and again replaces it"
+
+
+def test_a_table_of_the_smallest_size_knows_the_newest_call() -> None:
+    a = replica("a")
+    table = table_of(a, most=1)
+    for conversation in range(1, 50):
+        table.sent(prompt(conversation, 5), a)
+        table.sent(prompt(conversation, 5), a)
+        assert len(table) <= 1 + 5
+
+
+class KeptBlocks(RuleBasedStateMachine):
+    """What is kept of a table that is full: of blocks that were used again, and of those that were used once."""
+
+    MOST = 160
+    LONGEST = 8
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a = replica("a")
+        self.table = table_of(self.a, most=self.MOST)
+        self.again_at: dict[int, int] = {}
+        self.once_at: dict[int, int] = {}
+        """Blocks by kind, and how many of the kind were used when each was used last."""
+        self.agains = self.onces = 0
+        self.attacks = 0
+
+    @rule(conversation=st.integers(1, 40), length=st.integers(1, LONGEST))
+    def call(self, conversation: int, length: int) -> None:
+        self.send(prompt(conversation, length))
+
+    @rule(calls=st.integers(1, 60))
+    def attack(self, calls: int) -> None:
+        for _ in range(calls):
+            self.attacks += 1
+            self.send(prompt(1_000 + self.attacks, self.LONGEST))
+
+    def send(self, blocks: list[int]) -> None:
+        for block in blocks:
+            if self.table._holders_of(block):
+                self.once_at.pop(block, None)
+                self.agains += 1
+                self.again_at[block] = self.agains
+            else:
+                self.again_at.pop(block, None)
+                self.onces += 1
+                self.once_at[block] = self.onces
+        new = self.table.sent(blocks, self.a)
+        assert new <= len(blocks)
+
+    @invariant()
+    def enough_is_kept(self) -> None:
+        assert len(self.table) <= self.MOST + self.LONGEST
+        for block, at in self.again_at.items():
+            assert self.table._holders_of(block) or self.agains - at >= 3 * self.MOST // 8 - self.LONGEST
+        for block, at in self.once_at.items():
+            assert self.table._holders_of(block) or self.onces - at >= self.MOST // 8 - self.LONGEST
+
+    @invariant()
+    def no_block_is_kept_twice(self) -> None:
+        assert len(set().union(*self.table._tables)) == len(self.table)
+
+
+TestKeptBlocks = KeptBlocks.TestCase
+TestKeptBlocks.settings = settings(max_examples=examples(100), stateful_step_count=40, deadline=None)
+
+
 def test_a_look_at_hundreds_of_replicas_is_bounded_and_reaches_all_in_turn() -> None:
     replicas = [replica(f"r{number}") for number in range(200)]
     table = table_of(*replicas)
@@ -194,12 +276,12 @@ def test_replicas_that_never_took_calls_make_no_set_of_holders_longer() -> None:
     table.sent(prompt(1, 3), others[0])
     table.changed(one)
     table.sent(prompt(1, 3), one)
-    assert {*table._recent.values()} == {1}
+    assert {*table._once.values()} == {1}
     others[0].linked = True
     others[0].refresh()
     table.changed(others[0])
     table.sent(prompt(1, 3), others[0])
-    assert {*table._recent.values()} == {3}
+    assert {*table._again.values()} == {3}
 
 
 class HeldBlocks(RuleBasedStateMachine):
@@ -210,6 +292,7 @@ class HeldBlocks(RuleBasedStateMachine):
         self.table = PrefixTable[RoutedReplica](1_000_000)
         self.held: dict[RoutedReplica, set[int]] = {}
         self.number = 0
+        self.forgotten = self.table._gone_before
 
     @rule()
     @precondition(lambda self: len(self.held) < 6)
@@ -235,14 +318,10 @@ class HeldBlocks(RuleBasedStateMachine):
             self.table.sent(range(1, 7), passing)
             passing.listed = False
             self.table.changed(passing)
-        if self.table._earlier or not self.table._recent:  # what was not used may have been forgotten
-            for each in self.held:
-                self.held[each] &= self.table_of(each)
 
     def table_of(self, each: RoutedReplica) -> set[int]:
         bit = self.table._holders[each].bit
-        tables = (self.table._recent, self.table._earlier)
-        return {block for block in range(1, 7) if any(table.get(block, 0) & bit for table in tables)}
+        return {block for block in range(1, 7) if any(table.get(block, 0) & bit for table in self.table._tables)}
 
     @rule(data=st.data(), length=st.integers(1, 6))
     @precondition(lambda self: self.held)
@@ -267,6 +346,10 @@ class HeldBlocks(RuleBasedStateMachine):
 
     @invariant()
     def is_known(self) -> None:
+        if self.table._gone_before is not self.forgotten:  # what was not used may have been forgotten
+            self.forgotten = self.table._gone_before
+            for each in self.held:
+                self.held[each] &= self.table_of(each)
         for each, blocks in self.held.items():
             assert self.table_of(each) == blocks
         numbers = [holder.number for holder in self.table._holders.values()]
