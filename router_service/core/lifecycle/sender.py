@@ -97,8 +97,8 @@ class Sender:
     def _overtake(self, head: RouterRun, freed: RoutedReplica, step: Step) -> bool:
         """Sends calls that the replica suits before the head, if another one suits that better; returns whether any.
 
-        Delay scheduling (Zaharia et al., 2010), counted in calls: so many that the head's replica will have had room.
-        But if the replica suits none of the first runs, it gets the head: no room is left unused.
+        Delay scheduling (Zaharia et al., 2010), counted in calls: before the limit is reached, the replica of the head
+        has probably had room. If the freed replica suits none of the first runs, it gets the head: no room is lost.
         """
         backend, preferences = freed.backend, freed.backend.preferences
         if freed.free <= 0 or not isinstance(preferences, Preferences):
@@ -130,18 +130,16 @@ class Sender:
         """The same, while reservations wait that not every replica will do for: those and the queue take turns."""
         constrained = backend.constrained
         while True:
-            first, second = (self._serve_constrained, self._serve_queue)
-            if not constrained.is_next:
-                first, second = second, first
-            if first(backend, step, freed):
-                constrained.is_next = not constrained.is_next
-            elif not second(backend, step, freed):
-                # A flow that could not use its turn keeps it.
+            is_next = constrained.is_next
+            if (is_next and self._serve_constrained(backend, step)) or (
+                not is_next and self._serve_queue(backend, step, freed)
+            ):
+                constrained.is_next = not is_next
+            # A flow that could not use its turn keeps it.
+            elif not (self._serve_queue(backend, step, freed) if is_next else self._serve_constrained(backend, step)):
                 return
 
-    def _serve_constrained(
-        self, backend: RoutedBackend[RoutedReplica], step: Step, _freed: RoutedReplica | None
-    ) -> bool:
+    def _serve_constrained(self, backend: RoutedBackend[RoutedReplica], step: Step) -> bool:
         """Places the oldest reservation that a replica with room will do for; returns whether there was one."""
         found = backend.constrained.match([each for each in backend.replicas.values() if each.free > 0])
         if found is None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import random
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from router_service.core.callers import Window
@@ -62,6 +63,8 @@ class World:
     """What each tenant may have of each endpoint."""
     routers: Sequence[str] = ()
     """Addresses in the table. This router's is `me`."""
+    ranks: Mapping[str, int] = MappingProxyType({})
+    """Of the replicas that have one."""
     targets: Sequence[str] = ()
     """The replicas of the newest broadcast."""
     load_reports = 0
@@ -87,8 +90,6 @@ class World:
         """All of them with this policy and these owners."""
         self.suspects: set[str] = set()
         """Replicas that the controller does not hear of."""
-        self.ranks: dict[str, int] = {}
-        """Of the replicas that have one."""
         self.links_at_once = True
         """Replicas are linked as soon as the table names them."""
         self.lazy = False
