@@ -419,8 +419,8 @@ _CONTROLLER: Final = (
         "owner_unheard",
         (
             "controller_service.core.observed.transitions:fell_silent",
-            "record = replace(known, suspect_since=now)",
-            "record = replace(known, suspect_since=now, gone=True)",
+            "record = replace(known, suspect_since=now, silent_since=now - lease_s)",
+            "record = replace(known, suspect_since=now, silent_since=now - lease_s, gone=True)",
         ),
     ),
     _defect(

@@ -309,9 +309,16 @@ DEPLOY: Final = (
     mutant(
         "a command whose reply is lost does not ask again",
         _CLI,
-        "            if not (is_lost(error) and await self.reconnect()):",
-        "            if True:",
+        "            if not (await self.follow(_named_leader(error)) or (is_lost(error) and await self.reconnect())):",
+        "            if not await self.follow(_named_leader(error)):",
         _LOST,
+    ),
+    mutant(
+        "a command ends at a controller that stands by and names the leader",
+        _CLI,
+        "                if await self.follow(_named_leader(error)):",
+        "                if False:",
+        "tests/e2e/test_standby.py",
     ),
     mutant(
         "a repeated request of a command has another id",
