@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -67,9 +68,10 @@ class Case:
         return f"not with {', '.join(excess)}" if excess else ""
 
 
-def load_cases() -> list[Case]:
+@cache
+def load_cases() -> tuple[Case, ...]:
     """All cases, by level and name."""
-    return [load_case(path) for level in LEVELS for path in sorted((_FOLDER / level).glob("*.yaml"))]
+    return tuple(load_case(path) for level in LEVELS for path in sorted((_FOLDER / level).glob("*.yaml")))
 
 
 def cases_of(level: str, *capabilities: str) -> list[Case]:
