@@ -28,8 +28,7 @@ INGRESS: Final = "ingress-1"
 @pytest.mark.parametrize(
     ("version", "odd"),
     [
-        (NEW, CLIENT),
-        *(long(NEW, it) for it in ("controller", "router-1", "replica-1", INGRESS, CLI)),
+        *(long(NEW, it) for it in (CLIENT, "controller", "router-1", "replica-1", INGRESS, CLI)),
         *(long(OLD, it) for it in (CLIENT, "controller", "router-1", "replica-1", INGRESS, CLI)),
     ],
 )

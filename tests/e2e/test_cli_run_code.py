@@ -152,6 +152,7 @@ async def test_all_that_is_wrong_before_a_start_is_said_at_once(folder: Path) ->
     assert said.err.count("nothing was started") == 2
 
 
+@pytest.mark.long
 async def test_a_project_that_is_too_large_is_run_with_the_variable_that_the_refusal_names(folder: Path) -> None:
     (folder / "weights").write_bytes(b"x" * 2_000)
     environment = {"SLOTMESH_MAX_CODE_SIZE": "1KiB"}

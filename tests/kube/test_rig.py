@@ -253,6 +253,7 @@ async def test_a_watch_through_a_stalled_proxy_stays_open_and_silent(
         await asyncio.wait([watching])
 
 
+@pytest.mark.long
 async def test_a_watch_that_resumes_before_a_compaction_is_refused(
     control_plane: ControlPlane, cluster: Cluster
 ) -> None:
