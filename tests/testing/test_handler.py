@@ -141,7 +141,7 @@ async def test_a_call_that_is_cancelled_is_cancelled_in_the_handler() -> None:
 async def test_deadlines_say_whether_the_call_was_executed() -> None:
     backend = slotmesh.testing.Backend(Digits, max_ongoing=1)
     async with slotmesh.testing.handler(backend) as digits:
-        running, queued = digits.wait.options(timeout=0.05)(), digits.fail.options(timeout=0.01)()
+        running, queued = digits.wait.options(timeout=1.0)(), digits.fail.options(timeout=0.01)()
         with pytest.raises(slotmesh.DeadlineInQueue) as in_queue:
             await queued
         with pytest.raises(slotmesh.DeadlineRunning) as in_handler:
@@ -159,7 +159,7 @@ async def test_a_thread_that_overruns_its_deadline_is_answered_before_it_returns
 
     async with slotmesh.testing.handler(wait) as endpoint:
         with pytest.raises(slotmesh.DeadlineRunning):
-            await endpoint.options(timeout=0.5)()
+            await endpoint.options(timeout=1.5)()
         leave.set()
 
 

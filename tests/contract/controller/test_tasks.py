@@ -28,13 +28,17 @@ endpoints:
 """
 
 
-def ending_once(function: Callable[..., Any], error: type[BaseException], times: list[None]) -> Callable[..., Any]:
-    """The same, but that it ends its task the first time."""
+def ending_once(
+    function: Callable[..., Any], task: str, error: type[BaseException], times: list[None]
+) -> Callable[..., Any]:
+    """The same, but that it ends the task of this name the first time; other tasks may call it as well."""
 
     def end_or_call(*args: Any, **kwargs: Any) -> Any:
-        times.append(None)
-        if len(times) == 1:
-            raise error
+        running = asyncio.current_task()
+        if running is not None and running.get_name() == task:
+            times.append(None)
+            if len(times) == 1:
+                raise error
         return function(*args, **kwargs)
 
     return end_or_call
@@ -62,7 +66,7 @@ async def test_a_task_that_ends_is_started_again_and_what_it_was_about_is_done(
 ) -> None:
     times: list[None] = []
     async with running_controller(launches=True) as mesh, FakeRouter(mesh.channel, "r") as router:
-        monkeypatch.setattr(owner, function, ending_once(getattr(owner, function), error, times))
+        monkeypatch.setattr(owner, function, ending_once(getattr(owner, function), task, error, times))
         with caplog.at_level(logging.ERROR):
             # Where the loop itself ends, nothing else looks at the same backend again.
             await mesh.apply(MESH % ("" if owner is ReconcileLoop else ", autoscale: {min: 1, max: 2}"))

@@ -100,7 +100,7 @@ async def test_a_router_that_dies_costs_nothing(mesh: RunningMesh, endpoint: slo
 
 async def test_timeouts(mesh: RunningMesh, endpoint: slotmesh.Endpoint) -> None:
     async with endpoint.direct() as lanes:
-        running = lanes.wait.options(timeout=0.3)(b"long")
+        running = lanes.wait.options(timeout=2.0)(b"long")
         waiting = lanes.echo.options(timeout=0.2)(b"never")
         assert await failure_of(waiting) == ("DEADLINE_IN_QUEUE", Executed.NO)
         assert await failure_of(running) == ("DEADLINE_RUNNING", Executed.UNKNOWN)

@@ -118,7 +118,7 @@ async def test_all_or_none_where_the_second_one_is_full(
     await bench.with_slots(1, replica)
     async with slotmesh.connect(bench.address) as mesh:
         with pytest.raises(slotmesh.NoSlot):
-            async with mesh.reserve_all("echo", "echo", timeout=0.4):
+            async with mesh.reserve_all("echo", "echo", timeout=1.0):
                 raise AssertionError
         await wait_until(lambda: replica.slots.reserved == 0, what="the router gives back what was granted too late")
         assert rpcs.count("ReserveSlot") - rpcs.count("ReleaseSlot") >= 1, "one failed, the others were given back"

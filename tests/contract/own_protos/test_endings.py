@@ -76,7 +76,7 @@ async def test_a_thread_that_waits_for_requests_is_woken_when_nobody_waits_any_m
 async def test_a_deadline_ends_the_call_wherever_it_waits() -> None:
     async with greeting() as (mesh, stub):
         handler = mesh.instances("greeter")[0]
-        running = await error_of(stub.Greet(request("wait"), timeout=0.3))
+        running = await error_of(stub.Greet(request("wait"), timeout=2.0))
         await asyncio.wait_for(handler.ended.wait(), 10)
         never = asyncio.Event()
         waiting = await error_of(stub.GreetAll(requests("Ada", then=never.wait), timeout=0.3))

@@ -116,7 +116,7 @@ class FakeSlots(FakeServer, slot_service_pb2_grpc.SlotServiceServicer):
         gate = self.reply_gates[rpc] = asyncio.Event()
         return gate
 
-    async def until(self, condition: Callable[[], bool], within_s: float = 10.0) -> None:
+    async def until(self, condition: Callable[[], bool], within_s: float = 40.0) -> None:
         """Waits until something is so. Looks whenever an rpc came, did something, or ended."""
         async with asyncio.timeout(within_s), self.table.changed:
             await self.table.changed.wait_for(condition)
