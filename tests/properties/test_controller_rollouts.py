@@ -173,6 +173,12 @@ class Rollouts(RuleBasedStateMachine):
         assert len(set(held)) == len(held) == (len(self.processes) if self.pools else 0)
 
     @invariant()
+    def ranks_are_distinct_and_below_the_most_that_run(self) -> None:
+        ranks = self.ranks()
+        assert len(ranks) == len({*ranks})
+        assert all(it < self.most for it in ranks)
+
+    @invariant()
     def a_pause_holds_what_there_is(self) -> None:
         if self.held is not None and self.desired.rollouts["v1"].is_paused and not self.has_killed:
             there, present = self.staying(), template_of(self.backend)
@@ -205,6 +211,11 @@ class Rollouts(RuleBasedStateMachine):
         replicas = [*self.observed.replicas("v1")]
         progress = show_progress(record, self.backend, self.wanted, replicas, self.now, time_of_day_s=self.now)
         assert (progress.phase, progress.available, progress.outdated) == (RolloutPhase.COMPLETE, self.wanted, 0)
+
+    def ranks(self) -> list[int]:
+        """Of the replicas that live, sorted."""
+        live = (it for it in self.observed.replicas("v1") if it.has_attached and not it.gone)
+        return sorted(it.rank for it in live if it.rank is not None)
 
     # -- the loop, and the processes -----------------------------------------------------------------------------------
 
@@ -346,6 +357,26 @@ def test_none_makes_way_for_what_cannot_start() -> None:
     machine.change_handler(LACKS)
     assert machine.ready == 2
     machine.teardown()
+
+
+def test_ranks_beyond_the_number_end_with_the_next_rollout() -> None:
+    machine = Rollouts()
+    machine.begin(wanted=3, surge=1, unavailable=None, spare=None)
+    seen = [machine.ranks()]
+    for handler in (GOOD[1], GOOD[2], GOOD[0], GOOD[1]):
+        machine.change_handler(handler)
+        machine.settle()
+        seen.append(machine.ranks())
+    assert seen == [[0, 1, 2], [0, 1, 3], [0, 1, 2], [0, 1, 3], [0, 1, 2]]
+
+
+def test_ranks_stay_below_the_number_where_a_rollout_adds_no_replica() -> None:
+    machine = Rollouts()
+    machine.begin(wanted=3, surge=0, unavailable=1, spare=None)
+    for handler in (GOOD[1], GOOD[2]):
+        machine.change_handler(handler)
+        machine.settle()
+        assert machine.ranks() == [0, 1, 2]
 
 
 TestRollouts = Rollouts.TestCase

@@ -185,7 +185,7 @@ def plan_moves(
     available = sum(is_available(it, now, min_ready_s) for it in current)
     serving = [it for it in outdated if is_available(it, now, 0.0)]
     spare = available + len(serving) - (wanted - unavailable)
-    most_dispensable_first = sorted(serving, key=lambda it: (not it.is_unhealthy, it.started_at, it.replica_id))
+    most_dispensable_first = sorted(serving, key=_dispensable)
     starting = [it for it in outdated if not it.takes_calls]
     is_replaced = available >= wanted or (
         is_going_back(record, backend) and any(is_available(it, now, 0.0) for it in current)
@@ -204,6 +204,12 @@ def plan_moves(
         are_ahead=bool(leaving) and left < wanted and not is_replaced,
         again_after_s=available_after_s(groups, backend, now),
     )
+
+
+def _dispensable(replica: ObservedReplica) -> tuple[bool, int, float, str]:
+    """Low ranks become free first: the next replica gets the lowest, so that ranks beyond the number end with this."""
+    rank = -1 if replica.rank is None else replica.rank
+    return not replica.is_unhealthy, rank, replica.started_at, replica.replica_id
 
 
 def available_after_s(groups: ReplicaGroups, backend: Backend, now: float) -> float | None:
