@@ -11,6 +11,13 @@ _TESTS: Final = "tests/unit/controller/code"
 
 SNAPSHOTS: Final = (
     mutant(
+        "a version of the code has a copy of a secret",
+        "controller_service/shell/code",
+        "            _require_no_secret(root.path, found, secrets)\n",
+        "",
+        "tests/unit/controller/code/test_secret_files.py",
+    ),
+    mutant(
         "a version that has a name runs whatever code there is",
         "controller_service/core",
         "if backend.version and (known := _code_named(desired, backend)):",

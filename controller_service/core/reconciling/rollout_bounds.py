@@ -1,9 +1,13 @@
-"""How many replicas a rollout may add or miss: by the settings, and by the devices that are free. Pure."""
+"""How many replicas a rollout may add or miss, by the settings and by the devices that are free; and which leave first.
+
+Pure.
+"""
 
 from __future__ import annotations
 
 from math import ceil
 
+from controller_service.core.observed.state import ObservedReplica
 from slotmesh.spec.model import Backend
 
 
@@ -30,3 +34,12 @@ def rollout_bounds(backend: Backend, wanted: int, staying: int, room: int | None
         return surge, unavailable
     surge = min(surge, max(0, staying + room - wanted))
     return surge, unavailable or (0 if surge else 1)
+
+
+def most_dispensable_first(replica: ObservedReplica) -> tuple[bool, int, float, str]:
+    """The order in which old replicas leave: unhealthy ones, then those with low ranks.
+
+    The next replica gets the lowest free rank, so ranks beyond the number end with this rollout.
+    """
+    rank = -1 if replica.rank is None else replica.rank
+    return not replica.is_unhealthy, rank, replica.started_at, replica.replica_id

@@ -21,7 +21,7 @@ from controller_service.core.desired.state import RolloutRecord
 from controller_service.core.observed.replica_groups import ReplicaGroups, group_replicas
 from controller_service.core.observed.state import ObservedReplica, ReplicaState
 from controller_service.core.observed.transitions import LOOPING_AFTER, QUICK_DEATH_S
-from controller_service.core.reconciling.rollout_bounds import rollout_bounds
+from controller_service.core.reconciling.rollout_bounds import most_dispensable_first, rollout_bounds
 from slotmesh.spec.model import Backend
 from slotmesh.units import format_duration
 
@@ -185,18 +185,18 @@ def plan_moves(
     available = sum(is_available(it, now, min_ready_s) for it in current)
     serving = [it for it in outdated if is_available(it, now, 0.0)]
     spare = available + len(serving) - (wanted - unavailable)
-    most_dispensable_first = sorted(serving, key=_dispensable)
+    in_order = sorted(serving, key=most_dispensable_first)
     starting = [it for it in outdated if not it.takes_calls]
     is_replaced = available >= wanted or (
         is_going_back(record, backend) and any(is_available(it, now, 0.0) for it in current)
     )
     if is_paused:
         surplus = staying - wanted - surge
-        leaving = [*starting, *most_dispensable_first[: max(0, spare)]][: max(0, surplus)]
+        leaving = [*starting, *in_order[: max(0, spare)]][: max(0, surplus)]
     elif is_replaced:
         leaving = [*outdated]
     else:
-        leaving = [*starting, *most_dispensable_first[: max(0, spare)]]
+        leaving = [*starting, *in_order[: max(0, spare)]]
     left = available + sum(it not in leaving for it in serving)
     return RolloutMoves(
         start=start,
@@ -204,12 +204,6 @@ def plan_moves(
         are_ahead=bool(leaving) and left < wanted and not is_replaced,
         again_after_s=available_after_s(groups, backend, now),
     )
-
-
-def _dispensable(replica: ObservedReplica) -> tuple[bool, int, float, str]:
-    """Low ranks become free first: the next replica gets the lowest, so that ranks beyond the number end with this."""
-    rank = -1 if replica.rank is None else replica.rank
-    return not replica.is_unhealthy, rank, replica.started_at, replica.replica_id
 
 
 def available_after_s(groups: ReplicaGroups, backend: Backend, now: float) -> float | None:

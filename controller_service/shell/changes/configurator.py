@@ -57,7 +57,7 @@ from controller_service.shell.changes.requests import (
     revision_conflict,
 )
 from controller_service.shell.code.project_files import CannotSnapshot
-from controller_service.shell.code.snapshot_keeper import CodeSnapshots
+from controller_service.shell.code.snapshot_keeper import CodeSnapshots, secret_files
 from controller_service.shell.code.writing import CodeChanged
 from controller_service.shell.launchers.protocol import Launcher
 from controller_service.shell.mesh_state import MeshState
@@ -283,7 +283,8 @@ class Configurator:
         for _ in range(_CODE_ATTEMPTS):
             code = NO_CODE
             if handlers and self._launches and self._snapshots is not None:
-                code = await asyncio.to_thread(self._snapshots.versions_of, handlers)
+                secrets = secret_files([*mesh.backends, *self._store.read().backends.values()])
+                code = await asyncio.to_thread(self._snapshots.versions_of, handlers, secrets)
             try:
                 changed = await self._commit(terms, partial(warned, code), is_large=True, code=code)
             except CodeChanged:

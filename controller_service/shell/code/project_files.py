@@ -15,8 +15,10 @@ import os
 import stat
 import time
 from collections.abc import Collection, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from pathspec import GitIgnoreSpec
@@ -55,6 +57,9 @@ _LARGEST_SHOWN: Final = 5
 
 _Stamp = tuple[int, int, int, int, int]
 """Device, inode, size, times of the last change of content and of status (nanoseconds)."""
+
+
+NO_SECRETS: Final[Mapping[Path, str]] = MappingProxyType({})
 
 
 class CannotSnapshot(Exception):
@@ -128,12 +133,13 @@ class ProjectScanner:
         self._verdicts: dict[_Chain, dict[str, bool | None]] = {}
         """Whether paths are ignored, as of `_verdict`."""
 
-    def scan(self, root: HandlerRoot) -> CodeManifest:
-        """The manifest of a folder. Raises CannotSnapshot."""
+    def scan(self, root: HandlerRoot, secrets: Mapping[Path, str] = NO_SECRETS) -> CodeManifest:
+        """The manifest of a folder. Raises CannotSnapshot, also where it would have a copy of one of `secrets`."""
         self.forget_data()
         before = found = self._walk(root)
         for _ in range(_ATTEMPTS):
             self._require_bounds(root.path, found)
+            _require_no_secret(root.path, found, secrets)
             contents = {path: self._content(place, stamp) for path, (place, stamp, _) in found.files.items()}
             before = found
             if any(is_new for _, is_new in contents.values()):
@@ -337,6 +343,18 @@ def _is_code(entry: os.DirEntry[str], outermost: str, *, is_folder: bool) -> boo
 def _unreadable(place: str, error: Exception) -> CannotSnapshot:
     reason = error.strerror if isinstance(error, OSError) else error
     return CannotSnapshot(f"{place} cannot be read: {reason}: change that, or list it in {IGNORE_FILE}")
+
+
+def _require_no_secret(root: Path, found: _Found, secrets: Mapping[Path, str]) -> None:
+    """Compared by inode: paths differ by links. A file that is not there yet is read by no replica either."""
+    kept = {stamp[:2]: inside for inside, (_, stamp, _) in found.files.items()} if secrets else {}
+    for secret, setting in secrets.items():
+        with suppress(OSError):
+            if inside := kept.get(_stamp_of(secret.stat())[:2]):
+                raise CannotSnapshot(
+                    f"{setting}: the code below {root} has its file, {inside}, of which each version would keep a copy:"
+                    f" move it elsewhere, or list it in {root / IGNORE_FILE}"
+                )
 
 
 def _stamp_of(found: os.stat_result) -> _Stamp:

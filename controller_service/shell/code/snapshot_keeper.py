@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -20,14 +20,14 @@ from typing import Final
 from controller_service.config import ControllerSettings
 from controller_service.core.desired.handler_code import CodeChange, HandlerCode, HandlerKey
 from controller_service.shell.code.names import doubt_about
-from controller_service.shell.code.project_files import CannotSnapshot, ProjectScanner
+from controller_service.shell.code.project_files import NO_SECRETS, CannotSnapshot, ProjectScanner
 from controller_service.shell.code.roots import HandlerRoot, absence_of, import_path_of, root_of
 from controller_service.shell.code.storage import CodeStorage
 from controller_service.shell.code.writing import CodeChanged
 from controller_service.shell.launchers.launched_processes import code_directory
 from slotmesh.code_manifest import CodeManifest, content_digest
 from slotmesh.logs import get_logger
-from slotmesh.spec.model import CODE, DISTRIBUTION
+from slotmesh.spec.model import CODE, DISTRIBUTION, Backend
 
 SETTLE_S: Final = 300.0
 """How long a snapshot is kept although nothing needs it, since it was taken or applied last."""
@@ -54,9 +54,12 @@ class CodeSnapshots:
         self._searches: deque[set[str]] = deque(maxlen=_SEARCHES)
         """What each of these calls has found, the newest last."""
 
-    def versions_of(self, handlers: Collection[HandlerKey]) -> dict[HandlerKey, HandlerCode]:
+    def versions_of(
+        self, handlers: Collection[HandlerKey], secrets: Mapping[Path, str] = NO_SECRETS
+    ) -> dict[HandlerKey, HandlerCode]:
         """What the code of handlers is now, or that their modules are absent. Nothing is kept.
 
+        `secrets`: files that no snapshot may have a copy of, and the settings that name them.
         What is installed in another interpreter is not looked at: such handlers have no code here.
         """
         with self._lock:
@@ -72,10 +75,10 @@ class CodeSnapshots:
                 if root.is_installed:
                     found[key] = _installed(root)
                 elif root.is_wide:
-                    found[key] = self._version_of(root)
+                    found[key] = self._version_of(root, secrets)
                 else:
                     if root.path not in by_root:
-                        by_root[root.path] = self._version_of(root)
+                        by_root[root.path] = self._version_of(root, secrets)
                     found[key] = by_root[root.path]
                 if doubt := _doubt_about(root, handler):
                     found[key] = replace(found[key], doubt=doubt)
@@ -83,9 +86,9 @@ class CodeSnapshots:
                 del self._scanned[digest]
             return found
 
-    def _version_of(self, root: HandlerRoot) -> HandlerCode:
+    def _version_of(self, root: HandlerRoot, secrets: Mapping[Path, str]) -> HandlerCode:
         try:
-            manifest = self._scanner.scan(root)
+            manifest = self._scanner.scan(root, secrets)
         except CannotSnapshot as error:
             return HandlerCode(problem=str(error))
         digest = manifest.digest
@@ -178,6 +181,16 @@ class CodeSnapshots:
         """Nothing of it is needed any more: the controller ends, and with it its versions."""
         with self._lock:
             self._storage.discard()
+
+
+def secret_files(backends: Iterable[Backend]) -> dict[Path, str]:
+    """The files that variables of these backends come from, and the settings that name them."""
+    return {
+        Path(it.file).absolute(): f"backends.{backend.name}.env.{name}"
+        for backend in backends
+        for name, it in backend.env.items()
+        if it.file
+    }
 
 
 def _has_snapshot(code: str) -> bool:
