@@ -7,8 +7,7 @@ application that sets `GRPC_EXPERIMENTS` itself, even to an empty value, keeps g
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from slotmesh.errors import (
     Aborted,
@@ -66,6 +65,7 @@ from slotmesh.errors import (
     Unavailable,
     WindowExceeded,
 )
+from slotmesh.later_imports import later
 from slotmesh.runtime.environment import set_application_environment
 from slotmesh.version import VERSION
 
@@ -78,30 +78,19 @@ if TYPE_CHECKING:
     from slotmesh.client.interface import ClientT, Interface, method
     from slotmesh.client.mesh import Mesh, connect
     from slotmesh.client.method import Method
-    from slotmesh.client.slots import (
-        DirectLanes,
-        DirectMethod,
-        ReplicaLoad,
-        Reservation,
-        ReservationOfAll,
-        Slot,
-        SlotMethod,
-    )
-    from slotmesh.client.sync import (
-        SyncBroadcast,
-        SyncBroadcastMethod,
+    from slotmesh.client.slots.direct_lanes import DirectLanes, DirectMethod
+    from slotmesh.client.slots.reservations import Reservation, ReservationOfAll
+    from slotmesh.client.slots.slot import ReplicaLoad, Slot, SlotMethod
+    from slotmesh.client.sync.broadcast import SyncBroadcast, SyncBroadcastMethod
+    from slotmesh.client.sync.mesh import SyncEndpoint, SyncLane, SyncMesh, connect_sync
+    from slotmesh.client.sync.method import SyncMethod, SyncValueStream
+    from slotmesh.client.sync.slots import (
         SyncDirectLanes,
         SyncDirectMethod,
-        SyncEndpoint,
-        SyncLane,
-        SyncMesh,
-        SyncMethod,
         SyncReservation,
         SyncReservationOfAll,
         SyncSlot,
         SyncSlotMethod,
-        SyncValueStream,
-        connect_sync,
     )
     from slotmesh.client.tls import Tls
     from slotmesh.codec import DecodeError, EncodeError
@@ -113,65 +102,42 @@ if TYPE_CHECKING:
     from slotmesh.handlers.reporting import report, report_evicted, report_evicted_all
     from slotmesh.handlers.rpc_context import RpcContext, abort
 
-_LATER = {
-    "BatchState": "slotmesh.handlers",
-    "Broadcast": "slotmesh.client.broadcast",
-    "BroadcastMethod": "slotmesh.client.broadcast",
-    "BroadcastResult": "slotmesh.client.broadcast",
-    "CallContext": "slotmesh.handlers.context",
-    "HttpContext": "slotmesh.handlers.context",
-    "OwnedKeys": "slotmesh.handlers.context",
-    "RpcContext": "slotmesh.handlers.rpc_context",
-    "ClientT": "slotmesh.client.interface",
-    "DecodeError": "slotmesh.codec",
-    "DirectLanes": "slotmesh.client.slots",
-    "DirectMethod": "slotmesh.client.slots",
-    "EncodeError": "slotmesh.codec",
-    "Endpoint": "slotmesh.client.endpoint",
-    "Interface": "slotmesh.client.interface",
-    "Lane": "slotmesh.client.endpoint",
-    "Mesh": "slotmesh.client.mesh",
-    "Method": "slotmesh.client.method",
-    "ReplicaContext": "slotmesh.handlers.replica_context",
-    "ReplicaLoad": "slotmesh.client.slots",
-    "Reservation": "slotmesh.client.slots",
-    "ReservationOfAll": "slotmesh.client.slots",
-    "RunningBatch": "slotmesh.handlers",
-    "Slot": "slotmesh.client.slots",
-    "SlotMethod": "slotmesh.client.slots",
-    "SyncBroadcast": "slotmesh.client.sync",
-    "SyncBroadcastMethod": "slotmesh.client.sync",
-    "SyncDirectLanes": "slotmesh.client.sync",
-    "SyncDirectMethod": "slotmesh.client.sync",
-    "SyncEndpoint": "slotmesh.client.sync",
-    "SyncLane": "slotmesh.client.sync",
-    "SyncMesh": "slotmesh.client.sync",
-    "SyncMethod": "slotmesh.client.sync",
-    "SyncReservation": "slotmesh.client.sync",
-    "SyncReservationOfAll": "slotmesh.client.sync",
-    "SyncSlot": "slotmesh.client.sync",
-    "SyncSlotMethod": "slotmesh.client.sync",
-    "SyncValueStream": "slotmesh.client.sync",
-    "Tls": "slotmesh.client.tls",
-    "ValueStream": "slotmesh.client.calls.values",
-    "abort": "slotmesh.handlers.rpc_context",
-    "batch": "slotmesh.handlers",
-    "connect": "slotmesh.client.mesh",
-    "connect_sync": "slotmesh.client.sync",
-    "context": "slotmesh.handlers.context",
-    "contexts": "slotmesh.handlers.context",
-    "deployment": "slotmesh.handlers",
-    "mesh": "slotmesh.client.handler_mesh",
-    "mesh_sync": "slotmesh.client.handler_mesh",
-    "method": "slotmesh.client.interface",
-    "multiplexed": "slotmesh.handlers.multiplexed",
-    "report": "slotmesh.handlers.reporting",
-    "replica": "slotmesh.handlers.replica_context",
-    "report_evicted": "slotmesh.handlers.reporting",
-    "report_evicted_all": "slotmesh.handlers.reporting",
-    "prefix_argument": "slotmesh.handlers.prefix_arguments",
-    "prefix_blocks": "slotmesh.calls.prefix_hashes",
-}
+__getattr__ = later(
+    __name__,
+    {
+        "slotmesh.calls.prefix_hashes": ("prefix_blocks",),
+        "slotmesh.client.broadcast": ("Broadcast", "BroadcastMethod", "BroadcastResult"),
+        "slotmesh.client.calls.values": ("ValueStream",),
+        "slotmesh.client.endpoint": ("Endpoint", "Lane"),
+        "slotmesh.client.handler_mesh": ("mesh", "mesh_sync"),
+        "slotmesh.client.interface": ("ClientT", "Interface", "method"),
+        "slotmesh.client.mesh": ("Mesh", "connect"),
+        "slotmesh.client.method": ("Method",),
+        "slotmesh.client.slots.direct_lanes": ("DirectLanes", "DirectMethod"),
+        "slotmesh.client.slots.reservations": ("Reservation", "ReservationOfAll"),
+        "slotmesh.client.slots.slot": ("ReplicaLoad", "Slot", "SlotMethod"),
+        "slotmesh.client.sync.broadcast": ("SyncBroadcast", "SyncBroadcastMethod"),
+        "slotmesh.client.sync.mesh": ("SyncEndpoint", "SyncLane", "SyncMesh", "connect_sync"),
+        "slotmesh.client.sync.method": ("SyncMethod", "SyncValueStream"),
+        "slotmesh.client.sync.slots": (
+            "SyncDirectLanes",
+            "SyncDirectMethod",
+            "SyncReservation",
+            "SyncReservationOfAll",
+            "SyncSlot",
+            "SyncSlotMethod",
+        ),
+        "slotmesh.client.tls": ("Tls",),
+        "slotmesh.codec": ("DecodeError", "EncodeError"),
+        "slotmesh.handlers": ("BatchState", "RunningBatch", "batch", "deployment"),
+        "slotmesh.handlers.context": ("CallContext", "HttpContext", "OwnedKeys", "context", "contexts"),
+        "slotmesh.handlers.multiplexed": ("multiplexed",),
+        "slotmesh.handlers.prefix_arguments": ("prefix_argument",),
+        "slotmesh.handlers.replica_context": ("ReplicaContext", "replica"),
+        "slotmesh.handlers.reporting": ("report", "report_evicted", "report_evicted_all"),
+        "slotmesh.handlers.rpc_context": ("RpcContext", "abort"),
+    },
+)
 
 __version__ = VERSION
 
@@ -291,14 +257,6 @@ __all__ = [
     "report_evicted",
     "report_evicted_all",
 ]
-
-
-def __getattr__(name: str) -> Any:
-    if name in _LATER:
-        value = getattr(import_module(_LATER[name]), name)
-        globals()[name] = value
-        return value
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

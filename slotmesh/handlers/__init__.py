@@ -6,8 +6,9 @@ for the codec.
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from slotmesh.later_imports import later
 
 if TYPE_CHECKING:
     from slotmesh.handlers.batch_settings import BatchControl, BatchState, RunningBatch
@@ -16,22 +17,16 @@ if TYPE_CHECKING:
     from slotmesh.handlers.kinds import MethodKind
     from slotmesh.spec.handler_settings import BatchSettings, DeploymentSettings
 
-_LATER = {
-    "BatchControl": "slotmesh.handlers.batch_settings",
-    "BatchSettings": "slotmesh.spec.handler_settings",
-    "BatchState": "slotmesh.handlers.batch_settings",
-    "CALL": "slotmesh.handlers.description",
-    "DeploymentSettings": "slotmesh.spec.handler_settings",
-    "HandlerDescription": "slotmesh.handlers.description",
-    "MethodDescription": "slotmesh.handlers.description",
-    "MethodKind": "slotmesh.handlers.kinds",
-    "RunningBatch": "slotmesh.handlers.batch_settings",
-    "batch": "slotmesh.handlers.decorators",
-    "batch_control": "slotmesh.handlers.decorators",
-    "deployment": "slotmesh.handlers.decorators",
-    "describe": "slotmesh.handlers.description",
-    "whole_batches": "slotmesh.handlers.decorators",
-}
+__getattr__ = later(
+    __name__,
+    {
+        "slotmesh.handlers.batch_settings": ("BatchControl", "BatchState", "RunningBatch"),
+        "slotmesh.handlers.decorators": ("batch", "batch_control", "deployment", "whole_batches"),
+        "slotmesh.handlers.description": ("CALL", "HandlerDescription", "MethodDescription", "describe"),
+        "slotmesh.handlers.kinds": ("MethodKind",),
+        "slotmesh.spec.handler_settings": ("BatchSettings", "DeploymentSettings"),
+    },
+)
 
 __all__ = [
     "CALL",
@@ -49,11 +44,3 @@ __all__ = [
     "describe",
     "whole_batches",
 ]
-
-
-def __getattr__(name: str) -> Any:
-    if name in _LATER:
-        value = getattr(import_module(_LATER[name]), name)
-        globals()[name] = value
-        return value
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from slotmesh.client.mesh import connect
-from slotmesh.client.sync import SyncMesh
+from slotmesh.client.sync.mesh import SyncMesh
 from slotmesh.runtime.main import run_unwound
 from slotmesh.testing.backends import Backend, Handler
 from slotmesh.testing.meshes import (

@@ -14,12 +14,11 @@ from slotmesh.client.calls.values import ValueStream
 from slotmesh.client.endpoint import Endpoint, Lane
 from slotmesh.client.mesh import Mesh, connect
 from slotmesh.client.method import Method
-from slotmesh.client.slots import DirectLanes, DirectMethod
+from slotmesh.client.slots.direct_lanes import DirectLanes, DirectMethod
 from slotmesh.client.slots.reservations import Reservation, ReservationOfAll
 from slotmesh.client.slots.slot import Slot, SlotMethod
-from slotmesh.client.sync import connect_sync
 from slotmesh.client.sync.broadcast import SyncBroadcast, SyncBroadcastMethod
-from slotmesh.client.sync.mesh import SyncEndpoint, SyncLane, SyncMesh
+from slotmesh.client.sync.mesh import SyncEndpoint, SyncLane, SyncMesh, connect_sync
 from slotmesh.client.sync.method import SyncMethod, SyncValueStream
 from slotmesh.client.sync.slots import (
     SyncDirectLanes,
