@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final, TypeAlias
 
-from controller_service.config import MEMORY, ControllerSettings, policy_names
+from controller_service.config import MEMORY, ControllerSettings
 from controller_service.controller_server import Front
 from controller_service.convert.statuses import KnownLoads
 from controller_service.core.desired.state import Desired
@@ -51,7 +51,7 @@ from slotmesh.runtime.exits import CannotStart
 from slotmesh.runtime.tasks import Supervisor
 from slotmesh.security.identity import Role
 from slotmesh.telemetry.setup import MetricsServer
-from slotmesh.units import join_host_port
+from slotmesh.units import join_host_port, parse_names
 
 MakeLauncher: TypeAlias = Callable[[str, OnExit, LogBook], Launcher]
 """Makes the launcher, from the address that replicas attach to, the callback for their ends, and where output goes."""
@@ -99,7 +99,7 @@ class Controller:
         self.leadership.listen(lambda: self.replicas.follow(controllers=self.leadership.controllers))
         self._journal = ChangeJournal(state)
         store.listen(self._journal.committed)
-        policies = load_policies(policy_names(settings.autoscale_policies))
+        policies = load_policies(parse_names(settings.autoscale_policies))
         self._autoscaler = Autoscaler(store, state, policies)
         self.routers = RouterLinks(
             *(state, store, self.board, self.leadership, self.newer),

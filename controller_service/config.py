@@ -8,13 +8,12 @@ from pathlib import Path
 from typing import Annotated, Final, Literal, NamedTuple, Self
 
 from controller_service.core.event_log import EventBounds
-from slotmesh.config import Duration, Size
-from slotmesh.config.declaring import Field, field_validator, model_validator
+from slotmesh.config import Duration, Size, check_functions
+from slotmesh.config.declaring import Field, model_validator
 from slotmesh.config.etcd import PLAIN_ACCESS, EtcdAccess, EtcdPlace, etcd_place
 from slotmesh.config.members import TokenPortSettings
 from slotmesh.config.reading import FlagOnly
 from slotmesh.spec.devices import read_pairs, read_pools, variables_of
-from slotmesh.spec.rules import is_path
 from slotmesh.units import format_duration
 
 MEMORY: Final = "memory"
@@ -30,6 +29,22 @@ _OF_LAUNCHER: Final = {
     "external": ("watch_pods",),
 }
 """Settings that other launchers would ignore."""
+
+
+def _check_label(name: str) -> None:
+    if not _LABEL.fullmatch(name):
+        raise ValueError(
+            f"{name!r} is no value of a Kubernetes label: 1 to 63 of `a-z A-Z 0-9 - _ .`, first and last a letter "
+            "or digit"
+        )
+
+
+def _check_lease(lease: timedelta) -> None:
+    if lease < SHORTEST_LEASE:
+        raise ValueError(
+            f"{format_duration(lease)} is shorter than two reports of members, which are a second apart: one late "
+            f"report would make them suspect; {format_duration(SHORTEST_LEASE)} or more"
+        )
 
 
 class HelloBounds(NamedTuple):
@@ -55,6 +70,7 @@ class ControllerSettings(TokenPortSettings):
     state: str = Field(
         MEMORY,
         min_length=1,
+        check=etcd_place,
         description="What keeps what should run, who owns which keys and the history of changes: a file on a local "
         "disk; etcd, as `etcd://HOST:PORT,HOST:PORT/MESH`; `memory`: it ends with this process.",
     )
@@ -90,6 +106,7 @@ class ControllerSettings(TokenPortSettings):
     )
     mesh_name: str = Field(
         "default",
+        check=_check_label,
         description="Label of the pods that this controller starts: it takes over those of this name, so it must be "
         "the only mesh of that name in the namespace.",
     )
@@ -123,6 +140,7 @@ class ControllerSettings(TokenPortSettings):
     lease: Duration = Field(
         timedelta(seconds=3),
         le=timedelta(hours=1),
+        check=_check_lease,
         description="Silence after which a replica is suspect, and a router is no longer listed. Members report every "
         "second, and one late report must not make them drop off.",
     )
@@ -155,18 +173,21 @@ class ControllerSettings(TokenPortSettings):
     devices: str = Field(
         "",
         max_length=20_000,
+        check=read_pools,
         description="Devices of this machine that replicas hold, for the `devices` of backends: `cuda=0-3`, "
         "`cuda=0-3,fpga=a,b`. `cuda=auto`: those of CUDA_VISIBLE_DEVICES, or that NVML finds (slotmesh[nvidia]).",
     )
     device_variables: str | None = Field(
         None,
         min_length=1,
+        check=read_pairs,
         description="The variable in which replicas find their devices of a pool, as `cuda=HIP_VISIBLE_DEVICES`. Not "
         "given: the name of the pool, as CUDA_VISIBLE_DEVICES.",
     )
     device_resources: str | None = Field(
         None,
         min_length=1,
+        check=read_pairs,
         description="With --launcher kubernetes: the resource that pods request for devices of a pool. Not given: "
         "`cuda=nvidia.com/gpu`.",
     )
@@ -237,6 +258,7 @@ class ControllerSettings(TokenPortSettings):
     )
     autoscale_policies: str = Field(
         "",
+        check=check_functions,
         description="Functions that backends may name as the policy of their `autoscale`, as `my_policies:nightly`; "
         "separated by commas. They are imported at the start.",
     )
@@ -286,52 +308,6 @@ class ControllerSettings(TokenPortSettings):
     @property
     def tls_names(self) -> tuple[str, ...]:
         return ("controller",)
-
-    @field_validator("state")
-    @classmethod
-    def _names_a_place(cls, state: str) -> str:
-        etcd_place(state)
-        return state
-
-    @field_validator("autoscale_policies")
-    @classmethod
-    def _name_functions(cls, text: str) -> str:
-        for name in policy_names(text):
-            if not is_path(name):
-                raise ValueError(f"{name!r} is not MODULE:NAME")
-        return text
-
-    @field_validator("devices")
-    @classmethod
-    def _are_pools(cls, text: str) -> str:
-        read_pools(text)
-        return text
-
-    @field_validator("device_variables", "device_resources")
-    @classmethod
-    def _are_pairs(cls, text: str) -> str:
-        read_pairs(text or "")
-        return text
-
-    @field_validator("mesh_name")
-    @classmethod
-    def _is_a_label(cls, name: str) -> str:
-        if not _LABEL.fullmatch(name):
-            raise ValueError(
-                f"{name!r} is no value of a Kubernetes label: 1 to 63 of `a-z A-Z 0-9 - _ .`, first and last a letter "
-                "or digit"
-            )
-        return name
-
-    @field_validator("lease")
-    @classmethod
-    def _outlasts_reports(cls, lease: timedelta) -> timedelta:
-        if lease < SHORTEST_LEASE:
-            raise ValueError(
-                f"{format_duration(lease)} is shorter than two reports of members, which are a second apart: one late "
-                f"report would make them suspect; {format_duration(SHORTEST_LEASE)} or more"
-            )
-        return lease
 
     @model_validator
     def _has_certificates_for_replicas(self) -> Self:
@@ -392,8 +368,3 @@ class ControllerSettings(TokenPortSettings):
         if self.export_state and self.import_state:
             raise ValueError("--export-state and --import-state: give one of them")
         return self
-
-
-def policy_names(text: str) -> tuple[str, ...]:
-    """What `autoscale_policies` names."""
-    return tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))

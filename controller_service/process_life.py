@@ -21,7 +21,7 @@ from controller_service.app import (
     observe,
     taken_up,
 )
-from controller_service.config import ControllerSettings, policy_names
+from controller_service.config import ControllerSettings
 from controller_service.controller_server import Front
 from controller_service.core.desired.planning import ChangeTerms
 from controller_service.core.desired.revisions import ChangeOrigin
@@ -50,6 +50,7 @@ from slotmesh.spec.devices import read_pairs
 from slotmesh.spec.model import InvalidSpec
 from slotmesh.telemetry.security_metrics import observe_tokens
 from slotmesh.telemetry.setup import MetricsServer, metrics_target, setup_metrics
+from slotmesh.units import parse_names
 
 if TYPE_CHECKING:
     # Most of a second at its first import, for those who have certificates.
@@ -199,7 +200,7 @@ def _require_usable(settings: ControllerSettings) -> None:
 
     Raises SettingsError, CannotStart.
     """
-    load_policies(policy_names(settings.autoscale_policies))
+    load_policies(parse_names(settings.autoscale_policies))
     device_rules(settings)
     if settings.spec is not None:
         from slotmesh.spec.document import load_mesh  # noqa: PLC0415 - it loads pydantic, for who gives a --spec

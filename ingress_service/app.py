@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from ingress_service.config import IngressSettings, names_of, origins_of
+from ingress_service.config import IngressSettings
 from ingress_service.core.cors import Cors
 from ingress_service.core.counters import Counters
 from ingress_service.core.http1.heads import ConnectionLimits
@@ -43,6 +43,7 @@ from slotmesh.telemetry import names
 from slotmesh.telemetry.setup import MetricsServer, metrics_target, setup_metrics
 from slotmesh.telemetry.setup_tracing import setup_tracing
 from slotmesh.transport.server_addresses import ServerAddresses
+from slotmesh.units import parse_names
 
 if TYPE_CHECKING:
     # Most of a second at its first import, for those who have certificates.
@@ -85,7 +86,7 @@ async def main(settings: IngressSettings) -> None:
 async def serve(settings: IngressSettings, on_failure: Callable[[], object] | None = None) -> AsyncIterator[Ingress]:
     """An ingress on the running event loop, for as long as the block lasts. Raises CannotStart, SettingsError."""
     tls = settings.tls_source()
-    counters, cors = Counters(), Cors(origins_of(settings.cors_origins))
+    counters, cors = Counters(), Cors(parse_names(settings.cors_origins))
     bodies = HeldBodies(settings.max_held_size, settings.max_body_size)
     failures, traces = FailedRequests(), setup_tracing("slotmesh-ingress", settings, {names.INSTANCE: new_id()})
     async with Supervisor(on_failure=on_failure) as tasks:
@@ -102,7 +103,7 @@ async def serve(settings: IngressSettings, on_failure: Callable[[], object] | No
         watch = RouteWatch(ServerAddresses(settings.controller), Dialer(tls), follow)
         described, trials = Descriptions(), TokenTrials(callers.own, CONNECT_S)
         peers = PeerAddresses(networks_of(settings.http_trusted_proxies), settings.http_forwarded_header)
-        requests, facts = RequestBound(settings.max_requests), HttpFacts(names_of(settings.handler_headers))
+        requests, facts = RequestBound(settings.max_requests), HttpFacts(parse_names(settings.handler_headers.lower()))
         mesh = MeshView(callers, described, trials, requests, peers)
         follow(())
         inference = InferenceFront(mesh, why_not_ready)

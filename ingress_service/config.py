@@ -9,10 +9,35 @@ from typing import Final, Self
 
 from ingress_service.core.peers import ForwardedHeader, networks_of
 from slotmesh.config import Duration, ServerTargets, ServiceSettings, Size
-from slotmesh.config.declaring import Field, field_validator, model_validator
+from slotmesh.config.declaring import Field, model_validator
 from slotmesh.config.listening import SET_UP, Reach, reach_of
 from slotmesh.config.security import TlsSettings
 from slotmesh.streams.limits import MAX_PAYLOAD_BYTES
+from slotmesh.units import parse_names
+
+_HEADER_NAME: Final = re.compile(r"[a-z0-9!#$%&'*+.^_`|~-]+")
+_NOT_HANDED: Final = frozenset({"authorization", "proxy-authorization", "connection", "transfer-encoding", "upgrade"})
+
+
+def _check_origins(text: str) -> None:
+    for origin in parse_names(text):
+        if origin != "*" and (not origin.startswith(("http://", "https://")) or origin.count("/") != 2):
+            raise ValueError(f"{origin!r} is no origin: write https://HOST or https://HOST:PORT")
+
+
+def _check_networks(text: str) -> None:
+    try:
+        networks_of(text)
+    except ValueError as error:
+        raise ValueError(f"{error}: write addresses or networks, as 10.0.0.0/8, with commas between them") from None
+
+
+def _check_headers(text: str) -> None:
+    for name in parse_names(text.lower()):
+        if not _HEADER_NAME.fullmatch(name):
+            raise ValueError(f"{name!r} is not a header's name")
+        if name in _NOT_HANDED:
+            raise ValueError(f"{name} is not for handlers: leave it out")
 
 
 class IngressSettings(ServiceSettings, TlsSettings):
@@ -69,6 +94,7 @@ class IngressSettings(ServiceSettings, TlsSettings):
     http_trusted_proxies: str = Field(
         "",
         max_length=8_192,
+        check=_check_networks,
         description="Addresses and networks of reverse proxies, with commas between them, that state in a header the "
         "origin of a request. Empty: none; all requests of a proxy then share what one address may have.",
     )
@@ -79,6 +105,7 @@ class IngressSettings(ServiceSettings, TlsSettings):
     handler_headers: str = Field(
         "accept,accept-language,content-type,origin,referer,user-agent",
         max_length=8_192,
+        check=_check_headers,
         description="Names of request headers that handlers get (slotmesh.context().http.headers), with commas between "
         "them; never authorization, nor what is of the connection.",
     )
@@ -106,39 +133,13 @@ class IngressSettings(ServiceSettings, TlsSettings):
     cors_origins: str = Field(
         "",
         max_length=8_192,
+        check=_check_origins,
         description="Origins whose pages may call, with commas between them; * for all. Empty: none.",
     )
 
     @property
     def tls_names(self) -> tuple[str, ...]:
         return ("ingress", "client-ingress")
-
-    @field_validator("cors_origins")
-    @classmethod
-    def _are_origins(cls, text: str) -> str:
-        for origin in origins_of(text):
-            if origin != "*" and (not origin.startswith(("http://", "https://")) or origin.count("/") != 2):
-                raise ValueError(f"{origin!r} is no origin: write https://HOST or https://HOST:PORT")
-        return text
-
-    @field_validator("http_trusted_proxies")
-    @classmethod
-    def _are_networks(cls, text: str) -> str:
-        try:
-            networks_of(text)
-        except ValueError as error:
-            raise ValueError(f"{error}: write addresses or networks, as 10.0.0.0/8, with commas between them") from None
-        return text
-
-    @field_validator("handler_headers")
-    @classmethod
-    def _are_headers(cls, text: str) -> str:
-        for name in names_of(text):
-            if not _HEADER_NAME.fullmatch(name):
-                raise ValueError(f"{name!r} is not a header's name")
-            if name in _NOT_HANDED:
-                raise ValueError(f"{name} is not for handlers: leave it out")
-        return text
 
     @model_validator
     def _shows_a_certificate(self) -> Self:
@@ -151,17 +152,3 @@ class IngressSettings(ServiceSettings, TlsSettings):
                 f"and --https-key, or allow it with --insecure (SLOTMESH_INSECURE=true). For the mesh itself {SET_UP}"
             )
         return self
-
-
-_HEADER_NAME: Final = re.compile(r"[a-z0-9!#$%&'*+.^_`|~-]+")
-_NOT_HANDED: Final = frozenset({"authorization", "proxy-authorization", "connection", "transfer-encoding", "upgrade"})
-
-
-def names_of(text: str) -> tuple[str, ...]:
-    """What `handler_headers` names."""
-    return tuple(dict.fromkeys(it.strip().lower() for it in text.split(",") if it.strip()))
-
-
-def origins_of(text: str) -> tuple[str, ...]:
-    """What `cors_origins` names."""
-    return tuple(dict.fromkeys(it.strip() for it in text.split(",") if it.strip()))

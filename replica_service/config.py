@@ -13,7 +13,7 @@ from typing import Annotated, Final, Self
 
 from replica_service.core.lifecycle import FenceSettings
 from slotmesh.config import Duration, ServerTargets
-from slotmesh.config.declaring import Field, field_validator, model_validator
+from slotmesh.config.declaring import Field, model_validator
 from slotmesh.config.members import MemberId, MemberSettings
 from slotmesh.config.reading import FlagOnly
 from slotmesh.ids import new_id
@@ -177,6 +177,7 @@ class ReplicaSettings(MemberSettings):
     devices: str = Field(
         "",
         max_length=20_000,
+        check=read_devices,
         description="Devices that the replica holds, as cuda=0,1 or cuda=0@0.5 for a share of one: for display, and "
         "for the controller, which compares them with the backend's `devices`. A controller that starts the replica "
         "sets it.",
@@ -209,12 +210,6 @@ class ReplicaSettings(MemberSettings):
         min_length=1,
         description="MODULE:NAME: print this handler's decorator settings and its methods' JSON Schemas, as JSON.",
     )
-
-    @field_validator("devices")
-    @classmethod
-    def _are_devices(cls, devices: str) -> str:
-        read_devices(devices)
-        return devices
 
     @model_validator
     def _has_handler(self) -> Self:

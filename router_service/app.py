@@ -18,7 +18,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from router_service import convert
-from router_service.config import RouterSettings, listed
+from router_service.config import RouterSettings
 from router_service.core.callers import Window
 from router_service.core.limits.quotas import CallerQuotas, CallQuotas, SessionQuota
 from router_service.core.plugged_balancers import PlugIns
@@ -60,6 +60,7 @@ from slotmesh.telemetry.security_metrics import observe_tokens
 from slotmesh.telemetry.setup import MetricsServer, metrics_target, setup_metrics
 from slotmesh.telemetry.setup_tracing import TracingSetup, setup_tracing
 from slotmesh.transport.server_addresses import ServerAddresses
+from slotmesh.units import parse_names
 from slotmesh.v1 import (
     info_service_pb2,
     info_service_pb2_grpc,
@@ -94,9 +95,7 @@ async def main(settings: RouterSettings) -> None:
 
 @asynccontextmanager
 async def serve(
-    settings: RouterSettings,
-    on_failure: Callable[[], object] | None = None,
-    end_reason: Callable[[], str] = lambda: "",
+    settings: RouterSettings, on_failure: Callable[[], object] | None = None, end_reason: Callable[[], str] = lambda: ""
 ) -> AsyncIterator[GrpcServer]:
     """A router on the running event loop, for as long as the block lasts. `end_reason`: why that ends, for people."""
     clock, watch = MonotonicClock(), None
@@ -118,7 +117,7 @@ async def serve(
         server = _server(settings, tls, tokens)
         dispatcher.failures = FailureLog()
         traces = _traced(dispatcher, settings)
-        handed = HandedMetadata(listed(settings.call_metadata), with_traces=traces.tracing is not None)
+        handed = HandedMetadata(parse_names(settings.call_metadata), with_traces=traces.tracing is not None)
         largest, turns = settings.max_payload_bytes, server.turns
         servicer = RouterServicer(
             dispatcher, unary, settings.router_id, window, largest, turns=turns, handed=handed, quotas=quotas
@@ -183,10 +182,10 @@ def _scheduler(settings: RouterSettings) -> RouterScheduler:
         subset_size=settings.subset_size,
         prefix_blocks=settings.prefix_blocks,
         plug_ins=PlugIns(
-            makers=load_balancers(listed(settings.balancers)),
+            makers=load_balancers(parse_names(settings.balancers)),
             now=time.perf_counter,
             budget_s=settings.balancer_budget.total_seconds(),
-            metadata_of=convert.ShownMetadata(listed(settings.balancer_metadata)),
+            metadata_of=convert.ShownMetadata(parse_names(settings.balancer_metadata)),
             report=FaultLog(time.monotonic),
         ),
         zone=settings.zone,

@@ -10,15 +10,31 @@ from router_service.core.features.uploads import MAX_UPLOAD_BYTES
 from router_service.core.limits.quotas import MAX_BYTES, MAX_CALLS, MAX_SESSIONS
 from router_service.core.preferences.prefixes import MAX_BLOCKS as MAX_PREFIX_BLOCKS
 from router_service.core.tenants import MAX_NAMED, MAX_TENANTS
-from slotmesh.config import Duration, ServerTargets, Size
-from slotmesh.config.declaring import Field, field_validator
+from slotmesh.config import Duration, ServerTargets, Size, check_functions
+from slotmesh.config.declaring import Field
 from slotmesh.config.members import MemberId, TokenPortSettings
 from slotmesh.convert.call_options import MAX_METADATA_ENTRIES, metadata_key_problem
 from slotmesh.ids import new_id
-from slotmesh.spec.rules import is_path
 from slotmesh.streams.limits import MAX_PAYLOAD_BYTES
+from slotmesh.units import parse_names
 
 _KEY: Final = re.compile(r"[a-z0-9_.-]+")
+
+
+def _check_keys(text: str) -> None:
+    for key in parse_names(text):
+        if problem := metadata_key_problem(key):
+            raise ValueError(problem)
+
+
+def _check_call_metadata(text: str) -> None:
+    keys = parse_names(text)
+    if len(keys) > MAX_METADATA_ENTRIES:
+        raise ValueError(f"at most {MAX_METADATA_ENTRIES} names, got {len(keys)}")
+    _check_keys(text)
+    for key in keys:
+        if key.endswith("-bin") or not _KEY.fullmatch(key):
+            raise ValueError(f"key {key!r} is none that text of gRPC metadata has: a-z 0-9 _ . -, without -bin")
 
 
 class RouterSettings(TokenPortSettings):
@@ -87,6 +103,7 @@ class RouterSettings(TokenPortSettings):
     )
     call_metadata: str = Field(
         "",
+        check=_check_call_metadata,
         description="Names of gRPC metadata of unary rpcs that handlers get as metadata of the call, with commas "
         "between them; traceparent and tracestate become the call's trace context. None of it unless it is named, but "
         "for x-request-id.",
@@ -94,6 +111,7 @@ class RouterSettings(TokenPortSettings):
 
     balancers: str = Field(
         "",
+        check=check_functions,
         description="Balancers that backends may name, as `my_balancers:MostMemory`; separated by commas. They are "
         "imported at the start, as are entry points of the group slotmesh.balancers.",
     )
@@ -103,7 +121,9 @@ class RouterSettings(TokenPortSettings):
         description="Time of one pick of such a balancer. One that takes longer often is set aside for a while.",
     )
     balancer_metadata: str = Field(
-        "", description="Names of calls' metadata that such balancers get to see, with commas between them."
+        "",
+        check=_check_keys,
+        description="Names of calls' metadata that such balancers get to see, with commas between them.",
     )
 
     tap_payloads: bool = Field(
@@ -115,37 +135,3 @@ class RouterSettings(TokenPortSettings):
     @property
     def tls_names(self) -> tuple[str, ...]:
         return ("router",)
-
-    @field_validator("call_metadata")
-    @classmethod
-    def _are_names(cls, text: str) -> str:
-        keys = listed(text)
-        if len(keys) > MAX_METADATA_ENTRIES:
-            raise ValueError(f"at most {MAX_METADATA_ENTRIES} names, got {len(keys)}")
-        for key in keys:
-            if problem := metadata_key_problem(key):
-                raise ValueError(problem)
-            if key.endswith("-bin") or not _KEY.fullmatch(key):
-                raise ValueError(f"key {key!r} is none that text of gRPC metadata has: a-z 0-9 _ . -, without -bin")
-        return text
-
-    @field_validator("balancers")
-    @classmethod
-    def _are_paths(cls, text: str) -> str:
-        for name in listed(text):
-            if not is_path(name):
-                raise ValueError(f"{name!r} is not MODULE:NAME")
-        return text
-
-    @field_validator("balancer_metadata")
-    @classmethod
-    def _are_metadata(cls, text: str) -> str:
-        for key in listed(text):
-            if problem := metadata_key_problem(key):
-                raise ValueError(problem)
-        return text
-
-
-def listed(text: str) -> tuple[str, ...]:
-    """What a setting names, with commas between."""
-    return tuple(dict.fromkeys(each.strip() for each in text.split(",") if each.strip()))

@@ -37,6 +37,11 @@ _QUANTITY = re.compile(r"(\d+(?:\.\d+)?)\s*([a-zA-Z]*)", re.ASCII)
 _MAX_PORT = 65_535
 
 
+def parse_names(text: str) -> tuple[str, ...]:
+    """Reads names with commas between them, each once."""
+    return tuple(dict.fromkeys(each.strip() for each in text.split(",") if each.strip()))
+
+
 def parse_duration(text: str) -> timedelta:
     """Reads `250ms`, `1.5s`, `2m`, `1h`. To the microsecond.
 
@@ -84,6 +89,15 @@ def parse_host_port(text: str) -> tuple[str, int]:
     if not ok or (":" in host) is not bracketed or any(c in "[]/ \t\n" for c in host):
         raise ValueError(f"expected HOST:PORT, got {text!r}")
     return host, int(port)
+
+
+def is_host_port(text: str) -> bool:
+    """Whether `parse_host_port` reads it."""
+    try:
+        parse_host_port(text)
+    except ValueError:
+        return False
+    return True
 
 
 def join_host_port(host: str, port: int) -> str:

@@ -20,12 +20,14 @@ from slotmesh.config.listening import start_problem
 from slotmesh.config.otlp import DEFAULT_RATIO, otlp_target
 from slotmesh.config.reading import FieldKind, FlagOnly, Reading, SettingsError
 from slotmesh.discovery.targets import DNS_EXAMPLE, FORMS, parse_targets
+from slotmesh.spec.rules import is_path
 from slotmesh.units import (
     format_duration,
     format_size,
     join_host_port,
     parse_duration,
     parse_host_port,
+    parse_names,
     parse_size,
 )
 
@@ -91,6 +93,13 @@ ServerTargets = Annotated[
 """Servers, separated by commas, of which one is connected to: addresses, or names that are resolved."""
 
 
+def check_functions(text: str) -> None:
+    """Raises ValueError if one of these names is not that of a function or class."""
+    for name in parse_names(text):
+        if not is_path(name):
+            raise ValueError(f"{name!r} is not MODULE:NAME")
+
+
 class Settings(SettingsModel):
     """Base of a program's settings. Subclass it, and declare each field as `Field(default, description=...)`."""
 
@@ -133,6 +142,7 @@ class ServiceSettings(Settings):
     otlp_endpoint: str | None = Field(
         None,
         min_length=1,
+        check=lambda url: otlp_target(url, {}, "traces"),
         description="Collector that gets traces and metrics by OTLP over gRPC, http://HOST:PORT or https://HOST:PORT; "
         "default: OTEL_EXPORTER_OTLP_ENDPOINT.",
     )
@@ -157,12 +167,6 @@ class ServiceSettings(Settings):
     )
     log_format: LogFormat = Field("console", description="Form of the log, which goes to stderr.")
     log_level: LogLevel = Field("info", description="The lowest severity that is logged.")
-
-    @field_validator("otlp_endpoint")
-    @classmethod
-    def _is_collector(cls, url: str | None) -> str | None:
-        otlp_target(url, {}, "traces")
-        return url
 
     @field_validator("host", "metrics_host")
     @classmethod

@@ -11,7 +11,7 @@ use, not at its definition.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from enum import EnumType
 from math import isfinite
@@ -140,6 +140,8 @@ class SettingField:
     """Whether None is a value of it."""
     metadata: tuple[Any, ...] = ()
     """The metadata of its annotation."""
+    check: Callable[[Any], object] | None = None
+    """Raises ValueError for an invalid value. It does not get None."""
     checks: tuple[str, ...] = ()
     """Names of its validators."""
 
@@ -153,9 +155,7 @@ class SettingField:
     def typed(self, hint: Any) -> SettingField:
         """The field with the information of its annotation."""
         plain, metadata, is_optional = _taken_apart(hint)
-        return SettingField(
-            self.default, self.default_factory, self.description, self.bounds, plain, is_optional, metadata
-        )
+        return replace(self, plain=plain, is_optional=is_optional, metadata=metadata)
 
     def read(self, value: Any) -> Any:
         """Parses a given value. Raises ValueError, without a text if the form is invalid."""
@@ -168,6 +168,8 @@ class SettingField:
         value = self.bounds.checked(read_value(self.plain, value))
         for after in afters:
             value = after.read(value)
+        if self.check is not None:
+            self.check(value)
         return value
 
 
@@ -190,16 +192,17 @@ def Field(  # noqa: N802 - named as in pydantic
     *,
     default_factory: Callable[[], Any] | None = None,
     description: str = "",
+    check: Callable[[Any], object] | None = None,
     **bounds: Any,
 ) -> Any:
-    """Declares a field: its default, its description, and the bounds of `FieldBounds`."""
-    return SettingField(default, default_factory, description, FieldBounds(**bounds))
+    """Declares a field: its default, its description, what checks its values, and the bounds of `FieldBounds`."""
+    return SettingField(default, default_factory, description, FieldBounds(**bounds), check=check)
 
 
 def field_validator(*names: str) -> Callable[[CheckT], CheckT]:
     """Makes a class method validate given values of fields: it returns the value, or raises ValueError.
 
-    A method with one more parameter gets the valid values of the preceding fields.
+    It also gets the valid values of the preceding fields.
     """
 
     def mark(check: CheckT) -> CheckT:
@@ -276,8 +279,7 @@ class SettingsModel:
     def _checked(self, declared: SettingField, given: Any, before: Mapping[str, Any]) -> Any:
         value = declared.read(given)
         for name in declared.checks:
-            check = getattr(type(self), name)
-            value = check(value, before) if check.__code__.co_argcount > 2 else check(value)
+            value = getattr(type(self), name)(value, before)
         return value
 
     def _check(self) -> None:

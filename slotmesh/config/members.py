@@ -13,7 +13,7 @@ from datetime import timedelta
 from typing import Annotated, Final, Self
 
 from slotmesh.config import Duration, FieldKind, ServiceSettings, Settings, read_with
-from slotmesh.config.declaring import Field, ReadAfter, field_validator, model_validator
+from slotmesh.config.declaring import Field, ReadAfter, model_validator
 from slotmesh.config.listening import start_problem
 from slotmesh.config.security import TlsSettings, TokenSettings
 from slotmesh.names import is_zone
@@ -119,6 +119,11 @@ Advertised = Annotated[
 """The advertised address of a process. Without a port, that of the respective server is used."""
 
 
+def _check_zone(zone: str) -> None:
+    if zone and not is_zone(zone):
+        raise ValueError(f"{zone!r} is no zone: 1 to 63 of `a-z A-Z 0-9 _ . -`, first a letter or digit")
+
+
 class MemberSettings(ServiceSettings, TlsSettings, EdgeSettings):
     """Base of the settings of routers and replicas."""
 
@@ -129,16 +134,10 @@ class MemberSettings(ServiceSettings, TlsSettings, EdgeSettings):
     )
     zone: str = Field(
         "",
+        check=_check_zone,
         description="Where the process runs, as rack-7 or europe-west4-a: routers prefer replicas of their own zone "
         "until these are full.",
     )
-
-    @field_validator("zone")
-    @classmethod
-    def _is_a_zone(cls, zone: str) -> str:
-        if zone and not is_zone(zone):
-            raise ValueError(f"{zone!r} is no zone: 1 to 63 of `a-z A-Z 0-9 _ . -`, first a letter or digit")
-        return zone
 
     @property
     def is_announced(self) -> bool:

@@ -12,7 +12,6 @@ from urllib.parse import urlsplit
 
 DEFAULT_RATIO: Final = 0.01
 """The default share of calls without a trace context."""
-SIGNALS: Final = ("traces", "metrics")
 
 
 class OtlpTarget(NamedTuple):

@@ -13,12 +13,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, Self
 
 from slotmesh.config import Duration, FieldKind, Settings, SettingsError
-from slotmesh.config.declaring import Field, field_validator, model_validator
+from slotmesh.config.declaring import Field, model_validator
 from slotmesh.config.listening import SET_UP
 from slotmesh.security.secret_files import UnusableFile
 from slotmesh.security.tls_paths import TlsPaths, chosen_paths
 from slotmesh.security.tokens import Tokens
 from slotmesh.security.tokens.rules import DEFAULT_ALGORITHMS, MAX_LEEWAY_S, JwtRules, algorithms_problem
+from slotmesh.units import parse_names
 
 if TYPE_CHECKING:
     from slotmesh.security.identity import Role
@@ -98,6 +99,11 @@ _ISSUER: Final = {
 Names = Annotated[str, FieldKind("names with commas between them", "NAME[,NAME]")]
 
 
+def _check_algorithms(text: str) -> None:
+    if problem := algorithms_problem(parse_names(text)):
+        raise ValueError(problem)
+
+
 class TokenSettings(TlsSettings):
     """Base of the settings of routers and controllers, which accept bearer tokens."""
 
@@ -118,6 +124,7 @@ class TokenSettings(TlsSettings):
     )
     jwt_algorithms: Names = Field(
         ",".join(DEFAULT_ALGORITHMS),
+        check=_check_algorithms,
         description="Algorithms of JWTs, separated by commas: RS, PS or ES with 256, 384 or 512, and EdDSA.",
     )
     jwt_roles_claim: str = Field(
@@ -136,13 +143,6 @@ class TokenSettings(TlsSettings):
     def accepts_tokens(self) -> bool:
         """Whether any bearer token is accepted."""
         return self.tokens is not None or self.jwt_issuer is not None
-
-    @field_validator("jwt_algorithms")
-    @classmethod
-    def _are_algorithms(cls, text: str) -> str:
-        if problem := algorithms_problem(_names(text)):
-            raise ValueError(problem)
-        return text
 
     @model_validator
     def _has_whole_issuer(self) -> Self:
@@ -173,7 +173,7 @@ class TokenSettings(TlsSettings):
             rules = JwtRules(
                 issuer=self.jwt_issuer,
                 audience=self.jwt_audience,
-                algorithms=_names(self.jwt_algorithms),
+                algorithms=parse_names(self.jwt_algorithms),
                 roles_claim=self.jwt_roles_claim,
                 leeway_s=self.jwt_leeway.total_seconds(),
             )
@@ -181,7 +181,3 @@ class TokenSettings(TlsSettings):
             return Tokens(self.tokens, self.jwt_jwks, rules)
         except UnusableFile as error:
             raise SettingsError(f"tokens: {error}") from None
-
-
-def _names(text: str) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(each.strip() for each in text.split(",") if each.strip()))

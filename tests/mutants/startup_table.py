@@ -49,7 +49,18 @@ STARTUP: Final = (
         DECLARED,
     ),
     mutant(
-        "a check of a field sees nothing before it", CONFIG, "check(value, before) if", "check(value, {}) if", DECLARED
+        "a check of a field sees nothing before it",
+        CONFIG,
+        "(self), name)(value, before)",
+        "(self), name)(value, {})",
+        DECLARED,
+    ),
+    mutant(
+        "a declared check is not made",
+        CONFIG,
+        "if self.check is not None:",
+        "if False:",
+        f"{DECLARED} tests/unit/test_config.py",
     ),
     mutant(
         "checks of the base class are left out",

@@ -10,13 +10,18 @@ from typing import Literal, Self
 import pytest
 
 from slotmesh.config import Duration, HostPort, ServiceSettings, Settings, SettingsError, Size
-from slotmesh.config.declaring import Field, field_validator, model_validator
+from slotmesh.config.declaring import Field, model_validator
+
+
+def check_lower(name: str) -> None:
+    if name != name.lower():
+        raise ValueError(f"{name} is not in lower case")
 
 
 class Example(Settings):
     """What a service may be told. Only this sentence and the first are one line."""
 
-    name: str = Field("router", min_length=1, description="Its name.")
+    name: str = Field("router", min_length=1, check=check_lower, description="Its name.")
     max_queued: int = Field(20_000, ge=1, description="Calls that may wait, at 100% load.")
     share: float = Field(0.5, gt=0, le=1, description="Share.")
     wait: Duration = Field(timedelta(seconds=30), gt=timedelta(0), description="Time in the queue.")
@@ -25,13 +30,6 @@ class Example(Settings):
     launcher: Literal["process", "external"] = Field("process", description="Who starts replicas.")
     spec: Path | None = Field(None, description="A file.")
     insecure: bool = Field(False, description="Open.")
-
-    @field_validator("name")
-    @classmethod
-    def _is_lower(cls, name: str) -> str:
-        if name != name.lower():
-            raise ValueError(f"{name} is not in lower case")
-        return name
 
     @model_validator
     def _fits(self) -> Self:

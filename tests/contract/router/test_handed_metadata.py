@@ -12,10 +12,11 @@ from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, use_s
 
 import slotmesh
 from router_service.app import serve
-from router_service.config import RouterSettings, listed
+from router_service.config import RouterSettings
 from slotmesh.codec import OCTET_STREAM
 from slotmesh.config import SettingsError
 from slotmesh.runtime.channels import open_channel
+from slotmesh.units import parse_names
 from slotmesh.v1 import (
     call_pb2,
     router_service_pb2,
@@ -107,7 +108,7 @@ def test_names_that_no_list_may_have_are_refused(told: str) -> None:
 
 def test_a_list_is_read_with_blanks_and_without_repeats() -> None:
     settings: Any = RouterSettings.parse(["--call-metadata", " x-a, x-b,,x-a"], {}, prog="router")
-    assert listed(settings.call_metadata) == ("x-a", "x-b")
+    assert parse_names(settings.call_metadata) == ("x-a", "x-b")
 
 
 @pytest.mark.asyncio
