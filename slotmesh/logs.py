@@ -115,7 +115,10 @@ class ConsoleLines(_Lines):
             for key in sorted(values)
         )
         line = " ".join(columns).rstrip(" ")
-        return line if exc_info is None else f"{line}\n{_printed(exc_info)}"
+        if exc_info is not None:
+            trace = "".join(traceback.format_exception(*exc_info)).removesuffix("\n")
+            line += f"\n{printable_text(trace, LINES)}"
+        return line
 
     def _code(self, codes: str) -> str:
         return codes if self._has_colours else ""
@@ -128,15 +131,8 @@ def _literal(value: object) -> str:
     return printable_text(repr(value))
 
 
-def _printed(exc_info: Any) -> str:
-    return printable_text("".join(traceback.format_exception(*exc_info)).removesuffix("\n"), LINES)
-
-
 def _chain(
-    kind: type[BaseException],
-    error: BaseException,
-    frames: TracebackType | None,
-    seen: set[int] | None = None,
+    kind: type[BaseException], error: BaseException, frames: TracebackType | None, seen: set[int] | None = None
 ) -> list[dict[str, Any]]:
     """An exception and its causes and contexts, each with its frames: files, lines and names."""
     seen = set() if seen is None else seen

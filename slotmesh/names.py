@@ -73,11 +73,9 @@ def printable_text(text: str, keeps: str = "") -> str:
     """The text with escapes in place of what is not printable, but for these characters."""
     if text.isprintable():
         return text
-    return "".join(each if each.isprintable() or each in keeps else _escape(each) for each in text)
-
-
-def _escape(character: str) -> str:
-    return character.encode("unicode_escape").decode("ascii")
+    return "".join(
+        each if each.isprintable() or each in keeps else each.encode("unicode_escape").decode("ascii") for each in text
+    )
 
 
 def sendable_text(text: str, most: int) -> str:

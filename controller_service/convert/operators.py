@@ -13,9 +13,7 @@ from controller_service.convert.checks import timestamp
 from controller_service.core.desired.shifts import Guard, GuardFigure, ShiftRecord
 from controller_service.core.event_log import EventKind, Notice
 from controller_service.core.loads import CallEnds
-from controller_service.core.observed.state import (
-    ScaleDecision,
-)
+from controller_service.core.observed.state import ScaleDecision
 from controller_service.core.reconciling.rollouts import RolloutProgress
 from controller_service.core.reconciling.shift_planning import DEFAULT_MIN_CALLS, RequestedShift
 from controller_service.core.reconciling.shift_steps import p99

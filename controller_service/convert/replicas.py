@@ -237,7 +237,7 @@ def replica_to_wire(
         mesh_pb2.Replica,
         replica,
         load=None if load is None else replica_load_to_wire(load),
-        models=None if load is None or load.models is None else _models_to_wire(load.models),
+        models=None if load is None or load.models is None else message_of(mesh_pb2.LoadedModels, load.models),
         state=replica.shown_state.value,
         start_time=timestamp(replica.process_began_s or wall_s(replica.started_at)),
         restart_count=replica.restarts,
@@ -250,10 +250,6 @@ def replica_to_wire(
 def replica_load_to_wire(load: SampledLoad) -> mesh_pb2.ReplicaLoad:
     sample_time = None if load.sampled_at is None else timestamp(load.sampled_at)
     return message_of(mesh_pb2.ReplicaLoad, load, sample_time=sample_time)
-
-
-def _models_to_wire(models: LoadedModels) -> mesh_pb2.LoadedModels:
-    return mesh_pb2.LoadedModels(count=models.count, most=models.most, ids=models.ids)
 
 
 MAX_LINE_BYTES: Final = 512

@@ -156,9 +156,7 @@ def links_from_wire(report: membership_service_pb2.RouterReport) -> ReportedLink
     )
 
 
-def router_report_from_wire(
-    frame: membership_service_pb2.AttachRouterRequest,
-) -> membership_service_pb2.RouterReport:
+def router_report_from_wire(frame: membership_service_pb2.AttachRouterRequest) -> membership_service_pb2.RouterReport:
     """Any later frame of a router."""
     kind = frame.WhichOneof("frame")
     if kind != "report":

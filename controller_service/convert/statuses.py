@@ -159,12 +159,7 @@ def snapshot_to_wire(known: KnownMesh, endpoints: Iterable[mesh_pb2.Endpoint]) -
 
 
 def _replica(
-    replica: ObservedReplica,
-    loads: KnownLoads,
-    wall_s: Callable[[float], float],
-    *,
-    outdated: bool,
-    warning: str,
+    replica: ObservedReplica, loads: KnownLoads, wall_s: Callable[[float], float], *, outdated: bool, warning: str
 ) -> pb.SampledReplica:
     reports = loads.of_replica(replica.replica_id)
     earlier = reports.earlier

@@ -77,9 +77,7 @@ def owners_to_wire(owners: Iterable[Incarnation]) -> Iterator[pb.PartitionOwner]
         yield pb.PartitionOwner(replica_id=owner.replica_id, incarnation=owner.incarnation)
 
 
-def departures_to_wire(
-    departed: Iterable[DepartedIncarnation],
-) -> Iterator[pb.DepartedReplica]:
+def departures_to_wire(departed: Iterable[DepartedIncarnation]) -> Iterator[pb.DepartedReplica]:
     for it in departed:
         owner = it.owner
         yield message_of(pb.DepartedReplica, it, replica_id=owner.replica_id, incarnation=owner.incarnation)

@@ -16,7 +16,6 @@ import re
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from types import TracebackType
 from typing import Final, Self
 
 from controller_service.core.event_log import (
@@ -208,9 +207,7 @@ class EventArchive:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         """Stores what is left, if that can be done in time; `run` has nothing to do any more."""
         try:
             async with asyncio.timeout(LAST_BATCH_S):

@@ -18,6 +18,7 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, Protocol, TypeAlias
 
@@ -25,6 +26,9 @@ from controller_service.core.desired.revisions import UNKNOWN_ORIGIN, ChangeOrig
 from controller_service.core.desired.state import ChangeSet, Desired
 from controller_service.core.event_log import EventBounds, FeedEvent
 from controller_service.core.roster import LeaderTerm
+
+CHECK_S: Final = 1.0
+"""How often a leader looks whether it leads, and who waits."""
 
 OnCommitted: TypeAlias = Callable[[Desired, Desired, ChangeOrigin], None]
 """The state before and after, and who asked for the change: UNKNOWN_ORIGIN where that is not known."""
@@ -145,6 +149,8 @@ class Store(ABC):
         self._desired = desired
         self._listeners: list[OnCommitted] = []
         self._changed = asyncio.Event()
+        self._check_due = asyncio.Event()
+        """`standing` looks again immediately."""
         self._is_closed = False
 
     def read(self) -> Desired:
@@ -171,11 +177,33 @@ class Store(ABC):
             else:
                 await changed.wait()
 
-    @abstractmethod
-    def standing(self) -> AsyncGenerator[Standing, None]:
+    async def standing(self) -> AsyncGenerator[Standing, None]:
         """Yields how this controller's leadership stands: at first, and whenever that changes, until the store closes.
 
         Raises LeadershipLost where another one may lead. For one caller at a time.
+        """
+        reported: Standing | None = None
+        while not self._is_closed:
+            self._check_due.clear()
+            try:
+                waiting, problem = await self._check()
+            except StoreWriteFailed:
+                if self._is_closed:
+                    return
+                raise
+            now = Standing(self.term, tuple(dict.fromkeys(filter(None, waiting))), len(waiting), problem)
+            if now != reported:
+                reported = now
+                yield now
+            with suppress(TimeoutError):
+                async with asyncio.timeout(CHECK_S):
+                    await self._check_due.wait()
+
+    @abstractmethod
+    async def _check(self) -> tuple[Sequence[str], str]:
+        """The addresses of standbys, empty where they are not known; and the `problem` of `Standing`.
+
+        Raises LeadershipLost.
         """
 
     @abstractmethod
@@ -210,6 +238,7 @@ class Store(ABC):
     def _end(self) -> None:
         """Ends watches."""
         self._is_closed = True
+        self._check_due.set()
         self._wake()
 
     def _wake(self) -> None:
@@ -246,15 +275,13 @@ class MemoryStore(Store):
     def __init__(self, *, generation: str, epoch_floor: int = 0) -> None:
         desired = Desired(epoch_floor=epoch_floor, terms=(LeaderTerm(generation, 0),))
         super().__init__(generation, 1, desired, EventStore())  # no other controller can have it
-        self._closed = asyncio.Event()
 
-    async def standing(self) -> AsyncGenerator[Standing, None]:
-        yield Standing(self.term)
-        await self._closed.wait()
+    async def _check(self) -> tuple[Sequence[str], str]:
+        return (), ""
 
     async def commit(self, change: ChangeSet, *, expected_revision: int) -> Desired:
         """Without an await inside, and so without a lock."""
-        if self._closed.is_set():
+        if self._is_closed:
             raise RuntimeError("the store is closed")
         if expected_revision != self._desired.revision:
             raise Conflict(expected_revision, self._desired.revision)
@@ -265,7 +292,6 @@ class MemoryStore(Store):
         raise StoreWriteFailed("the state is in memory: it ends with its controller", is_unwritten=True)
 
     async def close(self) -> None:
-        self._closed.set()
         self._end()
 
 

@@ -129,13 +129,7 @@ class HttpCallers:
     """All of them."""
 
     def __init__(
-        self,
-        routers: ServerAddresses,
-        tls: ChannelTls | None,
-        *,
-        most: int,
-        anonymous: bool,
-        connect_timeout_s: float,
+        self, routers: ServerAddresses, tls: ChannelTls | None, *, most: int, anonymous: bool, connect_timeout_s: float
     ) -> None:
         """`routers` are closed with it. `tls`: certificates of the mesh; None: it has none, and tokens mean nothing.
 

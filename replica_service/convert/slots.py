@@ -35,14 +35,7 @@ from slotmesh.calls.call_options import CallRpc
 from slotmesh.calls.request_ids import CallIdentity
 from slotmesh.calls.slot_tokens import format_token
 from slotmesh.convert.call_options import options_failure, refused_option
-from slotmesh.convert.slot_requests import (
-    oversized,
-    put_seconds,
-    reservation_failure,
-    seconds_of,
-    token_of,
-    ttl_of,
-)
+from slotmesh.convert.slot_requests import oversized, put_seconds, reservation_failure, seconds_of, token_of, ttl_of
 from slotmesh.errors import Failure, Reason
 from slotmesh.handlers.replica_context import OwnReplica
 from slotmesh.internal.v1 import replica_service_pb2

@@ -18,13 +18,7 @@ from collections.abc import Sequence
 from math import inf
 from typing import Any, Final, TypeAlias
 
-from replica_service.core.call_metadata import (
-    Arrival,
-    ReplicaCallOptions,
-    RerunOrigin,
-    ReservedSlot,
-    Weighed,
-)
+from replica_service.core.call_metadata import Arrival, ReplicaCallOptions, RerunOrigin, ReservedSlot, Weighed
 from replica_service.core.call_states import CallState, LaneState
 from replica_service.core.session_records import Record, Taker
 from slotmesh.calls.request_ids import CallIdentity

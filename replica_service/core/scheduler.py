@@ -18,14 +18,7 @@ from typing import Any
 
 from replica_service.core.batch_gathering import Batcher, Weigh
 from replica_service.core.call_times import ReplicaCallTimes, ServiceTimes
-from replica_service.core.ending import (
-    batch_ended,
-    calls_ended,
-    stamp_echoed,
-    turn_ended,
-    turns_ended,
-    work_returned,
-)
+from replica_service.core.ending import batch_ended, calls_ended, stamp_echoed, turn_ended, turns_ended, work_returned
 from replica_service.core.events import (
     AttachReceived,
     BatchEnded,

@@ -31,10 +31,7 @@ class Sessions:
     """The sessions of one replica."""
 
     def __init__(
-        self,
-        hand_back: Callable[[Sequence[ReplicaRun]], None],
-        now: Callable[[], float],
-        ttl_s: float,
+        self, hand_back: Callable[[Sequence[ReplicaRun]], None], now: Callable[[], float], ttl_s: float
     ) -> None:
         """`hand_back` prevents unstarted calls of runs from starting, and hands them back as fenced."""
         self._table = SessionTable(ttl_s=ttl_s)

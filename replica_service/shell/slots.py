@@ -15,14 +15,7 @@ from enum import StrEnum
 
 from replica_service.convert.slots import Granted, Issuer, SlotReleased, slot_ops_of
 from replica_service.core.call_metadata import ReservedSlot
-from replica_service.core.events import (
-    DispatchReceived,
-    Fail,
-    Grant,
-    ReleaseReceived,
-    ReplicaEvent,
-    ReportRenewal,
-)
+from replica_service.core.events import DispatchReceived, Fail, Grant, ReleaseReceived, ReplicaEvent, ReportRenewal
 from replica_service.core.failures import SLOT_UNKNOWN
 from replica_service.core.runs import ReplicaRun, RouterPeer
 from replica_service.core.scheduler import ReplicaScheduler

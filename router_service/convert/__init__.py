@@ -39,18 +39,9 @@ from router_service.convert.sessions import (
     roster_to_wire,
     session_of,
 )
-from router_service.convert.slots import (
-    add_op,
-    reservation_from_wire,
-    slot_answers_of,
-    slot_to_wire,
-)
+from router_service.convert.slots import add_op, reservation_from_wire, slot_answers_of, slot_to_wire
 from router_service.convert.table import described
-from router_service.convert.table_parts import (
-    DeltaAssembly,
-    TableAssembly,
-    table_to_parts,
-)
+from router_service.convert.table_parts import DeltaAssembly, TableAssembly, table_to_parts
 
 __all__ = [
     "DeltaAssembly",

@@ -106,10 +106,7 @@ def payloads_of(batch: router_service_pb2.CallBatch) -> Sequence[CallPayload] | 
 
 
 def _put_payloads(
-    batch: replica_service_pb2.RunBatch,
-    payloads: Sequence[Payload],
-    first_run_id: int,
-    beside: list[bytes] | None,
+    batch: replica_service_pb2.RunBatch, payloads: Sequence[Payload], first_run_id: int, beside: list[bytes] | None
 ) -> list[tuple[int, Payload]]:
     """Returns those that must follow in chunks."""
     large: list[tuple[int, Payload]] = []
@@ -140,11 +137,7 @@ def _put_payloads(
 
 
 def add_batch(
-    frame: replica_service_pb2.RunFrame,
-    outgoing: OutgoingBatch,
-    now: float,
-    *,
-    beside: list[bytes] | None = None,
+    frame: replica_service_pb2.RunFrame, outgoing: OutgoingBatch, now: float, *, beside: list[bytes] | None = None
 ) -> Sequence[tuple[int, Payload]]:
     """Adds calls to a frame for a replica. Returns the run ids and payloads that must follow in chunks.
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from typing import Final
 
 from controller_service.core.desired.state import ChangeSet, Desired
@@ -62,6 +62,9 @@ class KeptStore(Store):
     async def standing(self) -> AsyncGenerator[Standing, None]:
         yield Standing(self.term)
         await self._closed.wait()
+
+    async def _check(self) -> tuple[Sequence[str], str]:
+        return (), ""  # `standing` never asks
 
     async def commit(self, change: ChangeSet, *, expected_revision: int) -> Desired:
         await asyncio.sleep(WRITE_S)

@@ -43,10 +43,6 @@ RPCS: Final = {
 """The rpcs of controllers by the type of the request. Those whose requests have a `request_id` change state."""
 
 
-def _leads_no_more(error: grpc.RpcError) -> bool:
-    return from_rpc_error(error).reason is Reason.NOT_LEADER
-
-
 def _named_leader(error: grpc.RpcError) -> str:
     """The leader's address, if a controller that stands by has refused the request; otherwise empty."""
     return from_rpc_error(error).metadata.get(LEADER_FACT, "")
@@ -62,8 +58,6 @@ class ControllerConnection:
         self._known: ControllerStatus | None = None
         """The status that the controller reported first on this channel."""
         self._holds_on_s = 0.0
-        self.reconnects = 0
-        """The number of broken connections that were replaced."""
         self.peer: Peer
         self.channel: grpc.aio.Channel
 
@@ -98,7 +92,8 @@ class ControllerConnection:
             except grpc.RpcError as error:
                 if await self.follow(_named_leader(error)):
                     continue
-                if not ((is_lost(error) or _leads_no_more(error)) and await self.is_back()):
+                leads_no_more = from_rpc_error(error).reason is Reason.NOT_LEADER
+                if not ((is_lost(error) or leads_no_more) and await self.is_back()):
                     raise
 
     async def _change(self, request: Any, **terms: Any) -> Any:
@@ -175,7 +170,6 @@ class ControllerConnection:
                 standing = await standing_of(self.channel, self.peer)
                 if standing.role.leads:
                     self._known = standing
-                    self.reconnects += 1
                     return True
         return False
 

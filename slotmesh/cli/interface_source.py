@@ -122,10 +122,7 @@ class _Scope:
 
     def written(self, code: str) -> str:
         """A type or a default as it is written in the body."""
-        return _WORDS.sub(lambda found: self._name(found[0]), code)
-
-    def _name(self, name: str) -> str:
-        return self._aliases.of(name) if name in self._members else name
+        return _WORDS.sub(lambda found: self._aliases.of(found[0]) if found[0] in self._members else found[0], code)
 
 
 class _Classes:

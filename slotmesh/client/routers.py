@@ -28,7 +28,7 @@ from slotmesh.status import from_rpc_error, is_unknown_there, to_exception
 from slotmesh.streams.spliced_frames import cut
 from slotmesh.transport.current_channel import CurrentChannel
 from slotmesh.transport.server_addresses import ServerAddresses
-from slotmesh.units import parse_host_port
+from slotmesh.units import is_host_port
 from slotmesh.v1 import call_pb2, router_service_pb2, router_service_pb2_grpc, slot_service_pb2_grpc
 
 MAX_LEARNED: Final = 64
@@ -132,13 +132,13 @@ class Routers:
 
         An empty list changes nothing: the routers may be about to come back. May be called in any thread.
         """
-        named = tuple(dict.fromkeys(address for address in addresses if _is_address(address)))
+        named = tuple(dict.fromkeys(address for address in addresses if is_host_port(address)))
         if named:
             self._followed = named
 
     def learn(self, addresses: Iterable[str]) -> None:
         """A router has named the others. Names that are no addresses are ignored."""
-        named = tuple(dict.fromkeys(address for address in list(addresses)[:MAX_LEARNED] if _is_address(address)))
+        named = tuple(dict.fromkeys(address for address in list(addresses)[:MAX_LEARNED] if is_host_port(address)))
         if named:
             self._learned = named
 
@@ -302,14 +302,6 @@ class Routers:
             channel = self._channels.pop(address)
             channel.renew(_LAST_RPCS_S)
             self._dropped.append(channel)
-
-
-def _is_address(text: str) -> bool:
-    try:
-        parse_host_port(text)
-    except ValueError:
-        return False
-    return True
 
 
 _UNSENT: Final = "failed to connect to all addresses"

@@ -112,7 +112,8 @@ def _decoder(signature: Signature) -> DecodeArguments:
 
 def _by_parameter(signature: Signature) -> DecodeArguments:
     """For methods with a parameter that takes one number or one text: it gets a tensor of one element as that."""
-    scalars = frozenset(each.name for each in signature.parameters if _is_scalar(each.wanted))
+    wanted = {each.name: each.wanted for each in signature.parameters}
+    scalars = frozenset(name for name, it in wanted.items() if isinstance(it, type) and it in _SCALARS)
     if not scalars:
         return by_name_decoder(signature, named_decoder(signature, MSGPACK))
     widened = replace(
@@ -133,10 +134,6 @@ def _by_parameter(signature: Signature) -> DecodeArguments:
         )
 
     return decode_one_each
-
-
-def _is_scalar(wanted: Any) -> bool:
-    return isinstance(wanted, type) and wanted in _SCALARS
 
 
 def _one(value: Any, name: str) -> Any:

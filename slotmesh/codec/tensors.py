@@ -44,7 +44,6 @@ from slotmesh.codec.types.models import codec_of_value
 OUTPUT: Final = "output"
 """The name of a tensor that is returned by itself."""
 MAX_TENSORS: Final = 256
-MAX_TENSOR_NAME_BYTES: Final = 1024
 TENSOR_DTYPES: Final = frozenset(
     {*("|b1", "|i1", "|u1"), *(f"<{kind}" for kind in ("i2", "i4", "i8", "u2", "u4", "u8", "f2", "f4", "f8"))}
 )

@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 import resource
 from collections.abc import Callable, Sequence
-from types import TracebackType
 from typing import Any, Final, Protocol, Self
 
 import grpc
@@ -88,10 +87,8 @@ class TokenChannel(grpc.aio.Channel):
         await self._channel.__aenter__()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        await self._channel.__aexit__(kind, error, traceback)
+    async def __aexit__(self, *raised: Any) -> None:
+        await self._channel.__aexit__(*raised)
 
     async def close(self, grace: float | None = None) -> None:
         await self._channel.close(grace)

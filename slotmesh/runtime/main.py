@@ -31,9 +31,7 @@ ResultT = TypeVar("ResultT")
 
 
 def run_unwound(
-    runner: asyncio.Runner,
-    main: Coroutine[Any, Any, ResultT],
-    goes_on: Callable[[BaseException], object] | None = None,
+    runner: asyncio.Runner, main: Coroutine[Any, Any, ResultT], goes_on: Callable[[BaseException], object] | None = None
 ) -> ResultT:
     """As `runner.run(main)`, but a SystemExit outside of `main` does not stop the loop immediately.
 

@@ -14,7 +14,6 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from types import TracebackType
 from typing import Self
 
 from slotmesh.logs import get_logger
@@ -53,18 +52,12 @@ class ParentPipe:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
 def watch_parent(
-    fd: int,
-    on_gone: Callable[[], object],
-    *,
-    grace_s: float = 10.0,
-    hard_exit: Callable[[int], object] = os._exit,
+    fd: int, on_gone: Callable[[], object], *, grace_s: float = 10.0, hard_exit: Callable[[int], object] = os._exit
 ) -> threading.Thread:
     """The child's side: calls `on_gone` on the running loop when the launcher has ended.
 
@@ -151,9 +144,7 @@ class AnnouncePipe:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 

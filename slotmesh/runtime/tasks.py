@@ -15,7 +15,6 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Coroutine
 from contextvars import Context
-from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
 from slotmesh.logs import get_logger
@@ -73,9 +72,7 @@ class Supervisor:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         await self.close()
         if error is None and self.failure is not None:
             raise self.failure

@@ -52,14 +52,7 @@ class GuardedRegistration:
     registered that way for each other rpc, with fifteen methods a fiftieth of an rpc's time.
     """
 
-    def __init__(
-        self,
-        server: grpc.aio.Server,
-        name: str,
-        turns: StepQueue,
-        times: RpcTimes,
-        edge: Edge,
-    ) -> None:
+    def __init__(self, server: grpc.aio.Server, name: str, turns: StepQueue, times: RpcTimes, edge: Edge) -> None:
         """`name`: the server's name in logs. `turns` schedules large frames, `times` counts, `edge` admits."""
         self._edge = edge
         self._server = server

@@ -45,9 +45,7 @@ class InfoServicer(info_service_pb2_grpc.InfoServiceServicer):
         self._info.start_time.FromMicroseconds(round(time.time() * 1e6))
 
     async def GetServerInfo(
-        self,
-        request: info_service_pb2.GetServerInfoRequest,
-        context: grpc.aio.ServicerContext[Any, Any],
+        self, request: info_service_pb2.GetServerInfoRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> info_service_pb2.GetServerInfoResponse:
         info = info_service_pb2.GetServerInfoResponse(address=self.address)
         info.MergeFrom(self._info)

@@ -139,10 +139,6 @@ _FIELDS: dict[str, Any] = {name: (_type_of(each), None) for name, each in DOCUME
 _BackendDocument = create_model("_BackendDocument", __base__=_Strict, **_FIELDS)
 
 
-def _backend(name: str, document: BaseModel) -> Backend:
-    return Backend(name=name, **_given(DOCUMENT_SETTINGS, document))
-
-
 def _given(settings: Mapping[str, Setting], document: BaseModel) -> dict[str, Any]:
     """The settings that the document has, by their names in Python."""
     given = {key: value for key in document.model_fields_set if (value := getattr(document, key)) is not None}
@@ -246,7 +242,7 @@ def parse_mesh(text: str | bytes, base: Path = Path(), more: MoreRules | None = 
     endpoints = _resources(_EndpointDocument, "endpoints", sections.get("endpoints"), violations)
     routes = _resources(_RouteDocument, "routes", sections.get("routes"), violations)
     mesh = Mesh(
-        backends=tuple(_backend(name, document) for name, document in backends.items()),
+        backends=tuple(Backend(name=name, **_given(DOCUMENT_SETTINGS, each)) for name, each in backends.items()),
         endpoints=tuple(_endpoint(name, document, base, violations) for name, document in endpoints.items()),
         routes=tuple(_route(path, document) for path, document in routes.items()),
     )
@@ -299,7 +295,8 @@ def _violation(path: str, detail: ErrorDetails, known: Names) -> SpecViolation:
             for step in outer:
                 known = known.get(step, known)  # steps whose names the file chooses (overrides) keep the settings
             renamed = RENAMED.get(name)
-            return SpecViolation(where, f"is called {renamed} now" if renamed else _no_such_setting(name, known))
+            text = f"is called {renamed} now" if renamed else f"there is no such setting{_meant(name, known)}"
+            return SpecViolation(where, text)
         case "value_error":
             return SpecViolation(where, str(detail["ctx"]["error"]))
         case "model_type" | "dict_type":
@@ -323,10 +320,6 @@ def _value_given(detail: ErrorDetails) -> str:
     setting = DOCUMENT_SETTINGS.get(str(detail["loc"][0]))
     is_secret = setting is not None and setting.kind in {SettingKind.JSON, SettingKind.ENVIRONMENT}
     return "" if is_secret else f", is {_kind(detail['input'])}"
-
-
-def _no_such_setting(name: str, known: Names) -> str:
-    return f"there is no such setting{_meant(name, known)}"
 
 
 def _meant(name: str, known: Names) -> str:

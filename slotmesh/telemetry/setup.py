@@ -50,11 +50,7 @@ class MetricsServer:
     """The metrics of one service, and its health pages, at `http://ADDRESS`."""
 
     def __init__(
-        self,
-        meter: Meter,
-        sdk: SdkMetrics | None = None,
-        http: HttpServer | None = None,
-        pages: Pages | None = None,
+        self, meter: Meter, sdk: SdkMetrics | None = None, http: HttpServer | None = None, pages: Pages | None = None
     ) -> None:
         self.meter = meter
         """For the code that registers instruments."""

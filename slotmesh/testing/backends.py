@@ -23,30 +23,19 @@ Handler: TypeAlias = "type | Callable[..., Any]"
 
 
 _SETTINGS: Final = {each.attribute: each for each in model.SETTINGS.values()}
-_TYPES: Final[Mapping[SettingKind, tuple[type, ...]]] = {
-    SettingKind.BALANCER: (str,),
-    SettingKind.TEXT: (str,),
-    SettingKind.INTEGER: (int,),
-    SettingKind.NUMBER: (int, float),
-    SettingKind.SIZE: (int,),
-    SettingKind.DURATION: (int, float),
-    SettingKind.FLAG: (bool,),
-    SettingKind.JSON: (Mapping,),
-    SettingKind.ENVIRONMENT: (Mapping,),
-    SettingKind.AMOUNTS: (Mapping,),
+_FORMS: Final[Mapping[SettingKind, tuple[tuple[type, ...], str]]] = {
+    SettingKind.BALANCER: ((str,), "a str"),
+    SettingKind.TEXT: ((str,), "a str"),
+    SettingKind.INTEGER: ((int,), "an int"),
+    SettingKind.NUMBER: ((int, float), "a number"),
+    SettingKind.SIZE: ((int,), "an int, bytes"),
+    SettingKind.DURATION: ((int, float), "a number of seconds"),
+    SettingKind.FLAG: ((bool,), "a bool"),
+    SettingKind.JSON: ((Mapping,), "a mapping"),
+    SettingKind.ENVIRONMENT: ((Mapping,), "a mapping"),
+    SettingKind.AMOUNTS: ((Mapping,), "a mapping"),
 }
-_WORDS: Final = {
-    SettingKind.BALANCER: "a str",
-    SettingKind.TEXT: "a str",
-    SettingKind.INTEGER: "an int",
-    SettingKind.NUMBER: "a number",
-    SettingKind.SIZE: "an int, bytes",
-    SettingKind.DURATION: "a number of seconds",
-    SettingKind.FLAG: "a bool",
-    SettingKind.JSON: "a mapping",
-    SettingKind.ENVIRONMENT: "a mapping",
-    SettingKind.AMOUNTS: "a mapping",
-}
+"""The types of values, and words for them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,10 +110,11 @@ def _value(name: str, value: Any) -> Any:
         return type(setting.default)[value.upper()]
     if setting.kind is SettingKind.SECTION and setting.section is not None and isinstance(value, Mapping):
         return setting.section(**value)
-    types = _TYPES.get(setting.kind)
-    if types is not None and (not isinstance(value, types) or (isinstance(value, bool) and bool not in types)):
-        got = type(value).__name__ if setting.kind is SettingKind.ENVIRONMENT else repr(value)  # it may be secret
-        raise TypeError(f"{name} must be {_WORDS[setting.kind]}, got {got}")
+    if setting.kind in _FORMS:
+        types, words = _FORMS[setting.kind]
+        if not isinstance(value, types) or (isinstance(value, bool) and bool not in types):
+            got = type(value).__name__ if setting.kind is SettingKind.ENVIRONMENT else repr(value)  # it may be secret
+            raise TypeError(f"{name} must be {words}, got {got}")
     if setting.kind is SettingKind.ENVIRONMENT:
         return _environment(value)
     return value

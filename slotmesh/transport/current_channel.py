@@ -6,7 +6,6 @@ Purpose: a channel uses the certificate that it was opened with for its whole li
 from __future__ import annotations
 
 import asyncio
-from types import TracebackType
 from typing import Final, Self
 
 import grpc
@@ -17,7 +16,7 @@ from slotmesh.security.identity import Role
 from slotmesh.status import unresolved
 from slotmesh.streams.leadership import ControllerSearch
 from slotmesh.transport.server_addresses import ServerAddresses
-from slotmesh.units import parse_host_port
+from slotmesh.units import is_host_port
 
 _CONNECTED: Final = frozenset({grpc.ChannelConnectivity.READY, grpc.ChannelConnectivity.CONNECTING})
 
@@ -137,9 +136,7 @@ class ControllerChannels:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self._addresses.aclose()
         await self._close()
 
@@ -178,7 +175,7 @@ class ControllerChannels:
             self.failed()
             return False
         leader = failure.metadata.get(LEADER_FACT, "")
-        is_referred = self.search.referred(leader if _is_address(leader) else "")
+        is_referred = self.search.referred(leader if is_host_port(leader) else "")
         if not is_referred:
             self._addresses.request()
         return is_referred
@@ -187,11 +184,3 @@ class ControllerChannels:
         channel, self._channel = self._channel, None
         if channel is not None:
             await channel.aclose()
-
-
-def _is_address(text: str) -> bool:
-    try:
-        parse_host_port(text)
-    except ValueError:
-        return False
-    return True

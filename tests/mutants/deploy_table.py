@@ -104,7 +104,7 @@ DEPLOY: Final = (
     mutant(
         "a backend that is scaled to zero gets no traffic",
         _CONTROLLER,
-        "if _is_idle(backend, observed) or any(",
+        "if is_idle or any(",
         "if any(",
         _READINESS,
     ),
@@ -239,7 +239,7 @@ DEPLOY: Final = (
     mutant(
         "a command ends its wait when its controller leads no more",
         _CLI,
-        "if not ((is_lost(error) or _leads_no_more(error)) and await",
+        "if not ((is_lost(error) or leads_no_more) and await",
         "if not (is_lost(error) and await",
         "tests/contract/cli/test_waits.py",
     ),

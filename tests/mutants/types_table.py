@@ -213,8 +213,8 @@ _STUBS: Final = (
     mutant(
         "stubs take names of types that are hidden by members",
         CLI,
-        "return self._aliases.of(name) if name in self._members else name",
-        "return name",
+        "self._aliases.of(found[0]) if found[0] in self._members else found[0]",
+        "found[0]",
         "tests/unit/cli/test_interface_source.py",
     ),
     mutant(

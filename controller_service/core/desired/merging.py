@@ -19,13 +19,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from controller_service.core.desired.handler_code import as_written, is_rolled_back, without_code
-from controller_service.core.desired.revisions import (
-    ROUTE_FIELDS,
-    Resource,
-    fields_of,
-    rolled_back_from,
-    subject_of,
-)
+from controller_service.core.desired.revisions import ROUTE_FIELDS, Resource, fields_of, rolled_back_from, subject_of
 from controller_service.core.desired.shifts import intended_endpoints
 from controller_service.core.desired.state import RESTART_SETTINGS, Desired
 from slotmesh.spec.model import SETTINGS, Backend, Endpoint, Mesh, TrafficPolicy

@@ -21,13 +21,7 @@ from controller_service.core.desired.handler_code import (
     with_code,
 )
 from controller_service.core.desired.merging import FieldChange, FieldConflict, field_changes, merge_mesh
-from controller_service.core.desired.revisions import (
-    UNKNOWN_ORIGIN,
-    ChangeOrigin,
-    by_subject,
-    mesh_of,
-    subject_of,
-)
+from controller_service.core.desired.revisions import UNKNOWN_ORIGIN, ChangeOrigin, by_subject, mesh_of, subject_of
 from controller_service.core.desired.shifts import intended_endpoints
 from controller_service.core.desired.state import ChangeSet, Desired, RolloutRecord, deleted_subjects
 from slotmesh.names import did_you_mean

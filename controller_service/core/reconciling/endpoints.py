@@ -14,7 +14,7 @@ Owner: the reconcile loop; readiness: pure functions.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Set
+from collections.abc import Collection, Mapping, Set
 from dataclasses import dataclass
 from typing import Final
 
@@ -188,7 +188,11 @@ def _wait_s(
     ready_at = [it.ready_at for group in ready.values() for it in group if it.ready_at is not None]
     first_ready_at = min(ready_at, default=now)
     deadline = first_ready_at + COMPLETE_WITHIN_S
-    known = [it for it in backends if it is not None and (ready[it.name] or not _fails(observed.replicas(it.name)))]
+    known = [
+        it
+        for it in backends
+        if it is not None and (ready[it.name] or not any(map(has_failed_to_start, observed.replicas(it.name))))
+    ]
     if launches or all(it.num_replicas is not None or it.autoscale is not None for it in known):
         wanted = {it.name: wanted_replicas(it, observed) for it in known}
         if all(len(ready[name]) >= count for name, count in wanted.items()):
@@ -209,10 +213,6 @@ def is_coming(replica: ObservedReplica) -> bool:
 def has_failed_to_start(replica: ObservedReplica) -> bool:
     """It has ended before it was ready: its handler could not be constructed, or its process not be started."""
     return replica.gone and replica.state is ReplicaState.FAILED and replica.ready_at is None
-
-
-def _fails(replicas: Iterable[ObservedReplica]) -> bool:
-    return any(map(has_failed_to_start, replicas))
 
 
 def sooner(one: float | None, other: float | None) -> float | None:
@@ -320,7 +320,8 @@ def require_ready(
     violations: list[SpecViolation] = []
     for name in backends:
         backend = desired.backends[name]
-        if _is_idle(backend, observed) or any(_may_be_ready(it, now) for it in observed.replicas(name)):
+        is_idle = backend.autoscale is not None and not wanted_replicas(backend, observed)
+        if is_idle or any(_may_be_ready(it, now) for it in observed.replicas(name)):
             continue
         reason, way_out = _why_unready(backend, desired, observed, launches=launches)
         text = (
@@ -342,10 +343,6 @@ def _may_be_ready(replica: ObservedReplica, now: float) -> bool:
         return True
     since = replica.suspect_since
     return replica.takes_calls and not replica.has_attached and since is not None and now < since + RETURN_WITHIN_S
-
-
-def _is_idle(backend: Backend, observed: Observed) -> bool:
-    return backend.autoscale is not None and not wanted_replicas(backend, observed)
 
 
 def _why_unready(backend: Backend, desired: Desired, observed: Observed, *, launches: bool) -> tuple[str, str]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from operator import attrgetter
 from typing import Final, NamedTuple
 from weakref import WeakValueDictionary
 
@@ -179,7 +180,7 @@ class RouteBuilder:
             return before
         there = [it for it in observed.incarnations(name) if _is_listed(it)]
         known = before.replicas if before is not None else {}
-        replicas = {owner: _kept(replica, known.get(owner), observed) for owner, replica in _in_order(there)}
+        replicas = {it.owner: _kept(it, known.get(it.owner), observed) for it in sorted(there, key=attrgetter("owner"))}
         takes_calls = any(replica.takes_calls for replica in there)
         listed = ListedBackend(
             settings=backend.routed(),
@@ -210,10 +211,6 @@ def _listed_endpoint(
     if before is None or before.ownership is not ownership:
         return listed
     return before if replace(before, ownership=None) == replace(listed, ownership=None) else listed
-
-
-def _in_order(replicas: list[ObservedReplica]) -> list[tuple[Incarnation, ObservedReplica]]:
-    return sorted(((replica.owner, replica) for replica in replicas), key=lambda it: it[0])
 
 
 def _kept(

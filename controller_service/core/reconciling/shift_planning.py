@@ -228,7 +228,7 @@ def hold_back(
             stays = [it for it in held.deletes if f"backend/{it}" not in named]
             gone = [it for it in change.delete_backends if it in held.before and it not in stays]
             shifts[name] = replace(held, deletes=(*stays, *gone))
-            _put(puts, live, replace(wanted, traffic=_weighed(wanted, held.before)))
+            _put(puts, live, replace(wanted, traffic=replace(wanted.traffic or _NO_TRAFFIC, weights=held.before)))
         elif waiting is not None:
             shifts[name] = overtaken_by(waiting, who=who, time_s=time_s)
             _put(puts, live, wanted)
@@ -321,10 +321,6 @@ def _held(
 
 def _weights(endpoint: Endpoint) -> Mapping[str, float]:
     return dict((endpoint.traffic or _NO_TRAFFIC).weights)
-
-
-def _weighed(endpoint: Endpoint, weights: Mapping[str, float]) -> TrafficPolicy:
-    return replace(endpoint.traffic or _NO_TRAFFIC, weights=weights)
 
 
 def _put(puts: dict[str, Endpoint], live: Endpoint, endpoint: Endpoint) -> None:

@@ -15,14 +15,7 @@ from functools import partial
 from typing import Final, TypeAlias
 
 from controller_service.convert.changes import reply_of
-from controller_service.core.desired.handler_code import (
-    NO_CODE,
-    Code,
-    CodeChange,
-    key_of,
-    warnings_of,
-    with_code,
-)
+from controller_service.core.desired.handler_code import NO_CODE, Code, CodeChange, key_of, warnings_of, with_code
 from controller_service.core.desired.planning import (
     ALWAYS,
     ChangeTerms,

@@ -216,13 +216,7 @@ class ProjectScanner:
         return found
 
     def _enter(
-        self,
-        root: HandlerRoot,
-        place: str,
-        path: str,
-        chain: _Chain,
-        found: _Found,
-        within: tuple[FileId, ...],
+        self, root: HandlerRoot, place: str, path: str, chain: _Chain, found: _Found, within: tuple[FileId, ...]
     ) -> None:
         """Walks a folder: `path` is that in the snapshot, `within` are the folders that it is in."""
         try:

@@ -8,7 +8,7 @@ Owner: the event loop that it was opened on.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing, suppress
 from typing import Any, Final, TypeVar
 
@@ -24,7 +24,6 @@ from controller_service.store.protocol import (
     UNKNOWN_LEADER,
     EventStore,
     Leader,
-    Standing,
     StateInUse,
     Store,
     StoreWriteFailed,
@@ -34,8 +33,6 @@ from slotmesh.ids import new_id
 from slotmesh.logs import get_logger
 from slotmesh.runtime.backoff import WarningBackoff
 
-CHECK_S: Final = 1.0
-"""How often a leader looks whether it leads, and who waits."""
 TRY_S: Final = 0.25
 """When a standby that could not lead, or could not reach etcd, tries again."""
 WATCH_S: Final = 0.5
@@ -54,27 +51,11 @@ class EtcdStore(Store):
         super().__init__(state.generation, state.term, state.desired, EventStore())
         self._client = client
         self._state = state
-        self._check_due = asyncio.Event()
         self._steps: asyncio.Queue[tuple[Callable[[], Awaitable[Any]], asyncio.Future[Any]]] = asyncio.Queue()
         self._working = asyncio.create_task(self._work(), name="etcd-state")
 
-    async def standing(self) -> AsyncGenerator[Standing, None]:
-        reported: Standing | None = None
-        while not self._is_closed:
-            self._check_due.clear()
-            try:
-                waiting = await self._step(self._checked)
-            except StoreWriteFailed:
-                if self._is_closed:
-                    return
-                raise
-            now = Standing(self.term, tuple(dict.fromkeys(filter(None, waiting))), len(waiting), self._state.problem)
-            if now != reported:
-                reported = now
-                yield now
-            with suppress(TimeoutError):
-                async with asyncio.timeout(CHECK_S):
-                    await self._check_due.wait()
+    async def _check(self) -> tuple[Sequence[str], str]:
+        return await self._step(self._checked), self._state.problem
 
     async def commit(self, change: ChangeSet, *, expected_revision: int) -> Desired:
         async def step() -> Desired:
@@ -106,7 +87,6 @@ class EtcdStore(Store):
         if self._is_closed:
             return
         self._end()
-        self._check_due.set()
         await self.events.close()
         self._working.cancel()
         await asyncio.gather(self._working, return_exceptions=True)

@@ -8,7 +8,7 @@ Owner: the event loop that it was opened on.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
@@ -17,21 +17,11 @@ from typing import Any, Final, TypeAlias
 
 from controller_service.core.desired.revisions import UNKNOWN_ORIGIN, ChangeOrigin
 from controller_service.core.desired.state import ChangeSet, Desired
-from controller_service.store.protocol import (
-    UNKNOWN_LEADER,
-    Conflict,
-    Leader,
-    Standing,
-    StateInUse,
-    Store,
-    StoreWriteFailed,
-)
+from controller_service.store.protocol import UNKNOWN_LEADER, Conflict, Leader, StateInUse, Store, StoreWriteFailed
 from controller_service.store.sqlite.events import SqliteEvents, events_path
 from controller_service.store.sqlite.state_file import StateFile
 from controller_service.store.sqlite.state_lock import StandbyNote
 
-CHECK_S: Final = 1.0
-"""How often a leader looks whether it leads, and who waits."""
 TRY_S: Final = 0.25
 """How often a standby tries to lead."""
 
@@ -47,7 +37,6 @@ class SqliteStore(Store):
         self._file = file
         self._writer = writer
         self._loop = asyncio.get_running_loop()
-        self._check_due = asyncio.Event()
 
     @classmethod
     async def open(cls, path: Path, make_state: MakeState | None) -> SqliteStore:
@@ -64,19 +53,9 @@ class SqliteStore(Store):
             writer.shutdown(wait=False)
             raise
 
-    async def standing(self) -> AsyncGenerator[Standing, None]:
-        reported: Standing | None = None
-        while not self._is_closed:
-            self._check_due.clear()
-            waiting = await asyncio.wrap_future(self._writer.submit(self._file.check))
-            problem = await asyncio.wrap_future(self._writer.submit(self._file.probe))
-            now = Standing(self.term, tuple(dict.fromkeys(filter(None, waiting))), len(waiting), problem)
-            if now != reported:
-                reported = now
-                yield now
-            with suppress(TimeoutError):
-                async with asyncio.timeout(CHECK_S):
-                    await self._check_due.wait()
+    async def _check(self) -> tuple[Sequence[str], str]:
+        waiting = await asyncio.wrap_future(self._writer.submit(self._file.check))
+        return waiting, await asyncio.wrap_future(self._writer.submit(self._file.probe))
 
     async def commit(self, change: ChangeSet, *, expected_revision: int) -> Desired:
         if self._is_closed:
@@ -100,7 +79,6 @@ class SqliteStore(Store):
         if self._is_closed:
             return
         self._end()
-        self._check_due.set()
         await self.events.close()
         closing = self._writer.submit(self._file.close)
         self._writer.shutdown(wait=False)

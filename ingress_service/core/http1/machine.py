@@ -33,14 +33,7 @@ from ingress_service.core.http1.commands import (
 )
 from ingress_service.core.http1.heads import ConnectionLimits, MalformedRequest, RequestHead
 from ingress_service.core.http1.request_reader import HttpReader, RequestEnd
-from ingress_service.core.http1.states import (
-    ANSWER_STEPS,
-    READ_STEPS,
-    AnswerEvent,
-    AnswerState,
-    ReadEvent,
-    ReadState,
-)
+from ingress_service.core.http1.states import ANSWER_STEPS, READ_STEPS, AnswerEvent, AnswerState, ReadEvent, ReadState
 
 LINGER_S: Final = 2.0
 """How long a client that still sends may read its last answer."""

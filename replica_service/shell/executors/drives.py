@@ -34,10 +34,7 @@ class AsyncDrive(Drive):
     """
 
     def __init__(
-        self,
-        generator_run: GeneratorRun,
-        environment: DriveEnvironment,
-        loop: asyncio.AbstractEventLoop | None = None,
+        self, generator_run: GeneratorRun, environment: DriveEnvironment, loop: asyncio.AbstractEventLoop | None = None
     ) -> None:
         """`loop` is the handler's, if it has one of its own."""
         super().__init__(generator_run, environment)

@@ -54,10 +54,7 @@ class GeneratorExecutor:
     """Executes work of methods that yield."""
 
     def __init__(
-        self,
-        environment: HandlerEnvironment,
-        in_thread: InThread,
-        handler_loop: HandlerLoop | None = None,
+        self, environment: HandlerEnvironment, in_thread: InThread, handler_loop: HandlerLoop | None = None
     ) -> None:
         """`in_thread` steps `def` methods; `handler_loop` steps `async def` methods if it is not the current loop."""
         self._methods, self._sink, errors, self._now = environment
@@ -79,7 +76,7 @@ class GeneratorExecutor:
         elif isinstance(work, StartTurn):
             self._continue_turn(work, work.lo)
         else:
-            self._start_batch(work)
+            self._invoke(BatchRun(work, self._methods[work.method], self._now, failure_of), is_first=True)
 
     def hold(self, turn: StartTurn) -> None:
         self._turns.hold(turn)
@@ -191,9 +188,6 @@ class GeneratorExecutor:
             then=then,
         )
         self._drive(method, generator_run)
-
-    def _start_batch(self, batch: StartBatch) -> None:
-        self._invoke(BatchRun(batch, self._methods[batch.method], self._now, failure_of), is_first=True)
 
     def _invoke(self, left: BatchRun, *, is_first: bool) -> None:
         """Starts the next invocation of the batch. Until one has begun, the batch can be handed back as a whole."""

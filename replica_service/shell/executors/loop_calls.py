@@ -20,13 +20,7 @@ from replica_service.core.failures import CUT_OFF, TAKEN_BACK
 from replica_service.core.runs import RouterPeer, StartTurn
 from replica_service.core.work import StartBatch, StartNow, TurnClaims
 from replica_service.shell.executors.batches import BatchRun, Invocation
-from replica_service.shell.executors.protocol import (
-    HandlerEnvironment,
-    Outcome,
-    Unsendable,
-    deliver,
-    encoder_of,
-)
+from replica_service.shell.executors.protocol import HandlerEnvironment, Outcome, Unsendable, deliver, encoder_of
 from replica_service.shell.executors.runners import (
     LARGE_BYTES,
     Runners,

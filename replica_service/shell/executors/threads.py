@@ -25,13 +25,7 @@ from replica_service.core.failures import LATE
 from replica_service.core.runs import ReplicaRun, RouterPeer, StartTurn
 from replica_service.core.work import Claim, Skip, StartBatch, StartCalls, TurnClaims, WorkCommand, claim, is_late
 from replica_service.shell.executors.batches import BatchRun, is_of
-from replica_service.shell.executors.protocol import (
-    HandlerEnvironment,
-    Outcome,
-    Unsendable,
-    deliver,
-    encoded,
-)
+from replica_service.shell.executors.protocol import HandlerEnvironment, Outcome, Unsendable, deliver, encoded
 from replica_service.shell.executors.relay import OutcomeRelay
 from replica_service.shell.handler.call_context import SinglePlace, ThreadPlace, base_context, batch_place
 from replica_service.shell.telemetry import traced_batch
@@ -65,10 +59,7 @@ class ThreadExecutor:
     """Executes work of `def` methods."""
 
     def __init__(
-        self,
-        environment: HandlerEnvironment,
-        max_threads: Callable[[], int],
-        wait_for: Callable[[Awaitable[Any]], Any],
+        self, environment: HandlerEnvironment, max_threads: Callable[[], int], wait_for: Callable[[Awaitable[Any]], Any]
     ) -> None:
         """`max_threads` is asked when a thread would be started.
 

@@ -205,12 +205,7 @@ class EarlyEnds:
                 withdrawn.slices.append((each, ()))
 
     def _end_some(
-        self,
-        run: RouterRun,
-        spans: Sequence[Span],
-        withdrawn: Withdrawn,
-        unsent: Failure,
-        sent: Failure | None = None,
+        self, run: RouterRun, spans: Sequence[Span], withdrawn: Withdrawn, unsent: Failure, sent: Failure | None = None
     ) -> None:
         """Ends the open calls at these indices of the run; the others continue.
 

@@ -15,14 +15,7 @@ from math import inf
 
 from router_service.core import failures
 from router_service.core.calls import LeasedSlot, Release, ReleasedSlot
-from router_service.core.commands import (
-    CancelRun,
-    DeliverDone,
-    DeliverFailure,
-    DeliverResults,
-    DeliverSlot,
-    Step,
-)
+from router_service.core.commands import CancelRun, DeliverDone, DeliverFailure, DeliverResults, DeliverSlot, Step
 from router_service.core.counters import RouterCounters
 from router_service.core.lifecycle.feature import Features
 from router_service.core.limits.capacity import KnownReplica

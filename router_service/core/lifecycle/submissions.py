@@ -16,11 +16,7 @@ from router_service.core import failures
 from router_service.core.calls import Batch, KeyedBatch, PartitionColumn
 from router_service.core.commands import Step
 from router_service.core.counters import RouterCounters
-from router_service.core.events import (
-    CallsResent,
-    CallsSubmitted,
-    ResultsRequested,
-)
+from router_service.core.events import CallsResent, CallsSubmitted, ResultsRequested
 from router_service.core.lifecycle.feature import Features
 from router_service.core.lifecycle.intake import RoutingIntake
 from router_service.core.replicas.replica import RoutedReplica

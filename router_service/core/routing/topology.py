@@ -244,12 +244,7 @@ class Topology:
     # -- endpoints -------------------------------------------------------------------------------------------------
 
     def _apply_endpoints(
-        self,
-        table: RoutingTable,
-        change: TableChange,
-        others: Collection[ReplicaKey],
-        *,
-        are_backends_same: bool,
+        self, table: RoutingTable, change: TableChange, others: Collection[ReplicaKey], *, are_backends_same: bool
     ) -> None:
         """`others` are the keys whose replica was replaced or removed."""
         homeless = change.homeless

@@ -81,10 +81,6 @@ class OwnServices:
         self._follow()
         return self._endpoints.get(path, _NONE)
 
-    def has_service(self, name: str) -> bool:
-        """Whether any endpoint has the service."""
-        return name in self.names
-
     @property
     def names(self) -> Sequence[str]:
         """Full names of all services, sorted."""

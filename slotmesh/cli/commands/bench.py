@@ -22,13 +22,7 @@ from slotmesh.cli.connection import Peer
 from slotmesh.cli.console import FAILED, WRONG_INPUT, CommandFailed, OutputForm, say
 from slotmesh.cli.credentials import credentials
 from slotmesh.cli.latencies import CallTally
-from slotmesh.cli.parameters import (
-    ROUTER_ADDRESS,
-    EndpointName,
-    RouterAddress,
-    duration,
-    read_arguments,
-)
+from slotmesh.cli.parameters import ROUTER_ADDRESS, EndpointName, RouterAddress, duration, read_arguments
 from slotmesh.client.mesh import connect
 from slotmesh.codec import JSON
 from slotmesh.errors import Reason, SlotmeshError

@@ -125,12 +125,7 @@ class Reloader:
     """Watches the files of a mesh from its making on."""
 
     def __init__(
-        self,
-        mesh: Mesh,
-        file: Path | None,
-        protos: Sequence[Path],
-        parent: ParentPipe,
-        tell: Callable[[str], object],
+        self, mesh: Mesh, file: Path | None, protos: Sequence[Path], parent: ParentPipe, tell: Callable[[str], object]
     ) -> None:
         """`protos`: of the services of the endpoint, where there is no file."""
         self._mesh = mesh

@@ -128,14 +128,7 @@ class CallOutbox:
         self._append(spec.queue, run)
         spec.queue.tail = None
 
-    def take(
-        self,
-        calls: int,
-        nbytes: int,
-        large: LargeCalls,
-        *,
-        shares: TenantShares | None = None,
-    ) -> list[SentPart]:
+    def take(self, calls: int, nbytes: int, large: LargeCalls, *, shares: TenantShares | None = None) -> list[SentPart]:
         """Takes the parts of the next frame.
 
         At most `calls` calls of `nbytes` bytes, which is what the window has left. `large`: one with more bytes than

@@ -133,7 +133,7 @@ class TlsSource:
     def look(self) -> TlsMaterial:
         """The newest usable material. Checks the files, at most once a second. Blocks on the disk."""
         with self._looking:
-            if self._is_due():
+            if self._now() - self._looked_at >= LOOK_S:
                 try:
                     self._reload()
                 finally:
@@ -166,9 +166,6 @@ class TlsSource:
         # gRPC's type stubs lack that None may be returned.
         fetch = cast("Callable[[], grpc.ServerCertificateConfiguration]", newest)
         return grpc.dynamic_ssl_server_credentials(_configuration(shown), fetch, asks_for_certificate)
-
-    def _is_due(self) -> bool:
-        return self._now() - self._looked_at >= LOOK_S
 
     def _reload(self) -> None:
         stamps = _stamps(self.files)
