@@ -21,6 +21,7 @@ from slotmesh.client.slots.client import SlotClient
 from slotmesh.client.slots.reservations import AllArguments, ReservationOfAll, timeout_of_all
 from slotmesh.client.stream.call_stream import CallStream
 from slotmesh.client.tls import Tls, dialer_of
+from slotmesh.runtime.allocator import adapt_to_messages
 from slotmesh.runtime.channels import PLAIN_TEXT, Dialer, Token
 from slotmesh.transport.server_addresses import ServerAddresses
 
@@ -78,6 +79,7 @@ def mesh_at(
     if not connect_timeout_s > 0:
         raise ValueError(f"connect_timeout must be more than 0 seconds, got {connect_timeout!r}")
     grace_s = grace_of("close_grace", close_grace)
+    adapt_to_messages()
     return Mesh(ServerAddresses(addresses), connect_timeout_s, grace_s, dialer=dialer_of(tls, token), buffer=buffer)
 
 

@@ -12,9 +12,7 @@ loop: they may quote the content of calls.
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import gc
-import os
 import sys
 from collections.abc import Callable, Coroutine, Mapping
 from functools import partial
@@ -23,6 +21,7 @@ from typing import Any, Final, NoReturn, TypeVar
 
 from slotmesh.config import LogFormat, LogLevel, SettingsError
 from slotmesh.logs import get_logger, setup_logging, without_text
+from slotmesh.runtime.allocator import keep_freed_memory
 from slotmesh.runtime.exits import CannotStart
 from slotmesh.runtime.service_modules import check_services
 from slotmesh.runtime.tasks import TaskFailed
@@ -94,30 +93,6 @@ def _name(code: object) -> str:
     """The name as in a traceback; for a `partial`, that of its function."""
     code = getattr(code, "func", code)
     return str(getattr(code, "__qualname__", type(code).__name__))
-
-
-# By default glibc returns frames of hundreds of kilobytes, thousands a second, to the kernel when they are freed, and
-# maps,
-# zeroes and faults them in again: a quarter of the processor time of a call with a payload of 1 KB
-# (docs/performance.md).
-
-_SETTINGS: Final = {
-    "MALLOC_TRIM_THRESHOLD_": (-1, 64 << 20),
-    "MALLOC_MMAP_THRESHOLD_": (-3, 4 << 20),
-}
-"""glibc's environment variable, its parameter of mallopt(3), and the value in bytes: up to 64 MiB of free memory at the
-end of the heap is kept, and blocks of up to 4 MiB, the size of messages, come from the heap."""
-
-
-def keep_freed_memory() -> None:
-    """Called once, when a process starts. Keeps values of the environment; has no effect without glibc."""
-    try:
-        mallopt = ctypes.CDLL(None).mallopt
-    except (AttributeError, OSError, TypeError):
-        return
-    for variable, (parameter, value) in _SETTINGS.items():
-        if variable not in os.environ:
-            mallopt(parameter, value)
 
 
 _log = get_logger(__name__)
