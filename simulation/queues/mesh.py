@@ -11,15 +11,12 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from router_service.core.calls import RouterCallOptions
-from router_service.core.rosters import RosterVersion, TableRoster
-from router_service.core.routing_table import BackendRoute, EndpointRoute, ReplicaRoute, RoutingTable
 from simulation.kernel import Kernel
 from simulation.ledger import SimulationLedger
 from simulation.queues.figures import Figures, summarise
-from simulation.queues.link import QueuesLink
 from simulation.queues.replica import QueuesReplica
 from simulation.queues.router import QueuesRouter
-from slotmesh.spec.model import Backend
+from simulation.queues.wiring import ENDPOINT, connect, stream, table_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,8 +25,6 @@ if TYPE_CHECKING:
     from router_service.core.replicas.replica import RoutedReplica as Far
     from simulation.queues.settings import QueuesSettings
 
-_ENDPOINT = "endpoint"
-_BACKEND = "backend"
 _STEPS = 50
 """How often progress is told."""
 
@@ -48,11 +43,11 @@ class QueuesMesh:
         `options`: draws those of the calls of a batch.
         """
         self._settings = settings
-        self._options, self._option_draws = options, self._stream("options")
+        self._options, self._option_draws = options, stream(settings.seed, "options")
         self._kernel = Kernel()
         self._ledger = SimulationLedger(settings.slots * settings.replicas)
-        self._arrivals = self._stream("arrivals")
-        services, replicas = self._stream("services"), self._stream("replicas")
+        self._arrivals = stream(settings.seed, "arrivals")
+        services, replicas = stream(settings.seed, "services"), stream(settings.seed, "replicas")
         self.replicas = [
             QueuesReplica(
                 self._kernel,
@@ -67,7 +62,9 @@ class QueuesMesh:
         ]
         self._addresses = [f"router {number}" for number in range(settings.routers)]
         self.routers = [
-            QueuesRouter(self._kernel, self._ledger, self._stream(address).random, address, settings.subset_size)
+            QueuesRouter(
+                self._kernel, self._ledger, stream(settings.seed, address).random, address, settings.subset_size
+            )
             for address in self._addresses
         ]
         self._last: int | None = None
@@ -104,28 +101,12 @@ class QueuesMesh:
     def _connect(self, balancer: Callable[[], OwnBalancer[Far]] | None) -> None:
         """The table reaches the routers, and all links open."""
         settings = self._settings
-        routes = [
-            ReplicaRoute(key=(f"replica-{number}", ""), address="", max_ongoing=settings.slots)
-            for number in range(settings.replicas)
-        ]
-        table = RoutingTable(
-            generation="simulation",
-            endpoints={_ENDPOINT: EndpointRoute(name=_ENDPOINT, weights={_BACKEND: 1.0})},
-            backends={
-                _BACKEND: BackendRoute(settings=Backend(name=_BACKEND, balancer=settings.balancer), replicas=routes)
-            },
-            router_addresses=self._addresses,
-            roster=TableRoster(RosterVersion("simulation", 1)),
-        )
-        replica_of = {route.key: replica for route, replica in zip(routes, self.replicas, strict=True)}
+        table = table_of(settings.replicas, settings.slots, self._addresses, settings.balancer)
         for router in self.routers:
             found = router.apply(table)
             if balancer is not None:
                 router.balance_by(balancer())
-            for far in found:
-                link = QueuesLink(router, far, replica_of[far.key], self._kernel, settings.link_delay)
-                router.links[far] = link
-                link.open()
+            list(connect(router, found, self.replicas, self._kernel, settings.link_delay))
 
     def _fill(self) -> None:
         """As many calls as run on average are there at once: service times have no memory, so the mesh starts warm."""
@@ -143,10 +124,7 @@ class QueuesMesh:
             self._submit(router, self._settings.batch)
 
     def _submit(self, router: QueuesRouter, calls: int) -> None:
-        router.submit(_ENDPOINT, self._ledger.arrive(calls, self._kernel.now), self._options(self._option_draws))
+        router.submit(ENDPOINT, self._ledger.arrive(calls, self._kernel.now), self._options(self._option_draws))
 
     def _have_arrived(self, calls: int | None) -> bool:
         return calls is not None and len(self._ledger.arrived) >= calls
-
-    def _stream(self, name: str) -> Random:
-        return Random(f"{self._settings.seed} {name}")

@@ -13,22 +13,16 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from functools import partial
 from random import Random
 from typing import Final
 
 from router_service.core.calls import RouterCallOptions
 from router_service.core.events import HandlerStateReported
-from router_service.core.rosters import RosterVersion, TableRoster
-from router_service.core.routing_table import BackendRoute, EndpointRoute, ReplicaRoute, RoutingTable
-from simulation.kernel import Kernel
 from simulation.ledger import SimulationLedger
 from simulation.queues.figures import quantile
 from simulation.queues.link import QueuesLink
-from simulation.queues.replica import QueuesReplica
-from simulation.queues.router import QueuesRouter
+from simulation.queues.wiring import LINK_DELAY, WiredMesh, WiredSettings, stream
 from slotmesh.calls.handler_figures import Evicted
-from slotmesh.spec.model import Backend
 
 LEAST_HITS: Final = 2.0
 LARGEST_RATIO: Final = 1.3
@@ -39,8 +33,6 @@ _TURNS, _QUESTION, _ANSWER = (4, 10), (2, 12), 8
 """Turns of a conversation, and blocks of each; the answer is part of the next prompt."""
 _FIXED: Final = 0.3
 """Share of the time of a call without a hit that does not depend on its prompt."""
-_LINK_DELAY: Final = 0.02
-_BACKEND: Final = "backend"
 
 
 class PrefixChoice(StrEnum):
@@ -53,20 +45,17 @@ class PrefixChoice(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PrefixSettings:
+class PrefixSettings(WiredSettings):
     """One configuration. Times in mean service times of calls without a hit."""
 
     chosen: PrefixChoice = PrefixChoice.PREFIX
     conversations: int = 2_000
     replicas: int = 8
     slots: int = 8
-    routers: int = 1
-    """Each conversation calls one of them."""
     cache: float = 0.05
     """Blocks in the cache of one replica, as a share of all blocks."""
     load: float = 0.95
     """The load if nothing were cached."""
-    seed: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,12 +131,10 @@ class PrefixMesh:
 
     def __init__(self, settings: PrefixSettings) -> None:
         self._settings = settings
-        self._kernel = Kernel()
-        self._ledger = _Ledger(settings.slots * settings.replicas, self._settled)
-        self._conversations = _conversations(settings, self._stream("conversations"))
+        self._conversations = _conversations(settings, stream(settings.seed, "conversations"))
         self._of_call: list[tuple[int, int]] = []
         """Conversation and turn of each call, by its number."""
-        self._thinking, self._services = self._stream("thinking"), self._stream("services")
+        self._thinking, self._services = stream(settings.seed, "thinking"), stream(settings.seed, "services")
         blocks = len({block for each in self._conversations for block in each.blocks})
         prompts = [length for each in self._conversations for length in each.lengths]
         self._per_block = (1.0 - _FIXED) * len(prompts) / sum(prompts)
@@ -156,8 +143,8 @@ class PrefixMesh:
         self._known = self._all = 0
         self._service = 0.0
         self._calls_of = [0] * settings.replicas
-        self._links: list[list[QueuesLink]] = [[] for _ in range(settings.replicas)]
-        self._routers = self._connect()
+        self._mesh = WiredMesh(settings, self._serve, _Ledger(settings.slots * settings.replicas, self._settled))
+        self._kernel, self._ledger = self._mesh.kernel, self._mesh.ledger
 
     def run(self) -> PrefixFigures:
         """Until each call has its outcome.
@@ -165,7 +152,7 @@ class PrefixMesh:
         Raises:
             Violation: a core broke a promise.
         """
-        starts, kernel, ledger = self._stream("starts"), self._kernel, self._ledger
+        starts, kernel, ledger = stream(self._settings.seed, "starts"), self._kernel, self._ledger
         for number in range(len(self._conversations)):
             kernel.at(starts.random() * self._duration, self._arrive, (number, 0))
         kernel.run(lambda: False)
@@ -181,43 +168,6 @@ class PrefixMesh:
             busiest=max(self._calls_of) * len(self._calls_of) / calls,
         )
 
-    def _connect(self) -> list[QueuesRouter]:
-        settings, kernel, ledger = self._settings, self._kernel, self._ledger
-        replicas = [
-            QueuesReplica(
-                kernel,
-                ledger,
-                slots=settings.slots,
-                travel=_LINK_DELAY,
-                service_time=partial(self._serve, number),
-                capacity_gap=0.1,
-                draws=self._stream("replicas"),
-            )
-            for number in range(settings.replicas)
-        ]
-        routes = [
-            ReplicaRoute(key=(f"replica-{number}", ""), address="", max_ongoing=settings.slots)
-            for number in range(settings.replicas)
-        ]
-        table = RoutingTable(
-            generation="simulation",
-            endpoints={"endpoint": EndpointRoute(name="endpoint", weights={_BACKEND: 1.0})},
-            backends={_BACKEND: BackendRoute(settings=Backend(name=_BACKEND), replicas=routes)},
-            router_addresses=[f"router {number}" for number in range(settings.routers)],
-            roster=TableRoster(RosterVersion("simulation", 1)),
-        )
-        routers: list[QueuesRouter] = []
-        number_of = {route.key: number for number, route in enumerate(routes)}
-        for address in table.router_addresses:
-            router = QueuesRouter(kernel, ledger, self._stream(address).random, address)
-            routers.append(router)
-            for far in router.apply(table):
-                number = number_of[far.key]
-                link = router.links[far] = QueuesLink(router, far, replicas[number], kernel, _LINK_DELAY)
-                self._links[number].append(link)
-                link.open()
-        return routers
-
     def _arrive(self, turn: tuple[int, int]) -> None:
         number, at = turn
         conversation = self._conversations[number]
@@ -229,8 +179,7 @@ class PrefixMesh:
             case _:
                 options = RouterCallOptions()
         self._of_call.append(turn)
-        calls = self._ledger.arrive(1, self._kernel.now)
-        self._routers[conversation.router].submit("endpoint", calls, options)
+        self._mesh.call(conversation.router, options)
 
     def _serve(self, replica: int, call: int) -> float:
         """The time of a call that starts at the replica."""
@@ -239,8 +188,8 @@ class PrefixMesh:
         blocks = conversation.blocks[: conversation.lengths[at]]
         known, evicted = self._caches[replica].use(blocks)
         if evicted and self._settings.chosen is PrefixChoice.PREFIX:
-            for link in self._links[replica]:
-                self._kernel.at(self._kernel.now + _LINK_DELAY, self._report, (link, tuple(evicted)))
+            for link in self._mesh.links[replica]:
+                self._kernel.at(self._kernel.now + LINK_DELAY, self._report, (link, tuple(evicted)))
         self._calls_of[replica] += 1
         self._known += known
         self._all += len(blocks)
@@ -257,9 +206,6 @@ class PrefixMesh:
         if at + 1 < len(self._conversations[number].lengths):
             think = self._thinking.expovariate(2.0 * sum(_TURNS) / self._duration)
             self._kernel.at(self._kernel.now + think, self._arrive, (number, at + 1))
-
-    def _stream(self, name: str) -> Random:
-        return Random(f"{self._settings.seed} {name}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,7 +242,10 @@ def settings(*, is_quick: bool) -> list[PrefixSettings]:
     """What is compared."""
     if is_quick:
         return [PrefixSettings(conversations=400)]
-    return [PrefixSettings(load=load, routers=routers) for load, routers in ((0.5, 1), (0.95, 1), (0.95, 4), (1.2, 1))]
+    return [
+        PrefixSettings(load=load, routers=routers)
+        for load, routers in ((0.5, 1), (0.95, 1), (0.95, 4), (1.2, 1), (1.8, 1))
+    ]
 
 
 def table(compared: Sequence[PrefixComparison]) -> str:
