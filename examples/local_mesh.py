@@ -12,14 +12,19 @@ import signal
 import sys
 import threading
 from asyncio.subprocess import PIPE, Process
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Coroutine, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
+from typing import Any
 
 from slotmesh.cli import main as command_line
+from slotmesh.cli.operator import Operator
 from slotmesh.runtime.exits import CannotStart
 from slotmesh.runtime.parent import ParentPipe
+from slotmesh.runtime.signals import stop_signals
+from slotmesh.spec.model import Mesh
 
+_READY_S = 60.0
 _STOP_TIMEOUT_S = 60.0
 """More than `slotmesh run` takes in the worst case."""
 
@@ -81,6 +86,29 @@ async def local_mesh(
             yield await _ready(handler, process)
         finally:
             await _stop(process)
+
+
+async def apply(controller: str, mesh: Mesh) -> None:
+    """Adds the backends and endpoints, and waits until all of their replicas are ready."""
+    wanted = sum(backend.num_replicas or 1 for backend in mesh.backends)
+    async with Operator.at(controller) as operator, asyncio.timeout(_READY_S):
+        await operator.apply(mesh)
+        while len((await operator.members()).ready()) < wanted:  # noqa: ASYNC110 - the controller announces no readiness to clients
+            await asyncio.sleep(0.1)
+
+
+async def until_stopped(session: Coroutine[Any, Any, int]) -> int:
+    """Runs the session. Returns its exit status, or 130 if a signal ended it."""
+    with stop_signals() as stop:
+        running = asyncio.ensure_future(session)
+        stopping = asyncio.ensure_future(stop.wait())
+        await asyncio.wait({running, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        stopping.cancel()
+        running.cancel()  # nothing, where it has ended
+        try:
+            return await running
+        except asyncio.CancelledError:
+            return 130
 
 
 async def _ready(handler: str, process: Process) -> ExampleMesh:

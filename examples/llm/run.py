@@ -15,14 +15,11 @@ from statistics import median, quantiles
 
 import slotmesh
 from examples.llm.chats import Chats, ChatTally, PrefillWay, free_slots
-from examples.local_mesh import local_mesh
-from slotmesh.cli.operator import Operator
+from examples.local_mesh import apply, local_mesh, until_stopped
 from slotmesh.runtime.main import run
-from slotmesh.runtime.signals import stop_signals
 from slotmesh.spec.document import load_mesh
 
 MESH = Path(__file__).with_name("mesh.yaml")
-_READY_S = 60.0
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
@@ -43,20 +40,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 async def main(settings: argparse.Namespace) -> int:
-    """Returns the exit status: 0 all words were right and all slots are free, 1 not, 130 interrupted."""
-    with stop_signals() as stop:
-        session = asyncio.ensure_future(_session(settings))
-        stopping = asyncio.ensure_future(stop.wait())
-        await asyncio.wait({session, stopping}, return_when=asyncio.FIRST_COMPLETED)
-        stopping.cancel()
-        session.cancel()  # nothing, where it has ended
-        try:
-            return await session
-        except asyncio.CancelledError:
-            return 130
-
-
-async def _session(settings: argparse.Namespace) -> int:
+    """Returns the exit status: 0 all words were right and all slots are free, 1 not."""
     tallies: dict[PrefillWay, ChatTally] = {}
     async with local_mesh("examples.llm.app:ChatDecode", replicas=2, is_quiet=True) as local:
         await _apply(local.controller, settings.cache)
@@ -95,11 +79,7 @@ async def _apply(controller: str, cache_blocks: int) -> None:
         replace(each, user_config={"cache_blocks": cache_blocks}) if each.user_config else each
         for each in mesh.backends
     ]
-    wanted = sum(backend.num_replicas or 1 for backend in backends)
-    async with Operator.at(controller) as operator, asyncio.timeout(_READY_S):
-        await operator.apply(replace(mesh, backends=tuple(backends)))
-        while len((await operator.members()).ready()) < wanted:  # noqa: ASYNC110 - the controller announces no readiness to clients
-            await asyncio.sleep(0.1)
+    await apply(controller, replace(mesh, backends=tuple(backends)))
 
 
 def _report(tallies: Mapping[PrefillWay, ChatTally], settings: argparse.Namespace) -> None:
@@ -115,4 +95,4 @@ def _report(tallies: Mapping[PrefillWay, ChatTally], settings: argparse.Namespac
 
 if __name__ == "__main__":
     given = parse()
-    run(lambda: main(given), log_level="warning")
+    run(lambda: until_stopped(main(given)), log_level="warning")

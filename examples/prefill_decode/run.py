@@ -16,17 +16,14 @@ from pathlib import Path
 from statistics import median
 
 import slotmesh
-from examples.local_mesh import local_mesh
+from examples.local_mesh import apply, local_mesh, until_stopped
 from examples.prefill_decode import model
 from examples.prefill_decode.app import Partner
-from slotmesh.cli.operator import Operator
 from slotmesh.runtime.main import run
-from slotmesh.runtime.signals import stop_signals
 from slotmesh.spec.document import load_mesh
 
 MESH = Path(__file__).with_name("mesh.yaml")
 PROMPT = "the river runs to the sea and the sea gives it back as rain upon the hills where"
-_READY_S = 30.0
 
 
 @dataclass
@@ -52,22 +49,9 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 async def main(settings: argparse.Namespace) -> int:
-    """Returns the exit status: 0 all words were right, 1 not, 130 interrupted."""
-    with stop_signals() as stop:
-        session = asyncio.ensure_future(_session(settings))
-        stopping = asyncio.ensure_future(stop.wait())
-        await asyncio.wait({session, stopping}, return_when=asyncio.FIRST_COMPLETED)
-        stopping.cancel()
-        session.cancel()  # nothing, where it has ended
-        try:
-            return await session
-        except asyncio.CancelledError:
-            return 130
-
-
-async def _session(settings: argparse.Namespace) -> int:
+    """Returns the exit status: 0 all words were right, 1 not."""
     async with local_mesh("examples.prefill_decode.app:Prefill", replicas=2, is_quiet=True) as local:
-        await _apply(local.controller)
+        await apply(local.controller, load_mesh(MESH))
         tally = RequestTally()
         async with slotmesh.connect(local.router) as mesh:
             prompts = iter([f"{PROMPT} {number}" for number in range(settings.requests)])
@@ -97,16 +81,6 @@ async def complete(mesh: slotmesh.Mesh, prompt: str, count: int, tally: RequestT
         tally.wrong += 1
 
 
-async def _apply(controller: str) -> None:
-    """Adds the second backend, and waits until all replicas are ready."""
-    mesh = load_mesh(MESH)
-    wanted = sum(backend.num_replicas or 1 for backend in mesh.backends)
-    async with Operator.at(controller) as operator, asyncio.timeout(_READY_S):
-        await operator.apply(mesh)
-        while len((await operator.members()).ready()) < wanted:  # noqa: ASYNC110 - nobody tells it
-            await asyncio.sleep(0.1)
-
-
 def _report(tally: RequestTally, settings: argparse.Namespace) -> None:
     moved = (tally.right + tally.wrong) * len(model.prefill(f"{PROMPT} 0")) / 2**20
     print(f"requests: {tally.right + tally.wrong}, {tally.right} right, {settings.together} at a time")
@@ -121,4 +95,4 @@ def _report(tally: RequestTally, settings: argparse.Namespace) -> None:
 
 if __name__ == "__main__":
     given = parse()
-    run(lambda: main(given), log_level="warning")
+    run(lambda: until_stopped(main(given)), log_level="warning")
