@@ -49,8 +49,8 @@ AFFINITY: Final = (
     mutant(
         "a call that its key's replica gets counts as spilled while another one is not linked",
         ROUTER,
-        "return next(filter(takes, islice(self.follow(place), MAX_PASSED)), None)",
-        "return next(islice(self.follow(place), MAX_PASSED), None)",
+        "found = next(filter(takes, islice(self.follow(place), MAX_PASSED)), None)",
+        "found = next(islice(self.follow(place), MAX_PASSED), None)",
         KEYS,
     ),
     mutant(
@@ -66,6 +66,13 @@ AFFINITY: Final = (
         "replica, key=lambda each: each.key)",
         "replica, key=lambda each: 0)",
         KEYS,
+    ),
+    mutant(
+        "a replica that takes no calls any more is the first one of its keys",
+        ROUTER,
+        "if self._has_changed or takes(replica) is not (replica in self._loads):",
+        "if self._has_changed:",
+        f"{KEYS} tests/properties/test_affinity.py",
     ),
     mutant(
         "a rank that is learned later moves no keys",

@@ -82,6 +82,13 @@ class AffinityMachine(RuleBasedStateMachine):
             each.own = int(each.own * share)
             self.ring.changed(each)
 
+    @rule(key=KEYS)
+    def look_at_the_first(self, key: str) -> None:
+        order = self.order_of(key)
+        assert self.ring.first(place_of_key(key)) is (order[0] if order else None)
+        for each in self.known.values():
+            assert self.keys.suits(run(affinity_key=key), each) is (order[:1] == [each])
+
     @rule()
     def send_without_a_key(self) -> None:
         assert self.keys.pick(run(count=3), 3) is None

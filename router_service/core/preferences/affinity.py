@@ -45,6 +45,9 @@ SECTORS: Final = 1 << (64 - SECTOR_SHIFT)
 MAX_PASSED: Final = 64
 """Replicas that are looked at for one run, those without a link included."""
 
+MAX_FIRSTS: Final = 4_096
+"""Keys whose first replica is kept."""
+
 
 def name_of(replica: KnownReplica) -> str:
     """What the places of a replica are hashes of. No id begins as names of ranks do."""
@@ -82,15 +85,14 @@ class Ring(Generic[CandidateT]):
         before, name = self._names.get(replica), name_of(replica) if is_member else None
         if name == before:
             return
+        self._has_changed = True
         if before is not None:
             del self._names[replica]
             self._members[before].remove(replica)
             if not self._members[before]:
                 del self._members[before]
-                self._has_changed = True
         if name is not None:
             self._names[replica] = name
-            self._has_changed |= name not in self._members
             insort(self._members.setdefault(name, []), replica, key=lambda each: each.key)
 
     def follow(self, place: int) -> Iterator[CandidateT]:
@@ -141,12 +143,16 @@ class BoundedRing(Ring[CandidateT]):
         self._load = 0
         self._permits = 0
         """The sums of `_loads`."""
+        self._firsts: dict[int, CandidateT] = {}
+        """What `first` has returned since a replica was added or removed, or began or ceased to take calls."""
         self.unlinked: CandidateT | None = None
         """The first replica that lookups passed over because this router has no link to it, until it is set to None."""
 
     def changed(self, replica: CandidateT) -> None:
         """See `Preference.changed`."""
         self.put(replica, is_member=replica.listed and not replica.draining)
+        if self._has_changed or takes(replica) is not (replica in self._loads):
+            self._firsts.clear()
         load, permits = self._loads.pop(replica, (0, 0))
         self._load -= load
         self._permits -= permits
@@ -171,7 +177,14 @@ class BoundedRing(Ring[CandidateT]):
 
     def first(self, place: int) -> CandidateT | None:
         """The first replica from this place on that takes calls."""
-        return next(filter(takes, islice(self.follow(place), MAX_PASSED)), None)
+        if (known := self._firsts.get(place)) is not None:
+            return known
+        found = next(filter(takes, islice(self.follow(place), MAX_PASSED)), None)
+        if found is not None and not self._has_changed:
+            if len(self._firsts) >= MAX_FIRSTS:
+                self._firsts.clear()
+            self._firsts[place] = found
+        return found
 
     def room(self, replica: CandidateT, count: int) -> int:
         """Calls that the replica takes until it is at its bound, which `count` more calls of the backend raise."""

@@ -8,7 +8,15 @@ from itertools import count
 
 import pytest
 
-from router_service.core.preferences.affinity import MAX_CHANGED, MAX_TRIED, PLACES, Ring, name_of, places_of
+from router_service.core.preferences.affinity import (
+    MAX_CHANGED,
+    MAX_TRIED,
+    PLACES,
+    BoundedRing,
+    Ring,
+    name_of,
+    places_of,
+)
 from router_service.core.replicas.replica import RoutedReplica
 from router_service.core.routing import replica_links
 from router_service.core.routing.replica_links import IDLE_S
@@ -344,3 +352,15 @@ def test_affinity_keys_leave_room_for_links_that_are_needed(monkeypatch: pytest.
     each.push()
     each.submit([200], ordering_key="k")
     assert linked(each) == members | {extra, each.owner[0]}
+
+
+def test_a_rank_that_another_replica_has_too_moves_keys_at_once() -> None:
+    ring = BoundedRing[RoutedReplica]()
+    one, two, other = replica("a"), replica("b"), replica("c")
+    one.rank, two.rank, other.rank = 0, 0, 1
+    for each in (one, two, other):
+        ring.changed(each)
+    place = next(number for number in range(0, 2**64, 2**58) if ring.first(number) is one)
+    one.rank = 1
+    ring.changed(one)
+    assert ring.first(place) is two
