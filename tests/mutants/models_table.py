@@ -69,8 +69,8 @@ MODELS: Final = (
     mutant(
         "a waiting call is overtaken without end",
         SENDER,
-        "if left <= 0 or preferences.suits(head, freed):",
-        "if preferences.suits(head, freed):",
+        "OVERTAKING * backend.candidates) - queue.overtakers(head)",
+        "OVERTAKING * backend.candidates)",
         OVERTAKING,
     ),
     mutant(
