@@ -85,7 +85,7 @@ MODELS: Final = (
         QUEUES,
         "if (run.due, run.seq) <= first]",
         "]",
-        FAIR,
+        f"{OVERTAKING} {FAIR}",
     ),
     mutant(
         "calls that were overtaken hide those behind them",

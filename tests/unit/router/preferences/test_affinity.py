@@ -364,3 +364,15 @@ def test_a_rank_that_another_replica_has_too_moves_keys_at_once() -> None:
     one.rank = 1
     ring.changed(one)
     assert ring.first(place) is two
+
+
+def test_a_replica_that_takes_no_calls_for_a_while_is_not_the_first_one_of_its_keys() -> None:
+    ring = BoundedRing[RoutedReplica]()
+    one, two = replica("a"), replica("b")
+    for each in (one, two):
+        ring.changed(each)
+    place = next(number for number in range(0, 2**64, 2**58) if ring.first(number) is one)
+    for is_linked, first in ((False, two), (True, one)):
+        one.linked = is_linked
+        ring.changed(one)
+        assert ring.first(place) is first
