@@ -593,7 +593,8 @@ class ControllerServiceServicer(object):
     def ReadLogs(self, request, context):
         """Streams the stdout and stderr of replicas that this controller has started: the newest lines, of which it keeps 256
         KiB per replica, and with `follow` the new ones. Lines may be dropped for a slow reader; the next message states
-        the number. Errors: REPLICA_NOT_FOUND if the name is unknown.
+        the number. Errors: REPLICA_NOT_FOUND if the name is unknown; PERMISSION_DENIED also if replicas are pods, and
+        Kubernetes does not let the controller read their logs.
 
         Example:
 

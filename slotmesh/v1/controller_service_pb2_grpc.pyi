@@ -288,7 +288,8 @@ class ControllerServiceStub:
     ReadLogs: _aio.UnaryStreamMultiCallable[_controller_service_pb2.ReadLogsRequest, _controller_service_pb2.ReadLogsResponse]
     """Streams the stdout and stderr of replicas that this controller has started: the newest lines, of which it keeps 256
     KiB per replica, and with `follow` the new ones. Lines may be dropped for a slow reader; the next message states
-    the number. Errors: REPLICA_NOT_FOUND if the name is unknown.
+    the number. Errors: REPLICA_NOT_FOUND if the name is unknown; PERMISSION_DENIED also if replicas are pods, and
+    Kubernetes does not let the controller read their logs.
 
     Example:
 
@@ -731,7 +732,8 @@ class ControllerServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _abc.AsyncIterator[_controller_service_pb2.ReadLogsResponse]:
         """Streams the stdout and stderr of replicas that this controller has started: the newest lines, of which it keeps 256
         KiB per replica, and with `follow` the new ones. Lines may be dropped for a slow reader; the next message states
-        the number. Errors: REPLICA_NOT_FOUND if the name is unknown.
+        the number. Errors: REPLICA_NOT_FOUND if the name is unknown; PERMISSION_DENIED also if replicas are pods, and
+        Kubernetes does not let the controller read their logs.
 
         Example:
 

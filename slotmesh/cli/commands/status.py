@@ -69,8 +69,8 @@ async def status(
     Replicas that failed are listed with their error. Below the tables is where it comes from, once for all replicas of
     a backend that have the same; `--tracebacks` prints all of each, as JSON and YAML always do. A router whose
     table is not `current` has not received the newest change yet. Calls a second are of the last 2 to 3 seconds, and
-    empty if unknown. `slotmesh top` shows more of that. A controller that stands by for another one names the one that
-    leads, and knows nothing else: exit status 1.
+    empty if unknown. `slotmesh top` shows more of that. If the controller stands by for another one, this shows what
+    that one knows; if it does not answer, its name is all that is shown: exit status 1.
     """
     form = form_of(output, as_document)
     state, load, lost = await _query(address)
