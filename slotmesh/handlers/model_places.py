@@ -8,8 +8,8 @@ Owner: a pool, under its lock.
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict
-from collections.abc import Iterator
+from collections import OrderedDict
+from collections.abc import Collection, Iterator
 from typing import Any, NamedTuple, Protocol
 
 
@@ -23,9 +23,11 @@ class Holding(Protocol):
 class ModelUses:
     """The models that one call uses, until it ends."""
 
-    __slots__ = ("_held", "is_over")
+    __slots__ = ("_held", "awaited", "is_over")
 
     def __init__(self) -> None:
+        self.awaited: list[ModelPlaces] = []
+        """The pools in which it waits for a place."""
         self._held: dict[ModelPlace, Holding] = {}
         self.is_over = False
         """The call has ended: what it has left behind holds nothing."""
@@ -74,23 +76,28 @@ class FoundPlace(NamedTuple):
 class PlacesStuck(Exception):
     """The call would wait for a place that is never freed."""
 
+    def __init__(self, pools: Collection[str]) -> None:
+        super().__init__()
+        self.pools = pools
+        """The names of those whose calls wait for each other."""
+
 
 class ModelPlaces:
     """The places of one pool."""
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, most: int, name: str = "") -> None:
+        """`name`: for people."""
         self._most = most
+        self._name = name
         self._places: OrderedDict[str, ModelPlace] = OrderedDict()
         """By model id, the one whose last use is longest ago first."""
         self._unloading = 0
-        self._waiting: Counter[ModelUses] = Counter()
-        """The calls that wait for a place."""
 
     def take(self, model_id: str, uses: ModelUses) -> FoundPlace | None:
         """The place of the model, which `uses` holds from now on. None: the call has to wait until a place is free.
 
         Raises:
-            PlacesStuck: each place is held by a call that waits for a place itself.
+            PlacesStuck: each place is held by a call that waits itself, here or in a pool of which the same is true.
         """
         if (place := self._places.get(model_id)) is not None:
             self._places.move_to_end(model_id)
@@ -100,8 +107,8 @@ class ModelPlaces:
         if len(self._places) + self._unloading >= self._most:
             victim = next((each for each in self._places.values() if each.is_free), None)
             if victim is None:
-                if not self._unloading and self._is_stuck(uses):
-                    raise PlacesStuck
+                if self in (stuck := self._stuck_pools(uses)):
+                    raise PlacesStuck([each._name for each in stuck])
                 return None
             del self._places[victim.model_id]
             self._unloading += 1
@@ -111,9 +118,10 @@ class ModelPlaces:
 
     def waits(self, uses: ModelUses, change: int) -> None:
         """A call begins (1) or ends (-1) to wait for a place."""
-        self._waiting[uses] += change
-        if not self._waiting[uses]:
-            del self._waiting[uses]
+        if change > 0:
+            uses.awaited.append(self)
+        else:
+            uses.awaited.remove(self)
 
     def unloaded(self) -> None:
         """The model of a victim was unloaded."""
@@ -137,8 +145,22 @@ class ModelPlaces:
         """Ids of the loaded models, those of the latest uses first."""
         return (each.model_id for each in reversed(self._places.values()) if each.is_loaded)
 
-    def _is_stuck(self, uses: ModelUses) -> bool:
-        """Whether each place is held by a call that waits for a place itself, if `uses` begins to."""
-        return all(
-            any(each is uses or each in self._waiting for each in place.holders) for place in self._places.values()
-        )
+    def _stuck_pools(self, uses: ModelUses) -> list[ModelPlaces]:
+        """The pools in which no place is ever freed, as far as calls wait in them, if `uses` begins to wait here.
+
+        At first these are all that can be reached from here; one where something moves is none of them, and so on.
+        """
+        stuck = [self]
+        for pool in stuck:  # it grows meanwhile
+            holders = (each for place in pool._places.values() for each in place.holders)
+            stuck += dict.fromkeys(it for each in holders for it in each.awaited if it not in stuck)
+
+        def moves(pool: ModelPlaces) -> bool:
+            return pool._unloading > 0 or not all(
+                any((each is uses and self in stuck) or any(it in stuck for it in each.awaited) for each in it.holders)
+                for it in pool._places.values()
+            )
+
+        while free := [each for each in stuck if moves(each)]:
+            stuck = [each for each in stuck if each not in free]
+        return stuck

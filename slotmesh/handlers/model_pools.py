@@ -1,9 +1,10 @@
 """The models that a `@multiplexed` method has loaded: once for all calls that need them, and held while calls use them.
 
-Purpose: `ModelPool` carries out what `model_places` decides; `holding` makes methods hold what they load to their end.
+Purpose: `ModelPool` carries out what `model_places` decides; by `model_holding`, methods hold what they load.
 Invariants: an `async def` method loads in a task of its own, which a cancelled call does not end; a `def` method in the
 thread of the first call that needs the model. A victim is unloaded before the next model is loaded, so never more than
-the limit are in memory. A failed load fails the calls that wait for it.
+the limit are in memory. A failed load fails the calls that wait for it. All pools have one lock, which is never held
+over a wait or a load: whether calls wait for each other depends on several pools.
 Owner: the instance of the handler has a pool for each such method; the replica reads what is loaded, and unloads at its
 end.
 """
@@ -11,25 +12,25 @@ end.
 from __future__ import annotations
 
 import asyncio
-import inspect
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Collection, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from contextvars import ContextVar, copy_context
-from functools import partial, wraps
+from functools import partial
 from typing import Any, Final
 
 from slotmesh.handlers.context import current_place
-from slotmesh.handlers.kinds import MethodKind, kind_of, runnable
+from slotmesh.handlers.kinds import MethodKind, kind_of
+from slotmesh.handlers.model_holding import call_uses, current_uses, present_uses
 from slotmesh.handlers.model_places import FoundPlace, ModelPlace, ModelPlaces, ModelUses, PlacesStuck
 from slotmesh.logs import get_logger
 
 MAX_MODEL_ID_BYTES: Final = 1_024
 """As of the call option."""
 _log = get_logger(__name__)
-_current_uses: ContextVar[ModelUses | None] = ContextVar("slotmesh.models", default=None)
+_lock: Final = threading.Lock()
 _current_loads: ContextVar[tuple[ModelPlace, ...]] = ContextVar("slotmesh.loads", default=())
 """The models whose loads run this code."""
 
@@ -64,8 +65,8 @@ class ModelPool:
         self._name = name
         self._load = load
         self._unload = unload
-        self._lock = threading.Lock()
-        self._places = ModelPlaces(most)
+        self._lock = _lock
+        self._places = ModelPlaces(most, name)
         self._changed: Future[None] | None = None
         """Done when a place may have become free; None if no call waits."""
         self._is_closed = False
@@ -79,7 +80,7 @@ class ModelPool:
 
     async def get(self, model_id: str) -> Any:
         """The model, for `async def` methods."""
-        with _uses() as uses:
+        with present_uses() as uses:
             while not isinstance(found := self._take(model_id, uses), FoundPlace):
                 try:
                     await _awaited(found)
@@ -101,7 +102,7 @@ class ModelPool:
                 f"{self._name} is `def`, and would block the event loop: make it `async def` and await it, or call it "
                 "in `def` methods, or by asyncio.to_thread"
             )
-        with _uses() as uses:
+        with present_uses() as uses:
             while not isinstance(found := self._take(model_id, uses), FoundPlace):
                 try:
                     found.result()
@@ -150,11 +151,8 @@ class ModelPool:
                 raise RuntimeError(f"{self._name}: the replica ends, and loads no more models")
             try:
                 found = self._places.take(model_id, uses)
-            except PlacesStuck:
-                raise RuntimeError(
-                    f"{self._name}: no place for model {model_id!r}: each loaded model is used by a call that waits for"
-                    " another one; raise max_models, or let a call use fewer models"
-                ) from None
+            except PlacesStuck as error:
+                raise RuntimeError(self._stuck(model_id, {*error.pools})) from None
             if found is None:
                 self._places.waits(uses, 1)
                 if self._changed is None:
@@ -167,6 +165,13 @@ class ModelPool:
                 found.place.done = Future()
             self.counts.hits += found.place.is_loaded
         return found
+
+    def _stuck(self, model_id: str, pools: Collection[str]) -> str:
+        text = f"{self._name}: no place for model {model_id!r}: each loaded model is used by a call that waits for"
+        if len(pools) < 2:
+            return f"{text} another one; raise max_models, or let a call use fewer models"
+        names = " or ".join(sorted(pools))
+        return f"{text} one of {names}; let all calls get these in one order, or raise max_models"
 
     def _stop_waiting(self, uses: ModelUses) -> None:
         with self._lock:
@@ -190,7 +195,7 @@ class ModelPool:
             if found.victim is not None:
                 await self._unload_async(found.victim)
             began = time.perf_counter()
-            with _call() as uses, self._loading(found.place, uses):
+            with call_uses() as uses, self._loading(found.place, uses):
                 model = await self._load(found.place.model_id)
         except BaseException as error:
             self._failed(found.place, error)
@@ -217,11 +222,11 @@ class ModelPool:
         with self._lock:
             place.holders.add(uses)
             uses.add(place, self)
-        loads, before = _current_loads.set((*_current_loads.get(), place)), _current_uses.set(uses)
+        loads, before = _current_loads.set((*_current_loads.get(), place)), current_uses.set(uses)
         try:
             yield
         finally:
-            _current_uses.reset(before)
+            current_uses.reset(before)
             _current_loads.reset(loads)
 
     def _was_loaded(self, place: ModelPlace, model: Any, took_s: float) -> None:
@@ -281,106 +286,6 @@ class ModelPool:
             self._places.unloaded()
         self._wake()
         self.on_change()
-
-
-def holding(function: Callable[..., Any], kind: MethodKind) -> Callable[..., Any]:
-    """A function of that kind which calls this one, and holds the models that it loads until it has ended."""
-    bound: Any = function if inspect.isroutine(function) else getattr(function, "__call__")  # noqa: B004, B009 - of its class
-    run = runnable(bound, kind)
-
-    @wraps(run)
-    async def called_async(*args: Any, **kwargs: Any) -> Any:
-        with _call():
-            return await run(*args, **kwargs)
-
-    @wraps(run)
-    def called(*args: Any, **kwargs: Any) -> Any:
-        with _call():
-            return run(*args, **kwargs)
-
-    @wraps(run)
-    def stepped(*args: Any, **kwargs: Any) -> Any:
-        uses, values = ModelUses(), run(*args, **kwargs)
-        try:
-            while True:
-                _current_uses.set(uses)
-                try:
-                    value = next(values)
-                except StopIteration:
-                    return
-                finally:
-                    _current_uses.set(None)
-                yield value
-        finally:
-            try:
-                values.close()
-            finally:
-                uses.end()
-
-    by_kind: dict[MethodKind, Callable[..., Any]] = {
-        MethodKind.ASYNC: called_async,
-        MethodKind.DEF: called,
-        MethodKind.GENERATOR: stepped,
-        MethodKind.ASYNC_GENERATOR: _holding_between_steps(run),
-    }
-    return by_kind[kind]
-
-
-def _holding_between_steps(run: Callable[..., Any]) -> Callable[..., Any]:
-    """What is thrown into the function's generator is thrown into that of `run`, which may go on."""
-
-    @wraps(run)
-    async def stepped_async(*args: Any, **kwargs: Any) -> Any:
-        uses, values = ModelUses(), run(*args, **kwargs)
-        step = values.__anext__
-        try:
-            while True:
-                _current_uses.set(uses)
-                try:
-                    value = await step()
-                except StopAsyncIteration:
-                    return
-                finally:
-                    _current_uses.set(None)
-                step = values.__anext__
-                try:
-                    yield value
-                except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - the generator's own
-                    step = partial(values.athrow, error)
-        finally:
-            try:
-                await values.aclose()
-            finally:
-                uses.end()
-
-    return stepped_async
-
-
-@contextmanager
-def _call() -> Iterator[ModelUses]:
-    """The models that are loaded within the block are held until its end."""
-    uses = ModelUses()
-    before = _current_uses.get()
-    _current_uses.set(uses)
-    try:
-        yield uses
-    finally:
-        _current_uses.set(before)
-        uses.end()
-
-
-@contextmanager
-def _uses() -> Iterator[ModelUses]:
-    """The uses of the current call; outside of calls, of this block."""
-    uses = _current_uses.get()
-    if uses is not None and not uses.is_over:
-        yield uses
-        return
-    uses = ModelUses()
-    try:
-        yield uses
-    finally:
-        uses.end()
 
 
 def _awaited(future: Future[Any]) -> Awaitable[Any]:

@@ -18,6 +18,13 @@ PROMPTS: Final = "tests/unit/router/preferences/test_prefixes.py"
 
 MODELS: Final = (
     mutant(
+        "calls that get models of two methods in opposite orders wait for each other",
+        HANDLERS,
+        "any(it in stuck for it in each.awaited)",
+        "self in each.awaited",
+        PLACES,
+    ),
+    mutant(
         "a model that a call uses is unloaded",
         HANDLERS,
         "return not self.holders and self.is_loaded",

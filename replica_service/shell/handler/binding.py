@@ -39,7 +39,7 @@ from slotmesh.handlers import CALL, BatchSettings, HandlerDescription, MethodDes
 from slotmesh.handlers.context import Place, asking, current_place
 from slotmesh.handlers.description import outline_of
 from slotmesh.handlers.kinds import runnable
-from slotmesh.handlers.model_pools import holding
+from slotmesh.handlers.model_holding import holding
 from slotmesh.handlers.multiplexed import multiplexed_of
 from slotmesh.logs import get_logger
 from slotmesh.runtime.exits import CannotStart

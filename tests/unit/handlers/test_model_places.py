@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from slotmesh.handlers.model_places import ModelPlace, ModelPlaces, ModelUses, PlacesStuck
+from tests.support.examples import examples
 
 
 class Pool:
@@ -105,6 +108,76 @@ def test_calls_that_wait_for_each_other_are_found() -> None:
     assert pool.take("d", ModelUses()) is None, "a call that holds nothing waits"
     pool.places.waits(first, -1)
     assert pool.take("d", second) is None, "the first one does not wait any more"
+
+
+def test_calls_that_wait_for_each_other_in_several_pools_are_found() -> None:
+    pools = [ModelPlaces(1, name) for name in "abc"]
+    calls = [ModelUses() for _ in pools]
+    for pool, uses in zip(pools, calls, strict=True):
+        assert pool.take("x", uses) is not None
+    for number in (0, 1):
+        assert pools[number + 1].take("y", calls[number]) is None
+        pools[number + 1].waits(calls[number], 1)
+    with pytest.raises(PlacesStuck) as caught:
+        pools[0].take("y", calls[2])
+    assert sorted(caught.value.pools) == ["a", "b", "c"]
+    pools[1].waits(calls[0], -1)
+    assert pools[0].take("y", calls[2]) is None, "the first call will end"
+
+
+class Call:
+    """A call that gets models one after another, and ends."""
+
+    def __init__(self, wanted: list[tuple[int, str]]) -> None:
+        self.uses, self.wanted = ModelUses(), wanted
+        self.is_waiting = False
+
+    def release(self, place: ModelPlace, uses: ModelUses) -> None:
+        place.holders.discard(uses)
+
+
+WANTED = st.lists(st.tuples(st.integers(0, 2), st.sampled_from("xyz")), min_size=1, max_size=4)
+
+
+@settings(max_examples=examples(300), deadline=None)
+@given(most=st.lists(st.integers(1, 2), min_size=3, max_size=3), calls=st.lists(WANTED, max_size=6), data=st.data())
+def test_some_call_can_always_go_on(most: list[int], calls: list[list[tuple[int, str]]], data: st.DataObject) -> None:
+    pools = [ModelPlaces(number, str(at)) for at, number in enumerate(most)]
+    left = [Call(wanted) for wanted in calls]
+
+    def step(call: Call) -> bool:
+        """Whether it got on. One that is refused ends."""
+        if call.wanted:
+            number, model_id = call.wanted[0]
+            pool = pools[number]
+            if call.is_waiting:
+                pool.waits(call.uses, -1)
+            try:
+                found = pool.take(model_id, call.uses)
+            except PlacesStuck:
+                found, call.wanted = None, []
+            else:
+                call.is_waiting = found is None
+                if found is None:
+                    pool.waits(call.uses, 1)
+                    return False
+                call.uses.add(found.place, call)
+                found.place.is_loaded = True
+                if found.victim is not None:
+                    pool.unloaded()
+                call.wanted.pop(0)
+                return True
+        call.uses.end()
+        left.remove(call)
+        return True
+
+    while left:
+        running = [it for it in left if not it.is_waiting]
+        picks: bool = data.draw(st.booleans())
+        if running and picks:
+            step(data.draw(st.sampled_from(running)))
+        else:
+            assert [it for it in [*left] if step(it)], "all wait for each other"
 
 
 def test_a_call_that_would_wait_for_itself_is_found() -> None:

@@ -13,7 +13,7 @@ import pytest
 
 import slotmesh
 from slotmesh.handlers.kinds import MethodKind
-from slotmesh.handlers.model_pools import holding
+from slotmesh.handlers.model_holding import holding
 
 WITHIN_S = 5.0
 
@@ -64,6 +64,37 @@ async def test_a_load_that_needs_more_models_than_fit_fails() -> None:
     with pytest.raises(RuntimeError, match="no place for model 'base'"):
         await asyncio.wait_for(handler.load("a"), WITHIN_S)
     assert await handler.load("base") == "base"
+
+
+@pytest.mark.asyncio
+async def test_calls_that_get_models_of_two_methods_in_opposite_orders_do_not_wait_for_each_other() -> None:
+    class Handler:
+        def __init__(self) -> None:
+            self.both = asyncio.Barrier(2)
+
+        @slotmesh.multiplexed(max_models=1)
+        async def base(self, model_id: str) -> str:
+            return model_id
+
+        @slotmesh.multiplexed(max_models=1)
+        async def adapter(self, model_id: str) -> str:
+            return model_id
+
+        async def call(self, *, base_first: bool) -> str:
+            one, other = (self.base, self.adapter) if base_first else (self.adapter, self.base)
+            await one("mine")
+            await self.both.wait()
+            return await other(f"of {base_first}")
+
+    call = holding(Handler().call, MethodKind.ASYNC)
+    calls = call(base_first=True), call(base_first=False)
+    results = await asyncio.wait_for(asyncio.gather(*calls, return_exceptions=True), WITHIN_S)
+    (got,) = [it for it in results if isinstance(it, str)]
+    (failed,) = [it for it in results if isinstance(it, RuntimeError)]
+    assert got.startswith("of ")
+    assert "each loaded model is used by a call that waits for one of " in str(failed)
+    assert "Handler.adapter or " in str(failed)
+    assert str(failed).endswith("Handler.base; let all calls get these in one order, or raise max_models")
 
 
 @pytest.mark.asyncio
