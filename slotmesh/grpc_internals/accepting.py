@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import threading
-from collections import OrderedDict, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import Any, Final, Generic, TypeAlias, TypeVar
 
@@ -183,8 +183,9 @@ MANY: Final = frozenset(
     }
 )
 """Full names. Each one costs all rpcs of other methods a microsecond, in `grpc.aio`'s own loop."""
+FIRST_OF_METHOD: Final = 8
 MOST_OF_METHOD: Final = 128
-"""The number of rpcs of each of these methods that are requested at a time."""
+"""The number of rpcs of each of these methods that are requested at a time: first few, and one more with each rpc."""
 _HANDLING: Final = {
     (False, False): "_handle_unary_unary_rpc",
     (False, True): "_handle_unary_stream_rpc",
@@ -280,6 +281,8 @@ class _AcceptingCore(_CORE):  # type: ignore[misc]  # it has no stubs
         """What the loop of `grpc.aio` waits for in place of rpcs of these methods: it ends by their exceptions."""
         self._starts = FairStarts(self._start, self._peer_of, MAX_PENDING)
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._requested: Counter[bytes] = Counter()
+        """The number of rpcs that are requested at a time, by method."""
 
     def serve_many(self, name: str, handlers: Mapping[str, Handler]) -> None:
         self._handlers = {path.encode(): handler for path, handler in handlers.items()}
@@ -292,9 +295,13 @@ class _AcceptingCore(_CORE):  # type: ignore[misc]  # it has no stubs
         if (handler := self._handlers.get(method)) is None:
             return super()._make_request_call_future(method)
         self._failures[method] = self._running_loop.create_future()
-        for _ in range(MOST_OF_METHOD):
-            self._hold(self._accept(method, handler))
+        for _ in range(FIRST_OF_METHOD):
+            self._request_more(method, handler)
         return self._failures[method]
+
+    def _request_more(self, method: bytes, handler: Handler) -> None:
+        self._requested[method] += 1
+        self._hold(self._accept(method, handler))
 
     async def shutdown(self, grace: float | None) -> None:
         self._ahead.close()
@@ -314,6 +321,8 @@ class _AcceptingCore(_CORE):  # type: ignore[misc]  # it has no stubs
                 return
             self._starts.add((path, handler, rpc))  # what it lets go gRPC ends, with CANCELLED
             del rpc  # it would be kept until the next one of the method comes to this place
+            if self._requested[method] < MOST_OF_METHOD:
+                self._request_more(method, handler)
 
     async def _next_rpc(self) -> Any:
         if not self.is_running():

@@ -1,4 +1,4 @@
-"""Mutants of edges: servers that stop, handshakes of HTTPS, small findings of the command line and of stored state."""
+"""Mutants of edges: servers that start and stop, handshakes of HTTPS, small findings of commands and stored state."""
 
 from __future__ import annotations
 
@@ -220,6 +220,13 @@ _STOPS: Final = (
         "                self._refuse(rpc)\n                rpc = await self._request()\n",
         "                self._refuse(rpc)\n                return\n",
         "tests/unit/runtime/test_accept_ahead.py",
+    ),
+    mutant(
+        "a server requests few rpcs of a method at a time, however many arrive",
+        "slotmesh/grpc_internals",
+        "if self._requested[method] < MOST_OF_METHOD:",
+        "if self._requested[method] < FIRST_OF_METHOD:",
+        "tests/contract/server/test_accepting.py",
     ),
     mutant(
         "a router stops while single calls still arrive",

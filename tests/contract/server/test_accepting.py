@@ -72,7 +72,9 @@ async def test_where_no_more_can_be_taken_in_the_server_ends(monkeypatch: pytest
 
 @pytest.mark.parametrize("kind", KINDS)
 async def test_all_that_come_at_once_are_taken_in(setting: Setting, kind: str) -> None:
-    _, router, channel = setting
+    server, router, channel = setting
+    core: Any = server._server._server  # type: ignore[union-attr]
+    assert OLDER or {*core._requested.values()} == {accepting.FIRST_OF_METHOD}
     held, met, echo = 0, asyncio.Event(), router.unary
 
     async def meet(request: Any, context: Any) -> Any:
@@ -86,6 +88,8 @@ async def test_all_that_come_at_once_are_taken_in(setting: Setting, kind: str) -
     router.unary = meet
     ends = await asyncio.gather(*(answered(channel, kind) for _ in range(CALLS)))
     assert Counter(ends) == {StatusCode.OK: CALLS}
+    most = accepting.MOST_OF_METHOD if kind == "of many" else accepting.FIRST_OF_METHOD
+    assert OLDER or max(core._requested.values()) == most
 
 
 @pytest.mark.skipif(OLDER, reason="its own loop takes in everything, as it is older")
