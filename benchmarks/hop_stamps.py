@@ -164,10 +164,10 @@ def _stamp_reads(stack: ExitStack, to: HopRecorder, owner: type, method: str, ki
     plain = getattr(owner, method)
 
     @wraps(plain)
-    def stamped(self: Any, frame: Any) -> Any:
+    def stamped(self: Any, frame: Any, *payloads: Any) -> Any:
         if kind is None or frame.WhichOneof("frame") == kind:
             to.stamp(name)
-        return plain(self, frame)
+        return plain(self, frame, *payloads)
 
     stack.enter_context(patch.object(owner, method, stamped))
 

@@ -39,6 +39,7 @@ from slotmesh.server.call_values import failed, identity_of, payload_of, put_out
 from slotmesh.status import abort
 from slotmesh.streams.chunks import joined
 from slotmesh.streams.limits import MAX_INLINE_BYTES, MAX_PAYLOAD_BYTES
+from slotmesh.streams.spliced_frames import CutFrame, Paths
 from slotmesh.transport.duplex import read_request, run_stream, write_as_bytes, writing_bytes
 from slotmesh.transport.open_streams import stream_of
 from slotmesh.v1 import call_pb2, router_service_pb2, router_service_pb2_grpc
@@ -51,6 +52,15 @@ Context = grpc.aio.ServicerContext[Any, Any]
 ENDS_IN_A_TURN = 8
 """Streams cleaned up per turn of the event loop: a connection that is cut can have thousands."""
 NOTHING_HANDED = HandedMetadata()
+
+_PAYLOADS: Final[Paths] = (
+    (
+        StreamRequest.CALLS_FIELD_NUMBER,
+        router_service_pb2.CallFrame.BATCHES_FIELD_NUMBER,
+        router_service_pb2.CallBatch.PAYLOADS_FIELD_NUMBER,
+    ),
+    (StreamRequest.CHUNK_FIELD_NUMBER, call_pb2.Chunk.DATA_FIELD_NUMBER),
+)
 
 REFUSES_AT_MOST_S: Final = 2.0
 """How long single calls are refused, at most, before the server stops: a client goes elsewhere after the first one."""
@@ -331,15 +341,16 @@ async def _converse(context: Context, stream: ClientStream, turns: StepQueue) ->
 
 async def _read(context: Context, stream: ClientStream, turns: StepQueue) -> Failure | None:
     """Reads until half-close, then waits for the answers; returns the failure if a frame violates the protocol."""
-    while (request := await read_request(context)) is not None:
+    while (request := await read_request(context, _PAYLOADS)) is not None:
+        request, payloads = request if type(request) is CutFrame else (request, ())
         match request.WhichOneof("frame"):
             case "calls":
-                for failure in stream.accept(request.calls):
+                for failure in stream.accept(request.calls, payloads):
                     if failure is not None:
                         return failure
                     await turns.next()
             case "chunk":
-                stream.upload(request.chunk)
+                stream.upload(request.chunk, payloads)
             case "take":
                 stream.take(request.take)
             case "cancel":
@@ -356,7 +367,7 @@ async def _read(context: Context, stream: ClientStream, turns: StepQueue) -> Fai
             case unknown:
                 why = f"the frame {unknown or 'of a newer protocol'} is not known to slotmesh {VERSION}"
                 return Failure(reason=Reason.NOT_IMPLEMENTED, message=why)
-        del request  # the latest frames of hundreds of idle clients would stay in memory
+        del request, payloads  # the latest frames of hundreds of idle clients would stay in memory
     await stream.finish()
     return None
 

@@ -109,7 +109,14 @@ class Arrived(NamedTuple):
     """Sizes in bytes, by run id, of payloads that arrive in chunks. Each such call is a run of its own."""
 
 
-def runs_of(frame: replica_service_pb2.RunFrame, link: RouterPeer, now: float, *, most_traced: int = 0) -> Arrived:
+def runs_of(
+    frame: replica_service_pb2.RunFrame,
+    link: RouterPeer,
+    now: float,
+    cut: Sequence[bytes] = (),
+    *,
+    most_traced: int = 0,
+) -> Arrived:
     """Returns the runs of a frame. A sampled call is a run of its own, for at most `most_traced` calls per trace.
 
     Raises:
@@ -119,11 +126,10 @@ def runs_of(frame: replica_service_pb2.RunFrame, link: RouterPeer, now: float, *
     runs: list[ReplicaRun] = []
     rejected: list[RejectedRun] = []
     announced: dict[int, int] = {}
-    last = link.last_run_id
-    calls = 0
+    last, calls = link.last_run_id, 0
     for batch in frame.batches:
         first = batch.first_run_id
-        payloads = _payloads(batch, MAX_ELEMENTS - calls)
+        payloads = _payloads(batch, MAX_ELEMENTS - calls, cut)
         calls += len(payloads)
         if first <= last or not payloads:
             raise to_exception(disorder("runs.batches.first_run_id", first, last) if payloads else _EMPTY)
@@ -185,13 +191,14 @@ def _parts(
             yield from _by_key(batch, part, part.first - whole.first, sampled)
 
 
-def _payloads(batch: replica_service_pb2.RunBatch, most: int) -> list[bytes]:
+def _payloads(batch: replica_service_pb2.RunBatch, most: int, cut: Sequence[bytes]) -> list[bytes]:
+    """`cut`: the payloads of the only batch of a frame, if they are not in it."""
     if error := block_problem(batch):
         field, problem = error
         raise to_exception(bad_request(f"runs.batches.{field}", problem))
     if count_of(batch) > most:
         raise to_exception(_TOO_MANY)
-    return list_of(batch)
+    return list(cut) or list_of(batch)
 
 
 def _cut(run: ReplicaRun, most: int) -> Iterator[ReplicaRun]:
@@ -334,7 +341,7 @@ def _column_failure(batch: replica_service_pb2.RunBatch, run: ReplicaRun) -> Fai
         return bad_request("chunked_sizes", f"{len(sizes)} of them for {count} payloads")
     if min(sizes) < 0:
         return bad_request("chunked_sizes", f"must not be negative, got {min(sizes)}")
-    if any(size and payload for size, payload in zip(sizes, batch.payloads, strict=True)):
+    if any(size and payload for size, payload in zip(sizes, run.payloads, strict=True)):
         return bad_request("chunked_sizes", "a payload that comes in chunks is empty in its batch")
     if max(sizes) > MAX_PAYLOAD_BYTES:
         return Failure(

@@ -87,19 +87,17 @@ def ids_of(batch: router_service_pb2.CallBatch, most: int) -> Sequence[int] | Fa
     return list(batch.call_ids)
 
 
-def payloads_of(batch: router_service_pb2.CallBatch) -> Sequence[CallPayload] | Failure:
-    """The payloads of a batch with valid ids; those to come in chunks as `Announced`."""
-    sizes = batch.chunked_sizes
+def payloads_of(batch: router_service_pb2.CallBatch, cut: Sequence[bytes] = ()) -> Sequence[CallPayload] | Failure:
+    """The payloads of a batch with valid ids; those to come in chunks as `Announced`. `cut`: they, if not in it."""
+    sizes, here = batch.chunked_sizes, cut or batch_payloads.payloads_of(batch)
     if not sizes:
-        return batch_payloads.payloads_of(batch)
-    if len(sizes) != len(batch.payloads):
-        return bad_field(
-            "chunked_sizes", f"{len(sizes)} sizes for {len(batch.payloads)} payloads; they must be as many"
-        )
-    payloads: list[CallPayload] = list(batch.payloads)
+        return here
+    if len(sizes) != len(here):
+        return bad_field("chunked_sizes", f"{len(sizes)} sizes for {len(here)} payloads; they must be as many")
+    payloads: list[CallPayload] = list(here)
     for at, size in enumerate(sizes):
-        if size < 0 or (size and batch.payloads[at]):
-            return bad_field("chunked_sizes", f"{size} for a payload that has {len(batch.payloads[at])} bytes here")
+        if size < 0 or (size and payloads[at]):
+            return bad_field("chunked_sizes", f"{size} for a payload that has {len(payloads[at])} bytes here")
         if size:
             payloads[at] = Announced(size)
     return payloads

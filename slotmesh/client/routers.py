@@ -25,7 +25,7 @@ from slotmesh.errors import Executed, Failure, Reason
 from slotmesh.runtime.channels import PLAIN_TEXT, Dialer
 from slotmesh.security.identity import Role
 from slotmesh.status import from_rpc_error, is_unknown_there, to_exception
-from slotmesh.streams.spliced_frames import cut
+from slotmesh.streams.spliced_frames import Paths, cut
 from slotmesh.transport.current_channel import CurrentChannel
 from slotmesh.transport.server_addresses import ServerAddresses
 from slotmesh.units import is_host_port
@@ -57,7 +57,7 @@ _State = grpc.ChannelConnectivity
 
 _Response = router_service_pb2.StreamCallsResponse
 _STREAM_CALLS: Final = f"/{router_service_pb2.DESCRIPTOR.services_by_name['RouterService'].full_name}/StreamCalls"
-_PAYLOADS: Final = (
+_PAYLOADS: Final[Paths] = (
     (
         _Response.RESULTS_FIELD_NUMBER,
         call_pb2.ResultFrame.BATCHES_FIELD_NUMBER,

@@ -77,6 +77,10 @@ def are_large(payloads: Sequence[Sized]) -> bool:
     return len(payloads) <= MAX_SPLICED and sum(map(len, payloads)) >= MIN_SPLICED_BYTES
 
 
+Paths = Sequence[Sequence[int]]
+"""Where payloads may be in a message: for each place the numbers of fields, as of a `SplicedFrame`."""
+
+
 class CutFrame(NamedTuple):
     """A message whose payloads are empty, and these payloads."""
 
@@ -84,27 +88,29 @@ class CutFrame(NamedTuple):
     payloads: list[bytes]
 
 
-def cut(raw: bytes, parse: Callable[[bytes], Any], paths: Iterable[Sequence[int]]) -> Any:
+def cut(raw: bytes, parse: Callable[[bytes], Any], paths: Paths) -> Any:
     """The message, or a `CutFrame` if it has large payloads: these are not copied into the message first.
 
-    `paths`: as of a `SplicedFrame`; only one of each message may be in its field. What `parse` raises is raised.
+    `paths`: only one of them may be in the message, and only one of each message in its field; others are parsed whole.
+    What `parse` raises is raised.
     """
     if len(raw) >= MIN_SPLICED_BYTES:
-        for path in paths:
-            try:
-                found = _found(raw, path)
-            except IndexError:  # it is malformed, which the parser reports
-                break
-            if found is not None:
-                levels, fields = found
-                inner: list[bytes | memoryview] = []
-                done = levels[-1].start
-                for field in fields:
-                    inner += (raw[done : field.at], b"\0")
-                    done = field.stop
-                inner.append(raw[done : levels[-1].stop])
-                payloads = [raw[field.start : field.stop] for field in fields]
-                return CutFrame(parse(_replaced(raw, levels, inner)), payloads)
+        try:
+            first = [field.number for field in islice(_fields(raw, 0, len(raw)), _MAX_FIELDS)]
+            present = [path for path in paths if path[0] in first]
+            found = _found(raw, present[0]) if len(present) == 1 else None
+        except IndexError:  # it is malformed, which the parser reports
+            found = None
+        if found is not None:
+            levels, fields = found
+            inner: list[bytes | memoryview] = []
+            done = levels[-1].start
+            for field in fields:
+                inner += (raw[done : field.at], b"\0")
+                done = field.stop
+            inner.append(raw[done : levels[-1].stop])
+            payloads = [raw[field.start : field.stop] for field in fields]
+            return CutFrame(parse(_replaced(raw, levels, inner)), payloads)
     return parse(raw)
 
 

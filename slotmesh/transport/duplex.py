@@ -20,6 +20,7 @@ from slotmesh.errors import Executed, Failure, Reason
 from slotmesh.runtime.loop_slices import StepQueue
 from slotmesh.status import to_exception
 from slotmesh.streams.frame_bounds import Shape, too_much
+from slotmesh.streams.spliced_frames import Paths, cut
 from slotmesh.transport.open_streams import stream_of
 from slotmesh.transport.pump import StreamPump
 
@@ -49,8 +50,8 @@ class LargeFrame:
         self._parse = parse
         self._turns = turns
 
-    async def message(self) -> Any:
-        """The frame, parsed, if its content is within the bounds.
+    async def message(self, payloads: Paths = ()) -> Any:
+        """The frame, parsed, if its content is within the bounds. `payloads`: as `read_request`.
 
         Raises:
             SlotmeshError: BAD_REQUEST; it has too much content, or is not a message.
@@ -58,7 +59,7 @@ class LargeFrame:
         async with self._turns.parsing:
             found = await self._turns.take(too_much(self._raw, self._shape))
             if found is None:
-                return self._parse(self._raw)
+                return cut(self._raw, self._parse, payloads)
         self._raw = b""  # the error below references this object, and must not keep the bytes alive
         failure = Failure(
             reason=Reason.BAD_REQUEST,
@@ -139,13 +140,16 @@ async def read_frame(call: grpc.aio.StreamStreamCall[Any, ReadFrameT]) -> ReadFr
     return None if frame is grpc.aio.EOF else frame
 
 
-async def read_request(context: grpc.aio.ServicerContext[ReadFrameT, Any]) -> ReadFrameT | None:
-    """The client's next frame; None after half-close. Required where large frames are guarded."""
+async def read_request(context: grpc.aio.ServicerContext[Any, Any], payloads: Paths = ()) -> Any:
+    """The client's next frame; None after half-close. Required where large frames are guarded.
+
+    `payloads`: where large payloads may be; a frame that has some is a `CutFrame`.
+    """
     frame: Any = await context.read()
     if (stream := stream_of(context)) is not None:
         stream.has_spoken = True
     if type(frame) is LargeFrame:
-        frame = await frame.message()
+        frame = await frame.message(payloads)
     return None if frame is grpc.aio.EOF else frame
 
 

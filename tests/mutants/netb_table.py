@@ -308,6 +308,13 @@ _TABLES: Final = (
         "tests/unit/wire/test_spliced_frames.py",
     ),
     mutant(
+        "of a message with several frames, one is cut",
+        "slotmesh/streams",
+        "if len(present) == 1 else None",
+        "if present else None",
+        "tests/unit/wire/test_spliced_frames.py",
+    ),
+    mutant(
         "a chunk that is its whole payload is copied",
         "slotmesh/streams",
         "if len(data) == self.total:",

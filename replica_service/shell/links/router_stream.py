@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Final
 
 import grpc
 
@@ -30,6 +31,7 @@ from slotmesh.internal.v1 import replica_service_pb2
 from slotmesh.runtime.clock import Clock
 from slotmesh.status import to_exception
 from slotmesh.streams.arriving_payloads import AnnouncedPayloads, JoinedAssembly
+from slotmesh.streams.spliced_frames import CutFrame, Paths
 from slotmesh.transport.duplex import Interruption, read_request, run_stream
 from slotmesh.transport.pump import StreamPump
 from slotmesh.v1 import call_pb2
@@ -70,6 +72,14 @@ HEARTBEAT_S = 1.0
 """How often a frame goes to a router that echoes stamps."""
 ExecuteRequest = replica_service_pb2.ExecuteRequest
 Response = replica_service_pb2.ExecuteResponse
+_PAYLOADS: Final[Paths] = (
+    (
+        ExecuteRequest.RUNS_FIELD_NUMBER,
+        replica_service_pb2.RunFrame.BATCHES_FIELD_NUMBER,
+        replica_service_pb2.RunBatch.PAYLOADS_FIELD_NUMBER,
+    ),
+    (ExecuteRequest.CHUNK_FIELD_NUMBER, call_pb2.Chunk.DATA_FIELD_NUMBER),
+)
 
 
 class RouterStream:
@@ -142,17 +152,21 @@ class RouterStream:
 
     async def _read(self) -> None:
         woken = self._engine.outcomes.woken
-        while (request := await read_request(self._context)) is not None:
+        while (request := await read_request(self._context, _PAYLOADS)) is not None:
             woken.is_at_work = True
             try:
-                self._handle(request)
+                if type(request) is CutFrame:
+                    self._handle(*request)
+                else:
+                    self._handle(request)
             finally:
                 woken.write()  # for immediate outcomes, such as those of slot operations
         self._uploads.end()
         self._heard_out.set()
         await self._engine.finish(self._link)
 
-    def _handle(self, request: ExecuteRequest) -> None:
+    def _handle(self, request: ExecuteRequest, payloads: Sequence[bytes] = ()) -> None:
+        """`payloads`: those that are not in the frame, of its only batch, or its chunk."""
         match request.WhichOneof("frame"):
             case "runs":
                 traces = self._engine.traces
@@ -160,6 +174,7 @@ class RouterStream:
                     request.runs,
                     self._link,
                     self._clock.now(),
+                    payloads,
                     most_traced=0 if traces is None else traces.most_alike,
                 )
                 for run in runs:
@@ -172,7 +187,8 @@ class RouterStream:
                 self._engine.slots.handle(request.slots, self._link)
             case "chunk":
                 chunk = request.chunk
-                self._uploads.accept(chunk.call_id, chunk.offset, chunk.total, chunk.data)
+                data = payloads[-1] if payloads else chunk.data
+                self._uploads.accept(chunk.call_id, chunk.offset, chunk.total, data)
             case "cancel":
                 cancel = request.cancel
                 ranges = ranges_from_wire(cancel.runs)

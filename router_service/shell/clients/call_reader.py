@@ -86,12 +86,15 @@ class CallReader:
         self._reject = self._deliver = _to_nobody
 
     def admitted(
-        self, frame: router_service_pb2.CallFrame
+        self, frame: router_service_pb2.CallFrame, cut: Sequence[bytes] = ()
     ) -> Iterator[tuple[router_service_pb2.CallBatch, list[Batch | KeyedBatch], int]]:
-        """The calls of each batch, of a large one in parts; none of one that is rejected. And what groups were seen."""
+        """The calls of each batch, of a large one in parts; none of one that is rejected. And what groups were seen.
+
+        `cut`: payloads of the only batch, if they are not in it.
+        """
         self.traces = None
         for batch in frame.batches:
-            columns = self._columns(batch)
+            columns = self._columns(batch, cut)
             if isinstance(columns, Failure):
                 self._reject(batch, columns)
                 yield batch, [], 1
@@ -109,13 +112,13 @@ class CallReader:
                 yield batch, [*(self._apart(calls) if comes_apart else calls)], groups
 
     def _columns(
-        self, batch: router_service_pb2.CallBatch
+        self, batch: router_service_pb2.CallBatch, cut: Sequence[bytes]
     ) -> tuple[Sequence[int], Sequence[CallPayload], int] | Failure:
         """Ids, payloads, and the size of the largest of these, of a batch that is admitted; or why it is rejected."""
         ids = convert.ids_of(batch, self._caller.window.calls)
         if isinstance(ids, Failure):
             return ids
-        payloads = convert.payloads_of(batch)
+        payloads = convert.payloads_of(batch, cut)
         if isinstance(payloads, Failure):
             return payloads
         has_traces = batch.trace_starts or batch.traceparents or batch.tracestates or batch.http_requests

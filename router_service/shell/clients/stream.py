@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Collection, Coroutine, Iterator
+from collections.abc import Callable, Collection, Coroutine, Iterator, Sequence
 from typing import Any
 
 from router_service import convert
@@ -106,8 +106,8 @@ class ClientStream:
 
     # -- in --------------------------------------------------------------------------------------------------------
 
-    def accept(self, frame: router_service_pb2.CallFrame) -> Iterator[Failure | None]:
-        """Admits each batch of a frame of calls, or rejects it as a whole.
+    def accept(self, frame: router_service_pb2.CallFrame, payloads: Sequence[bytes] = ()) -> Iterator[Failure | None]:
+        """Admits each batch of a frame of calls, or rejects it as a whole. `payloads`: of its only batch, if not in it.
 
         In steps: the caller yields to the event loop between two of them. A failure is the last step: the stream must
         end.
@@ -115,15 +115,15 @@ class ClientStream:
         self._dispatcher.counts.client_frames[DIRECTION_IN,] += 1
         self._is_accepting = True
         try:
-            yield from self._accept(frame)
+            yield from self._accept(frame, payloads)
         finally:
             self._is_accepting = False
             if self._is_ending:
                 self.pump.wake()
 
-    def upload(self, chunk: call_pb2.Chunk) -> None:
-        """A part of a payload that was announced."""
-        self._uploads.accept(chunk.call_id, chunk.offset, chunk.total, chunk.data)
+    def upload(self, chunk: call_pb2.Chunk, payloads: Sequence[bytes] = ()) -> None:
+        """A part of a payload that was announced. `payloads`: the part, if it is not in there."""
+        self._uploads.accept(chunk.call_id, chunk.offset, chunk.total, payloads[-1] if payloads else chunk.data)
 
     def take(self, frame: call_pb2.TakeItems) -> None:
         """The client has taken values: their handlers may go on."""
@@ -234,10 +234,10 @@ class ClientStream:
             self._all_answered.set()
         return None
 
-    def _accept(self, frame: router_service_pb2.CallFrame) -> Iterator[Failure | None]:
+    def _accept(self, frame: router_service_pb2.CallFrame, cut: Sequence[bytes]) -> Iterator[Failure | None]:
         fresh: list[Batch | KeyedBatch] = []
         work = 0
-        for batch, calls, groups in self._calls.admitted(frame):
+        for batch, calls, groups in self._calls.admitted(frame, cut):
             work += max(groups, len(calls))
             if batch.resend and calls:
                 self._submit(fresh)

@@ -8,18 +8,20 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from router_service.core.replicas.replica import RoutedReplica
 from slotmesh.calls.result_envelopes import MAX_REQUEST_FRAME_BYTES, MAX_REQUESTS_AHEAD
-from slotmesh.internal.v1 import replica_service_pb2, replica_service_pb2_grpc
+from slotmesh.internal.v1 import replica_service_pb2
 from slotmesh.logs import get_logger
 from slotmesh.runtime.channels import Dialer
 from slotmesh.security.identity import Role
+from slotmesh.streams.spliced_frames import Paths, cut
 from slotmesh.transport.current_channel import CurrentChannel
+from slotmesh.v1 import call_pb2
 
 Batch = replica_service_pb2.RequestBatch
 
@@ -95,6 +97,21 @@ def _fill(batch: Batch, waiting: deque[bytes | None], room: int) -> int:
 Request = replica_service_pb2.ExecuteRequest
 Response = replica_service_pb2.ExecuteResponse
 ExecuteCall = grpc.aio.StreamStreamCall[Request, Response]
+_EXECUTE: Final = f"/{replica_service_pb2.DESCRIPTOR.services_by_name['ReplicaService'].full_name}/Execute"
+_PAYLOADS: Final[Paths] = (
+    (
+        Response.RESULTS_FIELD_NUMBER,
+        call_pb2.ResultFrame.BATCHES_FIELD_NUMBER,
+        call_pb2.ResultBatch.PAYLOADS_FIELD_NUMBER,
+    ),
+    (Response.CHUNK_FIELD_NUMBER, call_pb2.Chunk.DATA_FIELD_NUMBER),
+)
+
+
+def _read_response(raw: bytes) -> Any:
+    """A frame of a replica's stream; a `CutFrame` if it has large payloads."""
+    return cut(raw, Response.FromString, _PAYLOADS)
+
 
 HEALTH_TIMEOUT_S = 1.0
 
@@ -115,7 +132,8 @@ class ReplicaChannel:
 
     def execute(self) -> ExecuteCall:
         """A stream, not opened yet."""
-        call: ExecuteCall = replica_service_pb2_grpc.ReplicaServiceStub(self._channel.get()).Execute()
+        open_stream: Any = self._channel.get().stream_stream(_EXECUTE, Request.SerializeToString, _read_response)
+        call: ExecuteCall = open_stream()
         return call
 
     async def is_serving(self) -> bool:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from functools import partial
 from typing import Any
 
 import grpc
@@ -52,6 +53,7 @@ from slotmesh.status import from_wire
 from slotmesh.streams.arriving_payloads import ArrivingPayloads, BadChunk, PartsAssembly
 from slotmesh.streams.chunks import Payload
 from slotmesh.streams.limits import MAX_METHODS
+from slotmesh.streams.spliced_frames import CutFrame
 from slotmesh.telemetry.names import DIRECTION_IN
 from slotmesh.transport.duplex import run_stream
 from slotmesh.transport.pump import StreamPump
@@ -209,17 +211,19 @@ class ReplicaLink:
         read: Callable[[], Awaitable[Any]] = call.read
         while (response := await read()) is not grpc.aio.EOF:
             self._heard_at = self._clock.now()
+            response, payloads = response if type(response) is CutFrame else (response, ())
             if response.WhichOneof("frame") == "heartbeat":
                 self._answer_heartbeat(call, response.heartbeat)
             else:
-                self._handle(response)
-            del response  # not to be kept until the next one comes
+                self._handle(response, payloads)
+            del response, payloads  # not to be kept until the next one comes
 
-    def _handle(self, response: Response) -> None:
+    def _handle(self, response: Response, payloads: Sequence[bytes] = ()) -> None:
+        """`payloads`: those that are not in the frame, of its only batch, or its chunk."""
         replica, post = self._replica, self._dispatcher.post
         match response.WhichOneof("frame"):
             case "results":
-                self._complete(response)
+                self._complete(response, payloads)
             case "opened" if not self._up:
                 self._open(response.opened, convert.capacity_from_wire(response.capacity))
             case "refused":
@@ -241,7 +245,7 @@ class ReplicaLink:
                 self._learn(response)
             case "chunk":
                 chunk = response.chunk
-                self._arrivals.add(chunk.call_id, chunk.offset, chunk.total, chunk.data)
+                self._arrivals.add(chunk.call_id, chunk.offset, chunk.total, payloads[-1] if payloads else chunk.data)
             case "go_away":
                 _log.info("replica drains", reason=(leave := response.go_away).message, **self._who())
                 post(DrainAnnounced(replica))
@@ -274,27 +278,28 @@ class ReplicaLink:
         self._dispatcher.post(LinkOpened(self._replica, capacity, self._stream_id, methods, outlines, tensors))
         self._report.on_change()
 
-    def _complete(self, response: Response) -> None:
+    def _complete(self, response: Response, cut: Sequence[bytes]) -> None:
         frame = response.results
         self._dispatcher.counts.replica_frames[self._replica.backend.name, DIRECTION_IN] += 1
         if problem := convert.results_problem(frame.batches):
             raise _ProtocolViolation(problem)
         brings_values = any(batch.partial for batch in frame.batches)
-        results = convert.results_of(frame, self._payloads_of)
+        payloads_of = partial(self._payloads_of, cut)
+        results = convert.results_of(frame, payloads_of)
         # Most frames bring nothing else.
         failures = self._failures_of(response) if frame.errors else ()
-        values = convert.values_of(frame, self._payloads_of) if brings_values else ()
+        values = convert.values_of(frame, payloads_of) if brings_values else ()
         for run_ids, _ in failures:
             self._arrivals.drop(run_ids)
         done = self._ids_of(frame.done, "ended") if frame.done else None
         self._dispatcher.post(RunsCompleted(self._replica, results, failures, _capacity_of(response), done, values))
         self._frames.answered()
 
-    def _payloads_of(self, batch: call_pb2.ResultBatch) -> Sequence[Payload]:
-        """The payloads of a batch, including those that arrived in chunks."""
+    def _payloads_of(self, cut: Sequence[bytes], batch: call_pb2.ResultBatch) -> Sequence[Payload]:
+        """The payloads of a batch, including those that arrived in chunks. `cut`: they, if they are not in it."""
         if not batch.chunked_sizes:
-            return payloads_of(batch)
-        payloads: list[Payload] = list(batch.payloads)
+            return cut or payloads_of(batch)
+        payloads: list[Payload] = list(cut or batch.payloads)
         if lost := self._arrivals.put(ids_of_results(batch), batch.chunked_sizes, payloads):
             raise BadChunk("chunked_sizes", f"the payload of run {lost[0]} has not come")
         return payloads

@@ -58,6 +58,15 @@ async def test_a_call_runs_when_its_payload_is_there(
         assert stream.results[2] == digest(b"")
 
 
+@pytest.mark.parametrize("sizes", [(150_000,), (1_000_000, 0, 40_000), (0, 90_000, 90_000)])
+async def test_large_payloads_may_be_in_their_frame(replica: RunningReplica, sizes: tuple[int, ...]) -> None:
+    payloads = [LARGE[at : at + size] for at, size in enumerate(sizes)]
+    async with replica.router() as stream:
+        await stream.send(stream.run(payloads, method="digest"))
+        await stream.wait_answers(len(payloads))
+        assert stream.results == dict(enumerate(map(digest, payloads), 1))
+
+
 async def test_calls_of_its_key_wait_behind_it_and_others_pass(replica: RunningReplica) -> None:
     async with replica.router() as stream:
         await stream.send(

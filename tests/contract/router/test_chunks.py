@@ -58,6 +58,17 @@ async def test_an_inline_payload_that_is_large_goes_on_in_chunks(mesh: RouterBen
 
 
 @pytest.mark.asyncio
+@pytest.mark.parametrize("sizes", [(150_000,), (900_000, 0, 40_000), (0, 90_000, 90_000)])
+async def test_large_payloads_that_fit_into_their_frame_go_both_ways(mesh: RouterBench, sizes: tuple[int, ...]) -> None:
+    payloads = [LARGE[at : at + size] for at, size in enumerate(sizes)]
+    call = await mesh.open()
+    await call.write(calls(1, *payloads))
+    done, failed = await outcomes(call, len(payloads))
+    assert (done, failed) == (dict(enumerate(payloads, 1)), {})
+    assert mesh.replicas[0].payloads == payloads
+
+
+@pytest.mark.asyncio
 async def test_others_pass_a_payload_that_is_under_way_and_those_of_its_key_do_not(mesh: RouterBench) -> None:
     replica = mesh.replicas[0]
     call = await mesh.open()

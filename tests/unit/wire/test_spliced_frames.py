@@ -114,6 +114,14 @@ def test_other_frames_are_parsed_as_ever(frame: Response) -> None:
     assert cut(frame.SerializeToString(), Response.FromString, (RESULTS, CHUNK_BACK)) == frame
 
 
+@pytest.mark.parametrize("order", [(0, 1), (1, 0), (0, 1, 1), (1, 0, 0)])
+def test_a_message_with_several_frames_is_parsed_whole(order: tuple[int, ...]) -> None:
+    results = result_frame([b"r" * MIN_SPLICED_BYTES]).SerializeToString()
+    chunk = Response(chunk=call_pb2.Chunk(call_id=5, total=9, data=b"c" * MIN_SPLICED_BYTES)).SerializeToString()
+    raw = b"".join((results, chunk)[each] for each in order)
+    assert cut(raw, Response.FromString, (RESULTS, CHUNK_BACK)) == Response.FromString(raw)
+
+
 @pytest.mark.parametrize("lost", [1, 5, MIN_SPLICED_BYTES - 1])
 def test_what_is_cut_off_is_the_parsers_to_refuse(lost: int) -> None:
     raw = result_frame([b"x" * (2 * MIN_SPLICED_BYTES)]).SerializeToString()[:-lost]
