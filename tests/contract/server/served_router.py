@@ -19,6 +19,8 @@ SERVICE = "slotmesh.v1.RouterService"
 STREAM = f"/{SERVICE}/StreamCalls"
 Context = grpc.aio.ServicerContext[Any, Any]
 StatusCode = grpc.StatusCode
+OLDER = tuple(map(int, grpc.__version__.split(".")[:2])) < (1, 85)
+"""Whether this version of gRPC is older than its accept loop that `slotmesh.grpc_internals.accepting` replaces."""
 
 
 class Router(router_service_pb2_grpc.RouterServiceServicer):

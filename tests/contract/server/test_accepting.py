@@ -13,7 +13,7 @@ from grpc._cython import cygrpc  # type: ignore[attr-defined]
 from slotmesh.grpc_internals import accepting, is_off
 from slotmesh.runtime.channels import open_channel
 from slotmesh.v1 import router_service_pb2, router_service_pb2_grpc
-from tests.contract.server.served_router import Setting, StatusCode, call, serving
+from tests.contract.server.served_router import OLDER, Setting, StatusCode, call, serving
 from tests.support.wait import wait_until
 
 pytestmark = [
@@ -21,7 +21,6 @@ pytestmark = [
     pytest.mark.skipif(is_off(), reason="SLOTMESH_PLAIN_GRPC is set: what this file tests is turned off"),
 ]
 CALLS = 600
-OLDER = tuple(map(int, grpc.__version__.split(".")[:2])) < (1, 85)
 KINDS = ("of many", "of few")
 
 

@@ -12,6 +12,7 @@ from grpc._cython import cygrpc  # type: ignore[attr-defined]
 
 from slotmesh.grpc_internals import is_off
 from slotmesh.grpc_internals.completion_wakes import LEFT, MANY, _Sockets, keep_wakes_few
+from tests.contract.server.served_router import OLDER
 from tests.support.mesh import ROOT
 
 pytestmark = pytest.mark.skipif(is_off(), reason="SLOTMESH_PLAIN_GRPC is set: what this file tests is turned off")
@@ -40,6 +41,7 @@ print(len(reads), sum(reads))
 """
 
 
+@pytest.mark.skipif(OLDER, reason="completions do not gather: its own loop takes in rpcs one by one")
 def test_one_wake_is_for_all_that_has_completed() -> None:
     """Where this fails after an upgrade of gRPC, a flood of rpcs holds up all others again."""
     told = subprocess.run(
