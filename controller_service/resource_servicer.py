@@ -107,13 +107,13 @@ class ResourceEdit:
         """Whether it gives the field of this path, alone or with others."""
         return not self.paths or any(f"{path}.".startswith(f"{it}.") for it in self.paths)
 
-    def of(self, present: Any | None, kind: str, known: Collection[str]) -> Any:
+    def of(self, present: Any | None, to_wire: Callable[[Any], Any], kind: str, known: Collection[str]) -> Any:
         """The message of the resource afterwards; `present`: before. Raises SlotmeshError where it must be there."""
         if not self.paths or (present is None and self._allows_missing):
             return self.wanted
         if present is None:
             raise to_exception(no_such(kind, self.wanted.name, known))
-        return with_fields(present, self.wanted, self.paths)
+        return with_fields(to_wire(present), self.wanted, self.paths)
 
 
 class ResourceServicer:
@@ -145,8 +145,7 @@ class ResourceServicer:
         edit = ResourceEdit(request, request.backend)
 
         def edited(present: Backend | None) -> tuple[Backend, list[SpecViolation]]:
-            wire = edit.of(None if present is None else backend_to_wire(present), BACKEND, self._store.read().backends)
-            backend, found = backend_from_wire(wire)
+            backend, found = backend_from_wire(edit.of(present, backend_to_wire, BACKEND, self._store.read().backends))
             is_other_code = edit.changes("handler") and not edit.changes("version")
             return as_written(backend) if is_other_code else backend, found
 
@@ -190,9 +189,7 @@ class ResourceServicer:
         self, edit: ResourceEdit, terms: ChangeTerms, *, requires_ready: bool = False
     ) -> PlannedChange:
         def edited(present: Endpoint | None) -> Endpoint:
-            return endpoint_from_wire(
-                edit.of(None if present is None else endpoint_to_wire(present), ENDPOINT, self._store.read().endpoints)
-            )
+            return endpoint_from_wire(edit.of(present, endpoint_to_wire, ENDPOINT, self._store.read().endpoints))
 
         moves = edit.changes("traffic.weights")
         return await self._configurator.apply_endpoint(
@@ -226,9 +223,7 @@ class ResourceServicer:
         edit = ResourceEdit(request, request.route)
 
         def edited(present: Route | None) -> Route:
-            return route_from_wire(
-                edit.of(None if present is None else route_to_wire(present), ROUTE, self._store.read().routes)
-            )
+            return route_from_wire(edit.of(present, route_to_wire, ROUTE, self._store.read().routes))
 
         return await self._configurator.apply_route(edited, request.route.name, terms)
 

@@ -132,10 +132,9 @@ def router_from_wire(frame: membership_service_pb2.AttachRouterRequest, *, start
     hello = frame.hello
     require(ID, "hello.router_id", hello.router_id, "1 to 128 of `a-z A-Z 0-9 _ . -`")
     require_address("hello.address", hello.address)
-    if hello.metrics_address:
-        require_address("hello.metrics_address", hello.metrics_address)
-    if hello.token_address:
-        require_address("hello.token_address", hello.token_address)
+    for optional in ("metrics_address", "token_address"):
+        if address := getattr(hello, optional):
+            require_address(f"hello.{optional}", address)
     return ObservedRouter(
         **same_fields(hello, ("router_id", "address", "token_address", "metrics_address")),
         version=hello.version[:MAX_VERSION_CHARS],

@@ -119,13 +119,7 @@ class Option:
 
 
 def option(
-    default: ValueT,
-    kind: OptionKind,
-    *,
-    read_by: Reader,
-    rpcs: frozenset[CallRpc],
-    wire: str = "",
-    stays: bool = False,
+    default: ValueT, kind: OptionKind, *, read_by: Reader, rpcs: frozenset[CallRpc], wire: str = "", stays: bool = False
 ) -> ValueT:
     """Declares a field of a dataclass; `Option` documents each argument."""
     metadata = {_DECLARED: {"kind": kind, "read_by": read_by, "rpcs": rpcs, "wire": wire, "stays": stays}}

@@ -175,7 +175,7 @@ def read_arguments(text: str) -> bytes:
     if not text.strip():
         return NONE
     try:
-        value = json.loads(text, parse_constant=_refuse)
+        value = json.loads(text, parse_constant=refuse_constant)
     except json.JSONDecodeError as error:
         where = f"line {error.lineno}, column {error.colno}"
         message = f"the arguments are not JSON: {error.msg} at {where}\n{_point(text, error.pos)}"
@@ -189,7 +189,8 @@ def read_arguments(text: str) -> bytes:
     return text.encode()
 
 
-def _refuse(constant: str) -> None:
+def refuse_constant(constant: str) -> None:
+    """For `json.loads`: NaN and Infinity, which Python would accept."""
     raise ValueError(f"{constant} is no JSON number")
 
 

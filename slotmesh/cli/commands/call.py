@@ -14,13 +14,7 @@ from slotmesh.calls.call_options import CallRpc, OptionChanges
 from slotmesh.cli.connection import Peer
 from slotmesh.cli.console import FAILED, WRONG_INPUT, CommandFailed, say
 from slotmesh.cli.latencies import CallTally
-from slotmesh.cli.parameters import (
-    ROUTER_ADDRESS,
-    EndpointName,
-    RouterAddress,
-    duration,
-    read_arguments,
-)
+from slotmesh.cli.parameters import ROUTER_ADDRESS, EndpointName, RouterAddress, duration, read_arguments
 from slotmesh.client.calls.options import BadOption, ViewOptions, check_ordering_key
 from slotmesh.codec import JSON
 from slotmesh.errors import SlotmeshError

@@ -20,7 +20,7 @@ from slotmesh.cli.local.child import check_import_path
 from slotmesh.cli.local.mesh import LocalMesh, Tell, run_until_stopped
 from slotmesh.cli.local.order import Order, mesh_of_handler
 from slotmesh.cli.local.reloading import load_runnable
-from slotmesh.cli.parameters import read_duration
+from slotmesh.cli.parameters import read_duration, refuse_constant
 from slotmesh.config import LogLevel
 from slotmesh.spec.descriptor_sets import BadProtoFile, services_of_paths
 from slotmesh.spec.devices import read_pools
@@ -50,7 +50,7 @@ def _bad_config(message: str) -> typer.BadParameter:
 
 def _value(key: str, text: str) -> JsonValue:
     try:
-        value: JsonValue = json.loads(text, parse_constant=_refuse)
+        value: JsonValue = json.loads(text, parse_constant=refuse_constant)
     except (ValueError, RecursionError) as error:
         if not text.lstrip().startswith(_JSON_BEGINS):
             return text
@@ -60,10 +60,6 @@ def _value(key: str, text: str) -> JsonValue:
             f" '{key}=[1, 2]', or make it a string: '{key}={json.dumps(show(text))}'"
         ) from None
     return value
-
-
-def _refuse(constant: str) -> None:
-    raise ValueError(f"{constant} is no JSON number")
 
 
 _FILE_ENDS: Final = (".yaml", ".yml")
