@@ -45,42 +45,50 @@ def divided(routers: Iterable[str], replicas: Iterable[str], copies: int) -> dic
     """The replicas of each router."""
     names = sorted({*routers})
     shares: dict[str, set[str]] = {name: set() for name in names}
-    ordered = sorted({*replicas}, key=lambda each: (place_of(each), each))
+    placed = sorted([(place_of(each), each) for each in {*replicas}])
+    ordered = [each for _, each in placed]
     if copies >= len(names):
         for share in shares.values():
             share.update(ordered)
         return shares
     room = -(-copies * len(ordered) // len(names))
     ring = sorted((place_of(f"{name} {number}"), name) for name in names for number in range(_PLACES))
-    places, owners = [place for place, _ in ring], [name for _, name in ring]
+    places, number_of = [place for place, _ in ring], {name: at for at, name in enumerate(names)}
+    owners, members = [number_of[name] for _, name in ring], [shares[name] for name in names]
+    left = [room] * len(names)
+    """For how many more replicas each router has room."""
+    open_routers = len(names) if room else 0
     following = [*range(1, len(ring)), 0]
     """By place on the ring, one at or behind which the next router with room may be: full ones are passed over."""
     short: list[str] = []
-    for replica in ordered:
-        at = bisect_left(places, place_of(replica)) % len(ring)
-        found = _with_room(at, owners, following, shares, room, copies)
-        for name in found:
-            shares[name].add(replica)
-        short += [replica] * (copies - len(found))
+    for place, replica in placed:
+        most = min(copies, open_routers)
+        found = _with_room(bisect_left(places, place) % len(ring), owners, following, left, most) if most else []
+        for owner in found:
+            members[owner].add(replica)
+            left[owner] -= 1
+            open_routers -= not left[owner]
+        if len(found) < copies:
+            short += [replica] * (copies - len(found))
     for replica in short:
         _exchange(replica, shares, room)
     return shares
 
 
-def _with_room(
-    at: int, owners: list[str], following: list[int], shares: Mapping[str, set[str]], room: int, most: int
-) -> set[str]:
-    """The first `most` routers from this place on that have room, or all that have."""
-    found: set[str] = set()
+def _with_room(at: int, owners: list[int], following: list[int], left: list[int], most: int) -> list[int]:
+    """The first `most` routers from this place on that have room: there are that many."""
+    found: list[int] = []
     passed: list[int] = []
     for _ in range(len(owners)):
-        if len(shares[owners[at]]) < room:
+        owner = owners[at]
+        if left[owner] > 0:
             for each in passed:
                 following[each] = at
             passed.clear()
-            found.add(owners[at])
-            if len(found) == most:
-                break
+            if owner not in found:
+                found.append(owner)
+                if len(found) == most:
+                    break
             at = (at + 1) % len(owners)
         else:
             passed.append(at)
