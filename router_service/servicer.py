@@ -26,7 +26,7 @@ from router_service.shell.clients.stream import ClientStream
 from router_service.shell.clients.unary import HandedMetadata, UnaryCalls
 from router_service.shell.dispatcher import Dispatcher
 from slotmesh.calls.call_options import CallRpc
-from slotmesh.calls.trace_context import TraceContext
+from slotmesh.calls.trace_context import MAX_HTTP_BYTES, TraceContext
 from slotmesh.convert.specification import duration_to_wire
 from slotmesh.errors import Failure, Reason, bad_field
 from slotmesh.logs import get_logger
@@ -296,13 +296,19 @@ class RouterServicer(router_service_pb2_grpc.RouterServiceServicer):
         if failure := endpoint_failure(endpoint) or endpoint_refusal(endpoint):
             return await abort(context, self._dispatcher.noted(failure, endpoint))
         payload = await payload_of(request, self._turns)
-        trace = self._handed.take(context, wire)
+        trace = self._handed.take(context, wire, from_http=bool(getattr(request, "http_request", b"")))
         if isinstance(payload, Failure):
             return await abort(context, self._dispatcher.noted(payload, endpoint))
         identity = None if isinstance(request, router_service_pb2.BroadcastRequest) else identity_of(request)
         if isinstance(identity, Failure):
             return await abort(context, self._dispatcher.noted(identity, endpoint))
-        options = convert.options_of_rpc(wire, rpc)
+        mark = b""
+        if isinstance(request, router_service_pb2.CallRequest) and request.http_request:
+            if len(request.http_request) > MAX_HTTP_BYTES:
+                too_long = bad_field("http_request", f"must be at most {MAX_HTTP_BYTES} bytes")
+                return await abort(context, self._dispatcher.noted(too_long, endpoint))
+            trace, mark = (trace or TraceContext(""))._replace(http=request.http_request), request.http_mark
+        options = convert.options_of_rpc(wire, rpc, mark)
         if identity is not None and not isinstance(options, Failure):
             options = convert.with_request(options, identity)
         if isinstance(options, Failure):

@@ -6,12 +6,15 @@ header's name; a query parameter means the same as its header, and both of one k
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from hashlib import blake2b
 from typing import Final
 
 from ingress_service.core.problems import refusal
+from slotmesh.spec.rules import request_id_problem
 from slotmesh.spec.tenants import tenant_problem
 from slotmesh.units import parse_duration
 
@@ -21,6 +24,8 @@ RESERVED_META: Final = ("slotmesh-", "grpc-", "authorization")
 """Names, or how they begin, of metadata that no client may set."""
 QUERY_TERMS: Final = frozenset({"relative_slo_ms", "absolute_slo_ms"})
 """Query parameters that are terms, and no arguments."""
+_QUOTED: Final = re.compile(r'"((?:[^"\\]|\\["\\])*)"')
+_ESCAPED: Final = re.compile(r"\\(.)")
 _MAX_MS: Final = 10**15
 _MAX_RELATIVE_MS: Final = 10**9
 
@@ -38,6 +43,8 @@ class RequestTerms:
     ordering_key: str = ""
     tenant: str = ""
     idempotent: bool = False
+    request_id: str = ""
+    """What identifies the call, of its Idempotency-Key and its tenant."""
     metadata: tuple[tuple[str, str], ...] = ()
 
 
@@ -74,7 +81,13 @@ def terms_of(headers: Iterable[tuple[bytes, bytes]], query: Iterable[tuple[str, 
     terms = PLAIN if not metadata else RequestTerms(metadata=tuple(sorted(metadata.items())))
     for field, text in given.items():
         terms = _READERS[field](terms, field, text)
-    return terms
+    return terms if not terms.request_id else _identified(terms)
+
+
+def unrepeatable(terms: RequestTerms, kind: str) -> None:
+    """Raises RequestRefusal for an Idempotency-Key where results of this kind are not kept."""
+    if terms.request_id:
+        raise refusal(400, f"Idempotency-Key: has no effect on {kind}, whose outcomes are not kept: leave it out")
 
 
 def _relative(terms: RequestTerms, field: str, text: str) -> RequestTerms:
@@ -117,10 +130,36 @@ def _tenant(terms: RequestTerms, field: str, text: str) -> RequestTerms:
     return replace(terms, tenant=text)
 
 
-def _idempotency_key(terms: RequestTerms, field: str, text: str) -> RequestTerms:
-    if not text:
-        raise refusal(400, f"X-Slotmesh-{field.title()}: is empty")
-    return replace(terms, idempotent=True)
+def _idempotent(terms: RequestTerms, field: str, text: str) -> RequestTerms:
+    if text not in {"true", "false"}:
+        raise refusal(400, f"X-Slotmesh-{field.title()}: must be true or false")
+    return replace(terms, idempotent=text == "true")
+
+
+def _idempotency_key(terms: RequestTerms, _field: str, text: str) -> RequestTerms:
+    """The draft of the IETF has a string of structured fields, in quotes; what clients send often has none."""
+    key = text
+    if text.startswith('"'):
+        if not (quoted := _QUOTED.fullmatch(text)):
+            raise refusal(400, "Idempotency-Key: the quotes do not end, or something follows them")
+        key = _ESCAPED.sub(r"\1", quoted[1])
+    if not key or (problem := request_id_problem(key)):
+        raise refusal(400, f"Idempotency-Key: {problem if key else 'is empty'}")
+    return replace(terms, request_id=key)
+
+
+def _identified(terms: RequestTerms) -> RequestTerms:
+    """Keys of different tenants are independent. Keys that choose a replica cannot be kept beside one that does."""
+    if not terms.ordering_key:
+        for field, given in (("Shard-Key", terms.shard_key), ("Affinity-Key", terms.affinity_key)):
+            if given:
+                raise refusal(
+                    400, f"X-Slotmesh-{field}: has no effect beside an Idempotency-Key: leave one of them out"
+                )
+    if not terms.tenant:
+        return terms
+    scoped = blake2b(f"{terms.tenant}\0{terms.request_id}".encode(), digest_size=32).hexdigest()
+    return replace(terms, request_id=f"tenant-{scoped}")
 
 
 _READERS: Final = {
@@ -132,6 +171,7 @@ _READERS: Final = {
     "model-id": _model_id,
     "ordering-key": _ordering_key,
     "tenant": _tenant,
+    "idempotent": _idempotent,
     "idempotency-key": _idempotency_key,
 }
 _KNOWN: Final = ", ".join(f"X-Slotmesh-{it.title()}" for it in _READERS) + ", X-Slotmesh-Meta-NAME"

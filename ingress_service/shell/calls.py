@@ -8,23 +8,35 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Coroutine, Mapping, Sequence
 from typing import Any, Final, cast
 
 from google.protobuf.message import DecodeError
 
-from ingress_service.core.call_options import PLAIN, RequestTerms
+from ingress_service.core.call_options import PLAIN, RequestTerms, unrepeatable
 from ingress_service.core.problems import PLAIN as PLAIN_HEAD
 from ingress_service.core.problems import ResponseHead, refusal, response_head
 from ingress_service.shell.callers import OpenedStream
+from slotmesh.calls.call_options import CallRpc
 from slotmesh.calls.result_envelopes import MIN_MARK_BYTES, split_head
 from slotmesh.calls.trace_context import MAX_HTTP_BYTES
-from slotmesh.client.calls.call_spec import EXECUTED_PAYLOADS, PAYLOADS, CallSpec, TracedPayload
+from slotmesh.client.calls.call_spec import (
+    EXECUTED_PAYLOADS,
+    MAX_UNARY_BYTES,
+    PAYLOADS,
+    CallSpec,
+    TracedPayload,
+    too_large,
+)
 from slotmesh.client.calls.options import ViewOptions
 from slotmesh.client.calls.queues import CallQueue
 from slotmesh.client.calls.values import CallValues, ValueStream
+from slotmesh.client.unary import call_alone
 from slotmesh.codec import TENSORS
+from slotmesh.errors import Failure, Reason
+from slotmesh.status import to_exception
 from slotmesh.v1 import call_pb2
+from slotmesh.v1.router_service_pb2 import CallResponse
 
 MARK: Final = secrets.token_bytes(MIN_MARK_BYTES)
 
@@ -90,6 +102,9 @@ def head_of(result: bytes) -> tuple[bytes, ResponseHead]:
     return result, response_head(wire.status, [(it.name, it.value) for it in wire.headers])
 
 
+_OTHER_CALL: Final = (
+    "Idempotency-Key: was used for another request, with another path, body or content type; choose a new key for each"
+)
 MAX_SPECS: Final = 1_024
 """Of an endpoint: kinds of calls that share something."""
 
@@ -98,6 +113,8 @@ def make_call(
     calls: OpenedStream, method: str, form: str, terms: RequestTerms, payload: bytes
 ) -> asyncio.Future[bytes]:
     """The result, as it comes from the replica. Raises RequestRefusal; from the future SlotmeshError."""
+    if terms.request_id:
+        return asyncio.ensure_future(_result(_identified(calls, method, form, terms, payload)))
     return calls.stream.submit(_spec(calls, method, form, terms, payload), payload)
 
 
@@ -105,6 +122,8 @@ def make_inference(
     calls: OpenedStream, method: str, terms: RequestTerms, payload: bytes
 ) -> asyncio.Future[tuple[bytes, str]]:
     """The tensors of the result, and the backend. Raises RequestRefusal; from the future SlotmeshError."""
+    if terms.request_id:
+        return asyncio.ensure_future(_identified(calls, method, TENSORS, terms, payload))
     return calls.stream.submit(_spec(calls, method, TENSORS, terms, payload, EXECUTED_PAYLOADS), payload)
 
 
@@ -112,10 +131,41 @@ def make_streaming_call(
     calls: OpenedStream, method: str, form: str, terms: RequestTerms, payload: bytes
 ) -> ValueStream[bytes]:
     """The values, as they come. Raises RequestRefusal; from the iterator SlotmeshError."""
+    unrepeatable(terms, "a stream of values")
     spec = _spec(calls, method, form, terms, payload).streamed()
     values = CallValues()
     calls.stream.submit(spec, payload, values)
     return ValueStream(spec, values)
+
+
+async def _result(outcome: Coroutine[Any, Any, tuple[bytes, str]]) -> bytes:
+    return (await outcome)[0]
+
+
+async def _identified(
+    calls: OpenedStream, method: str, form: str, terms: RequestTerms, payload: bytes
+) -> tuple[bytes, str]:
+    """The result of a call with a request id, and the backend. Routers take these as rpcs of their own.
+
+    Raises RequestRefusal and SlotmeshError.
+    """
+    spec = CallSpec(
+        calls.stream.endpoint,
+        method,
+        _options(form, terms, is_traced=type(payload) is TracedPayload),
+        CallQueue(),
+        PAYLOADS,
+        CallRpc.CALL,
+    )
+    if len(payload) > MAX_UNARY_BYTES:
+        response: CallResponse | Failure = too_large(len(payload), MAX_UNARY_BYTES)
+    else:
+        response = await call_alone(calls.stream, spec, payload)
+    if not isinstance(response, Failure):
+        return response.payload, response.backend
+    if response.reason is Reason.BAD_REQUEST and response.metadata.get("field") == "request_id":
+        raise refusal(422, _OTHER_CALL)
+    raise to_exception(response, endpoint=spec.endpoint, method=method)
 
 
 def _spec(
@@ -153,6 +203,7 @@ def _options(form: str, terms: RequestTerms, *, is_traced: bool) -> ViewOptions:
             ordering_key=terms.ordering_key,
             tenant=terms.tenant,
             idempotent=terms.idempotent,
+            request_id=terms.request_id,
             metadata=dict(terms.metadata),
             traced=is_traced,
             http=MARK if is_traced else b"",

@@ -17,7 +17,7 @@ from typing import Any, Final
 import msgspec
 
 from ingress_service.core.arguments import payload_of, read_query
-from ingress_service.core.call_options import PLAIN, RequestTerms, terms_of
+from ingress_service.core.call_options import PLAIN, RequestTerms, terms_of, unrepeatable
 from ingress_service.core.cors import OTHER_PAGE, Cors
 from ingress_service.core.counters import NO_ROUTE
 from ingress_service.core.media import JSON, MSGPACK, Forms, Framing
@@ -83,6 +83,7 @@ class Sockets:
                 raise refusal(403, OTHER_PAGE, Reason.PERMISSION_DENIED)
             query, options = read_query(scope["query_string"])
             terms = terms_of(headers.terms, options) if headers.terms or options else PLAIN
+            unrepeatable(terms, "a WebSocket")
             with self.mesh.visit(scope, headers) as visitor:
                 async with self.mesh.caller_of(visitor) as caller:
                     await send({"type": "websocket.accept", "headers": [(HEADER, request_id.encode())]})

@@ -11,7 +11,7 @@ Owner: the engine's repetitions (`shell/repetitions.py`).
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum, auto
 from typing import Final, NamedTuple
 
@@ -131,8 +131,8 @@ class RepeatedCalls:
         if known.digest != request.digest:
             return _failed(failures.request_differs(request.request_id))
         if known.outcome is not None:
-            return Decision(CallVerdict.DELIVER, known.outcome)
-        known.waiting[run.link, run.first] = None
+            return Decision(CallVerdict.DELIVER, known.outcome.for_mark(run.options.http))
+        known.waiting[run.link, run.first] = run.options.http
         self._waiting.setdefault(run.link, {})[run.first] = known
         return _WAIT
 
@@ -163,15 +163,17 @@ class RepeatedCalls:
 
     def ended(
         self, run: ReplicaRun, result: bytes | Failure | None, now: float
-    ) -> tuple[CallOutcome, Sequence[LinkedCall]] | None:
-        """Returns the outcome of the call, and the repetitions that wait for it. None if the call is not pending here.
+    ) -> tuple[CallOutcome, Mapping[LinkedCall, bytes]] | None:
+        """Returns the outcome of the call, and the repetitions that wait for it, with their HTTP marks.
+
+        None if the call is not pending here.
 
         `result` None: a streaming call has ended well. A call that was not executed is forgotten.
         """
         known = self._pending(run)
         if known is None or run.request is None:
             return None
-        waiting, known.waiting = list(known.waiting), {}
+        waiting, known.waiting = known.waiting, {}
         for link, first in waiting:
             self._leave(link, first)
         key = key_of(run, run.request)
@@ -182,7 +184,9 @@ class RepeatedCalls:
         values = known.values if result is None or isinstance(result, Failure) else (result,)
         outcome = _EVICTED
         if values is not None:
-            outcome = CallOutcome(tuple(values), failure, run.options.content_type, run.options.streaming)
+            outcome = CallOutcome(
+                tuple(values), failure, run.options.content_type, run.options.streaming, run.options.http
+            )
         known.outcome, known.ended_at, known.values = outcome, now, None
         self._ended[key] = known
         if outcome is not _EVICTED:

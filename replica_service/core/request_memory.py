@@ -14,6 +14,7 @@ from sys import getsizeof
 from typing import NamedTuple, TypeAlias
 
 from replica_service.core.runs import RouterPeer
+from slotmesh.calls.result_envelopes import remarked
 from slotmesh.errors import Failure
 
 OUTCOME_BYTES = 256
@@ -37,6 +38,14 @@ class CallOutcome(NamedTuple):
     content_type: str = ""
     is_streamed: bool = False
     """Its caller takes each value that the handler yields."""
+    mark: bytes = b""
+    """The HTTP mark of the executed call, behind which its values may have a head."""
+
+    def for_mark(self, mark: bytes) -> CallOutcome:
+        """The outcome for a repetition, which an HTTP front with another mark may have sent."""
+        if mark == self.mark or not self.mark:
+            return self
+        return self._replace(values=[remarked(each, self.mark, mark) for each in self.values], mark=mark)
 
     @property
     def size(self) -> int:
@@ -83,8 +92,8 @@ class RememberedCall:
         """Of the call that runs. Its own outcome is not delivered from here."""
         self.share = share
         """Of its caller."""
-        self.waiting: dict[LinkedCall, None] = {}
-        """Repetitions, in the order of their arrival."""
+        self.waiting: dict[LinkedCall, bytes] = {}
+        """Repetitions, in the order of their arrival, with their HTTP marks."""
         self.values: list[bytes] | None = []
         """Values yielded so far; None if they are too many to be kept."""
         self.size = 0

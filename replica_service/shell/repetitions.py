@@ -77,11 +77,11 @@ class Repetitions:
         outcome, waiting = ended
         failure = outcome.failure
         is_lost = failure is not None and failure.executed is Executed.NO and run.slot is None
-        for link, first in waiting:
+        for (link, first), mark in waiting.items():
             if is_lost:
                 link.outbox.refused(first, 1, failures.NOT_BEGUN)
             else:
-                _deliver(link, first, outcome)
+                _deliver(link, first, outcome.for_mark(mark))
 
     def refused(self, run: ReplicaRun, failure: Failure) -> None:
         """A call was handed back, and with it its repetitions."""

@@ -20,8 +20,15 @@ from slotmesh.calls.request_ids import NO_EFFECT, WITHOUT_EFFECT, CallIdentity
 from slotmesh.calls.result_envelopes import RPC, RPC_REQUESTS, BadFrames, MetadataPairs, metadata_from_bytes
 from slotmesh.codec import OCTET_STREAM
 from slotmesh.convert import call_options as stated
-from slotmesh.convert.call_options import MAX_METADATA_ENTRIES, bad_option, key_problem, options_failure, refused_option
-from slotmesh.errors import Failure, Reason, bad_metadata
+from slotmesh.convert.call_options import (
+    MAX_METADATA_ENTRIES,
+    bad_option,
+    key_problem,
+    mark_problem,
+    options_failure,
+    refused_option,
+)
+from slotmesh.errors import Failure, Reason, bad_field, bad_metadata
 from slotmesh.internal.v1 import replica_service_pb2
 from slotmesh.spec.descriptor_sets import OwnRpc
 from slotmesh.spec.tenants import tenant_problem
@@ -46,12 +53,19 @@ def options_from_wire(wire: call_pb2.CallOptions) -> RouterCallOptions | Failure
     return _too_many_entries(wire) or _shared(wire.SerializeToString())
 
 
-def options_of_rpc(wire: call_pb2.CallOptions, rpc: CallRpc) -> RouterCallOptions | Failure:
-    """The options of a call by an rpc of its own, or its failure. A call of a streaming rpc gives each value."""
+def options_of_rpc(wire: call_pb2.CallOptions, rpc: CallRpc, http_mark: bytes = b"") -> RouterCallOptions | Failure:
+    """The options of a call by an rpc of its own, or its failure. A call of a streaming rpc gives each value.
+
+    `http_mark`: of the HTTP front that the call came by.
+    """
     if failure := refused_option(wire, rpc):
         return failure
     if rpc in GIVES_VALUES:
         wire.MergeFrom(EACH_VALUE)
+    if http_mark:
+        if problem := mark_problem(http_mark):
+            return bad_field("http_mark", problem)
+        wire.stream.http = http_mark
     return options_from_wire(wire)
 
 

@@ -139,6 +139,14 @@ def split_head(payload: bytes, mark: bytes) -> tuple[bytes, bytes | None]:
     return payload[: end - size], payload[end - size : end]
 
 
+def remarked(payload: bytes, mark: bytes, other: bytes) -> bytes:
+    """A result with the mark of another call, in place of the one that it was made for; empty: without the head."""
+    result, head = split_head(payload, mark)
+    if head is None:
+        return payload
+    return with_head(result, head, other) if other else result
+
+
 def head_problem(status: Any, headers: Iterable[tuple[Any, Any]]) -> str:
     """Why a response cannot have this status and these headers; empty if it can."""
     if type(status) is not int or not 200 <= status <= 599:

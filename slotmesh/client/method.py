@@ -34,11 +34,11 @@ from slotmesh.client.calls.method_types import (
 )
 from slotmesh.client.calls.queues import CallQueue
 from slotmesh.client.calls.values import CallValues, RpcValues, ValuesCall, ValueStream
-from slotmesh.client.routers import is_cancelled_here
-from slotmesh.client.stream.call_stream import CLOSED, CallSink, CallStream
+from slotmesh.client.stream.call_stream import CallSink, CallStream
 from slotmesh.client.unary import MethodRpc, call_alone
 from slotmesh.codec import EncodeError
-from slotmesh.errors import Executed, Failure
+from slotmesh.errors import Failure
+from slotmesh.status import to_exception
 from slotmesh.v1 import router_service_pb2
 
 _MAX_TIMEOUTS: Final = 256
@@ -146,15 +146,9 @@ class Method(Generic[ResultT, P, ValueT]):
         """
         spec = self._spec.by(CallRpc.CALL) if self._spec.options.request_id else self._spec
         payload = payload_of(spec, args, kwargs)
-        rpc = MethodRpc(spec, self._stream)
-        try:
-            response = await call_alone(self._stream, spec, payload)
-        except asyncio.CancelledError:
-            if is_cancelled_here():
-                raise
-            raise rpc.error(replace(CLOSED, executed=Executed.UNKNOWN)) from None
+        response = await call_alone(self._stream, spec, payload)
         if isinstance(response, Failure):
-            raise rpc.error(response)
+            raise to_exception(response, endpoint=spec.endpoint, method=spec.method)
         result: Any = spec.result_of(response.payload) if spec.options.reply else None
         return cast("ResultT", result)
 

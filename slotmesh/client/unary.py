@@ -7,16 +7,17 @@ again with the same id: the mesh executes it once, and each repetition gets the 
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from math import inf
 from typing import Final
 
 import grpc
 
-from slotmesh.client.calls.call_spec import CallSpec, rpc_timeout_s, trace_metadata
-from slotmesh.client.routers import refusal_of
-from slotmesh.client.search import NEVER
+from slotmesh.client.calls.call_spec import CallSpec, TracedPayload, rpc_timeout_s, trace_metadata
+from slotmesh.client.routers import is_cancelled_here, refusal_of
+from slotmesh.client.search import CLOSED, NEVER
 from slotmesh.client.stream.call_stream import CallStream
-from slotmesh.errors import Failure, Reason, SlotmeshError
+from slotmesh.errors import Executed, Failure, Reason, SlotmeshError
 from slotmesh.status import to_exception
 from slotmesh.v1 import router_service_pb2, router_service_pb2_grpc
 
@@ -59,6 +60,8 @@ async def call_alone(stream: CallStream, spec: CallSpec, payload: bytes) -> _Res
     request = router_service_pb2.CallRequest(
         endpoint=spec.endpoint, options=spec.wire, payload=payload, request_id=options.request_id
     )
+    if options.http and isinstance(payload, TracedPayload):
+        request.http_request, request.http_mark = payload.trace.http, options.http
     until = NEVER
     if options.request_id:
         now = asyncio.get_running_loop().time
@@ -71,4 +74,9 @@ async def call_alone(stream: CallStream, spec: CallSpec, payload: bytes) -> _Res
             request.options.timeout.FromNanoseconds(round(left_s * 1e9))
         return stream.stub_of(address).Call(request, timeout=rpc_timeout_s(left_s), metadata=metadata)
 
-    return await stream.own_rpcs.send(ask, repeat_until=until)
+    try:
+        return await stream.own_rpcs.send(ask, repeat_until=until)
+    except asyncio.CancelledError:
+        if is_cancelled_here():
+            raise
+        return replace(CLOSED, executed=Executed.UNKNOWN)

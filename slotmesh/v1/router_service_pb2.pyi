@@ -156,6 +156,8 @@ class CallRequest(_message.Message):
     PAYLOAD_FIELD_NUMBER: _builtins.int
     ARGUMENTS_FIELD_NUMBER: _builtins.int
     REQUEST_ID_FIELD_NUMBER: _builtins.int
+    HTTP_REQUEST_FIELD_NUMBER: _builtins.int
+    HTTP_MARK_FIELD_NUMBER: _builtins.int
     endpoint: _builtins.str
     """The endpoint to call. Required."""
     payload: _builtins.bytes
@@ -164,6 +166,12 @@ class CallRequest(_message.Message):
     """The same id again, at any router, is the same call: it gets the first outcome. See `RouterService`. Empty: repeated
     calls are independent.
     """
+    http_request: _builtins.bytes
+    """Set by HTTP fronts: the serialized HttpRequest that the call came by; at most 8 KiB. It is no part of what a
+    repetition must have in common with the first call.
+    """
+    http_mark: _builtins.bytes
+    """Set by HTTP fronts, together with `http_request`: as `StreamOptions.http`. A repetition can have another one."""
     @_builtins.property
     def options(self) -> _call_pb2.CallOptions:
         """How to call it."""
@@ -183,10 +191,12 @@ class CallRequest(_message.Message):
         payload: _builtins.bytes = ...,
         arguments: _struct_pb2.Value | None = ...,
         request_id: _builtins.str = ...,
+        http_request: _builtins.bytes = ...,
+        http_mark: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["arguments", b"arguments", "input", b"input", "options", b"options", "payload", b"payload"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["arguments", b"arguments", "endpoint", b"endpoint", "input", b"input", "options", b"options", "payload", b"payload", "request_id", b"request_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["arguments", b"arguments", "endpoint", b"endpoint", "http_mark", b"http_mark", "http_request", b"http_request", "input", b"input", "options", b"options", "payload", b"payload", "request_id", b"request_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_input: _TypeAlias = _typing.Literal["payload", "arguments"]  # noqa: Y015
     _WhichOneofArgType_input: _TypeAlias = _typing.Literal["input", b"input"]  # noqa: Y015

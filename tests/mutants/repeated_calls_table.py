@@ -14,6 +14,7 @@ _MOVES: Final = "tests/unit/router/routing/test_earlier_owners.py"
 _WHOLE: Final = "tests/properties/test_mesh_repeated_calls.py"
 _MESH: Final = "tests/contract/mesh/test_repeated_calls.py"
 
+_KEYS: Final = "tests/contract/ingress/test_idempotency_keys.py"
 _CLIENT: Final = "tests/contract/mesh/test_request_ids.py"
 
 REPEATED_CALLS: Final = (
@@ -37,6 +38,20 @@ REPEATED_CALLS: Final = (
         "return lost or unreached",
         "return unreached",
         _CLIENT,
+    ),
+    mutant(
+        "a repetition gets the mark of another HTTP front",
+        REPLICA,
+        "            return Decision(CallVerdict.DELIVER, known.outcome.for_mark(run.options.http))",
+        "            return Decision(CallVerdict.DELIVER, known.outcome)",
+        _MODEL,
+    ),
+    mutant(
+        "idempotency keys of tenants are one",
+        "ingress_service",
+        "    if not terms.tenant:\n        return terms\n",
+        "    return terms\n",
+        _KEYS,
     ),
     mutant(
         "an id of another call gets that call's outcome",

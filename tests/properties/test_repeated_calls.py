@@ -18,13 +18,15 @@ from replica_service.core.repeated_calls import CallVerdict, RepeatedCalls
 from replica_service.core.request_memory import OUTCOME_BYTES, CallOutcome, bytes_of_failure, bytes_of_values
 from replica_service.core.runs import ReplicaRun, RouterPeer
 from slotmesh.calls.request_ids import CallIdentity
+from slotmesh.calls.result_envelopes import with_head
 from slotmesh.errors import Executed, Failure, Reason
 from tests.support.examples import examples
 
 KEEP_S = 60.0
 MAX_CALLS, MAX_BYTES = 6, 3 * OUTCOME_BYTES + 1000
 KEYS = st.tuples(st.sampled_from(("e", "f")), st.sampled_from(("a", "b", "c", "d")))
-STREAMING = (ReplicaCallOptions(), ReplicaCallOptions(streaming=True))
+MARKS = (b"", b"a" * 16, b"b" * 16)
+"""Of HTTP fronts; of none."""
 
 
 @dataclass
@@ -39,6 +41,9 @@ class First:
     ended_at: float = 0.0
     place: int = 0
     """In the order in which they began to hold bytes, or ended."""
+    head: bytes | None = None
+    """Behind the result, which is without it in `result`."""
+    result: bytes = b""
     is_kept: bool = False
     """It holds its values or outcome."""
 
@@ -52,6 +57,7 @@ class RepeatedCallsMachine(RuleBasedStateMachine):
         self.links = [RouterPeer(), RouterPeer()]
         self.ids = count(1)
         self.known: dict[tuple[str, str], First] = {}
+        self.marks: dict[tuple[RouterPeer, int], bytes] = {}
 
     # -- events ----------------------------------------------------------------------------------------------------
 
@@ -59,12 +65,21 @@ class RepeatedCallsMachine(RuleBasedStateMachine):
     def the_partition_moves(self, owned: bool) -> None:
         self.owned = owned
 
-    @rule(key=KEYS, digest=st.sampled_from((b"1", b"1", b"1", b"2")), at=st.integers(0, 1), streaming=st.booleans())
-    def a_call_arrives(self, key: tuple[str, str], digest: bytes, at: int, streaming: bool) -> None:
+    @rule(
+        key=KEYS,
+        digest=st.sampled_from((b"1", b"1", b"1", b"2")),
+        at=st.integers(0, 1),
+        streaming=st.booleans(),
+        mark=st.sampled_from(MARKS),
+    )
+    def a_call_arrives(self, key: tuple[str, str], digest: bytes, at: int, streaming: bool, mark: bytes) -> None:
         self.forget_expired()
         before = len(self.calls)
         link = self.links[at]
-        run = ReplicaRun(link, next(self.ids), [b""], STREAMING[streaming], key[0], self.now)
+        run = ReplicaRun(
+            link, next(self.ids), [b""], ReplicaCallOptions(streaming=streaming, http=mark), key[0], self.now
+        )
+        self.marks[link, run.first] = mark
         run.request = CallIdentity(key[1], digest + (b"s" if streaming else b""))
         known = self.known.get(key)
         verdict, outcome = self.calls.begin(run, self.now)
@@ -89,19 +104,22 @@ class RepeatedCallsMachine(RuleBasedStateMachine):
             known.waiting.append((link, run.first))
         else:
             assert verdict is CallVerdict.DELIVER
-            self.check(known, outcome)
+            self.check(known, outcome, mark)
 
     @precondition(lambda self: self.pending())
-    @rule(data=st.data(), size=st.integers(0, 900))
-    def it_ends(self, data: st.DataObject, size: int) -> None:
+    @rule(data=st.data(), size=st.integers(0, 900), head=st.sampled_from((None, b"", b"head")))
+    def it_ends(self, data: st.DataObject, size: int, head: bytes | None) -> None:
         known = self.draw(data)
         known.ended_at = self.now
         if known.run.options.streaming:
             known.outcome = (known.values, None) if known.values is not None else ([], EVICTED)
             ended = self.calls.ended(known.run, None, self.now)
         else:
-            known.outcome = ([b"x" * size], None)
-            ended = self.calls.ended(known.run, b"x" * size, self.now)
+            known.result, mark = b"x" * size, known.run.options.http
+            known.head = head if mark else None
+            payload = known.result if known.head is None else with_head(known.result, known.head, mark)
+            known.outcome = ([payload], None)
+            ended = self.calls.ended(known.run, payload, self.now)
         self.has_ended(known, ended)
 
     @precondition(lambda self: self.pending())
@@ -119,7 +137,7 @@ class RepeatedCallsMachine(RuleBasedStateMachine):
         known = self.draw(data)
         ended = self.calls.ended(known.run, Failure(reason=Reason.CANCELLED, message="no"), self.now)
         assert ended is not None
-        assert ended[1] == known.waiting
+        assert list(ended[1]) == known.waiting
         self.known = {key: each for key, each in self.known.items() if each is not known}
 
     @precondition(lambda self: self.pending())
@@ -174,7 +192,12 @@ class RepeatedCallsMachine(RuleBasedStateMachine):
         self.drop_excess()
         assert isinstance(ended, tuple)
         outcome, waiting = ended
-        assert waiting == known.waiting
+        assert list(waiting) == known.waiting
+        for link, run_id in known.waiting:
+            assert waiting[link, run_id] == self.marks[link, run_id]
+            assert list(outcome.for_mark(self.marks[link, run_id]).values) == values_for(
+                known, self.marks[link, run_id]
+            )
         assert known.outcome is not None
         assert (list(outcome.values), outcome.failure) == known.outcome, "those who wait get it, kept or not"
         known.waiting = []
@@ -188,10 +211,10 @@ class RepeatedCallsMachine(RuleBasedStateMachine):
                 dropped.values = None
         assert self.calls.held_bytes == sum(map(size_of, kept))
 
-    def check(self, known: First, outcome: CallOutcome) -> None:
+    def check(self, known: First, outcome: CallOutcome, mark: bytes) -> None:
         assert known.outcome is not None
         if known.is_kept:
-            assert (list(outcome.values), outcome.failure) == known.outcome
+            assert (list(outcome.values), outcome.failure) == (values_for(known, mark), known.outcome[1])
             assert outcome.is_streamed == known.run.options.streaming
         else:
             assert outcome.failure is not None
@@ -211,6 +234,14 @@ class RepeatedCallsMachine(RuleBasedStateMachine):
         for link in self.links:
             waits = any(each is link for known in self.known.values() for each, _ in known.waiting)
             assert self.calls.owes(link) == waits
+
+
+def values_for(known: First, mark: bytes) -> list[bytes]:
+    """What a repetition with this mark gets."""
+    assert known.outcome is not None
+    if known.head is None:
+        return known.outcome[0]
+    return [with_head(known.result, known.head, mark) if mark else known.result]
 
 
 def size_of(known: First) -> int:

@@ -55,14 +55,19 @@ class HandedMetadata:
     def __init__(self, keys: Collection[str] = (), *, with_traces: bool = False) -> None:
         self._keys = frozenset(keys) | {REQUEST_ID} | (_TRACE if with_traces else frozenset())
 
-    def take(self, context: Context, wire: call_pb2.CallOptions) -> TraceContext | None:
-        """Adds the metadata of the rpc to the options of its call; returns its trace context, if it has one."""
-        return self.take_of(context.invocation_metadata() or (), wire)
+    def take(self, context: Context, wire: call_pb2.CallOptions, *, from_http: bool = False) -> TraceContext | None:
+        """Adds the metadata of the rpc to the options of its call; returns its trace context, if it has one.
 
-    def take_of(self, metadata: Iterable[tuple[str, str | bytes]], wire: call_pb2.CallOptions) -> TraceContext | None:
+        `from_http`: an HTTP front makes the call, and always states the trace.
+        """
+        return self.take_of(context.invocation_metadata() or (), wire, from_http=from_http)
+
+    def take_of(
+        self, metadata: Iterable[tuple[str, str | bytes]], wire: call_pb2.CallOptions, *, from_http: bool = False
+    ) -> TraceContext | None:
         """The same, of metadata."""
         trace: dict[str, str] = {}
-        keys = self._keys
+        keys = self._keys | _TRACE if from_http else self._keys
         for key, value in metadata:
             if key not in keys or not isinstance(value, str):
                 continue

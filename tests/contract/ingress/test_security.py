@@ -92,6 +92,24 @@ async def test_tokens_are_those_of_their_holders(tmp_path: Path) -> None:
 
 
 @pytest.mark.asyncio
+async def test_idempotency_keys_are_each_holders_own(tmp_path: Path) -> None:
+    tokens = tmp_path / "tokens.json"
+    async with secured(tmp_path) as (_, ingress):
+        alice, eve = created(tokens, "client/alice"), created(tokens, "client/eve")
+
+        async def ask(token: str, body: bytes) -> HttpAnswer:
+            return await http(ingress.address, "POST", "/words/echo", body, {**bearer(token), "idempotency-key": "17"})
+
+        async def known() -> bool:
+            return all([(await echoed(ingress, bearer(it))).status == 200 for it in (alice, eve)])
+
+        await eventually(known, what="the routers know the new tokens")
+        answers = [await ask(alice, b"hers"), await ask(eve, b"mine"), await ask(alice, b"hers")]
+        assert [(it.status, it.body) for it in answers] == [(200, b"hers"), (200, b"mine"), (200, b"hers")]
+        assert (await ask(eve, b"hers")).status == 422
+
+
+@pytest.mark.asyncio
 async def test_the_ingress_itself_calls_only_where_it_is_told_so(tmp_path: Path) -> None:
     async with secured(tmp_path, anonymous=True) as (_, ingress):
         assert (await echoed(ingress, OCTETS)).body == b"x"
