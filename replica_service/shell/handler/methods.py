@@ -74,7 +74,7 @@ class HandlerMethod:
         self.batch = batch
         self.control = None if batch is None else _control_of(function, batch)
         """The settings of a batch method, as they are in force."""
-        self._decoder = ArgumentsDecoder.for_handler(function, batched=batch is not None)
+        self._decoder = self._make_decoder(function, batch)
         is_batch = batch is not None
         check_result(result_type(function, yields=kind.yields, is_batch=is_batch), batched=is_batch)
         self._takes_bytes = _takes_bytes(self._decoder)
@@ -88,6 +88,10 @@ class HandlerMethod:
     def signature(self) -> Signature:
         """What a call gives."""
         return self._decoder.signature
+
+    def _make_decoder(self, function: Callable[..., Any], batch: BatchSettings | None) -> ArgumentsDecoder:
+        """Raises TypeError."""
+        return ArgumentsDecoder.for_handler(function, batched=batch is not None)
 
     @property
     def layers(self) -> Iterator[Any]:
