@@ -251,7 +251,7 @@ async def standing_of(channel: grpc.aio.Channel, peer: Peer) -> ControllerStatus
         info = await stub.GetServerInfo(pb.GetServerInfoRequest(), timeout=CONNECT_TIMEOUT_S)
     if info.kind != pb.SERVER_KIND_CONTROLLER:
         raise peer.is_another_kind()
-    return ControllerStatus(peer.address, info.controller, info.incarnation, info.version)
+    return ControllerStatus(peer.address, info.controller, info.incarnation, info.version, info.address)
 
 
 async def _ask(address: str) -> ControllerStatus:

@@ -98,20 +98,21 @@ class ControllerConnection:
 
     async def _change(self, request: Any, **terms: Any) -> Any:
         request.request_id = new_id()
-        first = await self.known_standing()
-        try:
-            response = await self.call(request, **terms)
-            if (
-                first.is_on_hold
-                and not isinstance(request, AdoptStateRequest)
-                and not getattr(request, "validate_only", False)
-            ):
-                say(STORED_ON_HOLD, err=True)
-            return response
-        except grpc.RpcError as error:
-            if not (await self.follow(_named_leader(error)) or (is_lost(error) and await self.reconnect())):
-                raise
-        return await self.call(request, **terms)
+        has_no_hold = isinstance(request, AdoptStateRequest) or getattr(request, "validate_only", False)
+        for is_last in (False, True):
+            standing = await self.known_standing()
+            try:
+                response = await self.call(request, **terms)
+            except grpc.RpcError as error:
+                if is_last:
+                    raise
+                if not (await self.follow(_named_leader(error)) or (is_lost(error) and await self.reconnect())):
+                    raise
+            else:
+                if standing.is_on_hold and not has_no_hold:
+                    say(STORED_ON_HOLD, err=True)
+                return response
+        raise AssertionError("the last attempt returns or raises")
 
     async def known_standing(self) -> ControllerStatus:
         """The status that the controller reported first on this channel."""
@@ -146,13 +147,17 @@ class ControllerConnection:
         return self._holds_on_s > 0 and await self.reconnect(self._holds_on_s)
 
     async def follow(self, leader: str) -> bool:
-        """Connects to the leader that a refusal names, once. Returns False if it does not answer, or does not lead."""
+        """Connects to the leader that a refusal names, once. Returns False if it does not answer, or does not lead.
+
+        At that address this machine may reach a controller of another mesh: it has to list the one that has refused.
+        """
         if not leader or leader in self._addresses:
             return False
-        peer = Peer("controller", leader)
+        peer, standby = Peer("controller", leader), (await self.known_standing()).advertised
         try:
             async with peer.connect() as channel:
-                if not (await standing_of(channel, peer)).role.leads:
+                role = (await standing_of(channel, peer)).role
+                if not (role.leads and standby and standby in role.standby_addresses):
                     return False
         except (CommandFailed, SlotmeshError):
             return False

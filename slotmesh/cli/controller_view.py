@@ -94,6 +94,8 @@ class ControllerStatus:
     """The generation of its store; empty if not reported. With the term it identifies the start of a leader."""
     version: str = ""
     """Of slotmesh; empty if not reported."""
+    advertised: str = ""
+    """Where others reach it, as it reports itself; empty if not reported."""
 
     @property
     def is_on_hold(self) -> bool:

@@ -309,8 +309,8 @@ DEPLOY: Final = (
     mutant(
         "a command whose reply is lost does not ask again",
         _CLI,
-        "            if not (await self.follow(_named_leader(error)) or (is_lost(error) and await self.reconnect())):",
-        "            if not await self.follow(_named_leader(error)):",
+        "or (is_lost(error) and await self.reconnect())):",
+        "):",
         _LOST,
     ),
     mutant(
@@ -323,9 +323,8 @@ DEPLOY: Final = (
     mutant(
         "a repeated request of a command has another id",
         _CLI,
-        "                raise\n        return await self.call(request, **terms)",
-        "                raise\n        request.request_id = new_id()\n"
-        "        return await self.call(request, **terms)",
+        "            standing = await self.known_standing()\n",
+        "            request.request_id, standing = new_id(), await self.known_standing()\n",
         _LOST,
     ),
 )

@@ -72,6 +72,13 @@ HOLD: Final = (
         _HOLD,
     ),
     mutant(
+        "a command that a standby has refused goes on to the leader of another mesh",
+        _CLI,
+        "if not (role.leads and standby and standby in role.standby_addresses):",
+        "if not role.leads:",
+        "tests/contract/cli/test_followed_leaders.py",
+    ),
+    mutant(
         "check has routers started again during a hold",
         _CLI,
         "        if is_on_hold:\n            fix = ",
