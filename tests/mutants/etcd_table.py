@@ -46,6 +46,13 @@ ETCD: Final = (
         "tests/unit/controller/test_elections.py",
     ),
     mutant(
+        "a controller loses its key since no controller has reached etcd",
+        STORE,
+        "elections = Elections()  # the leading",
+        "pass  # the leading",
+        "tests/unit/controller/test_elections.py",
+    ),
+    mutant(
         "a standby waits for the end of a lease that an election has prolonged",
         STORE,
         "return now >= self._since + NOTED_WITHIN_S",

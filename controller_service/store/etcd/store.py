@@ -182,6 +182,7 @@ class EtcdCandidacy:
                 except StateInUse as refusal:
                     self._leader = refusal.leader
                 except EtcdFailed as failed:
+                    elections = Elections()  # the leading controller may not have reached etcd either
                     if warnings.take(asyncio.get_running_loop().time()) is not None:
                         _log.warning("this standby cannot look who leads", reason=str(failed))
                 await asyncio.sleep(TRY_S)
