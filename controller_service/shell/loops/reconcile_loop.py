@@ -169,12 +169,9 @@ class ReconcileLoop:
         except Exception as error:  # noqa: BLE001 - as above
             self._failed([Key(Concern.TABLE), *(Key(Concern.ENDPOINT, name) for name in endpoints)], error)
 
-    async def _look_at_backend(self, name: str) -> BackendOutcome:
-        desired, state = self._store.read(), self._state
-        self._launching.plan_devices(desired.backends)
-        if backend := desired.backends.get(name):
-            self._links.configure(backend)
-        outcome = reconcile_backend(
+    def _outcome(self, name: str, desired: Desired) -> BackendOutcome:
+        backend, state = desired.backends.get(name), self._state
+        return reconcile_backend(
             name,
             desired,
             state.observed,
@@ -186,6 +183,13 @@ class ReconcileLoop:
             time_of_day_s=state.clock.time_of_day(),
             device_room=None if backend is None else self._launching.device_room(backend),
         )
+
+    async def _look_at_backend(self, name: str) -> BackendOutcome:
+        desired = self._store.read()
+        self._launching.plan_devices(desired.backends)
+        if backend := desired.backends.get(name):
+            self._links.configure(backend)
+        outcome = self._outcome(name, desired)
         deferred: LaunchDeferred | None = None
         if outcome.rollout.goes_back_to is None:
             for action in outcome.actions:
@@ -208,10 +212,14 @@ class ReconcileLoop:
                 await self._launching.start(backend, count)
             case DrainReplica(replica_id, message, grace_s):
                 self._launching.drain(replica_id, message, grace_s)
-            case MakeWay(backend, drains):
+            case MakeWay(backend):
                 if await self._launching.can_start(backend):
-                    for each in drains:
-                        await self._execute(each)
+                    # That may take a second: others may have ended since, or an operator may want the old ones again.
+                    actions = self._outcome(backend.name, self._store.read()).actions
+                    for now in actions:
+                        if isinstance(now, MakeWay) and now.backend == backend:
+                            for each in now.drains:
+                                await self._execute(each)
             case KillReplica(replica_id, message):
                 self._launching.kill(replica_id, message)
             case ForgetReplica(replica_id):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
@@ -143,6 +144,35 @@ async def test_no_replica_makes_way_while_the_next_one_could_not_start(
         mesh.launcher.refusal = ""
         await mesh.wait_for_launches(5)
         assert len(mesh.launcher.stopped) == 1
+
+
+async def test_no_replica_makes_way_after_an_operator_wants_it_again(
+    mesh: Controlled, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether the next one can be started is found out in the meantime."""
+    looks, may_end = asyncio.Event(), asyncio.Event()
+
+    async def prepare(_order: object) -> None:
+        looks.set()
+        await may_end.wait()
+
+    async with AsyncExitStack() as stack:
+        await mesh.apply(V1 % ("One", 4))
+        await make_ready(mesh, stack, *await mesh.wait_for_launches(4))
+        store = mesh.controller.store
+        await wait_until(lambda: "v1" in store.read().rollouts, what="the first rollout")
+        assert mesh.launcher is not None
+        monkeypatch.setattr(mesh.launcher, "prepare", prepare)
+        await mesh.apply(V1 % ("Two", 4))
+        await within(looks.wait(), "the check")
+        rollout = f"rollout/v1@{(await mesh.apply(V1 % ('One', 4))).revision}"
+        may_end.set()
+
+        async def is_done() -> bool:
+            return bool((await operations(mesh, rollout))[0].done)
+
+        await eventually(is_done, what="the old settings are in force")
+        assert not mesh.launcher.stopped
 
 
 async def test_a_start_that_stays_impossible_is_rolled_back_before_any_replica_made_way(mesh: Controlled) -> None:
