@@ -140,10 +140,17 @@ DEVICES: Final = (
         MESH,
     ),
     mutant(
-        "what was prepared for a start is found out anew when the old replica has ended",
+        "a replica makes way although an operator wants it again",
         SHELL,
-        "if not is_kept or task.exception() is not None:",
-        "if True:",
+        "actions = self._outcome(backend.name, self._store.read()).actions",
+        "actions = [action]",
+        MESH,
+    ),
+    mutant(
+        "a start uses a secret that was read before the old replica made way",
+        SHELL,
+        "        del self._of[backend]\n        return task.result()",
+        "        return task.result()",
         "tests/contract/controller/test_bad_process_settings.py",
     ),
 )

@@ -162,7 +162,7 @@ class ProcessLauncher(Launcher):
             self._spawn(self._with_devices(order), start)
 
     async def prepare(self, order: LaunchOrder) -> None:
-        await self._preparations.of(order.backend, order.process, is_kept=True)
+        await self._preparations.of(order.backend, order.process)
         cpus_for(order.backend, order.process.cpus, {})
 
     def violations(self, backend: Backend) -> Iterable[SpecViolation]:

@@ -78,15 +78,13 @@ class Preparations:
         self._of: dict[str, tuple[ProcessSettings, float, asyncio.Task[ProcessStart]]] = {}
         """By backend: of which settings, and when it began. One that has ended is kept for the next request."""
 
-    async def of(self, backend: str, settings: ProcessSettings, *, is_kept: bool = False) -> ProcessStart:
-        """A start that is used once; `is_kept`: by the next request. Raises LaunchFailed.
-
-        Raises LaunchDeferred after `PREPARED_WITHIN_S`.
-        """
+    async def of(self, backend: str, settings: ProcessSettings) -> ProcessStart:
+        """A start that is used once. Raises LaunchFailed, and LaunchDeferred after `PREPARED_WITHIN_S`."""
         if not settings:
             return prepare_start(backend)
         now = asyncio.get_running_loop().time()
-        self._of = {name: it for name, it in self._of.items() if now - it[1] <= PREPARED_FOR_S}
+        # One that has not ended has a thread, of which there are few: it is not begun again.
+        self._of = {name: it for name, it in self._of.items() if now - it[1] <= PREPARED_FOR_S or not it[2].done()}
         of, began, task = self._of.pop(backend, (None, now, None))
         if task is None or of != settings:
             began, task = now, asyncio.create_task(asyncio.to_thread(prepare_start, backend, settings))
@@ -94,8 +92,7 @@ class Preparations:
         self._of[backend] = settings, began, task
         if not (await asyncio.wait({task}, timeout=PREPARED_WITHIN_S))[0]:
             raise LaunchDeferred(f"{backend}: its interpreter and its files are still being looked at")
-        if not is_kept or task.exception() is not None:
-            del self._of[backend]
+        del self._of[backend]
         return task.result()
 
 

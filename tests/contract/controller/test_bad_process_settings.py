@@ -16,7 +16,7 @@ from controller_service.shell.launchers.process_start import Preparations, pinne
 from controller_service.shell.launchers.protocol import LaunchDeferred, LaunchFailed
 from slotmesh.spec.environment import EnvironmentValue, ProcessSettings
 from tests.contract.controller.test_process_settings import GROW, ORDER, Rig, nothing_is_left
-from tests.support.wait import wait_until
+from tests.support.wait import wait_until, within
 
 __all__ = ["nothing_is_left"]
 
@@ -117,6 +117,8 @@ async def test_what_was_prepared_is_not_used_for_other_settings_or_much_later(mo
         with pytest.raises(LaunchDeferred):
             await preparations.of("v1", one)
         may_end.set()
+        (_, _, first) = preparations._of["v1"]
+        await within(asyncio.wait({first}), "the end of the first one")
         monkeypatch.setattr(process_start, "PREPARED_WITHIN_S", 20.0)
         monkeypatch.setattr(process_start, "PREPARED_FOR_S", first_used_for_s)
         used: Any = await preparations.of("v1", later)
@@ -125,19 +127,38 @@ async def test_what_was_prepared_is_not_used_for_other_settings_or_much_later(mo
 
 
 @pytest.mark.asyncio
-async def test_a_start_uses_what_was_prepared_for_it_and_what_failed_is_prepared_again(tmp_path: Path) -> None:
+async def test_what_hangs_has_one_thread_however_long_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    prepared, may_end = list[str](), threading.Event()
+
+    def prepare(backend: str, _settings: ProcessSettings) -> Any:
+        prepared.append(backend)
+        assert may_end.wait(20)
+
+    monkeypatch.setattr(process_start, "prepare_start", prepare)
+    monkeypatch.setattr(process_start, "PREPARED_WITHIN_S", 0.02)
+    monkeypatch.setattr(process_start, "PREPARED_FOR_S", -1.0)
+    preparations = Preparations()
+    for _ in range(3):
+        with pytest.raises(LaunchDeferred):
+            await preparations.of("v1", ProcessSettings(python="x"))
+    may_end.set()
+    assert prepared == ["v1"]
+
+
+@pytest.mark.asyncio
+async def test_a_start_reads_files_anew_after_it_was_found_to_be_possible(tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     order = replace(ORDER, process=ProcessSettings(env={"A": EnvironmentValue(file=str(secret))}))
     rig = Rig(tmp_path)
     with pytest.raises(LaunchFailed, match=r"env.A: file .*secret cannot be read"):
         await rig.launcher.prepare(order)
-    secret.write_text("of now")
-    await rig.launcher.prepare(order)
+    secret.write_text("of before")
     await rig.launcher.prepare(order)
     assert not rig.launcher.observe()
-    secret.unlink()
+    secret.write_text("of now")
     await rig.launcher.start(order, 1)
     assert (await rig.shown())["env"]["A"] == "of now"
+    secret.unlink()
     with pytest.raises(LaunchFailed, match=r"env\.A"):
         await rig.launcher.start(order, 2)
     with pytest.raises(LaunchFailed, match="cpus: 100000 CPUs for each replica"):
@@ -146,14 +167,12 @@ async def test_a_start_uses_what_was_prepared_for_it_and_what_failed_is_prepared
 
 
 @pytest.mark.asyncio
-async def test_what_was_prepared_is_dropped_after_a_while(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_secret_is_not_kept_for_a_start_that_may_come(tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("x")
     settings = ProcessSettings(env={"A": EnvironmentValue(file=str(tmp_path / "secret"))})
     preparations = Preparations()
-    await preparations.of("v1", settings, is_kept=True)
-    monkeypatch.setattr(process_start, "PREPARED_FOR_S", -1.0)
-    await preparations.of("v2", settings)
-    assert not preparations._of, "a secret is not kept for ever"
+    await preparations.of("v1", settings)
+    assert not preparations._of
 
 
 def test_a_controller_that_may_not_run_where_it_did_has_still_started_a_replica(
