@@ -59,7 +59,8 @@ _Stamp = tuple[int, int, int, int, int]
 """Device, inode, size, times of the last change of content and of status (nanoseconds)."""
 
 
-NO_SECRETS: Final[Mapping[Path, str]] = MappingProxyType({})
+NO_SECRETS: Final[Mapping[FileId, str]] = MappingProxyType({})
+"""Files that no snapshot may have a copy of, and the settings that name them."""
 
 
 class CannotSnapshot(Exception):
@@ -133,7 +134,7 @@ class ProjectScanner:
         self._verdicts: dict[_Chain, dict[str, bool | None]] = {}
         """Whether paths are ignored, as of `_verdict`."""
 
-    def scan(self, root: HandlerRoot, secrets: Mapping[Path, str] = NO_SECRETS) -> CodeManifest:
+    def scan(self, root: HandlerRoot, secrets: Mapping[FileId, str] = NO_SECRETS) -> CodeManifest:
         """The manifest of a folder. Raises CannotSnapshot, also where it would have a copy of one of `secrets`."""
         self.forget_data()
         before = found = self._walk(root)
@@ -339,16 +340,22 @@ def _unreadable(place: str, error: Exception) -> CannotSnapshot:
     return CannotSnapshot(f"{place} cannot be read: {reason}: change that, or list it in {IGNORE_FILE}")
 
 
-def _require_no_secret(root: Path, found: _Found, secrets: Mapping[Path, str]) -> None:
-    """Compared by inode: paths differ by links. A file that is not there yet is read by no replica either."""
-    kept = {stamp[:2]: inside for inside, (_, stamp, _) in found.files.items()} if secrets else {}
-    for secret, setting in secrets.items():
+def ids_of(secrets: Mapping[Path, str]) -> dict[FileId, str]:
+    """By inode, since paths differ by links. A file that is not there yet is read by no replica either."""
+    found = dict[FileId, str]()
+    for path, setting in secrets.items():
         with suppress(OSError):
-            if inside := kept.get(_stamp_of(secret.stat())[:2]):
-                raise CannotSnapshot(
-                    f"{setting}: the code below {root} has its file, {inside}, of which each version would keep a copy:"
-                    f" move it elsewhere, or list it in {root / IGNORE_FILE}"
-                )
+            found[_stamp_of(path.stat())[:2]] = setting
+    return found
+
+
+def _require_no_secret(root: Path, found: _Found, secrets: Mapping[FileId, str]) -> None:
+    for inside, (_, stamp, _) in found.files.items() if secrets else ():
+        if setting := secrets.get(stamp[:2]):
+            raise CannotSnapshot(
+                f"{setting}: the code below {root} has its file, {inside}, of which each version would keep a copy:"
+                f" move it elsewhere, or list it in {root / IGNORE_FILE}"
+            )
 
 
 def _stamp_of(found: os.stat_result) -> _Stamp:

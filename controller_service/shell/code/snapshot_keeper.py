@@ -20,8 +20,8 @@ from typing import Final
 from controller_service.config import ControllerSettings
 from controller_service.core.desired.handler_code import CodeChange, HandlerCode, HandlerKey
 from controller_service.shell.code.names import doubt_about
-from controller_service.shell.code.project_files import NO_SECRETS, CannotSnapshot, ProjectScanner
-from controller_service.shell.code.roots import HandlerRoot, absence_of, import_path_of, root_of
+from controller_service.shell.code.project_files import CannotSnapshot, ProjectScanner, ids_of
+from controller_service.shell.code.roots import FileId, HandlerRoot, absence_of, import_path_of, root_of
 from controller_service.shell.code.storage import CodeStorage
 from controller_service.shell.code.writing import CodeChanged
 from controller_service.shell.launchers.launched_processes import code_directory
@@ -55,13 +55,14 @@ class CodeSnapshots:
         """What each of these calls has found, the newest last."""
 
     def versions_of(
-        self, handlers: Collection[HandlerKey], secrets: Mapping[Path, str] = NO_SECRETS
+        self, handlers: Collection[HandlerKey], secrets: Mapping[Path, str] | None = None
     ) -> dict[HandlerKey, HandlerCode]:
         """What the code of handlers is now, or that their modules are absent. Nothing is kept.
 
         `secrets`: files that no snapshot may have a copy of, and the settings that name them.
         What is installed in another interpreter is not looked at: such handlers have no code here.
         """
+        ids = ids_of(secrets or {})  # without the lock: a file system that hangs holds up no start
         with self._lock:
             self._searches.append(set())
             by_root: dict[Path, HandlerCode] = {}
@@ -75,10 +76,10 @@ class CodeSnapshots:
                 if root.is_installed:
                     found[key] = _installed(root)
                 elif root.is_wide:
-                    found[key] = self._version_of(root, secrets)
+                    found[key] = self._version_of(root, ids)
                 else:
                     if root.path not in by_root:
-                        by_root[root.path] = self._version_of(root, secrets)
+                        by_root[root.path] = self._version_of(root, ids)
                     found[key] = by_root[root.path]
                 if doubt := _doubt_about(root, handler):
                     found[key] = replace(found[key], doubt=doubt)
@@ -86,7 +87,7 @@ class CodeSnapshots:
                 del self._scanned[digest]
             return found
 
-    def _version_of(self, root: HandlerRoot, secrets: Mapping[Path, str]) -> HandlerCode:
+    def _version_of(self, root: HandlerRoot, secrets: Mapping[FileId, str]) -> HandlerCode:
         try:
             manifest = self._scanner.scan(root, secrets)
         except CannotSnapshot as error:

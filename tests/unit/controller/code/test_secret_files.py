@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
@@ -54,6 +57,28 @@ def test_secrets_elsewhere_and_those_that_are_not_there_are_no_matter(project: P
         found = project.snapshots.versions_of([HANDLER], secret_files([with_secret(path)]))
         assert found[HANDLER].code
         assert not found[HANDLER].problem
+
+
+def test_a_secret_on_a_file_system_that_hangs_holds_up_no_start(project: Project, tmp_path: Path) -> None:
+    looks, may_end = threading.Event(), threading.Event()
+
+    class Hanging(type(tmp_path)):  # type: ignore[misc]
+        def stat(self, **_: Any) -> Any:
+            looks.set()
+            assert may_end.wait(20)
+            raise FileNotFoundError
+
+    project.write("shop/app.py", "class Shop: ...")
+    code = project.snapshots.versions_of([HANDLER])[HANDLER].code
+    with ThreadPoolExecutor(2) as threads:
+        change = threads.submit(project.snapshots.versions_of, [HANDLER], {Hanging("/mnt/token"): "env.TOKEN"})
+        try:
+            assert looks.wait(20)
+            start = threads.submit(project.snapshots.versions_of, [HANDLER])
+            assert start.result(10)[HANDLER].code == code
+        finally:
+            may_end.set()
+        assert change.result(20)[HANDLER].code == code
 
 
 @pytest.mark.asyncio
