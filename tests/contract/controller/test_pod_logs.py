@@ -129,6 +129,15 @@ async def test_what_is_refused_otherwise_is_a_line() -> None:
         await reader.pages.aclose()
 
 
+async def test_a_replica_that_writes_nothing_is_no_error() -> None:
+    async with running(1) as it:
+        it.api.log_silences = 2 * pod_logs._FAILED_OFTEN
+        it.api.write("v1-1", "a")
+        reader = Reader(it)
+        assert await reader.lines(1) == ["v1-1 a"]
+        await reader.pages.aclose()
+
+
 async def test_readers_have_a_bound_of_requests_together(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pod_logs, "MOST_FOLLOWED", 2)
     monkeypatch.setattr(pod_logs, "MOST_STREAMS", 2)

@@ -1,7 +1,8 @@
 """The part of a kubelet from which the API server reads logs: HTTPS, `/containerLogs/NAMESPACE/POD/CONTAINER`.
 
-As the real one: tailLines, sinceTime in whole seconds, times with nine digits, and with `follow` until the container
-has ended. Not so: all containers of a pod have one log, and a line has the time at which it was first read.
+As the real one: tailLines, sinceTime in whole seconds, times with nine digits, no header before the first line, and
+with `follow` until the container has ended. Not so: all containers of a pod have one log, and a line has the time at
+which it was first read.
 """
 
 from __future__ import annotations
@@ -97,17 +98,18 @@ class LogServer:
         if since := asked.get("sinceTime"):
             began = datetime.fromisoformat(since).replace(microsecond=0)
             at = max(at, next((i for i, it in enumerate(log.lines) if it[0] >= began), len(log.lines)))
-        writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nTransfer-Encoding: chunked\r\n\r\n")
+        head = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nTransfer-Encoding: chunked\r\n\r\n"
         while self.is_reached:
             has_ended = "terminated" in container.state
             log.look(is_whole=has_ended)
             for _, stamp, line in log.lines[at:]:
                 data = f"{stamp} ".encode() + line
-                writer.write(f"{len(data):x}\r\n".encode() + data + b"\r\n")
+                writer.write(head + f"{len(data):x}\r\n".encode() + data + b"\r\n")
+                head = b""
                 await writer.drain()
             at = len(log.lines)
             if has_ended or asked.get("follow") != "true":
-                writer.write(b"0\r\n\r\n")
+                writer.write(head + b"0\r\n\r\n")
                 await writer.drain()
                 return None
             await asyncio.sleep(_LOOK_S)

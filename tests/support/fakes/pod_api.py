@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator, Mapping
 from copy import deepcopy
 from typing import Any
 
-from controller_service.shell.launchers.kubernetes.api import ApiAway, ApiRefused
+from controller_service.shell.launchers.kubernetes.api import ApiAway, ApiRefused, LogSilent
 from tests.support.pods import RUNNING, terminated
 
 
@@ -44,6 +44,8 @@ class FakePodApi:
         self.log_requests: list[tuple[str, str, int | None, str, bool]] = []
         self.lines_sent = 0
         self.log_refusal: ApiRefused | None = None
+        self.log_silences = 0
+        """So many requests for logs bring nothing."""
         self._broken = 0
         self._events: list[tuple[int, str, dict[str, Any]]] = []
         self._compacted = 0
@@ -128,6 +130,9 @@ class FakePodApi:
             raise self.log_refusal
         if name not in self.pods:
             raise ApiRefused(404, "NotFound", f'pods "{name}" not found')
+        if self.log_silences:
+            self.log_silences -= 1
+            raise LogSilent("ReadTimeout")
         yield b""
         written = self.written.setdefault(name, [])
         at = max(0, len(written) - (len(written) if lines is None else lines))

@@ -29,10 +29,11 @@ PAGE: Final = 500
 """Pods of one page of a list."""
 _TIMEOUT: Final = httpx2.Timeout(5.0, connect=2.0)
 _WATCH_TIMEOUT: Final = httpx2.Timeout(5.0, connect=2.0, read=WATCH_S + WATCH_SLACK_S)
-LOG_OPEN_S: Final = 5.0
-"""A log begins to arrive within this time; what is not followed is read as a whole within it."""
-LOG_SILENT_S: Final = 30.0
-"""A log that is followed is requested anew after this time without a line: its connection may be half-open."""
+LOG_READ_S: Final = 5.0
+"""A log that is not followed is read as a whole within this time."""
+LOG_SILENT_S: Final = 45.0
+"""A log that is followed is requested anew after this time without a line: its connection may be half-open. Kubelets
+send no header before the first line. The API server reports one that it cannot reach within 30 s."""
 _LOG_TIMEOUT: Final = httpx2.Timeout(5.0, connect=2.0, read=LOG_SILENT_S)
 _CREATE_TIMEOUT: Final = httpx2.Timeout(2 * WATCH_S, connect=2.0)
 """Webhooks may take 10 s, and longer if that is configured."""
@@ -47,6 +48,10 @@ _CONFIG_HINT: Final = (
 
 class ApiAway(Exception):
     """The API server has not answered: whether the request was carried out is unknown."""
+
+
+class LogSilent(ApiAway):
+    """Nothing was written to a log that is followed, for `LOG_SILENT_S`, or its connection is half-open."""
 
 
 class ApiRefused(Exception):
@@ -161,18 +166,17 @@ class PodApi:
         url = f"{self._core}/pods/{name}/log"
         try:
             async with (
-                asyncio.timeout(LOG_OPEN_S) as limit,
+                asyncio.timeout(None if follow else LOG_READ_S),
                 self._client.stream("GET", url, params=params, timeout=_LOG_TIMEOUT) as response,
             ):
                 if response.is_error:
                     raise _refusal(response.status_code, await response.aread())
-                if follow:
-                    limit.reschedule(None)
                 yield b""
                 async for piece in response.aiter_bytes():
                     yield piece
         except _NO_ANSWER as error:
-            raise ApiAway(_named(error)) from error
+            is_silent = follow and isinstance(error, httpx2.ReadTimeout)
+            raise (LogSilent if is_silent else ApiAway)(_named(error)) from error
 
     async def uid_of_config_map(self, name: str) -> str:
         """The uid of a ConfigMap."""

@@ -17,7 +17,7 @@ from http import HTTPStatus
 from typing import Final
 
 from controller_service.core.pods.log_lines import StampedLines
-from controller_service.shell.launchers.kubernetes.api import ApiAway, ApiRefused, PodApi
+from controller_service.shell.launchers.kubernetes.api import ApiAway, ApiRefused, LogSilent, PodApi
 from controller_service.shell.replica_logs import LogBook, LogLines, LogPage, RunningLogs
 from slotmesh.errors import Failure, Reason
 from slotmesh.logs import get_logger
@@ -181,6 +181,8 @@ class PodLogs(RunningLogs):
                                 backoff.reset()
                                 await pages.put(_page_of(replica_id, found))
                     is_whole = True
+            except LogSilent:
+                backoff.reset()
             except (ApiAway, ApiRefused) as error:
                 if isinstance(error, ApiRefused) and _is_forbidden(error):
                     await pages.put(to_exception(_forbidden(error)))

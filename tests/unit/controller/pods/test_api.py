@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Generator
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator
 from contextlib import aclosing, asynccontextmanager
 
 import httpx2
@@ -10,7 +11,8 @@ import msgspec
 import pytest
 from lightkube.core.exceptions import ConfigError
 
-from controller_service.shell.launchers.kubernetes.api import ApiAway, PodApi
+from controller_service.shell.launchers.kubernetes import api as kubernetes
+from controller_service.shell.launchers.kubernetes.api import ApiAway, LogSilent, PodApi
 
 pytestmark = pytest.mark.asyncio
 
@@ -28,9 +30,9 @@ class BrokenCredentials(httpx2.Auth):
 
 @asynccontextmanager
 async def answering(
-    answer: Callable[[httpx2.Request], httpx2.Response], auth: httpx2.Auth | None = None
+    answer: Callable[[httpx2.Request], httpx2.Response | Awaitable[httpx2.Response]], auth: httpx2.Auth | None = None
 ) -> AsyncIterator[PodApi]:
-    transport = httpx2.MockTransport(answer)
+    transport = httpx2.MockTransport(answer)  # type: ignore[arg-type]
     async with httpx2.AsyncClient(base_url="https://api", transport=transport, auth=auth) as client:
         yield PodApi(client, "mesh", "")
 
@@ -50,6 +52,34 @@ async def test_events_end_at_line_feeds_alone() -> None:
         aclosing(api.watch("1")) as events,
     ):
         assert [it async for it in events] == [{}, event, event]
+
+
+async def test_a_log_that_is_followed_may_be_silent_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kubelet sends the header with the first line."""
+    monkeypatch.setattr(kubernetes, "LOG_READ_S", 0.0)
+
+    async def written_later(_: httpx2.Request) -> httpx2.Response:
+        for _turn in range(10):
+            await asyncio.sleep(0)  # a turn, in which a limit of no time is over
+        return httpx2.Response(200, content=b"a")
+
+    async with answering(written_later) as api:
+        async with aclosing(api.log("p", "", lines=0, follow=True)) as pieces:
+            assert b"".join([it async for it in pieces]) == b"a"
+        async with aclosing(api.log("p", "", lines=0)) as pieces:
+            with pytest.raises(ApiAway):
+                await anext(pieces)
+
+
+@pytest.mark.parametrize("follow", [True, False])
+async def test_only_a_log_that_is_followed_is_silent(*, follow: bool) -> None:
+    def silent(request: httpx2.Request) -> httpx2.Response:
+        raise httpx2.ReadTimeout("", request=request)
+
+    async with answering(silent) as api, aclosing(api.log("p", "", lines=1, follow=follow)) as pieces:
+        with pytest.raises(ApiAway) as away:
+            await anext(pieces)
+    assert isinstance(away.value, LogSilent) is follow
 
 
 @pytest.mark.parametrize(
