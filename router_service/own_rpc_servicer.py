@@ -18,7 +18,7 @@ import grpc
 from google.rpc import code_pb2
 
 from router_service import convert
-from router_service.convert.options import metadata_of, own_rpc_options, stated_options
+from router_service.convert.options import REQUEST_ID, metadata_of, own_rpc_options, stated_options
 from router_service.core.calls import RouterCallOptions
 from router_service.core.commands import DeliverDone
 from router_service.core.failures import NO_TABLE
@@ -29,6 +29,7 @@ from slotmesh.calls.result_envelopes import INITIAL, MESSAGE, BadFrames, frames_
 from slotmesh.calls.trace_context import TraceContext
 from slotmesh.errors import Failure, Reason, bad_metadata
 from slotmesh.security.rpc_roles import endpoint_refusal, known_endpoints, service_refusal
+from slotmesh.server.call_values import identity_of_own_rpc
 from slotmesh.server.reflection import Descriptors
 from slotmesh.spec.descriptor_sets import OwnRpc
 from slotmesh.spec.rules import show
@@ -51,6 +52,16 @@ class OwnCall(NamedTuple):
     rpc: OwnRpc
     options: RouterCallOptions
     trace: TraceContext | None
+    request_id: str = ""
+    """Of an rpc with one request; empty: nothing identifies the call."""
+
+    def identified(self, path: str, request: bytes) -> OwnCall | Failure:
+        """The call with the identity that its request id and its request make."""
+        if not self.request_id:
+            return self
+        identity = identity_of_own_rpc(self.request_id, path, self.options.ordering_key, request)
+        options = convert.with_request(self.options, identity)
+        return options if isinstance(options, Failure) else self._replace(options=options)
 
 
 class OwnRpcServicer:
@@ -137,6 +148,10 @@ class OwnRpcServicer:
             await self._fail(context, _NO_REQUEST, call.endpoint)
         if len(request) > MAX_INLINE_BYTES:
             await self._fail(context, convert.too_large(len(request)), call.endpoint)
+        identified = call.identified(path, request)
+        if isinstance(identified, Failure):
+            await self._fail(context, identified, call.endpoint)
+        call = identified
         await self._run(context, call, request, streams=False)
 
     async def _run(self, context: Context, call: OwnCall, request: bytes, *, streams: bool) -> None:
@@ -162,6 +177,8 @@ class OwnRpcServicer:
             found = _unknown(path, " of this kind")  # the table has just changed
         if isinstance(found, OwnCall) and len(request) > MAX_INLINE_BYTES:
             found = convert.too_large(len(request))
+        elif isinstance(found, OwnCall) and kind is not None:
+            found = found.identified(path, request)
         if isinstance(found, Failure):
             await abort(context, self._dispatcher.noted(found, ""))
         return found
@@ -175,6 +192,8 @@ class OwnRpcServicer:
         if isinstance(chosen, Failure):
             return chosen
         endpoint, rpc = chosen
+        if found.request_id and rpc.takes_several:
+            return bad_metadata(REQUEST_ID, "has no effect on an rpc with several requests: leave it out")
         stated = found.options
         handed = call_pb2.CallOptions() if stated is None else stated
         trace = self._handed.take_of(metadata, handed)
@@ -185,7 +204,7 @@ class OwnRpcServicer:
             return options
         if (left_s := context.time_remaining()) is not None:
             options = replace(options, timeout_s=max(0.0, left_s))
-        return OwnCall(endpoint, rpc, options, trace)
+        return OwnCall(endpoint, rpc, options, trace, found.request_id)
 
     def _endpoint(self, path: str, wanted: str) -> tuple[str, OwnRpc] | Failure:
         """The endpoint that answers the rpc, and the kind of the rpc there."""

@@ -31,6 +31,7 @@ from slotmesh.convert.call_options import (
 from slotmesh.errors import Failure, Reason, bad_field, bad_metadata
 from slotmesh.internal.v1 import replica_service_pb2
 from slotmesh.spec.descriptor_sets import OwnRpc
+from slotmesh.spec.rules import request_id_problem
 from slotmesh.spec.tenants import tenant_problem
 from slotmesh.streams.limits import MAX_OPTIONS_BYTES
 from slotmesh.units import parse_duration
@@ -190,7 +191,8 @@ MODEL_ID: Final = "slotmesh-model-id"
 TENANT: Final = "slotmesh-tenant"
 SLO: Final = "slotmesh-slo"
 ENDPOINT: Final = "slotmesh-endpoint"
-_KNOWN: Final = (ORDERING_KEY, SHARD_KEY, AFFINITY_KEY, MODEL_ID, TENANT, SLO, ENDPOINT)
+REQUEST_ID: Final = "slotmesh-request-id"
+_KNOWN: Final = (ORDERING_KEY, SHARD_KEY, AFFINITY_KEY, MODEL_ID, TENANT, SLO, REQUEST_ID, ENDPOINT)
 
 
 _PROBLEM_OF: Final = {
@@ -227,9 +229,8 @@ class RpcMetadata(NamedTuple):
     """Empty: the one that has the service."""
     options: call_pb2.CallOptions | None
     """None: the metadata states none."""
-
-
-NOTHING: Final = RpcMetadata("", None)
+    request_id: str = ""
+    """Empty: nothing identifies the call."""
 
 
 def stated_options(metadata: Iterable[tuple[str, str | bytes]]) -> RpcMetadata | Failure:
@@ -245,11 +246,12 @@ def stated_options(metadata: Iterable[tuple[str, str | bytes]]) -> RpcMetadata |
         if not isinstance(value, str):
             return bad_metadata(key, "must be text")
         found[key] = value
+    endpoint, request_id = found.pop(ENDPOINT, ""), found.pop(REQUEST_ID, None)
+    if request_id is not None and (failure := _request_id_failure(request_id, found)):
+        return failure
+    named = RpcMetadata(endpoint, None, request_id or "")
     if not found:
-        return NOTHING
-    endpoint = found.pop(ENDPOINT, "")
-    if not found:
-        return RpcMetadata(endpoint, None)
+        return named
     wire = call_pb2.CallOptions(
         ordering_key=found.get(ORDERING_KEY, ""),
         shard_key=found.get(SHARD_KEY, ""),
@@ -266,7 +268,16 @@ def stated_options(metadata: Iterable[tuple[str, str | bytes]]) -> RpcMetadata |
         except ValueError as error:
             return bad_metadata(SLO, str(error))
         wire.relative_slo.FromTimedelta(slo)
-    return RpcMetadata(endpoint, wire)
+    return named._replace(options=wire)
+
+
+def _request_id_failure(request_id: str, found: Mapping[str, str]) -> Failure | None:
+    if problem := request_id_problem(request_id):
+        return bad_metadata(REQUEST_ID, problem)
+    for key in (SHARD_KEY, AFFINITY_KEY) if not found.get(ORDERING_KEY) else ():
+        if found.get(key):
+            return bad_metadata(key, f"has no effect beside {REQUEST_ID}: leave one of them out")
+    return None
 
 
 def own_rpc_options(path: str, rpc: OwnRpc, options: call_pb2.CallOptions | None) -> RouterCallOptions | Failure:

@@ -67,6 +67,12 @@ def identity_of(request: CallInput) -> CallIdentity | Failure | None:
     return CallIdentity(request.request_id, digest.digest(), caller_name())
 
 
+def identity_of_own_rpc(request_id: str, path: str, ordering_key: str, request: bytes) -> CallIdentity:
+    """The identity of a call by an rpc of a user's own, which has one request."""
+    digest = blake2b(f"own\0{path}\0{ordering_key}\0".encode() + request, digest_size=16)
+    return CallIdentity(request_id, digest.digest(), caller_name())
+
+
 def failed(failure: Failure, request: AnyInput) -> Failure:
     """The failure of the call, with the field of this request: the payload of JSON arguments is no field of it."""
     is_json = failure.metadata.get("field") == "payload" and not request.HasField("payload")
