@@ -148,7 +148,8 @@ class ModelPlaces:
     def _stuck_pools(self, uses: ModelUses) -> list[ModelPlaces]:
         """The pools in which no place is ever freed, as far as calls wait in them, if `uses` begins to wait here.
 
-        At first these are all that can be reached from here; one where something moves is none of them, and so on.
+        At first these are all that can be reached from here; one with a place that is or becomes free is none of them,
+        and so on.
         """
         stuck = [self]
         for pool in stuck:  # it grows meanwhile
@@ -156,7 +157,7 @@ class ModelPlaces:
             stuck += dict.fromkeys(it for each in holders for it in each.awaited if it not in stuck)
 
         def moves(pool: ModelPlaces) -> bool:
-            return pool._unloading > 0 or not all(
+            return len(pool._places) < pool._most or not all(
                 any((each is uses and self in stuck) or any(it in stuck for it in each.awaited) for each in it.holders)
                 for it in pool._places.values()
             )

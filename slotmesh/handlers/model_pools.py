@@ -80,20 +80,23 @@ class ModelPool:
 
     async def get(self, model_id: str) -> Any:
         """The model, for `async def` methods."""
-        with present_uses() as uses:
-            while not isinstance(found := self._take(model_id, uses), FoundPlace):
-                try:
-                    await _awaited(found)
-                finally:
-                    self._stop_waiting(uses)
-            if found.is_new:
-                context = copy_context()
-                context.run(current_place.set, None)
-                task = asyncio.get_running_loop().create_task(self._load_async(found), context=context)
-                self._tasks.add(task)
-                task.add_done_callback(partial(self._load_ended, found.place))
-            done = found.place.done
-            return done.result() if done.done() else await _awaited(done)
+        while True:
+            with present_uses() as uses:  # anew after each wait: the call may have ended
+                found = self._take(model_id, uses)
+                if not isinstance(found, FoundPlace):
+                    try:
+                        await _awaited(found)
+                    finally:
+                        self._stop_waiting(uses)
+                    continue
+                if found.is_new:
+                    context = copy_context()
+                    context.run(current_place.set, None)
+                    task = asyncio.get_running_loop().create_task(self._load_async(found), context=context)
+                    self._tasks.add(task)
+                    task.add_done_callback(partial(self._load_ended, found.place))
+                done = found.place.done
+                return done.result() if done.done() else await _awaited(done)
 
     def get_in_thread(self, model_id: str) -> Any:
         """The model, for `def` methods."""
@@ -102,15 +105,18 @@ class ModelPool:
                 f"{self._name} is `def`, and would block the event loop: make it `async def` and await it, or call it "
                 "in `def` methods, or by asyncio.to_thread"
             )
-        with present_uses() as uses:
-            while not isinstance(found := self._take(model_id, uses), FoundPlace):
-                try:
-                    found.result()
-                finally:
-                    self._stop_waiting(uses)
-            if found.is_new:
-                self._load_here(found, uses)
-            return found.place.done.result()
+        while True:
+            with present_uses() as uses:
+                found = self._take(model_id, uses)
+                if not isinstance(found, FoundPlace):
+                    try:
+                        found.result()
+                    finally:
+                        self._stop_waiting(uses)
+                    continue
+                if found.is_new:
+                    self._load_here(found, uses)
+                return found.place.done.result()
 
     def release(self, place: ModelPlace, uses: ModelUses) -> None:
         """See `Holding.release`."""

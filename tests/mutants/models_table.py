@@ -25,6 +25,13 @@ MODELS: Final = (
         PLACES,
     ),
     mutant(
+        "a call is refused for a pool whose load has just failed, which has a free place",
+        HANDLERS,
+        "return len(pool._places) < pool._most or not all(",
+        "return not all(",
+        PLACES,
+    ),
+    mutant(
         "a model that a call uses is unloaded",
         HANDLERS,
         "return not self.holders and self.is_loaded",
@@ -41,8 +48,8 @@ MODELS: Final = (
     mutant(
         "calls that wait for each other's models wait for good",
         HANDLERS,
-        "if not self._unloading and self._is_stuck(uses):",
-        "if False:",
+        "if self in (stuck := self._stuck_pools(uses)):",
+        "if stuck := []:",
         PLACES,
     ),
     mutant(

@@ -125,6 +125,18 @@ def test_calls_that_wait_for_each_other_in_several_pools_are_found() -> None:
     assert pools[0].take("y", calls[2]) is None, "the first call will end"
 
 
+def test_a_pool_whose_load_has_failed_is_not_waited_for() -> None:
+    first, second = Pool(1), Pool(1)
+    call, loading = ModelUses(), ModelUses()
+    second.take("y", call)
+    first.take("x", loading, loads=False)
+    assert first.take("z", call) is None
+    first.places.waits(call, 1)
+    (place,) = (it.place for it in [first.places.take("x", loading)] if it is not None)
+    first.places.failed(place)
+    assert second.take("w", ModelUses()) is None, "the call gets the free place once it runs"
+
+
 class Call:
     """A call that gets models one after another, and ends."""
 

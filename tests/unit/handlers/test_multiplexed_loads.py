@@ -8,12 +8,13 @@ import threading
 import weakref
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 
 import pytest
 
 import slotmesh
 from slotmesh.handlers.kinds import MethodKind
-from slotmesh.handlers.model_holding import holding
+from slotmesh.handlers.model_holding import call_uses, holding
 
 WITHIN_S = 5.0
 
@@ -95,6 +96,55 @@ async def test_calls_that_get_models_of_two_methods_in_opposite_orders_do_not_wa
     assert "each loaded model is used by a call that waits for one of " in str(failed)
     assert "Handler.adapter or " in str(failed)
     assert str(failed).endswith("Handler.base; let all calls get these in one order, or raise max_models")
+
+
+@pytest.mark.asyncio
+async def test_a_task_that_waits_for_a_model_when_its_call_ends_holds_none() -> None:
+    class Handler:
+        @slotmesh.multiplexed(max_models=1)
+        async def load(self, model_id: str) -> str:
+            return model_id
+
+        async def hold(self, is_over: asyncio.Event) -> None:
+            await self.load("a")
+            await is_over.wait()
+
+        async def leave(self) -> asyncio.Task[str]:
+            task = asyncio.create_task(self.load("b"))
+            await asyncio.sleep(0)
+            return task
+
+        async def last(self) -> str:
+            return await self.load("c")
+
+    handler, is_over = Handler(), asyncio.Event()
+    hold, leave, last = (holding(it, MethodKind.ASYNC) for it in (handler.hold, handler.leave, handler.last))
+    holder = asyncio.create_task(hold(is_over))
+    await asyncio.sleep(0)
+    left = await leave()
+    is_over.set()
+    await holder
+    assert await asyncio.wait_for(left, WITHIN_S) == "b"
+    assert await asyncio.wait_for(last(), WITHIN_S) == "c"
+
+
+def test_a_thread_that_waits_for_a_model_when_its_call_ends_holds_none() -> None:
+    class Handler:
+        @slotmesh.multiplexed(max_models=1)
+        def load(self, model_id: str) -> str:
+            return model_id
+
+    handler = Handler()
+    with ThreadPoolExecutor(1) as threads:
+        with call_uses():
+            handler.load("a")
+            with call_uses() as uses:
+                left = threads.submit(copy_context().run, handler.load, "b")
+                while not uses.awaited:
+                    threading.Event().wait(0.001)
+        assert left.result(WITHIN_S) == "b"
+        with call_uses():
+            assert threads.submit(copy_context().run, handler.load, "c").result(WITHIN_S) == "c"
 
 
 @pytest.mark.asyncio
