@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Final, TypeAlias
 
@@ -42,6 +43,7 @@ from controller_service.shell.mesh_state import ChangeJournal, Key, MeshState, W
 from controller_service.shell.metrics import observe as observe_controller
 from controller_service.shell.operations import OperationWaits
 from controller_service.shell.replica_logs import LogBook, echo_output
+from controller_service.shell.succession import Succession
 from controller_service.store.protocol import Candidacy, MemoryCandidacy, StateRefused, Store
 from controller_service.store.sqlite.store_thread import SqliteCandidacy
 from slotmesh.ids import new_id
@@ -185,7 +187,9 @@ class Controller:
             reconciling.cancel()
             on_end()
 
-        tasks.keep(lambda: self.leadership.watch(end), name="leadership", until=lambda: bool(self.leadership.lost))
+        succession = Succession(self.leadership, self._front.dialer)
+        for name, watch in (("leadership", self.leadership.watch), ("succession", succession.watch)):
+            tasks.keep(partial(watch, end), name=name, until=lambda: bool(self.leadership.lost))
 
     async def stop(self) -> None:
         """Ends in order."""

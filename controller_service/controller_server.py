@@ -20,6 +20,7 @@ from controller_service.store.protocol import Leader
 from slotmesh.config.members import WILDCARDS
 from slotmesh.errors import Failure, Reason
 from slotmesh.internal.v1 import membership_service_pb2_grpc
+from slotmesh.runtime.channels import Dialer
 from slotmesh.security.quotas import QuotaKind, RateQuota
 from slotmesh.security.tokens import Tokens
 from slotmesh.server.info_servicer import InfoServicer
@@ -87,6 +88,8 @@ class Front:
         `tls` has its certificates; None: in plain text. `tokens` knows the holders of bearer tokens.
         """
         self._settings = settings
+        self.dialer = Dialer(tls)
+        """Connects to other controllers."""
         self.is_started = False
         """It listens."""
         self._leadership: LeadershipBoard | None = None

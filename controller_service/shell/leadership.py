@@ -189,8 +189,13 @@ class LeadershipBoard:
                 async for standing in standings:
                     self._post(standing)
         except LeadershipLost as lost:
-            _log.error("this controller leads no more, and ends; replicas go on", reason=str(lost))
-            self.lost = str(lost)
+            self.lose(str(lost), on_lost)
+
+    def lose(self, reason: str, on_lost: Callable[[], None]) -> None:
+        """Another controller leads, or may: once."""
+        if not self.lost:
+            _log.error("this controller leads no more, and ends; replicas go on", reason=reason)
+            self.lost = reason
             on_lost()
 
     def announce(self, kind: EventKind, message: str) -> None:

@@ -46,6 +46,20 @@ ETCD: Final = (
         "tests/unit/controller/test_elections.py",
     ),
     mutant(
+        "a controller that is cut off from etcd leads beside its successor",
+        "controller_service/shell",
+        "return is_later and info.incarnation == self._board.generation",
+        "return False",
+        "tests/contract/controller/test_cut_off_leader.py",
+    ),
+    mutant(
+        "a controller ends when one leads that has stood by for another mesh",
+        "controller_service/shell",
+        "return is_later and info.incarnation == self._board.generation",
+        "return is_later",
+        "tests/contract/controller/test_cut_off_leader.py",
+    ),
+    mutant(
         "a controller loses its key since no controller has reached etcd",
         STORE,
         "elections = Elections()  # the leading",

@@ -31,7 +31,7 @@ from tests.support.wait import wait_until
 class LivingController:
     """One controller, whose replicas attach by themselves. Members need not report: their leases are long."""
 
-    def __init__(self, state: Path, dialer: Dialer = PLAIN_TEXT, **settings: Any) -> None:
+    def __init__(self, state: Path | str, dialer: Dialer = PLAIN_TEXT, **settings: Any) -> None:
         """`dialer` connects the operator of the test."""
         self._dialer = dialer
         self._stack = AsyncExitStack()
