@@ -3,7 +3,7 @@
 Purpose: a leading controller that is cut off from etcd alone does not learn there that another one leads. Members stay
 with it, and their fences stay open, while its successor counts them as ended.
 Invariants: it stops leading only if a controller that stood by answers that it leads the same generation in a later
-term. No answer proves nothing: without etcd no controller leads but this one.
+term. Silence proves nothing: without etcd no other controller leads.
 Owner: one task.
 """
 
@@ -27,7 +27,7 @@ WITHIN_S: Final = 1.0
 
 
 class Succession:
-    """Asks those that stood by."""
+    """Queries the controllers that stood by."""
 
     def __init__(self, board: LeadershipBoard, dialer: Dialer) -> None:
         self._board = board

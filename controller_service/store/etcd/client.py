@@ -26,7 +26,7 @@ from slotmesh.security.secret_files import FileGuard, UnusableFile, authorities_
 RPC_S: Final = 2.0
 """Deadline of an rpc. A healthy cluster answers within milliseconds, and elects a leader within two seconds."""
 LOOK_S: Final = 1.0
-"""The same of what is only read, and read again: a member that has lost its power is left that soon."""
+"""Deadline of a read that is repeated anyway: after it, the next one goes to another member."""
 PAGE_KEYS: Final = 100
 """Keys of one response, whose values together fit into the largest message that gRPC accepts here."""
 _READS: Final = 10

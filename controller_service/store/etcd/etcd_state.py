@@ -78,7 +78,7 @@ class EtcdState:
         self._lease = lease
         self._address = address
         self._noted = b""
-        """What the key of the leader has."""
+        """The content of the leader's key, as far as this controller has written it."""
         self._fence = 0
         """The revision that created `leader` for this controller; 0: it does not hold that key."""
         self._stored = StoredHead(Head("", 0, 0, 0, 0))

@@ -22,7 +22,7 @@ from slotmesh.runtime.backoff import Backoff, WarningBackoff
 START_S: Final = 10.0
 """How long a start, an export and an import wait for etcd."""
 SILENT_S: Final = 0.5
-"""After this time they report that they wait, and why."""
+"""After this time the log reports that they wait, with the reason."""
 
 ResultT = TypeVar("ResultT")
 _log = get_logger(__name__)

@@ -36,8 +36,8 @@ from slotmesh.runtime.backoff import WarningBackoff
 TRY_S: Final = 0.25
 """When a standby that could not lead, or could not reach etcd, tries again."""
 WATCH_S: Final = 0.5
-"""How long a standby relies on what a watch reports, before it reads anew: its member may hang, or be cut off, and an
-election is not reported."""
+"""How long a standby relies on a watch before it reads again: its member may hang or be cut off, and a watch does not
+report elections."""
 
 ResultT = TypeVar("ResultT")
 _log = get_logger(__name__)

@@ -1,9 +1,9 @@
-"""What replicas write that are pods, for `slotmesh logs`: read from the API server when it is asked for.
+"""The output of replicas that are pods, for `slotmesh logs`: read from the API server on request.
 
 Invariants: of a pod that has ended the newest lines are kept in the log book, if they could be read before it was
-deleted. A reader has one request for each replica at most, and a bounded queue of pages: one that is slow slows the API
-server down, and misses nothing. A request that breaks is repeated behind the last line that arrived, for as long as the
-pod is there. A missing right ends a reader with an error; what is refused otherwise is a line between brackets.
+deleted. A reader has one request for each replica at most, and a bounded queue of pages: a slow reader slows the API
+server down, and misses nothing. A request that breaks is repeated after the last line that arrived, while the pod
+exists. A missing right ends a reader with an error; any other refusal is a line between brackets.
 Owner: the event loop; the launcher reports which pods there are.
 """
 
@@ -25,7 +25,7 @@ from slotmesh.runtime.backoff import Backoff
 from slotmesh.status import to_exception
 
 MOST_LINES: Final = 4_096
-"""Of one replica, before those that follow: the log book keeps no more."""
+"""Of one replica, before those that are followed: the log book keeps no more."""
 MOST_FOLLOWED: Final = 32
 """Replicas that one reader follows."""
 MOST_STREAMS: Final = 64
