@@ -237,12 +237,16 @@ def unresolved(message: str) -> grpc.aio.AioRpcError:
 
 
 def is_unknown_there(error: grpc.RpcError) -> bool:
-    """Whether the server does not have the rpc at all: servers of slotmesh refuse with details."""
+    """Whether the server does not have the rpc at all."""
+    return error.code() is _Code.UNIMPLEMENTED and not has_details(error)
+
+
+def has_details(error: grpc.RpcError) -> bool:
+    """Whether a server of slotmesh has refused the rpc: they do so with details."""
     try:
-        has_details = rpc_status.from_call(error) is not None  # type: ignore[arg-type]  # as above
+        return rpc_status.from_call(error) is not None  # type: ignore[arg-type]  # as above
     except ValueError:
-        has_details = True
-    return not has_details and error.code() is _Code.UNIMPLEMENTED
+        return True
 
 
 def _transport_failure(code: grpc.StatusCode, message: str) -> Failure:

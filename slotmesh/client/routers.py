@@ -24,7 +24,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from slotmesh.errors import Executed, Failure, Reason
 from slotmesh.runtime.channels import PLAIN_TEXT, Dialer
 from slotmesh.security.identity import Role
-from slotmesh.status import from_rpc_error, is_unknown_there, to_exception
+from slotmesh.status import from_rpc_error, has_details, is_unknown_there, to_exception
 from slotmesh.streams.spliced_frames import Paths, cut
 from slotmesh.transport.current_channel import CurrentChannel
 from slotmesh.transport.server_addresses import ServerAddresses
@@ -312,9 +312,13 @@ def refusal_of(error: grpc.RpcError, address: str, dialer: Dialer, service: str 
     """As `from_rpc_error`, for an rpc to a router, in the words of the client.
 
     If the server does not have the rpc, the message contains its address, which the transport's does not; if
-    certificates are the reason, it contains the way out.
+    certificates are the reason, it contains the way out. CANCELLED without details is of a server that stops, or of a
+    proxy: gRPC ends by it what has arrived and was not taken in, and raises CancelledError for rpcs that end here.
     """
     failure = from_rpc_error(error)
+    if failure.reason is Reason.CANCELLED and not has_details(error):
+        message = f"the router ended the rpc: {failure.message}"
+        failure = replace(failure, reason=Reason.ROUTER_LOST, message=message, code=None)
     if failure.reason is Reason.ROUTER_LOST:
         executed = Executed.NO if failure.message.startswith(_UNSENT) else failure.executed
         return replace(failure, executed=executed, message=dialer.explained(failure.message, Role.ROUTER))

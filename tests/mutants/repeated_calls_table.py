@@ -152,6 +152,13 @@ REPEATED_CALLS: Final = (
         _WHOLE,
     ),
     mutant(
+        "what a router cancels as it stops is not repeated",
+        "slotmesh/client",
+        "if failure.reason is Reason.CANCELLED and not has_details(error):",
+        "if False:",
+        _CLIENT,
+    ),
+    mutant(
         "an owner between two tables is not queried",
         "router_service/core",
         "if former.is_followed_by_gap or epoch < newer - 1:",

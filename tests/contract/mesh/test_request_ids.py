@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
 
+import grpc
 import pytest
 import pytest_asyncio
 
@@ -68,6 +70,33 @@ async def test_a_call_whose_router_dies_is_repeated_and_executed_once(mesh: Runn
             Orders.gate.set()
             assert await within(call, "the outcome") == f"tea {number + 1}"
     assert placed == ["tea", "tea"]
+
+
+@asynccontextmanager
+async def stopping_router() -> AsyncIterator[str]:
+    """Ends each call as gRPC does what arrives in the moment in which a server stops."""
+
+    async def cancelled(_request: bytes, context: Any) -> None:
+        await context.abort(grpc.StatusCode.CANCELLED, "CANCELLED")
+
+    methods: dict[str, Any] = {"Call": grpc.unary_unary_rpc_method_handler(cancelled)}
+    server = grpc.aio.server()
+    server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler("slotmesh.v1.RouterService", methods)])
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    yield f"127.0.0.1:{port}"
+    await server.stop(None)
+
+
+async def test_a_call_that_a_stopping_router_cancels_is_repeated(mesh: RunningMesh, placed: list[str]) -> None:
+    Orders.gate.set()
+    async with stopping_router() as stopping, slotmesh.connect([stopping, *mesh.router_addresses]) as client:
+        orders = client.endpoint("orders")
+        with pytest.raises(slotmesh.RouterLost, match=r"UNAVAILABLE.*the router ended the rpc") as raised:
+            await orders.place.unary("milk")
+        assert raised.value.executed is Executed.UNKNOWN
+        assert await orders.options(request_id="1").place.unary("tea") == "tea 1"
+    assert placed == ["tea"]
 
 
 async def test_a_thread_repeats_its_call_too(mesh: RunningMesh, placed: list[str]) -> None:
