@@ -55,6 +55,7 @@ _TITLES: Final[Mapping[int, str]] = MappingProxyType(
         409: "Conflict",
         413: "Content Too Large",
         415: "Unsupported Media Type",
+        422: "Unprocessable Content",
         429: "Too Many Requests",
         431: "Request Header Fields Too Large",
         499: "Client Closed Request",

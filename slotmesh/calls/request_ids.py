@@ -18,7 +18,7 @@ class CallIdentity(NamedTuple):
     request_id: str
     """Chosen by the caller."""
     digest: bytes
-    """Hash of the rpc, its method and its arguments. Another call with the same id is refused."""
+    """Hash of the rpc, its method, model and arguments. Another call with the same id is refused."""
     caller: str = ""
     """Name of the identity that calls; empty without authentication."""
     slot: bytes = b""

@@ -61,6 +61,8 @@ def identity_of(request: CallInput) -> CallIdentity | Failure | None:
         return bad_field("request_id", problem)
     options = request.options
     form = "payload" if request.HasField("payload") else "arguments"
+    if options.model_id:  # another model gives another result
+        form = f"{form} for {options.model_id}"
     common = (type(request).__name__, options.method, options.ordering_key, options.content_type, form)
     digest = blake2b("\0".join(common).encode() + b"\0", digest_size=16)
     digest.update(request.payload or request.arguments.SerializeToString(deterministic=True))

@@ -159,6 +159,13 @@ REPEATED_CALLS: Final = (
         _CLIENT,
     ),
     mutant(
+        "a call of another model is a repetition",
+        "slotmesh/server",
+        "if options.model_id:  # another model",
+        "if False:  # another model",
+        _KEYS,
+    ),
+    mutant(
         "an owner between two tables is not queried",
         "router_service/core",
         "if former.is_followed_by_gap or epoch < newer - 1:",

@@ -122,9 +122,11 @@ async def test_what_failed_is_kept_and_another_request_is_refused(served: Served
     refused = [
         await order(served.address, "a", "milk", path="/orders/fail"),
         await order(served.address, "a", path="/orders/place"),
+        await order(served.address, "a", path="/orders/fail", X_Slotmesh_Model_Id="other"),
     ]
     for answer in refused:
         assert (answer.status, answer.json["executed"]) == (422, "no")
+        assert answer.json["title"] == "Unprocessable Content"
         assert "Idempotency-Key: was used for another request" in answer.json["detail"]
     assert placed == ["tea"]
 
