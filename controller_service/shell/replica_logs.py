@@ -18,6 +18,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Final
 
+from controller_service.core.pods.log_lines import end_of_character
 from controller_service.shell.log_tail import LogTail
 from slotmesh.logs import get_logger
 
@@ -51,8 +52,9 @@ class LogLines:
         for line in whole:
             self._add(line)
         while len(rest) > MAX_LINE_BYTES:
-            self._add(rest[:MAX_LINE_BYTES])
-            rest = rest[MAX_LINE_BYTES:]
+            cut = end_of_character(rest, MAX_LINE_BYTES)
+            self._add(rest[:cut])
+            rest = rest[cut:]
         self._begun = rest
 
     def end(self) -> None:
@@ -72,13 +74,16 @@ class LogLines:
         return max(0, first - number), [*islice(self._lines, max(0, number - first), None)]
 
     def _add(self, line: bytes) -> None:
-        for at in range(0, max(1, len(line)), MAX_LINE_BYTES):
-            text = line[at : at + MAX_LINE_BYTES].decode(errors="replace").rstrip("\r")
+        while True:
+            cut = len(line) if len(line) <= MAX_LINE_BYTES else end_of_character(line, MAX_LINE_BYTES)
+            text, line = line[:cut].decode(errors="replace").rstrip("\r"), line[cut:]
             size = len(text) + _LINE_COST
             self._lines.append(text)
             self._sizes.append(size)
             self._bytes += size
             self.end_number += 1
+            if not line:
+                break
         while self._bytes > self._kept_bytes and len(self._lines) > 1:
             self._lines.popleft()
             self._bytes -= self._sizes.popleft()

@@ -41,8 +41,9 @@ class StampedLines:
             self._take(line, found)
             self._is_inside = False
         if len(rest) > LONGEST_LINE_BYTES + _STAMP_BYTES:
-            self._take(rest, found)
-            self._is_inside, rest = True, b""
+            cut = len(rest) if rest[-1] < 0x80 else end_of_character(rest, len(rest) - 4)
+            self._take(rest[:cut], found)
+            self._is_inside, rest = True, rest[cut:]
         self._begun = rest
         return found
 
@@ -83,6 +84,11 @@ class StampedLines:
             self._known -= 1
             return True
         return moment < self._newest
+
+
+def end_of_character(text: bytes, at: int) -> int:
+    """Where to cut UTF-8 at `at`, or up to three bytes before it, so that no character is divided."""
+    return next((end for end in range(at, max(0, at - 4), -1) if text[end] & 0xC0 != 0x80), at)
 
 
 def _moment(stamp: bytes) -> _Moment | None:

@@ -13,7 +13,7 @@ import pytest_asyncio
 
 from controller_service.shell import replica_logs
 from controller_service.shell.log_tail import BEHIND_BYTES, PIECE_BYTES
-from controller_service.shell.replica_logs import ENDED_KEPT, LogBook, LogPage
+from controller_service.shell.replica_logs import ENDED_KEPT, MAX_LINE_BYTES, LogBook, LogLines, LogPage
 from tests.support.wait import wait_until
 
 pytestmark = pytest.mark.asyncio
@@ -63,6 +63,15 @@ async def test_lines_are_read_kept_and_echoed_whole(book: LogBook, writer: Write
     assert await pages(book, "v1", count=1) == [LogPage("v1-a", ["three"])]
     assert [book.knows(it, of_backend=True) for it in ("v1", "v1-a", "v")] == [True, False, False]
     assert [book.knows(it, of_backend=False) for it in ("v1", "v1-a", "v")] == [False, True, False]
+
+
+@pytest.mark.parametrize("end", [b"", b"\n"])
+async def test_no_piece_of_a_long_line_divides_a_character(end: bytes) -> None:
+    lines, text = LogLines(), "x" + "é🙂" * MAX_LINE_BYTES
+    lines.feed(text.encode() + end)
+    lines.end()
+    assert len(lines.tail(10)) > 1
+    assert "".join(lines.tail(10)) == text
 
 
 async def test_who_follows_a_replica_reads_until_it_ends(book: LogBook, writer: Writer) -> None:

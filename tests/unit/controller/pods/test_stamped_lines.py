@@ -53,6 +53,16 @@ def test_a_line_without_an_end_is_taken_in_pieces_and_at_the_end() -> None:
     assert lines.end() == []
 
 
+@pytest.mark.parametrize("at", range(4))
+def test_no_piece_of_a_line_without_an_end_divides_a_character(at: int) -> None:
+    lines, text = StampedLines(), "x" * at + "é🙂" * 2_000
+    stamped, found = f"{STAMPS[0]} {text}\n".encode(), list[bytes]()
+    for begin in range(0, len(stamped), 1_001):
+        found += lines.feed(stamped[begin : begin + 1_001])
+    assert len(found) > 1
+    assert "".join(it.decode() for it in found) == text
+
+
 def test_the_rest_of_a_long_line_that_was_begun_before_a_break_is_left_out() -> None:
     lines = StampedLines()
     begin = LINES[0].rstrip() + b"x" * (LONGEST_LINE_BYTES + 100)
