@@ -37,6 +37,13 @@ class Ledger:
             await asyncio.sleep(seconds)
         return call
 
+    async def until(self, call: str, file: str) -> str:
+        """Ends once there is such a file."""
+        with self._records.executing(call):
+            while not Path(file).exists():  # noqa: ASYNC110, ASYNC240 - another process makes it
+                await asyncio.sleep(0.05)
+        return call
+
 
 @slotmesh.deployment(max_ongoing=16)
 class Workshop:

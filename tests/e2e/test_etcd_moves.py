@@ -21,6 +21,7 @@ CONFIGURED = ChangeSet(
 
 @needs_etcd
 @pytest.mark.asyncio
+@pytest.mark.timeout(400)  # five commands, each with a bound of its own
 async def test_a_state_moves_from_a_file_to_etcd_and_back(tmp_path: Path) -> None:
     first, last = tmp_path / "first.state", tmp_path / "last.state"
     before = Desired(revision=7, configured_at=7).apply(CONFIGURED)

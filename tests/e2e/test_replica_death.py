@@ -64,9 +64,9 @@ def assert_executed_in_order(file: Path, sent: dict[str, int], lost: set[str]) -
 
 
 @pytest.mark.asyncio
-@pytest.mark.timeout(90)
+@pytest.mark.timeout(180)
 async def test_a_killed_replica_costs_its_own_calls_and_nothing_else(tmp_path: Path) -> None:
-    file = tmp_path / "records"
+    file, release = tmp_path / "records", tmp_path / "release"
     keyed, unkeyed = Outcomes(), Outcomes()
     stop = asyncio.Event()
     sent = dict.fromkeys(KEYS, 0)
@@ -94,10 +94,11 @@ async def test_a_killed_replica_costs_its_own_calls_and_nothing_else(tmp_path: P
         load = asyncio.gather(*(one_key(key) for key in KEYS), *(one_unkeyed(worker) for worker in range(48)))
         await wait_until(lambda: len(keyed.answered) > 500 and len(unkeyed.answered) > 200, timeout=20)
         running = {f"running/{number}" for number in range(12 * REPLICAS)}
-        ends = asyncio.gather(*(unkeyed.of(call, ledger.slowly(call, 5.0)) for call in running))
+        ends = asyncio.gather(*(unkeyed.of(call, ledger.until(call, str(release))) for call in running))
         await wait_until(lambda: running <= started(file), timeout=20, what="calls that run at each replica")
         killed_at = time.monotonic()
         killed = await mesh.kill_replica()
+        release.touch()
         replicas = await mesh.wait_for_replicas(REPLICAS, without=killed)
         assert killed not in replicas, "it is replaced"
         before = len(keyed.answered)

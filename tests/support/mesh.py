@@ -25,7 +25,7 @@ from tests.support.wait import wait_until
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 MARK: Final = "SLOTMESH_TEST_MESH"
-START_TIMEOUT_S: Final = 60.0
+START_TIMEOUT_S: Final = 90.0
 """A busy machine takes ten times as long as a quiet one."""
 STOP_TIMEOUT_S: Final = 60.0
 GONE_TIMEOUT_S: Final = 20.0
