@@ -178,6 +178,19 @@ class ReservationAnswer(Enum):
     """The endpoint or the wanted replica does not exist, or the replica refused."""
 
 
+class BroadcastEnd(Enum):
+    """How broadcasts ended."""
+
+    COMPLETED = "completed"
+    """Each replica has executed its call."""
+    FAILED = "failed"
+    """One or more calls failed."""
+    REFUSED = "refused"
+    """No call began: the endpoint or the backend does not exist, or there are too many replicas."""
+    CANCELLED = "cancelled"
+    """The client left before each call had its outcome."""
+
+
 _OUTCOME_OF = {
     Reason.NO_SLOT: ReservationAnswer.NO_SLOT,
     Reason.QUEUE_FULL: ReservationAnswer.REFUSED,
@@ -277,6 +290,8 @@ class RouterCounters:
         """Calls executed again after their replica was lost, by backend."""
         self.reservations: Counter[tuple[str, ...]] = Counter()
         """Reservations that ended, by endpoint and outcome."""
+        self.broadcasts: Counter[tuple[str, ...]] = Counter()
+        """Broadcasts that ended, by endpoint and outcome."""
         self.shadows: Counter[tuple[str, ...]] = Counter()
         """Sampled copies that ended, by backend and outcome."""
         self.link_failures: Counter[tuple[str, ...]] = Counter()
@@ -317,6 +332,9 @@ class RouterCounters:
             counts.shadow_ended.of(run.endpoint).times.observe(now - run.arrived, count)
         else:
             counts.shadow_ended.count(failure, count, run.endpoint)
+
+    def broadcast_ended(self, endpoint: str, how: BroadcastEnd) -> None:
+        self.broadcasts[self.label(endpoint), how.value] += 1
 
     def granted(self, run: RouterRun, counts: BackendCounts, now: float) -> None:
         """The reservation has its slot, at a replica of the backend whose `counts` these are."""

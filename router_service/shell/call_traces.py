@@ -20,6 +20,7 @@ from router_service.core.replicas.frames import OutgoingBatch
 from router_service.core.replicas.replica import RoutedReplica
 from router_service.core.runs import Caller
 from slotmesh.calls.trace_context import TraceContext, is_sampled, unsampled
+from slotmesh.errors import Failure
 from slotmesh.telemetry import names
 from slotmesh.telemetry.tracing import (
     MAX_ALIKE,
@@ -31,6 +32,8 @@ from slotmesh.telemetry.tracing import (
     trace_context_of,
 )
 
+_BROADCAST = (0,)
+"""In place of call ids, which begin at 1."""
 _MANY = 8
 """From this number of ids on, they are looked up in a set."""
 
@@ -89,6 +92,28 @@ class RouterTraces:
             if (known := contexts.get(call_id)) is None or not known.traceparent:
                 contexts[call_id] = self._begin(caller, endpoint, method, call_id, known, clock, now)
         return contexts
+
+    def broadcast_arrived(
+        self, caller: Caller, endpoint: str, method: str, trace: TraceContext | None, now: float
+    ) -> TraceContext | None:
+        """A broadcast was admitted: it has one span, the parent of those of all replicas. Returns their context."""
+        given = None if trace is None else {_BROADCAST[0]: trace}
+        context = (self.arrived(caller, endpoint, method, _BROADCAST, given, now) or {}).get(_BROADCAST[0])
+        if context is not None:
+            self._by_context.pop(context.traceparent, None)  # each replica has its own time of sending
+        return context
+
+    def broadcast_ended(self, caller: Caller, failure: Failure | None, now: float) -> None:
+        """The client has all outcomes of its broadcast, or the failure of all of it."""
+        call = self._open.get(caller, {}).pop(_BROADCAST[0], None)
+        if call is None:
+            return
+        del self._open[caller]
+        if failure is None:
+            call.span.set_attribute(names.OUTCOME, "completed")
+        else:
+            failed(call.span, failure)
+        self._end(call, now)
 
     def left(self, batches: Sequence[OutgoingBatch], replica: RoutedReplica, now: float) -> None:
         """Calls go to a replica, in the frame that was cut now."""

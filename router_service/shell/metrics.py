@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from router_service.core.counters import ReservationAnswer, ShadowOutcome
+from router_service.core.counters import BroadcastEnd, ReservationAnswer, ShadowOutcome
 from router_service.core.limits.tenant_limits import TenantFigures
 from router_service.core.limits.unread_results import Unread
 from router_service.core.routing.topology import Topology
@@ -69,6 +69,10 @@ class Zeros:
         """By endpoint and outcome."""
         return {(name, answer.value): 0 for name in self._topology.table.endpoints for answer in ReservationAnswer}
 
+    def of_broadcasts(self) -> Mapping[tuple[str, ...], int]:
+        """By endpoint and outcome."""
+        return {(name, end.value): 0 for name in self._topology.table.endpoints for end in BroadcastEnd}
+
 
 class TenantMetrics:
     """Figures by endpoint and tenant: the tenants with most calls by name, all others as one.
@@ -114,6 +118,7 @@ def observe(metrics: MetricsServer, scheduler: RouterScheduler, counts: FrameCou
     observe_counter(meter, names.ROUTER_RETRIES, lambda: {**zeros.of_backends(), **counters.retries})
     observe_counter(meter, names.ROUTER_SHADOWS, lambda: {**zeros.of_shadows(), **counters.shadows})
     observe_counter(meter, names.ROUTER_RESERVATIONS, lambda: {**zeros.of_reservations(), **counters.reservations})
+    observe_counter(meter, names.ROUTER_BROADCASTS, lambda: {**zeros.of_broadcasts(), **counters.broadcasts})
     observe_counter(meter, names.ROUTER_LINK_FAILURES, lambda: {**zeros.of_backends(), **counters.link_failures})
     observe_counter(meter, names.ROUTER_FRAMES, lambda: counts.client_frames)
     observe_counter(meter, names.ROUTER_REPLICA_FRAMES, lambda: counts.replica_frames)

@@ -157,6 +157,13 @@ ROUTER_RESERVATIONS = _counter(
     "Reservations that ended: granted, no_slot (none free in time), refused (full queue), cancelled, failed.",
     (ENDPOINT, OUTCOME),
 )
+ROUTER_BROADCASTS = _counter(
+    "slotmesh.router.broadcasts",
+    "{broadcast}",
+    "Broadcasts that ended: completed at each replica, failed at one or more, refused (no call began), cancelled (the "
+    "client left before the last outcome). Their calls are counted as all calls are.",
+    (ENDPOINT, OUTCOME),
+)
 ROUTER_RESERVE_TIME = _histogram(
     "slotmesh.router.reserve.time", "s", "From the arrival of a reservation until it was granted.", (BACKEND,)
 )

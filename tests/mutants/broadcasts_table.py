@@ -55,6 +55,13 @@ BROADCASTS: Final = (
         CORE,
     ),
     mutant(
+        "a broadcast of which a call failed is counted as completed",
+        ROUTER,
+        "            broadcast.has_failed = True\n",
+        "",
+        CORE,
+    ),
+    mutant(
         "a draining replica is called by a broadcast",
         ROUTER,
         "            if not each.draining\n        }",

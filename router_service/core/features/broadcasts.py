@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from router_service.core import failures
 from router_service.core.calls import RouterCallOptions
 from router_service.core.commands import DeliverFailure, DeliverTargets, Step
-from router_service.core.counters import RouterCounters
+from router_service.core.counters import BroadcastEnd, RouterCounters
 from router_service.core.events import RouterEvent
 from router_service.core.lifecycle.feature import Feature
 from router_service.core.lifecycle.intake import RoutingIntake
@@ -60,15 +60,27 @@ class PinnedRun(RouterRun):
 class _Broadcast:
     """What one broadcast has not finished."""
 
-    __slots__ = ("largest", "under_way", "waiting")
+    __slots__ = ("endpoint", "has_failed", "largest", "left", "under_way", "waiting")
 
-    def __init__(self) -> None:
+    def __init__(self, endpoint: str, calls: int) -> None:
+        self.endpoint = endpoint
+        self.left = calls
+        """Calls without an outcome."""
+        self.has_failed = False
+        """One of the others failed."""
         self.waiting: dict[PinnedRun, None] = {}
         """Calls that were not sent, in order."""
         self.under_way: set[int] = set()
         """Ids of calls that were sent, and whose outcomes the client has not taken."""
         self.largest = 1
         """Bytes of the largest result so far."""
+
+    @property
+    def end(self) -> BroadcastEnd:
+        """How it ends if its caller leaves now."""
+        if self.left:
+            return BroadcastEnd.CANCELLED
+        return BroadcastEnd.FAILED if self.has_failed else BroadcastEnd.COMPLETED
 
     @property
     def has_room(self) -> bool:
@@ -105,10 +117,11 @@ class Broadcasts(Feature):
         found = self._no_endpoint(event) if endpoint is None else self._targets(event.backend, endpoint)
         if isinstance(found, Failure) or endpoint is None:
             refusal = found if isinstance(found, Failure) else failures.NO_TABLE
+            self._counters.broadcast_ended(event.endpoint, BroadcastEnd.REFUSED)
             step.commands.append(DeliverFailure(caller, (), refusal, 0, endpoint=event.endpoint))
             return
         step.commands.append(DeliverTargets(caller, found))
-        broadcast = self._open[caller] = _Broadcast()
+        broadcast = self._open[caller] = _Broadcast(event.endpoint, len(found))
         self._counters.calls[self._counters.label(event.endpoint),] += len(found)
         for number, target in enumerate(found, 1):
             ids = range(number, number + 1)
@@ -161,15 +174,20 @@ class Broadcasts(Feature):
     ) -> None:
         """Notes how large results are."""
         broadcast = self._open.get(sent.run.caller)
-        if broadcast is not None and payloads is not None:
+        if broadcast is None:
+            return
+        broadcast.left -= count
+        if payloads is not None:
             broadcast.largest = max(broadcast.largest, nbytes_of(payloads, lo, lo + count))
 
     def failed(
-        self, run: RouterRun, _begin: int, _count: int, _failure: Failure, _sent: Sent | None, _step: Step
+        self, run: RouterRun, _begin: int, count: int, _failure: Failure, _sent: Sent | None, _step: Step
     ) -> None:
         """It no longer waits, if it did."""
         if isinstance(run, PinnedRun) and (broadcast := self._open.get(run.caller)) is not None:
             self._forget(broadcast, run)
+            broadcast.left -= count
+            broadcast.has_failed = True
 
     def table_changed(self, step: Step) -> None:
         """Replicas may have been removed, or drain."""
@@ -223,6 +241,7 @@ class Broadcasts(Feature):
 
     def _close(self, caller: Caller) -> None:
         if (broadcast := self._open.pop(caller, None)) is not None:
+            self._counters.broadcast_ended(broadcast.endpoint, broadcast.end)
             for run in list(broadcast.waiting):
                 self._forget(broadcast, run)
 

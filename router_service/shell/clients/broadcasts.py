@@ -157,9 +157,15 @@ class ClientBroadcasts:
             with self._unary.under_way(
                 peer, broadcast, len(payload), tenant=options.tenant, time_left=time_left
             ) as caller:
+                spans, clock = self._dispatcher.traces, self._dispatcher.clock
+                if spans is not None:
+                    trace = spans.broadcast_arrived(caller, endpoint, options.method, trace, clock.now())
                 try:
                     self._dispatcher.post(BroadcastRequested(caller, endpoint, options, payload, backend, trace))
-                    return await broadcast.run(lambda ids: self._taken(caller, ids), parts)
+                    failure = await broadcast.run(lambda ids: self._taken(caller, ids), parts)
+                    if spans is not None:
+                        spans.broadcast_ended(caller, failure, clock.now())
+                    return failure
                 finally:
                     self._dispatcher.post(BroadcastClosed(caller))
         finally:

@@ -12,9 +12,14 @@ from typer.testing import CliRunner
 import slotmesh
 import slotmesh.testing
 from router_service.core.features import broadcasts
+from router_service.core.replicas.frames import OutgoingBatch
+from router_service.shell.call_traces import RouterTraces
 from router_service.shell.clients.broadcasts import MAX_BROADCASTS
+from router_service.shell.dispatcher import Dispatcher
 from slotmesh.cli.app import app
 from slotmesh.runtime.channels import open_channel
+from slotmesh.telemetry.mesh_span import MeshSpan
+from slotmesh.telemetry.tracing import Tracing, trace_context_of
 from slotmesh.testing import Backend
 from slotmesh.v1 import call_pb2, router_service_pb2, router_service_pb2_grpc
 from tests.support.fakes.router import FakeRouter
@@ -150,6 +155,42 @@ async def test_responses_name_the_replicas_first_and_are_json_for_a_request_with
         assert [(it.replica_id, it.backend) for it in first.targets] == [(each, "cache") for each in ids]
         assert {it.replica_id: it.result.string_value for it in others} == {each: each for each in ids}
         assert not any(it.targets for it in others)
+
+
+async def test_a_sampled_one_has_one_span_until_its_end_as_the_parent_of_all_replicas(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    spans: list[MeshSpan] = []
+    make, shared = Dispatcher.__init__, Shared()
+
+    def make_traced(self: Dispatcher, *arguments: Any, **named: Any) -> None:
+        make(self, *arguments, **named)
+        self.traces = RouterTraces(Tracing(spans.append, 1.0, 1e6, lambda: 0.0), "router-1")
+
+    monkeypatch.setattr(Dispatcher, "__init__", make_traced)
+    seen: list[OutgoingBatch] = []
+    leave = RouterTraces.left
+
+    def note_and_leave(self: RouterTraces, batches: list[OutgoingBatch], *arguments: Any) -> None:
+        seen.extend(batches)
+        leave(self, batches, *arguments)
+
+    monkeypatch.setattr(RouterTraces, "left", note_and_leave)
+    async with slotmesh.testing.mesh({"cache": Backend(handler_of(shared), num_replicas=2)}) as mesh:
+        endpoint = mesh.endpoint("cache")
+        assert len((await endpoint.broadcast.reset()).ok) == 2
+        (span,) = spans
+        assert (span.name, span.attributes["slotmesh.outcome"]) == ("route cache.reset", "completed")
+        contexts = {trace.traceparent for batch in seen for trace in batch.traces or () if trace}
+        assert contexts == {trace_context_of(span).traceparent}
+        with pytest.raises(slotmesh.BackendNotFound):
+            await endpoint.broadcast.only("unknown").reset()
+        assert (spans[1].error or "").startswith("BACKEND_NOT_FOUND")
+        left = asyncio.ensure_future(endpoint.broadcast.slow())
+        await wait_until(lambda: shared.executed.total() == 4, what="it is executed")
+        left.cancel()
+        await wait_until(lambda: len(spans) == 3, what="the end of its span")
+        assert spans[2].attributes["slotmesh.outcome"] == "caller left"
 
 
 async def test_threads_have_the_same() -> None:

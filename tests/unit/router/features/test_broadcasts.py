@@ -167,3 +167,25 @@ def test_what_was_not_sent_is_forgotten_when_the_caller_leaves_and_ends_in_time(
     world.step(BroadcastClosed(late))
     assert not world.scheduler._parts.sender.awaited
     assert not world.scheduler._parts.broadcasts.under_way
+
+
+def test_how_broadcasts_ended_is_counted_once_for_each() -> None:
+    world = World({"b": ["r1", "r2"]})
+    counted = world.scheduler.counters.broadcasts
+    well = begin(world)
+    world.complete("r1")
+    world.complete("r2")
+    assert not counted, "its client has not taken all"
+    world.step(BroadcastClosed(well))
+    world.step(BroadcastClosed(well))
+    world.outcomes.clear()
+    begin(world, "unknown")
+    left = begin(world)
+    world.step(CallerLeft(left))
+    world.step(BroadcastClosed(left))
+    world.outcomes.clear()
+    badly = begin(world)
+    world.complete("r1")
+    world.lose("r2")
+    world.step(BroadcastClosed(badly))
+    assert counted == {("e", end): 1 for end in ("completed", "failed", "refused", "cancelled")}
