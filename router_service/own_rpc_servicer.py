@@ -59,9 +59,10 @@ class OwnCall(NamedTuple):
         """The call with the identity that its request id and its request make."""
         if not self.request_id:
             return self
-        identity = identity_of_own_rpc(self.request_id, path, self.options.ordering_key, request)
-        options = convert.with_request(self.options, identity)
-        return options if isinstance(options, Failure) else self._replace(options=options)
+        options = self.options
+        identity = identity_of_own_rpc(self.request_id, path, options.ordering_key, options.model_id, request)
+        identified = convert.with_request(options, identity)
+        return identified if isinstance(identified, Failure) else self._replace(options=identified)
 
 
 class OwnRpcServicer:

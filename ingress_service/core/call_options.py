@@ -26,6 +26,8 @@ QUERY_TERMS: Final = frozenset({"relative_slo_ms", "absolute_slo_ms"})
 """Query parameters that are terms, and no arguments."""
 _QUOTED: Final = re.compile(r'"((?:[^"\\]|\\["\\])*)"')
 _ESCAPED: Final = re.compile(r"\\(.)")
+_OF_TENANT: Final = "tenant-"
+"""How ids of calls begin whose keys are scoped: without a tenant, too, for no key to be that of a tenant's call."""
 _MAX_MS: Final = 10**15
 _MAX_RELATIVE_MS: Final = 10**9
 
@@ -149,17 +151,20 @@ def _idempotency_key(terms: RequestTerms, _field: str, text: str) -> RequestTerm
 
 
 def _identified(terms: RequestTerms) -> RequestTerms:
-    """Keys of different tenants are independent. Keys that choose a replica cannot be kept beside one that does."""
+    """Keys of different tenants, and of none, are independent.
+
+    Keys that choose a replica cannot be kept beside one that does.
+    """
     if not terms.ordering_key:
         for field, given in (("Shard-Key", terms.shard_key), ("Affinity-Key", terms.affinity_key)):
             if given:
                 raise refusal(
                     400, f"X-Slotmesh-{field}: has no effect beside an Idempotency-Key: leave one of them out"
                 )
-    if not terms.tenant:
+    if not terms.tenant and not terms.request_id.startswith(_OF_TENANT):
         return terms
     scoped = blake2b(f"{terms.tenant}\0{terms.request_id}".encode(), digest_size=32).hexdigest()
-    return replace(terms, request_id=f"tenant-{scoped}")
+    return replace(terms, request_id=f"{_OF_TENANT}{scoped}")
 
 
 _READERS: Final = {

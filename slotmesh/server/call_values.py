@@ -69,9 +69,10 @@ def identity_of(request: CallInput) -> CallIdentity | Failure | None:
     return CallIdentity(request.request_id, digest.digest(), caller_name())
 
 
-def identity_of_own_rpc(request_id: str, path: str, ordering_key: str, request: bytes) -> CallIdentity:
+def identity_of_own_rpc(request_id: str, path: str, ordering_key: str, model_id: str, request: bytes) -> CallIdentity:
     """The identity of a call by an rpc of a user's own, which has one request."""
-    digest = blake2b(f"own\0{path}\0{ordering_key}\0".encode() + request, digest_size=16)
+    kind = f"own for {model_id}" if model_id else "own"
+    digest = blake2b(f"{kind}\0{path}\0{ordering_key}\0".encode() + request, digest_size=16)
     return CallIdentity(request_id, digest.digest(), caller_name())
 
 

@@ -75,6 +75,13 @@ AFFINITY: Final = (
         f"{KEYS} tests/properties/test_affinity.py",
     ),
     mutant(
+        "a replica that takes no calls any more still is one of the first of its models",
+        ROUTER,
+        "            self._around.clear()\n        load, permits",
+        "        load, permits",
+        f"{KEYS} tests/properties/test_affinity.py",
+    ),
+    mutant(
         "a rank that is learned later moves no keys",
         ROUTER,
         "        if name == before:\n",

@@ -19,6 +19,20 @@ _CLIENT: Final = "tests/contract/mesh/test_request_ids.py"
 
 REPEATED_CALLS: Final = (
     mutant(
+        "an rpc of own protos that is repeated for another model gets the result of the first one's",
+        "slotmesh/server",
+        'kind = f"own for {model_id}" if model_id else "own"',
+        'kind = "own"',
+        "tests/contract/own_protos/test_request_ids.py",
+    ),
+    mutant(
+        "a key without a tenant finds the outcome of a tenant's call",
+        "ingress_service/core",
+        "if not terms.tenant and not terms.request_id.startswith(_OF_TENANT):",
+        "if not terms.tenant:",
+        _KEYS,
+    ),
+    mutant(
         "a client repeats a call that has no id",
         "slotmesh/client",
         "NEVER: Final = -inf",
@@ -49,7 +63,7 @@ REPEATED_CALLS: Final = (
     mutant(
         "idempotency keys of tenants are one",
         "ingress_service",
-        "    if not terms.tenant:\n        return terms\n",
+        "    if not terms.tenant and not terms.request_id.startswith(_OF_TENANT):\n        return terms\n",
         "    return terms\n",
         _KEYS,
     ),

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from router_service.core.counters import BackendCounts
-from router_service.core.preferences.affinity import AffinityKeys, BoundedRing, name_of, places_of
+from router_service.core.preferences.affinity import MAX_TRIED, AffinityKeys, BoundedRing, name_of, places_of
 from router_service.core.replicas.replica import RoutedReplica
 from slotmesh.calls.key_hash import place_of_key
 from tests.support.examples import examples
@@ -86,6 +86,7 @@ class AffinityMachine(RuleBasedStateMachine):
     def look_at_the_first(self, key: str) -> None:
         order = self.order_of(key)
         assert self.ring.first(place_of_key(key)) is (order[0] if order else None)
+        assert self.ring.around(place_of_key(key)) == order[:MAX_TRIED]
         for each in self.known.values():
             assert self.keys.suits(run(affinity_key=key), each) is (order[:1] == [each])
 

@@ -47,6 +47,8 @@ MAX_PASSED: Final = 64
 
 MAX_FIRSTS: Final = 4_096
 """Keys whose first replica is kept."""
+MAX_AROUND: Final = 256
+"""Models whose first replicas are kept."""
 
 
 def name_of(replica: KnownReplica) -> str:
@@ -143,8 +145,10 @@ class BoundedRing(Ring[CandidateT]):
         self._load = 0
         self._permits = 0
         """The sums of `_loads`."""
-        self._firsts: dict[int, CandidateT] = {}
+        self._firsts: dict[int, CandidateT | None] = {}
         """What `first` has returned since a replica was added or removed, or began or ceased to take calls."""
+        self._around: dict[int, list[CandidateT]] = {}
+        """The same of `around`."""
         self.unlinked: CandidateT | None = None
         """The first replica that lookups passed over because this router has no link to it, until it is set to None."""
 
@@ -153,6 +157,7 @@ class BoundedRing(Ring[CandidateT]):
         self.put(replica, is_member=replica.listed and not replica.draining)
         if self._has_changed or takes(replica) is not (replica in self._loads):
             self._firsts.clear()
+            self._around.clear()
         load, permits = self._loads.pop(replica, (0, 0))
         self._load -= load
         self._permits -= permits
@@ -176,14 +181,25 @@ class BoundedRing(Ring[CandidateT]):
                 self.unlinked = replica
 
     def first(self, place: int) -> CandidateT | None:
-        """The first replica from this place on that takes calls."""
-        if (known := self._firsts.get(place)) is not None:
-            return known
+        """The first replica from this place on that takes calls; None if none of `MAX_PASSED` does."""
+        if place in self._firsts:
+            return self._firsts[place]
         found = next(filter(takes, islice(self.follow(place), MAX_PASSED)), None)
-        if found is not None and not self._has_changed:
+        if not self._has_changed:
             if len(self._firsts) >= MAX_FIRSTS:
                 self._firsts.clear()
             self._firsts[place] = found
+        return found
+
+    def around(self, place: int) -> list[CandidateT]:
+        """Of the first `MAX_TRIED` replicas from this place on, those that take calls."""
+        if (known := self._around.get(place)) is not None:
+            return known
+        found = [each for each in islice(self.follow(place), MAX_TRIED) if takes(each)]
+        if not self._has_changed:
+            if len(self._around) >= MAX_AROUND:
+                self._around.clear()
+            self._around[place] = found
         return found
 
     def room(self, replica: CandidateT, count: int) -> int:

@@ -71,7 +71,7 @@ class ModelIds(Generic[CandidateT]):
         replicas = self._with.get(model, ())
         if replica in replicas or any(map(takes, islice(replicas, MAX_TRIED))):
             return replica in replicas
-        around = [each for each in islice(self._ring.follow(run.options.model_place), MAX_TRIED) if takes(each)]
+        around = self._ring.around(run.options.model_place)
         return replica is next(filter(self._has_place, around), around[0] if around else None)
 
     def sent(self, run: RouterRun, count: int, replica: CandidateT) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from hashlib import blake2b
 from typing import Any
 
 import pytest
@@ -138,6 +139,9 @@ async def test_keys_of_tenants_are_independent(served: ServedMesh, placed: list[
         assert answer.json.startswith(item)
     assert placed == ["tea", "milk"]
     assert (await order(served.address, "1", "juice")).status == 201
+    scoped = "tenant-" + blake2b(b"ann\x001", digest_size=32).hexdigest()
+    assert (await order(served.address, scoped)).status == 201
+    assert placed == ["tea", "milk", "juice", "tea"], "no key is that of a tenant"
 
 
 @pytest.mark.parametrize(

@@ -376,3 +376,17 @@ def test_a_replica_that_takes_no_calls_for_a_while_is_not_the_first_one_of_its_k
         one.linked = is_linked
         ring.changed(one)
         assert ring.first(place) is first
+
+
+def test_places_near_which_no_replica_takes_calls_are_remembered_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    ring = BoundedRing[RoutedReplica]()
+    away = replica("a")
+    away.linked = False
+    ring.changed(away)
+    assert (ring.first(1), ring.around(1)) == (None, [])
+    monkeypatch.setattr(ring, "follow", lambda _place: pytest.fail("looks again"))
+    assert (ring.first(1), ring.around(1)) == (None, [])
+    monkeypatch.undo()
+    away.linked = True
+    ring.changed(away)
+    assert (ring.first(1), ring.around(1)) == (away, [away])
