@@ -46,6 +46,13 @@ ETCD: Final = (
         "tests/unit/controller/test_elections.py",
     ),
     mutant(
+        "a controller that waits for a member of etcd that hangs seems silent",
+        STORE,
+        "                await self._state.note_election()\n",
+        "                pass\n",
+        "tests/contract/controller/test_etcd_leadership.py",
+    ),
+    mutant(
         "a controller that is cut off from etcd leads beside its successor",
         "controller_service/shell",
         "return is_later and info.incarnation == self._board.generation",

@@ -9,7 +9,7 @@ is in doubt: the next step writes the head anew under the same comparison, which
 earlier one any more, is carried out, or the earlier one was, and is read.
 A leader whose lease has lapsed takes the key again if no other controller has it and the head has its own term: then no
 other one has led since.
-Owner: the store, which runs one method at a time.
+Owner: the store, which runs one method at a time, and `note_election` beside them.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from controller_service.store.etcd.layout import (
     note_of,
     read_head,
 )
-from controller_service.store.etcd.lease import EtcdLease, process_name
+from controller_service.store.etcd.lease import EtcdLease, process_name, with_note
 from controller_service.store.etcd.operations import Delete, Get, Is, Put, Write, end_of
 from controller_service.store.etcd.outcomes import has_generation, read_snapshot, revision_if_written, why_not_own
 from controller_service.store.forms import BadDocument
@@ -59,8 +59,7 @@ PATIENCE_S: Final = 5.0
 CHECK_PATIENCE_S: Final = 2.5
 """The same of a check, before the state counts as one that cannot be written."""
 PROBE_CHECKS: Final = 60
-"""Without any other write, the head is written anew after this many checks, which are a second apart: a full etcd shows
-itself in no other way."""
+"""Checks, a second apart, without another write: then the head is written anew, as only a write shows a full etcd."""
 MOST_READ: Final = 16
 """Standbys whose addresses members get."""
 
@@ -77,8 +76,7 @@ class EtcdState:
         self._keys = Layout(place.prefix)
         self._lease = lease
         self._address = address
-        self._noted = b""
-        """The content of the leader's key, as far as this controller has written it."""
+        self._noted = b""  # the content of the leader's key, as far as this controller has written it
         self._fence = 0
         """The revision that created `leader` for this controller; 0: it does not hold that key."""
         self._stored = StoredHead(Head("", 0, 0, 0, 0))
@@ -244,9 +242,12 @@ class EtcdState:
         if not found.is_met:
             raise self._moved()
         self._standbys = tuple(sorted(address_in(it.value) for it in found.found[0]))
-        if (note := self._note()) != self._noted:  # standbys wait for it after an election
-            await self._guarded([Put(self._keys.leader, note, self._lease.identity)])
-            self._noted = note
+        await self.note_election()
+
+    async def note_election(self) -> None:
+        """Beside other methods: one that waits for a member that hangs must not look silent. Raises EtcdFailed."""
+        held = self._conditions()[:2]  # never true without the key
+        self._noted = await with_note(self._client, held, self._lease.identity, self._note, self._noted)
 
     async def _ready(self, *, is_tried: bool = False) -> None:
         """To write. Raises LeadershipLost, EtcdFailed."""

@@ -13,17 +13,20 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Final, Self
 
-from controller_service.store.etcd.client import EtcdClient, EtcdFailed
+from controller_service.store.etcd.client import LOOK_S, EtcdClient, EtcdFailed
+from controller_service.store.etcd.operations import Get, Is, Put
 
 TTL_S: Final = 3
 """etcd deletes what is bound to a lease this long after it was prolonged last, and within a further second."""
 KEEP_S: Final = 1.0
 _RETRY_S: Final = 0.2
 NOTED_WITHIN_S: Final = 2.0
-"""After an election, a controller that leads has noted it: it looks each second."""
+"""After an election, a controller that leads has noted it: it looks twice a second, and leaves a member that hangs
+after a second."""
 
 
 class EtcdLease:
@@ -75,6 +78,20 @@ class Elections:
         if newest != self._newest:
             self._newest, self._since = newest, now
         return now >= self._since + NOTED_WITHIN_S
+
+
+async def with_note(
+    client: EtcdClient, held: Sequence[Is], lease: int, note: Callable[[], bytes], noted: bytes
+) -> bytes:
+    """What the key of the leader contains after this: `note`, which has the newest election, if `held` is true.
+
+    Raises EtcdFailed.
+    """
+    key = held[0].key
+    is_held = (await client.txn(held, [Get(key)], within_s=LOOK_S)).is_met
+    if not is_held or (content := note()) == noted:
+        return noted
+    return content if (await client.txn(held, [Put(key, content, lease)], within_s=LOOK_S)).is_met else noted
 
 
 def process_name() -> str:

@@ -33,6 +33,8 @@ from slotmesh.ids import new_id
 from slotmesh.logs import get_logger
 from slotmesh.runtime.backoff import WarningBackoff
 
+NOTE_S: Final = 0.5
+"""How often a leader looks whether etcd has elected, whatever else it does."""
 TRY_S: Final = 0.25
 """When a standby that could not lead, or could not reach etcd, tries again."""
 WATCH_S: Final = 0.5
@@ -53,6 +55,7 @@ class EtcdStore(Store):
         self._state = state
         self._steps: asyncio.Queue[tuple[Callable[[], Awaitable[Any]], asyncio.Future[Any]]] = asyncio.Queue()
         self._working = asyncio.create_task(self._work(), name="etcd-state")
+        self._noting = asyncio.create_task(self._note_elections(), name="etcd-elections")
 
     async def _check(self) -> tuple[Sequence[str], str]:
         return await self._step(self._checked), self._state.problem
@@ -89,7 +92,8 @@ class EtcdStore(Store):
         self._end()
         await self.events.close()
         self._working.cancel()
-        await asyncio.gather(self._working, return_exceptions=True)
+        self._noting.cancel()
+        await asyncio.gather(self._working, self._noting, return_exceptions=True)
         while not self._steps.empty():
             self._steps.get_nowait()[1].set_exception(_closed())
         await self._state.release()
@@ -113,6 +117,16 @@ class EtcdStore(Store):
             except BaseException as error:  # noqa: BLE001 - the caller's to handle
                 done.set_exception(error)
                 done.exception()  # a caller that was cancelled does not look at it
+
+    async def _note_elections(self) -> None:
+        wait_s = NOTE_S
+        while True:
+            await asyncio.sleep(wait_s)
+            try:
+                await self._state.note_election()
+                wait_s = NOTE_S
+            except EtcdFailed:  # the next check reports it
+                wait_s = TRY_S
 
     async def _checked(self) -> tuple[str, ...]:
         waiting = await self._state.check()

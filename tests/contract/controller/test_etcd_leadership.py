@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
@@ -16,11 +17,12 @@ from controller_service.store.etcd.etcd_state import EtcdState
 from controller_service.store.etcd.layout import Layout, election_in, note_of
 from controller_service.store.etcd.moving import read_state
 from controller_service.store.etcd.operations import Get, Is, KeyOperation, Kv, Put, TxnResult
-from controller_service.store.etcd.store import EtcdCandidacy
+from controller_service.store.etcd.store import EtcdCandidacy, EtcdStore
 from controller_service.store.protocol import LeadershipLost, StoreWriteFailed
 from slotmesh.config.etcd import PLAIN_ACCESS
 from slotmesh.ids import new_id
 from slotmesh.spec.model import Backend
+from tests.support.controllers import eventually
 from tests.support.etcd import EtcdCluster, etcd_cluster, needs_etcd
 from tests.support.wait import within
 
@@ -273,6 +275,21 @@ async def test_a_leader_notes_elections_and_keeps_its_key(cluster: EtcdCluster, 
     assert await noted() == client.election
     await put(state, "x")
     await state.release()
+
+
+async def test_a_leader_notes_elections_while_a_change_waits(cluster: EtcdCluster, client: InterruptedClient) -> None:
+    store = EtcdStore(client, await opened(client, cluster))
+    waiting = asyncio.create_task(store._step(asyncio.Event().wait))
+    client.election += 1
+    keys = Layout(cluster.place().prefix)
+
+    async def is_noted() -> bool:
+        (held,) = (await client.txn([], [Get(keys.leader)])).found[0]
+        return election_in(held.value) == client.election
+
+    await eventually(is_noted, what="the note")
+    await store.close()
+    await asyncio.gather(waiting, return_exceptions=True)
 
 
 def candidacy(cluster: EtcdCluster) -> EtcdCandidacy:
