@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from controller_service.shell.launchers.kubernetes import launcher
+from controller_service.shell.launchers.kubernetes import following, launcher
 from controller_service.shell.launchers.kubernetes.api import ApiAway, ApiRefused
 from controller_service.shell.launchers.protocol import LaunchDeferred, LaunchFailed, LaunchOrder
 from slotmesh.runtime.backoff import Backoff
@@ -72,9 +72,10 @@ async def test_a_request_that_takes_longer_than_a_start_is_not_given_up(monkeypa
     """As with webhooks that take seconds: the API server gives a request up whose client does."""
     monkeypatch.setattr(launcher, "START_WITHIN_S", 0.01)
     async with following_pods(mint_id=numbered()) as it:
-        create, admitted = it.api.create, asyncio.Event()
+        create, admitted, requested = it.api.create, asyncio.Event(), list[str]()
 
         async def slow(pod: Any) -> Any:
+            requested.append(pod["metadata"]["name"])
             await admitted.wait()
             return await create(pod)
 
@@ -87,6 +88,7 @@ async def test_a_request_that_takes_longer_than_a_start_is_not_given_up(monkeypa
         await wait_until(lambda: len(it.observed()) == 2, what="the pods of the first start")
         await it.launcher.start(ORDER, 2)
         assert it.observed() == ["v1-1", "v1-2"]
+        assert requested == ["v1-1", "v1-2"], "later starts wait for the same requests"
 
 
 async def test_a_refusal_that_arrives_after_its_start_is_that_of_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -231,3 +233,21 @@ async def test_a_watch_that_ends_as_soon_as_it_is_open_is_repeated_less_and_less
         await wait_until(lambda: len(backoff.delays) > 6, what="attempts")
         it.api.watch = watch  # type: ignore[method-assign]
         assert backoff.delays[3:6] == [0.004] * 3
+
+
+async def test_a_watch_that_lasted_is_repeated_after_the_shortest_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(following, "SHORT_WATCH_S", 0.0)
+    async with following_pods() as it:
+        it.launcher.follower.backoff = backoff = RecordedBackoff()
+
+        async def ended(_version: str) -> Any:
+            yield {}
+            raise ApiAway("closed")
+
+        it.api.watch = ended  # type: ignore[method-assign,assignment]
+        it.api.is_away = True
+        it.api.break_watches()
+        await wait_until(lambda: bool(it.launcher.follower.problem), what="the break")
+        it.api.is_away = False
+        await wait_until(lambda: len(backoff.delays) > 4, what="attempts")
+        assert set(backoff.delays) == {0.001}

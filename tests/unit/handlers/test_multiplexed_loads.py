@@ -15,6 +15,7 @@ import pytest
 import slotmesh
 from slotmesh.handlers.kinds import MethodKind
 from slotmesh.handlers.model_holding import call_uses, holding
+from tests.support.wait import wait_until
 
 WITHIN_S = 5.0
 
@@ -96,6 +97,56 @@ async def test_calls_that_get_models_of_two_methods_in_opposite_orders_do_not_wa
     assert "each loaded model is used by a call that waits for one of " in str(failed)
     assert "Handler.adapter or " in str(failed)
     assert str(failed).endswith("Handler.base; let all calls get these in one order, or raise max_models")
+
+
+class Waiters:
+    """A place for one model, and calls that each hold theirs until the test ends them."""
+
+    def __init__(self) -> None:
+        self.may_end = {name: threading.Event() for name in "abc"}
+        self.have = {name: threading.Event() for name in "abc"}
+
+    @slotmesh.multiplexed(max_models=1)
+    async def load(self, model_id: str) -> str:
+        return model_id
+
+    @slotmesh.multiplexed(max_models=1)
+    def load_here(self, model_id: str) -> str:
+        return model_id
+
+    async def call(self, model_id: str) -> str:
+        model = await self.load(model_id)
+        self.have[model_id].set()
+        await asyncio.to_thread(self.may_end[model_id].wait, WITHIN_S)
+        return model
+
+    def call_here(self, model_id: str) -> str:
+        model = self.load_here(model_id)
+        self.have[model_id].set()
+        self.may_end[model_id].wait(WITHIN_S)
+        return model
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("is_async", [True, False])
+async def test_a_call_that_has_waited_for_its_model_does_not_count_as_waiting_any_more(*, is_async: bool) -> None:
+    handler = Waiters()
+    in_task = holding(handler.call, MethodKind.ASYNC)
+    in_thread = holding(handler.call_here, MethodKind.DEF)
+    pool = vars(Waiters)["load" if is_async else "load_here"].pool(handler)
+
+    def begin(model_id: str) -> asyncio.Future[str]:
+        return asyncio.ensure_future(in_task(model_id) if is_async else asyncio.to_thread(in_thread, model_id))
+
+    calls = [begin("a")]
+    await wait_until(handler.have["a"].is_set)
+    for first, second in ("ab", "bc"):
+        calls.append(begin(second))
+        await wait_until(lambda: pool._changed is not None or calls[-1].done(), what="the next one waits")
+        handler.may_end[first].set()
+        await wait_until(handler.have[second].is_set, what="its model")
+    handler.may_end["c"].set()
+    assert await asyncio.wait_for(asyncio.gather(*calls), WITHIN_S) == ["a", "b", "c"]
 
 
 @pytest.mark.asyncio

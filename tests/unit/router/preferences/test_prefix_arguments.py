@@ -17,7 +17,7 @@ from router_service.core.preferences.prefix_arguments import (
     PrefixArgument,
     blocks_of_argument,
 )
-from slotmesh.calls.prefix_hashes import prefix_blocks
+from slotmesh.calls.prefix_hashes import BLOCK_BYTES, prefix_blocks
 from slotmesh.codec import JSON, MSGPACK, OCTET_STREAM, PROTOBUF
 from slotmesh.streams.chunks import Announced, Payload, PayloadParts
 from tests.support.examples import examples
@@ -139,3 +139,10 @@ def test_the_work_of_a_prompt_is_its_blocks_whatever_follows(content_type: str) 
     assert len(found) < work <= len(found) + 8
     assert blocks_of_argument(b"x" * 6_400, "", PROMPT)[1] == 101
     assert blocks_of_argument(ENCODERS[content_type]({"x": 1}), content_type, PROMPT)[1] <= 3
+
+
+@pytest.mark.parametrize("prompt", ["x" * 16_000, [1_000_000] * 2_000], ids=["text", "tokens"])
+def test_the_work_of_a_prompt_of_which_few_blocks_are_wanted_is_that_of_reading_it(prompt: str | list[int]) -> None:
+    found, work = blocks_of_argument(json.dumps({"prompt": prompt}).encode(), JSON, PROMPT, 1)
+    assert len(found) == 1
+    assert work >= 16_000 // BLOCK_BYTES
