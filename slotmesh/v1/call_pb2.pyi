@@ -100,8 +100,9 @@ class CallOptions(_message.Message):
     method: _builtins.str
     """Name of the handler's method. Empty means `__call__`. Names that start with `_` are refused with METHOD_NOT_FOUND."""
     content_type: _builtins.str
-    """How payloads are encoded: `application/octet-stream`, `application/json`, `application/msgpack` or
-    `application/x-protobuf`. Empty means `application/octet-stream`. The result has the same content type.
+    """How payloads are encoded: `application/octet-stream`, `application/json`, `application/msgpack`,
+    `application/x-protobuf` or `application/x-tensors`. Empty means `application/octet-stream`. The result has the same
+    content type.
     """
     shard_key: _builtins.str
     """Calls with the same shard key go to the same backend, by weight. Ignored if `ordering_key` is set. Empty: none. At
