@@ -18,6 +18,13 @@ PROMPTS: Final = "tests/unit/router/preferences/test_prefixes.py"
 
 MODELS: Final = (
     mutant(
+        "calls overtake one whose time ends until it fails",
+        SENDER,
+        "if left <= 0 or 2 * (step.now - head.arrived) >= ends_at - head.arrived:",
+        "if left <= 0:",
+        OVERTAKING,
+    ),
+    mutant(
         "calls that get models of two methods in opposite orders wait for each other",
         HANDLERS,
         "any(it in stuck for it in each.awaited)",

@@ -99,14 +99,18 @@ class Sender:
 
         Delay scheduling (Zaharia et al., 2010), counted in calls: before the limit is reached, the replica of the head
         has probably had room. If the freed replica suits none of the first runs, it gets the head: no room is lost.
+        A head that has waited for half of the time that it may wait is not overtaken: it would fail for its preference.
         """
         backend, preferences = freed.backend, freed.backend.preferences
         if freed.free <= 0 or not isinstance(preferences, Preferences):
             return False
         queue, prompts = backend.queue, backend.prompts
         left = min(MAX_OVERTAKING, OVERTAKING * backend.candidates) - queue.overtakers(head)
+        ends_at = min(head.useless_at, head.arrived + backend.account.max_queue_time_s)
+        if left <= 0 or 2 * (step.now - head.arrived) >= ends_at - head.arrived:
+            return False
         prompts.begin(step.now)
-        if left <= 0 or preferences.suits(head, freed):
+        if preferences.suits(head, freed):
             return False
         run = next((run for run in queue.behind(head) if preferences.suits(run, freed)), None)
         if run is None:

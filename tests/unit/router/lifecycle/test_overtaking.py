@@ -71,6 +71,18 @@ def test_a_call_is_overtaken_by_a_limited_number_of_calls() -> None:
     assert got == [*range(20, 20 + 2 * OVERTAKING), 11]
 
 
+@pytest.mark.parametrize(("fields", "settings"), [({"timeout_s": 10.0}, {}), ({}, {"max_queue_time_s": 10.0})])
+def test_a_call_that_has_waited_for_half_of_its_time_is_not_overtaken(fields: Any, settings: Any) -> None:
+    world = full_world(settings=settings)
+    world.submit([11], model_id="m1", **fields)
+    for call in (12, 13):
+        world.submit([call], model_id="m0")
+    world.at(1.0)
+    assert free(world, "r0") == [12]
+    world.at(5.1)
+    assert free(world, "r0") == [11]
+
+
 def test_the_calls_of_one_run_count_each(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sender, "OVERTAKING", 3)
     world = World({"b": ("r0", "r1")}, slots=8)
