@@ -282,7 +282,7 @@ def tls_flags(settings: ControllerSettings) -> tuple[str, ...]:
 
 
 async def apply_spec(spec: Path, configurator: Configurator) -> None:
-    """Changes what the file has changed since it was applied last. Raises SettingsError with every violation."""
+    """Changes what the file has changed since the start before. Raises SettingsError with every violation."""
     from slotmesh.spec.document import load_mesh  # noqa: PLC0415 - see above
 
     try:

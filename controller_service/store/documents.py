@@ -21,7 +21,7 @@ from typing import Any, Final, NamedTuple
 
 from controller_service.core.desired.revisions import ChangeOrigin, Resource, ResourceChange, RevisionRecord
 from controller_service.core.desired.shifts import ShiftRecord
-from controller_service.core.desired.state import AnsweredRequest, Desired, ReplicaOrder, RolloutRecord
+from controller_service.core.desired.state import OF_SPEC, AnsweredRequest, Desired, ReplicaOrder, RolloutRecord
 from controller_service.core.partition_owners import NO_OWNER, Incarnation, PartitionOwnership
 from controller_service.core.roster import IncarnationRoster, LeaderTerm, ListedIncarnation
 from controller_service.store.forms import (
@@ -123,6 +123,7 @@ def _resource_document(resource: Resource) -> Document:
 
 
 def _resource_of(subject: str, document: object) -> Any:
+    subject = subject.removesuffix(OF_SPEC)
     kind, _, name = subject.partition("/")
     if kind == "route":
         return ROUTE.read(route_path(subject), document)
@@ -132,7 +133,7 @@ def _resource_of(subject: str, document: object) -> Any:
 
 
 RESOURCE: Final = Stored(_resource_document, _resource_of)
-"""By subject, as `backend/NAME`."""
+"""By subject, as `backend/NAME`, or by `of_spec` of one."""
 
 
 # -- owners of partitions ---------------------------------------------------------------------------------------------

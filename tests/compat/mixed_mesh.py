@@ -73,10 +73,10 @@ async def services(folder: Path) -> AsyncIterator[Callable[..., Service]]:
 
 
 @asynccontextmanager
-async def one_controller(folder: Path, installation: Installation) -> AsyncIterator[Service]:
-    """A controller alone, with the state file `mesh.state`."""
+async def one_controller(folder: Path, installation: Installation, *more: str) -> AsyncIterator[Service]:
+    """A controller alone, with the state file `mesh.state`. `more` are further flags."""
     async with services(folder) as service:
-        flags = ("--launcher=external", f"--state={folder / 'mesh.state'}")
+        flags = ("--launcher=external", f"--state={folder / 'mesh.state'}", *more)
         controller = service("controller", "controller_service", *flags, of=installation)
         try:
             await controller.start()

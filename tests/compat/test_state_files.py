@@ -65,28 +65,41 @@ async def test_a_newer_controller_reads_all_that_an_older_one_has_written(
 
 
 @pytest.mark.asyncio
+@pytest.mark.parametrize("has_spec", [False, True])
 async def test_an_older_controller_reads_what_a_newer_one_has_written_where_nothing_new_is_used(
-    previous: Installation, tmp_path: Path
+    previous: Installation, tmp_path: Path, has_spec: bool
 ) -> None:
     (tmp_path / "mesh.yaml").write_text(MESH, "utf-8")
-    async with one_controller(tmp_path, THIS) as controller:
+    (tmp_path / "team.yaml").write_text(MESH.replace("7s", "8s"), "utf-8")
+    flags = (f"--spec={tmp_path / 'mesh.yaml'}",) if has_spec else ()
+    async with one_controller(tmp_path, THIS, *flags) as controller:
         for arguments in (
-            ("apply", str(tmp_path / "mesh.yaml"), "--yes"),
+            ("apply", str(tmp_path / "team.yaml"), "--yes"),
             ("traffic", "orders", "v2=1", "--force"),
             ("rollback", "--yes"),
         ):
             said = await command(*arguments, f"--controller={controller.address}")
             assert said.status == 0, said
         written = await _export(tmp_path, THIS)
+        assert ("backend/v1#spec" in written["applied"]) is has_spec
         await controller.stop()
         assert _lacking(written, await _export(tmp_path, previous)) == []
 
+        (tmp_path / "mesh.yaml").write_text((tmp_path / "team.yaml").read_text("utf-8"), "utf-8")
         controller.installation = previous
         await controller.start()
         continued = await _export(tmp_path, previous)
         assert continued["generation"] == written["generation"]
         for part in ("backends", "endpoints", "routes", "history", "answers", "applied"):
             assert _lacking(written[part], continued[part]) == [], part
+
+    (tmp_path / "mesh.json").write_text(json.dumps(written), "utf-8")
+    imported = await command(
+        *("state", "import", str(tmp_path / "mesh.json"), str(tmp_path / "new.state")),
+        python=previous.python,
+        cwd=previous.folder,
+    )
+    assert imported.status == 0, imported
 
 
 async def _export(folder: Path, installation: Installation) -> dict[str, Any]:

@@ -11,6 +11,7 @@ import pytest
 
 import slotmesh
 from tests.support.lone_controller import LoneController, lone_controller
+from tests.support.shell import slotmesh as command
 from tests.support.tiers import long
 from tests.support.wait import wait_until
 
@@ -75,6 +76,35 @@ async def test_replicas_of_a_killed_controller_serve_on_and_are_taken_over(tmp_p
         # The new one is called when it has its share of keys.
         await every_pid_answers(client, set(after.values()))
         assert await launches(lone) == 3
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+async def test_a_killed_controller_that_starts_with_the_same_spec_keeps_what_was_applied(tmp_path: Path) -> None:
+    one = SPEC.replace("num_replicas: 2", "num_replicas: 1")
+    team = tmp_path / "team.yaml"
+    team.write_text(one.replace("Whoami: {handler", "Whoami: {max_queued_calls: 50, env: {MODE: fast}, handler"))
+    async with lone_controller(tmp_path, one, f"--state={tmp_path / 'mesh.state'}") as lone:
+        applied = await command("apply", str(team), "--yes", "--wait", f"--controller={lone.address}")
+        assert applied.status == 0, applied
+        before = await lone.ready(1)
+
+        async def restarted() -> tuple[int, str]:
+            """How often --spec has changed the configuration, and the text of that, by the next controller."""
+            await lone.kill()
+            await lone.start()
+            assert await lone.ready(1) == before, "no rollout began"
+            history, got = [await command(it, f"--controller={lone.address}") for it in ("history", "get")]
+            assert (history.status, got.status) == (0, 0), (history, got)
+            return history.out.count("--spec"), got.out
+
+        assert (await restarted())[0] == 1, "nothing was configured"
+        (tmp_path / "mesh.yaml").write_text(one.replace("Whoami: {handler", "Whoami: {max_queue_time: 7s, handler"))
+        changes, text = await restarted()
+        assert changes == 2
+        for kept_or_new in ("max_queued_calls: 50", "MODE: fast", "max_queue_time: 7s"):
+            assert kept_or_new in text
+        assert (await restarted())[0] == 2
 
 
 @pytest.mark.long

@@ -91,6 +91,20 @@ OPERATOR: Final = (
         "tests/unit/controller/test_merging.py",
     ),
     mutant(
+        "a start with an unchanged --spec undoes what was applied",
+        _CONTROLLER,
+        "if own[name] == it else last[name] for name, it in fields.items()",
+        "if False else last[name] for name, it in fields.items()",
+        "tests/unit/controller/test_merging.py",
+    ),
+    mutant(
+        "what --spec changes is not known to the next apply",
+        _CONTROLLER,
+        "stated = {name: last[name] if name in kept else it for name, it in fields.items()}",
+        "stated = last if own else fields",
+        "tests/unit/controller/test_merging.py",
+    ),
+    mutant(
         "the next try of a file is a mixture with what was in force",
         _CONTROLLER,
         "return wanted if subject in next_tries and field in rolled_back[subject] else live",

@@ -66,12 +66,14 @@ class Model:
             del parts["routes"][path]
         parts["routes"].update({it.path: it for it in change.put_routes})
         parts["applied"].update({subject_of(it): it for it in change.put_applied})
+        parts["applied"].update({f"{subject_of(it)}#spec": it for it in change.put_specified})
         for subject in (
             *(f"backend/{it}" for it in change.delete_backends),
             *(f"endpoint/{it}" for it in change.delete_endpoints),
             *(route_subject(it) for it in change.delete_routes),
         ):
             parts["applied"].pop(subject, None)
+            parts["applied"].pop(f"{subject}#spec", None)
         self.roster = self.roster if change.put_roster is None else change.put_roster
         self.configurations[revision] = tuple(dict(parts[it]) for it in CONFIGURED)
 

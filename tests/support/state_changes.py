@@ -57,6 +57,7 @@ def random_change(random: Random, desired: Desired) -> ChangeSet:
         put_roster=random_roster(random, desired.revision + 1) if random.random() < 0.5 else None,
         epoch_floor=random.randint(0, 2**50),
         put_applied=(*backends[:1], *endpoints[:1], *routes[:1]),
+        put_specified=(*backends[1:], *endpoints[1:], *routes[1:]),
         origin=ChangeOrigin(who=random.choice(("", "slotmesh at ☃")), time_s=TIME_S, note=random.choice(("", "why"))),
     )
 

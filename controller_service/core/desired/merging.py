@@ -8,6 +8,8 @@ setting of a backend, and of an endpoint its weights, its shadows and its own se
 the file keeps its own. A rollout that the controller rolled back is no operator's change: the same file does not repeat
 it; one with another value for replicas is the next try, and then has all that was rolled back of it, never a part. With
 `force` the file wins, there is no conflict, and what was rolled back is tried again.
+Two records: `applied` has for each field what any file stated last; another has what `--spec` itself stated last, so
+that a start with the same content changes nothing, whatever was applied meanwhile.
 Owner: `shell.changes.configurator`.
 """
 
@@ -21,7 +23,7 @@ from typing import Any, TypeVar
 from controller_service.core.desired.handler_code import as_written, is_rolled_back, without_code
 from controller_service.core.desired.revisions import ROUTE_FIELDS, Resource, fields_of, rolled_back_from, subject_of
 from controller_service.core.desired.shifts import intended_endpoints
-from controller_service.core.desired.state import RESTART_SETTINGS, Desired
+from controller_service.core.desired.state import RESTART_SETTINGS, Desired, of_spec
 from slotmesh.spec.model import SETTINGS, Backend, Endpoint, Mesh, TrafficPolicy
 from slotmesh.spec.routes import Route
 from slotmesh.spec.writing import UNSET, shown_limits, shown_services, shown_setting, shown_shares
@@ -62,17 +64,26 @@ class MergedMesh:
     mesh: Mesh
     conflicts: tuple[FieldConflict, ...] = ()
     applied: tuple[Resource, ...] = ()
-    """Resources of the file that differ from when it was applied last."""
+    """What files have stated last, of resources where that is something else now."""
+    specified: tuple[Resource, ...] = ()
+    """Resources of `--spec` that differ from what it had at the start before."""
 
 
-def merge_mesh(desired: Desired, mesh: Mesh, *, force: bool, tried: Collection[str] = ()) -> MergedMesh:
-    """`mesh` is the content of the file. `tried` names backends that get other code, by name."""
+def merge_mesh(
+    desired: Desired, mesh: Mesh, *, force: bool, tried: Collection[str] = (), is_spec: bool = False
+) -> MergedMesh:
+    """`mesh` is the content of the file. `tried` names backends that get other code, by name.
+
+    `is_spec`: the file is `--spec`, and only what it has changed since it was last read counts as changed.
+    """
     conflicts: list[FieldConflict] = []
+    resources: list[Resource] = [*mesh.backends, *mesh.endpoints, *mesh.routes]
+    specified = {at: desired.applied.get(of_spec(at)) for it in resources if is_spec and (at := subject_of(it))}
 
     backends = [it for it in desired.backends.values() if is_rolled_back(desired.rollouts.get(it.name), it)]
     rolled_back = {subject_of(it): _taken_back(desired, it) for it in backends}
     desired = without_code(desired)
-    applied = desired.applied
+    applied = {at: _base(desired.applied.get(at), specified.get(at), it) for it in resources if (at := subject_of(it))}
     next_tries = {
         subject
         for it in mesh.backends
@@ -100,15 +111,22 @@ def merge_mesh(desired: Desired, mesh: Mesh, *, force: bool, tried: Collection[s
     def merged(wanted: Iterable[ResourceT], there: Mapping[str, ResourceT]) -> tuple[ResourceT, ...]:
         return tuple(_merged(applied.get(subject_of(it)), there.get(it.name), it, choose) for it in wanted)
 
-    resources: list[Resource] = [*mesh.backends, *mesh.endpoints, *mesh.routes]
+    whole = Mesh(
+        backends=merged(mesh.backends, desired.backends),
+        endpoints=merged(mesh.endpoints, intended),
+        routes=merged(mesh.routes, desired.routes),
+    )
+    contested = {(it.resource, it.field) for it in conflicts}
     return MergedMesh(
-        mesh=Mesh(
-            backends=merged(mesh.backends, desired.backends),
-            endpoints=merged(mesh.endpoints, intended),
-            routes=merged(mesh.routes, desired.routes),
-        ),
+        mesh=whole,
         conflicts=tuple(conflicts),
-        applied=tuple(it for it in resources if applied.get(subject_of(it)) != it),
+        applied=tuple(
+            stated
+            for it in resources
+            if (at := subject_of(it))
+            and (stated := _stated(desired.applied.get(at), specified.get(at), it, contested)) is not None
+        ),
+        specified=tuple(it for it in resources if is_spec and specified[subject_of(it)] != it),
     )
 
 
@@ -143,6 +161,36 @@ def _starts_otherwise(base: Resource | None, wanted: Backend) -> bool:
     return any(getattr(base, name, None) != getattr(wanted, name) for name in RESTART_SETTINGS)
 
 
+def _base(applied: Resource | None, specified: Resource | None, wanted: Resource) -> Resource | None:
+    """What the fields were when they were stated last. Those that `--spec` has not changed are what it states."""
+    if applied is None or specified is None:
+        return applied
+    last, own, fields = fields_of(applied), fields_of(specified), fields_of(wanted)
+    return _with_fields(wanted, {name: it if own[name] == it else last[name] for name, it in fields.items()})
+
+
+def _stated(
+    applied: Resource | None, specified: Resource | None, wanted: Resource, contested: Collection[tuple[str, str]]
+) -> Resource | None:
+    """What files have stated last once this one is merged; None if that is what it was before."""
+    if applied is None:
+        return wanted
+    last, fields, subject = fields_of(applied), fields_of(wanted), subject_of(wanted)
+    own = {} if specified is None else fields_of(specified)
+    kept = {name for name, it in fields.items() if (name in own and own[name] == it) or (subject, name) in contested}
+    stated = {name: last[name] if name in kept else it for name, it in fields.items()}
+    return None if stated == last else _with_fields(wanted, stated)
+
+
+def _with_fields(resource: ResourceT, fields: dict[str, Any]) -> ResourceT:
+    if isinstance(resource, Backend):
+        return replace(resource, **{SETTINGS[name].attribute: value for name, value in fields.items()})
+    if isinstance(resource, Endpoint) and "traffic" in fields:
+        weights, shadows = fields.pop("traffic"), fields.pop("shadows")
+        fields["traffic"] = TrafficPolicy(weights=weights, shadows=shadows) if weights or shadows else None
+    return replace(resource, **fields)
+
+
 def _merged(base: Resource | None, live: Resource | None, wanted: ResourceT, choose: Choose) -> ResourceT:
     if live is None or base is None:
         return wanted
@@ -153,12 +201,7 @@ def _merged(base: Resource | None, live: Resource | None, wanted: ResourceT, cho
     for name in fields:
         values = before[name], there[name], fields[name]
         fields[name] = choose(subject, name, values, partial(_shown, wanted, name))
-    if isinstance(wanted, Backend):
-        return replace(wanted, **{SETTINGS[name].attribute: value for name, value in fields.items()})
-    if isinstance(wanted, Endpoint) and "traffic" in fields:
-        weights, shadows = fields.pop("traffic"), fields.pop("shadows")
-        fields["traffic"] = TrafficPolicy(weights=weights, shadows=shadows) if weights or shadows else None
-    return replace(wanted, **fields)
+    return _with_fields(wanted, fields)
 
 
 def _shown(resource: Resource, name: str, value: Any) -> str:

@@ -21,7 +21,7 @@ from controller_service.core.desired.handler_code import (
     with_code,
 )
 from controller_service.core.desired.merging import FieldChange, FieldConflict, field_changes, merge_mesh
-from controller_service.core.desired.revisions import UNKNOWN_ORIGIN, ChangeOrigin, by_subject, mesh_of, subject_of
+from controller_service.core.desired.revisions import UNKNOWN_ORIGIN, ChangeOrigin, by_subject, mesh_of
 from controller_service.core.desired.shifts import intended_endpoints
 from controller_service.core.desired.state import ChangeSet, Desired, RolloutRecord, deleted_subjects
 from slotmesh.names import did_you_mean
@@ -170,21 +170,22 @@ def plan_file(
     force: bool,
     found: Collection[SpecViolation] = (),
     code: Code = NO_CODE,
+    is_spec: bool = False,
 ) -> Plan:
     """A file that may have been applied before, merged into what is there. Raises InvalidSpec.
 
-    `code` has what handlers' code is now, as far as it is found.
+    `code` has what handlers' code is now, as far as it is found. `is_spec`: it is the file of `--spec`.
 
-    Where there are conflicts, those fields stay as they are, and the conflicts will be there again the next time.
+    Where there are conflicts, those fields stay as they are. When the file is applied, the conflicts will be there
+    again; `--spec` has stated its values then, and does not repeat them.
     """
-    merged = merge_mesh(desired, mesh, force=force)
+    merged = merge_mesh(desired, mesh, force=force, is_spec=is_spec)
     filled, violations = with_code(desired, merged.mesh, code)
     if tried := _tried_by_code(desired, filled.backends):
-        merged = merge_mesh(desired, mesh, force=force, tried=tried)
+        merged = merge_mesh(desired, mesh, force=force, tried=tried, is_spec=is_spec)
         filled, violations = with_code(desired, merged.mesh, code)
     plan = plan_mesh(desired, filled, prune=prune, launches=launches, found=[*found, *violations])
-    contested = {conflict.resource for conflict in merged.conflicts}
-    change = replace(plan.change, put_applied=tuple(it for it in merged.applied if subject_of(it) not in contested))
+    change = replace(plan.change, put_applied=merged.applied, put_specified=merged.specified)
     as_written, _ = with_code(desired, mesh, code)
     change = replace(change, put_rollouts=confirmed_rollouts(desired, as_written.backends))
     after = desired.apply(change)

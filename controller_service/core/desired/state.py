@@ -171,6 +171,15 @@ def deleted_subjects(change: ChangeSet) -> list[str]:
     ]
 
 
+def of_spec(subject: str) -> str:
+    """The key in `Desired.applied` of what `--spec` itself stated last: no name and no path has a `#`.
+
+    It is a key of that mapping, and none beside it, because version 0.2.0 reads and keeps any key there.
+    """
+    return f"{subject}{OF_SPEC}"
+
+
+OF_SPEC: Final = "#spec"
 ValueT = TypeVar("ValueT")
 
 
@@ -195,7 +204,9 @@ class ChangeSet:
     epoch_floor: int = 0
     """At least this, from now on."""
     put_applied: tuple[Resource, ...] = ()
-    """Resources of an applied file, as the file has them."""
+    """What files have stated last."""
+    put_specified: tuple[Resource, ...] = ()
+    """Resources of `--spec`, as it has them."""
     origin: ChangeOrigin = UNKNOWN_ORIGIN
     """Who asked for it, where it changes a backend, an endpoint or a route."""
     answer: AnsweredRequest | None = None
@@ -228,7 +239,7 @@ class Desired:
     terms: tuple[LeaderTerm, ...] = field(default=(), compare=False)
     """Those in which this state was written, oldest first; the newest `TERMS_KEPT`. No part of what should be."""
     applied: Mapping[str, Resource] = field(default_factory=lambda: MappingProxyType({}))
-    """By subject, as `backend/digits-v1`: the resource in the file that was applied last, if it was in it."""
+    """By subject, as `backend/digits-v1`: what files have stated of it last; under `of_spec` what `--spec` did."""
     answers: AnsweredRequests = field(default_factory=lambda: NO_ANSWERS)
     """Requests that were carried out, and may be repeated."""
     orders: ReplicaOrders = field(default_factory=lambda: MappingProxyType({}))
@@ -302,8 +313,9 @@ class Desired:
             orders=_with_orders(self.orders, change.put_orders) if change.put_orders else self.orders,
             applied=_changed(
                 self.applied,
-                {subject_of(it): it for it in change.put_applied},
-                deleted_subjects(change),
+                {subject_of(it): it for it in change.put_applied}
+                | {of_spec(subject_of(it)): it for it in change.put_specified},
+                [key for it in deleted_subjects(change) for key in (it, of_spec(it))],
             ),
         )
 

@@ -131,15 +131,22 @@ class Configurator:
     ) -> PlannedChange:
         """Merges a file that may have been applied before.
 
-        Of conflicts, the file wins with `force`; with `keep` it does not, and all else is changed. Raises InvalidSpec,
-        and ApplyConflict without either.
+        Of conflicts, the file wins with `force`. `keep`: it is the file of `--spec`, which does not, and changes all
+        else. Raises InvalidSpec, and ApplyConflict without either.
         """
         mesh = replace(mesh, backends=tuple(replace(it, code="") for it in mesh.backends))
 
         def plan(code: Code, desired: Desired) -> Plan:
             all_found = [*found, *lacking(desired, mesh, self._policies, self._launcher.violations)]
             merged = plan_file(
-                desired, mesh, prune=prune, launches=self._launches, force=force, found=all_found, code=code
+                desired,
+                mesh,
+                prune=prune,
+                launches=self._launches,
+                force=force,
+                found=all_found,
+                code=code,
+                is_spec=keep,
             )
             if merged.conflicts and not (terms.validate_only or keep):
                 raise to_exception(apply_conflict(merged.conflicts))

@@ -31,8 +31,10 @@ FILE = Mesh(backends=(V1, V2), endpoints=(Endpoint(name="e", traffic=TrafficPoli
 ALL_V1 = TrafficPolicy(weights={"v1": 1.0})
 
 
-def applied(desired: Desired, file: Mesh, *, force: bool = False, prune: bool = False) -> Desired:
-    plan = plan_file(desired, file, prune=prune, launches=True, force=force)
+def applied(
+    desired: Desired, file: Mesh, *, force: bool = False, prune: bool = False, is_spec: bool = False
+) -> Desired:
+    plan = plan_file(desired, file, prune=prune, launches=True, force=force, is_spec=is_spec)
     assert not plan.conflicts
     return desired.apply(plan.change)
 
@@ -226,6 +228,75 @@ def test_each_field_is_merged_by_itself(base: Backend, live: Backend, wanted: Ba
         assert (name.removesuffix("_s") in said) is (is_conflict and not force)
         expected = there if new == old or (is_conflict and not force) else new
         assert getattr(backend, name) == expected
+
+
+SPEC = Mesh(backends=(V1,))
+TEAM = Mesh(backends=(replace(V1, max_queued_calls=50, cwd="/team"),))
+
+
+def started(desired: Desired, file: Mesh) -> Desired:
+    """After a start with this `--spec`."""
+    plan = plan_file(desired, file, prune=False, launches=True, force=False, is_spec=True)
+    return desired.apply(plan.change)
+
+
+def test_a_start_with_the_same_spec_changes_nothing_whatever_was_applied_meanwhile() -> None:
+    live = applied(started(Desired(), SPEC), TEAM)
+    assert plan_file(live, SPEC, prune=False, launches=True, force=False, is_spec=True).changes_nothing
+    assert started(live, Mesh(backends=(replace(V1, max_queue_time_s=7.0),))).backends["v1"] == replace(
+        TEAM.backends[0], max_queue_time_s=7.0
+    )
+    without = applied(live, SPEC)
+    assert without.backends["v1"] == V1, "`apply` has stated both settings, and removes them"
+
+
+def test_one_file_by_apply_and_by_spec_is_compared_with_what_it_stated_last() -> None:
+    files = [Mesh(backends=(replace(V1, handler=f"app:Number{number}"),)) for number in range(5)]
+    live = started(Desired(), files[0])
+    for number, merge in ((1, applied), (2, started), (3, started), (4, applied), (0, started)):
+        live = merge(live, files[number])
+        assert live.backends["v1"] == files[number].backends[0]
+    scaled = live.apply(ChangeSet(put_backends=(replace(live.backends["v1"], num_replicas=9),)))
+    for merge in (started, applied):
+        assert merge(scaled, files[0]).backends["v1"].num_replicas == 9
+
+
+def test_a_rollout_that_was_rolled_back_is_not_repeated_by_a_start_with_its_spec() -> None:
+    bad = Mesh(backends=(replace(V1, handler="app:Bad"),))
+    record = RolloutRecord(backend="v1", template=template_of(V1), why="it did not start", good=V1)
+    for merge in (applied, started):
+        failed = merge(started(Desired(), SPEC), bad)
+        live = failed.apply(ChangeSet(put_backends=(V1,), put_rollouts=(record,)))
+        assert started(live, bad).backends["v1"] == V1
+
+
+def test_what_spec_stated_goes_with_what_it_stated_it_of() -> None:
+    live = started(Desired(), SPEC)
+    assert len(live.applied) == 2
+    assert not live.apply(ChangeSet(delete_backends=("v1",))).applied
+
+
+@settings(max_examples=examples(200), deadline=None)
+@given(spec=BACKENDS, team=BACKENDS, live=BACKENDS, wanted=BACKENDS)
+def test_a_spec_changes_only_what_it_changed_itself(
+    spec: Backend, team: Backend, live: Backend, wanted: Backend
+) -> None:
+    before = applied(started(Desired(), Mesh(backends=(spec,))), Mesh(backends=(team,)))
+    before = before.apply(ChangeSet(put_backends=(live,)))
+    file = Mesh(backends=(wanted,))
+    said = {it.field for it in merge_mesh(before, file, force=False, is_spec=True).conflicts}
+    after = started(before, file)
+    for name in FIELDS:
+        own, last, there, new = (getattr(it, name) for it in (spec, team, live, wanted))
+        is_conflict = new not in (own, last, there) and there != last
+        assert (name.removesuffix("_s") in said) is is_conflict
+        is_kept = new in (own, last) or is_conflict
+        assert getattr(after.backends["v1"], name) == (there if is_kept else new)
+    again = plan_file(after, file, prune=False, launches=True, force=False, is_spec=True)
+    assert again.changes_nothing
+    assert not again.conflicts
+    back = after.apply(ChangeSet(put_backends=(spec,)))
+    assert started(back, file).backends["v1"] == spec, "an unchanged spec never changes anything"
 
 
 @pytest.mark.parametrize("force", [False, True])
