@@ -79,6 +79,13 @@ def test_programs_get_a_document() -> None:
     assert page["metadata"].keys() == {"backend", "replica_id"}
 
 
+def test_no_page_has_a_sentence_twice() -> None:
+    for page in reason_pages().values():
+        for text in (*page.conditions.values(), page.retry, page.see, page.mend):
+            sentences = [it.rstrip(".") for it in text.split(". ")]
+            assert len({*sentences}) == len(sentences), (page.reason, text)
+
+
 @pytest.mark.parametrize(
     ("word", "words"), [("QEUE_FUL", "did you mean QUEUE_FULL?"), ("QueuFull", "QUEUE_FULL"), ("zzz", "lists all")]
 )
