@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
@@ -40,6 +41,9 @@ MANIFEST: Final = "manifest.json"
 FILES: Final = "files"
 """The folder that replicas import from."""
 _DIGEST_BYTES: Final = 16
+_SNAPSHOT: Final = re.compile(f"[0-9a-f]{{{2 * _DIGEST_BYTES}}}")
+_BEGIN: Final = b'{"root": "'
+"""Of each manifest, as `manifest_text` writes it."""
 
 
 class BadManifest(ValueError):
@@ -88,6 +92,17 @@ def manifest_text(manifest: CodeManifest) -> str:
     """As it is stored."""
     files = [[it.path, it.size, it.content, it.is_executable] for it in manifest.files]
     return json.dumps({"root": manifest.root, "files": files, "links": dict(manifest.links)})
+
+
+def is_snapshot(folder: str) -> bool:
+    """Whether a folder is a snapshot, of any controller: by its name, and by the begin of its manifest."""
+    if not _SNAPSHOT.fullmatch(folder.rpartition("/")[2]):
+        return False
+    try:
+        with open(f"{folder}/{MANIFEST}", "rb") as file:  # noqa: PTH123 - thousands of them
+            return file.read(len(_BEGIN)) == _BEGIN
+    except OSError:
+        return False
 
 
 def manifest_of(text: str) -> CodeManifest:

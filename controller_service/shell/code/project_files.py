@@ -3,9 +3,9 @@
 Purpose: the manifest of a folder, at the cost of a `stat` for each file that has not changed since the last time.
 Invariants: three kinds of files. *Copied*: they are the version. *Linked*: ignored by `.slotmeshignore`, `.gitignore`
 or `LINKED`, or files that `slotmesh apply` takes or `slotmesh state export` prints; they are not part of the version,
-and replicas find them where they are. *Left out* (`LEFT_OUT`, virtual environments, the controller's own files):
-replicas do not see them. Symlinks are followed. A manifest is of one moment: files that change while they are read are
-read again.
+and replicas find them where they are. *Left out* (`LEFT_OUT`, virtual environments, the controller's own files, and
+snapshots of others): replicas do not see them. Symlinks are followed. A manifest is of one moment: files that change
+while they are read are read again.
 Owner: `shell.code.snapshot_keeper`, in one thread at a time.
 """
 
@@ -25,7 +25,7 @@ from pathspec import GitIgnoreSpec
 
 from controller_service.shell.code.roots import FileId, HandlerRoot, OwnFiles
 from controller_service.store.state_document import is_export
-from slotmesh.code_manifest import CodeFile, CodeManifest, content_digest
+from slotmesh.code_manifest import CodeFile, CodeManifest, content_digest, is_snapshot
 from slotmesh.spec.sections import is_mesh_file
 from slotmesh.units import format_size
 
@@ -245,7 +245,7 @@ class ProjectScanner:
             inside = f"{path}{entry.name}/" if is_folder else f"{path}{entry.name}"
             if not path and root.is_wide and not _is_code(entry, root.name, is_folder=is_folder):
                 continue
-            if is_folder and os.path.exists(f"{entry.path}/pyvenv.cfg"):  # noqa: PTH110 - thousands of them
+            if is_folder and (is_snapshot(entry.path) or os.path.exists(f"{entry.path}/pyvenv.cfg")):  # noqa: PTH110 - thousands of them
                 continue
             if inside not in verdicts:
                 verdicts[inside] = _verdict(chain, inside)

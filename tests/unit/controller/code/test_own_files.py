@@ -65,3 +65,26 @@ def test_a_symlink_to_the_launch_directory_leads_to_no_copy(tmp_path: Path, monk
     (tmp_path / "state.db").write_text("written")
     assert snapshots.versions_of([HANDLER]) == before
     assert sys.path[0] == str(tmp_path / "project")
+
+
+def test_snapshots_of_another_controller_are_left_out_and_folders_named_alike_are_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = tmp_path / "project"
+    alike = ["other.state.code/notes.txt", f"{'a' * 32}/x.py", f"{'b' * 32}/manifest.json"]
+    write(root, ["own_app.py", *alike])
+    monkeypatch.syspath_prepend(str(root))
+    other, own = (
+        CodeSnapshots(lambda place=place: place, max_bytes=100_000, max_files=50)  # type: ignore[misc]
+        for place in (root / "other.state.code", tmp_path / "own.state.code")
+    )
+    (before,) = {it.code for it in other.versions_of([HANDLER]).values()}
+    other.keep([before])
+    for _ in range(2):  # as a pack, and unpacked
+        (code,) = {it.code for it in own.versions_of([HANDLER]).values()}
+        own.keep([code])
+        files = Path(own.tree_of(HANDLER, code), FILES)
+        assert {it.relative_to(files).as_posix() for it in files.rglob("*") if it.is_file()} == {"own_app.py", *alike}
+        other.tree_of(HANDLER, before)
+    other.collect([], settle_s=0.0)
+    own.collect([], settle_s=0.0)
