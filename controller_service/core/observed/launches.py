@@ -124,6 +124,7 @@ def launch_failed(
         launched=True,
         gone=True,
         reaped=True,
+        has_not_started=True,
         template=template,
         handler_version=handler_version,
     )

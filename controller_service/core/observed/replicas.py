@@ -161,6 +161,8 @@ class ObservedReplica:
     """What it holds, as its launcher knows or it has reported: `cuda=0`, or `cuda=0@0.5` for a share of one."""
     rank: int | None = None
     """Among the live replicas of its backend, from 0 (`ranks`), or the last one it had; None: it has had none."""
+    has_not_started: bool = False
+    """Its process could not be started: there was none."""
     is_given_up: bool = False
     """It was silent for too long, and its process is being killed. It is not gone before that was reaped."""
 

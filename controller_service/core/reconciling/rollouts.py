@@ -92,7 +92,8 @@ def _crash_loop(replica: ObservedReplica, backend: Backend, now: float, began_at
     if deaths < LOOPING_AFTER:
         return ""
     error = (replica.error.strip().splitlines() or [""])[-1]
-    return f"{deaths} replicas have died one after another, the newest so: {error or replica.last_exit or 'it ended'}"
+    what = "starts failed" if replica.has_not_started else "replicas have died"
+    return f"{deaths} {what} one after another, the newest so: {error or replica.last_exit or 'it ended'}"
 
 
 def _unhealthy(replica: ObservedReplica) -> str:

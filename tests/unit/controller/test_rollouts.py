@@ -11,8 +11,9 @@ from controller_service.core.desired.handler_code import HandlerCode, HandlerKey
 from controller_service.core.desired.planning import RolledBackSettings, plan_file
 from controller_service.core.desired.rollback import plan_undo_of_rollout
 from controller_service.core.desired.state import ChangeSet, Desired, RolloutRecord, restored
+from controller_service.core.observed.launches import launch_failed
 from controller_service.core.observed.replica_groups import group_replicas
-from controller_service.core.observed.state import ObservedReplica, ReplicaState
+from controller_service.core.observed.state import Observed, ObservedReplica, ReplicaState
 from controller_service.core.observed.transitions import LOOPING_AFTER
 from controller_service.core.reconciling.rollout_bounds import max_surge_of, max_unavailable_of
 from controller_service.core.reconciling.rollouts import (
@@ -75,6 +76,17 @@ def test_one_death_is_bad_luck_and_three_in_a_row_are_a_crash_loop() -> None:
     asked = replica("a", **DEAD, **in_place_of(LOOPING_AFTER), is_drain_requested=True)
     assert look(asked).goes_back_to is None
     assert look(replica("a", **STARTING, **in_place_of(LOOPING_AFTER))).goes_back_to == OLD
+
+
+def test_starts_that_never_happened_are_no_deaths_of_replicas() -> None:
+    observed = Observed()
+    for number in range(LOOPING_AFTER):
+        observed = launch_failed(
+            observed, f"a-{number}", "v1", "there is no file /p", now=NOW - 5.0 + number, template=template_of(NEW)
+        ).observed
+    step = look(*observed.replicas())
+    assert step.record is not None
+    assert step.record.why == "3 starts failed one after another, the newest so: there is no file /p"
 
 
 def test_deaths_of_a_rollout_that_was_taken_back_do_not_count_when_the_same_is_rolled_out_again() -> None:
