@@ -200,3 +200,5 @@ class SeenMesh:
     """Ids of routers that have lacked the newest table for a while."""
     unlinked: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: MappingProxyType({}))
     """Ready replicas that a router has had no link to for a while, by its id."""
+    failing_calls: Mapping[str, tuple[float, float]] = field(default_factory=lambda: MappingProxyType({}))
+    """Failures and calls a second, of the last seconds, by endpoint."""

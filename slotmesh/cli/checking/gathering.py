@@ -18,7 +18,7 @@ from slotmesh.cli.checking.losses import ASK_WITHIN_S, lost_members, still_lost
 from slotmesh.cli.connection import resolved
 from slotmesh.cli.console import CommandFailed, Looks
 from slotmesh.cli.controller_view import ENDED, Members, Snapshot
-from slotmesh.cli.figures import report_age_s
+from slotmesh.cli.figures import figures_of, report_age_s
 from slotmesh.cli.operator import Operator
 from slotmesh.errors import NotLeader, SlotmeshError
 from slotmesh.spec.model import Prospect
@@ -50,7 +50,7 @@ async def look_at(address: str, ingresses: Sequence[IngressUrl] = ()) -> SeenMes
             raise CommandFailed(f"{standing.address} stands by, and does not lead; {way_out}") from None
         except TimeoutError:
             raise CommandFailed(f"the controller does not answer within {ASK_WITHIN_S:g} s") from None
-        answers, asked, (snapshot, lagging, unlinked), (silent, prospects), lost = await asyncio.gather(
+        answers, asked, (snapshot, lagging, unlinked), (silent, prospects, failing), lost = await asyncio.gather(
             ask_all([*announced_by(snapshot), *_others(given, snapshot)]),
             ask_ingresses(ingresses),
             _settled(operator, snapshot),
@@ -67,6 +67,7 @@ async def look_at(address: str, ingresses: Sequence[IngressUrl] = ()) -> SeenMes
         lost_members=still_lost(lost, snapshot.members, time.time()),
         silent_routers=silent,
         prospects=prospects,
+        failing_calls=failing,
         lagging_routers=lagging,
         unlinked=unlinked,
     )
@@ -128,13 +129,19 @@ def _lacking(members: Members) -> frozenset[tuple[str, str]]:
     return frozenset((it.router_id, name) for it in members.routers for name in members.unlinked(it, ready))
 
 
-async def _sampled(operator: Operator) -> tuple[dict[str, float], dict[str, Prospect]]:
-    """The age of reports that are overdue, by router, and prospects, by backend. Empty without an answer."""
+async def _sampled(operator: Operator) -> tuple[dict[str, float], dict[str, Prospect], dict[str, tuple[float, float]]]:
+    """The age of reports that are overdue, by router; prospects, by backend; `failing_calls`. Empty without an answer.
+
+    Failures are those of the last seconds, as in `slotmesh top`.
+    """
     try:
         sample = await operator.sample(timeout_s=ASK_WITHIN_S)
     except (CommandFailed, SlotmeshError):
-        return {}, {}
+        return {}, {}, {}
     ages = {it.router.router_id: report_age_s(it, sample) for it in sample.routers}
     known = {it.value: it for it in Prospect}
     prospects = {it.name: known[it.status.prospect] for it in sample.backends if it.status.prospect in known}
-    return {router_id: age_s for router_id, age_s in ages.items() if age_s is not None and age_s > SILENT_S}, prospects
+    silent = {router_id: age_s for router_id, age_s in ages.items() if age_s is not None and age_s > SILENT_S}
+    rows = figures_of(sample).endpoints
+    failing = {it["name"]: (it["failures_per_s"] or 0.0, it["calls_per_s"] or 0.0) for it in rows}
+    return silent, prospects, failing

@@ -23,6 +23,10 @@ from slotmesh.v1 import traffic_shift_pb2 as shift_pb
 _MAX_REASON_CHARS: Final = 200
 _MOST_NAMED: Final = 5
 _MOST_LOST: Final = 10
+FAILING_SHARE: Final = 0.1
+"""If at least this share of an endpoint's calls fails, this is reported."""
+FAILING_PER_S: Final = 2.0
+"""Fewer failures are not reported: a single bad call is no problem of the mesh."""
 ROLLED_BACK_FOR_S: Final = 3_600.0
 """How long a shift that was rolled back is reported, unless the weights change before that."""
 
@@ -249,6 +253,7 @@ def endpoints(seen: SeenMesh) -> Iterator[MeshFinding]:
             well += 1
     if well:
         yield ok(Section.ENDPOINTS, f"{well} of {len(snapshot.endpoints)} lead to backends that there are")
+    yield from _failing_calls(seen)
     named = {endpoint.name for endpoint in snapshot.endpoints}
     for route in seen.routes:
         if route.endpoint not in named:
@@ -258,3 +263,13 @@ def endpoints(seen: SeenMesh) -> Iterator[MeshFinding]:
     if not snapshot.endpoints:
         text = "there is no endpoint: nothing can be called"
         yield MeshFinding(Section.ENDPOINTS, Severity.WARNING, "", text, "`slotmesh apply mesh.yaml`")
+
+
+def _failing_calls(seen: SeenMesh) -> Iterator[MeshFinding]:
+    """Endpoints of whose calls many fail, as where a queue is full."""
+    for name, (failures, calls) in sorted(seen.failing_calls.items()):
+        if failures >= max(FAILING_PER_S, FAILING_SHARE * calls):
+            share = f"{failures:.3g} of {calls:.3g}" if failures <= calls else f"{failures:.3g}"
+            text = f"{name}: {share} calls a second failed or were refused in the last seconds"
+            fix = "`slotmesh top` shows queues and errors; metric `slotmesh_router_failures_total` has the reasons"
+            yield MeshFinding(Section.ENDPOINTS, Severity.WARNING, f"endpoint/{name}", text, fix)

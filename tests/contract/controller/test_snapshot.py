@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from itertools import count
@@ -14,6 +15,8 @@ import pytest
 import slotmesh
 import slotmesh.testing
 from controller_service.convert.replicas import load_of_report
+from slotmesh.cli.checking.gathering import look_at
+from slotmesh.cli.commands.check import findings_of
 from slotmesh.histogram import CALL_TIMES
 from slotmesh.internal.v1 import membership_service_pb2 as members_pb
 from slotmesh.runtime.channels import open_channel
@@ -237,3 +240,16 @@ async def test_a_backend_without_a_ready_replica_has_the_prospect_that_routers_d
             }
 
         await eventually(are_known, what="the prospects of all backends")
+
+
+async def test_a_check_finds_the_endpoint_whose_calls_fail_now() -> None:
+    async with slotmesh.testing.mesh({"w": Backend(Adder)}) as mesh:
+        endpoint = mesh.endpoint("w")
+
+        async def failing() -> list[str]:
+            await asyncio.gather(*(endpoint.fail() for _ in range(20)), return_exceptions=True)
+            seen = await look_at(mesh.controller_address)
+            return [it.text for it in findings_of(seen) if it.subject == "endpoint/w"]
+
+        (text,) = await eventually(failing, what="a finding")
+        assert re.fullmatch(r"w: \S+ of \S+ calls a second failed or were refused in the last seconds", text)

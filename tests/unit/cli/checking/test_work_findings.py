@@ -203,3 +203,16 @@ def test_output_of_replicas_that_are_started_elsewhere_is_looked_at_there() -> N
     launched = replace(none, snapshot=replace(none.snapshot, rollouts=(rollout_pb2.Rollout(backend="b"),)))
     (finding,) = wrong(launched, Section.BACKENDS)
     assert "`slotmesh logs b`" in finding.fix
+
+
+@pytest.mark.parametrize(
+    ("failures", "calls", "share"),
+    [(8.0, 10.0, "8 of 10"), (2.0, 20.0, "2 of 20"), (3.0, 2.0, "3"), (1.9, 2.0, ""), (2.9, 30.0, ""), (0.0, 0.0, "")],
+)
+def test_an_endpoint_of_whose_calls_many_fail_is_a_warning(failures: float, calls: float, share: str) -> None:
+    seen = replace(SEEN, failing_calls={"e": (failures, calls)})
+    if not share:
+        assert not wrong(seen, Section.ENDPOINTS)
+    else:
+        text = f"e: {share} calls a second failed or were refused in the last seconds"
+        assert one(seen, Section.ENDPOINTS) == (Severity.WARNING, "endpoint/e", text)
