@@ -49,7 +49,8 @@ _LOCAL: Final = frozenset({"explain"})
 
 _EPILOG: Final = (
     "Exit status: 0 done · 1 it failed, stderr says why · 2 wrong usage or input, nothing was sent"
-    " · 3 it was done, but the mesh was not ready in time · 4 something that was looked at is wrong."
+    " · 3 it was done, but the mesh was not ready in time, or a rollout failed"
+    " · 4 something that was looked at is wrong."
 )
 
 

@@ -126,7 +126,7 @@ WRONG_INPUT: Final = 2
 """Exit status: what was typed, or a file that it named, is wrong. Nothing was sent."""
 
 NOT_IN_TIME: Final = 3
-"""Exit status: it was done, and what should follow from it has not come in time."""
+"""Exit status: it was done, and what should follow from it did not come in time, failed or was rolled back."""
 
 UNWELL: Final = 4
 """Exit status: it was looked at, and something is wrong with it."""
