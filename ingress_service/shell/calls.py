@@ -204,7 +204,7 @@ def _options(form: str, terms: RequestTerms, *, is_traced: bool) -> ViewOptions:
             ordering_key=terms.ordering_key,
             tenant=terms.tenant,
             idempotent=terms.idempotent,
-            request_id=terms.request_id,
+            request_id=terms.request_id or None,
             metadata=dict(terms.metadata),
             traced=is_traced,
             http=MARK if is_traced else b"",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from router_service.core.runs import Sent
+from router_service.core.runs import RouterRun, Sent
 
 NOT_OWNED: Final = -1
 """The owner epoch of calls that are recovered from, or looked up at, a replica which may not be their owner."""
@@ -20,3 +20,10 @@ class LookUp(Sent):
     """The call, at one earlier owner."""
 
     __slots__ = ()
+
+
+def not_looked_up(sent: LookUp) -> RouterRun:
+    """The run of a look-up without an answer: its call has to be looked up there again."""
+    run, key = sent.run, sent.replica.key
+    run.looked_up = {each: epoch for each, epoch in run.looked_up.items() if each != key}
+    return run

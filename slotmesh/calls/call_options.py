@@ -211,4 +211,4 @@ class OptionChanges(TypedDict, total=False):
     reply: bool
     traced: bool
     inherits: bool
-    request_id: str
+    request_id: str | None

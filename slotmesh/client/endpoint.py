@@ -115,7 +115,7 @@ class Endpoint(MethodSpace):
                 `request_id`: identifies one call by `unary` or `unary_stream`, 1 to 128 printable ASCII characters
                 without blanks. Repeated with the same id within a minute, over any router, it is not executed again:
                 the repetition gets the outcome of the first call. `unary` repeats it by itself if its router is lost,
-                while its `timeout` lasts. Excludes `shard_key`, `affinity_key` and `prefix_blocks`. Empty: none.
+                while its `timeout` lasts. Excludes `shard_key`, `affinity_key` and `prefix_blocks`. None: none.
 
                 `reply`: False if the result is not wanted. A call returns None once it has ended at its replica,
                 successfully or not; an exception means that it did not get there.

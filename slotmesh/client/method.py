@@ -182,7 +182,7 @@ class Method(Generic[ResultT, P, ValueT]):
         spec = self._spec.by(CallRpc.CALL_STREAMING).streamed()
         payload = payload_of(spec, args, kwargs)
         request = router_service_pb2.CallStreamingRequest(
-            endpoint=spec.endpoint, options=spec.wire, payload=payload, request_id=spec.options.request_id
+            endpoint=spec.endpoint, options=spec.wire, payload=payload, request_id=spec.options.request_id or ""
         )
         timeout_s = rpc_timeout_s(spec.options.timeout_s)
         rpc = MethodRpc(spec, self._stream)

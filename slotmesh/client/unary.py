@@ -58,7 +58,7 @@ async def call_alone(stream: CallStream, spec: CallSpec, payload: bytes) -> _Res
     """The response to one call by a unary rpc, or its failure. With a request id it is repeated within its timeout."""
     options, timeout_s, metadata = spec.options, spec.options.timeout_s, trace_metadata(payload)
     request = router_service_pb2.CallRequest(
-        endpoint=spec.endpoint, options=spec.wire, payload=payload, request_id=options.request_id
+        endpoint=spec.endpoint, options=spec.wire, payload=payload, request_id=options.request_id or ""
     )
     if options.http and isinstance(payload, TracedPayload):
         request.http_request, request.http_mark = payload.trace.http, options.http

@@ -149,6 +149,12 @@ class CallContext:
     """The same at each attempt at this call, wherever it runs, and no other call's; at most 128 characters.
 
     A unary call that is repeated with its `request_id` is the same call."""
+    own_request_id: str = ""
+    """The option `request_id` of the call, which is executed once; empty: it has none.
+
+    Of an HTTP request with an `Idempotency-Key` and a tenant, what stands for both. Ids of different callers are
+    independent: what is written under it must name the caller, too, or have `idempotency_key` instead.
+    """
     shard_key: str = ""
     """Calls of one shard key go to one backend; empty: the call has none."""
     affinity_key: str = ""
@@ -170,8 +176,13 @@ class CallContext:
 
     @property
     def request_id(self) -> str:
-        """X-Request-ID of HTTP, `x-request-id` of gRPC's metadata or the call's own; empty: there is none."""
-        return self.http.request_id if self.http is not None else self.metadata.get(REQUEST_ID, "")
+        """What names the request in logs; empty: nothing does.
+
+        X-Request-ID by HTTP, else the call's option `request_id`, else `x-request-id` of its metadata.
+        """
+        if self.http is not None:
+            return self.http.request_id
+        return self.own_request_id or self.metadata.get(REQUEST_ID, "")
 
     def time_left(self) -> float | None:
         """Seconds until the deadline, 0 when it is over; None if there is none."""

@@ -49,6 +49,8 @@ class ContextFields(TypedDict, total=False):
     session_id: str
     attempt: int
     idempotency_key: str
+    own_request_id: str
+    """The call's option `request_id`, which `request_id` returns too, unless there is `http`."""
     shard_key: str
     affinity_key: str
     model_id: str

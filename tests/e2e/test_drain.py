@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -53,14 +54,15 @@ async def test_draining_every_replica_under_load_fails_no_call(tmp_path: Path) -
 
         async def one_unkeyed(worker: int) -> None:
             nonlocal answered
-            number = 0
-            while not stop.is_set():
+            for number in count():
+                if stop.is_set():
+                    return
                 call = f"unkeyed/{worker}/{number}"
-                number += 1
-                assert await ledger.slowly(call, 0.005) == call
+                slowly = ledger.options(request_id=call, timeout=30).slowly.unary if worker % 2 else ledger.slowly
+                assert await slowly(call, 0.005) == call
                 answered += 1
 
-        load = asyncio.gather(*(one_key(key) for key in KEYS), *(one_unkeyed(worker) for worker in range(8)))
+        load = asyncio.gather(*(one_key(key) for key in KEYS), *(one_unkeyed(worker) for worker in range(16)))
 
         async def some_more_calls() -> None:
             before = answered

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 
@@ -52,7 +53,7 @@ class Load:
 
 @asynccontextmanager
 async def loaded(client: Client) -> AsyncIterator[Load]:
-    """Clients that call, with and without ordering keys, until the block ends."""
+    """Clients that call, with and without ordering keys and request ids, until the block ends."""
     load, endpoint = Load(), client.endpoint("e").options(timeout=CALL_TIMEOUT_S)
 
     async def record(call: object) -> None:
@@ -65,6 +66,11 @@ async def loaded(client: Client) -> AsyncIterator[Load]:
     async def call_on() -> None:
         while not load.is_over:
             await record(endpoint.name())
+            await asyncio.sleep(PAUSE_S)
+
+    async def call_once_on() -> None:
+        while not load.is_over:
+            await record(endpoint.options(request_id=uuid4().hex).name.unary())
             await asyncio.sleep(PAUSE_S)
 
     async def step_on(key: str) -> None:
@@ -81,6 +87,7 @@ async def loaded(client: Client) -> AsyncIterator[Load]:
     async with asyncio.TaskGroup() as tasks:
         for _ in range(CALLERS):
             tasks.create_task(call_on())
+            tasks.create_task(call_once_on())
         for number in range(LANES):
             tasks.create_task(step_on(f"k{number}"))
         try:

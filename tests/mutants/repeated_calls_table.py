@@ -159,6 +159,20 @@ REPEATED_CALLS: Final = (
         _MOVES,
     ),
     mutant(
+        "calls wait for an earlier owner that has ended",
+        "router_service/core",
+        "if not (each.listed or each.linked)]",
+        "if each.retired]",
+        _MOVES,
+    ),
+    mutant(
+        "a timeout during a wait for an earlier owner proves that nothing was executed",
+        "router_service/core",
+        "failure = failures.may_be_remembered(each.replica.replica_id) if is_unknown else unsent",
+        "failure = unsent if is_unknown else unsent",
+        _MOVES,
+    ),
+    mutant(
         "two repetitions share a batch",
         "router_service/core",
         "run if run.options.request is not None else None,",

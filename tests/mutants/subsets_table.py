@@ -56,8 +56,8 @@ SUBSETS: Final = (
     mutant(
         "a look-up at a replica without a link fails before it has been tried",
         ROUTER,
-        "if replica is None or not (replica.linked or links.is_opening(replica)):",
-        "if replica is None or not replica.linked:",
+        "        if replica is None:\n            self.outcomes.fail_waiting(run, failures.",
+        "        if replica is None or not replica.linked:\n            self.outcomes.fail_waiting(run, failures.",
         LINKS,
     ),
     mutant(

@@ -27,6 +27,16 @@ async def test_a_context_holds_within_its_block_and_in_tasks_begun_there() -> No
         await who()
 
 
+def test_a_call_has_an_id_of_its_own_beside_that_of_its_request() -> None:
+    make, metadata = slotmesh.testing.make_context, {"x-request-id": "log-1"}
+    found = [
+        make(own_request_id="7", metadata=metadata, http=slotmesh.HttpContext(request_id="log-2")),
+        make(own_request_id="7", metadata=metadata),
+        make(metadata=metadata),
+    ]
+    assert [(it.own_request_id, it.request_id) for it in found] == [("7", "log-2"), ("7", "7"), ("", "log-1")]
+
+
 def test_contexts_of_a_batch_are_parallel_to_its_items() -> None:
     def users(items: list[int]) -> list[str]:
         return [context.metadata["user"] for context, _ in zip(slotmesh.contexts(), items, strict=True)]

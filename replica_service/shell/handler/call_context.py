@@ -113,8 +113,7 @@ def context_of(run: ReplicaRun, index: int, now: float) -> CallContext:
         affinity_key = arrival.affinity_key(run_id) or affinity_key
         http = http_context(trace.http, arrival.heads, run_id) if trace.http else None
         age_s = None if arrival.waited_s is None else arrival.waited_s + now - run.arrived
-    host = run.link.outbox.issuer
-    here = host.own.current
+    here = (host := run.link.outbox.issuer).own.current
     return CallContext(
         call_id=call_id,
         endpoint=run.endpoint,
@@ -133,6 +132,7 @@ def context_of(run: ReplicaRun, index: int, now: float) -> CallContext:
         session_id=session_id,
         attempt=attempt,
         idempotency_key=identity,
+        own_request_id=run.request.request_id if run.request is not None else "",
         shard_key=shard_key,
         affinity_key=affinity_key,
         model_id=options.model_id,

@@ -11,7 +11,7 @@ from router_service.core import failures
 from router_service.core.commands import Step
 from router_service.core.lifecycle.feature import Feature
 from router_service.core.lifecycle.intake import RoutingIntake
-from router_service.core.look_ups import LINK_WAIT_S, LookUp
+from router_service.core.look_ups import LINK_WAIT_S, LookUp, not_looked_up
 from router_service.core.replicas.replica import RoutedReplica
 from router_service.core.runs import RouterRun, Sent
 
@@ -50,6 +50,15 @@ class LinksInTime(Feature):
                 unreachable = failures.may_be_remembered(sent.replica.replica_id)
                 self._intake.outcomes.failed(sent, 0, 1, unreachable, step)
         return ended
+
+    def table_changed(self, step: Step) -> None:
+        """Calls that were to be looked up at a replica that has ended go on."""
+        for replica in [each for each in self._topology.connected.values() if not (each.listed or each.linked)]:
+            for sent in [each for each in replica.outbox if type(each) is LookUp]:
+                replica.withdraw(sent)
+                self._intake.not_found(not_looked_up(sent), step)
+                self._intake.sender.settle(sent, 0, 1, step, is_last=True)
+            self._topology.retire(replica, step)
 
     def _awaited_owners(self) -> set[RoutedReplica]:
         """Replicas that own partitions with waiting calls."""

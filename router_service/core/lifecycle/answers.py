@@ -26,7 +26,7 @@ from router_service.core.lifecycle.deadlines_and_cancellation import EarlyEnds
 from router_service.core.lifecycle.feature import Features
 from router_service.core.lifecycle.intake import RoutingIntake
 from router_service.core.limits.capacity import ReportedCapacity
-from router_service.core.look_ups import LookUp
+from router_service.core.look_ups import LookUp, not_looked_up
 from router_service.core.replicas.backends import RoutedBackend
 from router_service.core.replicas.replica import RoutedReplica
 from router_service.core.run_states import Earlier
@@ -141,16 +141,9 @@ class Answers:
         self._intake.put_back(returned, backend, step)
         for sent in (*lost, *unsent):
             if type(sent) is LookUp and sent.open_parts():
-                self._intake.not_found(_not_looked_up(sent), step)
+                self._intake.not_found(not_looked_up(sent), step)
         for sent in (*lost, *unsent):
             self._sender.settle(sent, 0, sent.count, step, is_last=True)
-
-    def unreachable(self, replica: RoutedReplica, step: Step) -> None:
-        """The link that was needed for look-ups could not be established."""
-        for sent in [each for each in replica.outbox if type(each) is LookUp]:
-            replica.withdraw(sent)
-            self._intake.not_found(_not_looked_up(sent), step)
-            self._sender.settle(sent, 0, 1, step, is_last=True)
 
     def refused(self, event: RunsRefused, step: Step) -> None:
         """Calls that the replica did not take go back into queues, or end."""
@@ -295,10 +288,3 @@ class Answers:
                 elif not any(hook(part, step) for hook in self._features.handed_back):
                     runs.append(part)
         return runs
-
-
-def _not_looked_up(sent: LookUp) -> RouterRun:
-    """The run of a look-up without an answer: its call has to be looked up there again."""
-    run, key = sent.run, sent.replica.key
-    run.looked_up = {each: epoch for each, epoch in run.looked_up.items() if each != key}
-    return run

@@ -200,8 +200,11 @@ class EarlyEnds:
                 if type(each) is LookUp:
                     withdrawn.look_ups.append(each)
             else:
+                # This call was not executed, but an earlier one with its request id may have been.
+                is_unknown = type(each) is LookUp
+                failure = failures.may_be_remembered(each.replica.replica_id) if is_unknown else unsent
                 for lo, count in each.open_parts():
-                    outcomes.failed(each, lo, count, unsent, step)
+                    outcomes.failed(each, lo, count, failure, step)
                 withdrawn.slices.append((each, ()))
 
     def _end_some(

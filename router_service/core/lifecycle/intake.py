@@ -207,19 +207,17 @@ class RoutingIntake:
     def _look_up(self, run: RouterRun, partition: Partition, step: Step) -> bool:
         """Looks a call with a request id up at an earlier owner. Returns False if the owner may have it.
 
-        The earlier owner has executed the call and delivers the outcome, or refuses the call and never executes it.
+        The earlier owner has executed the call and delivers the outcome, or refuses the call and never executes it. One
+        without a link may be about to end, or its link to return: the call waits in its outbox for `LINK_WAIT_S`.
         """
         found = self._unqueried(run, partition, step)
         if found is None:
             return False
         replica, epoch = found
-        links = self.topology.links
-        if replica is not None:
-            links.need(replica, step)
-        if replica is None or not (replica.linked or links.is_opening(replica)):
-            failure = failures.may_be_remembered(None if replica is None else replica.replica_id)
-            self.outcomes.fail_waiting(run, failure, step)
+        if replica is None:
+            self.outcomes.fail_waiting(run, failures.may_be_remembered(None), step)
             return True
+        self.topology.links.need(replica, step)
         run.looked_up = {**run.looked_up, replica.key: epoch}
         self.sender.look_up(run, replica, step)
         if run.options.ordering_key:

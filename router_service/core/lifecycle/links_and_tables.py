@@ -79,7 +79,6 @@ class LinkChanges:
         """The more often a replica fails, the longer the pause before the next attempt."""
         replica, backend = event.replica, event.replica.backend
         replica.has_failed = True
-        self._answers.unreachable(replica, step)
         backend.await_replica(replica, is_awaited=False)
         self._topology.changed(replica, step)
         delay_s = LONGEST_S

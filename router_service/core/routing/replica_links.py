@@ -75,11 +75,6 @@ class SubsetLinks:
         self._full_until = 0.0
         """No link beside the members can be closed before, monotonic seconds."""
 
-    def is_opening(self, replica: RoutedReplica) -> bool:
-        """Whether the link was needed and is being established: nothing is known of the replica yet."""
-        is_needed = replica in self._extra or replica in self._waiting or replica in self._queries
-        return is_needed and not replica.linked and not replica.has_failed
-
     # -- tables ----------------------------------------------------------------------------------------------------
 
     def follow(self, table: RoutingTable, backends: Mapping[str, LinkedBackend], step: Step) -> None:

@@ -34,7 +34,7 @@ class UnaryCaller:
         self._endpoint = endpoint
         self._options = view.to_wire(method, rpc=CallRpc.CALL)
         self._payload = payload
-        self._request_id = view.request_id
+        self._request_id = view.request_id or ""
         self._timeout_s = None if view.timeout_s is None else view.timeout_s + SLACK_S
 
     async def result(self) -> bytes:
@@ -130,7 +130,7 @@ Streams = Annotated[
     bool, typer.Option("--stream", help="Print each value of a method that yields as it comes, a line each.")
 ]
 RequestId = Annotated[
-    str,
+    str | None,
     typer.Option(
         metavar="ID", help="Names the call: made again with the same id, it is not executed again but answered again."
     ),
@@ -161,7 +161,7 @@ async def call(
     ordering_key: OrderedBy = None,
     tenant: OnBehalfOf = "",
     idempotent: MayRepeat = False,
-    request_id: RequestId = "",
+    request_id: RequestId = None,
     metadata: GivenMetadata = None,
     stream: Streams = False,
     repeat: Times = 1,

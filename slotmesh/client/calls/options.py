@@ -174,10 +174,10 @@ def check_metadata(name: str, value: Any) -> None:
         raise BadOption(name, f"must be what handlers may get: {problem}")
 
 
-def check_request_id(view: ViewOptions) -> None:
+def check_request_id(view: ViewOptions, request_id: str) -> None:
     """An id of calls that may have one."""
-    check_text("request_id", view.request_id)
-    if problem := request_id_problem(view.request_id):
+    check_text("request_id", request_id)
+    if problem := request_id_problem(request_id):
         raise BadOption("request_id", problem)
     for name in WITHOUT_EFFECT if not view.ordering_key else ():
         if getattr(view, name):
@@ -198,8 +198,8 @@ class ViewOptions(StatedOptions):
     """Calls carry the OpenTelemetry span that they were made in."""
     inherits: bool = False
     """Calls that are made in a call inherit its remaining time, and carry its trace."""
-    request_id: str = ""
-    """What identifies the call, of those by an rpc of its own; empty: nothing does."""
+    request_id: str | None = None
+    """What identifies the call, of those by an rpc of its own; None: nothing does."""
     reply: bool = field(init=False)
     """False: the outcome is only that the call has ended. The opposite of `no_reply`."""
 
@@ -209,8 +209,8 @@ class ViewOptions(StatedOptions):
                 _CHECKS[option.kind](option.argument, value)
         check_flag("traced", self.traced)
         check_flag("inherits", self.inherits)
-        if self.request_id != "":
-            check_request_id(self)
+        if self.request_id is not None:
+            check_request_id(self, self.request_id)
         if self.slo_at is not None and self.slo_s is not None:
             raise BadOption("slo", "and slo_at are both given; give one of them")
         if self.after_failure not in ("continue", "stop"):

@@ -57,7 +57,7 @@ def in_slot(view: ViewOptions, *, is_idempotent: bool = False) -> ViewOptions:
         after_failure="continue",
         traced=False,
         inherits=False,
-        request_id="",
+        request_id=None,
         idempotent=is_idempotent,
     )
 

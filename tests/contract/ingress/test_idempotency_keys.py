@@ -35,6 +35,10 @@ class Orders:
         call.respond(201, [("Location", f"/orders/{len(self.placed)}")])
         return f"{item} for {call.path}"
 
+    async def ids(self, _item: str) -> list[str]:
+        call = slotmesh.context()
+        return [call.own_request_id, call.request_id]
+
     async def fail(self, item: str) -> None:
         self.placed.append(item)
         raise ValueError(f"no {item}")
@@ -112,6 +116,10 @@ async def test_who_has_left_finds_the_outcome(served: ServedMesh, placed: list[s
     Orders.gate.set()
     assert (await order(served.address, "a")).status == 201
     assert placed == ["tea"]
+
+
+async def test_handlers_get_the_key_beside_the_id_of_the_request(served: ServedMesh) -> None:
+    assert (await order(served.address, "a", path="/orders/ids", X_Request_ID="log-1")).json == ["a", "log-1"]
 
 
 async def test_what_failed_is_kept_and_another_request_is_refused(served: ServedMesh, placed: list[str]) -> None:

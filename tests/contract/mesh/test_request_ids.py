@@ -34,6 +34,10 @@ class Orders:
         await self.gate.wait()
         return f"{item} {len(self.placed)}"
 
+    async def ids(self) -> list[str]:
+        call = slotmesh.context()
+        return [call.own_request_id, call.request_id]
+
     async def each(self, item: str) -> AsyncIterator[str]:
         self.placed.append(item)
         for number in range(3):
@@ -184,6 +188,18 @@ async def test_the_command_line_states_an_id(mesh: RunningMesh, placed: list[str
             )
             assert (said.status, said.out) == (0, results), said.err
     assert placed == ["tea", "tea"]
+
+
+async def test_a_handler_gets_the_id_of_its_call_and_of_the_request() -> None:
+    orders = slotmesh.testing.Backend(Orders)
+    async with slotmesh.testing.mesh({"orders": orders}) as mesh:
+        endpoint = mesh.endpoint("orders")
+        traced = endpoint.options(metadata={"x-request-id": "log-1"})
+        assert await endpoint.ids.unary() == ["", ""]
+        assert await traced.ids.unary() == ["", "log-1"]
+        assert await traced.options(request_id="7").ids.unary() == ["7", "7"]
+        assert await endpoint.options(request_id="8").ordered("ada").ids.unary() == ["8", "8"]
+        assert await endpoint.options(request_id=None).ids.unary() == ["", ""]
 
 
 async def test_slots_have_a_call_of_their_own(mesh: RunningMesh, placed: list[str]) -> None:

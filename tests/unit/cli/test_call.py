@@ -30,6 +30,7 @@ MATRIX: list[tuple[str, Any, dict[str, Any]]] = [
     ("--ordering-key", "k", {"ordering_key": "k"}),
     ("--request-id", "order-7", {"request_id": "order-7"}),
     ("--request-id", "a b", {"request_id": "a b"}),
+    ("--request-id", "", {"request_id": ""}),
     ("--ordering-key", "k" * 1025, {"ordering_key": "k" * 1025}),
 ]
 

@@ -91,6 +91,7 @@ def test_times_that_mean_nothing_are_refused_as_a_router_would(name: str, value:
         ({"content_type": "text/plain"}, "content_type must be one of"),
         ({"slo_s": 1.0, "slo_at": NOON}, "slo and slo_at are both given"),
         ({"slo_at": NOON.replace(tzinfo=None)}, "slo_at must be aware of its time zone"),
+        ({"request_id": ""}, "request_id must be 1 … 128 printable ASCII characters"),
         ({"request_id": "1", "shard_key": "k"}, "shard_key has no effect on a call with a request_id"),
         ({"request_id": "1", "affinity_key": "k"}, "affinity_key has no effect on a call with a request_id"),
         ({"request_id": "1", "prefix_blocks": (1,)}, "prefix_blocks has no effect on a call with a request_id"),

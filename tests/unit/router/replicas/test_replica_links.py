@@ -274,6 +274,8 @@ def test_an_earlier_owner_that_cannot_be_reached_may_have_executed_the_call(move
     world, name = moved
     world.submit([1], **REQUEST)
     world.fail_link(name)
+    assert world.outcomes == {}
+    world.at(KEEP_S + LINK_WAIT_S)
     assert world.failures[1].executed is Executed.UNKNOWN
     assert not world.replicas[name].outbox
     world.submit([2], ordering_key="k")

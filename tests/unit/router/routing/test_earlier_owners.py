@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from router_service.core.events import CallsSubmitted
-from router_service.core.look_ups import NOT_OWNED
+from router_service.core.look_ups import LINK_WAIT_S, NOT_OWNED
 from router_service.core.routing.earlier_owners import SPACING_S, EarlierOwners
 from router_service.core.routing.topology import MAX_CANDIDATES
 from router_service.core.routing_table import EndpointRoute, PartitionOwners
@@ -177,6 +177,8 @@ def test_a_link_that_breaks_during_a_look_up_leaves_the_call_unknown_unless_its_
     world.submit([1], **KEYED)
     world.submit([2], ordering_key="k")
     world.lose("a")
+    assert (world.outcomes, world.got("b")) == ({}, [])
+    world.at(LINK_WAIT_S)
     assert (world.failures[1].reason, world.failures[1].executed) == (Reason.BACKEND_UNAVAILABLE, Executed.UNKNOWN)
     assert world.got("b") == [2]
     world.link("a")
@@ -227,8 +229,43 @@ def test_what_waited_for_the_move_is_looked_up_too() -> None:
 def test_an_earlier_owner_that_cannot_be_reached_may_remember_it(world: World) -> None:
     world.lose("a")
     world.submit([1], **KEYED)
-    assert world.failures[1].reason is Reason.BACKEND_UNAVAILABLE
+    world.fail_link("a")
+    assert world.outcomes == {}
+    world.at(LINK_WAIT_S)
+    assert (world.failures[1].reason, world.failures[1].executed) == (Reason.BACKEND_UNAVAILABLE, Executed.UNKNOWN)
     assert (world.got("a"), world.got("b")) == ([], [])
+
+
+def test_a_call_waits_until_the_table_shows_that_an_earlier_owner_without_a_link_has_ended(world: World) -> None:
+    world.links_at_once = False
+    world.drain("a")
+    world.lose("a")
+    world.submit([1], **KEYED)
+    world.submit([2], ordering_key="k")
+    world.push()
+    assert (world.outcomes, world.got("b")) == ({}, [])
+    world.backends["x"].remove("a")
+    world.push()
+    assert (world.got("a"), world.got("b")) == ([], [1, 2])
+    assert "a" not in {each.replica_id for each in world.scheduler.topology.connected}
+
+
+def test_a_call_waits_for_a_link_to_an_earlier_owner_that_returns(world: World) -> None:
+    world.lose("a")
+    world.submit([1], **KEYED)
+    world.link("a")
+    assert (world.got("a"), world.got("b")) == ([1], [])
+    world.refuse("a", 1, reason=Reason.STALE_TABLE)
+    assert world.got("b") == [1]
+
+
+def test_a_timeout_while_an_earlier_owner_cannot_be_reached_leaves_the_call_unknown(world: World) -> None:
+    world.lose("a")
+    world.submit([1], timeout_s=LINK_WAIT_S / 2, **KEYED)
+    world.submit([2], ordering_key="k")
+    world.at(LINK_WAIT_S / 2)
+    assert world.failures[1].executed is Executed.UNKNOWN
+    assert world.got("b") == [2]
 
 
 def test_one_that_has_ended_is_not_queried(world: World) -> None:
