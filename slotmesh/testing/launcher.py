@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -61,6 +61,8 @@ class InProcessLauncher(Launcher):
         self._running: dict[str, _Replica] = {}
         self.first_failure: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
         """The first exception of a handler's constructor."""
+        self.stopped_after: list[Callable[[], Awaitable[None]]] = []
+        """Stop the routers, which end after the replicas, whose calls they finish, and before the controller."""
 
     def app(self, replica_id: str) -> ReplicaApp:
         """A running replica. Raises KeyError, naming the running ones."""
@@ -128,6 +130,8 @@ class InProcessLauncher(Launcher):
             self.stop(replica_id, grace_s=CLOSE_GRACE_S)
         await asyncio.gather(*tasks)
         self.first_failure.cancel()
+        # What a router has failed with is raised when the mesh stops it once more.
+        await asyncio.gather(*(stop() for stop in self.stopped_after), return_exceptions=True)
 
     async def _live(self, replica_id: str, replica: _Replica) -> None:
         how, failed = "ended with status 0", False

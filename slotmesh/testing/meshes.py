@@ -234,7 +234,8 @@ async def mesh(
             running = RunningMesh(controller, launchers[0], names)
             members = [_Router(controller.address, ",".join(balancers)) for _ in range(routers)]
             for router in members:
-                last.push_async_callback(router.stop)  # after the replicas, which drain while routers are running
+                last.push_async_callback(router.stop)  # where the controller has failed
+                launchers[0].stopped_after.append(router.stop)
             await running._begin(members)
             if traffic is None:
                 traffic = {name: {name: 1.0} for name in backends}

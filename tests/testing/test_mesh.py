@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import sys
 import threading
 
@@ -241,3 +242,10 @@ def test_a_sync_mesh_that_cannot_start_raises_why() -> None:
 
     with pytest.raises(LookupError, match="no model"), slotmesh.testing.sync_mesh({"dead": Dead}):
         pytest.fail("it was entered")
+
+
+@pytest.mark.asyncio
+async def test_nothing_is_lost_and_nothing_is_logged_where_the_block_ends(caplog: pytest.LogCaptureFixture) -> None:
+    async with slotmesh.testing.mesh({"digits": Digits}, routers=2) as mesh:
+        assert await mesh.endpoint("digits").note(1) == 1
+    assert [it.getMessage() for it in caplog.records if it.levelno >= logging.WARNING] == []
