@@ -56,6 +56,15 @@ async def more_changes(writer: Writer) -> float:
     return time.monotonic() - begin
 
 
+async def more_changes_of_one(*writers: Writer) -> None:
+    before = [it.acknowledged for it in writers]
+    await wait_until(
+        lambda: any(it.acknowledged > count + 2 for it, count in zip(writers, before, strict=True)),
+        timeout=BOUND_S,
+        what="further changes of one of them",
+    )
+
+
 def problems(writer: Writer) -> list[Any]:
     return [it["problem"] for it in writer.of("standing")]
 
@@ -143,9 +152,10 @@ async def test_a_member_that_is_stopped_holds_up_little(which: str, tmp_path: Pa
             print(f"a {which} was stopped: the next changes after {took_s:.2f} s")  # noqa: T201 - measured
             await asyncio.sleep(4.0)  # longer than a lease lives
             each.signal(signal.SIGCONT)
-            await more_changes(first)
-        assert not second.leads
-        assert not first.of("lost")
+            await more_changes_of_one(first, second)
+        await wait_until(lambda: second.leads == bool(first.of("lost")), timeout=BOUND_S, what="one of them leads")
+        # Before 3.4.31 and 3.5.13, a leader of etcd that was stopped revokes leases when it continues (etcd #15247).
+        assert which == "leader" or not second.leads
 
 
 @pytest.mark.long

@@ -24,9 +24,9 @@ TTL_S: Final = 3
 """etcd deletes what is bound to a lease this long after it was prolonged last, and within a further second."""
 KEEP_S: Final = 1.0
 _RETRY_S: Final = 0.2
-NOTED_WITHIN_S: Final = 3.0
+NOTED_WITHIN_S: Final = 2.0
 """After an election, a controller that leads has noted it: it looks twice a second, and leaves a member that hangs
-after a second. Twice that still deposed leaders that were alive, where their machine was busy."""
+after a second."""
 
 
 class EtcdLease:
