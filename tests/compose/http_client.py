@@ -67,7 +67,7 @@ def _answer(address: str, tag: str, load: HttpLoad) -> str:
 def _once(address: str, tag: str) -> str:
     connection = http.client.HTTPConnection(address, timeout=REQUEST_S)
     try:
-        headers = {"Content-Type": "application/json", "Idempotency-Key": tag}
+        headers = {"Content-Type": "application/json", "X-Slotmesh-Idempotent": "true"}
         connection.request("POST", "/Ledger/append", json.dumps(["", tag]), headers)
         response = connection.getresponse()
         body = response.read()
