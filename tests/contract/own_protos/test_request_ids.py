@@ -10,6 +10,8 @@ import pytest
 
 from examples.own_proto.greeter_pb2_grpc import GreeterStub
 from slotmesh.errors import Failure
+from slotmesh.security.identity import CALLER, Identity
+from slotmesh.server.call_values import identity_of_own_rpc
 from slotmesh.status import from_rpc_error
 from tests.contract.own_protos.greeters import AsyncGreeter, greeting, opened, request, requests
 from tests.support.wait import wait_until, within
@@ -102,3 +104,12 @@ async def test_what_excludes_an_id_is_refused(more: Any, problem: str, begun: li
         blank = await failure_of(stub.Greet(request("Ada"), metadata=(("slotmesh-request-id", "a b"),)))
         assert "slotmesh-request-id: must be 1 … 128" in blank.message
     assert not begun
+
+
+async def test_ids_are_each_callers_own() -> None:
+    found = []
+    for name in ("ada", "grace"):
+        token = CALLER.set(Identity(name=name, roles=frozenset()))
+        found.append(identity_of_own_rpc("id-1", "/p.S/M", "", "", b"x"))
+        CALLER.reset(token)
+    assert [it.caller for it in found] == ["ada", "grace"]
