@@ -70,6 +70,7 @@ from slotmesh.runtime.environment import set_application_environment
 from slotmesh.version import VERSION
 
 if TYPE_CHECKING:
+    from slotmesh.calls.call_options import OptionChanges
     from slotmesh.calls.prefix_hashes import prefix_blocks
     from slotmesh.client.broadcast import Broadcast, BroadcastMethod, BroadcastResult
     from slotmesh.client.calls.values import ValueStream
@@ -105,6 +106,7 @@ if TYPE_CHECKING:
 __getattr__ = later(
     __name__,
     {
+        "slotmesh.calls.call_options": ("OptionChanges",),
         "slotmesh.calls.prefix_hashes": ("prefix_blocks",),
         "slotmesh.client.broadcast": ("Broadcast", "BroadcastMethod", "BroadcastResult"),
         "slotmesh.client.calls.values": ("ValueStream",),
@@ -185,6 +187,7 @@ __all__ = [
     "NotFound",
     "NotImplementedByPeer",
     "NotLeader",
+    "OptionChanges",
     "OwnedKeys",
     "PayloadTooLarge",
     "PermissionDenied",

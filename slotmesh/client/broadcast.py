@@ -193,7 +193,7 @@ class Broadcast(NamedMethods[BroadcastMethod[Any, ...]]):
         return Broadcast(self._stream, self._options, backend)
 
     def options(self, **changes: Unpack[OptionChanges]) -> Broadcast:
-        """A view whose calls differ in what is given here, as `Endpoint.options`.
+        """A view whose calls differ in what is given here.
 
         `content_type`, `timeout`, `tenant`, `metadata`, `traced` and `inherits` have an effect.
         """

@@ -78,55 +78,7 @@ class Endpoint(MethodSpace):
         """A view of the same endpoint whose calls differ in what is given here. Make it once, and keep it.
 
         Args:
-            **changes: any of these.
-
-                `content_type`: one of `slotmesh.codec.CONTENT_TYPES`; msgpack at first.
-
-                `timeout`: the total time that a call may take, from its arrival at the router; seconds or a timedelta.
-                A call that takes longer is dropped. None: no limit but the backend's `max_queue_time`.
-
-                `slo`: when a call should be answered, from its arrival at the router; seconds or a timedelta. It orders
-                calls that wait, and drops none. None: they wait as if it were 1 s.
-
-                `slo_at`: the same as a time of day, aware of its zone. A view has one of the two: the one set last.
-
-                `shard_key`: calls of one shard key go to one backend, by weight. Empty: none. The key of a lane goes
-                before it.
-
-                `affinity_key`: calls of one affinity key go to one replica while that has room, and to the next one of
-                a fixed order where it has not; they run side by side. Without a shard key it also chooses the backend.
-                Empty: none. The key of a lane goes before it.
-
-                `model_id`: the model that calls need, of a handler with `@slotmesh.multiplexed`: they go to a replica
-                that has loaded it, and the handler gets it. Empty: none.
-
-                `prefix_blocks`: hashes of the blocks that the prompt of the calls begins with, as
-                `slotmesh.prefix_blocks(prompt)`: they go to the replica that was sent the longest of these prefixes,
-                unless it is overloaded. Empty: routers read them from the arguments if the backend has `affinity:
-                prefix`. No effect on calls of a lane.
-
-                `tenant`: on whose behalf calls are made: the end user, customer or team behind this client. Calls that
-                wait take turns by tenant, and an endpoint may limit each. Printable, at most 256 bytes. Empty: none.
-
-                `metadata`: handed to the handler, replaces the view's. Keys are lower case.
-
-                `idempotent`: a call may be executed more than once, and is sent again if its outcome is unknown.
-
-                `request_id`: identifies one call by `unary` or `unary_stream`, 1 to 128 printable ASCII characters
-                without blanks. Repeated with the same id within a minute, over any router, it is not executed again:
-                the repetition gets the outcome of the first call. `unary` repeats it by itself if its router is lost,
-                while its `timeout` lasts. Excludes `shard_key`, `affinity_key` and `prefix_blocks`. None: none.
-
-                `reply`: False if the result is not wanted. A call returns None once it has ended at its replica,
-                successfully or not; an exception means that it did not get there.
-
-                `traced`: calls carry the OpenTelemetry span that they were made in, which their handler reads as
-                `slotmesh.context().traceparent`. Without a span, they carry nothing.
-
-                `inherits`: calls that a handler makes while it executes a call have at most the time that call has
-                left, also if `timeout` is longer or None; and they carry the span that they were made in, as with
-                `traced`: that of the executed call, if no other one is current. True for `slotmesh.mesh()`, else
-                False.
+            **changes: fields of `slotmesh.OptionChanges`, which documents them.
 
         Raises:
             BadRequest: an invalid value, or both kinds of SLO. It is a ValueError, too.

@@ -139,7 +139,7 @@ class Interface(Generic[ClientT]):
         self._client: NamedMethods[Any] = client
 
     def options(self, **changes: Unpack[OptionChanges]) -> Self:
-        """A view whose calls differ in what is given here, as `Endpoint.options`."""
+        """A view whose calls differ in what is given here; `slotmesh.OptionChanges` documents the options."""
         return type(self)(self._endpoint("options").options(**changes))
 
     def ordered(self, key: str, *, after_failure: AfterFailure = "continue") -> Self:

@@ -201,7 +201,7 @@ class Method(Generic[ResultT, P, ValueT]):
         return ValueStream(spec, RpcValues(call, rpc))
 
     def options(self, **changes: Unpack[OptionChanges]) -> Method[ResultT, P, ValueT]:
-        """The same method, with some options changed; options as those of `Endpoint.options`.
+        """The same method, with some options changed; `slotmesh.OptionChanges` documents them.
 
         Raises:
             BadRequest: an invalid value. It is a ValueError, too.

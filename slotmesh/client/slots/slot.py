@@ -93,7 +93,7 @@ class SlotMethod(Generic[ResultT, P, ValueT]):
         return self.begin_stream(self.encode(args, kwargs))
 
     def options(self, **changes: Unpack[DispatchOptions]) -> SlotMethod[ResultT, P, ValueT]:
-        """The same method, with other options: `content_type`, `timeout`, `metadata`, as those of `Endpoint.options`.
+        """The same method, with other options: `content_type`, `timeout`, `metadata`, of `slotmesh.OptionChanges`.
 
         Raises:
             BadRequest: an invalid value. It is a ValueError, too.

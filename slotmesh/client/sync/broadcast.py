@@ -53,6 +53,6 @@ class SyncBroadcast(SyncNamedMethods[SyncBroadcastMethod[Any, ...]]):
             return SyncBroadcast(self._thread, self._awaited.only(backend))
 
     def options(self, **changes: Unpack[OptionChanges]) -> SyncBroadcast:
-        """A view whose calls differ in what is given here, as `Endpoint.options`."""
+        """A view whose calls differ in what is given here."""
         with self._thread.lock:
             return SyncBroadcast(self._thread, self._awaited.options(**changes))

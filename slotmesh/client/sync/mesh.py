@@ -55,7 +55,7 @@ class SyncEndpoint(SyncMethodSpace):
     def options(self, **changes: Unpack[OptionChanges]) -> SyncEndpoint:
         """A view of the same endpoint whose calls differ in what is given here. Make it once, and keep it.
 
-        Options are those of `slotmesh.Endpoint.options`.
+        `slotmesh.OptionChanges` documents the options.
 
         Raises:
             BadRequest: an invalid value, or both kinds of SLO. It is a ValueError, too.

@@ -216,7 +216,7 @@ class SyncMethod(Generic[ResultT, P, ValueT]):
         return self._values(self._method.unary_stream, args, kwargs)
 
     def options(self, **changes: Unpack[OptionChanges]) -> SyncMethod[ResultT, P, ValueT]:
-        """The same method, with some options changed; options as those of `Endpoint.options`.
+        """The same method, with some options changed; `slotmesh.OptionChanges` documents them.
 
         Raises:
             BadRequest: an invalid value. It is a ValueError, too.

@@ -190,7 +190,7 @@ def test_what_callers_may_say_is_an_option_and_described(argument: str) -> None:
     assert argument in {*known, "reply", "traced", "inherits", "request_id"}, (
         "`reply` is the other way round: `no_reply`; `traced` and `inherits` are the client's, `request_id` a request's"
     )
-    assert f"`{argument}`" in (slotmesh.Endpoint.options.__doc__ or "")
+    assert f"\n        {argument}: " in (OptionChanges.__doc__ or "")
     if argument in known:
         option = known[argument]
         view = ViewOptions().changed(**{argument: SAMPLES[option.kind]})
