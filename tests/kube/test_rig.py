@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 
 from tests.kube.manifests import container, deployment, pod, service
-from tests.kube.rig.api import Api, ApiRefused, Document
+from tests.kube.rig.api import STRATEGIC, Api, ApiRefused, Document
 from tests.kube.rig.cluster import Cluster, started_cluster
 from tests.kube.rig.control_plane import ADMIN_TOKEN, ControlPlane
 from tests.kube.rig.kwok import LABEL, kwok_nodes
 from tests.support.tcp_proxy import TcpProxy
 from tests.support.wait import wait_until, within
 
-pytestmark = [pytest.mark.asyncio, pytest.mark.kube, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.asyncio, pytest.mark.kube, pytest.mark.timeout(300)]
 
 SERVER = """
 import http.server, os, signal, sys
@@ -38,10 +38,13 @@ FIELDS = [
     for name, path in (("POD_NAME", "metadata.name"), ("POD_IP", "status.podIP"))
 ]
 
+NOT_READY = {"status": {"conditions": [{"type": "Ready", "status": "False"}]}}
+"""What Kubernetes writes of a pod whose node is silent."""
+
 
 def server(**more: object) -> Document:
     """A container that serves HTTP on port 8000 of its pod's address, and ends with 3 on SIGTERM."""
-    probe = {"httpGet": {"port": 8000}, "periodSeconds": 1}
+    probe = {"httpGet": {"port": 8000}, "periodSeconds": 1, "timeoutSeconds": 10}
     return container(SERVER, env=FIELDS, readinessProbe=probe, **more)
 
 
@@ -75,6 +78,13 @@ async def test_pods_of_a_deployment_serve_the_same_port_and_one_that_is_killed_i
     status = next(it for it in again if it["metadata"]["name"] == name)["status"]["containerStatuses"][0]
     assert status["lastState"]["terminated"]["exitCode"] == 128 + signal.SIGKILL
     await cluster.wait_for_ready(3)
+
+
+async def test_a_pod_is_ready_again_after_its_node_was_silent(cluster: Cluster) -> None:
+    await create(cluster, "pods", pod("web", server()))
+    await cluster.wait_for_ready(1)
+    await cluster.api.patch(f"{cluster.path('pods', 'web')}/status", NOT_READY, STRATEGIC)
+    await cluster.wait_for_ready(1)
 
 
 async def test_a_pod_that_is_never_restarted_shows_how_it_ended(cluster: Cluster) -> None:
@@ -133,7 +143,7 @@ async def test_pods_of_a_lost_node_run_on_until_it_returns(control_plane: Contro
         await cluster.wait_for_ready(1)
         node = cluster.node_of("web")
         local = node.pod("web")
-        node.disconnect()
+        await node.lose()
         await cluster.wait_for_pods(lambda pods: "deletionTimestamp" in pods[0]["metadata"], "the eviction")
         assert local.pids()
         await cluster.kubectl("delete", "pod", "web", "--force", "--grace-period=0")
@@ -206,6 +216,9 @@ async def test_kwok_reports_hundreds_of_pods_as_running_and_ends_them(cluster: C
         await create(cluster, "apps/v1/deployments", many)
         pods = await cluster.wait_for_ready(200)
         assert {it["spec"]["nodeName"] for it in pods} == {node}
+        path = f"{cluster.path('pods', pods[0]['metadata']['name'])}/status"
+        await cluster.api.patch(path, NOT_READY, STRATEGIC)
+        await cluster.wait_for_ready(200)
         await cluster.kubectl("scale", "deployment", "many", "--replicas=3")
         await cluster.wait_for_ready(3)
 

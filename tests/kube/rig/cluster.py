@@ -17,7 +17,7 @@ from tests.kube.rig.local_pod import Image
 from tests.kube.rig.node import Node
 from tests.kube.rig.volumes import provisioned_claims
 
-WAIT_S: Final = 60.0
+WAIT_S: Final = 120.0
 
 
 class Cluster:

@@ -30,8 +30,8 @@ ETCD_PORT: Final = 2379
 ADMIN_TOKEN: Final = "admin"
 START_TIMEOUT_S: Final = 60.0
 """A busy machine takes ten times as long as a quiet one, which takes four seconds."""
-NODE_GRACE_S: Final = 10
-"""After this long without a heartbeat a node is lost."""
+NODE_GRACE_S: Final = 40
+"""After this long without a heartbeat a node is lost. A busy machine delays heartbeats by more than ten seconds."""
 OTHERS: Final = ("kube-scheduler", "kube-controller-manager")
 EVICTION_S: Final = 2
 """The pods of a lost node are deleted after this long."""

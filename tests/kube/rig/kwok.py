@@ -17,6 +17,8 @@ ANNOTATION: Final = "kwok.x-k8s.io/node"
 LABEL: Final = "slotmesh.test/kwok"
 """On the nodes, for the `nodeSelector` of pods that are to run nothing."""
 STAGES: Final = Path(__file__).with_name("kwok.yaml")
+RENEWED_S: Final = 2
+"""How often each node's lease is renewed, as by `Node`: many times within the grace of a node."""
 _CAPACITY: Final = {"cpu": "1000", "memory": "4Ti", "pods": "1000"}
 
 
@@ -30,7 +32,7 @@ async def kwok_nodes(control_plane: ControlPlane, count: int = 1) -> AsyncIterat
             str(folder() / "kwok"),
             f"--kubeconfig={control_plane.kubeconfig}",
             f"--config={STAGES}",
-            "--node-lease-duration-seconds=40",
+            f"--node-lease-duration-seconds={4 * RENEWED_S}",  # KWOK renews after a quarter of it
             f"--manage-nodes-with-annotation-selector={ANNOTATION}=fake",
             stdin=asyncio.subprocess.DEVNULL,
             stdout=log,

@@ -102,6 +102,12 @@ class LocalPod:
         for container in [*self._init, *self.containers]:
             container.kill()
 
+    def compare(self, pod: Document) -> None:
+        """Writes the status again if the API server has other conditions than were written, as after a lost node."""
+        conditions = {it["type"]: it["status"] for it in pod["status"].get("conditions", ())}
+        if any(conditions.get(kind) != status for kind, (status, _) in self._conditions.items()):
+            self._change()
+
     def forget(self) -> None:
         """The API server has no such pod any more: its processes end now, and nothing is reported."""
         self.is_gone = True
@@ -201,8 +207,9 @@ class LocalPod:
 
     def _change(self) -> None:
         self._changes += 1
-        self._settled.clear()
-        self._news.set()
+        if not self.is_gone:
+            self._settled.clear()
+            self._news.set()
 
     async def _write(self, connected: asyncio.Event) -> None:
         while not self.is_gone:

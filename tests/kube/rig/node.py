@@ -23,7 +23,7 @@ from types import TracebackType
 from typing import Final, Self
 from uuid import uuid4
 
-from tests.kube.rig.api import APPLY, UNREACHABLE, Api, ApiRefused, Document
+from tests.kube.rig.api import APPLY, STRATEGIC, UNREACHABLE, Api, ApiRefused, Document
 from tests.kube.rig.container import Place, timestamp
 from tests.kube.rig.control_plane import ADMIN_TOKEN, ControlPlane
 from tests.kube.rig.local_pod import Image, LocalPod
@@ -104,6 +104,12 @@ class Node:
         self._connected.set()
         self.logs.is_reached = True
         self._own = [asyncio.ensure_future(self._beat()), asyncio.ensure_future(self._observe())]
+
+    async def lose(self) -> None:
+        """Disconnects, and the API has of the node what it would have after the grace of its heartbeats."""
+        self.disconnect()
+        lost = {"type": "Ready", "status": "Unknown", "reason": "NodeStatusUnknown", "message": "is lost"}
+        await self._api.patch(f"/api/v1/nodes/{self.name}/status", {"status": {"conditions": [lost]}}, STRATEGIC)
 
     def vanish(self) -> None:
         """The node disconnects, and its processes stand still: for all others it is silent, as without its network."""
@@ -203,6 +209,7 @@ class Node:
         known = self.pods.get(uid)
         if known is None:
             known = self._start(pod)
+        known.compare(pod)
         if "deletionTimestamp" in pod["metadata"]:
             key = f"end of {uid}"
             if key not in self._tasks:
