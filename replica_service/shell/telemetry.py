@@ -27,8 +27,7 @@ from slotmesh.calls.trace_context import TraceContext
 from slotmesh.errors import Failure, Reason
 from slotmesh.handlers.context import current_place
 from slotmesh.telemetry import names
-from slotmesh.telemetry.mesh_span import MAX_LINKS
-from slotmesh.telemetry.tracing import MAX_ALIKE, Tracing, WallClock, call_name, failed
+from slotmesh.telemetry.tracing import MAX_ALIKE, MAX_LINKS, Tracing, WallClock, call_name, failed
 
 REFUSED_HERE: Final = (Reason.METHOD_NOT_FOUND, Reason.BAD_ARGUMENTS)
 """Failures of calls that the handler could not accept. They count as ended, though nothing was executed."""

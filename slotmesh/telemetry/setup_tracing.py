@@ -1,8 +1,9 @@
-"""Tracing of a process: the mesh's own spans, and those of users' code, which the OpenTelemetry SDK makes.
+"""Tracing of a process: the mesh's own spans, and those of users' code, both made by the OpenTelemetry SDK.
 
 Purpose: all other code makes spans through a `Tracing` that is passed to it, or by OpenTelemetry's API.
-Invariants: without an endpoint tracing is off and costs nothing; both kinds of spans are exported by one bounded queue;
-the end of the process waits for the last spans for a bounded time.
+Invariants: without an endpoint tracing is off and costs nothing; spans of the mesh and of users' code have separate
+providers, as the mesh samples its calls itself, and are exported by one bounded queue; the end of the process waits for
+the last spans for a bounded time.
 Owner: the service's app.
 """
 
@@ -21,9 +22,9 @@ from slotmesh.config import ServiceSettings
 from slotmesh.config.otlp import otlp_target, tracing_ratio
 from slotmesh.logs import get_logger
 from slotmesh.runtime.exits import CannotStart
-from slotmesh.telemetry.mesh_span import MAX_ATTRIBUTE_CHARS
 from slotmesh.telemetry.names import SERVICE_NAME
-from slotmesh.telemetry.tracing import Tracing
+from slotmesh.telemetry.tracing import MAX_LINKS, MAX_TEXT_CHARS, Tracing
+from slotmesh.version import VERSION
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
@@ -34,9 +35,6 @@ EXPORT_TIMEOUT_S: Final = 10.0
 LAST_SPANS_S: Final = 2.0
 """How long the end of the process may wait for the collector, in seconds."""
 MISSING: Final = "opentelemetry-exporter-otlp-proto-grpc is not installed: pip install 'slotmesh[otlp]'"
-UNKNOWN: Final = (
-    "opentelemetry-exporter-otlp-proto-grpc is of a version that slotmesh does not know: pip install 'slotmesh[otlp]'"
-)
 
 _log = get_logger(__name__)
 
@@ -46,17 +44,15 @@ class TracingSetup:
 
     def __init__(
         self,
+        tracing: Tracing | None = None,
         provider: TracerProvider | None = None,
         spans: BoundedSpans | None = None,
-        ratio: float = 0.0,
-        rate: float = 0.0,
     ) -> None:
+        """`provider`: of the spans of users' code. `spans`: the queue of both kinds of spans."""
+        self.tracing = tracing
+        """None if tracing is off."""
         self._provider = provider
         self._spans = spans
-        self.tracing: Tracing | None = None
-        """None if tracing is off."""
-        if spans is not None:
-            self.tracing = Tracing(spans.take, ratio, rate, random.random)
 
     @property
     def dropped(self) -> int:
@@ -106,26 +102,29 @@ def setup_tracing(
         return TracingSetup()
     from opentelemetry.sdk.resources import Resource  # noqa: PLC0415 - the SDK is for who sends traces
     from opentelemetry.sdk.trace import SpanLimits, TracerProvider  # noqa: PLC0415 - likewise
-    from opentelemetry.sdk.trace.sampling import ALWAYS_ON, ParentBased, TraceIdRatioBased  # noqa: PLC0415 - likewise
+    from opentelemetry.sdk.trace.sampling import (  # noqa: PLC0415 - likewise
+        ALWAYS_ON,
+        ParentBased,
+        Sampler,
+        TraceIdRatioBased,
+    )
 
     from slotmesh.telemetry.setup_span_queue import BoundedSpans  # noqa: PLC0415 - likewise
 
     try:
-        from slotmesh.telemetry.setup_span_exporter import MeshSpanExporter, UnknownExporter  # noqa: PLC0415 - it needs an extra
+        from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter  # noqa: PLC0415 - an extra
     except ImportError:
         raise CannotStart(f"{service_name} cannot send traces to {target.url}: {MISSING}") from None
+    spans = BoundedSpans(OTLPSpanExporter(endpoint=target.url, insecure=target.insecure, timeout=EXPORT_TIMEOUT_S))
     resource = Resource.create({SERVICE_NAME: service_name, **attributes})
-    try:
-        exporter = MeshSpanExporter(resource, endpoint=target.url, insecure=target.insecure, timeout=EXPORT_TIMEOUT_S)
-    except UnknownExporter:
-        raise CannotStart(f"{service_name} cannot send traces to {target.url}: {UNKNOWN}") from None
-    spans = BoundedSpans(exporter)
-    provider = TracerProvider(
-        sampler=ParentBased(TraceIdRatioBased(ratio) if samples_roots else ALWAYS_ON),
-        resource=resource,
-        shutdown_on_exit=False,
-        span_limits=SpanLimits(max_attribute_length=MAX_ATTRIBUTE_CHARS),
-    )
-    provider.add_span_processor(spans)
+
+    def provider_of(sampler: Sampler) -> TracerProvider:
+        limits = SpanLimits(max_attribute_length=MAX_TEXT_CHARS, max_links=MAX_LINKS)
+        provider = TracerProvider(sampler, resource, shutdown_on_exit=False, span_limits=limits)
+        provider.add_span_processor(spans)
+        return provider
+
+    tracer = provider_of(ALWAYS_ON).get_tracer("slotmesh", VERSION)
+    users = provider_of(ParentBased(TraceIdRatioBased(ratio) if samples_roots else ALWAYS_ON))
     _log.info("sending traces", endpoint=target.url, ratio=ratio)
-    return TracingSetup(provider, spans, ratio, settings.tracing_rate)
+    return TracingSetup(Tracing(tracer, ratio, settings.tracing_rate, random.random), users, spans)

@@ -16,6 +16,7 @@ from typing import Final
 
 from opentelemetry.context import Context
 from opentelemetry.trace import (
+    Link,
     NonRecordingSpan,
     Span,
     SpanContext,
@@ -23,20 +24,23 @@ from opentelemetry.trace import (
     Status,
     StatusCode,
     TraceFlags,
+    Tracer,
     TraceState,
     get_current_span,
     set_span_in_context,
 )
-from opentelemetry.util.types import AnyValue
 
-from slotmesh.calls.trace_context import TraceContext, is_sampled
+from slotmesh.calls.trace_context import TraceContext
 from slotmesh.errors import Executed, Failure
 from slotmesh.telemetry import names
-from slotmesh.telemetry.mesh_span import MAX_ATTRIBUTE_CHARS, MeshSpan, SpanLink, link_to
 
 MAX_ALIKE: Final = 16
 """Calls of one frame with the same parent that get their own spans: a `map` of a thousand calls is one trace."""
 
+MAX_LINKS: Final = 128
+"""The links of a span, as the SDK limits them: calls of one batch."""
+MAX_TEXT_CHARS: Final = 1024
+"""The limit of the name of a span, and of each text among its attributes."""
 MAX_NAME_CHARS: Final = 128
 """The limit of the name of a call, which callers choose."""
 _MEMBER: Final = r"[a-z0-9][a-z0-9_*/@-]{0,240}=[\x20-\x2b\x2d-\x3c\x3e-\x7e]{0,255}[\x21-\x2b\x2d-\x3c\x3e-\x7e]"
@@ -48,15 +52,13 @@ Attributes = Mapping[str, str | int | bool]
 class Tracing:
     """Makes the spans of one service."""
 
-    def __init__(
-        self, take: Callable[[MeshSpan], None], ratio: float, rate: float, chance: Callable[[], float]
-    ) -> None:
-        """`take` receives each ended span.
+    def __init__(self, tracer: Tracer, ratio: float, rate: float, chance: Callable[[], float]) -> None:
+        """`tracer` samples every span that it is asked for.
 
         `ratio`: the share of calls without a parent that is sampled, at most `rate` a second. `chance` draws from
         [0, 1).
         """
-        self._take = take
+        self._tracer = tracer
         self.roots = GapSampler(ratio, rate, chance)
         """Samples calls without a parent."""
 
@@ -73,20 +75,19 @@ class Tracing:
 
         A non-recording span if the parent is not sampled.
         """
-        of = parent if type(parent) is MeshSpan else _sound(parent)
-        if type(of) is TraceContext and not is_sampled(of):
-            return NonRecordingSpan(get_current_span(context_of(of)).get_span_context())
-        linked = [_link(each) for each in links] if links else []
-        kept: dict[str, AnyValue] = dict(attributes)
-        for key, value in kept.items():  # callers choose texts of any length
-            if isinstance(value, str) and len(value) > MAX_ATTRIBUTE_CHARS:
-                kept[key] = value[:MAX_ATTRIBUTE_CHARS]
-        return MeshSpan(name[:MAX_ATTRIBUTE_CHARS], kind, of, started_ns, kept, linked, self._take)
+        context = context_of(parent)
+        of = get_current_span(context).get_span_context()
+        if of.is_valid and not of.trace_flags.sampled:
+            return NonRecordingSpan(of)
+        linked = [Link(each.get_span_context()) for each in links]
+        # Callers choose texts of any length; the SDK would log a line for each that it truncates.
+        short = {key: it[:MAX_TEXT_CHARS] if isinstance(it, str) else it for key, it in attributes.items()}
+        return self._tracer.start_span(name[:MAX_TEXT_CHARS], context, kind, short, linked, started_ns)
 
     def note(
         self,
         name: str,
-        parent: Span,
+        parent: Span | None,
         started_ns: int,
         ended_ns: int,
         attributes: Attributes = names.NO_ATTRIBUTES,
@@ -161,8 +162,6 @@ class WallClock:
 
 def trace_context_of(span: Span) -> TraceContext:
     """The trace context for calls below this span."""
-    if type(span) is MeshSpan:
-        return span.trace_context
     context = span.get_span_context()
     flags = context.trace_flags & 0xFF
     return TraceContext(
@@ -212,22 +211,6 @@ def context_of(parent: Span | TraceContext | None) -> Context:
 def _state_of(parent: TraceContext) -> TraceState | None:
     # OpenTelemetry would log an invalid tracestate, with its content, for each call.
     return TraceState.from_header([parent.tracestate]) if _TRACESTATE.fullmatch(parent.tracestate) else None
-
-
-def _sound(parent: Span | TraceContext | None) -> TraceContext | None:
-    """A parent for the mesh's spans; None if it is missing, invalid or not sampled."""
-    if isinstance(parent, Span):
-        return trace_context_of(parent)
-    if parent is None or not parent.tracestate:
-        return parent
-    state = _state_of(parent)
-    return TraceContext(parent.traceparent, "" if state is None else state.to_header())
-
-
-def _link(span: Span) -> SpanLink:
-    if type(span) is MeshSpan:
-        return SpanLink(span.trace_id, span.span_id, span.trace_context.tracestate)
-    return link_to(span.get_span_context())
 
 
 _NEVER: Final = 1 << 62

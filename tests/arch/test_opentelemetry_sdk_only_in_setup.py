@@ -9,7 +9,6 @@ SETUP = (
     "slotmesh/telemetry/setup_handlers.py",
     "slotmesh/telemetry/setup_readers.py",
     "slotmesh/telemetry/setup_sdk.py",
-    "slotmesh/telemetry/setup_span_exporter.py",
     "slotmesh/telemetry/setup_span_queue.py",
     "slotmesh/telemetry/setup_tracing.py",
 )

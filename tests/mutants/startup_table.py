@@ -98,6 +98,27 @@ STARTUP: Final = (
         "tests/unit/telemetry/test_metrics.py",
     ),
     mutant(
+        "a span that cannot be encoded takes its half of the batch along",
+        TELEMETRY,
+        "                self.export(spans[half:])\n",
+        "",
+        "tests/unit/telemetry/test_span_queue.py",
+    ),
+    mutant(
+        "a span has a text of a caller of any length",
+        TELEMETRY,
+        "it[:MAX_TEXT_CHARS] if isinstance(it, str) else it for",
+        "it for",
+        "tests/unit/telemetry/test_spans.py",
+    ),
+    mutant(
+        "a span is made below a parent that is not sampled",
+        TELEMETRY,
+        "if of.is_valid and not of.trace_flags.sampled:",
+        "if False:",
+        "tests/unit/telemetry/test_spans.py",
+    ),
+    mutant(
         "the SDK is set up with the first instrument",
         TELEMETRY,
         "        self.meter = WaitingMeter()\n",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Iterator, Sequence
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 import pytest
@@ -17,6 +17,7 @@ from slotmesh.spec.routes import Route
 from slotmesh.telemetry.setup_tracing import TracingSetup
 from tests.support.http_client import HttpAnswer, http
 from tests.support.ingresses import ServedMesh, served_mesh
+from tests.support.spans import KeptSpans
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 Head = list[Any]
@@ -251,20 +252,10 @@ async def test_a_socket_is_told_of_its_handshake_and_has_no_answer_to_set(served
         assert "no HTTP response of its own" in json.loads(await socket.recv())["value"]
 
 
-class KeptSpans:
-    """Spans that have ended."""
-
-    def __init__(self) -> None:
-        self.ended: list[Any] = []
-
-    def take(self, span: Any) -> None:
-        self.ended.append(span)
-
-
 async def test_a_router_that_makes_spans_hands_the_request_on() -> None:
     kept = KeptSpans()
     with pytest.MonkeyPatch.context() as patch:
-        setup = TracingSetup(spans=cast("Any", kept), ratio=1.0, rate=1_000.0)
+        setup = TracingSetup(kept.tracing(1.0, 1_000.0))
         patch.setattr("router_service.app.setup_tracing", lambda *_: setup)
         async with served_mesh({"answers": Answers}) as served:
             answer = await served.post("/answers/tell", {}, x_request_id="r-6")
