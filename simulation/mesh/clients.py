@@ -23,27 +23,34 @@ RECOVERY_S: Final = 10.0
 """What the mesh gets to find itself again, when all is whole."""
 LARGE_BYTES: Final = 300_000
 VALUES: Final = 8
+_KNOWN: Final = {"NO": 0, "UNKNOWN": 1, "YES": 2}
+"""Of several attempts at one call, the one that is certain, or else the one that is in doubt."""
 
 
 async def run_client(node: Node, client: ClientPlan, addresses: list[str], until: float) -> None:
     """Makes calls until then, and hears all outcomes."""
-    mesh = slotmesh.connect(addresses, connect_timeout=client.patience_s, close_grace=5.0)
+    orders = [addresses]
+    if any(work.kind is WorkKind.REQUEST for work in client.work):
+        orders += [[*addresses[at:], *addresses[:at]] for at in range(1, len(addresses))]
+    meshes = [slotmesh.connect(order, connect_timeout=client.patience_s, close_grace=5.0) for order in orders]
+    endpoints = [mesh.endpoint(ENDPOINT) for mesh in meshes]
     try:
         workers = [
-            _Worker(node, client.name, number, work, mesh.endpoint(ENDPOINT), until).run()
-            for number, work in enumerate(client.work)
+            _Worker(node, client.name, number, work, endpoints, until).run() for number, work in enumerate(client.work)
         ]
         await asyncio.gather(*workers)
     finally:
-        await mesh.aclose()
+        for mesh in meshes:
+            await mesh.aclose()
 
 
 class _Worker:
     """One kind of work of one client."""
 
     def __init__(
-        self, node: Node, client: str, number: int, work: WorkPlan, endpoint: slotmesh.Endpoint, until: float
+        self, node: Node, client: str, number: int, work: WorkPlan, endpoints: list[slotmesh.Endpoint], until: float
     ) -> None:
+        """`endpoints`: the one to call, and for repetitions others, each by routers in another order."""
         self._world = node.world
         self._asks_again = node.world.scenario.asks_again
         self._timeline = node.world.timeline
@@ -56,7 +63,8 @@ class _Worker:
         self._numbers = count()
         self._unanswered: dict[asyncio.Future[Any], None] = {}
         timeout_s = work.timeout_s if isfinite(work.timeout_s) else None
-        self._endpoint = endpoint.options(timeout=timeout_s, idempotent=work.idempotent)
+        self._endpoints = [each.options(timeout=timeout_s, idempotent=work.idempotent) for each in endpoints]
+        self._endpoint = self._endpoints[0]
         self._generation = 1
         self._has_failed = False
         self._keys = [work.key if work.keys == 1 else f"{work.key}.{each}" for each in range(work.keys)]
@@ -114,28 +122,37 @@ class _Worker:
         key = self._keys[number % len(self._keys)]
         tag = f"{self._name}/{number}"
         how = RAISE if chance.random() < work.fails else SWALLOW if chance.random() < work.swallows else ""
+        is_request = work.kind is WorkKind.REQUEST
         call = Call(
             tag=tag,
-            client=self._client,
+            # Unary calls have no order.
+            client=f"{self._client} {tag}" if is_request else self._client,
             endpoint=ENDPOINT,
             key=key,
             sequence=next(self._sequences[key]) if key else 0,
             idempotent=work.idempotent,
             sent_at=now,
-            # A slot takes several rpcs.
-            deadline=None if work.kind is WorkKind.SLOT or not isfinite(work.timeout_s) else now + work.timeout_s,
+            # A slot takes several rpcs, as repetitions do.
+            deadline=None
+            if is_request or work.kind is WorkKind.SLOT or not isfinite(work.timeout_s)
+            else now + work.timeout_s,
         )
-        self._recorder.called(call, stop_generation=self._generation if work.kind is WorkKind.STOP else 0)
+        stops = self._generation if work.kind is WorkKind.STOP else 0
+        self._recorder.called(call, stop_generation=stops, is_request=is_request)
+        if work.must_succeed and how != RAISE:
+            self._recorder.must_succeed.add(tag)
         answer: asyncio.Future[Any]
         if work.kind is WorkKind.STREAM:
             answer = asyncio.ensure_future(self._iterate(tag))
         elif work.kind is WorkKind.SLOT:
             answer = asyncio.ensure_future(self._in_a_slot(tag, how))
+        elif is_request:
+            answer = asyncio.ensure_future(self._repeated(tag, key, how))
         else:
             answer = self._lanes[key].work(tag, key, work.run_s, how, b"x" * LARGE_BYTES if work.large else b"")
         self._unanswered[answer] = None
         answer.add_done_callback(partial(self._hear, tag))
-        if chance.random() < work.gives_up:
+        if not is_request and chance.random() < work.gives_up:
             self._later(chance.choice((0.0, work.run_s * chance.random(), chance.random())), answer, tag)
 
     def _later(self, delay_s: float, answer: asyncio.Future[Any], tag: str) -> None:
@@ -171,3 +188,39 @@ class _Worker:
                 await asyncio.sleep(self._chance.random())
             reply: str = await slot.work(tag, "", self._work.run_s, how, b"")
         return reply
+
+    # -- calls with a request id -----------------------------------------------------------------------------------
+
+    async def _repeated(self, tag: str, key: str, how: str) -> str:
+        """Up to three attempts, at any router each: the result that all get which get one.
+
+        Raises:
+            SlotmeshError: no attempt has a result. It was executed if one attempt got that answer, and not if all did.
+        """
+        chance, run_s = self._chance, self._work.run_s
+        delays = [0.0, *(chance.choice((0.0, run_s * chance.random(), 3.0 * chance.random())) for _ in range(2))]
+        attempts = [self._attempt(tag, key, how, delay_s) for delay_s in delays[: chance.randint(1, 3)]]
+        outcomes = await asyncio.gather(*attempts, return_exceptions=True)
+        results = {it for it in outcomes if isinstance(it, str)}
+        if results:
+            return results.pop() if len(results) == 1 else f"{results}"
+        failures = [it for it in outcomes if isinstance(it, slotmesh.SlotmeshError)]
+        for each in outcomes:
+            if isinstance(each, asyncio.CancelledError):
+                self._recorder.given_up.add(tag)
+            elif isinstance(each, BaseException) and each not in failures:
+                raise each
+        if len(failures) < len(outcomes):
+            raise asyncio.CancelledError
+        raise max(failures, key=lambda it: _KNOWN[it.executed.name])
+
+    async def _attempt(self, tag: str, key: str, how: str, delay_s: float) -> str:
+        chance = self._chance
+        view = chance.choice(self._endpoints).options(request_id=tag.replace("/", "-"))
+        await asyncio.sleep(delay_s)
+        blob = b"x" * LARGE_BYTES if self._work.large else b""
+        method = (view.ordered(key) if key else view).work
+        rpc: asyncio.Future[str] = asyncio.ensure_future(method.unary(tag, key, self._work.run_s, how, blob))
+        if chance.random() < self._work.gives_up:
+            asyncio.get_running_loop().call_later(self._work.run_s * 2 * chance.random(), rpc.cancel)
+        return await rpc

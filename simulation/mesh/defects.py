@@ -516,5 +516,30 @@ _CONTROLLER: Final = (
     ),
 )
 
-DEFECTS: Final = {each.name: each for each in (*_ROUTER, *_TAKEOVER, *_CLIENT, *_REPLICA, *_CONTROLLER)}
+_REQUESTS: Final = (
+    _defect(
+        "not_looked_up",
+        "a router does not look calls with a request id up at the earlier owners of their partition",
+        ONCE,
+        "requests_repeated requests_drain",
+        (
+            "router_service.core.lifecycle.intake:RoutingIntake._unqueried",
+            "for key, epoch in earlier.epochs.items():",
+            "for key, epoch in ():",
+        ),
+    ),
+    _defect(
+        "outcome_forgotten",
+        "a replica forgets a call with a request id when it ends",
+        ONCE,
+        "requests_repeated",
+        (
+            "replica_service.core.repeated_calls:RepeatedCalls.begin",
+            "self._is_over(known, now)",
+            "known.outcome is not None",
+        ),
+    ),
+)
+
+DEFECTS: Final = {each.name: each for each in (*_ROUTER, *_TAKEOVER, *_CLIENT, *_REPLICA, *_CONTROLLER, *_REQUESTS)}
 """By name. Each has to be found."""

@@ -27,17 +27,21 @@ class Recorder:
         """How each execution ended; empty: it has not."""
         self.given_up: set[str] = set()
         """Calls that their callers cancelled."""
+        self.requests: set[str] = set()
+        """Calls with a request id, which are made again: an attempt has the tag of the call."""
         self.must_succeed: set[str] = set()
         """Calls that were made when nothing was broken any more."""
         self.deaths: dict[int, float] = {}
         self.is_over = False
         self.unanswered = 0
 
-    def called(self, call: Call, *, stop_generation: int = 0) -> None:
+    def called(self, call: Call, *, stop_generation: int = 0, is_request: bool = False) -> None:
         self.calls[call.tag] = call
         self.unanswered += 1
         if stop_generation:
             self.stop_lanes[call.tag] = stop_generation
+        if is_request:
+            self.requests.add(call.tag)
 
     def came_to_replica(self, tag: str, time_left_s: float) -> None:
         """A replica has read the call."""

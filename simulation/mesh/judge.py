@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import pairwise
+from math import inf
 from typing import Final
 
 from msgspec import structs
@@ -12,7 +14,7 @@ from msgspec import structs
 from simulation.mesh.history import FINISHED, Recorder
 from slotmesh.client.stream.abandoned_calls import STOP_SLACK_S
 from tests.history.executions import check_at_most_once, check_gaps, check_one_at_a_time, check_order
-from tests.history.model import Call, Lane, Outcome, Violation
+from tests.history.model import Call, Execution, Lane, Outcome, Violation
 from tests.history.outcomes import check_in_time, check_one_outcome, check_truth
 
 SLACK_S: Final = 0.5
@@ -27,8 +29,10 @@ def judge(recorder: Recorder, *, is_calm: bool) -> list[Violation]:
     """Everything that does not hold. `is_calm`: nothing was broken."""
     history = recorder.history()
     found: list[Violation] = []
-    for check in (check_one_outcome, check_truth, check_at_most_once, check_order, check_one_at_a_time):
+    for check in (check_one_outcome, check_truth, check_order, check_one_at_a_time):
         found += check(history)
+    found += [each for each in check_at_most_once(history) if not recorder.requests.intersection(each.tags)]
+    found += _repeated(recorder)
     found += check_in_time(replace(history, calls=[_patient(call, recorder) for call in history.calls]))
     # A call that its caller gave up may be left out, or executed, as it happens.
     found += [each for each in check_gaps(history) if not recorder.given_up.intersection(each.tags)]
@@ -38,11 +42,27 @@ def judge(recorder: Recorder, *, is_calm: bool) -> list[Violation]:
     return found
 
 
+def _repeated(recorder: Recorder) -> Iterator[Violation]:
+    """A call with a request id is executed once, and again only where the replica that remembered it has ended."""
+    executions: dict[str, list[Execution]] = defaultdict(list)
+    for execution in recorder.executions:
+        if execution.tag in recorder.requests:
+            executions[execution.tag].append(execution)
+    for tag, each in executions.items():
+        for before, after in pairwise(sorted(each, key=lambda it: it.started_at)):
+            if recorder.deaths.get(before.pid, inf) > after.started_at:
+                text = (
+                    f"{recorder.calls[tag]} was executed by pid {before.pid} at {before.started_at:.3f}, and again by"
+                    f" pid {after.pid} at {after.started_at:.3f}"
+                )
+                yield Violation(invariant="repeated", text=text, tags=(tag,))
+
+
 def _stuck(recorder: Recorder) -> Iterator[Violation]:
     """Keys work again when nothing is broken any more."""
     for outcome in recorder.outcomes:
         if outcome.tag in recorder.must_succeed and not outcome.is_result:
-            text = f"{recorder.calls[outcome.tag]} got {outcome} at {outcome.at:.3f}, long after all was whole again"
+            text = f"{recorder.calls[outcome.tag]} got {outcome} at {outcome.at:.3f}, and nothing kept it from a result"
             yield Violation(invariant="stuck", text=text, tags=(outcome.tag,))
 
 

@@ -21,6 +21,7 @@ from simulation.mesh.owners import (
     owners_fenced,
     tables_late,
 )
+from simulation.mesh.requests import requests_drain, requests_repeated
 from simulation.mesh.scenario import Blow, Moment, WorkKind, WorkPlan
 from simulation.mesh.storm import storm
 
@@ -314,6 +315,8 @@ PLOTS: Final[tuple[tuple[Plot, float], ...]] = (
     (no_table, 1.0),
     (slots_and_tables, 2.0),
     (long_away, 0.5),
+    (requests_repeated, 2.0),
+    (requests_drain, 1.0),
 )
 """And how often each."""
 

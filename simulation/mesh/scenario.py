@@ -22,6 +22,8 @@ class WorkKind(Enum):
     STOP = "stop"
     STREAM = "stream"
     SLOT = "slot"
+    REQUEST = "request"
+    """Unary calls with a request id, which are made again, at other routers too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +49,8 @@ class WorkPlan:
     idempotent: bool = False
     large: bool = False
     """Payloads travel in chunks."""
+    must_succeed: bool = False
+    """Each call has to get a result, unless its handler raises."""
 
     def __str__(self) -> str:
         more = [
@@ -54,7 +58,7 @@ class WorkPlan:
             for name, value in (("fails", self.fails), ("swallows", self.swallows), ("gives_up", self.gives_up))
             if value
         ]
-        more += [name for name in ("idempotent", "large") if getattr(self, name)]
+        more += [name for name in ("idempotent", "large", "must_succeed") if getattr(self, name)]
         words = [
             self.kind.value,
             f"{self.keys} times {self.key}" if self.keys > 1 else self.key,

@@ -133,3 +133,31 @@ def test_who_hears_nothing_hangs() -> None:
     run.hear("0", 1.0, "QUEUE_TIMEOUT", "NO")
 
     assert run.invariants() == {"lost"}
+
+
+def test_a_call_with_a_request_id_runs_again_only_after_the_end_of_its_replica() -> None:
+    run = Run()
+    run.recorder.stop_lanes.clear()
+    run.recorder.requests.add("0")
+    run.execute("0", 1.0, 1.1)
+    run.execute("1", 1.2, 1.3)
+    run.hear("1", 1.3)
+    run.execute("0", 1.4, 1.5)
+    run.hear("0", 1.5)
+    assert run.invariants() == {"repeated"}
+
+    run.recorder.deaths[7] = 1.39
+    assert run.invariants() == set()
+
+
+def test_a_call_without_a_request_id_runs_once_whatever_ends() -> None:
+    run = Run()
+    run.recorder.stop_lanes.clear()
+    run.recorder.deaths[7] = 1.05
+    run.execute("0", 1.0, 1.1)
+    run.execute("0", 1.4, 1.5)
+    run.execute("1", 1.6, 1.7)
+    run.hear("0", 1.5)
+    run.hear("1", 1.7)
+
+    assert "executed twice" in run.invariants()
