@@ -134,15 +134,7 @@ class ReplicaApp:
         self._direct_servicer = DirectServicer(self._clock)
         self.tls = settings.tls_source(Role.REPLICA, self.identity.backend)
         self._dialer = Dialer(self.tls)
-        self.server = server or GrpcServer(
-            "replica",
-            host=settings.host,
-            port=settings.port,
-            insecure=settings.insecure,
-            channelz=settings.channelz,
-            limits=settings.edge_limits,
-            tls=self.tls,
-        )
+        self.server = server or self._make_server()
         self.server.add(replica_service_pb2_grpc.add_ReplicaServiceServicer_to_server, self.servicer)
         self.server.add(slot_service_pb2_grpc.add_SlotServiceServicer_to_server, self._slot_servicer)
         self.server.add(direct_service_pb2_grpc.add_DirectServiceServicer_to_server, self._direct_servicer)
@@ -168,6 +160,21 @@ class ReplicaApp:
         self.is_process = False
         """Whether the process runs nothing else."""
         self.replica.on_sick = lambda: self.server.set_serving(False)
+
+    def _make_server(self) -> GrpcServer:
+        settings = self._settings
+        server = GrpcServer(
+            "replica",
+            host=settings.host,
+            port=settings.port,
+            insecure=settings.insecure,
+            channelz=settings.channelz,
+            limits=settings.edge_limits,
+            tls=self.tls,
+        )
+        if settings.advertise is None:  # an advertised address, which may be a proxy's, is the only way in
+            server.listen_locally(self.identity.incarnation)
+        return server
 
     def _own_replica(self) -> OwnReplica:
         devices = self._settings.held_devices

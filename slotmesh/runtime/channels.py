@@ -244,24 +244,28 @@ class Dialer:
         """Changes when certificates do: reconnects open a new channel, as the old credentials would be refused."""
         return 0 if self._tls is None else self._tls.version
 
-    def open(self, address: str, server: Role, backend: str = "", *, host: str = "") -> grpc.aio.Channel:
+    def open(
+        self, address: str, server: Role, backend: str = "", *, host: str = "", local: str = ""
+    ) -> grpc.aio.Channel:
         """A channel to `HOST:PORT`, connected at first use. The caller closes it.
 
         By TLS the server must have this role, and a replica this backend, whatever its address. Without a trust domain,
-        its certificate must have the name of the address instead: `host`, if it was resolved from that.
+        its certificate must have the name of the address instead: `host`, if it was resolved from that. `local`: the
+        target by which gRPC reaches the same server on this machine.
 
         Raises:
             ValueError: `address` is not HOST:PORT.
         """
-        target = join_host_port(*parse_host_port(address))
+        named, port = parse_host_port(address)
+        target = local or join_host_port(named, port)
         keep_wakes_few()
         if self._tls is None:
             return grpc.aio.insecure_channel(target, options=CHANNEL_OPTIONS)
         options: list[tuple[str, int | str]] = [*CHANNEL_OPTIONS]
         if domain := self._tls.trust_domain:
             options.append(("grpc.ssl_target_name_override", server_name(domain, server, backend)))
-        elif host:
-            options.append(("grpc.ssl_target_name_override", host))
+        elif host or local:
+            options.append(("grpc.ssl_target_name_override", host or named))
         channel = grpc.aio.secure_channel(target, self._tls.channel_credentials(), options=options)
         # Replicas run users' code, which could reuse a token.
         if self._token is None or server is Role.REPLICA:

@@ -9,6 +9,7 @@ Owner: the service's app, on one event loop.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 import grpc
@@ -32,6 +33,7 @@ from slotmesh.server.reflection import MoreServices
 from slotmesh.server.rpc_gate import Edge, admitted
 from slotmesh.streams.limits import DEFAULT_LIMITS, EdgeLimits
 from slotmesh.telemetry.process_times import RpcTimes
+from slotmesh.transport import local_sockets
 from slotmesh.units import join_host_port
 
 if TYPE_CHECKING:
@@ -157,6 +159,7 @@ class GrpcServer:
         self._tls = tls
         self._token_port = token_port
         self._limits = limits
+        self._incarnation = ""
         self._servicers: list[tuple[Callable[[Any, Any], None], Any]] = []
         self._own: OwnRpcs | None = None
         self._server: grpc.aio.Server | None = None
@@ -169,6 +172,13 @@ class GrpcServer:
         """Durations of ended rpcs."""
         self.edge = Edge(self.rpc_times, authorizer, limits)
         """Admits rpcs."""
+
+    def listen_locally(self, incarnation: str) -> None:
+        """Also listens on a local socket, if there are any (`slotmesh.transport.local_sockets`). Before the start.
+
+        `incarnation`: random, known to clients that are to connect there.
+        """
+        self._incarnation = incarnation
 
     def add_own(self, own: OwnRpcs) -> None:
         """Serves rpcs of users' own protos, which no other servicer has."""
@@ -208,16 +218,28 @@ class GrpcServer:
 
     def _bind(self, server: grpc.aio.Server) -> None:
         """Raises CannotStart."""
-        if self._tls is None:
-            self._bound_port = self._bound("--port", self._port, server.add_insecure_port)
+        if (tls := self._tls) is None:
+            self._bind_both(server.add_insecure_port)
             return
-        by_certificate = self._tls.server_credentials(asks_for_certificate=True)
-        self._bound_port = self._bound("--port", self._port, lambda it: server.add_secure_port(it, by_certificate))
+
+        def secure(address: str, *, asks_for_certificate: bool = True) -> int:
+            # Credentials of its own for each address: gRPC gets the first certificate once for each credentials.
+            credentials = tls.server_credentials(asks_for_certificate=asks_for_certificate)
+            return server.add_secure_port(address, credentials)
+
+        self._bind_both(secure)
         if self._token_port is not None:
-            by_token = self._tls.server_credentials(asks_for_certificate=False)
-            self._bound_token_port = self._bound(
-                "--token-port", self._token_port, lambda it: server.add_secure_port(it, by_token)
-            )
+            by_token = partial(secure, asks_for_certificate=False)
+            self._bound_token_port = self._bound("--token-port", self._token_port, by_token)
+
+    def _bind_both(self, bind: Callable[[str], int]) -> None:
+        """Listens on the port, and on the local socket if this process may have one. Raises CannotStart."""
+        self._bound_port = self._bound("--port", self._port, bind)
+        if self._incarnation and local_sockets.EXIST:
+            try:
+                bind(local_sockets.target(self._incarnation, self._bound_port))
+            except RuntimeError:
+                _log.info("no local socket; clients on this machine connect by TCP", server=self._name)
 
     def _bound(self, flag: str, port: int, bind: Callable[[str], int]) -> int:
         address = join_host_port(self._host, port)

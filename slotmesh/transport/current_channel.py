@@ -15,6 +15,7 @@ from slotmesh.runtime.channels import PLAIN_TEXT, Dialer
 from slotmesh.security.identity import Role
 from slotmesh.status import unresolved
 from slotmesh.streams.leadership import ControllerSearch
+from slotmesh.transport.local_sockets import local_target
 from slotmesh.transport.server_addresses import ServerAddresses
 from slotmesh.units import is_host_port
 
@@ -29,9 +30,22 @@ class CurrentChannel:
     Owner: the client of the server, on one event loop.
     """
 
-    def __init__(self, dialer: Dialer, address: str, server: Role, backend: str = "", *, host: str = "") -> None:
-        """Does not connect yet. `host`: the name that the address was resolved from."""
+    def __init__(
+        self,
+        dialer: Dialer,
+        address: str,
+        server: Role,
+        backend: str = "",
+        *,
+        host: str = "",
+        incarnation: str = "",
+    ) -> None:
+        """Does not connect yet. `host`: the name that the address was resolved from.
+
+        `incarnation`: the server's; then its local socket is used if it is on this machine.
+        """
         self.address = address
+        self._incarnation = incarnation
         self._host = host
         self._dialer = dialer
         self._server = server
@@ -68,7 +82,13 @@ class CurrentChannel:
         if self._channel is None or version != self._version:
             self._retire()
             self._channel, self._version = (
-                self._dialer.open(self.address, self._server, self._backend, host=self._host),
+                self._dialer.open(
+                    self.address,
+                    self._server,
+                    self._backend,
+                    host=self._host,
+                    local=local_target(self._incarnation, self.address),
+                ),
                 version,
             )
         return self._channel

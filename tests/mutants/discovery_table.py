@@ -67,7 +67,7 @@ DISCOVERY: Final = (
     mutant(
         "servers of a name are verified by their IP address",
         "slotmesh/runtime",
-        '            options.append(("grpc.ssl_target_name_override", host))\n',
+        '            options.append(("grpc.ssl_target_name_override", host or named))\n',
         "            pass\n",
         "tests/contract/client/test_tokens.py",
     ),

@@ -1,4 +1,4 @@
-"""Mutants of edges: servers that start and stop, handshakes of HTTPS, small findings of commands and stored state."""
+"""Mutants of edges: servers that start and stop, local sockets, HTTPS, small findings of commands and stored state."""
 
 from __future__ import annotations
 
@@ -237,4 +237,21 @@ _STOPS: Final = (
     ),
 )
 
-EDGES: Final = (*_STOPS, *_HTTPS, *_STATE, *_COMMANDS, *_FIELDS)
+_LOCAL_SOCKETS: Final = (
+    mutant(
+        "a client uses the local socket of another server that has the same incarnation",
+        "slotmesh/transport",
+        'return f"slotmesh-{incarnation}-{port}"',
+        'return f"slotmesh-{incarnation}"',
+        "tests/contract/server/test_local_sockets.py",
+    ),
+    mutant(
+        "routers pass by the proxy that a replica advertises",
+        "replica_service",
+        "if settings.advertise is None:",
+        "if self._settings:",
+        "tests/contract/server/test_local_sockets.py",
+    ),
+)
+
+EDGES: Final = (*_LOCAL_SOCKETS, *_STOPS, *_HTTPS, *_STATE, *_COMMANDS, *_FIELDS)

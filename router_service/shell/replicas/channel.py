@@ -127,7 +127,10 @@ class ReplicaChannel:
 
     def __init__(self, replica: RoutedReplica, dialer: Dialer) -> None:
         self._replica = replica
-        self._channel = CurrentChannel(dialer, replica.address, Role.REPLICA, replica.backend.name)
+        _, incarnation = replica.key
+        self._channel = CurrentChannel(
+            dialer, replica.address, Role.REPLICA, replica.backend.name, incarnation=incarnation
+        )
         self._problem = ""
 
     def execute(self) -> ExecuteCall:

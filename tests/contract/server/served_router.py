@@ -62,9 +62,12 @@ Setting = tuple[GrpcServer, Router, grpc.aio.Channel]
 
 
 @asynccontextmanager
-async def serving(**options: Any) -> AsyncIterator[Setting]:
+async def serving(prepare: Callable[[GrpcServer], None] | None = None, **options: Any) -> AsyncIterator[Setting]:
+    """`prepare` is called before the start."""
     server, router = GrpcServer("router-under-test", **options), Router()
     server.add(router_service_pb2_grpc.add_RouterServiceServicer_to_server, router)
+    if prepare is not None:
+        prepare(server)
     await server.start()
     try:
         async with open_channel(server.address) as channel:
