@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Annotated, Any, Literal, Self
 
-from slotmesh.config.declaring import Field, ReadBefore, SettingsModel, field_validator
+from slotmesh.config.declaring import Field, ReadBefore, SettingsModel
 from slotmesh.config.listening import start_problem
 from slotmesh.config.otlp import DEFAULT_RATIO, otlp_target
 from slotmesh.config.reading import FieldKind, FlagOnly, Reading, SettingsError
@@ -125,6 +125,13 @@ class Settings(SettingsModel):
         return Reading(cls, prog).read(argv, env)
 
 
+def _check_host(host: str, preceding: Mapping[str, Any]) -> None:
+    # Absent fields are invalid themselves, which is reported already.
+    has_tls = any(preceding.get(name) is not None for name in ("tls_dir", "tls_ca", "tls_cert"))
+    if problem := start_problem(host, tls=has_tls, tokens=False, insecure=preceding.get("insecure", True)):
+        raise ValueError(problem)
+
+
 class ServiceSettings(Settings):
     """The settings of every service. A service subclasses it and sets its default ports."""
 
@@ -132,10 +139,12 @@ class ServiceSettings(Settings):
         False, description="Listen off loopback even without TLS, with neither encryption nor authentication."
     )
     host: str = Field(
-        "127.0.0.1", description="Host to listen on. Hosts other than loopback need TLS (--tls-dir), or --insecure."
+        "127.0.0.1",
+        check_beside=_check_host,
+        description="Host to listen on. Hosts other than loopback need TLS (--tls-dir), or --insecure.",
     )
     port: int = Field(0, ge=0, le=65_535, description="Port to listen on; 0 takes a free one.")
-    metrics_host: str = Field("127.0.0.1", description="Host of the Prometheus endpoint.")
+    metrics_host: str = Field("127.0.0.1", check_beside=_check_host, description="Host of the Prometheus endpoint.")
     metrics_port: int = Field(
         0, ge=-1, le=65_535, description="Port of the Prometheus endpoint; 0: a free one, -1: none."
     )
@@ -167,12 +176,3 @@ class ServiceSettings(Settings):
     )
     log_format: LogFormat = Field("console", description="Form of the log, which goes to stderr.")
     log_level: LogLevel = Field("info", description="The lowest severity that is logged.")
-
-    @field_validator("host", "metrics_host")
-    @classmethod
-    def _is_allowed(cls, host: str, before: Mapping[str, Any]) -> str:
-        # Absent fields are invalid themselves, which is reported already.
-        has_tls = any(before.get(name) is not None for name in ("tls_dir", "tls_ca", "tls_cert"))
-        if problem := start_problem(host, tls=has_tls, tokens=False, insecure=before.get("insecure", True)):
-            raise ValueError(problem)
-        return host

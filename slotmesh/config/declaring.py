@@ -121,8 +121,6 @@ ModelT = TypeVar("ModelT", bound="SettingsModel")
 CheckT = TypeVar("CheckT", bound=Callable[..., Any])
 
 _REQUIRED: Final = object()
-_CHECKED_FIELDS: Final = "slotmesh_checked_fields"
-"""Attribute of a field validator: the names of its fields."""
 _IS_CHECK: Final = "slotmesh_checks_all"
 
 
@@ -142,8 +140,8 @@ class SettingField:
     """The metadata of its annotation."""
     check: Callable[[Any], object] | None = None
     """Raises ValueError for an invalid value. It does not get None."""
-    checks: tuple[str, ...] = ()
-    """Names of its validators."""
+    check_beside: Callable[[Any, Mapping[str, Any]], object] | None = None
+    """The same; it also gets the valid values of the preceding fields."""
 
     @property
     def is_required(self) -> bool:
@@ -157,19 +155,18 @@ class SettingField:
         plain, metadata, is_optional = _taken_apart(hint)
         return replace(self, plain=plain, is_optional=is_optional, metadata=metadata)
 
-    def read(self, value: Any) -> Any:
+    def read(self, value: Any, preceding: Mapping[str, Any]) -> Any:
         """Parses a given value. Raises ValueError, without a text if the form is invalid."""
         if value is None and self.is_optional:
             return None
-        befores = [each for each in self.metadata if isinstance(each, ReadBefore)]
-        afters = [each for each in self.metadata if isinstance(each, ReadAfter)]
-        for before in befores:
-            value = before.read(value)
+        for each in self.metadata:
+            if isinstance(each, ReadBefore):
+                value = each.read(value)
         value = self.bounds.checked(read_value(self.plain, value))
-        for after in afters:
-            value = after.read(value)
         if self.check is not None:
             self.check(value)
+        if self.check_beside is not None:
+            self.check_beside(value, preceding)
         return value
 
 
@@ -180,36 +177,18 @@ class ReadBefore:
     read: Callable[[Any], Any]
 
 
-@dataclass(frozen=True, slots=True)
-class ReadAfter:
-    """Marks a type whose values a function changes after parsing."""
-
-    read: Callable[[Any], Any]
-
-
 def Field(  # noqa: N802 - named as in pydantic
     default: Any = _REQUIRED,
     *,
     default_factory: Callable[[], Any] | None = None,
     description: str = "",
     check: Callable[[Any], object] | None = None,
+    check_beside: Callable[[Any, Mapping[str, Any]], object] | None = None,
     **bounds: Any,
 ) -> Any:
     """Declares a field: its default, its description, what checks its values, and the bounds of `FieldBounds`."""
-    return SettingField(default, default_factory, description, FieldBounds(**bounds), check=check)
-
-
-def field_validator(*names: str) -> Callable[[CheckT], CheckT]:
-    """Makes a class method validate given values of fields: it returns the value, or raises ValueError.
-
-    It also gets the valid values of the preceding fields.
-    """
-
-    def mark(check: CheckT) -> CheckT:
-        setattr(getattr(check, "__func__", check), _CHECKED_FIELDS, names)
-        return check
-
-    return mark
+    bounded = FieldBounds(**bounds)
+    return SettingField(default, default_factory, description, bounded, check=check, check_beside=check_beside)
 
 
 def model_validator(check: CheckT) -> CheckT:
@@ -268,19 +247,13 @@ class SettingsModel:
                     values[name] = each.make_default()
                 continue
             try:
-                values[name] = self._checked(each, given[name], values)
+                values[name] = each.read(given[name], values)
             except (ValueError, AssertionError) as error:
                 problems.append(SettingProblem(name, str(error), given[name]))
         if problems:
             raise InvalidSettings(*problems)
         self.__dict__.update(values)
         self._check()
-
-    def _checked(self, declared: SettingField, given: Any, before: Mapping[str, Any]) -> Any:
-        value = declared.read(given)
-        for name in declared.checks:
-            value = getattr(type(self), name)(value, before)
-        return value
 
     def _check(self) -> None:
         for name in _checks_of(type(self)):
@@ -322,19 +295,12 @@ class SettingsModel:
 
 def _fields_of(owner: type[SettingsModel]) -> dict[str, SettingField]:
     hints = get_type_hints(owner, include_extras=True)
-    declared: dict[str, SettingField] = {}
-    checks: dict[str, tuple[str, ...]] = {}
-    for base in reversed(owner.__mro__):
-        for name, value in vars(base).items():
-            if isinstance(value, SettingField):
-                declared[name] = value.typed(hints[name])
-            names = getattr(getattr(value, "__func__", value), _CHECKED_FIELDS, None)
-            if names is not None:
-                checks[name] = names
-    for method, names in checks.items():
-        for name in names:
-            declared[name].checks += (method,)
-    return declared
+    return {
+        name: value.typed(hints[name])
+        for base in reversed(owner.__mro__)
+        for name, value in vars(base).items()
+        if isinstance(value, SettingField)
+    }
 
 
 def _checks_of(owner: type[SettingsModel]) -> Iterator[str]:

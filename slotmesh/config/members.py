@@ -13,7 +13,7 @@ from datetime import timedelta
 from typing import Annotated, Final, Self
 
 from slotmesh.config import Duration, FieldKind, ServiceSettings, Settings, read_with
-from slotmesh.config.declaring import Field, ReadAfter, model_validator
+from slotmesh.config.declaring import Field, model_validator
 from slotmesh.config.listening import start_problem
 from slotmesh.config.security import TlsSettings, TokenSettings
 from slotmesh.names import is_zone
@@ -108,7 +108,7 @@ def _advertised(text: str) -> str:
     return host if port is None else join_host_port(host, port)
 
 
-MemberId = Annotated[str, ReadAfter(_with_own_hostname)]
+MemberId = Annotated[str, read_with(_with_own_hostname)]
 """An identity. `@hostname` is the machine's name."""
 
 Advertised = Annotated[

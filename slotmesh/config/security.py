@@ -1,9 +1,8 @@
 """Settings of TLS and of bearer tokens: certificates, keys, authorities, static tokens and an issuer of JWTs.
 
 Invariants: without any of the TLS settings there is no TLS; with some of them they must be complete, or the process
-does
-not start. The same applies to an issuer. Tokens are sent over TLS only. `cryptography`, which takes most of a second to
-import, is imported only with certificates, and `jwt` only with an issuer.
+does not start. The same applies to an issuer. Tokens are sent over TLS only. `cryptography`, which takes most of a
+second to import, is imported only with certificates, and `jwt` only with an issuer.
 """
 
 from __future__ import annotations

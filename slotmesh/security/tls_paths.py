@@ -68,8 +68,8 @@ def certificate_in(
 ) -> tuple[Path, Path] | tuple[None, None]:
     """The certificate and key of the first of these names that the directory has.
 
-    ValueError: none exists and `needs_certificate` is set; or a certificate has no key.
-    ValueError: there is none, and `needs_certificate`; or a certificate has no key.
+    Raises:
+        ValueError: there is none, and `needs_certificate` is set; or a certificate has no key.
     """
     for name in names:
         # `with_suffix` would replace what follows a dot in the name.

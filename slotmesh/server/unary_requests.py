@@ -25,9 +25,6 @@ from slotmesh.transport.duplex import LargeFrame
 from slotmesh.v1 import call_pb2
 
 if TYPE_CHECKING:
-    from google.protobuf.descriptor import Descriptor
-
-if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from google.protobuf.descriptor import Descriptor

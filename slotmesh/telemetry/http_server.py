@@ -27,9 +27,6 @@ from slotmesh.telemetry.security_metrics import FailedHandshakes
 
 if TYPE_CHECKING:
     # Takes most of a second to import; only for processes with certificates.
-    from slotmesh.security.tls import TlsSource
-
-if TYPE_CHECKING:
     from slotmesh.security.tls import TlsMaterial, TlsSource
 
 

@@ -51,8 +51,8 @@ STARTUP: Final = (
     mutant(
         "a check of a field sees nothing before it",
         CONFIG,
-        "(self), name)(value, before)",
-        "(self), name)(value, {})",
+        "self.check_beside(value, preceding)",
+        "self.check_beside(value, {})",
         DECLARED,
     ),
     mutant(

@@ -17,7 +17,6 @@ from slotmesh.config.declaring import (
     InvalidSettings,
     SettingProblem,
     SettingsModel,
-    field_validator,
     model_validator,
     read_value,
 )
@@ -105,17 +104,15 @@ class First(SettingsModel):
         return self
 
 
+def _check_odd(value: int, preceding: Mapping[str, Any]) -> None:
+    if value % 2 == 0:
+        raise ValueError(f"even, after {', '.join(preceding)}")
+
+
 class Second(First):
     three: list[int] = Field(default_factory=list)
-    one: int = Field(5, ge=5)
-    four: int = Field()
-
-    @field_validator("one", "four")
-    @classmethod
-    def _is_odd(cls, value: int, before: Mapping[str, Any]) -> int:
-        if value % 2 == 0:
-            raise ValueError(f"even, after {', '.join(before)}")
-        return value
+    one: int = Field(5, ge=5, check_beside=_check_odd)
+    four: int = Field(check_beside=_check_odd)
 
     @model_validator
     def _is_small(self) -> Self:
