@@ -1,7 +1,6 @@
 """The work of `slotmesh certs`: creates a development authority; issues, renews and revokes its certificates.
 
-Invariants: an authority is never overwritten; a refusal names the way out; files are written whole or not at all. This
-module imports `cryptography`, and is itself imported only when one of these commands runs.
+Invariants: an authority is never overwritten; a refusal names the way out; files are written whole or not at all.
 """
 
 from __future__ import annotations

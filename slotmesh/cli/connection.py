@@ -18,7 +18,7 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_status import rpc_status
 
-from slotmesh.cli.console import CommandFailed, Looks
+from slotmesh.cli.console import CommandFailed, looks
 from slotmesh.cli.controller_view import ControllerStatus
 from slotmesh.cli.credentials import dialer
 from slotmesh.discovery.targets import parse_targets
@@ -204,7 +204,7 @@ async def leader_among(addresses: Sequence[str]) -> str:
     addresses = [address for address, _ in await resolved(addresses, "controller")]
     if len(addresses) == 1:
         return addresses[0]
-    async for is_late in Looks(_ASK_EVERY_S, LEADS_WITHIN_S):
+    async for is_late in looks(_ASK_EVERY_S, LEADS_WITHIN_S):
         answers = await asyncio.gather(*(_ask(address) for address in addresses), return_exceptions=True)
         for answer in answers:
             if isinstance(answer, ControllerStatus) and answer.role.leads:

@@ -199,24 +199,16 @@ def complete(work: Coroutine[Any, Any, ResultT]) -> ResultT:
         raise typer.Exit(FAILED) from failure
 
 
-class Looks:
-    """Looks that a command takes at the mesh, one after another: each is whether the time for them is over."""
+async def looks(every_s: float, within_s: float | None) -> AsyncIterator[bool]:
+    """Looks that a command takes at the mesh, one after another: each is whether the time for them is over.
 
-    def __init__(self, every_s: float, within_s: float | None) -> None:
-        """`within_s` None: without a limit."""
-        self._loop = asyncio.get_running_loop()
-        self._deadline = inf if within_s is None else self._loop.time() + within_s
-        self._every_s = every_s
-        self._is_first = True
-
-    def __aiter__(self) -> Looks:
-        return self
-
-    async def __anext__(self) -> bool:
-        if not self._is_first:
-            await asyncio.sleep(self._every_s)
-        self._is_first = False
-        return self._loop.time() >= self._deadline
+    `within_s` None: without a limit.
+    """
+    loop = asyncio.get_running_loop()
+    deadline = inf if within_s is None else loop.time() + within_s
+    while True:
+        yield loop.time() >= deadline
+        await asyncio.sleep(every_s)
 
 
 def is_interactive() -> bool:

@@ -7,6 +7,7 @@ Invariant: the source is valid Python, whatever names and schemas a mesh reports
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 from collections.abc import Iterable, Mapping
@@ -59,16 +60,6 @@ _SOURCES: Final[Mapping[str, str]] = {
     **dict.fromkeys(("bool", "bytes", "dict", "float", "int", "list", "set", "str", "tuple"), "builtins"),
 }
 """Where names are imported from."""
-_USES: Final[Mapping[str, str]] = {
-    "Iterator": "Iterator[",
-    "dataclass": "dataclass(",
-    "field": "field(default",
-    "Any": "Any",
-    "Literal": "Literal[",
-    "NotRequired": "NotRequired[",
-    "TypedDict": "TypedDict)",
-}
-"""How they are used."""
 _DOCSTRING: Final = '"""Its methods; those that yield return an iterator."""'
 _HEAD: Final = '''"""The methods of the endpoint {endpoint}, written by `slotmesh stubs`."""
 
@@ -278,10 +269,12 @@ def _class_of(head: str, fields: Iterable[str]) -> str:
 
 def _imports(body: str, aliases: _Aliases) -> str:
     """The imports that the classes need."""
-    of_modules = [f"import {module}" for module in sorted(_MODULES - {"slotmesh"}) if _is_used(f"{module}.", body)]
+    names = (it for it in ast.walk(ast.parse(body)) if isinstance(it, ast.Name) and isinstance(it.ctx, ast.Load))
+    used = {it.id for it in names}
+    of_modules = [f"import {module}" for module in sorted(used & _MODULES - {"slotmesh"})]
     imported: dict[str, list[str]] = {}
-    for name, use in _USES.items():
-        if _is_used(use, body):
+    for name in sorted(used & _SOURCES.keys()):
+        if _SOURCES[name] != "builtins":
             imported.setdefault(_SOURCES[name], []).append(name)
     ours = ["import slotmesh"]
     for name, alias in aliases.used.items():
@@ -291,10 +284,6 @@ def _imports(body: str, aliases: _Aliases) -> str:
             (ours if name == "slotmesh" else of_modules).append(f"import {name} as {alias}")
     lines = [*of_modules, *(f"from {source} import {', '.join(it)}" for source, it in sorted(imported.items()))]
     return "\n".join([*lines, *([""] if lines else []), *ours])
-
-
-def _is_used(code: str, body: str) -> bool:
-    return re.search(rf"(?<![\w.]){re.escape(code)}", body) is not None
 
 
 def _literal(value: Any) -> str:

@@ -1,16 +1,25 @@
-"""Requests of operators to a controller."""
+"""An operator's requests to the controller that leads; each change takes effect once even if its reply is lost.
+
+Purpose: each changing request carries a random id. If the connection breaks before the reply, the request is sent once
+more with the same id, to the controller that leads then. While a command waits for the effects of its change, its
+queries move to the new leader, too (`hold_on`). A controller that stands by names the one that leads: requests that it
+has refused are sent there.
+Invariants: no other refusal is repeated. One channel is open, and a second one only while the connection is replaced.
+"""
 
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from datetime import timedelta
-from typing import Any, Final
+from typing import Any, Final, Self
 
+import grpc
 from google.protobuf.field_mask_pb2 import FieldMask
+from google.protobuf.message_factory import GetMessageClass
 
-from slotmesh.cli.console import CommandFailed
-from slotmesh.cli.controller_connection import ControllerConnection
+from slotmesh.cli.connection import ConnectionBroke, Peer, is_lost, leader_among, standing_of
+from slotmesh.cli.console import CommandFailed, looks, say
 from slotmesh.cli.controller_view import ControllerStatus, Members, Snapshot
 from slotmesh.cli.parameters import BACKEND, ROUTE
 from slotmesh.convert.specification import (
@@ -20,16 +29,33 @@ from slotmesh.convert.specification import (
     route_from_wire,
     traffic_to_wire,
 )
-from slotmesh.errors import Failure, NotLeader, Reason
+from slotmesh.errors import NotLeader, Reason, SlotmeshError
+from slotmesh.ids import new_id
 from slotmesh.spec.model import Endpoint, Mesh, TrafficPolicy
 from slotmesh.spec.routes import route_path
-from slotmesh.status import to_exception
+from slotmesh.status import from_rpc_error
 from slotmesh.transport.current_channel import LEADER_FACT
+from slotmesh.v1 import controller_service_pb2, mesh_pb2
 from slotmesh.v1 import controller_service_pb2 as pb
-from slotmesh.v1 import mesh_pb2
+from slotmesh.v1.controller_service_pb2 import AdoptStateRequest
+from slotmesh.v1.info_service_pb2 import ControllerStanding
 from slotmesh.v1.operations_pb2 import Operation, WaitOperationsRequest
 from slotmesh.v1.traffic_shift_pb2 import TrafficShift
 
+STORED_ON_HOLD: Final = (
+    "slotmesh: the controller is on hold: the change is stored, and takes no effect before an operator ends the hold"
+    " (`slotmesh status` shows how)"
+)
+BACK_WITHIN_S: Final = 10.0
+"""The time limit after a lost reply for the controller to respond again, or for another one to lead."""
+_LOOK_EVERY_S: Final = 0.1
+_AUTHOR: Final = (("slotmesh-client", "slotmesh"),)
+"""Metadata of changes: the author that the history records."""
+RPCS: Final = {
+    rpc.input_type.full_name: rpc
+    for rpc in controller_service_pb2.DESCRIPTOR.services_by_name["ControllerService"].methods
+}
+"""The rpcs of controllers by the type of the request. Those whose requests have a `request_id` change state."""
 RPC_TIMEOUT_S: Final = 30.0
 """The time limit for a response of a reachable controller."""
 MAX_NAMES: Final = 1_000
@@ -42,42 +68,68 @@ class Operator:
     Commands send the requests of their own rpcs; the methods are what several commands ask for, or what is converted.
     """
 
-    def __init__(self, connection: ControllerConnection) -> None:
-        self.connection = connection
+    def __init__(self, addresses: Sequence[str]) -> None:
+        """Does not connect yet."""
+        self._addresses = addresses
+        self._opened = AsyncExitStack()
+        """Closes the channel."""
+        self._known: ControllerStatus | None = None
+        """The status that the controller reported first on this channel."""
+        self._holds_on_s = 0.0
+        self._peer: Peer
+        self._channel: grpc.aio.Channel
 
     @classmethod
     @asynccontextmanager
-    async def at(cls, addresses: str) -> AsyncIterator[Operator]:
+    async def at(cls, addresses: str) -> AsyncIterator[Self]:
         """Connects to the controller at `HOST:PORT`; of several, with commas between them, to the one that leads.
 
         Raises CommandFailed if there is none.
         """
-        async with ControllerConnection.open(addresses.split(",")) as connection:
-            yield cls(connection)
+        operator = cls(addresses.split(","))
+        try:
+            await operator._connect()
+            yield operator
+        finally:
+            await operator._opened.aclose()
 
     async def send(self, request: Any, timeout_s: float = RPC_TIMEOUT_S) -> Any:
         """The response of the rpc that has this type of request."""
-        with self.connection.peer.telling():
-            return await self.connection.send(request, timeout_s)
+        with self._peer.telling():
+            return await self._answer(request, timeout_s)
 
     async def stream(self, request: Any, timeout_s: float | None = None) -> AsyncGenerator[Any, None]:
         """The responses of the rpc that has this type of request."""
         while True:
-            call = self.connection.call(request, timeout=timeout_s)
+            call = self._call(request, timeout=timeout_s)
             try:
-                with self.connection.peer.telling():
+                with self._peer.telling():
                     async for response in call:
                         yield response
                 return
             except NotLeader as refused:
-                if not await self.connection.follow(refused.metadata.get(LEADER_FACT, "")):
+                if not await self._follow(refused.metadata.get(LEADER_FACT, "")):
                     raise
             finally:
                 call.cancel()
 
+    @property
+    def is_on_hold(self) -> bool:
+        """Whether the controller last reported that it reconciles nothing: changes are stored, without effect."""
+        return self._known is not None and self._known.is_on_hold
+
+    def hold_on(self, within_s: float) -> None:
+        """From now on, repeats a query if its connection breaks or its controller resigns, and one leads in time."""
+        self._holds_on_s = within_s
+
     async def standing(self) -> ControllerStatus:
-        """Whether the controller leads."""
-        return await self.connection.standing()
+        """The current status of the controller."""
+        while True:
+            try:
+                return await standing_of(self._channel, self._peer)
+            except ConnectionBroke:
+                if not await self._is_back():
+                    raise
 
     async def apply(self, mesh: Mesh, **terms: Any) -> pb.ApplyMeshResponse:
         """Configures the mesh as `mesh`. `terms`: other fields of the request."""
@@ -88,14 +140,10 @@ class Operator:
         """Applies the changes of a file since it was last applied. A dry run reports conflicts, too."""
         return await self.apply(mesh, merge=True, **terms)
 
-    async def endpoint(self, name: str) -> Endpoint:
-        """The endpoint of that name. Raises EndpointNotFound, which lists the existing endpoints."""
-        endpoints = {endpoint.name: endpoint for endpoint in await self._endpoints()}
-        if name not in endpoints:
-            known = f"there are {', '.join(sorted(endpoints))}" if endpoints else "there is none"
-            message = f"no endpoint is named {name!r} ({known})"
-            raise to_exception(Failure(reason=Reason.ENDPOINT_NOT_FOUND, message=message), endpoint=name)
-        return endpoints[name]
+    async def endpoint(self, name: str) -> mesh_pb2.Endpoint:
+        """The endpoint of that name, with its status. Raises EndpointNotFound, which lists the existing endpoints."""
+        response: pb.GetEndpointResponse = await self.send(pb.GetEndpointRequest(name=name))
+        return response.endpoint
 
     async def set_traffic(self, endpoint: str, policy: TrafficPolicy, fields: Sequence[str], **terms: Any) -> int:
         """Changes these fields of an endpoint's policy: `weights`, `shadows`. Returns the revision that has it.
@@ -108,7 +156,7 @@ class Operator:
 
     async def shift(self, endpoint: str) -> TrafficShift | None:
         """The newest shift of an endpoint; None if it was never shifted. Raises EndpointNotFound."""
-        status = (await self.send(pb.GetEndpointRequest(name=endpoint))).endpoint.status
+        status = (await self.endpoint(endpoint)).status
         return status.shift if status.HasField("shift") else None
 
     async def revisions(self, most: int) -> tuple[pb.ConfigurationRevision, ...]:
@@ -208,6 +256,109 @@ class Operator:
 
     async def _endpoints(self) -> tuple[Endpoint, ...]:
         return tuple(map(endpoint_from_wire, (await self.pages(pb.ListEndpointsRequest(), "endpoints"))[0]))
+
+    # -- the connection ------------------------------------------------------------------------------------------------
+
+    def _call(self, request: Any, **terms: Any) -> Any:
+        """Begins the rpc that has this type of request, on the present channel: to be awaited, or a stream."""
+        rpc = RPCS[request.DESCRIPTOR.full_name]
+        begin = self._channel.unary_stream if rpc.server_streaming else self._channel.unary_unary
+        return begin(
+            f"/{rpc.containing_service.full_name}/{rpc.name}",
+            request_serializer=type(request).SerializeToString,
+            response_deserializer=GetMessageClass(rpc.output_type).FromString,
+        )(request, **terms)
+
+    async def _answer(self, request: Any, timeout_s: float) -> Any:
+        """The response. Raises as a stub does. A change is repeated after a lost reply, if that is safe."""
+        if "request_id" in request.DESCRIPTOR.fields_by_name:
+            return await self._change(request, timeout=timeout_s, metadata=_AUTHOR)
+        while True:
+            try:
+                return await self._call(request, timeout=timeout_s)
+            except grpc.RpcError as error:
+                if await self._follow(_named_leader(error)):
+                    continue
+                leads_no_more = from_rpc_error(error).reason is Reason.NOT_LEADER
+                if not ((is_lost(error) or leads_no_more) and await self._is_back()):
+                    raise
+
+    async def _change(self, request: Any, **terms: Any) -> Any:
+        request.request_id = new_id()
+        has_no_hold = isinstance(request, AdoptStateRequest) or getattr(request, "validate_only", False)
+        for is_last in (False, True):
+            standing = await self._known_standing()
+            try:
+                response = await self._call(request, **terms)
+            except grpc.RpcError as error:
+                if is_last:
+                    raise
+                if not (await self._follow(_named_leader(error)) or (is_lost(error) and await self._reconnect())):
+                    raise
+            else:
+                if standing.is_on_hold and not has_no_hold:
+                    say(STORED_ON_HOLD, err=True)
+                return response
+        raise AssertionError("the last attempt returns or raises")
+
+    async def _known_standing(self) -> ControllerStatus:
+        """The status that the controller reported first on this channel."""
+        if self._known is None:
+            try:
+                self._known = await standing_of(self._channel, self._peer)
+            except (CommandFailed, SlotmeshError):
+                # The response to the request itself explains the failure.
+                self._known = ControllerStatus(self._peer.address, ControllerStanding())
+        return self._known
+
+    async def _is_back(self) -> bool:
+        """Reconnects after a broken connection, if `hold_on` was called. Returns whether a leader is connected."""
+        return self._holds_on_s > 0 and await self._reconnect(self._holds_on_s)
+
+    async def _follow(self, leader: str) -> bool:
+        """Connects to the leader that a refusal names, once. Returns False if it does not answer, or does not lead.
+
+        At that address this machine may reach a controller of another mesh: it has to list the one that has refused.
+        """
+        if not leader or leader in self._addresses:
+            return False
+        peer, standby = Peer("controller", leader), (await self._known_standing()).advertised
+        try:
+            async with peer.connect() as channel:
+                role = (await standing_of(channel, peer)).role
+                if not (role.leads and standby and standby in role.standby_addresses):
+                    return False
+        except (CommandFailed, SlotmeshError):
+            return False
+        self._addresses = (*self._addresses, leader)
+        await self._connect()
+        return True
+
+    async def _reconnect(self, within_s: float = BACK_WITHIN_S) -> bool:
+        """Connects to the current leader. Returns False if there is none within `within_s`."""
+        async for is_late in looks(_LOOK_EVERY_S, within_s):
+            if is_late:
+                break
+            with suppress(CommandFailed, SlotmeshError):
+                await self._connect()
+                standing = await standing_of(self._channel, self._peer)
+                if standing.role.leads:
+                    self._known = standing
+                    return True
+        return False
+
+    async def _connect(self) -> None:
+        peer = Peer("controller", await leader_among(self._addresses))
+        async with AsyncExitStack() as opening:
+            channel = await opening.enter_async_context(peer.connect())
+            before, self._opened = self._opened, opening.pop_all()
+        self._channel, self._peer, self._known = channel, peer, None
+        await before.aclose()
+
+
+def _named_leader(error: grpc.RpcError) -> str:
+    """The leader's address, if a controller that stands by has refused the request; otherwise empty."""
+    return from_rpc_error(error).metadata.get(LEADER_FACT, "")
 
 
 def _deferred(backends: Sequence[mesh_pb2.Backend]) -> Mapping[str, str]:

@@ -6,15 +6,12 @@ import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Annotated, Any, Final
-
-import typer
+from typing import Any, Final
 
 from slotmesh.cli.console import NOT_IN_TIME, WRONG_INPUT, CommandFailed, ProgressBar
 from slotmesh.cli.controller_view import is_under_way, is_waiting
 from slotmesh.cli.documents import local_time, message_document, word_of
 from slotmesh.cli.operator import Operator
-from slotmesh.cli.parameters import duration
 from slotmesh.cli.waiting import follow_operations
 from slotmesh.errors import Reason, SlotmeshError
 from slotmesh.names import did_you_mean
@@ -93,28 +90,21 @@ def _weights(weights: Mapping[str, float]) -> str:
     return " ".join(f"{name}={weight:.6g}" for name, weight in sorted(weights.items()))
 
 
-@dataclass(frozen=True, slots=True)
-class PolicyChange:
-    """A requested change of a traffic policy."""
-
-    policy: TrafficPolicy
-    fields: tuple[str, ...]
-    """Those of its fields that change: `weights`, `shadows`."""
-
-
 def read_policy(
     endpoint: str,
-    current: TrafficPolicy | None,
     weights: Sequence[str],
     shadows: Sequence[str],
     *,
     no_shadows: bool = False,
+    has_weights: bool = True,
     backends: Collection[str] | None = None,
-) -> PolicyChange:
-    """The policy that was typed. A shadow of 0 is none, so `c=0` alone removes all shadows, as `no_shadows` does.
+) -> tuple[TrafficPolicy, tuple[str, ...]]:
+    """The policy that was typed, and which of its fields change: `weights`, `shadows`.
 
-    `current` is the policy now; it only decides whether there are weights to keep. `backends`: the names of those that
-    exist, if they are known; the controller refuses others, too.
+    A shadow of 0 is none, so `c=0` alone removes all shadows, as `no_shadows` does.
+
+    `has_weights`: there are some now, which stay unless others are given. `backends`: the names of those that exist, if
+    they are known; the controller refuses others, too.
 
     Raises:
         InvalidSpec: with all violations in what was typed.
@@ -124,7 +114,7 @@ def read_policy(
     copied = read_shares(f"{endpoint}.shadows", shadows, violations)
     if no_shadows and shadows:
         violations.append(SpecViolation(f"{endpoint}.shadows", "--shadow and --no-shadows contradict each other"))
-    if not weights and (current is None or not current.weights):
+    if not weights and not has_weights:
         violations.append(SpecViolation(f"{endpoint}.traffic", "there are no weights yet: give some, as v1=1"))
     policy = TrafficPolicy(weights=typed, shadows={name: share for name, share in copied.items() if share != 0.0})
     # Weights that are not given stay as they are, which is no violation.
@@ -134,7 +124,7 @@ def read_policy(
         unknown = [] if backends is None else [*_unknown_backends(endpoint, policy, backends)]
         raise InvalidSpec([*violations, *unknown])
     given = {"weights": weights, "shadows": shadows or no_shadows}
-    return PolicyChange(policy, tuple(name for name, is_given in given.items() if is_given))
+    return policy, tuple(name for name, is_given in given.items() if is_given)
 
 
 def _unknown_backends(endpoint: str, policy: TrafficPolicy, backends: Collection[str]) -> Iterator[SpecViolation]:
@@ -167,32 +157,6 @@ _ATTEMPTS: Final = 10
 """The number of attempts to stop a shift while it takes steps."""
 STEP: Final = 0.1
 EVERY: Final = timedelta(seconds=30)
-
-ShiftTo = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="BACKEND=WEIGHT",
-        help="Shift to this weight step by step; the other backends share what is left. Repeat it for more.",
-    ),
-]
-ShiftStep = Annotated[
-    float | None, typer.Option(metavar="SHARE", help="By how much weights change in a step.", show_default="0.1")
-]
-ShiftEvery = Annotated[timedelta | None, duration("How long a step lasts at least.", show_default="30s")]
-ShiftGuards = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="FIGURE=LIMIT",
-        help="Go back when error_rate=SHARE or p99=DURATION of a backend that gets more is above this; of a shadow with"
-        " its name before it, as dark:error_rate=0.05. Repeat it.",
-    ),
-]
-ShiftMinCalls = Annotated[
-    int | None,
-    typer.Option(metavar="N", help="Calls that must have ended in a step for guards to pass it.", show_default="100"),
-]
-StopShift = Annotated[bool, typer.Option("--shift-stop", help="End the shift where it is.")]
-BackShift = Annotated[bool, typer.Option("--shift-back", help="End the shift, with the weights before it.")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,7 +201,7 @@ async def change_shift(operator: Operator, endpoint: str, options: TrafficChange
     if options.to:
         return int((await operator.send(_request(endpoint, options))).revision)
     if options.goes_back:
-        _require_shift((await operator.send(pb.GetEndpointRequest(name=endpoint))).endpoint)
+        _require_shift(await operator.endpoint(endpoint))
         return int((await operator.send(pb.RollbackRequest(endpoint=endpoint))).revision)
     return await _stop_shift(operator, endpoint)
 
@@ -245,7 +209,7 @@ async def change_shift(operator: Operator, endpoint: str, options: TrafficChange
 async def _stop_shift(operator: Operator, endpoint: str) -> int:
     """Sets the weights that the endpoint has, which ends its shift. Returns the revision after that."""
     for remaining in reversed(range(_ATTEMPTS)):
-        live = (await operator.send(pb.GetEndpointRequest(name=endpoint))).endpoint
+        live = await operator.endpoint(endpoint)
         _require_shift(live)
         weights = TrafficPolicy(weights=dict(live.traffic.weights))
         try:

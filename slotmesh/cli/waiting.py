@@ -17,7 +17,7 @@ import typer
 from slotmesh.cli.console import FAILED, NOT_IN_TIME, CommandFailed, is_interactive, say
 from slotmesh.cli.operator import Operator
 from slotmesh.cli.parameters import duration
-from slotmesh.cli.versions import shown_version
+from slotmesh.cli.view.changes import shown_version
 from slotmesh.errors import SlotmeshError
 from slotmesh.units import format_duration
 from slotmesh.v1 import controller_service_pb2 as pb
@@ -52,10 +52,10 @@ def after_change(operator: Operator, done: str, look: str, patience: timedelta |
     `done`: the change, as `applied as revision 12`. `look`: the command that shows its progress. A failure in the block
     is no failure of the change: it is raised as CommandFailed, with the exit status for that.
     """
-    if operator.connection.is_on_hold:
+    if operator.is_on_hold:
         raise CommandFailed(f"{done}, and stored; the controller is on hold: there is nothing to wait for", NOT_IN_TIME)
     within_s = HOLD_ON_S if patience is None else min(HOLD_ON_S, patience.total_seconds())
-    operator.connection.hold_on(within_s)
+    operator.hold_on(within_s)
     try:
         yield
     except (CommandFailed, SlotmeshError) as failure:
@@ -64,7 +64,7 @@ def after_change(operator: Operator, done: str, look: str, patience: timedelta |
         lines = [f"{done}, but how it goes on is not known:", str(failure), f"see `{look}`"]
         raise CommandFailed("\n  ".join(lines), NOT_IN_TIME) from failure
     finally:
-        operator.connection.hold_on(0.0)
+        operator.hold_on(0.0)
 
 
 def operations_of(applied: pb.ApplyMeshResponse, backends: Collection[str]) -> list[str]:
@@ -84,6 +84,21 @@ async def follow_operations(
         left_s = until - loop.time()
         yield operations, left_s <= 0.0
         timeout_s = min(LOOK_S, max(0.0, left_s))
+
+
+async def wait_for_backends(
+    operator: Operator,
+    applied: pb.ApplyMeshResponse,
+    backends: Collection[str],
+    patience: timedelta,
+    *,
+    done: str,
+    rolled_back: Sequence[str] = (),
+) -> None:
+    """Waits for the effects of a change on these backends, as `wait_until_ready`."""
+    with after_change(operator, f"{done}, revision {applied.revision}", "slotmesh status", patience):
+        names = operations_of(applied, backends)
+        await wait_until_ready(operator, names, patience, done=done, rolled_back=rolled_back)
 
 
 async def wait_until_ready(

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from slotmesh.cli.operator import Operator
+from slotmesh.convert.specification import traffic_from_wire
 from slotmesh.spec.model import Backend, Endpoint, Mesh, TrafficPolicy
 from tests.support.controllers import eventually
 from tests.support.mesh import started_mesh
@@ -26,7 +27,7 @@ async def test_what_was_changed_is_in_force_again(tmp_path: Path) -> None:
             await operator.apply(Mesh(backends=(other,), endpoints=(Endpoint(name="Whoami", traffic=POLICY),)))
 
             async def has_moved() -> bool:
-                return (await operator.endpoint("Whoami")).traffic == POLICY
+                return traffic_from_wire((await operator.endpoint("Whoami")).traffic) == POLICY
 
             await eventually(has_moved, what="traffic moves once the new backend is ready", timeout=60.0)
         await mesh.wait_for_replicas(3)
@@ -36,7 +37,7 @@ async def test_what_was_changed_is_in_force_again(tmp_path: Path) -> None:
     async with started_mesh(HANDLER, replicas=3, flags=flags) as mesh:
         pids = await mesh.wait_for_replicas(4)
         async with Operator.at(mesh.controller_address) as operator:
-            assert (await operator.endpoint("Whoami")).traffic == POLICY
+            assert traffic_from_wire((await operator.endpoint("Whoami")).traffic) == POLICY
             backends = {it.name: it.num_replicas for it in (await operator.snapshot()).backends}
         assert backends == {"Whoami": 3, "other": 1}
         after = await mesh.members()

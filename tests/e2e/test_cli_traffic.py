@@ -143,7 +143,8 @@ async def test_what_is_wrong_is_told_and_changes_nothing(mesh: Controlled) -> No
     assert (typed.status, len(typed.err.splitlines())) == (2, 4)
     for said in (unknown, shown):
         assert said.status == 1
-        assert said.err == "NOT_FOUND/ENDPOINT_NOT_FOUND: no endpoint is named 'digit' (there are digits, waiting)\n"
+        named = "no endpoint is named 'digit'; did you mean digits?; there is: digits, waiting"
+        assert said.err == f"NOT_FOUND/ENDPOINT_NOT_FOUND: {named}\n"
     assert backend.status == 1
     assert backend.err == (
         'INVALID_ARGUMENT/BAD_REQUEST: traffic.weights["v9"]: no backend has this name (there are v1, v2, v3)\n'

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -12,17 +11,8 @@ import typer
 from slotmesh.cli.console import WRONG_INPUT, CommandFailed, Output, OutputForm, confirm, say
 from slotmesh.cli.operator import Operator
 from slotmesh.cli.parameters import CONTROLLER, ControllerAddress, DryRun, Yes
-from slotmesh.cli.versions import times_for
-from slotmesh.cli.view.changes import code_changes, code_lines, conflicts, difference, print_change
-from slotmesh.cli.waiting import (
-    DEFAULT_PATIENCE,
-    Patience,
-    WaitForReady,
-    after_change,
-    operations_of,
-    patience_of,
-    wait_until_ready,
-)
+from slotmesh.cli.view.changes import code_changes, code_lines, conflicts, difference, print_change, times_for
+from slotmesh.cli.waiting import DEFAULT_PATIENCE, Patience, WaitForReady, patience_of, wait_for_backends
 from slotmesh.spec.document import load_mesh, parse_mesh
 from slotmesh.spec.model import InvalidSpec, Mesh
 from slotmesh.v1 import controller_service_pb2 as pb
@@ -82,7 +72,9 @@ async def apply(
         planned.revision = applied.revision
         print_change(planned, output)
         if patience is not None:
-            await _wait(operator, file, mesh, planned, patience)
+            done, backends = "applied" if _changes(planned) else "applied before", {it.name for it in mesh.backends}
+            rolled_back = _rolled_back(file, planned)
+            await wait_for_backends(operator, planned, backends, patience, done=done, rolled_back=rolled_back)
             return
         _say_rolled_back(file, planned)
         if mesh.backends:
@@ -102,7 +94,7 @@ async def _show_plan(operator: Operator, file: Path, planned: pb.ApplyMeshRespon
             f"{file}: conflicts with what is there, nothing was applied; --force takes what the file says,"
             " `slotmesh get` prints a file with what is there"
         )
-    if operator.connection.is_on_hold and (named := code_changes(planned)):
+    if operator.is_on_hold and (named := code_changes(planned)):
         say(CODE_ON_HOLD.format(backends=", ".join(named)), err=True)
 
 
@@ -121,13 +113,6 @@ def _rolled_back(file: Path, planned: pb.ApplyMeshResponse) -> list[str]:
 def _say_rolled_back(file: Path, planned: pb.ApplyMeshResponse) -> None:
     for line in _rolled_back(file, planned):
         say(f"slotmesh: rolled back before: {line}", err=True)
-
-
-async def _wait(operator: Operator, file: Path, mesh: Mesh, applied: pb.ApplyMeshResponse, patience: timedelta) -> None:
-    names = operations_of(applied, {it.name for it in mesh.backends})
-    done = "applied" if _changes(applied) else "applied before"
-    with after_change(operator, f"{done}, revision {applied.revision}", "slotmesh status", patience):
-        await wait_until_ready(operator, names, patience, done=done, rolled_back=_rolled_back(file, applied))
 
 
 def _read(file: Path, *, prune: bool) -> Mesh:

@@ -169,14 +169,8 @@ def _histogram(run: BenchRun) -> Iterator[str]:
         yield f"≤ {bound * 1e3:>9,.3g} ms {'█' * round(_BAR_CELLS * count / most):<{_BAR_CELLS}} {count:,}"
 
 
-class NotComparable(ValueError):
-    """The file holds no result of a bench; the message describes what it holds."""
-
-
-def comparison_lines(now: Mapping[str, Any], before: object) -> Iterator[str]:
-    """What is better or worse than in an earlier result. Raises NotComparable."""
-    if not isinstance(before, Mapping) or before.get("format") != FORMAT:
-        raise NotComparable(f"is no result of `slotmesh bench --save` (format {FORMAT})")
+def comparison_lines(now: Mapping[str, Any], before: Mapping[str, Any]) -> Iterator[str]:
+    """What is better or worse than in an earlier result."""
     for name in ("endpoint", "method", "in_flight", "rate", "ordered"):
         if now.get(name) != before.get(name):
             yield f"{name} differs: {before.get(name)} before, {now.get(name)} now"
@@ -250,7 +244,7 @@ async def bench(
     """
     if output not in {OutputForm.TABLE, OutputForm.JSON}:
         raise typer.BadParameter("takes table or json", param_hint="--output")
-    given, earlier = json.loads(read_arguments(arguments)), _read_earlier(compare)
+    given, earlier = json.loads(read_arguments(arguments)), read_earlier(compare)
     if save is not None:
         _check_writable(save)
     settings = {
@@ -267,20 +261,12 @@ async def bench(
         typer.echo(json.dumps(document, indent=2))
     else:
         say("\n".join(result_lines(run)))
-    if compare is not None:
-        _print_comparison(document, earlier, compare, err=output is OutputForm.JSON)
+    for line in comparison_lines(document, earlier) if earlier is not None else ():
+        say(line, err=output is OutputForm.JSON)
     if save is not None:
         save.write_text(json.dumps(document, indent=2) + "\n", "utf-8")
     if not run.tally.well.count:
         raise typer.Exit(FAILED)
-
-
-def _print_comparison(now: dict[str, Any], before: object, path: Path, *, err: bool) -> None:
-    try:
-        for line in comparison_lines(now, before):
-            say(line, err=err)
-    except NotComparable as error:
-        raise CommandFailed(f"{path} {error}", WRONG_INPUT) from None
 
 
 async def _bench(
@@ -309,17 +295,20 @@ async def _bench(
     return run
 
 
-def _read_earlier(path: Path | None) -> object:
-    """What the file has: looked at before the load is made."""
+def read_earlier(path: Path | None) -> Mapping[str, Any] | None:
+    """The result in the file: read before the load is made."""
     if path is None:
         return None
     try:
-        return json.loads(path.read_text("utf-8"))
+        earlier = json.loads(path.read_text("utf-8"))
     except OSError as error:
         raise CommandFailed(f"{path}: {error.strerror}", WRONG_INPUT) from error
-    except ValueError as error:
-        message = f"{path}: is no result of a bench: name a file that --save has written"
-        raise CommandFailed(message, WRONG_INPUT) from error
+    except ValueError:
+        earlier = None
+    if not isinstance(earlier, Mapping) or earlier.get("format") != FORMAT:
+        message = f"{path}: is no result of a bench: name a file that --save has written (format {FORMAT})"
+        raise CommandFailed(message, WRONG_INPUT)
+    return earlier
 
 
 def _check_writable(path: Path) -> None:

@@ -7,8 +7,7 @@ are listed. No list is longer than the limit.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Annotated, Any, Final, TextIO
 
@@ -63,78 +62,54 @@ def call_document(router: str, call: pb.OpenCall, *, is_behind: bool = False) ->
     return {**named, "state": "in lane" if state == _RUNNING and is_behind else state, "router": router}
 
 
-@dataclass(slots=True)
-class ListedCalls:
-    """The oldest calls of all routers, and the numbers of all calls."""
+def calls_document(
+    request: pb.ListCallsRequest, answers: Mapping[str, pb.ListCallsResponse], silent: Mapping[str, str], limit: int
+) -> dict[str, Any]:
+    """The oldest calls of all routers, and the numbers of all calls. Null: the request excludes them.
 
-    calls: list[dict[str, Any]] = field(default_factory=list)
-    """Documents, oldest first."""
-    waiting: int | None = 0
-    """None: they were not requested."""
-    at_replicas: int | None = 0
-    """None: they were not requested."""
-    partial: list[str] = field(default_factory=list)
-    """Addresses of routers that had more calls than they look at."""
-    silent: dict[str, str] = field(default_factory=dict)
-    """Addresses of routers that did not respond, and why."""
-
-    @classmethod
-    def of(cls, request: pb.ListCallsRequest) -> ListedCalls:
-        """An empty list for a request: only the calls that it requests are counted."""
-        requested = {*request.states} or {*_STATES}
-        return cls(
-            waiting=0 if requested & {*_IN_ROUTERS} else None, at_replicas=0 if requested & {*_AT_REPLICAS} else None
-        )
-
-    def add(self, address: str, response: pb.ListCallsResponse) -> None:
-        """The calls of one router. Of one key, at one replica, the oldest call is the one that runs."""
-        seen: set[tuple[str, str, str]] = set()
-        for call in response.calls:
-            key = (call.endpoint, call.key_tag, call.replica_id)
-            self.calls.append(call_document(address, call, is_behind=key in seen))
-            if call.key_tag and call.replica_id:
-                seen.add(key)
-        if self.waiting is not None:
-            self.waiting += response.waiting
-        if self.at_replicas is not None:
-            self.at_replicas += response.at_replicas
-        self.partial += [address] if response.partial else []
-
-    @property
-    def left_out(self) -> int:
-        """The number of matching calls that are not shown."""
-        return max(0, (self.waiting or 0) + (self.at_replicas or 0) - len(self.calls))
-
-    def document(self) -> dict[str, Any]:
-        return {
-            "calls": self.calls,
-            "waiting": self.waiting,
-            "at_replicas": self.at_replicas,
-            "left_out": self.left_out,
-            "partial_routers": self.partial,
-            "silent_routers": self.silent,
-        }
+    `answers`: by the address of a router. `silent`: why others have not responded.
+    """
+    requested = {*request.states} or {*_STATES}
+    calls = [it for address, answer in answers.items() for it in _calls_of(address, answer)]
+    calls.sort(key=lambda it: -it["age_s"])
+    waiting = sum(it.waiting for it in answers.values()) if requested & {*_IN_ROUTERS} else None
+    at_replicas = sum(it.at_replicas for it in answers.values()) if requested & {*_AT_REPLICAS} else None
+    return {
+        "calls": calls[:limit],
+        "waiting": waiting,
+        "at_replicas": at_replicas,
+        "left_out": max(0, (waiting or 0) + (at_replicas or 0) - len(calls[:limit])),  # they match, and are not shown
+        "partial_routers": [address for address, it in answers.items() if it.partial],  # had more than they look at
+        "silent_routers": dict(silent),
+    }
 
 
-async def list_calls(request: pb.ListCallsRequest, routers: Sequence[str], *, limit: int) -> ListedCalls:
+def _calls_of(address: str, response: pb.ListCallsResponse) -> Iterator[dict[str, Any]]:
+    """The calls of one router. Of one key, at one replica, the oldest call is the one that runs."""
+    seen: set[tuple[str, str, str]] = set()
+    for call in response.calls:
+        key = (call.endpoint, call.key_tag, call.replica_id)
+        yield call_document(address, call, is_behind=key in seen)
+        if call.key_tag and call.replica_id:
+            seen.add(key)
+
+
+async def list_calls(request: pb.ListCallsRequest, routers: Sequence[str], *, limit: int) -> dict[str, Any]:
     """Queries these routers. If none has responded, raises a router's error about the request itself."""
     answers = await asyncio.gather(*(_of_router(request, each) for each in routers), return_exceptions=True)
-    listed = ListedCalls.of(request)
-    refusals: list[CommandFailed | SlotmeshError] = []
+    listed: dict[str, pb.ListCallsResponse] = {}
+    silent: dict[str, str] = {}
     for address, answer in zip(routers, answers, strict=True):
         match answer:
             case pb.ListCallsResponse():
-                listed.add(address, answer)
+                listed[address] = answer
             case CommandFailed() | SlotmeshError():
-                listed.silent[address] = await answer.explained() if isinstance(answer, CommandFailed) else str(answer)
-                refusals.append(answer)
+                silent[address] = await answer.explained() if isinstance(answer, CommandFailed) else str(answer)
             case BaseException():
                 raise answer
-    if len(refusals) == len(routers):
-        raise refusals[0]
-    listed.calls.sort(key=lambda each: -each["age_s"])
-    del listed.calls[limit:]
-    return listed
+    if not listed and isinstance(answers[0], BaseException):
+        raise answers[0]
+    return calls_document(request, listed, silent, limit)
 
 
 async def _of_router(request: pb.ListCallsRequest, address: str) -> pb.ListCallsResponse:
@@ -198,25 +173,25 @@ async def calls(
         endpoint=endpoint, states=states, tenant=tenant, ordering_key=key, limit=limit, with_ordering_keys=keys
     )
     listed = await list_calls(request, await routers_of(address, router), limit=limit)
-    replicas = dict.fromkeys(f"{REPLICA}/{each['replica']}" for each in listed.calls if each["replica"])
-    Printable(table=partial(print_calls, listed), document=listed.document, names=lambda: replicas).write(output)
-    for silent, why in listed.silent.items():
+    replicas = dict.fromkeys(f"{REPLICA}/{each['replica']}" for each in listed["calls"] if each["replica"])
+    Printable(table=partial(print_calls, listed), document=lambda: listed, names=lambda: replicas).write(output)
+    for silent, why in listed["silent_routers"].items():
         say(f"slotmesh: the calls of the router at {silent} are not known: {why}", err=True)
-    if listed.silent:
+    if listed["silent_routers"]:
         raise typer.Exit(FAILED)
 
 
-def print_calls(listed: ListedCalls, out: TextIO) -> None:
+def print_calls(listed: Mapping[str, Any], out: TextIO) -> None:
     """The table, and below it the number of the calls that were requested."""
     console = console_of(out)
-    if listed.calls:
-        with_router = len({each["router"] for each in listed.calls}) > 1
+    if calls := listed["calls"]:
+        with_router = len({each["router"] for each in calls}) > 1
         routers: TableColumns[dict[str, Any]] = {"router": lambda it: it["router"]} if with_router else {}
-        console.print(table_of("Calls", {**_COLUMNS, **routers}, listed.calls))
-    more = f"; {listed.left_out} not shown, which are younger" if listed.left_out else ""
-    counts = ((listed.waiting, "waiting"), (listed.at_replicas, "at replicas"))
+        console.print(table_of("Calls", {**_COLUMNS, **routers}, calls))
+    more = f"; {listed['left_out']} not shown, which are younger" if listed["left_out"] else ""
+    counts = ((listed["waiting"], "waiting"), (listed["at_replicas"], "at replicas"))
     console.print(", ".join(f"{count} {where}" for count, where in counts if count is not None) + more)
-    for address in listed.partial:
+    for address in listed["partial_routers"]:
         console.print(f"the router at {address} has more calls than it looks at: there may be older ones")
 
 

@@ -17,7 +17,7 @@ from slotmesh.cli.checking import member_findings, servers
 from slotmesh.cli.checking.findings import IngressUrl, MeshFinding, Section, SeenMesh, Severity
 from slotmesh.cli.checking.gathering import look_at
 from slotmesh.cli.checking.hosts import without_host as losses_without
-from slotmesh.cli.console import UNWELL, WRONG_INPUT, CommandFailed, Looks, Output, OutputForm, Printable, console_of
+from slotmesh.cli.console import UNWELL, WRONG_INPUT, CommandFailed, Output, OutputForm, Printable, console_of, looks
 from slotmesh.cli.parameters import CONTROLLER, ControllerAddress, duration, read_address
 from slotmesh.errors import SlotmeshError
 
@@ -181,7 +181,7 @@ async def check(
     if output is OutputForm.NAME:
         raise typer.BadParameter("takes table, json or yaml", param_hint="--output")
     findings: list[MeshFinding] = []
-    async for is_last in Looks(_AGAIN_AFTER_S, 0.0 if wait is None else wait.total_seconds()):
+    async for is_last in looks(_AGAIN_AFTER_S, 0.0 if wait is None else wait.total_seconds()):
         findings = await _findings(address, http or [], without_host)
         if is_well(findings) or is_last:
             break

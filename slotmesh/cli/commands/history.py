@@ -12,7 +12,7 @@ from slotmesh.cli.console import AsJson, Output, OutputForm, Printable, TableCol
 from slotmesh.cli.documents import local_time, message_document, word_of
 from slotmesh.cli.operator import Operator
 from slotmesh.cli.parameters import CONTROLLER, REVISION, ControllerAddress
-from slotmesh.cli.versions import MOST_REVISIONS, VersionTimes, shown_version, version_times
+from slotmesh.cli.view.changes import MOST_REVISIONS, VersionTimes, shown_version, version_times
 from slotmesh.spec.writing import UNSET
 from slotmesh.v1 import controller_service_pb2 as pb
 

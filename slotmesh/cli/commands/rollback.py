@@ -2,25 +2,15 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
 from typing import Annotated, Any, Final
 
 import typer
 
 from slotmesh.cli.console import CommandFailed, Output, OutputForm, confirm, is_interactive, say
 from slotmesh.cli.operator import Operator
-from slotmesh.cli.parameters import CONTROLLER, REVISION, ControllerAddress, DryRun, Yes, name_of
-from slotmesh.cli.versions import times_for
-from slotmesh.cli.view.changes import as_applied, consequences, difference, printable_change
-from slotmesh.cli.waiting import (
-    DEFAULT_PATIENCE,
-    Patience,
-    WaitForReady,
-    after_change,
-    operations_of,
-    patience_of,
-    wait_until_ready,
-)
+from slotmesh.cli.parameters import BACKEND, CONTROLLER, REVISION, ControllerAddress, DryRun, Yes, name_of
+from slotmesh.cli.view.changes import as_applied, consequences, difference, printable_change, times_for
+from slotmesh.cli.waiting import DEFAULT_PATIENCE, Patience, WaitForReady, patience_of, wait_for_backends
 from slotmesh.v1 import controller_service_pb2 as pb
 
 _MOST_DIGITS: Final = 19
@@ -76,7 +66,10 @@ async def rollback(
             revision = await _confirmed(operator, revision)
         applied = await _roll_back(operator, revision, output, dry_run=dry_run)
         if patience is not None:
-            await _wait(operator, applied, patience)
+            changed = (it.partition("/") for it in (*applied.created, *applied.updated))
+            backends = {name for kind, _, name in changed if kind == BACKEND}
+            backends.update(*(it.backends for it in applied.waits))
+            await wait_for_backends(operator, applied, backends, patience, done="rolled back")
 
 
 async def _confirmed(operator: Operator, revision: int | None) -> int | None:
@@ -119,12 +112,3 @@ async def _roll_back(
     for line in consequences(applied, is_planned=dry_run):
         say(f"slotmesh: {line}", err=True)
     return applied
-
-
-async def _wait(operator: Operator, applied: pb.ApplyMeshResponse, patience: timedelta) -> None:
-    """Until the backends and the traffic are what they were. Raises CommandFailed."""
-    done = f"rolled back, revision {applied.revision}"
-    changed = {it.removeprefix("backend/") for it in (*applied.created, *applied.updated) if it.startswith("backend/")}
-    backends = changed.union(*(it.backends for it in applied.waits))
-    with after_change(operator, done, "slotmesh status", patience):
-        await wait_until_ready(operator, operations_of(applied, backends), patience, done=done)

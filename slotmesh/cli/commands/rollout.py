@@ -14,8 +14,15 @@ from slotmesh.cli.console import FAILED, NOT_IN_TIME, CommandFailed, ProgressBar
 from slotmesh.cli.credentials import connects
 from slotmesh.cli.operator import Operator
 from slotmesh.cli.parameters import CONTROLLER, BackendName, ControllerAddress, duration
-from slotmesh.cli.versions import MOST_REVISIONS, NO_TIMES, shown_version, version_times
-from slotmesh.cli.view.changes import resume_command, rollout_document, rollout_line
+from slotmesh.cli.view.changes import (
+    MOST_REVISIONS,
+    NO_TIMES,
+    resume_command,
+    rollout_document,
+    rollout_line,
+    shown_version,
+    version_times,
+)
 from slotmesh.cli.waiting import follow_operations
 from slotmesh.errors import SlotmeshError
 from slotmesh.spec.model import is_named_by_code

@@ -11,15 +11,7 @@ from slotmesh.cli.console import Output, OutputForm, say
 from slotmesh.cli.operator import Operator
 from slotmesh.cli.parameters import BACKEND, CONTROLLER, BackendName, ControllerAddress, DryRun, unknown
 from slotmesh.cli.view.changes import difference, print_change
-from slotmesh.cli.waiting import (
-    DEFAULT_PATIENCE,
-    Patience,
-    WaitForReady,
-    after_change,
-    operations_of,
-    patience_of,
-    wait_until_ready,
-)
+from slotmesh.cli.waiting import DEFAULT_PATIENCE, Patience, WaitForReady, patience_of, wait_for_backends
 from slotmesh.errors import BackendNotFound
 from slotmesh.spec.writing import UNSET
 from slotmesh.v1 import controller_service_pb2 as pb
@@ -60,8 +52,7 @@ async def scale(
         if replicas == 0:
             await _warn_of_endpoints(operator, backend)
         if patience is not None:
-            with after_change(operator, f"scaled, revision {applied.revision}", "slotmesh status", patience):
-                await wait_until_ready(operator, operations_of(applied, {backend}), patience, done="scaled")
+            await wait_for_backends(operator, applied, {backend}, patience, done="scaled")
 
 
 async def _warn_of_endpoints(operator: Operator, backend: str) -> None:

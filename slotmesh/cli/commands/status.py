@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Annotated, Any, Final, TextIO, TypeAlias
 
@@ -34,7 +34,7 @@ from slotmesh.cli.parameters import BACKEND, CONTROLLER, ENDPOINT, REPLICA, ROUT
 from slotmesh.cli.shifting import waiting_line
 from slotmesh.cli.view.changes import deferred_line, rollout_document, rollout_lines
 from slotmesh.cli.view.replicas import (
-    crash_loops_of,
+    crash_loop_lines,
     device_table,
     is_long,
     leader_text,
@@ -44,7 +44,7 @@ from slotmesh.cli.view.replicas import (
     replica_table,
     shadow_troubles,
     standby_text,
-    troubles_of,
+    trouble_lines,
 )
 from slotmesh.errors import NotLeader
 from slotmesh.names import printable_text
@@ -216,8 +216,8 @@ def print_tables(
     if snapshot.controller is not None and (lines := newer_members_text(snapshot.controller.role.newer_members)):
         console.print(Text(lines, style="red"))
     _print_tables(console, snapshot, status_document(address, snapshot, load))
-    if not tracebacks:
-        _print_troubles(console, members)
+    for line in () if tracebacks else (*trouble_lines(members.replicas), *_unknown_balancers(members)):
+        console.print(line)
     for name in sorted({name for it in snapshot.endpoints if it.traffic for name in it.traffic.shadows}):
         for trouble in shadow_troubles(name, members):
             console.print(Text(f"\n{trouble}", style="yellow"))
@@ -225,8 +225,9 @@ def print_tables(
         console.print(Text(f"\n{lost_text(member)}", style="red"))
     for name, why in snapshot.deferred_starts.items():
         console.print(Text(f"\n{deferred_line(name, why)}", style="yellow"))
-    for line in (*rollout_lines(snapshot.rollouts), *(waiting_line(it) for it in snapshot.shifts if is_waiting(it))):
-        console.print(Text(f"\n{line}", style="yellow"))
+    waiting = (waiting_line(it) for it in snapshot.shifts if is_waiting(it))
+    for text in (*rollout_lines(snapshot.rollouts), *waiting):
+        console.print(Text(f"\n{text}", style="yellow"))
     for replica in members.replicas:
         if tracebacks and is_long(replica.error):
             console.print(Text(f"\n{replica.replica_id}, {word_of(replica, 'state')}:", style="red"))
@@ -234,7 +235,15 @@ def print_tables(
         if is_long(replica.warning):
             console.print(Text(f"\n{replica.replica_id}:", style="yellow"))
             console.print(Text(replica.warning.rstrip()))
-    _print_crash_loops(console, members, sys.maxsize if tracebacks else LINES_SHOWN)
+    for line in crash_loop_lines(members.replicas, sys.maxsize if tracebacks else LINES_SHOWN):
+        console.print(line)
+
+
+def _unknown_balancers(members: Members) -> Iterator[Text]:
+    for router in members.routers:
+        if lacking := ", ".join(router.unknown_balancers):
+            words = f"{router.router_id} does not have balancer {lacking}, and uses least_loaded: see its --balancers"
+            yield Text(f"\n{words}", style="yellow")
 
 
 def _shares(shares: Mapping[str, float]) -> str:
@@ -291,28 +300,3 @@ def _print_tables(console: Console, snapshot: Snapshot, document: dict[str, Any]
     console.print(table_of("Routers", routers, document["routers"]))
     if snapshot.device_pools:
         console.print(device_table(snapshot.device_pools))
-
-
-def _print_troubles(console: Console, members: Members) -> None:
-    troubles = troubles_of(members.replicas)
-    for trouble in troubles:
-        count = f"{trouble.replicas} {'replica' if trouble.replicas == 1 else 'replicas'}"
-        console.print(Text(f"\n{trouble.backend}, {count}: {trouble.what}", style="red"))
-        if trouble.place:
-            console.print(Text(f"  at {trouble.place}"))
-    if troubles:
-        console.print("\nThe whole tracebacks: slotmesh status --tracebacks")
-    for router in members.routers:
-        if lacking := ", ".join(router.unknown_balancers):
-            words = f"{router.router_id} does not have balancer {lacking}, and uses least_loaded: see its --balancers"
-            console.print(Text(f"\n{words}", style="yellow"))
-
-
-def _print_crash_loops(console: Console, members: Members, most_lines: int) -> None:
-    for loop in crash_loops_of(members.replicas):
-        words = f"{loop.backend} is crash looping: {loop.restarts} restarts; the last process: {loop.last_exit}"
-        console.print(Text(f"\n{words}", style="red"))
-        for line in loop.last_lines[-most_lines:]:
-            console.print(Text(f"  {line}"))
-        if loop.last_lines:
-            console.print(f"All that it wrote: slotmesh logs {loop.backend}")

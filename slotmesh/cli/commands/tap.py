@@ -13,7 +13,6 @@ import base64
 import json
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
-from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from math import inf
@@ -74,14 +73,6 @@ ListRouters = Callable[[], Awaitable[list[str]]]
 """Lists the addresses of all routers; empty while that is unknown."""
 
 
-@dataclass(frozen=True, slots=True)
-class Tapped:
-    """A response of one router."""
-
-    address: str
-    response: pb.TapCallsResponse
-
-
 class TappedRouters:
     """The taps of all routers."""
 
@@ -92,10 +83,10 @@ class TappedRouters:
         self._tell = tell
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._has_opened = False
-        self._came: asyncio.Queue[Tapped | BaseException] = asyncio.Queue(MAX_RESPONSES)
+        self._came: asyncio.Queue[tuple[str, pb.TapCallsResponse] | BaseException] = asyncio.Queue(MAX_RESPONSES)
 
-    async def responses(self) -> AsyncGenerator[Tapped, None]:
-        """Without end. Raises what makes it useless to go on."""
+    async def responses(self) -> AsyncGenerator[tuple[str, pb.TapCallsResponse], None]:
+        """The responses of the routers at these addresses, without end. Raises what makes it useless to go on."""
         looking = asyncio.create_task(self._look())
         try:
             while True:
@@ -137,7 +128,7 @@ class TappedRouters:
                         self._tell(doubt)
                     self._has_opened = True
                     while (response := await call.read()) is not grpc.aio.EOF:
-                        await self._came.put(Tapped(address, response))
+                        await self._came.put((address, response))
             self._tell(f"the router at {address} has ended")
         except SlotmeshError as error:
             if error.reason in _FINAL:
@@ -303,12 +294,12 @@ async def _tap(request: pb.TapCallsRequest, router: str, controller: str, limit:
     versions = HandlerVersions(controller)
     try:
         async with asyncio.timeout(duration_s), ended_by_sigterm(), aclosing(taps.responses()) as responses:
-            async for tapped in responses:
-                if text := drops.add(tapped.address, tapped.response.dropped, loop.time()):
+            async for router_address, response in responses:
+                if text := drops.add(router_address, response.dropped, loop.time()):
                     say(f"slotmesh: {text}", err=True)
-                for call in tapped.response.calls:
+                for call in response.calls:
                     version = await versions.of(call.replica_id)
-                    typer.echo(json.dumps(call_document(tapped.address, call, version)))
+                    typer.echo(json.dumps(call_document(router_address, call, version)))
                     shown += 1
                     if shown == limit:
                         return

@@ -25,13 +25,6 @@ from slotmesh.cli.controller_view import Snapshot
 from slotmesh.cli.operator import Operator
 from slotmesh.cli.parameters import CONTROLLER, ENDPOINT, ControllerAddress, EndpointName, duration
 from slotmesh.cli.shifting import (
-    BackShift,
-    ShiftEvery,
-    ShiftGuards,
-    ShiftMinCalls,
-    ShiftStep,
-    ShiftTo,
-    StopShift,
     TrafficChange,
     change_shift,
     follow_shift,
@@ -41,7 +34,7 @@ from slotmesh.cli.shifting import (
 )
 from slotmesh.cli.view.replicas import readiness, shadow_troubles
 from slotmesh.cli.waiting import after_change, wait_until_done
-from slotmesh.spec.model import InvalidSpec, TrafficPolicy
+from slotmesh.spec.model import InvalidSpec
 from slotmesh.v1 import traffic_shift_pb2 as shift_pb
 
 
@@ -130,6 +123,31 @@ Shadows = Annotated[
         help="A backend that gets a copy of that share of the calls; replaces all shadows. Repeat it for more.",
     ),
 ]
+ShiftTo = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="BACKEND=WEIGHT",
+        help="Shift to this weight step by step; the other backends share what is left. Repeat it for more.",
+    ),
+]
+ShiftStep = Annotated[
+    float | None, typer.Option(metavar="SHARE", help="By how much weights change in a step.", show_default="0.1")
+]
+ShiftEvery = Annotated[timedelta | None, duration("How long a step lasts at least.", show_default="30s")]
+ShiftGuards = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="FIGURE=LIMIT",
+        help="Go back when error_rate=SHARE or p99=DURATION of a backend that gets more is above this; of a shadow with"
+        " its name before it, as dark:error_rate=0.05. Repeat it.",
+    ),
+]
+ShiftMinCalls = Annotated[
+    int | None,
+    typer.Option(metavar="N", help="Calls that must have ended in a step for guards to pass it.", show_default="100"),
+]
+StopShift = Annotated[bool, typer.Option("--shift-stop", help="End the shift where it is.")]
+BackShift = Annotated[bool, typer.Option("--shift-back", help="End the shift, with the weights before it.")]
 Wait = Annotated[
     bool | None,
     typer.Option(
@@ -207,11 +225,11 @@ async def _carry_out(
     """What is there after the change, if one is asked for."""
     asked.check(endpoint)
     async with Operator.at(address) as operator:
-        current = (await operator.endpoint(endpoint)).traffic
+        has_weights = bool((await operator.endpoint(endpoint)).traffic.weights)
         if asked.is_of_shift:
             revision = await change_shift(operator, endpoint, asked)
         elif asked.is_of_policy:
-            revision = await _set_traffic(operator, endpoint, current, asked)
+            revision = await _set_traffic(operator, endpoint, asked, has_weights=has_weights)
             timeout = (timeout or PATIENCE) if waits else None
         else:
             snapshot = await operator.snapshot()
@@ -227,13 +245,18 @@ async def _carry_out(
             return revision, snapshot, await operator.shift(endpoint)
 
 
-async def _set_traffic(operator: Operator, endpoint: str, current: TrafficPolicy | None, asked: TrafficChange) -> int:
+async def _set_traffic(operator: Operator, endpoint: str, asked: TrafficChange, *, has_weights: bool) -> int:
     backends = [it.name for it in (await operator.configuration()).backends]
     try:
-        change = read_policy(
-            endpoint, current, asked.weights, asked.shadows, no_shadows=asked.no_shadows, backends=backends
+        policy, fields = read_policy(
+            endpoint,
+            asked.weights,
+            asked.shadows,
+            no_shadows=asked.no_shadows,
+            has_weights=has_weights,
+            backends=backends,
         )
     except InvalidSpec as invalid:
         lines = [f"{endpoint}: nothing was changed", *str(invalid).splitlines()]
         raise CommandFailed("\n  ".join(lines), WRONG_INPUT) from invalid
-    return await operator.set_traffic(endpoint, change.policy, change.fields, require_ready=not asked.forces)
+    return await operator.set_traffic(endpoint, policy, fields, require_ready=not asked.forces)

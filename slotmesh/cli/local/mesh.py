@@ -16,7 +16,7 @@ import socket
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Final
 
-from slotmesh.cli.console import FAILED, INTERRUPTED, CommandFailed, Looks
+from slotmesh.cli.console import FAILED, INTERRUPTED, CommandFailed, looks
 from slotmesh.cli.credentials import credentials
 from slotmesh.cli.local.child import Child
 from slotmesh.cli.local.order import Order, first_failure, lacks, says_why
@@ -123,7 +123,7 @@ class LocalMesh:
                     await self._start_ingress(controller, order.http_port)
                 async with Operator.at(controller) as operator:
                     await operator.apply_file(unnamed(order.mesh) if order.reloads else order.mesh, force=True)
-                    async for _ in Looks(POLL_S, None):
+                    async for _ in looks(POLL_S, None):
                         snapshot = await operator.snapshot()
                         if first_failure(order, snapshot.members) is not None:
                             raise await self._why_it_failed(operator)
@@ -219,7 +219,7 @@ class LocalMesh:
 
     async def _why_it_failed(self, operator: Operator) -> CommandFailed:
         """Waits a moment for the traceback of a replica that is known to have failed."""
-        async for is_last in Looks(POLL_S, LAST_WORDS_S):
+        async for is_last in looks(POLL_S, LAST_WORDS_S):
             failed = first_failure(self._order, await operator.members())
             if failed is not None and (says_why(failed) or is_last):
                 why = failed.error.rstrip() or "it did not say why"

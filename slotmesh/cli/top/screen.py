@@ -6,11 +6,11 @@ fit, and the cursor is among them. Output that is no terminal gets tables.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from math import isfinite
-from typing import Any, Final, TextIO
+from typing import Any, Final, Literal, TextIO
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -63,12 +63,8 @@ def _figure(title: str, field: str, shown: Callable[[float | None], str] = _coun
     return Column(title, lambda row, _: Cell(shown(row[field]), row[field], style if row[field] else ""))
 
 
-def _text(title: str, read: Callable[[FiguresRow], str]) -> Column:
-    return Column(title, lambda row, _: Cell(read(row), read(row).lower()), is_number=False)
-
-
-def _name(title: str) -> Column:
-    return _text(title, lambda row: printable_text(row_name(row)))
+def _text(title: str, read: Callable[[FiguresRow], str] = row_name) -> Column:
+    return Column(title, lambda row, _: Cell(printable_text(read(row)), read(row).lower()), is_number=False)
 
 
 def _time(title: str, quantile: str) -> Column:
@@ -140,26 +136,26 @@ _RESTARTS: Final = _figure("restarts", "restart_count", style=WARNING)
 
 COLUMNS: Final[Mapping[TopView, Sequence[Column]]] = {
     TopView.ENDPOINTS: (
-        *(_name("endpoint"), *_CALLS, _ERRORS, *_TIMES, _QUEUE),
+        *(_text("endpoint"), *_CALLS, _ERRORS, *_TIMES, _QUEUE),
         Column("traffic", _shares, is_number=False),
     ),
     TopView.BACKENDS: (
-        *(_name("backend"), *_CALLS, _ERRORS, *_TIMES, _QUEUE),
+        *(_text("backend"), *_CALLS, _ERRORS, *_TIMES, _QUEUE),
         *(Column("running", _in_use), *_BATCHES, Column("ready", _readiness), _RESTARTS),
     ),
     TopView.REPLICAS: (
-        *(_name("replica"), Column("state", _state, is_number=False), *_CALLS, _ERRORS, *_TIMES),
+        *(_text("replica"), Column("state", _state, is_number=False), *_CALLS, _ERRORS, *_TIMES),
         *(Column("running", _in_use), _figure("waiting", "waiting", style=WARNING), *_BATCHES),
         *(_links("linked_routers", "routers"), _RESTARTS),
         Column("error or warning", _trouble, is_number=False),
     ),
     TopView.ROUTERS: (
-        *(_name("router"), Column("table", _router_state, is_number=False), *_CALLS, _ERRORS, _QUEUE),
+        *(_text("router"), Column("table", _router_state, is_number=False), *_CALLS, _ERRORS, _QUEUE),
         *(_figure("running", "ongoing"), _links("linked_replicas", "ready_replicas")),
         *(_text("address", lambda row: row["address"]), _text("version", lambda row: row["version"])),
     ),
     TopView.TENANTS: (
-        *(_name("endpoint/tenant"), *_CALLS),
+        *(_text("endpoint/tenant"), *_CALLS),
         *(_figure("refused/s", "refused_per_s", shown_rate, WARNING), _figure("unanswered", "unanswered")),
     ),
 }
@@ -212,8 +208,6 @@ class TopScreen:
     title: str
     notice: str
     """A problem to show; empty if there is none."""
-    columns: Sequence[Column]
-    order: RowOrder
     names: Sequence[str]
     """Of all rows that pass the filter, in order."""
     rows: Sequence[Sequence[Cell]]
@@ -233,15 +227,19 @@ def screen_of(state: TopState, figures: MeshFigures, *, height: int, where: str,
     height = max(1, height)
     first = min(max(0, at - height // 2), max(0, len(ordered) - height))
     shown = ordered[first : first + height]
+    footer = [f"{len(shown)} of {len(ordered)} rows"] if len(shown) < len(ordered) else []
+    if state.view is TopView.REPLICAS and figures.unlisted_replicas:
+        footer.append(f"{figures.unlisted_replicas} more replicas are not listed")
+    if state.is_filtering or state.filter:
+        footer.append(f"filter: {state.filter}{'▏' if state.is_filtering else ' (Esc drops it)'}")
+    path = " > ".join((*(scope.name for scope in state.scopes), str(state.view)))
     return TopScreen(
-        title=_title(state, where, figures),
+        title=f"slotmesh {where}  revision {figures.revision}  {path}",
         notice=notice,
-        columns=columns,
-        order=state.order,
         names=names,
         rows=[[column.cell(row, largest) for column in columns] for row in shown],
         cursor=at - first if shown else -1,
-        footer=_footer(state, figures, len(ordered), len(shown)),
+        footer="  ".join((*footer, "? help  q quit")),
     )
 
 
@@ -271,22 +269,6 @@ def _in_order(rows: list[FiguresRow], column: Column, order: RowOrder, largest: 
     return [*(row for _, row in known), *(row for key, row in keyed if key is None)]
 
 
-def _title(state: TopState, where: str, figures: MeshFigures) -> str:
-    path = " > ".join((*(scope.name for scope in state.scopes), str(state.view)))
-    return f"slotmesh {where}  revision {figures.revision}  {path}"
-
-
-def _footer(state: TopState, figures: MeshFigures, rows: int, shown: int) -> str:
-    parts = [f"{shown} of {rows} rows"] if shown < rows else []
-    if state.view is TopView.REPLICAS and figures.unlisted_replicas:
-        parts.append(f"{figures.unlisted_replicas} more replicas are not listed")
-    if state.is_filtering:
-        parts.append(f"filter: {state.filter}▏")
-    elif state.filter:
-        parts.append(f"filter: {state.filter} (Esc drops it)")
-    return "  ".join((*parts, "? help  q quit"))
-
-
 LINES_AROUND: Final = 6
 """Lines of a screen that are no rows: title, tabs, notice, heading, a space, footer."""
 _ALL_ROWS: Final = 1_000_000
@@ -294,10 +276,16 @@ _ALL_ROWS: Final = 1_000_000
 
 def draw(screen: TopScreen, state: TopState) -> RenderableType:
     """The whole screen."""
-    body: RenderableType = _help() if state.shows_help else _table(screen.columns, screen.rows, screen)
+    tabs = Text()
+    for number, view in enumerate(VIEWS, 1):
+        tabs.append(f" {number} {view} ", style="reverse" if view is state.view else "dim")
+    if state.shows_help:
+        body: RenderableType = Text("\n" + "\n".join(f"  {line}" for line in HELP))
+    else:
+        body = _table(screen, state, is_live=True)
     return Group(
         Text(screen.title, style="bold", no_wrap=True, overflow="ellipsis"),
-        _tabs(state.view),
+        tabs,
         Text(screen.notice, style="red", no_wrap=True, overflow="ellipsis"),
         body,
         Text(screen.footer, style="dim", no_wrap=True, overflow="ellipsis"),
@@ -309,47 +297,23 @@ def print_views(where: str, figures: MeshFigures, views: Sequence[TopView], out:
     console = console_of(out)
     console.print(f"controller {where}  revision {figures.revision}")
     for view in views:
-        screen = screen_of(TopState(view=view), figures, height=_ALL_ROWS, where=where)
-        console.print(_table(screen.columns, screen.rows, None, title=view.title()))
+        state = TopState(view=view)
+        table = _table(screen_of(state, figures, height=_ALL_ROWS, where=where), state, is_live=False)
+        table.title = view.title()
+        console.print(table)
     if figures.unlisted_replicas and TopView.REPLICAS in views:
         console.print(f"{figures.unlisted_replicas} more replicas are not listed")
 
 
-def _table(
-    columns: Sequence[Column], rows: Iterable[Sequence[Cell]], screen: TopScreen | None, title: str | None = None
-) -> Table:
-    is_live = screen is not None
-    table = Table(
-        title=title,
-        title_justify="left",
-        title_style="bold",
-        box=None,
-        expand=False,
-        pad_edge=False,
-        header_style="bold",
-        padding=(0, 2, 0, 0),
-    )
-    order = screen.order if screen is not None else RowOrder(-1)
-    for number, column in enumerate(columns):
-        mark = ("▼" if order.descending else "▲") if number == order.column else ""
-        table.add_column(
-            f"{column.title}{mark}",
-            justify="right" if column.is_number else "left",
-            no_wrap=is_live,
-            overflow="ellipsis",
-        )
-    for number, row in enumerate(rows):
-        has_cursor = screen is not None and number == screen.cursor
+def _table(screen: TopScreen, state: TopState, *, is_live: bool) -> Table:
+    """The rows. A live table marks the cursor and the column that they are sorted by."""
+    table = Table(title_justify="left", title_style="bold", header_style="bold", box=None, pad_edge=False)
+    table.padding = (0, 2, 0, 0)
+    for number, column in enumerate(COLUMNS[state.view]):
+        mark = ("▼" if state.order.descending else "▲") if is_live and number == state.order.column else ""
+        justify: Literal["left", "right"] = "right" if column.is_number else "left"
+        table.add_column(f"{column.title}{mark}", justify=justify, no_wrap=is_live, overflow="ellipsis")
+    for number, row in enumerate(screen.rows):
+        has_cursor = is_live and number == screen.cursor
         table.add_row(*(Text(cell.text, style=cell.style) for cell in row), style="reverse" if has_cursor else "")
     return table
-
-
-def _tabs(present: TopView) -> Text:
-    tabs = Text()
-    for number, view in enumerate(VIEWS, 1):
-        tabs.append(f" {number} {view} ", style="reverse" if view is present else "dim")
-    return tabs
-
-
-def _help() -> Text:
-    return Text("\n" + "\n".join(f"  {line}" for line in HELP))

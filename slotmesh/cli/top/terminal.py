@@ -26,21 +26,11 @@ from slotmesh.cli.figures import NO_FIGURES, MeshFigures
 from slotmesh.cli.top.screen import COLUMNS, LINES_AROUND, TopScreen, draw, screen_of
 from slotmesh.cli.top.state import TopState, press
 
+_LETTERS: Final = {"A": "up", "B": "down", "C": "right", "D": "left", "H": "home", "F": "end"}
 _SEQUENCES: Final = {
-    "\x1b[A": "up",
-    "\x1b[B": "down",
-    "\x1b[C": "right",
-    "\x1b[D": "left",
-    "\x1bOA": "up",
-    "\x1bOB": "down",
-    "\x1bOC": "right",
-    "\x1bOD": "left",
+    **{f"\x1b{start}{letter}": key for letter, key in _LETTERS.items() for start in "[O"},
     "\x1b[5~": "pageup",
     "\x1b[6~": "pagedown",
-    "\x1b[H": "home",
-    "\x1b[F": "end",
-    "\x1bOH": "home",
-    "\x1bOF": "end",
     "\x1b[1~": "home",
     "\x1b[4~": "end",
     "\x1b[Z": "backtab",

@@ -3,19 +3,55 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
-from typing import Any, Final, TextIO
+from types import MappingProxyType
+from typing import Any, Final, TextIO, TypeAlias
 
 from slotmesh.cli.console import OutputForm, Printable, console_of, say, table_of
 from slotmesh.cli.documents import local_time, message_document, word_of
+from slotmesh.cli.operator import Operator
 from slotmesh.cli.parameters import BACKEND, ENDPOINT
-from slotmesh.cli.versions import NO_TIMES, VersionTimes, shown_version
 from slotmesh.spec.model import CODE, Mesh
 from slotmesh.spec.routes import route_subject
 from slotmesh.spec.writing import mesh_document, shown_services
 from slotmesh.v1 import controller_service_pb2 as pb
 from slotmesh.v1 import rollout_pb2
+
+_DIGEST_CHARS: Final = 8
+MOST_REVISIONS: Final = 200
+"""As many as a controller keeps."""
+VersionTimes: TypeAlias = Mapping[str, str]
+"""The local time at which a version that is named after its code was applied first, unless that is not known."""
+NO_TIMES: Final[VersionTimes] = MappingProxyType({})
+
+
+def version_times(revisions: Iterable[pb.ConfigurationRevision]) -> VersionTimes:
+    """`revisions`: newest first, all that are kept. A version that is replaced before one applies it is older."""
+    times: dict[str, str] = {}
+    for revision in revisions:
+        for change in revision.changes:
+            if change.version.startswith(CODE) and revision.HasField("time"):
+                times[change.version] = local_time(revision, "time")
+        for change in revision.changes:
+            times.pop(change.previous_version, None)  # it was applied in an earlier revision
+    return times
+
+
+def shown_version(version: str, times: VersionTimes = NO_TIMES) -> str:
+    """A version that an operator has given stays as it is."""
+    if not version.startswith(CODE):
+        return version
+    short = version.removeprefix(CODE)[:_DIGEST_CHARS]
+    return f"{short} (of {times[version]})" if version in times else short
+
+
+async def times_for(operator: Operator, applied: pb.ApplyMeshResponse) -> VersionTimes:
+    """The times of the versions that a change names, if any is named after its code."""
+    if not any(it.field == "version" and CODE in it.before + it.after for it in applied.fields):
+        return NO_TIMES
+    return version_times(await operator.revisions(MOST_REVISIONS))
+
 
 _VERBS: Final = ("created", "updated", "unchanged", "deleted")
 
@@ -47,15 +83,8 @@ def print_change(applied: pb.ApplyMeshResponse, output: OutputForm, *, is_planne
 
 def as_applied(undone: pb.RollbackResponse) -> pb.ApplyMeshResponse:
     """A rollback as the change that it is."""
-    return pb.ApplyMeshResponse(
-        revision=undone.revision,
-        created=undone.created,
-        updated=undone.updated,
-        deleted=undone.deleted,
-        fields=undone.fields,
-        rolling=undone.rolling,
-        waits=undone.waits,
-    )
+    names = pb.ApplyMeshResponse.DESCRIPTOR.fields_by_name
+    return pb.ApplyMeshResponse(**{field.name: value for field, value in undone.ListFields() if field.name in names})
 
 
 def difference(planned: pb.ApplyMeshResponse, times: VersionTimes = NO_TIMES) -> Iterator[str]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass
 from typing import Any, Final
 
 from rich.table import Table
@@ -115,57 +114,40 @@ _LIBRARIES: Final = ("/site-packages/", "/dist-packages/", "/lib/python", "/lib6
 """Parts of names of files that are not the user's."""
 
 
-@dataclass(frozen=True, slots=True)
-class Trouble:
-    """The same trouble of some replicas of one backend."""
-
-    backend: str
-    what: str
-    """In a line, as `ValueError: no`."""
-    place: str
-    """Where in the user's own files, as `/srv/app.py:12, in __init__`; empty if unknown."""
-    replicas: int
-
-
 LOOPING_AFTER: Final = 3
 """Restarts after which a replica that is not ready is one of a crash loop."""
 
 
-@dataclass(frozen=True, slots=True)
-class CrashLoop:
-    """A backend whose replicas repeatedly end before they are ready."""
+def crash_loop_lines(replicas: Collection[mesh_pb2.Replica], most_lines: int) -> Iterator[Text]:
+    """Backends whose replicas repeatedly end before they are ready, by the most restarted replica of each.
 
-    backend: str
-    restarts: int
-    last_exit: str
-    last_lines: tuple[str, ...]
-    """The last lines of its newest ended process; empty if its replicas have reported an error."""
-
-
-def crash_loops_of(replicas: Iterable[mesh_pb2.Replica]) -> list[CrashLoop]:
-    """At most one for each backend: that of its most restarted replica."""
-    replicas = [*replicas]
+    Also up to `most_lines` that its newest ended process wrote last, unless a replica of the backend has reported an
+    error.
+    """
     reported = {replica.backend for replica in replicas if is_long(replica.error)}
     worst: dict[str, mesh_pb2.Replica] = {}
     for replica in replicas:
         is_looping = replica.restart_count >= LOOPING_AFTER and replica.state in {FAILED_STATE, STARTING_STATE}
         if is_looping and replica.restart_count >= worst.get(replica.backend, replica).restart_count:
             worst[replica.backend] = replica
-    return [
-        CrashLoop(
-            backend,
-            it.restart_count,
-            it.last_exit or "ended",
-            () if backend in reported else tuple(it.last_output.splitlines()),
-        )
-        for backend, it in worst.items()
-    ]
+    for backend, it in worst.items():
+        last_exit = it.last_exit or "ended"
+        line = f"{backend} is crash looping: {it.restart_count} restarts; the last process: {last_exit}"
+        yield Text(f"\n{line}", style="red")
+        if it.last_output and backend not in reported:
+            yield from (Text(f"  {line}") for line in it.last_output.splitlines()[-most_lines:])
+            yield Text(f"All that it wrote: slotmesh logs {backend}")
 
 
-def troubles_of(replicas: Iterable[mesh_pb2.Replica]) -> list[Trouble]:
-    """The errors of more than one line, in the order of the replicas."""
+def trouble_lines(replicas: Iterable[mesh_pb2.Replica]) -> Iterator[Text]:
+    """The errors of more than one line, once for all replicas of a backend that have the same."""
     counts = Counter((it.backend, _what(it.error), _place(it.error)) for it in replicas if is_long(it.error))
-    return [Trouble(*key, count) for key, count in counts.items()]
+    for (backend, what, place), count in counts.items():
+        yield Text(f"\n{backend}, {count} {'replica' if count == 1 else 'replicas'}: {what}", style="red")
+        if place:
+            yield Text(f"  at {place}")
+    if counts:
+        yield Text("\nThe whole tracebacks: slotmesh status --tracebacks")
 
 
 def is_long(error: str) -> bool:

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from controller_service.shell.changes.requests import MAX_REPLY_BYTES
-from slotmesh.cli import controller_connection
 from slotmesh.cli.commands.apply import apply
 from slotmesh.cli.commands.scale import set_num_replicas
 from slotmesh.cli.connection import Peer
@@ -166,8 +165,8 @@ async def test_a_request_is_repeated_once_with_the_same_id() -> None:
 
 
 async def test_one_channel_is_open_however_often_a_leader_is_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(controller_connection, "BACK_WITHIN_S", 1.0)
-    monkeypatch.setattr(controller_connection, "_LOOK_EVERY_S", 0.01)
+    monkeypatch.setattr("slotmesh.cli.operator.BACK_WITHIN_S", 1.0)
+    monkeypatch.setattr("slotmesh.cli.operator._LOOK_EVERY_S", 0.01)
     counts = {"open": 0, "most": 0, "all": 0}
     connect = Peer.connect
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from slotmesh.cli.checking.asking import _context as context_of_check
+from slotmesh.cli.checking.gathering import _context as context_of_check
 from slotmesh.client.tls import Tls
 from slotmesh.runtime.channels import Dialer
 from slotmesh.security.identity import Role

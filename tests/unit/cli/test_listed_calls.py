@@ -6,7 +6,7 @@ import io
 
 import pytest
 
-from slotmesh.cli.commands.calls import ListedCalls, print_calls
+from slotmesh.cli.commands.calls import calls_document, print_calls
 from slotmesh.v1 import tap_service_pb2 as pb
 
 WAITING = [pb.OPEN_CALL_STATE_WAITING, pb.OPEN_CALL_STATE_SENDING]
@@ -25,11 +25,9 @@ AT_REPLICAS = [pb.OPEN_CALL_STATE_AT_REPLICA, pb.OPEN_CALL_STATE_ABANDONED]
 def test_only_what_was_requested_is_counted(
     states: list[pb.OpenCallState.ValueType], printed: str, waiting: int | None, at_replicas: int | None
 ) -> None:
-    listed = ListedCalls.of(pb.ListCallsRequest(states=states))
-    for number in range(3):
-        listed.add(f"127.0.0.1:{number}", pb.ListCallsResponse(waiting=number, at_replicas=number + 2))
+    answers = {f"r:{number}": pb.ListCallsResponse(waiting=number, at_replicas=number + 2) for number in range(3)}
+    listed = calls_document(pb.ListCallsRequest(states=states), answers, {}, 100)
     out = io.StringIO()
     print_calls(listed, out)
     assert out.getvalue().splitlines()[-1].partition(";")[0] == printed
-    document = listed.document()
-    assert (document["waiting"], document["at_replicas"]) == (waiting, at_replicas)
+    assert (listed["waiting"], listed["at_replicas"]) == (waiting, at_replicas)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from slotmesh.cli.console import Looks
-from slotmesh.cli.controller_connection import RPCS
+from slotmesh.cli.console import looks
+from slotmesh.cli.operator import RPCS
 from slotmesh.v1 import controller_service_pb2
 
 
@@ -22,11 +22,11 @@ def test_what_changes_nothing_is_a_query_and_may_be_repeated() -> None:
 
 @pytest.mark.asyncio
 async def test_without_time_there_is_one_look_and_without_a_limit_there_is_always_another() -> None:
-    assert await anext(Looks(3_600.0, 0.0)) is True, "the first is taken immediately"
-    assert await anext(Looks(3_600.0, 3_600.0)) is False
-    unlimited = Looks(0.0, None)
+    assert await anext(looks(3_600.0, 0.0)) is True, "the first is taken immediately"
+    assert await anext(looks(3_600.0, 3_600.0)) is False
+    unlimited = looks(0.0, None)
     assert [await anext(unlimited) for _ in range(3)] == [False, False, False]
-    bounded = Looks(0.0, 0.001)
+    bounded = looks(0.0, 0.001)
     async for is_over in bounded:
         if is_over:
             break

@@ -6,16 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slotmesh.cli.shifting import PolicyChange, read_policy
+from slotmesh.cli.shifting import read_policy
 from slotmesh.spec.model import InvalidSpec, TrafficPolicy
-
-CURRENT = TrafficPolicy(weights={"v1": 0.75, "v2": 0.25}, shadows={"v3": 0.1, "v4": 1.0})
 
 
 def policy(
-    *weights: str, shadows: list[str] | None = None, no_shadows: bool = False, current: TrafficPolicy | None = CURRENT
-) -> PolicyChange:
-    return read_policy("digits", current, weights, shadows or [], no_shadows=no_shadows)
+    *weights: str, shadows: list[str] | None = None, no_shadows: bool = False, has_weights: bool = True
+) -> tuple[TrafficPolicy, tuple[str, ...]]:
+    return read_policy("digits", weights, shadows or [], no_shadows=no_shadows, has_weights=has_weights)
 
 
 def mistakes(*weights: str, **said: object) -> list[str]:
@@ -25,24 +23,24 @@ def mistakes(*weights: str, **said: object) -> list[str]:
 
 
 def test_weights_are_all_weights_and_shadows_stay() -> None:
-    assert policy("v1=0.9", "v3=0.1") == PolicyChange(TrafficPolicy(weights={"v1": 0.9, "v3": 0.1}), ("weights",))
-    assert policy("v2=1", "v1=0").policy.weights == {"v2": 1.0, "v1": 0.0}
+    assert policy("v1=0.9", "v3=0.1") == (TrafficPolicy(weights={"v1": 0.9, "v3": 0.1}), ("weights",))
+    assert policy("v2=1", "v1=0")[0].weights == {"v2": 1.0, "v1": 0.0}
 
 
 def test_shadows_that_are_said_are_all_shadows_and_weights_stay() -> None:
-    assert policy(shadows=["v2=0.2"]) == PolicyChange(TrafficPolicy(weights={}, shadows={"v2": 0.2}), ("shadows",))
+    assert policy(shadows=["v2=0.2"]) == (TrafficPolicy(weights={}, shadows={"v2": 0.2}), ("shadows",))
     said = TrafficPolicy(weights={"v1": 1.0}, shadows={"v2": 0.2})
-    assert policy("v1=1", shadows=["v2=0.2", "v3=0"]) == PolicyChange(said, ("weights", "shadows"))
+    assert policy("v1=1", shadows=["v2=0.2", "v3=0"]) == (said, ("weights", "shadows"))
 
 
 @pytest.mark.parametrize("said", [{"no_shadows": True}, {"shadows": ["v3=0"]}, {"shadows": ["v3=0.0", "v9=0"]}])
 def test_shadows_can_be_taken_away(said: dict[str, object]) -> None:
-    assert policy(**said) == PolicyChange(TrafficPolicy(weights={}), ("shadows",))  # type: ignore[arg-type]
+    assert policy(**said) == (TrafficPolicy(weights={}), ("shadows",))  # type: ignore[arg-type]
 
 
 def test_an_endpoint_without_a_policy_gets_its_first() -> None:
-    assert policy("v1=1", current=None) == PolicyChange(TrafficPolicy(weights={"v1": 1.0}), ("weights",))
-    assert mistakes(shadows=["v2=0.1"], current=None) == [
+    assert policy("v1=1", has_weights=False) == (TrafficPolicy(weights={"v1": 1.0}), ("weights",))
+    assert mistakes(shadows=["v2=0.1"], has_weights=False) == [
         "digits.traffic: there are no weights yet: give some, as v1=1"
     ]
 
@@ -50,7 +48,7 @@ def test_an_endpoint_without_a_policy_gets_its_first() -> None:
 @given(st.lists(st.integers(1, 1_000), min_size=1, max_size=20))
 def test_what_sums_to_one_but_for_rounding_is_a_policy(parts: list[int]) -> None:
     weights = {f"v{number}": part / sum(parts) for number, part in enumerate(parts)}
-    assert policy(*(f"{name}={weight}" for name, weight in weights.items())).policy.weights == weights
+    assert policy(*(f"{name}={weight}" for name, weight in weights.items()))[0].weights == weights
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from slotmesh.cli.controller_view import FAILED_STATE, READY_STATE, STARTING_STATE
-from slotmesh.cli.view.replicas import CrashLoop, Trouble, crash_loops_of, troubles_of
+from slotmesh.cli.view.replicas import crash_loop_lines, trouble_lines
 from slotmesh.v1 import mesh_pb2
 
 TRACEBACK = """Traceback (most recent call last):
@@ -27,10 +27,15 @@ def test_the_same_of_one_backend_is_told_once() -> None:
     other = TRACEBACK.replace("no\n", "still no\n")
     replicas = [failed("v1", TRACEBACK), failed("v2", TRACEBACK), failed("v1", TRACEBACK), failed("v1", other)]
     place = "/srv/app.py:6, in load"
-    assert troubles_of([*replicas, failed("v1", ""), failed("v1", "was killed by SIGKILL")]) == [
-        Trouble("v1", "json.decoder.JSONDecodeError: no", place, 2),
-        Trouble("v2", "json.decoder.JSONDecodeError: no", place, 1),
-        Trouble("v1", "json.decoder.JSONDecodeError: still no", place, 1),
+    shown = trouble_lines([*replicas, failed("v1", ""), failed("v1", "was killed by SIGKILL")])
+    assert [it.plain.strip() for it in shown] == [
+        "v1, 2 replicas: json.decoder.JSONDecodeError: no",
+        f"at {place}",
+        "v2, 1 replica: json.decoder.JSONDecodeError: no",
+        f"at {place}",
+        "v1, 1 replica: json.decoder.JSONDecodeError: still no",
+        f"at {place}",
+        "The whole tracebacks: slotmesh status --tracebacks",
     ]
 
 
@@ -49,7 +54,9 @@ def test_the_same_of_one_backend_is_told_once() -> None:
     ],
 )
 def test_what_and_where(error: str, what: str, place: str) -> None:
-    assert troubles_of([failed("v1", error)]) == [Trouble("v1", what, place, 1)]
+    first, *others = (it.plain.strip() for it in trouble_lines([failed("v1", error)]))
+    assert first == f"v1, 1 replica: {what}"
+    assert others[:-1] == ([f"at {place}"] if place else [])
 
 
 def test_a_backend_crash_loops_while_its_restarted_replicas_do_not_get_ready() -> None:
@@ -64,11 +71,12 @@ def test_a_backend_crash_loops_while_its_restarted_replicas_do_not_get_ready() -
             last_output=output,
         )
 
-    assert (
-        crash_loops_of([replica("a", READY_STATE, 9), replica("b", STARTING_STATE, 2), replica("b", FAILED_STATE, 1)])
-        == []
-    )
+    def lines(*replicas: mesh_pb2.Replica) -> list[str]:
+        return [it.plain.strip() for it in crash_loop_lines(replicas, most_lines=3)]
+
+    well = [replica("a", READY_STATE, 9), replica("b", STARTING_STATE, 2), replica("b", FAILED_STATE, 1)]
+    assert lines(*well) == []
     looping = [replica("a", FAILED_STATE, 3), replica("a", STARTING_STATE, 5), replica("a", FAILED_STATE, 4)]
-    assert crash_loops_of(looping) == [CrashLoop("a", 5, "exited with status 1", tuple("012345678"))]
-    looping.append(failed("a", TRACEBACK))
-    assert crash_loops_of(looping) == [CrashLoop("a", 5, "exited with status 1", ())], "the traceback says it"
+    title = "a is crash looping: 5 restarts; the last process: exited with status 1"
+    assert lines(*looping) == [title, "6", "7", "8", "All that it wrote: slotmesh logs a"]
+    assert lines(*looping, failed("a", TRACEBACK)) == [title], "the traceback says it"

@@ -7,8 +7,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 from slotmesh.cli.commands.history import print_revisions
-from slotmesh.cli.versions import shown_version, version_times
-from slotmesh.cli.view.changes import difference
+from slotmesh.cli.view.changes import difference, shown_version, version_times
 from slotmesh.v1 import controller_service_pb2 as pb
 
 OLD, NEW = "file:0123456789abcdef", "file:fedcba9876543210"

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import nullcontext
 from datetime import timedelta
-from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 from slotmesh.cli.console import NOT_IN_TIME, CommandFailed
-from slotmesh.cli.controller_connection import ControllerConnection
 from slotmesh.cli.operator import MAX_NAMES, Operator
 from slotmesh.cli.waiting import operations_of, wait_until_done, wait_until_ready
 from slotmesh.spec.model import Backend, Mesh
@@ -115,13 +112,13 @@ async def test_a_wait_without_words_ends_or_fails() -> None:
 async def test_more_operations_than_a_request_may_name_are_waited_for_in_several() -> None:
     sent: list[Any] = []
 
-    async def send(request: Any, timeout_s: float) -> WaitOperationsResponse:
-        sent.append(request)
-        return WaitOperationsResponse(operations=[finished(it) for it in request.names])
+    class Answered(Operator):
+        async def send(self, request: Any, timeout_s: float = 1.0) -> WaitOperationsResponse:
+            sent.append(request)
+            return WaitOperationsResponse(operations=[finished(it) for it in request.names])
 
-    connection = SimpleNamespace(send=send, peer=SimpleNamespace(telling=nullcontext))
     names = [f"rollout/{number}@1" for number in range(MAX_NAMES + 1)]
-    found = await Operator(cast("ControllerConnection", connection)).operations(names, 1.0)
+    found = await Answered([]).operations(names, 1.0)
     assert [it.name for it in found] == names
     assert [(len(it.names), it.timeout.ToTimedelta()) for it in sent] == [
         (MAX_NAMES, timedelta(seconds=0.5)),

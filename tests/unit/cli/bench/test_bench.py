@@ -6,19 +6,21 @@ import asyncio
 import json
 import math
 import time
+from pathlib import Path
 
 import pytest
 
 from slotmesh import QueueFull
 from slotmesh.cli.commands.bench import (
     BenchRun,
-    NotComparable,
     closed_loop,
     comparison_lines,
     open_loop,
+    read_earlier,
     result_document,
     result_lines,
 )
+from slotmesh.cli.console import CommandFailed
 
 SETTINGS = {"endpoint": "e", "method": "m", "in_flight": 2, "rate": None, "ordered": False}
 
@@ -119,7 +121,14 @@ def test_two_results_are_compared() -> None:
     assert "better" in lines
     assert "failed" in lines
     assert "worse" not in "\n".join(comparison_lines(before, before))
+
+
+def test_what_is_no_result_is_refused_before_the_load_is_made(tmp_path: Path) -> None:
+    file = tmp_path / "before.json"
+    file.write_text(json.dumps(result_document(result(0.01), SETTINGS)), "utf-8")
+    assert (read_earlier(file) or {})["calls"] == 1
     others: tuple[object, ...] = ({}, [], None, {"format": "x"})
     for other in others:
-        with pytest.raises(NotComparable):
-            list(comparison_lines(now, other))
+        file.write_text(json.dumps(other), "utf-8")
+        with pytest.raises(CommandFailed, match="is no result of a bench"):
+            read_earlier(file)
