@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import grpc
+from google.protobuf.message_factory import GetMessageClass
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_status import rpc_status
 
@@ -22,14 +23,13 @@ from slotmesh.cli.console import CommandFailed, looks
 from slotmesh.cli.controller_view import ControllerStatus
 from slotmesh.cli.credentials import dialer
 from slotmesh.discovery.targets import parse_targets
-from slotmesh.errors import Reason
+from slotmesh.errors import Reason, SlotmeshError
 from slotmesh.security.identity import SERVERS, Role
 from slotmesh.status import from_rpc_error, to_exception
 from slotmesh.transport.name_lookups import LookupFailed, NameLookups
 from slotmesh.units import join_host_port
-from slotmesh.v1 import info_service_pb2 as pb
+from slotmesh.v1 import controller_service_pb2, info_service_pb2, router_service_pb2, tap_service_pb2
 from slotmesh.v1.info_service_pb2 import GetServerInfoRequest, ServerKind
-from slotmesh.v1.info_service_pb2_grpc import InfoServiceStub
 from slotmesh.version import VERSION
 
 CONNECT_TIMEOUT_S: Final = 5.0
@@ -37,8 +37,26 @@ CONNECT_TIMEOUT_S: Final = 5.0
 
 _DETAILS_TIMEOUT_S: Final = 1.0
 
+RPCS: Final = {
+    rpc.input_type.full_name: rpc
+    for file in (controller_service_pb2, info_service_pb2, router_service_pb2, tap_service_pb2)
+    for service in file.DESCRIPTOR.services_by_name.values()
+    for rpc in service.methods
+}
+"""The rpcs by the type of the request: each has its own."""
 _KINDS: Final = frozenset(ServerKind.values())
 _State = grpc.ChannelConnectivity
+
+
+def begin(channel: grpc.aio.Channel, request: Any, **terms: Any) -> Any:
+    """Begins the rpc that has this type of request: to be awaited, or a stream of responses."""
+    rpc = RPCS[request.DESCRIPTOR.full_name]
+    method = channel.unary_stream if rpc.server_streaming else channel.unary_unary
+    return method(
+        f"/{rpc.containing_service.full_name}/{rpc.name}",
+        request_serializer=type(request).SerializeToString,
+        response_deserializer=GetMessageClass(rpc.output_type).FromString,
+    )(request, **terms)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +86,12 @@ class Peer:
         if problem:
             raise CommandFailed(f"no connection to {self.kind} {self.address}: {problem}")
         raise self._unanswered()
+
+    async def ask(self, request: Any, timeout_s: float) -> Any:
+        """The response to a request, by a connection of its own. Raises as `connect` and `telling` do."""
+        async with self.connect() as channel:
+            with self.telling():
+                return await begin(channel, request, timeout=timeout_s)
 
     @property
     def _roles(self) -> Sequence[Role]:
@@ -157,10 +181,8 @@ class NotOffered(CommandFailed):
         """Which of both, as the server itself answers."""
         peer = self._peer
         try:
-            async with peer.connect() as channel:
-                stub: Any = InfoServiceStub(channel)
-                info = await stub.GetServerInfo(GetServerInfoRequest(), timeout=CONNECT_TIMEOUT_S)
-        except (CommandFailed, grpc.RpcError):
+            info = await peer.ask(GetServerInfoRequest(), CONNECT_TIMEOUT_S)
+        except (CommandFailed, SlotmeshError):
             return str(self)
         kind = ServerKind.Name(info.kind).removeprefix("SERVER_KIND_").lower() if info.kind in _KINDS else "server"
         if peer.kind in SERVERS and kind in SERVERS and kind != peer.kind:
@@ -246,10 +268,9 @@ async def standing_of(channel: grpc.aio.Channel, peer: Peer) -> ControllerStatus
 
     Raises SlotmeshError, or CommandFailed where it cannot be asked or is no controller.
     """
-    stub: Any = InfoServiceStub(channel)
     with peer.telling():
-        info = await stub.GetServerInfo(pb.GetServerInfoRequest(), timeout=CONNECT_TIMEOUT_S)
-    if info.kind != pb.SERVER_KIND_CONTROLLER:
+        info = await begin(channel, GetServerInfoRequest(), timeout=CONNECT_TIMEOUT_S)
+    if info.kind != ServerKind.SERVER_KIND_CONTROLLER:
         raise peer.is_another_kind()
     return ControllerStatus(peer.address, info.controller, info.incarnation, info.version, info.address)
 

@@ -16,9 +16,8 @@ from typing import Any, Final, Self
 
 import grpc
 from google.protobuf.field_mask_pb2 import FieldMask
-from google.protobuf.message_factory import GetMessageClass
 
-from slotmesh.cli.connection import ConnectionBroke, Peer, is_lost, leader_among, standing_of
+from slotmesh.cli.connection import ConnectionBroke, Peer, begin, is_lost, leader_among, standing_of
 from slotmesh.cli.console import CommandFailed, looks, say
 from slotmesh.cli.controller_view import ControllerStatus, Members, Snapshot
 from slotmesh.cli.parameters import BACKEND, ROUTE
@@ -35,8 +34,8 @@ from slotmesh.spec.model import Endpoint, Mesh, TrafficPolicy
 from slotmesh.spec.routes import route_path
 from slotmesh.status import from_rpc_error
 from slotmesh.transport.current_channel import LEADER_FACT
-from slotmesh.v1 import controller_service_pb2, mesh_pb2
 from slotmesh.v1 import controller_service_pb2 as pb
+from slotmesh.v1 import mesh_pb2
 from slotmesh.v1.controller_service_pb2 import AdoptStateRequest
 from slotmesh.v1.info_service_pb2 import ControllerStanding
 from slotmesh.v1.operations_pb2 import Operation, WaitOperationsRequest
@@ -51,11 +50,6 @@ BACK_WITHIN_S: Final = 10.0
 _LOOK_EVERY_S: Final = 0.1
 _AUTHOR: Final = (("slotmesh-client", "slotmesh"),)
 """Metadata of changes: the author that the history records."""
-RPCS: Final = {
-    rpc.input_type.full_name: rpc
-    for rpc in controller_service_pb2.DESCRIPTOR.services_by_name["ControllerService"].methods
-}
-"""The rpcs of controllers by the type of the request. Those whose requests have a `request_id` change state."""
 RPC_TIMEOUT_S: Final = 30.0
 """The time limit for a response of a reachable controller."""
 MAX_NAMES: Final = 1_000
@@ -101,7 +95,7 @@ class Operator:
     async def stream(self, request: Any, timeout_s: float | None = None) -> AsyncGenerator[Any, None]:
         """The responses of the rpc that has this type of request."""
         while True:
-            call = self._call(request, timeout=timeout_s)
+            call = begin(self._channel, request, timeout=timeout_s)
             try:
                 with self._peer.telling():
                     async for response in call:
@@ -259,23 +253,13 @@ class Operator:
 
     # -- the connection ------------------------------------------------------------------------------------------------
 
-    def _call(self, request: Any, **terms: Any) -> Any:
-        """Begins the rpc that has this type of request, on the present channel: to be awaited, or a stream."""
-        rpc = RPCS[request.DESCRIPTOR.full_name]
-        begin = self._channel.unary_stream if rpc.server_streaming else self._channel.unary_unary
-        return begin(
-            f"/{rpc.containing_service.full_name}/{rpc.name}",
-            request_serializer=type(request).SerializeToString,
-            response_deserializer=GetMessageClass(rpc.output_type).FromString,
-        )(request, **terms)
-
     async def _answer(self, request: Any, timeout_s: float) -> Any:
         """The response. Raises as a stub does. A change is repeated after a lost reply, if that is safe."""
         if "request_id" in request.DESCRIPTOR.fields_by_name:
             return await self._change(request, timeout=timeout_s, metadata=_AUTHOR)
         while True:
             try:
-                return await self._call(request, timeout=timeout_s)
+                return await begin(self._channel, request, timeout=timeout_s)
             except grpc.RpcError as error:
                 if await self._follow(_named_leader(error)):
                     continue
@@ -289,7 +273,7 @@ class Operator:
         for is_last in (False, True):
             standing = await self._known_standing()
             try:
-                response = await self._call(request, **terms)
+                response = await begin(self._channel, request, **terms)
             except grpc.RpcError as error:
                 if is_last:
                     raise

@@ -309,22 +309,22 @@ DEPLOY: Final = (
     mutant(
         "a command whose reply is lost does not ask again",
         _CLI,
-        "or (is_lost(error) and await self.reconnect())):",
+        "or (is_lost(error) and await self._reconnect())):",
         "):",
         _LOST,
     ),
     mutant(
         "a command ends at a controller that stands by and names the leader",
         _CLI,
-        "                if await self.follow(_named_leader(error)):",
+        "                if await self._follow(_named_leader(error)):",
         "                if False:",
         "tests/e2e/test_standby.py",
     ),
     mutant(
         "a repeated request of a command has another id",
         _CLI,
-        "            standing = await self.known_standing()\n",
-        "            request.request_id, standing = new_id(), await self.known_standing()\n",
+        "            standing = await self._known_standing()\n",
+        "            request.request_id, standing = new_id(), await self._known_standing()\n",
         _LOST,
     ),
 )

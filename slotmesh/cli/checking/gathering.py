@@ -20,7 +20,7 @@ import grpc
 from slotmesh.cli.checking.asking_ingresses import ask_ingresses
 from slotmesh.cli.checking.findings import AnnouncedAddress, IngressUrl, OwnTls, SeenMesh, ServerAnswer, Validity
 from slotmesh.cli.checking.losses import ASK_WITHIN_S, lost_members, still_lost
-from slotmesh.cli.connection import resolved
+from slotmesh.cli.connection import begin, resolved
 from slotmesh.cli.console import CommandFailed, looks
 from slotmesh.cli.controller_view import ENDED, Members, Snapshot
 from slotmesh.cli.credentials import credentials, dialer
@@ -33,8 +33,7 @@ from slotmesh.security.secret_files import authorities_in
 from slotmesh.spec.model import Prospect
 from slotmesh.status import from_rpc_error
 from slotmesh.units import parse_host_port
-from slotmesh.v1 import info_service_pb2 as pb
-from slotmesh.v1.info_service_pb2_grpc import InfoServiceStub
+from slotmesh.v1.info_service_pb2 import GetServerInfoRequest
 from slotmesh.version import VERSION
 
 SETTLES_WITHIN_S: Final = 3.0
@@ -203,10 +202,9 @@ def own_tls() -> OwnTls:
 async def _ask(announced: AnnouncedAddress) -> ServerAnswer:
     role = announced.role
     async with dialer().open(announced.address, role, announced.backend) as channel:
-        stub: Any = InfoServiceStub(channel)
         began, sent_at = time.monotonic(), time.time()
         try:
-            info = await stub.GetServerInfo(pb.GetServerInfoRequest(), timeout=ANSWER_WITHIN_S)
+            info = await begin(channel, GetServerInfoRequest(), timeout=ANSWER_WITHIN_S)
         except grpc.RpcError as error:
             return ServerAnswer(announced=announced, problem=_problem(error, role, announced.backend))
         took_s = time.monotonic() - began

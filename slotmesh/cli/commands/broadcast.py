@@ -17,14 +17,13 @@ from slotmesh.cli.commands.call import (
     read_payload,
     view_of,
 )
-from slotmesh.cli.connection import Peer
+from slotmesh.cli.connection import Peer, begin
 from slotmesh.cli.console import FAILED, say
 from slotmesh.cli.parameters import ROUTER_ADDRESS, EndpointName, RouterAddress
 from slotmesh.codec import JSON
 from slotmesh.errors import SlotmeshError
 from slotmesh.status import from_wire, to_exception
 from slotmesh.v1 import router_service_pb2 as pb
-from slotmesh.v1 import router_service_pb2_grpc
 
 _UNNAMED: Final = "the rpc has ended before each replica had its outcome; it is not known whether these were executed: "
 
@@ -88,8 +87,7 @@ async def broadcast(
     )
     outcomes, peer = ReplicaOutcomes(), Peer("router", address)
     async with peer.connect() as channel:
-        stub: Any = router_service_pb2_grpc.RouterServiceStub(channel)
-        call = stub.Broadcast(request, timeout=None if view.timeout_s is None else view.timeout_s + SLACK_S)
+        call = begin(channel, request, timeout=None if view.timeout_s is None else view.timeout_s + SLACK_S)
         try:
             with peer.telling():
                 async for response in call:

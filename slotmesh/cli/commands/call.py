@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from datetime import timedelta
-from typing import Annotated, Any, Final, Unpack
+from functools import partial
+from typing import Annotated, Final, Unpack
 
+import grpc
 import typer
 
 from slotmesh.calls.call_options import CallRpc, OptionChanges
-from slotmesh.cli.connection import Peer
+from slotmesh.cli.connection import Peer, begin
 from slotmesh.cli.console import FAILED, WRONG_INPUT, CommandFailed, say
 from slotmesh.cli.latencies import CallTally
 from slotmesh.cli.parameters import ROUTER_ADDRESS, EndpointName, RouterAddress, duration, read_arguments
@@ -19,49 +21,32 @@ from slotmesh.client.calls.options import BadOption, ViewOptions, check_ordering
 from slotmesh.codec import JSON
 from slotmesh.errors import SlotmeshError
 from slotmesh.v1 import router_service_pb2 as pb
-from slotmesh.v1 import router_service_pb2_grpc
 
 SLACK_S: Final = 1.0
 """How much later than the router's deadline the transport's is, so that the router's answer can arrive."""
 
 
-class UnaryCaller:
-    """Makes one call, again and again."""
-
-    def __init__(self, peer: Peer, channel: Any, endpoint: str, method: str, view: ViewOptions, payload: bytes) -> None:
-        self._peer = peer
-        self._stub: Any = router_service_pb2_grpc.RouterServiceStub(channel)
-        self._endpoint = endpoint
-        self._options = view.to_wire(method, rpc=CallRpc.CALL)
-        self._payload = payload
-        self._request_id = view.request_id or ""
-        self._timeout_s = None if view.timeout_s is None else view.timeout_s + SLACK_S
-
-    async def result(self) -> bytes:
-        """The result. Raises SlotmeshError."""
-        request = pb.CallRequest(
-            endpoint=self._endpoint, options=self._options, payload=self._payload, request_id=self._request_id
-        )
-        with self._peer.telling():
-            response = await self._stub.Call(request, timeout=self._timeout_s)
-        payload: bytes = response.payload
-        return payload
-
-    async def values(self) -> AsyncIterator[bytes]:
-        """Each value that the handler yields, as it comes. Raises SlotmeshError."""
-        request = pb.CallStreamingRequest(
-            endpoint=self._endpoint, options=self._options, payload=self._payload, request_id=self._request_id
-        )
-        call = self._stub.CallStreaming(request, timeout=self._timeout_s)
-        try:
-            with self._peer.telling():
-                async for response in call:
-                    yield response.payload
-        finally:
-            call.cancel()
+MakeCall = Callable[[], Awaitable[None]]
+"""Makes the call once, and writes what comes of it. Raises SlotmeshError."""
 
 
-async def call_again_and_again(caller: UnaryCaller, times: int, *, streams: bool) -> CallTally:
+async def make_call(
+    peer: Peer, channel: grpc.aio.Channel, request: pb.CallRequest | pb.CallStreamingRequest, timeout_s: float | None
+) -> None:
+    """Makes the call, and writes its result as it came, or each value as it comes. Raises SlotmeshError."""
+    call = begin(channel, request, timeout=timeout_s)
+    try:
+        with peer.telling():
+            if isinstance(request, pb.CallRequest):
+                typer.echo((await call).payload)
+                return
+            async for response in call:
+                typer.echo(response.payload)
+    finally:
+        call.cancel()
+
+
+async def call_again_and_again(make: MakeCall, times: int) -> CallTally:
     """One call after another; failures go to stderr. With more than one call, so does a summary, whatever ends them.
 
     A single call raises its failure.
@@ -71,7 +56,7 @@ async def call_again_and_again(caller: UnaryCaller, times: int, *, streams: bool
         for _ in range(times):
             call_began, reason = time.monotonic(), ""
             try:
-                await _write_one(caller, streams=streams)
+                await make()
             except SlotmeshError as failure:
                 if times == 1:
                     raise
@@ -83,14 +68,6 @@ async def call_again_and_again(caller: UnaryCaller, times: int, *, streams: bool
             for line in tally.lines(time.monotonic() - began):
                 typer.echo(line, err=True)
     return tally
-
-
-async def _write_one(caller: UnaryCaller, *, streams: bool) -> None:
-    if not streams:
-        typer.echo(await caller.result())
-        return
-    async for value in caller.values():
-        typer.echo(value)
 
 
 Slo = Annotated[
@@ -196,10 +173,16 @@ async def call(
         request_id=request_id,
         metadata=read_metadata(metadata or ()),
     )
-    payload, peer = read_payload(arguments), Peer("router", address)
+    request = (pb.CallStreamingRequest if stream else pb.CallRequest)(
+        endpoint=endpoint,
+        options=view.to_wire(method, rpc=CallRpc.CALL),
+        payload=read_payload(arguments),
+        request_id=request_id or "",
+    )
+    timeout_s = None if view.timeout_s is None else view.timeout_s + SLACK_S
+    peer = Peer("router", address)
     async with peer.connect() as channel:
-        caller = UnaryCaller(peer, channel, endpoint, method, view, payload)
-        tally = await call_again_and_again(caller, repeat, streams=stream)
+        tally = await call_again_and_again(partial(make_call, peer, channel, request, timeout_s), repeat)
     if tally.failed:
         raise typer.Exit(FAILED)
 

@@ -30,7 +30,6 @@ from slotmesh.cli.operator import routers_of
 from slotmesh.cli.parameters import CONTROLLER, ENDPOINT, REPLICA, ControllerAddress, OneRouter, name_of
 from slotmesh.errors import SlotmeshError
 from slotmesh.v1 import tap_service_pb2 as pb
-from slotmesh.v1.tap_service_pb2_grpc import TapServiceStub
 
 ANSWER_S: Final = 10.0
 """The time limit for a router's response."""
@@ -96,7 +95,8 @@ def _calls_of(address: str, response: pb.ListCallsResponse) -> Iterator[dict[str
 
 async def list_calls(request: pb.ListCallsRequest, routers: Sequence[str], *, limit: int) -> dict[str, Any]:
     """Queries these routers. If none has responded, raises a router's error about the request itself."""
-    answers = await asyncio.gather(*(_of_router(request, each) for each in routers), return_exceptions=True)
+    peers = [Peer("router", each, is_listed=True) for each in routers]
+    answers = await asyncio.gather(*(it.ask(request, ANSWER_S) for it in peers), return_exceptions=True)
     listed: dict[str, pb.ListCallsResponse] = {}
     silent: dict[str, str] = {}
     for address, answer in zip(routers, answers, strict=True):
@@ -110,15 +110,6 @@ async def list_calls(request: pb.ListCallsRequest, routers: Sequence[str], *, li
     if not listed and isinstance(answers[0], BaseException):
         raise answers[0]
     return calls_document(request, listed, silent, limit)
-
-
-async def _of_router(request: pb.ListCallsRequest, address: str) -> pb.ListCallsResponse:
-    peer = Peer("router", address, is_listed=True)
-    async with peer.connect() as channel:
-        stub: Any = TapServiceStub(channel)
-        with peer.telling():
-            response: pb.ListCallsResponse = await stub.ListCalls(request, timeout=ANSWER_S)
-            return response
 
 
 Keys = Annotated[

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 import typer
 
@@ -11,7 +11,6 @@ from slotmesh.cli.connection import Peer
 from slotmesh.cli.console import CommandFailed
 from slotmesh.cli.interface_source import interface_source
 from slotmesh.cli.parameters import ROUTER_ADDRESS, EndpointName, RouterAddress
-from slotmesh.v1 import router_service_pb2_grpc
 from slotmesh.v1.router_service_pb2 import DescribeEndpointsRequest
 
 _TIMEOUT_S: Final = 30.0
@@ -27,12 +26,8 @@ async def stubs(endpoint: EndpointName, *, address: RouterAddress = ROUTER_ADDRE
 
         slotmesh stubs carts > carts.py
     """
-    peer = Peer("router", address)
-    async with peer.connect() as channel:
-        stub: Any = router_service_pb2_grpc.RouterServiceStub(channel)
-        with peer.telling():
-            request = DescribeEndpointsRequest(endpoint=endpoint, with_schemas=True)
-            response = await stub.DescribeEndpoints(request, timeout=_TIMEOUT_S)
+    request = DescribeEndpointsRequest(endpoint=endpoint, with_schemas=True)
+    response = await Peer("router", address).ask(request, _TIMEOUT_S)
     if not response.endpoints:
         raise CommandFailed(f"there is no endpoint {endpoint}")
     described = response.endpoints[0]

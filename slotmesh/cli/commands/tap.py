@@ -21,7 +21,7 @@ from typing import Annotated, Any, Final
 import grpc
 import typer
 
-from slotmesh.cli.connection import NotOffered, Peer
+from slotmesh.cli.connection import NotOffered, Peer, begin
 from slotmesh.cli.console import CommandFailed, ended_by_sigterm, say
 from slotmesh.cli.documents import iso_time, word_of
 from slotmesh.cli.operator import Operator, routers_of
@@ -32,8 +32,6 @@ from slotmesh.names import did_you_mean
 from slotmesh.spec.tenants import tenant_problem
 from slotmesh.v1 import tap_service_pb2 as pb
 from slotmesh.v1.router_service_pb2 import DescribeEndpointsRequest
-from slotmesh.v1.router_service_pb2_grpc import RouterServiceStub
-from slotmesh.v1.tap_service_pb2_grpc import TapServiceStub
 
 SAY_EVERY_S: Final = 5.0
 """The shortest time between two messages about dropped calls of one router."""
@@ -115,8 +113,7 @@ class TappedRouters:
         peer = Peer("router", address, is_listed=True)
         try:
             async with peer.connect() as channel:
-                stub: Any = TapServiceStub(channel)
-                call = stub.TapCalls(self._request)
+                call = begin(channel, self._request)
                 with peer.telling():
                     await call.initial_metadata()
                     # A refusal also resolves the metadata; its status arrives before the response to this later rpc.
@@ -144,9 +141,8 @@ class TappedRouters:
 
 async def _doubt_of(channel: grpc.aio.Channel, request: pb.TapCallsRequest) -> str:
     """A warning if no replica known to the router has the method; empty otherwise, or if that is unknown."""
-    stub: Any = RouterServiceStub(channel)
     try:
-        described = await stub.DescribeEndpoints(DescribeEndpointsRequest(endpoint=request.endpoint), timeout=_ASK_S)
+        described = await begin(channel, DescribeEndpointsRequest(endpoint=request.endpoint), timeout=_ASK_S)
     except grpc.RpcError:
         return ""
     methods = {method for endpoint in described.endpoints for method in endpoint.methods}

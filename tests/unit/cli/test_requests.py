@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import pytest
 
+from slotmesh.cli.connection import RPCS
 from slotmesh.cli.console import looks
-from slotmesh.cli.operator import RPCS
-from slotmesh.v1 import controller_service_pb2
+from slotmesh.v1 import controller_service_pb2, info_service_pb2, router_service_pb2, tap_service_pb2
+
+OF_CONTROLLERS = controller_service_pb2.DESCRIPTOR.services_by_name["ControllerService"].methods
 
 
-def test_each_rpc_of_controllers_has_a_request_of_its_own() -> None:
-    methods = controller_service_pb2.DESCRIPTOR.services_by_name["ControllerService"].methods
-    assert sorted(it.full_name for it in RPCS.values()) == sorted(it.full_name for it in methods)
+def test_each_rpc_has_a_request_of_its_own() -> None:
+    files = (controller_service_pb2, info_service_pb2, router_service_pb2, tap_service_pb2)
+    services = [service for file in files for service in file.DESCRIPTOR.services_by_name.values()]
+    methods = [method.full_name for service in services for method in service.methods]
+    assert sorted(it.full_name for it in RPCS.values()) == sorted(methods)
 
 
 def test_what_changes_nothing_is_a_query_and_may_be_repeated() -> None:
-    changes = {it.name for it in RPCS.values() if "request_id" in it.input_type.fields_by_name}
-    queries = {it.name for it in RPCS.values()} - changes
+    changes = {it.name for it in OF_CONTROLLERS if "request_id" in it.input_type.fields_by_name}
+    queries = {it.name for it in OF_CONTROLLERS} - changes
     assert all(name.startswith(("Get", "List", "Describe", "Watch", "Wait", "Read")) for name in queries)
 
 
