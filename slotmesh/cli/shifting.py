@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
 
-from slotmesh.cli.console import NOT_IN_TIME, WRONG_INPUT, CommandFailed, ProgressBar
+from slotmesh.cli.console import NOT_IN_TIME, WRONG_INPUT, CommandFailed
 from slotmesh.cli.controller_view import is_under_way, is_waiting
 from slotmesh.cli.documents import local_time, message_document, word_of
 from slotmesh.cli.operator import Operator
-from slotmesh.cli.waiting import follow_operations
+from slotmesh.cli.waiting import watch_operation
 from slotmesh.errors import Reason, SlotmeshError
 from slotmesh.names import did_you_mean
 from slotmesh.spec.model import InvalidSpec, SpecViolation, TrafficPolicy
@@ -233,17 +232,12 @@ async def follow_shift(operator: Operator, endpoint: str, patience: timedelta | 
 
     Raises CommandFailed where it ends elsewhere, or not in time.
     """
-    with ProgressBar(sys.stdout) as bar:
-        async for (shift,), is_late in follow_operations(operator, [f"shift/{endpoint}"], patience):
-            left = "; ".join(shift.pending)
-            bar.show(endpoint, shift.completed, shift.total, left)
-            if shift.failure:
-                raise CommandFailed(f"{endpoint}: {shift.failure}", NOT_IN_TIME)
-            if shift.done:
-                return
-            if is_late:
-                after = format_duration(patience or timedelta())
-                raise CommandFailed(f"{endpoint}: not complete after {after}, and goes on: {left}", NOT_IN_TIME)
+    shift = await watch_operation(operator, f"shift/{endpoint}", endpoint, patience)
+    if shift.failure:
+        raise CommandFailed(f"{endpoint}: {shift.failure}", NOT_IN_TIME)
+    if not shift.done:
+        after, left = format_duration(patience or timedelta()), "; ".join(shift.pending)
+        raise CommandFailed(f"{endpoint}: not complete after {after}, and goes on: {left}", NOT_IN_TIME)
 
 
 def _request(endpoint: str, options: TrafficChange) -> pb.ShiftTrafficRequest:

@@ -6,6 +6,7 @@ The controller decides what is done, has failed or is lacking (`WaitOperations`)
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import AsyncIterator, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
@@ -14,7 +15,7 @@ from typing import Annotated, Final
 
 import typer
 
-from slotmesh.cli.console import FAILED, NOT_IN_TIME, CommandFailed, is_interactive, say
+from slotmesh.cli.console import FAILED, NOT_IN_TIME, CommandFailed, ProgressBar, is_interactive, say
 from slotmesh.cli.operator import Operator
 from slotmesh.cli.parameters import duration
 from slotmesh.cli.view.changes import shown_version
@@ -84,6 +85,16 @@ async def follow_operations(
         left_s = until - loop.time()
         yield operations, left_s <= 0.0
         timeout_s = min(LOOK_S, max(0.0, left_s))
+
+
+async def watch_operation(operator: Operator, name: str, title: str, patience: timedelta | None) -> Operation:
+    """Shows on a terminal how far an operation is, until it is done or `patience` is over. None: never."""
+    with ProgressBar(sys.stdout) as bar:
+        async for (operation,), is_late in follow_operations(operator, [name], patience):
+            bar.show(title, operation.completed, operation.total, "; ".join(operation.pending))
+            if operation.done or is_late:
+                return operation
+    raise AssertionError("the last look returns")
 
 
 async def wait_for_backends(

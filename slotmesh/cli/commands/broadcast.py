@@ -12,6 +12,7 @@ from slotmesh.cli.commands.call import (
     CallTimeout,
     GivenArguments,
     GivenMetadata,
+    MethodName,
     OnBehalfOf,
     read_metadata,
     read_payload,
@@ -53,9 +54,7 @@ class ReplicaOutcomes:
 
 async def broadcast(
     endpoint: EndpointName,
-    method: Annotated[
-        str, typer.Argument(metavar="METHOD", help="The handler's method; `__call__` for a handler that is a function.")
-    ],
+    method: MethodName,
     arguments: GivenArguments = None,
     *,
     backend: Annotated[

@@ -76,6 +76,9 @@ Slo = Annotated[
         "When the call should be answered, as 250ms: orders it among the calls that wait, and drops nothing.", zero=True
     ),
 ]
+MethodName = Annotated[
+    str, typer.Argument(metavar="METHOD", help="The handler's method; `__call__` for a handler that is a function.")
+]
 GivenArguments = Annotated[
     str | None,
     typer.Argument(
@@ -125,9 +128,7 @@ OnBehalfOf = Annotated[
 
 async def call(
     endpoint: EndpointName,
-    method: Annotated[
-        str, typer.Argument(metavar="METHOD", help="The handler's method; `__call__` for a handler that is a function.")
-    ],
+    method: MethodName,
     arguments: GivenArguments = None,
     *,
     timeout: CallTimeout = None,

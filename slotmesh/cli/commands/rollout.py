@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from slotmesh.cli.console import FAILED, NOT_IN_TIME, CommandFailed, ProgressBar, say
+from slotmesh.cli.console import FAILED, NOT_IN_TIME, CommandFailed, say
 from slotmesh.cli.credentials import connects
 from slotmesh.cli.operator import Operator
 from slotmesh.cli.parameters import CONTROLLER, BackendName, ControllerAddress, duration
@@ -23,7 +23,7 @@ from slotmesh.cli.view.changes import (
     shown_version,
     version_times,
 )
-from slotmesh.cli.waiting import follow_operations
+from slotmesh.cli.waiting import watch_operation
 from slotmesh.errors import SlotmeshError
 from slotmesh.spec.model import is_named_by_code
 from slotmesh.units import format_duration
@@ -128,10 +128,5 @@ async def _follow(backend: str, patience: timedelta | None, address: str) -> tup
         rollout = found.backend.status.rollout
         if patience is None or rollout.phase == rollout_pb2.ROLLOUT_PHASE_PAUSED:
             return rollout, Operation(done=True)
-        with ProgressBar(sys.stdout) as bar:
-            names = [f"rollout/{backend}@{found.revision}"]
-            async for (operation,), is_late in follow_operations(operator, names, patience):
-                bar.show(backend, operation.completed, operation.total, "; ".join(operation.pending))
-                if operation.done or is_late:
-                    break
+        operation = await watch_operation(operator, f"rollout/{backend}@{found.revision}", backend, patience)
         return (await operator.backend(backend)).status.rollout, operation

@@ -36,7 +36,7 @@ def test_a_name_of_another_kind_is_named_with_its_kind() -> None:
 
 def test_all_problems_of_weights_are_reported_those_of_names_too() -> None:
     with pytest.raises(InvalidSpec) as refused:
-        read_policy("shop", None, ["shop-v1=1", "shopv2=1"], ["tlil=0.5"], backends=SHOPS)
+        read_policy("shop", ["shop-v1=1", "shopv2=1"], ["tlil=0.5"], backends=SHOPS)
     lines = str(refused.value).splitlines()
     assert any("shop.traffic.shopv2" in it and "there is no backend shopv2" in it for it in lines), lines
     assert any("shop.shadows.tlil" in it and "did you mean till?" in it for it in lines), lines
