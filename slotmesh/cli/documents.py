@@ -2,7 +2,8 @@
 
 A field has its name in the proto. A field that is not set is null; a Timestamp is ISO 8601 in UTC; a Duration is a
 number of seconds, and its name ends with `_s`; an enum value is its name without the common prefix, in the form of
-`enum_word`. protobuf's `json_format` has other forms: 64-bit integers as text, "1.500s", and no null.
+`enum_word`; a map is sorted by its keys, as protobuf's own order differs from one process to the next. protobuf's
+`json_format` has other forms: 64-bit integers as text, "1.500s", and no null.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ def _value(message: Message, field: Any) -> Any:
     value = getattr(message, field.name)
     if field.is_repeated:
         is_map = field.message_type is not None and field.message_type.GetOptions().map_entry
-        return dict(value) if is_map else [_plain(field, each) for each in value]
+        return dict(sorted(value.items())) if is_map else [_plain(field, each) for each in value]
     return None if field.has_presence and not message.HasField(field.name) else _plain(field, value)
 
 

@@ -165,7 +165,7 @@ def figures_of(sample: pb.GetSnapshotResponse) -> MeshFigures:
 
 
 def _endpoint(endpoint: mesh_pb2.Endpoint, routers: Sequence[RouterReports]) -> FiguresRow:
-    name, weights = endpoint.name, dict(endpoint.traffic.weights)
+    name, weights = endpoint.name, dict(sorted(endpoint.traffic.weights.items()))
     newest = [it.newest.endpoints[name] for it in routers if name in it.newest.endpoints]
     pairs = _pairs(routers, lambda report: report.endpoints, name)
     ends: list[tuple[str, mesh_pb2.CallEnds, mesh_pb2.CallEnds]] = []

@@ -50,8 +50,8 @@ def shift_document(shift: shift_pb.TrafficShift) -> dict[str, Any]:
         figures[it.shadow][it.backend]["copies" if it.shadow else "calls"] = it.calls
     return {
         **message_document(shift, leave_out={"from_weights", "to_weights", "guards", "figures"}),
-        "from": dict(shift.from_weights),
-        "to": dict(shift.to_weights),
+        "from": dict(sorted(shift.from_weights.items())),
+        "to": dict(sorted(shift.to_weights.items())),
         "guards": [*map(_guard_text, shift.guards)],
         "figures": figures[False],
         "shadow_figures": figures[True],

@@ -100,13 +100,12 @@ async def list_calls(request: pb.ListCallsRequest, routers: Sequence[str], *, li
     listed: dict[str, pb.ListCallsResponse] = {}
     silent: dict[str, str] = {}
     for address, answer in zip(routers, answers, strict=True):
-        match answer:
-            case pb.ListCallsResponse():
-                listed[address] = answer
-            case CommandFailed() | SlotmeshError():
-                silent[address] = await answer.explained() if isinstance(answer, CommandFailed) else str(answer)
-            case BaseException():
-                raise answer
+        if isinstance(answer, CommandFailed | SlotmeshError):
+            silent[address] = await answer.explained() if isinstance(answer, CommandFailed) else str(answer)
+        elif isinstance(answer, BaseException):
+            raise answer
+        else:
+            listed[address] = answer
     if not listed and isinstance(answers[0], BaseException):
         raise answers[0]
     return calls_document(request, listed, silent, limit)

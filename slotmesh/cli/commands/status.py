@@ -134,8 +134,8 @@ def status_document(
         return {"calls_per_s": None if rate is None else round(rate, 3), "queued": row.get("queued")}
 
     def endpoint_document(it: Endpoint) -> dict[str, Any]:
-        traffic = dict(it.traffic.weights) if it.traffic else None
-        shadows = dict(it.traffic.shadows) if it.traffic else {}
+        traffic = dict(sorted(it.traffic.weights.items())) if it.traffic else None
+        shadows = dict(sorted(it.traffic.shadows.items())) if it.traffic else {}
         return {"name": it.name, "traffic": traffic, "shadows": shadows, **load_of(ENDPOINT, it.name)}
 
     def backend_document(it: Backend) -> dict[str, Any]:

@@ -75,8 +75,8 @@ def as_json(endpoint: str, revision: int, snapshot: Snapshot, shift: shift_pb.Tr
     return {
         "endpoint": endpoint,
         "revision": revision,
-        "traffic": dict(traffic.weights) if traffic else None,
-        "shadows": dict(traffic.shadows) if traffic else {},
+        "traffic": dict(sorted(traffic.weights.items())) if traffic else None,
+        "shadows": dict(sorted(traffic.shadows.items())) if traffic else {},
         "grpc_services": _services_of(endpoint, snapshot),
         "shadow_copies": {name: snapshot.members.shadow(name).copies for name in shadows},
         "shadow_drops": {name: snapshot.members.shadow(name).dropped for name in shadows},

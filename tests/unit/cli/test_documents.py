@@ -33,9 +33,11 @@ def test_a_message_has_all_its_fields_in_the_form_of_json() -> None:
     assert "rollout" not in document
 
 
-def test_maps_are_objects() -> None:
-    policy = mesh_pb2.TrafficPolicy(weights={"v1": 0.75, "v2": 0.25})
-    assert message_document(policy) == {"weights": {"v1": 0.75, "v2": 0.25}, "shadows": {}}
+def test_maps_are_objects_sorted_by_their_keys() -> None:
+    weights = {f"v{number}": 0.125 for number in (7, 3, 5, 1, 8, 2, 6, 4)}
+    document = message_document(mesh_pb2.TrafficPolicy(weights=weights))
+    assert [*document["weights"].items()] == sorted(weights.items())
+    assert document["shadows"] == {}
 
 
 @pytest.mark.parametrize(

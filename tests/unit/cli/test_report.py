@@ -150,6 +150,7 @@ def test_json_says_the_same() -> None:
         "calls_per_s": None,
         "queued": None,
     }
+    assert [*document["endpoints"][0]["traffic"]] == ["v1", "v2"], "in the order of their names"
     assert document["endpoints"][1]["traffic"] is None
     assert document["backends"][0] == {
         "name": "v1",
