@@ -29,9 +29,9 @@ from slotmesh.logs import get_logger
 from slotmesh.names import endpoint_failure, overlong_endpoint
 from slotmesh.runtime.clock import Clock
 from slotmesh.runtime.loop_slices import StepQueue
-from slotmesh.security.identity import caller_name, of_caller
+from slotmesh.security.identity import caller_name
 from slotmesh.security.rpc_roles import callable_endpoints, endpoint_refusal, slot_refusal
-from slotmesh.server.call_values import failed, identity_of, payload_of, put_output
+from slotmesh.server.call_values import failed, identity_of, payload_of, put_output, reservation_identity
 from slotmesh.spec.rules import show
 from slotmesh.status import abort, to_exception
 from slotmesh.transport.duplex import read_request
@@ -68,7 +68,7 @@ class ReplicaSlotServicer(slot_service_pb2_grpc.SlotServiceServicer):
             await abort(context, failure)
         terms = ReservationTerms(request.endpoint, _value_of(ttl_of(request)), caller_name())
         wait_s = _wait_s(request.options, context)
-        granted = _value_of(await slots.reserve(terms, wait_s, of_caller(request.request_id)))
+        granted = _value_of(await slots.reserve(terms, wait_s, reservation_identity(request)))
         return slot_service_pb2.ReserveSlotResponse(slot=self._to_wire(granted))
 
     async def RenewSlot(

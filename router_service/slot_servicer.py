@@ -31,9 +31,9 @@ from slotmesh.convert.slot_requests import token_of, ttl_of
 from slotmesh.errors import Failure
 from slotmesh.names import endpoint_failure, overlong_endpoint
 from slotmesh.runtime.loop_slices import StepQueue
-from slotmesh.security.identity import caller_name, of_caller
+from slotmesh.security.identity import caller_name
 from slotmesh.security.rpc_roles import callable_endpoints, endpoint_refusal, slot_refusal
-from slotmesh.server.call_values import failed, identity_of, payload_of, put_output
+from slotmesh.server.call_values import failed, identity_of, payload_of, put_output, reservation_identity
 from slotmesh.status import abort
 from slotmesh.streams.chunks import joined
 from slotmesh.streams.limits import MAX_INLINE_BYTES
@@ -55,7 +55,7 @@ class UnarySlotOperations:
         self._unary = unary
 
     async def reserve(
-        self, peer: str, endpoint: str, options: RouterCallOptions, wanted: Reserve, request_id: str
+        self, peer: str, endpoint: str, options: RouterCallOptions, wanted: Reserve
     ) -> LeasedSlot | Failure:
         """A slot, as soon as one is granted; `peer` identifies the connection."""
         if failure := self._unary.full(peer=peer, tenant=options.tenant):
@@ -66,10 +66,10 @@ class UnarySlotOperations:
         pending = _PendingSlot()
         try:
             with self._unary.under_way(peer, pending, tenant=options.tenant) as caller:
-                self._dispatcher.post(SlotRequested(caller, endpoint, options, wanted, request_id))
+                self._dispatcher.post(SlotRequested(caller, endpoint, options, wanted))
                 return cast("LeasedSlot | Failure", await pending.outcome)
         except asyncio.CancelledError:
-            if isinstance(pending.answer, LeasedSlot) and not request_id:
+            if isinstance(pending.answer, LeasedSlot) and wanted.request is None:
                 self.give_back(pending.answer)
             raise
 
@@ -162,11 +162,10 @@ class RouterSlotServicer(slot_service_pb2_grpc.SlotServiceServicer):
     ) -> slot_service_pb2.ReserveSlotResponse:
         """Waits for a free slot and leases it."""
         failure = endpoint_failure(request.endpoint) or endpoint_refusal(request.endpoint)
-        reservation = failure or convert.reservation_from_wire(request, caller_name())
+        reservation = failure or convert.reservation_from_wire(request, caller_name(), reservation_identity(request))
         if isinstance(reservation, Failure):
             await abort(context, reservation)
-        request_id = of_caller(request.request_id)
-        slot = await self._slots.reserve(context.peer(), request.endpoint, *reservation, request_id)
+        slot = await self._slots.reserve(context.peer(), request.endpoint, *reservation)
         if isinstance(slot, Failure):
             await abort(context, slot)
         return slot_service_pb2.ReserveSlotResponse(slot=convert.slot_to_wire(slot))

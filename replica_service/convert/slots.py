@@ -30,13 +30,14 @@ from replica_service.core.events import (
     RunsReceived,
 )
 from replica_service.core.failures import SLOT_UNKNOWN
+from replica_service.core.requested_slots import LookUpReceived
 from replica_service.core.runs import ReplicaRun, RouterPeer
 from slotmesh.calls.call_options import CallRpc
-from slotmesh.calls.request_ids import CallIdentity
+from slotmesh.calls.request_ids import CallIdentity, ReservationIdentity
 from slotmesh.calls.slot_tokens import format_token
 from slotmesh.convert.call_options import options_failure, refused_option
 from slotmesh.convert.slot_requests import oversized, put_seconds, reservation_failure, seconds_of, token_of, ttl_of
-from slotmesh.errors import Failure, Reason
+from slotmesh.errors import Failure, Reason, bad_field
 from slotmesh.handlers.replica_context import OwnReplica
 from slotmesh.internal.v1 import replica_service_pb2
 from slotmesh.runtime.clock import Clock
@@ -109,7 +110,7 @@ class Issuer:
         return Failure(reason=Reason.REPLICA_GONE, message=message, metadata={"replica_id": replica_id})
 
 
-SlotOp = RunsReceived | DispatchReceived | RenewalReceived | ReleaseReceived | Fail | Failure
+SlotOp = RunsReceived | DispatchReceived | RenewalReceived | ReleaseReceived | LookUpReceived | Fail | Failure
 """The event of a router's operation; of an invalid one its failure, as `Fail` if it is a call."""
 
 
@@ -189,7 +190,7 @@ def _op_of(wire: replica_service_pb2.SlotOp, link: RouterPeer, issuer: Issuer, n
     op_id, endpoints = wire.op_id, frozenset(wire.endpoints) or None
     match wire.WhichOneof("op"):
         case "reserve":
-            return _reserve_op(wire.reserve, link, op_id, wire.identity, now)
+            return _reserve_op(wire, link, now)
         case "dispatch":
             secret = issuer.secret_of(wire.dispatch.token, wire.identity, endpoints)
             return _dispatch_op(wire, link, secret, now)
@@ -201,22 +202,34 @@ def _op_of(wire: replica_service_pb2.SlotOp, link: RouterPeer, issuer: Issuer, n
             return ttl_s if isinstance(ttl_s, Failure) else RenewalReceived(link, op_id, secret, ttl_s)
         case "release":
             secret = issuer.secret_to_release(wire.release.token, wire.identity, endpoints)
-            return secret if isinstance(secret, Failure) else ReleaseReceived(secret)
+            return secret if isinstance(secret, Failure) else ReleaseReceived(secret, _reservation_of(wire))
+        case "look_up":
+            reservation = _reservation_of(wire)
+            if reservation is None:
+                return bad_field("slots.ops.request", "is required")
+            return LookUpReceived(link, op_id, reservation)
         case _:
             message = f"an operation on a slot that slotmesh {VERSION} does not know"
             return Failure(reason=Reason.NOT_IMPLEMENTED, message=message)
 
 
-def _reserve_op(
-    wire: slot_service_pb2.ReserveSlotRequest, link: RouterPeer, op_id: int, identity: str, now: float
-) -> RunsReceived | Failure:
+def _reserve_op(op: replica_service_pb2.SlotOp, link: RouterPeer, now: float) -> RunsReceived | Failure:
+    wire = op.reserve
     ttl_s = ttl_of(wire)
     if failure := reservation_failure(wire):
         return failure
     if isinstance(ttl_s, Failure):
         return ttl_s
-    deadline = _deadline(wire.options, now)
-    return RunsReceived([reservation_run(link, op_id, wire.endpoint, ttl_s, now, deadline, identity)])
+    run = reservation_run(link, op.op_id, wire.endpoint, ttl_s, now, _deadline(wire.options, now), op.identity)
+    run.reservation = _reservation_of(op)
+    return RunsReceived([run])
+
+
+def _reservation_of(op: replica_service_pb2.SlotOp) -> ReservationIdentity | None:
+    if not op.HasField("request"):
+        return None
+    wire = op.request
+    return ReservationIdentity(wire.id, wire.digest, wire.caller, wire.attempt, wire.resend)
 
 
 def dispatch_of(run: ReplicaRun, secret: bytes, identity: CallIdentity | None) -> DispatchReceived:

@@ -15,6 +15,7 @@ from math import inf
 from typing import Any, NamedTuple
 
 from slotmesh.calls.call_options import StatedOptions
+from slotmesh.calls.request_ids import ReservationIdentity
 from slotmesh.calls.result_envelopes import with_head
 from slotmesh.calls.trace_context import TraceContext, Traces, is_sampled
 from slotmesh.errors import Failure
@@ -184,11 +185,22 @@ class ReservedSlot:
         "identity",
         "lease_s",
         "number",
+        "request",
         "secret",
         "state",
     )
 
-    def __init__(self, secret: bytes, endpoint: str, granted_at: float, expires_at: float, identity: str = "") -> None:
+    def __init__(
+        self,
+        secret: bytes,
+        endpoint: str,
+        granted_at: float,
+        expires_at: float,
+        identity: str = "",
+        request: ReservationIdentity | None = None,
+    ) -> None:
+        self.request = request
+        """The newest attempt that got the slot; None if its caller does not repeat the reservation."""
         self.secret = secret
         """Authorizes its use by the identity that reserved the slot."""
         self.identity = identity

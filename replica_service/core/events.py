@@ -15,8 +15,10 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from replica_service.core.call_metadata import ReservedSlot
+from replica_service.core.requested_slots import LookUpReceived
 from replica_service.core.runs import ReplicaRun, RouterPeer, StartTurn
 from replica_service.core.work import Part, StartBatch, StartCalls, WorkCommand
+from slotmesh.calls.request_ids import ReservationIdentity
 from slotmesh.errors import Failure
 
 
@@ -108,6 +110,8 @@ class ReleaseReceived:
     """A caller has released a slot. No effect if the slot is not reserved any more."""
 
     secret: bytes = field(repr=False)
+    reservation: ReservationIdentity | None = None
+    """If set: no effect if a newer attempt has found the slot."""
 
 
 # -- direct streams ------------------------------------------------------------------------------------------------
@@ -281,6 +285,7 @@ ReplicaEvent = (
     | DispatchReceived
     | RenewalReceived
     | ReleaseReceived
+    | LookUpReceived
     | AttachReceived
     | SlotCallReceived
     | StreamRenewed
@@ -333,11 +338,10 @@ class Grant:
 
 @dataclass(slots=True, eq=False)
 class ReportRenewal:
-    """Report the result of a renewal to its caller."""
+    """Report the result of a renewal, or of a look-up, to its caller."""
 
     link: RouterPeer
     op_id: int
-    """Id of the operation on the link."""
     answer: ReservedSlot | Failure
     """The slot with its new lease, or the failure."""
 

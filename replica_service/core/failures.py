@@ -100,6 +100,17 @@ SLOT_USED = Failure(
     reason=Reason.SLOT_USED, message="token: a call was dispatched in this slot before; reserve another for each call"
 )
 
+SUPERSEDED = Failure(
+    reason=Reason.CANCELLED,
+    message="request_id: a newer attempt at this reservation has arrived at another router; that one gets the slot",
+)
+NOT_RESERVED = Failure(reason=Reason.SLOT_UNKNOWN, message="no slot is reserved here with this request_id")
+TOO_MANY_LOOK_UPS = Failure(
+    reason=Reason.QUEUE_FULL,
+    message="too many reservations were repeated with their request_id in the last minute; repeat this one later",
+    retry_delay_s=1.0,
+)
+
 SLOT_HELD = Failure(
     reason=Reason.SLOT_USED, message="token: a direct stream holds this slot; reserve another for each other call"
 )
@@ -140,6 +151,15 @@ def no_such_method(method: str, offered: Iterable[str]) -> Failure:
         reason=Reason.METHOD_NOT_FOUND,
         message=f"{absent}{' It' if absent.endswith('?') else '; it'} has {', '.join(names)}",
         metadata={"field": "options.method", "method": show(method)},
+    )
+
+
+def reservation_differs(request_id: str) -> Failure:
+    return Failure(
+        reason=Reason.BAD_REQUEST,
+        message=f"request_id: {show(request_id)!r} is the id of another reservation, whose slot lives; choose a new id "
+        "for each reservation",
+        metadata={"field": "request_id"},
     )
 
 

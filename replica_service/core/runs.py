@@ -21,7 +21,7 @@ from typing import Any, Final, TypeAlias
 from replica_service.core.call_metadata import Arrival, ReplicaCallOptions, RerunOrigin, ReservedSlot, Weighed
 from replica_service.core.call_states import CallState, LaneState
 from replica_service.core.session_records import Record, Taker
-from slotmesh.calls.request_ids import CallIdentity
+from slotmesh.calls.request_ids import CallIdentity, ReservationIdentity
 from slotmesh.streams.limits import MAX_INLINE_BYTES
 
 FRESH_S = 3.0
@@ -116,6 +116,7 @@ class ReplicaRun:
         "payloads",
         "record",
         "request",
+        "reservation",
         "slot",
         "started_at",
         "state",
@@ -174,6 +175,8 @@ class ReplicaRun:
         self.origin: RerunOrigin | None = None  # the first attempt at calls without a session
         self.lease_s, self.identity = 0.0, ""
         """Of a reservation: the lease (0: no reservation) and the caller. Its single call starts by becoming a slot."""
+        self.reservation: ReservationIdentity | None = None
+        """Of a reservation that its caller may repeat."""
         self.slot: ReservedSlot | None = None  # that its single call runs in, with that permit
         self.started_at = 0.0  # mean start time of its running unkeyed calls; monotonic seconds
         self.weighed: dict[int, Weighed] | None = None

@@ -52,12 +52,14 @@ from replica_service.core.events import (
     WorkReturned,
 )
 from replica_service.core.permits import CAPACITY_GAP_S, PermitCapacity, Vacancies
+from replica_service.core.requested_slots import LookUpReceived
 from replica_service.core.runs import ReplicaRun, RouterPeer, StartTurn
 from replica_service.core.scheduler_state import SchedulerState
 from replica_service.core.slot_operations import (
     attach_received,
     detach_received,
     dispatch_received,
+    look_up_received,
     release_received,
     renewal_received,
     slot_call_received,
@@ -268,6 +270,7 @@ HANDLERS: Mapping[type[ReplicaEvent], Callable[[SchedulerState, Any, float, Comm
     DispatchReceived: dispatch_received,
     RenewalReceived: renewal_received,
     ReleaseReceived: release_received,
+    LookUpReceived: look_up_received,
     AttachReceived: attach_received,
     SlotCallReceived: slot_call_received,
     StreamRenewed: stream_renewed,

@@ -31,6 +31,7 @@ from replica_service.core.events import (
     SlotCallReceived,
     StreamRenewed,
 )
+from replica_service.core.requested_slots import LookUpReceived
 from replica_service.core.runs import ReplicaRun, RouterPeer
 from replica_service.core.scheduler_state import SchedulerState
 from slotmesh.errors import Failure
@@ -52,9 +53,14 @@ def renewal_received(state: SchedulerState, event: RenewalReceived, now: float, 
 
 
 def release_received(state: SchedulerState, event: ReleaseReceived, now: float, _commands: Commands) -> None:
-    if state.slots.table.release(event.secret, now):
+    if state.slots.table.release(event.secret, now, event.reservation):
         state.permits.in_use -= 1
         state.slots.due = -inf
+
+
+def look_up_received(state: SchedulerState, event: LookUpReceived, now: float, commands: Commands) -> None:
+    found = state.slots.table.requested.look_up(event.reservation, now)
+    commands.append(ReportRenewal(event.link, event.op_id, found))
 
 
 def _enter(state: SchedulerState, run: ReplicaRun, slot: ReservedSlot | Failure, commands: Commands) -> None:

@@ -24,8 +24,10 @@ from math import inf
 from replica_service.core import failures
 from replica_service.core.call_metadata import ReservedSlot, SlotState
 from replica_service.core.permits import Permits
+from replica_service.core.requested_slots import RequestedSlots
 from replica_service.core.runs import FRESH_S, ReplicaRun, RouterPeer
 from slotmesh.calls.deadline_heap import DeadlineHeap
+from slotmesh.calls.request_ids import ReservationIdentity
 from slotmesh.calls.slot_tokens import MAX_LEASE_S
 from slotmesh.errors import Failure
 from slotmesh.histogram import Histogram
@@ -63,6 +65,8 @@ class SlotTable:
         self.expired = 0
         self.held_times = Histogram(HELD_TIMES_S)
         """Seconds from grant to dispatch."""
+        self.requested = RequestedSlots()
+        """The slots by the request ids of their reservations."""
         self.quota = Quota(QuotaKind.SLOTS, 1, "max_slots_per_caller")
         """Slots that are reserved or held, by the identity that reserved them. `too_many_of` sets the limit."""
 
@@ -73,7 +77,15 @@ class SlotTable:
 
     # -- operations ------------------------------------------------------------------------------------------------
 
-    def grant(self, secret: bytes, endpoint: str, lease_s: float, now: float, identity: str = "") -> ReservedSlot:
+    def grant(
+        self,
+        secret: bytes,
+        endpoint: str,
+        lease_s: float,
+        now: float,
+        identity: str = "",
+        request: ReservationIdentity | None = None,
+    ) -> ReservedSlot:
         """Adds a reserved slot. A lease of more than `MAX_LEASE_S` is cut to that.
 
         Raises:
@@ -84,7 +96,8 @@ class SlotTable:
         if not lease_s > 0:
             raise ValueError(f"lease_s: must be more than 0, is {lease_s}")
         until = now + min(lease_s, MAX_LEASE_S)
-        slot = self._by_secret[secret] = ReservedSlot(secret, endpoint, now, until, identity)
+        slot = self._by_secret[secret] = ReservedSlot(secret, endpoint, now, until, identity, request)
+        self.requested.granted(slot)
         self.granted += 1
         self.quota.take(_counted(identity))
         self._leases.put_off(slot.expires_at, slot)
@@ -122,10 +135,10 @@ class SlotTable:
         self.held_times.observe(now - slot.granted_at, 1)
         return slot
 
-    def release(self, secret: bytes, now: float) -> bool:
-        """Ends a reserved slot. Returns whether there was one."""
+    def release(self, secret: bytes, now: float, by: ReservationIdentity | None = None) -> bool:
+        """Ends a reserved slot. Returns whether there was one. `by`: one that no newer attempt has found."""
         slot = self._reserved(secret, now)
-        if isinstance(slot, Failure):
+        if isinstance(slot, Failure) or (by is not None and slot.request is not None and by.order < slot.request.order):
             return False
         self.released += 1
         self._end(slot, SlotState.RELEASED, now)
@@ -227,12 +240,14 @@ class SlotTable:
 
     def _dispatched(self, slot: ReservedSlot) -> None:
         self.dispatched += 1
+        self.requested.ended(slot)
         self.quota.give(_counted(slot.identity))
         slot.state = SlotState.DISPATCHED
         slot.alarm = inf
 
     def _end(self, slot: ReservedSlot, state: SlotState, now: float) -> None:
         if slot.state is not SlotState.DISPATCHED:
+            self.requested.ended(slot)
             self.quota.give(_counted(slot.identity))
         slot.state = state
         slot.alarm = inf
@@ -281,9 +296,9 @@ class ReservedSlotCalls:
         self.vacated: list[ReservedSlot] = []
         """Slots whose calls have ended since the last step."""
 
-    def grant(self, secret: bytes, endpoint: str, lease_s: float, now: float, identity: str) -> ReservedSlot:
-        """Adds a slot reserved by this identity; its lease begins."""
-        slot = self.table.grant(secret, endpoint, lease_s, now, identity)
+    def grant(self, secret: bytes, run: ReplicaRun, now: float) -> ReservedSlot:
+        """Adds the slot that the run reserves; its lease begins."""
+        slot = self.table.grant(secret, run.endpoint, run.lease_s, now, run.identity, run.reservation)
         self.due = min(self.due, slot.expires_at)
         return slot
 

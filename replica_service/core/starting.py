@@ -27,6 +27,7 @@ from replica_service.core.events import (
     PayloadReceived,
     Refuse,
     ReportCapacity,
+    ReportRenewal,
     RunsReceived,
 )
 from replica_service.core.lanes import ON_BLOCKED, ON_CUT, ON_OFFERED, move
@@ -57,6 +58,9 @@ def runs_received(state: SchedulerState, event: RunsReceived, now: float, comman
             accounting.refused(run, run.lo, commands)
         elif run.ordering_key or run.is_keyed:
             _take_keyed(state, run, commands)
+        elif run.reservation is not None and (found := state.slots.table.requested.find(run.reservation, now)):
+            commands.append(ReportRenewal(run.link, run.first, found))
+            accounting.refused(run, run.lo, commands)
         else:
             if run.link.freed_at is not None:
                 state.vacancies.came(run.link, now)
@@ -253,16 +257,21 @@ def _start_with_permits(
 
 def _lease(state: SchedulerState, run: ReplicaRun, now: float, commands: Commands) -> int:
     """Starts a reservation: its permit passes to the table of slots. Returns the number of permits used."""
-    permits = state.permits
+    permits, table = state.permits, state.slots.table
     most = state.max_slots_per_caller or max(1, int(permits.max_ongoing * SHARE_OF_ONE_CALLER))
-    if (failure := state.slots.table.too_many_of(run.identity, most)) is not None:
-        answer_waiting(state, run, run.lo, run.hi, failure, commands)
+    known = table.requested.find(run.reservation, now) if run.reservation is not None else None
+    slot = known if known is not None else table.too_many_of(run.identity, most)
+    if isinstance(slot, Failure):
+        answer_waiting(state, run, run.lo, run.hi, slot, commands)
         return 0
-    slot = state.slots.grant(state.new_secret(), run.endpoint, run.lease_s, now, run.identity)
+    if slot is None:
+        slot = state.slots.grant(state.new_secret(), run, now)
     run.lo = run.hi
     accounting.granted(state, run, commands)
+    if known is not None:  # since it began to wait, the same reservation was granted to another link
+        permits.in_use -= 1
     commands.append(Grant(run, slot, permits.in_use))
-    return 1
+    return 0 if known is not None else 1
 
 
 def _end_due_leases(state: SchedulerState, now: float, commands: Commands) -> None:

@@ -85,7 +85,7 @@ class Slots:
                 case DispatchReceived():
                     self.dispatch(op)
                 case ReleaseReceived():
-                    outbox.slot_answer(op_id, self.release(op.secret))
+                    outbox.slot_answer(op_id, self.release(op))
                 case _:
                     self._post(op)
 
@@ -94,9 +94,9 @@ class Slots:
         if event.run.request is None or self._repetitions.begins(event.run):
             self._post(event)
 
-    def release(self, secret: bytes) -> SlotReleased:
+    def release(self, event: ReleaseReceived) -> SlotReleased:
         """Gives a slot back, if it is still reserved."""
-        self._post(ReleaseReceived(secret))
+        self._post(event)
         return SlotReleased(self._scheduler.in_use, self._scheduler.max_ongoing)
 
     # -- commands, as the engine carries them out ------------------------------------------------------------------
@@ -107,7 +107,7 @@ class Slots:
         command.run.link.outbox.slot_answer(command.run.first, Granted(command.slot, command.ongoing))
 
     def renewed(self, command: ReportRenewal) -> None:
-        """A lease was prolonged or shortened, or is over."""
+        """A lease was prolonged or shortened, or is over; or a slot was looked for."""
         answer = command.answer
         granted = Granted(answer, self._scheduler.in_use) if isinstance(answer, ReservedSlot) else answer
         command.link.outbox.slot_answer(command.op_id, granted)

@@ -14,11 +14,13 @@ from router_service.convert.options import options_from_wire, put_identity
 from router_service.core.calls import LeasedSlot, OperationAnswer, ReleasedSlot, Reserve, RouterCallOptions
 from router_service.core.features.slot_operations import (
     OutgoingDispatch,
+    OutgoingLookUp,
     OutgoingOp,
     OutgoingRelease,
     OutgoingRenew,
     OutgoingReserve,
 )
+from slotmesh.calls.request_ids import ReservationIdentity
 from slotmesh.convert.slot_requests import put_seconds, reservation_failure, seconds_of, ttl_of
 from slotmesh.errors import Failure, Reason
 from slotmesh.internal.v1 import replica_service_pb2
@@ -28,11 +30,11 @@ from slotmesh.v1 import call_pb2, slot_service_pb2
 
 
 def reservation_from_wire(
-    wire: slot_service_pb2.ReserveSlotRequest, identity: str = ""
+    wire: slot_service_pb2.ReserveSlotRequest, identity: str = "", request: ReservationIdentity | None = None
 ) -> tuple[RouterCallOptions, Reserve] | Failure:
     """The reservation, or the failure for an invalid one. Its options are for routing: a slot serves any method.
 
-    `identity`: the identity of the caller.
+    `identity`: the identity of the caller. `request`: what identifies the reservation, if it may be repeated.
     """
     if failure := reservation_failure(wire):
         return failure
@@ -42,7 +44,8 @@ def reservation_from_wire(
     if isinstance(options, Failure):
         return options
     excluded = frozenset(wire.excluded_replica_ids)
-    return options, Reserve(ttl_s=ttl_s, replica_id=wire.replica_id, excluded=excluded, identity=identity)
+    replica_id = wire.replica_id
+    return options, Reserve(ttl_s=ttl_s, replica_id=replica_id, excluded=excluded, identity=identity, request=request)
 
 
 def slot_to_wire(slot: LeasedSlot) -> slot_service_pb2.Slot:
@@ -62,13 +65,18 @@ def slot_to_wire(slot: LeasedSlot) -> slot_service_pb2.Slot:
 def add_op(frame: replica_service_pb2.SlotOps, outgoing: OutgoingOp, now: float) -> None:
     """Adds one operation to a frame for a replica."""
     op = frame.ops.add(op_id=outgoing.op_id, identity=outgoing.identity)
-    if not isinstance(outgoing, OutgoingReserve) and outgoing.endpoints is not None:
+    if not isinstance(outgoing, OutgoingReserve | OutgoingLookUp) and outgoing.endpoints is not None:
         op.endpoints.extend(sorted(outgoing.endpoints))
     match outgoing:
         case OutgoingReserve():
             op.reserve.endpoint = outgoing.endpoint
             put_seconds(op.reserve.ttl, outgoing.ttl_s)
             _put_time_left(op.reserve.options, outgoing.deadline, now)
+            if outgoing.request is not None:
+                _put_reservation(op.request, outgoing.request)
+        case OutgoingLookUp():
+            op.look_up.SetInParent()
+            _put_reservation(op.request, outgoing.request)
         case OutgoingDispatch():
             op.dispatch.token = outgoing.token
             op.dispatch.endpoint = outgoing.endpoint
@@ -82,6 +90,12 @@ def add_op(frame: replica_service_pb2.SlotOps, outgoing: OutgoingOp, now: float)
             put_seconds(op.renew.ttl, outgoing.ttl_s)
         case OutgoingRelease():
             op.release.token = outgoing.token
+            if outgoing.request is not None:
+                _put_reservation(op.request, outgoing.request)
+
+
+def _put_reservation(wire: replica_service_pb2.RequestIdentity, request: ReservationIdentity) -> None:
+    wire.id, wire.digest, wire.caller, wire.attempt, wire.resend = request
 
 
 def slot_answers_of(wire: replica_service_pb2.SlotResults) -> Iterator[OperationAnswer]:

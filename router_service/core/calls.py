@@ -8,14 +8,15 @@ Owner: made at the edge, read by the core; `KeyOrder` and `PartitionColumn` belo
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from math import inf
 from typing import NamedTuple
 
+from router_service.core.rosters import ReplicaKey
 from slotmesh.calls.call_options import StatedOptions
 from slotmesh.calls.key_hash import place_of_key, place_of_model
-from slotmesh.calls.request_ids import CallIdentity
+from slotmesh.calls.request_ids import CallIdentity, ReservationIdentity
 from slotmesh.calls.slot_tokens import DEFAULT_LEASE_S
 from slotmesh.errors import Failure
 from slotmesh.streams.chunks import Announced, Payload
@@ -33,11 +34,19 @@ class Reserve:
     """Replicas that are not wanted."""
     identity: str = ""
     """The identity that will hold the slot; empty if callers are not authenticated."""
+    request: ReservationIdentity | None = field(default=None, compare=False)
+    """What identifies the reservation, if its caller may repeat it."""
+    lost_at: ReplicaKey | None = field(default=None, compare=False)
+    """The replica that may have granted the slot: the link to it broke before it answered."""
 
     @property
     def is_constrained(self) -> bool:
         """Whether not every replica will do."""
         return bool(self.replica_id or self.excluded)
+
+    def lost(self, key: ReplicaKey) -> Reserve:
+        """The same, if the link to this replica broke before it answered."""
+        return self if self.request is None else replace(self, lost_at=key)
 
     def admits(self, replica_id: str) -> bool:
         """Whether this replica will do."""
@@ -75,9 +84,19 @@ class Release:
     token: str = field(repr=False)
     identity: str = ""
     endpoints: frozenset[str] | None = None
+    request: ReservationIdentity | None = None
+    """That of a slot for which no caller waits here: no effect if a newer attempt has found it."""
 
 
-SlotWork = Reserve | Dispatch | Renew | Release
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LookUpSlot:
+    """The slot of a reservation that was sent before, if this replica holds it."""
+
+    request: ReservationIdentity
+    identity: str = ""
+
+
+SlotWork = Reserve | Dispatch | Renew | Release | LookUpSlot
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

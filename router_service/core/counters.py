@@ -12,6 +12,7 @@ from collections.abc import Container
 from enum import Enum
 from typing import Final
 
+from router_service.core.calls import LookUpSlot
 from router_service.core.runs import RouterRun
 from slotmesh.errors import Failure, Reason
 from slotmesh.histogram import CALL_TIMES, Histogram
@@ -344,6 +345,8 @@ class RouterCounters:
     def failed(self, run: RouterRun, failure: Failure, count: int, backend: str) -> None:
         """`count` calls of the run failed alike, at this backend; empty: at the one that the failure names."""
         label = self.label(run.endpoint)
+        if isinstance(run.slot, LookUpSlot):
+            return  # no call of a client
         if run.reserves:
             self.reservations[label, _OUTCOME_OF.get(failure.reason, ReservationAnswer.FAILED).value] += 1
             return

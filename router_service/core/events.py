@@ -323,8 +323,7 @@ class SlotRequested(RouterEvent):
     endpoint: str
     options: RouterCallOptions
     wanted: Reserve
-    request_id: str = ""
-    """A caller that repeats it gets the same slot, or waits with the first one, until all of them have left."""
+    """A caller that repeats its request id gets the same slot, or waits with the first one, until all have left."""
 
 
 @dataclass(slots=True, eq=False)

@@ -136,6 +136,26 @@ def may_be_remembered(replica_id: str | None) -> Failure:
     )
 
 
+def slot_may_be_held(replica_id: str) -> Failure:
+    """A repeated reservation may have its slot at a replica that has not answered."""
+    return Failure(
+        reason=Reason.BACKEND_UNAVAILABLE,
+        message=f"replica {replica_id} may hold the slot of this request_id, and has not answered: repeat the request "
+        "later, or reserve with another id; the slot is free again when its lease ends",
+        retry_delay_s=UNREACHABLE_DELAY_S,
+        metadata={"replica_id": replica_id},
+    )
+
+
+def slot_at_too_many(replicas: int, limit: int) -> Failure:
+    """A repeated reservation may have its slot at more replicas than are queried."""
+    return Failure(
+        reason=Reason.BACKEND_UNAVAILABLE,
+        message=f"the slot of this request_id may be held by one of {replicas:,} replicas, and at most {limit:,} are "
+        "queried: reserve with another id; the slot is free again when its lease ends",
+    )
+
+
 def request_differs(request_id: str) -> Failure:
     """The same request id, for something else."""
     return Failure(

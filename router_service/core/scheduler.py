@@ -153,6 +153,7 @@ class Parts:
                 self.streaming,
                 self.taps,
                 operations,
+                operations.look_ups,
                 self.broadcasts,
                 LinksInTime(intake),
             )

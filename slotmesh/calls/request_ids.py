@@ -1,7 +1,8 @@
-"""What identifies a call that its caller may repeat. Pure."""
+"""What identifies a call, or a reservation, that its caller may repeat. Pure."""
 
 from __future__ import annotations
 
+from hashlib import blake2b
 from typing import Final, NamedTuple
 
 WITHOUT_EFFECT: Final = ("shard_key", "affinity_key", "prefix_blocks")
@@ -23,3 +24,33 @@ class CallIdentity(NamedTuple):
     """Name of the identity that calls; empty without authentication."""
     slot: bytes = b""
     """At a replica: the secret of the slot that the call runs in. Empty: it runs in none."""
+
+
+class ReservationIdentity(NamedTuple):
+    """Of two reservations of one caller with one id, the second is a repetition: it gets the slot of the first."""
+
+    request_id: str
+    """Chosen by the caller."""
+    digest: bytes
+    """Hash of what is reserved. Another reservation with the same id is refused."""
+    caller: str = ""
+    """Name of the identity that reserves; empty without authentication."""
+    attempt: int = 0
+    """The number of earlier requests with this id whose answer the caller does not have."""
+    resend: int = 0
+    """The number of earlier sendings of this attempt by its router that were not answered."""
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """Equal for all attempts."""
+        return self.caller, self.request_id
+
+    @property
+    def order(self) -> tuple[int, int]:
+        """Of two attempts the newer one has the higher order."""
+        return self.attempt, self.resend
+
+
+def reservation_digest(*terms: object) -> bytes:
+    """The hash of the terms of a reservation: texts, numbers, and lists of these."""
+    return blake2b(repr(terms).encode(), digest_size=8).digest()

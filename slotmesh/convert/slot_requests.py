@@ -48,6 +48,9 @@ def reservation_failure(wire: slot_service_pb2.ReserveSlotRequest) -> Failure | 
         return failure
     if wire.request_id and (problem := request_id_problem(wire.request_id)):
         return bad_field("request_id", problem)
+    if wire.attempt and (wire.attempt < 0 or not wire.request_id):
+        problem = "must not be negative" if wire.attempt < 0 else "has no effect without request_id: set both"
+        return bad_field("attempt", problem)
     if (count := len(wire.excluded_replica_ids)) > MAX_EXCLUDED:
         return bad_field("excluded_replica_ids", f"at most {MAX_EXCLUDED}, got {count}")
     if wire.replica_id and wire.replica_id in wire.excluded_replica_ids:

@@ -13,13 +13,13 @@ from __future__ import annotations
 from hashlib import blake2b
 from typing import TypeAlias
 
-from slotmesh.calls.request_ids import CallIdentity
+from slotmesh.calls.request_ids import CallIdentity, ReservationIdentity, reservation_digest
 from slotmesh.codec import JSON
 from slotmesh.convert.json_values import json_arguments, put_json_result
-from slotmesh.convert.slot_requests import oversized
+from slotmesh.convert.slot_requests import oversized, ttl_of
 from slotmesh.errors import Failure, at_field, bad_field
 from slotmesh.runtime.loop_slices import StepQueue
-from slotmesh.security.identity import caller_name
+from slotmesh.security.identity import caller_name, of_caller
 from slotmesh.spec.rules import request_id_problem, show
 from slotmesh.v1 import router_service_pb2, slot_service_pb2
 
@@ -67,6 +67,18 @@ def identity_of(request: CallInput) -> CallIdentity | Failure | None:
     digest = blake2b("\0".join(common).encode() + b"\0", digest_size=16)
     digest.update(request.payload or request.arguments.SerializeToString(deterministic=True))
     return CallIdentity(request.request_id, digest.digest(), caller_name())
+
+
+def reservation_identity(wire: slot_service_pb2.ReserveSlotRequest) -> ReservationIdentity | None:
+    """What identifies a reservation of the caller; None without a `request_id`. Of a request that has been checked."""
+    if not wire.request_id:
+        return None
+    options = wire.options
+    digest = reservation_digest(
+        *(wire.endpoint, ttl_of(wire), wire.replica_id, sorted(wire.excluded_replica_ids)),
+        *(options.shard_key, options.affinity_key, options.model_id, list(options.prefix_blocks)),
+    )
+    return ReservationIdentity(of_caller(wire.request_id), digest, caller_name(), wire.attempt)
 
 
 def identity_of_own_rpc(request_id: str, path: str, ordering_key: str, model_id: str, request: bytes) -> CallIdentity:

@@ -30,7 +30,7 @@ from slotmesh.v1 import call_pb2 as slotmesh_dot_v1_dot_call__pb2
 from slotmesh.v1 import roles_pb2 as slotmesh_dot_v1_dot_roles__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1eslotmesh/v1/slot_service.proto\x12\x0bslotmesh.v1\x1a\x1fgoogle/api/field_behavior.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x16slotmesh/v1/call.proto\x1a\x17slotmesh/v1/roles.proto\"\xbd\x01\n\x04Slot\x12\r\n\x05token\x18\x01 \x01(\t\x12\x0f\n\x07\x62\x61\x63kend\x18\x02 \x01(\t\x12\x12\n\nreplica_id\x18\x03 \x01(\t\x12\x17\n\x0freplica_address\x18\x04 \x01(\t\x12\x0f\n\x07ongoing\x18\x05 \x01(\x03\x12&\n\x03ttl\x18\x06 \x01(\x0b\x32\x19.google.protobuf.Duration\x12/\n\x0b\x65xpire_time\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"\xc5\x01\n\x12ReserveSlotRequest\x12\x16\n\x08\x65ndpoint\x18\x01 \x01(\tB\x04\xe2\x41\x01\x02\x12)\n\x07options\x18\x02 \x01(\x0b\x32\x18.slotmesh.v1.CallOptions\x12&\n\x03ttl\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x12\n\nrequest_id\x18\x04 \x01(\t\x12\x12\n\nreplica_id\x18\x05 \x01(\t\x12\x1c\n\x14\x65xcluded_replica_ids\x18\x06 \x03(\t\"6\n\x13ReserveSlotResponse\x12\x1f\n\x04slot\x18\x01 \x01(\x0b\x32\x11.slotmesh.v1.Slot\"O\n\x10RenewSlotRequest\x12\x13\n\x05token\x18\x01 \x01(\tB\x04\xe2\x41\x01\x02\x12&\n\x03ttl\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\"4\n\x11RenewSlotResponse\x12\x1f\n\x04slot\x18\x01 \x01(\x0b\x32\x11.slotmesh.v1.Slot\")\n\x12ReleaseSlotRequest\x12\x13\n\x05token\x18\x01 \x01(\tB\x04\xe2\x41\x01\x02\";\n\x13ReleaseSlotResponse\x12\x0f\n\x07ongoing\x18\x01 \x01(\x03\x12\x13\n\x0bmax_ongoing\x18\x02 \x01(\x03\"\xc0\x01\n\x0f\x44ispatchRequest\x12\x13\n\x05token\x18\x01 \x01(\tB\x04\xe2\x41\x01\x02\x12\x10\n\x08\x65ndpoint\x18\x02 \x01(\t\x12)\n\x07options\x18\x03 \x01(\x0b\x32\x18.slotmesh.v1.CallOptions\x12\x11\n\x07payload\x18\x04 \x01(\x0cH\x00\x12+\n\targuments\x18\x05 \x01(\x0b\x32\x16.google.protobuf.ValueH\x00\x12\x12\n\nrequest_id\x18\x06 \x01(\tB\x07\n\x05input\"\x94\x01\n\x10\x44ispatchResponse\x12\x11\n\x07payload\x18\x01 \x01(\x0cH\x00\x12(\n\x06result\x18\x02 \x01(\x0b\x32\x16.google.protobuf.ValueH\x00\x12\x14\n\x0c\x63ontent_type\x18\x03 \x01(\t\x12\x0f\n\x07\x62\x61\x63kend\x18\x04 \x01(\t\x12\x12\n\nreplica_id\x18\x05 \x01(\tB\x08\n\x06output\"\xc9\x01\n\x18\x44ispatchStreamingRequest\x12\x13\n\x05token\x18\x01 \x01(\tB\x04\xe2\x41\x01\x02\x12\x10\n\x08\x65ndpoint\x18\x02 \x01(\t\x12)\n\x07options\x18\x03 \x01(\x0b\x32\x18.slotmesh.v1.CallOptions\x12\x11\n\x07payload\x18\x04 \x01(\x0cH\x00\x12+\n\targuments\x18\x05 \x01(\x0b\x32\x16.google.protobuf.ValueH\x00\x12\x12\n\nrequest_id\x18\x06 \x01(\tB\x07\n\x05input\"\x9d\x01\n\x19\x44ispatchStreamingResponse\x12\x11\n\x07payload\x18\x01 \x01(\x0cH\x00\x12(\n\x06result\x18\x02 \x01(\x0b\x32\x16.google.protobuf.ValueH\x00\x12\x14\n\x0c\x63ontent_type\x18\x03 \x01(\t\x12\x0f\n\x07\x62\x61\x63kend\x18\x04 \x01(\t\x12\x12\n\nreplica_id\x18\x05 \x01(\tB\x08\n\x06output2\xd4\x03\n\x0bSlotService\x12X\n\x0bReserveSlot\x12\x1f.slotmesh.v1.ReserveSlotRequest\x1a .slotmesh.v1.ReserveSlotResponse\"\x06\xe2\xdb\x18\x02\x02\x05\x12R\n\tRenewSlot\x12\x1d.slotmesh.v1.RenewSlotRequest\x1a\x1e.slotmesh.v1.RenewSlotResponse\"\x06\xe2\xdb\x18\x02\x02\x05\x12X\n\x0bReleaseSlot\x12\x1f.slotmesh.v1.ReleaseSlotRequest\x1a .slotmesh.v1.ReleaseSlotResponse\"\x06\xe2\xdb\x18\x02\x02\x05\x12O\n\x08\x44ispatch\x12\x1c.slotmesh.v1.DispatchRequest\x1a\x1d.slotmesh.v1.DispatchResponse\"\x06\xe2\xdb\x18\x02\x02\x05\x12l\n\x11\x44ispatchStreaming\x12%.slotmesh.v1.DispatchStreamingRequest\x1a&.slotmesh.v1.DispatchStreamingResponse\"\x06\xe2\xdb\x18\x02\x02\x05\x30\x01\x42U\n\x0bslotmesh.v1P\x01Z6github.com/slotmesh/slotmesh-go/slotmesh/v1;slotmeshv1\xaa\x02\x0bSlotmesh.V1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1eslotmesh/v1/slot_service.proto\x12\x0bslotmesh.v1\x1a\x1fgoogle/api/field_behavior.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x16slotmesh/v1/call.proto\x1a\x17slotmesh/v1/roles.proto\"\xbd\x01\n\x04Slot\x12\r\n\x05token\x18\x01 \x01(\t\x12\x0f\n\x07\x62\x61\x63kend\x18\x02 \x01(\t\x12\x12\n\nreplica_id\x18\x03 \x01(\t\x12\x17\n\x0freplica_address\x18\x04 \x01(\t\x12\x0f\n\x07ongoing\x18\x05 \x01(\x03\x12&\n\x03ttl\x18\x06 \x01(\x0b\x32\x19.google.protobuf.Duration\x12/\n\x0b\x65xpire_time\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"\xd6\x01\n\x12ReserveSlotRequest\x12\x16\n\x08\x65ndpoint\x18\x01 \x01(\tB\x04\xe2\x41\x01\x02\x12)\n\x07options\x18\x02 \x01(\x0b\x32\x18.slotmesh.v1.CallOptions\x12&\n\x03ttl\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x12\n\nrequest_id\x18\x04 \x01(\t\x12\x12\n\nreplica_id\x18\x05 \x01(\t\x12\x1c\n\x14\x65xcluded_replica_ids\x18\x06 \x03(\t\x12\x0f\n\x07\x61ttempt\x18\x07 \x01(\x05\"6\n\x13ReserveSlotResponse\x12\x1f\n\x04slot\x18\x01 \x01(\x0b\x32\x11.slotmesh.v1.Slot\"O\n\x10RenewSlotRequest\x12\x13\n\x05token\x18\x01 \x01(\tB\x04\xe2\x41\x01\x02\x12&\n\x03ttl\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\"4\n\x11RenewSlotResponse\x12\x1f\n\x04slot\x18\x01 \x01(\x0b\x32\x11.slotmesh.v1.Slot\")\n\x12ReleaseSlotRequest\x12\x13\n\x05token\x18\x01 \x01(\tB\x04\xe2\x41\x01\x02\";\n\x13ReleaseSlotResponse\x12\x0f\n\x07ongoing\x18\x01 \x01(\x03\x12\x13\n\x0bmax_ongoing\x18\x02 \x01(\x03\"\xc0\x01\n\x0f\x44ispatchRequest\x12\x13\n\x05token\x18\x01 \x01(\tB\x04\xe2\x41\x01\x02\x12\x10\n\x08\x65ndpoint\x18\x02 \x01(\t\x12)\n\x07options\x18\x03 \x01(\x0b\x32\x18.slotmesh.v1.CallOptions\x12\x11\n\x07payload\x18\x04 \x01(\x0cH\x00\x12+\n\targuments\x18\x05 \x01(\x0b\x32\x16.google.protobuf.ValueH\x00\x12\x12\n\nrequest_id\x18\x06 \x01(\tB\x07\n\x05input\"\x94\x01\n\x10\x44ispatchResponse\x12\x11\n\x07payload\x18\x01 \x01(\x0cH\x00\x12(\n\x06result\x18\x02 \x01(\x0b\x32\x16.google.protobuf.ValueH\x00\x12\x14\n\x0c\x63ontent_type\x18\x03 \x01(\t\x12\x0f\n\x07\x62\x61\x63kend\x18\x04 \x01(\t\x12\x12\n\nreplica_id\x18\x05 \x01(\tB\x08\n\x06output\"\xc9\x01\n\x18\x44ispatchStreamingRequest\x12\x13\n\x05token\x18\x01 \x01(\tB\x04\xe2\x41\x01\x02\x12\x10\n\x08\x65ndpoint\x18\x02 \x01(\t\x12)\n\x07options\x18\x03 \x01(\x0b\x32\x18.slotmesh.v1.CallOptions\x12\x11\n\x07payload\x18\x04 \x01(\x0cH\x00\x12+\n\targuments\x18\x05 \x01(\x0b\x32\x16.google.protobuf.ValueH\x00\x12\x12\n\nrequest_id\x18\x06 \x01(\tB\x07\n\x05input\"\x9d\x01\n\x19\x44ispatchStreamingResponse\x12\x11\n\x07payload\x18\x01 \x01(\x0cH\x00\x12(\n\x06result\x18\x02 \x01(\x0b\x32\x16.google.protobuf.ValueH\x00\x12\x14\n\x0c\x63ontent_type\x18\x03 \x01(\t\x12\x0f\n\x07\x62\x61\x63kend\x18\x04 \x01(\t\x12\x12\n\nreplica_id\x18\x05 \x01(\tB\x08\n\x06output2\xd4\x03\n\x0bSlotService\x12X\n\x0bReserveSlot\x12\x1f.slotmesh.v1.ReserveSlotRequest\x1a .slotmesh.v1.ReserveSlotResponse\"\x06\xe2\xdb\x18\x02\x02\x05\x12R\n\tRenewSlot\x12\x1d.slotmesh.v1.RenewSlotRequest\x1a\x1e.slotmesh.v1.RenewSlotResponse\"\x06\xe2\xdb\x18\x02\x02\x05\x12X\n\x0bReleaseSlot\x12\x1f.slotmesh.v1.ReleaseSlotRequest\x1a .slotmesh.v1.ReleaseSlotResponse\"\x06\xe2\xdb\x18\x02\x02\x05\x12O\n\x08\x44ispatch\x12\x1c.slotmesh.v1.DispatchRequest\x1a\x1d.slotmesh.v1.DispatchResponse\"\x06\xe2\xdb\x18\x02\x02\x05\x12l\n\x11\x44ispatchStreaming\x12%.slotmesh.v1.DispatchStreamingRequest\x1a&.slotmesh.v1.DispatchStreamingResponse\"\x06\xe2\xdb\x18\x02\x02\x05\x30\x01\x42U\n\x0bslotmesh.v1P\x01Z6github.com/slotmesh/slotmesh-go/slotmesh/v1;slotmeshv1\xaa\x02\x0bSlotmesh.V1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -61,25 +61,25 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_SLOT']._serialized_start=225
   _globals['_SLOT']._serialized_end=414
   _globals['_RESERVESLOTREQUEST']._serialized_start=417
-  _globals['_RESERVESLOTREQUEST']._serialized_end=614
-  _globals['_RESERVESLOTRESPONSE']._serialized_start=616
-  _globals['_RESERVESLOTRESPONSE']._serialized_end=670
-  _globals['_RENEWSLOTREQUEST']._serialized_start=672
-  _globals['_RENEWSLOTREQUEST']._serialized_end=751
-  _globals['_RENEWSLOTRESPONSE']._serialized_start=753
-  _globals['_RENEWSLOTRESPONSE']._serialized_end=805
-  _globals['_RELEASESLOTREQUEST']._serialized_start=807
-  _globals['_RELEASESLOTREQUEST']._serialized_end=848
-  _globals['_RELEASESLOTRESPONSE']._serialized_start=850
-  _globals['_RELEASESLOTRESPONSE']._serialized_end=909
-  _globals['_DISPATCHREQUEST']._serialized_start=912
-  _globals['_DISPATCHREQUEST']._serialized_end=1104
-  _globals['_DISPATCHRESPONSE']._serialized_start=1107
-  _globals['_DISPATCHRESPONSE']._serialized_end=1255
-  _globals['_DISPATCHSTREAMINGREQUEST']._serialized_start=1258
-  _globals['_DISPATCHSTREAMINGREQUEST']._serialized_end=1459
-  _globals['_DISPATCHSTREAMINGRESPONSE']._serialized_start=1462
-  _globals['_DISPATCHSTREAMINGRESPONSE']._serialized_end=1619
-  _globals['_SLOTSERVICE']._serialized_start=1622
-  _globals['_SLOTSERVICE']._serialized_end=2090
+  _globals['_RESERVESLOTREQUEST']._serialized_end=631
+  _globals['_RESERVESLOTRESPONSE']._serialized_start=633
+  _globals['_RESERVESLOTRESPONSE']._serialized_end=687
+  _globals['_RENEWSLOTREQUEST']._serialized_start=689
+  _globals['_RENEWSLOTREQUEST']._serialized_end=768
+  _globals['_RENEWSLOTRESPONSE']._serialized_start=770
+  _globals['_RENEWSLOTRESPONSE']._serialized_end=822
+  _globals['_RELEASESLOTREQUEST']._serialized_start=824
+  _globals['_RELEASESLOTREQUEST']._serialized_end=865
+  _globals['_RELEASESLOTRESPONSE']._serialized_start=867
+  _globals['_RELEASESLOTRESPONSE']._serialized_end=926
+  _globals['_DISPATCHREQUEST']._serialized_start=929
+  _globals['_DISPATCHREQUEST']._serialized_end=1121
+  _globals['_DISPATCHRESPONSE']._serialized_start=1124
+  _globals['_DISPATCHRESPONSE']._serialized_end=1272
+  _globals['_DISPATCHSTREAMINGREQUEST']._serialized_start=1275
+  _globals['_DISPATCHSTREAMINGREQUEST']._serialized_end=1476
+  _globals['_DISPATCHSTREAMINGRESPONSE']._serialized_start=1479
+  _globals['_DISPATCHSTREAMINGRESPONSE']._serialized_end=1636
+  _globals['_SLOTSERVICE']._serialized_start=1639
+  _globals['_SLOTSERVICE']._serialized_end=2107
 # @@protoc_insertion_point(module_scope)

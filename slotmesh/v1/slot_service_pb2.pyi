@@ -86,17 +86,21 @@ class ReserveSlotRequest(_message.Message):
     REQUEST_ID_FIELD_NUMBER: _builtins.int
     REPLICA_ID_FIELD_NUMBER: _builtins.int
     EXCLUDED_REPLICA_IDS_FIELD_NUMBER: _builtins.int
+    ATTEMPT_FIELD_NUMBER: _builtins.int
     endpoint: _builtins.str
     """The endpoint that the call will be made to. Required."""
     request_id: _builtins.str
     """Chosen by the caller: 1 to 128 printable ASCII characters without spaces, unique per reservation. The same id again
-    at the same router, or at the same replica, returns the same slot during its lease. Another router does not know the
-    id and reserves another slot: the first one is free again when its lease ends, or by ReleaseSlot if its token is
-    known. Clients repeat a reservation over the router that they sent it to, and choose a short `ttl`. Empty: each
-    request reserves a slot.
+    returns the same slot during its lease: at the same router or replica always, at another router with `attempt`.
+    With other arguments it is refused: BAD_REQUEST. Empty: each request reserves a slot.
     """
     replica_id: _builtins.str
     """The requested replica; empty: any."""
+    attempt: _builtins.int
+    """With `request_id`: the number of earlier requests with this id whose answer the caller does not have. Above 0, a
+    router that does not know the id asks the replicas first whether one holds the slot, and requests with a lower
+    number get no slot any more. BACKEND_UNAVAILABLE if a replica has not answered within 2 s: it may hold the slot.
+    """
     @_builtins.property
     def options(self) -> _call_pb2.CallOptions:
         """Timeout, SLO, shard key and tenant of the reservation. Those of the call follow with its Dispatch."""
@@ -118,10 +122,11 @@ class ReserveSlotRequest(_message.Message):
         request_id: _builtins.str = ...,
         replica_id: _builtins.str = ...,
         excluded_replica_ids: _abc.Iterable[_builtins.str] | None = ...,
+        attempt: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["options", b"options", "ttl", b"ttl"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["endpoint", b"endpoint", "excluded_replica_ids", b"excluded_replica_ids", "options", b"options", "replica_id", b"replica_id", "request_id", b"request_id", "ttl", b"ttl"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "endpoint", b"endpoint", "excluded_replica_ids", b"excluded_replica_ids", "options", b"options", "replica_id", b"replica_id", "request_id", b"request_id", "ttl", b"ttl"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

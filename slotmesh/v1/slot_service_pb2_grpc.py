@@ -71,7 +71,8 @@ class SlotServiceServicer(object):
     def ReserveSlot(self, request, context):
         """Waits for a free slot and leases it. Errors: NO_SLOT if none was free in time, or all but excluded ones are;
         QUEUE_FULL if too many wait; ENDPOINT_NOT_FOUND, BACKEND_UNAVAILABLE, DRAINING; REPLICA_GONE if `replica_id` does
-        not belong to the endpoint; BAD_REQUEST for options that have no effect on reservations, as `options.ordering_key`.
+        not belong to the endpoint; BAD_REQUEST for options that have no effect on reservations, as `options.ordering_key`;
+        CANCELLED if a request with a higher `attempt` has arrived at another router.
 
         Example:
 

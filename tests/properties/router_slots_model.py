@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from math import inf
 
 from router_service.core.callers import Window
-from router_service.core.calls import Flow, LeasedSlot, ReleasedSlot, Reserve, RouterCallOptions
+from router_service.core.calls import Flow, LeasedSlot, LookUpSlot, ReleasedSlot, Reserve, RouterCallOptions
 from router_service.core.commands import (
     CancelRun,
     CloseLink,
@@ -32,6 +33,7 @@ from router_service.core.events import (
 )
 from router_service.core.features.slot_operations import (
     OutgoingDispatch,
+    OutgoingLookUp,
     OutgoingRelease,
     OutgoingRenew,
     OutgoingReserve,
@@ -60,6 +62,20 @@ from tests.properties.router_slots_operations import (
     judge,
 )
 from tests.support.erratic_balancer import erratic
+from tests.support.requested import requested
+
+
+def leased_slot(replica: RoutedReplica, token: str, ttl_s: float) -> LeasedSlot:
+    """What the replica says of a slot."""
+    return LeasedSlot(
+        token=token,
+        backend="",
+        replica_id=replica.replica_id,
+        replica_address="",
+        ongoing=1,
+        ttl_s=ttl_s,
+        expire_time_s=0.0,
+    )
 
 
 class RouterSlotsModel:
@@ -245,6 +261,10 @@ class RouterSlotsModel:
             assert operation.outcome is None
             assert all(operation not in each.waiting.values() for each in self.held.values()), "at two replicas"
         held.waiting[op.op_id] = operation
+        if op.request is not None:
+            held.requests[op.op_id] = op.request
+            newest = held.looked_up.get(op.request.request_id, (0, 0))
+            assert op.request.order >= newest, "an older attempt after a look-up"
 
     def caller(self, who: int) -> Caller:
         return Caller(Window(calls=10**6, bytes=10**9), self.flows[who])
@@ -262,7 +282,7 @@ class RouterSlotsModel:
             for each in self.operations.values()
             if each is not operation and each.request_id == request_id and each.outcome is None and not each.has_left
         ]
-        self.step(SlotRequested(caller, "e", options, work, request_id))
+        self.step(SlotRequested(caller, "e", options, replace(work, request=requested(request_id))))
         if request_id and known is not None and known[2] > self.now:
             if known[0] == (work, shard):
                 assert isinstance(operation.outcome, LeasedSlot)
@@ -301,6 +321,9 @@ class RouterSlotsModel:
 
     def answer(self, held: Held, op_id: int) -> None:
         operation, op = held.asked.pop(op_id)
+        if isinstance(op, OutgoingLookUp):
+            self.look_up(held, op)
+            return
         leased = self.slots[op.token]
         is_here = leased.replica is held.replica and leased.state == "reserved"
         unknown = Failure(reason=Reason.SLOT_UNKNOWN, message="no")
@@ -317,15 +340,7 @@ class RouterSlotsModel:
                     self.step(SlotOperationsAnswered(held.replica, [(op_id, unknown)]))
                     return
                 leased.until = self.now + op.ttl_s
-                slot = LeasedSlot(
-                    token=op.token,
-                    backend="",
-                    replica_id=held.replica.replica_id,
-                    replica_address="",
-                    ongoing=1,
-                    ttl_s=op.ttl_s,
-                    expire_time_s=0.0,
-                )
+                slot = leased_slot(held.replica, op.token, op.ttl_s)
                 for request_id, (wish, token, _, replica) in list(self.leases.items()):
                     if token == op.token:
                         self.leases[request_id] = wish, token, leased.until, replica
@@ -336,6 +351,19 @@ class RouterSlotsModel:
                 released = ReleasedSlot(ongoing=0, max_ongoing=MAX_ONGOING)
                 told = self.capacity(held)
                 self.step(SlotOperationsAnswered(held.replica, [(op_id, released)], told))
+
+    def look_up(self, held: Held, op: OutgoingLookUp) -> None:
+        """The replica answers whether it holds the slot of a reservation."""
+        request_id = op.request.request_id
+        held.looked_up[request_id] = op.request.order
+        token = held.requested.get(request_id, "")
+        leased = self.slots.get(token)
+        if leased is None or leased.state != "reserved":
+            unknown = Failure(reason=Reason.SLOT_UNKNOWN, message="no")
+            self.step(SlotOperationsAnswered(held.replica, [(op.op_id, unknown)]))
+            return
+        found = leased_slot(held.replica, token, leased.until - self.now)
+        self.step(SlotOperationsAnswered(held.replica, [(op.op_id, found)]))
 
     # -- links, tables, time -----------------------------------------------------------------------------------------
 
@@ -350,9 +378,16 @@ class RouterSlotsModel:
         held.linked = False
         for _, token in held.dispatched.values():
             self.slots[token].state = "over"
+        for op_id, request in held.requests.items():
+            if op_id in held.waiting and op_id % 2:  # granted, but the answer is lost
+                self.tokens += 1
+                token = f"lost-{self.tokens}"
+                self.slots[token] = Leased(held.replica, self.now + 4.0)
+                held.requested[request.request_id] = token
+        held.requests.clear()
         for each in (held.calls, held.waiting, held.asked, held.dispatched):
             each.clear()
         self.to_flush.pop(held.replica, None)
         self.step(LinkLost(held.replica, "cut"))
         assert not held.replica.outbox
-        assert not held.replica.ops
+        assert all(isinstance(sent.run.slot, LookUpSlot) for sent in held.replica.ops)

@@ -9,12 +9,18 @@ from math import inf
 from typing import Any
 
 from router_service.core.calls import Dispatch, Release, Renew, Reserve
-from router_service.core.features.slot_operations import OutgoingDispatch, OutgoingRelease, OutgoingRenew
+from router_service.core.features.slot_operations import (
+    OutgoingDispatch,
+    OutgoingLookUp,
+    OutgoingRelease,
+    OutgoingRenew,
+)
 from router_service.core.limits.capacity import KnownReplica
 from router_service.core.replicas.replica import RoutedReplica
 from router_service.core.rosters import ReplicaKey
 from router_service.core.runs import Caller
 from slotmesh.balancers import CallEnd
+from slotmesh.calls.request_ids import ReservationIdentity
 from slotmesh.errors import Executed, Failure, Reason
 
 MAX_ONGOING = 2
@@ -75,10 +81,16 @@ class Held:
     calls: dict[int, Operation] = field(default_factory=dict)
     waiting: dict[int, Operation | None] = field(default_factory=dict)
     """Reservations by op id; None where nobody is known to wait: several do, or none."""
-    asked: dict[int, tuple[Operation | None, OutgoingDispatch | OutgoingRenew | OutgoingRelease]] = field(
-        default_factory=dict
+    asked: dict[int, tuple[Operation | None, OutgoingDispatch | OutgoingRenew | OutgoingRelease | OutgoingLookUp]] = (
+        field(default_factory=dict)
     )
     """What is to be done with its slots."""
+    requests: dict[int, ReservationIdentity] = field(default_factory=dict)
+    """What identifies the reservations that came over the link, by op id."""
+    looked_up: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """The order of the newest look-up of each request id."""
+    requested: dict[str, str] = field(default_factory=dict)
+    """Tokens of slots that were granted while the link broke, by the request id of their reservation."""
     dispatched: dict[int, tuple[Operation, str]] = field(default_factory=dict)
 
     @property
@@ -130,7 +142,7 @@ def judge(
                     Reason.BAD_REQUEST,
                     Reason.ENDPOINT_NOT_FOUND,
                     Reason.HANDLER_ERROR,
-                )
+                ) or (reason is Reason.BACKEND_UNAVAILABLE and operation.request_id)
         case Dispatch() | Renew():
             assert reason in BOUND_REASONS
             assert reason is not Reason.REPLICA_GONE or operation.key in departed, "it may live"

@@ -21,11 +21,11 @@ from math import inf
 
 from replica_service.convert.slots import Granted, Issuer, SlotAnswer, SlotReleased, dispatch_of, reservation_run
 from replica_service.core.call_metadata import ReplicaCallOptions, SlotState
-from replica_service.core.events import RenewalReceived, RunsReceived
+from replica_service.core.events import ReleaseReceived, RenewalReceived, RunsReceived
 from replica_service.core.failures import CUT_OFF, ENDED, EXPIRED, OVERDUE
 from replica_service.core.runs import ReplicaRun, RouterPeer
 from replica_service.shell.engine import Engine
-from slotmesh.calls.request_ids import CallIdentity
+from slotmesh.calls.request_ids import CallIdentity, ReservationIdentity
 from slotmesh.errors import Failure, Reason
 from slotmesh.ids import STREAM_ID_BYTES, new_id
 from slotmesh.runtime.clock import Clock
@@ -244,17 +244,20 @@ class DirectSlots:
         engine.at_end.append(self._line.end)
         self._requests = SlotRequests()
 
-    async def reserve(self, terms: ReservationTerms, timeout_s: float | None, request_id: str) -> Granted | Failure:
-        """Waits for a slot. `timeout_s` None: without limit."""
+    async def reserve(
+        self, terms: ReservationTerms, timeout_s: float | None, request: ReservationIdentity | None = None
+    ) -> Granted | Failure:
+        """Waits for a slot. `timeout_s` None: without limit. `request`: None if its caller does not repeat it."""
+        request_id = "" if request is None else request.request_id
         found = self._requests.find(request_id, terms, self._now()) if request_id else None
         if isinstance(found, Failure):
             return found
-        reservation = found or self._begin(terms, request_id)
+        reservation = found or self._begin(terms, request)
         try:
             answer = await reservation.wait(timeout_s, _no_slot(timeout_s))
         except asyncio.CancelledError:
             if not request_id and isinstance(reservation.result, Granted):
-                self._slots.release(reservation.result.slot.secret)
+                self.release(reservation.result.slot.secret)
             raise
         if isinstance(answer, Granted):
             return answer if found is None else Granted(answer.slot, self._engine.scheduler.in_use)
@@ -269,7 +272,7 @@ class DirectSlots:
 
     def release(self, secret: bytes) -> SlotReleased:
         """Releases a slot if it is still reserved."""
-        return self._slots.release(secret)
+        return self._slots.release(ReleaseReceived(secret))
 
     async def dispatch(
         self,
@@ -311,13 +314,14 @@ class DirectSlots:
         self._line.forget(run.first)
         self._engine.cancel(run.link, [(run.first, run.first)])
 
-    def _begin(self, terms: ReservationTerms, request_id: str) -> AwaitedReservation:
+    def _begin(self, terms: ReservationTerms, request: ReservationIdentity | None) -> AwaitedReservation:
         link, now = self._line.link, self._now()
         reservation = AwaitedReservation(terms, lambda: self._engine.cancel(link, [(op_id, op_id)]))
         op_id = self._line.expect_slot(reservation.answered)
-        if request_id:
-            self._requests.add(request_id, reservation, now)
+        if request is not None:
+            self._requests.add(request.request_id, reservation, now)
         run = reservation_run(link, op_id, terms.endpoint, terms.ttl_s, now, inf, terms.identity)
+        run.reservation = request
         self._engine.post(RunsReceived([run]))
         return reservation
 

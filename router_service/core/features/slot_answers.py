@@ -14,6 +14,7 @@ from router_service.core.calls import (
     NO_OPTIONS,
     Dispatch,
     LeasedSlot,
+    LookUpSlot,
     Release,
     ReleasedSlot,
     Renew,
@@ -24,8 +25,8 @@ from router_service.core.calls import (
 from router_service.core.commands import Step
 from router_service.core.counters import RouterCounters
 from router_service.core.events import CallDispatched, SlotOperationRequested, SlotOperationsAnswered, SlotRequested
-from router_service.core.features.slot_operations import ONE_CALL, RoutedSlotOperations
-from router_service.core.features.slot_requests import RequestedSlot
+from router_service.core.features.slot_operations import RoutedSlotOperations
+from router_service.core.features.slot_requests import ONE_CALL, RequestedSlot
 from router_service.core.lifecycle.answers import Answers
 from router_service.core.lifecycle.deadlines_and_cancellation import EarlyEnds
 from router_service.core.lifecycle.intake import RoutingIntake
@@ -69,6 +70,11 @@ class SlotAnswers:
             if sent is None or sent.run.slot is None:
                 continue
             run = sent.run
+            if isinstance(run.slot, LookUpSlot):
+                found = self._operations.look_ups.answered(sent, replica, answer, step)
+                if found is not None:
+                    self._counters.granted(found, replica.backend.counts, step.now)
+                continue
             if isinstance(answer, Failure):
                 returned += self._failed(replica, sent, answer, step)
                 continue
@@ -110,7 +116,8 @@ class SlotAnswers:
             self._counters.granted(run, replica.backend.counts, step.now)
             self._outcomes.slot(run, slot, step)
         else:
-            self._operations.release_at(replica, slot.token, step)
+            identity = run.slot.request if isinstance(run.slot, Reserve) else None
+            self._operations.release_at(replica, slot.token, identity, step)
 
     def _failed(self, replica: RoutedReplica, sent: Sent, failure: Failure, step: Step) -> list[RouterRun]:
         """The replica has refused. Returns the reservations that go to other replicas."""
@@ -122,7 +129,12 @@ class SlotAnswers:
         if run.reserves and (has_time or failure.reason in _ELSEWHERE):
             self._counters.refusals[replica.backend.name, failure.reason.value] += 1
             return self._answers.hand_back(sent, parts, step)
-        if parts:
+        if parts and run.reserves and failure.reason is Reason.CANCELLED:
+            handed_back = self._answers.hand_back(sent, parts, step)
+            for each in handed_back:
+                if not self._operations.look_ups.superseded(each, step):
+                    self._outcomes.fail_waiting(each, failures.located(failure, replica), step)
+        elif parts:
             self._outcomes.answered_with(sent, 0, 1, failures.located(failure, replica), step)
         return []
 
@@ -151,13 +163,15 @@ class SlotSubmissions:
         """Begins a reservation, unless there is one of this request id."""
         caller, endpoint, options, wanted = event.caller, event.endpoint, event.options, event.wanted
         owner: Caller | None = caller
-        if event.request_id:
+        if (request := wanted.request) is not None:
             wish = RequestedSlot.of(endpoint, options, wanted)
-            owner = self._operations.find(caller, event.request_id, wish, options.timeout_s, step)
+            owner = self._operations.find(caller, request, wish, options.timeout_s, step)
         if owner is not None:
             run = self._run(owner, endpoint, options, b"", wanted, step.now)
             if (failure := self._over_limit(run, step.now)) is not None:
                 self._outcomes.fail_waiting(run, failure, step)
+            elif request is not None and request.attempt:
+                self._operations.look_ups.begin(run, step)
             elif run.deadline <= step.now:
                 self._outcomes.fail_waiting(run, failures.no_slot(run, step.now), step)
             else:

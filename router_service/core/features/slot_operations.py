@@ -22,11 +22,21 @@ from typing import assert_never, cast
 
 from router_service.core import balancers, failures
 from router_service.core.callers import Window
-from router_service.core.calls import NO_OPTIONS, Dispatch, LeasedSlot, Release, Renew, Reserve, RouterCallOptions
+from router_service.core.calls import (
+    NO_OPTIONS,
+    Dispatch,
+    LeasedSlot,
+    LookUpSlot,
+    Release,
+    Renew,
+    Reserve,
+    RouterCallOptions,
+)
 from router_service.core.commands import DeliverFailure, DeliverSlot, RouterCommand, Step
 from router_service.core.events import SlotAbandoned
 from router_service.core.features.routed_slots import RoutedSlots
-from router_service.core.features.slot_requests import Lease, RequestedSlot, Requests
+from router_service.core.features.slot_look_ups import SlotLookUps
+from router_service.core.features.slot_requests import ONE_CALL, Lease, RequestedSlot, Requests
 from router_service.core.lifecycle.deadlines_and_cancellation import EarlyEnds
 from router_service.core.lifecycle.feature import ALWAYS, Feature
 from router_service.core.lifecycle.intake import RoutingIntake
@@ -36,6 +46,7 @@ from router_service.core.rosters import ReplicaKey
 from router_service.core.routing.waiting_causes import why_not_load
 from router_service.core.run_states import RunEvent
 from router_service.core.runs import Caller, RouterRun, Sent
+from slotmesh.calls.request_ids import ReservationIdentity
 from slotmesh.errors import Failure
 from slotmesh.streams.chunks import Payload
 
@@ -54,6 +65,17 @@ class OutgoingReserve:
     ttl_s: float
     deadline: float
     """Monotonic seconds; infinite without one."""
+    request: ReservationIdentity | None
+    """What identifies the reservation, if its caller may repeat it."""
+
+
+@dataclass(slots=True, eq=False)
+class OutgoingLookUp:
+    """Look for the slot of a reservation."""
+
+    op_id: int
+    identity: str
+    request: ReservationIdentity
 
 
 @dataclass(slots=True, eq=False)
@@ -91,9 +113,11 @@ class OutgoingRelease:
     identity: str
     token: str = field(repr=False)
     endpoints: frozenset[str] | None
+    request: ReservationIdentity | None
+    """If set: the slot is kept if a newer attempt has found it."""
 
 
-OutgoingOp = OutgoingReserve | OutgoingDispatch | OutgoingRenew | OutgoingRelease
+OutgoingOp = OutgoingReserve | OutgoingDispatch | OutgoingRenew | OutgoingRelease | OutgoingLookUp
 
 
 def cut_ops(replica: RoutedReplica, max_bytes: int) -> list[OutgoingOp]:
@@ -114,15 +138,17 @@ def cut_ops(replica: RoutedReplica, max_bytes: int) -> list[OutgoingOp]:
 def _op(sent: Sent) -> OutgoingOp:
     run = sent.run
     match run.slot:
-        case Reserve(ttl_s=ttl_s, identity=who):
-            return OutgoingReserve(sent.first, who, run.endpoint, run.options, ttl_s, run.deadline)
+        case Reserve(ttl_s=ttl_s, identity=who, request=request):
+            return OutgoingReserve(sent.first, who, run.endpoint, run.options, ttl_s, run.deadline, request)
         case Dispatch(token=token, endpoint=endpoint, identity=who, endpoints=known):
             payload = cast("Payload", run.payloads[0])  # it came in one piece
             return OutgoingDispatch(sent.first, who, token, endpoint, run.options, payload, run.deadline, known)
         case Renew(token=token, ttl_s=ttl_s, identity=who, endpoints=known):
             return OutgoingRenew(sent.first, who, token, ttl_s, known)
-        case Release(token=token, identity=who, endpoints=known):
-            return OutgoingRelease(sent.first, who, token, known)
+        case Release(token=token, identity=who, endpoints=known, request=request):
+            return OutgoingRelease(sent.first, who, token, known, request)
+        case LookUpSlot(request=request, identity=who):
+            return OutgoingLookUp(sent.first, who, request)
         case None:
             raise AssertionError("calls without a slot travel in frames of runs")
         case never:
@@ -131,8 +157,6 @@ def _op(sent: Sent) -> OutgoingOp:
 
 TABLE_WAIT_S = 1.0
 """What is bound to a replica that the table does not name waits this time for a newer table."""
-ONE_CALL = range(1, 2)
-"""The call id of each operation: its caller has no other."""
 DEFAULT_PATIENCE_S = 30.0
 
 
@@ -151,6 +175,7 @@ class RoutedSlotOperations(Feature):
         """What waits for a table that names its replica, and until when; oldest first. Some may have ended."""
         self.requests = Requests()
         self.routed = RoutedSlots()
+        self.look_ups = SlotLookUps(intake, self.requests, self._bind)
 
     @property
     def under_way(self) -> Collection[object]:
@@ -164,22 +189,25 @@ class RoutedSlotOperations(Feature):
 
     # -- how they begin ----------------------------------------------------------------------------------------------
 
-    def find(self, caller: Caller, request_id: str, wish: RequestedSlot, timeout_s: float, step: Step) -> Caller | None:
+    def find(
+        self, caller: Caller, identity: ReservationIdentity, wish: RequestedSlot, timeout_s: float, step: Step
+    ) -> Caller | None:
         """The caller under which the reservation of this id begins: one for all that may join it.
 
         None if no reservation begins: the caller has got the slot, or has joined those that wait for it.
         """
-        request = self.requests.find(request_id, step.now)
+        request = self.requests.find(identity.request_id, step.now)
         if request is not None and request.wish != wish:
-            step.commands.append(DeliverFailure(caller, ONE_CALL, failures.request_differs(request_id), 0))
+            step.commands.append(DeliverFailure(caller, ONE_CALL, failures.request_differs(identity.request_id), 0))
             return None
         if request is not None and request.lease is not None:
             step.commands.append(DeliverSlot(caller, request.lease.at(step.now)))
             return None
         if request is None:
-            request = self.requests.begin(request_id, wish, caller)
+            request = self.requests.begin(identity, wish, caller)
             self.requests.join(request, caller, step.now + timeout_s)
             return request.caller
+        request.attempt = max(request.attempt, identity.attempt)
         self.requests.join(request, caller, step.now + timeout_s)
         for run in request.caller.runs:
             run.deadline = max(run.deadline, step.now + (timeout_s if timeout_s != inf else _patience_s(run)))
@@ -247,12 +275,13 @@ class RoutedSlotOperations(Feature):
         """Releases a slot that no caller will use; nothing is delivered."""
         self.bind(self._release(event.token, step.now), event.key, step)
 
-    def release_at(self, replica: RoutedReplica, token: str, step: Step) -> None:
-        """The same, where the table names the replica no more, too: it is there."""
-        self._bind(self._release(token, step.now), replica, step)
+    def release_at(self, replica: RoutedReplica, token: str, request: ReservationIdentity | None, step: Step) -> None:
+        """The same, where the table names the replica no more, too: it is there. `request`: of the reservation."""
+        self._bind(self._release(token, step.now, request), replica, step)
 
-    def _release(self, token: str, now: float) -> RouterRun:
-        run = RouterRun(0, self._nobody, "", NO_OPTIONS, ONE_CALL, [b""], now, slot=Release(token=token))
+    def _release(self, token: str, now: float, request: ReservationIdentity | None = None) -> RouterRun:
+        work = Release(token=token, request=request)
+        run = RouterRun(0, self._nobody, "", NO_OPTIONS, ONE_CALL, [b""], now, slot=work)
         self._nobody.runs[run] = None
         return run
 

@@ -20,7 +20,10 @@ from router_service.core.calls import LeasedSlot, RouterCallOptions, SlotWork
 from router_service.core.replicas.replica import RoutedReplica
 from router_service.core.runs import Caller
 from slotmesh.calls.deadline_heap import DeadlineHeap
+from slotmesh.calls.request_ids import ReservationIdentity
 
+ONE_CALL = range(1, 2)
+"""The call id of each operation: its caller has no other."""
 MAX_GRANTED = 65_536
 """Granted slots that are found again by their ids. Repeating an older id takes another slot."""
 
@@ -58,10 +61,12 @@ class Lease:
 class SlotRequest:
     """One id. Compared by identity."""
 
-    __slots__ = ("__weakref__", "alarm", "caller", "lease", "replica", "request_id", "waiters", "wish")
+    __slots__ = ("__weakref__", "alarm", "attempt", "caller", "lease", "replica", "request_id", "waiters", "wish")
 
-    def __init__(self, request_id: str, wish: RequestedSlot, first: Caller) -> None:
-        self.request_id = request_id
+    def __init__(self, request: ReservationIdentity, wish: RequestedSlot, first: Caller) -> None:
+        self.request_id = request.request_id
+        self.attempt = request.attempt
+        """The newest one of those that wait."""
         self.wish = wish
         self.caller = Caller(Window(0, 0), first.flow)
         self.caller.knows = first.knows
@@ -97,9 +102,9 @@ class Requests:
             return None
         return request
 
-    def begin(self, request_id: str, wish: RequestedSlot, first: Caller) -> SlotRequest:
+    def begin(self, identity: ReservationIdentity, wish: RequestedSlot, first: Caller) -> SlotRequest:
         """Records a new reservation under the id, which no caller has joined yet."""
-        request = self._by_id[request_id] = SlotRequest(request_id, wish, first)
+        request = self._by_id[identity.request_id] = SlotRequest(identity, wish, first)
         self.pending[request.caller] = request
         return request
 

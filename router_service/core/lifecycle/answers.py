@@ -18,7 +18,7 @@ from math import inf
 from typing import Final
 
 from router_service.core import balancers, failures
-from router_service.core.calls import Failures, FirstAttempt
+from router_service.core.calls import Failures, FirstAttempt, Reserve
 from router_service.core.commands import Step
 from router_service.core.counters import RouterCounters
 from router_service.core.events import RunsCompleted, RunsRefused
@@ -130,8 +130,9 @@ class Answers:
                 if sent.run.earlier is Earlier.FETCHED:
                     self._outcomes.failed(sent, lo, count, failures.result_evicted(replica), step)
                     continue
-                if sent.run.reserves:
-                    # It has executed nothing. Was a slot granted, it is leased, and no more than that.
+                if isinstance(sent.run.slot, Reserve):
+                    # It has executed nothing. Was a slot granted, it is leased: its replica is queried if it knows ids.
+                    sent.run.slot = sent.run.slot.lost(replica.key)
                     returned += self.hand_back(sent, [(lo, count)], step)
                     continue
                 returned += self._retry_or_fail(replica.backend, sent, lo, count, failure, step)

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from itertools import count
 from typing import Any, Final, TypedDict
 
 import grpc
@@ -79,13 +80,13 @@ class Terms:
         """The same terms, with this time to wait."""
         return replace(self, options=replace(self.options, timeout_s=timeout_s))
 
-    def to_wire(self, request_id: str, timeout_s: float | None) -> slot_service_pb2.ReserveSlotRequest:
-        """`timeout_s`: the remaining time to wait."""
-        options = replace(self.options, timeout_s=timeout_s)
+    def to_wire(self, request_id: str, timeout_s: float | None, attempt: int) -> slot_service_pb2.ReserveSlotRequest:
+        """`timeout_s`: the remaining time to wait. `attempt`: the number of earlier requests without an answer."""
         wire = slot_service_pb2.ReserveSlotRequest(
             endpoint=self.endpoint,
-            options=options.to_wire("", rpc=CallRpc.RESERVE_SLOT),
+            options=replace(self.options, timeout_s=timeout_s).to_wire("", rpc=CallRpc.RESERVE_SLOT),
             request_id=request_id,
+            attempt=attempt,
             replica_id=self.replica_id,
             excluded_replica_ids=self.excluded_replica_ids,
         )
@@ -170,8 +171,7 @@ class Reserving:
     Invariants: a granted slot is used or given back. Abandoning the reservation withdraws it at the router; if the
     reply has arrived already, the slot is given back; if the reply was on its way, a request with the same id gets the
     slot once more. A router that does not answer in time has granted no slot, or one that is given back. If the router
-    is lost, the reservation continues at another one: nothing was executed, and at the same router the same request id
-    gets the same slot.
+    is lost, the reservation continues at another one, by a further attempt with its id: the slot is the same.
     """
 
     def __init__(self, client: SlotClient, terms: Terms) -> None:
@@ -179,7 +179,7 @@ class Reserving:
         client.check_open(terms.endpoint)
         self._client = client
         self._terms = terms
-        self._request_id = new_id()
+        self._request_id, self._attempts = new_id(), count()
         self._began = asyncio.get_running_loop().time()
         self._call: ReserveCall | None = None
         self._is_abandoned = False
@@ -230,13 +230,13 @@ class Reserving:
         timeout_s = self._terms.options.timeout_s
         if timeout_s is not None:
             timeout_s = max(timeout_s - (asyncio.get_running_loop().time() - self._began), 0.0)
-        request = self._terms.to_wire(self._request_id, timeout_s)
+        request = self._terms.to_wire(self._request_id, timeout_s, next(self._attempts))
         self._call = stub.ReserveSlot(request, timeout=rpc_timeout_s(timeout_s))
         return self._call
 
     async def _recall(self) -> None:
         """The rpc ended here, but may have been granted: a request with its id that does not wait gets that slot."""
-        request = self._terms.to_wire(self._request_id, 0.0)
+        request = self._terms.to_wire(self._request_id, 0.0, next(self._attempts))
         with suppress(TimeoutError):
             async with asyncio.timeout(RELEASE_S):
                 found = await self._client.rpcs.once(lambda stub: stub.ReserveSlot(request, timeout=RELEASE_S))

@@ -405,13 +405,15 @@ Global___RunBatch: _TypeAlias = RunBatch  # noqa: Y015
 
 @_typing.final
 class RequestIdentity(_message.Message):
-    """What identifies a call that its caller may repeat."""
+    """What identifies a call or a reservation that its caller may repeat."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     ID_FIELD_NUMBER: _builtins.int
     DIGEST_FIELD_NUMBER: _builtins.int
     CALLER_FIELD_NUMBER: _builtins.int
+    ATTEMPT_FIELD_NUMBER: _builtins.int
+    RESEND_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     """The caller's `request_id`."""
     digest: _builtins.bytes
@@ -420,16 +422,24 @@ class RequestIdentity(_message.Message):
     """The name of the caller, as `client/alice`: ids of different callers are independent, and so are their shares of the
     replica's memory. Empty without authentication.
     """
+    attempt: _builtins.int
+    """Of a reservation: `ReserveSlotRequest.attempt`."""
+    resend: _builtins.int
+    """Of a reservation: the number of earlier sendings of this attempt by its router that a lost link left unanswered. An
+    attempt, and within it a sending, that is older than one that a replica has seen gets no slot there: CANCELLED.
+    """
     def __init__(
         self,
         *,
         id: _builtins.str = ...,
         digest: _builtins.bytes = ...,
         caller: _builtins.str = ...,
+        attempt: _builtins.int = ...,
+        resend: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["caller", b"caller", "digest", b"digest", "id", b"id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "caller", b"caller", "digest", b"digest", "id", b"id", "resend", b"resend"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -611,6 +621,7 @@ class SlotOp(_message.Message):
     RENEW_FIELD_NUMBER: _builtins.int
     RELEASE_FIELD_NUMBER: _builtins.int
     DISPATCH_FIELD_NUMBER: _builtins.int
+    LOOK_UP_FIELD_NUMBER: _builtins.int
     IDENTITY_FIELD_NUMBER: _builtins.int
     ENDPOINTS_FIELD_NUMBER: _builtins.int
     REQUEST_FIELD_NUMBER: _builtins.int
@@ -637,6 +648,10 @@ class SlotOp(_message.Message):
         """Execute a call in a slot; the result is that of run `op_id`."""
 
     @_builtins.property
+    def look_up(self) -> Global___LookUpSlot:
+        """Look for the slot that was reserved with `request`."""
+
+    @_builtins.property
     def endpoints(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """The endpoints that a limited caller may call; at most 100. A slot of another endpoint is treated as unknown, like
         that of another identity. Set for all but `reserve`, whose endpoint the router has checked. Empty means all.
@@ -644,7 +659,10 @@ class SlotOp(_message.Message):
 
     @_builtins.property
     def request(self) -> Global___RequestIdentity:
-        """Of `dispatch`: the request id of the call, in place of `dispatch.request_id`."""
+        """Of `dispatch`: the request id of the call, in place of `dispatch.request_id`. Of `reserve`: that of the reservation,
+        in place of `reserve.request_id`. Of `look_up`. Of `release`, if set: no effect if a newer attempt has found the
+        slot.
+        """
 
     def __init__(
         self,
@@ -654,19 +672,39 @@ class SlotOp(_message.Message):
         renew: _slot_service_pb2.RenewSlotRequest | None = ...,
         release: _slot_service_pb2.ReleaseSlotRequest | None = ...,
         dispatch: _slot_service_pb2.DispatchRequest | None = ...,
+        look_up: Global___LookUpSlot | None = ...,
         identity: _builtins.str = ...,
         endpoints: _abc.Iterable[_builtins.str] | None = ...,
         request: Global___RequestIdentity | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["dispatch", b"dispatch", "op", b"op", "release", b"release", "renew", b"renew", "request", b"request", "reserve", b"reserve"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["dispatch", b"dispatch", "look_up", b"look_up", "op", b"op", "release", b"release", "renew", b"renew", "request", b"request", "reserve", b"reserve"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["dispatch", b"dispatch", "endpoints", b"endpoints", "identity", b"identity", "op", b"op", "op_id", b"op_id", "release", b"release", "renew", b"renew", "request", b"request", "reserve", b"reserve"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["dispatch", b"dispatch", "endpoints", b"endpoints", "identity", b"identity", "look_up", b"look_up", "op", b"op", "op_id", b"op_id", "release", b"release", "renew", b"renew", "request", b"request", "reserve", b"reserve"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_op: _TypeAlias = _typing.Literal["reserve", "renew", "release", "dispatch"]  # noqa: Y015
+    _WhichOneofReturnType_op: _TypeAlias = _typing.Literal["reserve", "renew", "release", "dispatch", "look_up"]  # noqa: Y015
     _WhichOneofArgType_op: _TypeAlias = _typing.Literal["op", b"op"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_op) -> _WhichOneofReturnType_op | None: ...
 
 Global___SlotOp: _TypeAlias = SlotOp  # noqa: Y015
+
+@_typing.final
+class LookUpSlot(_message.Message):
+    """Looks for a slot by the request id of its reservation. The result is the slot, or the failure SLOT_UNKNOWN: the
+    replica holds none, and older attempts of this id get none here for a minute.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LookUpSlot: _TypeAlias = LookUpSlot  # noqa: Y015
 
 @_typing.final
 class SlotResults(_message.Message):

@@ -282,7 +282,7 @@ async def asked_again(host: Hosting, kind: Kind) -> RememberingOutbox:
 @feature
 async def slots(host: Hosting, kind: Kind, is_whole: bool) -> None:
     """A call in a slot starts at once, though no permit is left."""
-    granted = await DirectSlots(host.engine, host.clock).reserve(ReservationTerms("e", 10.0), None, "")
+    granted = await DirectSlots(host.engine, host.clock).reserve(ReservationTerms("e", 10.0), None)
     assert isinstance(granted, Granted)
     rest = [b"wait%d" % number for number in range(3)]
     host.engine.submit([calls(host, KINDS[0], rest)] if is_whole else [calls(host, KINDS[0], [it]) for it in rest])

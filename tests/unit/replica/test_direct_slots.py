@@ -17,6 +17,7 @@ from slotmesh.codec import OCTET_STREAM
 from slotmesh.errors import Failure, Reason
 from tests.contract.slot_handlers import Handler
 from tests.support.fakes.clock import FakeClock
+from tests.support.requested import requested
 from tests.unit.replica.hosting import Hosting, hosting
 
 pytestmark = pytest.mark.asyncio
@@ -38,7 +39,7 @@ def direct(host: Hosting) -> DirectSlots:
 
 
 async def reserved(direct: DirectSlots) -> bytes:
-    granted = await direct.reserve(WISH, None, "")
+    granted = await direct.reserve(WISH, None)
     assert isinstance(granted, Granted)
     return granted.slot.secret
 
@@ -59,7 +60,7 @@ async def test_granted_just_as_its_caller_leaves(
     """Both happen before the caller's task goes on."""
     held = [await reserved(direct) for _ in range(2)]
     slots = host.engine.scheduler.slots
-    task = asyncio.ensure_future(direct.reserve(WISH, None, request_id))
+    task = asyncio.ensure_future(direct.reserve(WISH, None, requested(request_id)))
     await turns(2)
     if leaves_first:
         task.cancel()
@@ -71,7 +72,7 @@ async def test_granted_just_as_its_caller_leaves(
     assert slots.granted == 3
     # Under a request id it stays for whoever asks again.
     assert slots.reserved == (2 if request_id else 1)
-    again = await direct.reserve(WISH, None, request_id)
+    again = await direct.reserve(WISH, None, requested(request_id))
     assert isinstance(again, Granted)
     assert slots.granted == (3 if request_id else 4)
 
@@ -82,7 +83,7 @@ async def test_granted_just_as_its_time_is_over(host: Hosting, direct: DirectSlo
     held = [await reserved(direct) for _ in range(2)]
     loop, slots = asyncio.get_running_loop(), host.engine.scheduler.slots
     patience_s = 0.005
-    task = asyncio.ensure_future(direct.reserve(WISH, patience_s, ""))
+    task = asyncio.ensure_future(direct.reserve(WISH, patience_s))
     await turns(2)
     over = loop.time() + patience_s
     while loop.time() <= over:
@@ -148,11 +149,11 @@ async def test_a_reader_that_fails_takes_its_call_back(host: Hosting, direct: Di
 
 async def test_what_becomes_of_reservations_and_slots_is_counted(host: Hosting, direct: DirectSlots) -> None:
     used, back = await reserved(direct), await reserved(direct)
-    assert isinstance(failure := await direct.reserve(WISH, 0.0, ""), Failure)
+    assert isinstance(failure := await direct.reserve(WISH, 0.0), Failure)
     assert failure.reason is Reason.NO_SLOT
-    waiting = asyncio.ensure_future(direct.reserve(WISH, None, ""))
+    waiting = asyncio.ensure_future(direct.reserve(WISH, None))
     await turns(2)
-    assert isinstance(failure := await direct.reserve(WISH, None, ""), Failure)
+    assert isinstance(failure := await direct.reserve(WISH, None), Failure)
     assert failure.reason is Reason.QUEUE_FULL
     host.engine.drain()
     assert isinstance(failure := await waiting, Failure)

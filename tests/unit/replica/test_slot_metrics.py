@@ -22,7 +22,7 @@ async def test_reserved_slots_and_what_became_of_them() -> None:
         async with hosting(Handler) as host:
             observe(metrics, host.engine, "b")
             direct = DirectSlots(host.engine, host.clock)
-            granted = await direct.reserve(ReservationTerms("e", 10.0), None, "")
+            granted = await direct.reserve(ReservationTerms("e", 10.0), None)
             assert isinstance(granted, Granted)
             assert 'slotmesh_replica_slots_reserved{slotmesh_backend="b"} 1.0' in await scrape(metrics.address)
             direct.release(granted.slot.secret)

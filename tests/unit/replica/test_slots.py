@@ -14,7 +14,7 @@ from google.protobuf import duration_pb2
 
 from replica_service.convert.slots import Granted, reservation_run, slot_call_options
 from replica_service.core.call_metadata import ReplicaCallOptions
-from replica_service.core.events import DispatchReceived, ReplicaTimePassed, RunsReceived, StampEchoed
+from replica_service.core.events import DispatchReceived, ReleaseReceived, ReplicaTimePassed, RunsReceived, StampEchoed
 from replica_service.core.runs import FRESH_S, ReplicaRun, RouterPeer
 from replica_service.shell.links.direct_slots import DirectSlots, ReservationTerms
 from slotmesh.calls.slot_tokens import format_token
@@ -37,7 +37,7 @@ async def host() -> AsyncIterator[Hosting]:
 
 
 async def reserved(host: Hosting, lease_s: float = 10.0) -> bytes:
-    granted = await DirectSlots(host.engine, host.clock).reserve(ReservationTerms("e", lease_s), None, "")
+    granted = await DirectSlots(host.engine, host.clock).reserve(ReservationTerms("e", lease_s), None)
     assert isinstance(granted, Granted)
     return granted.slot.secret
 
@@ -46,7 +46,7 @@ async def test_who_tries_the_slot_of_another_is_in_the_audit_log(
     host: Hosting, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "slotmesh.audit")
-    granted = await DirectSlots(host.engine, host.clock).reserve(ReservationTerms("e", 10.0, "client/owner"), None, "")
+    granted = await DirectSlots(host.engine, host.clock).reserve(ReservationTerms("e", 10.0, "client/owner"), None)
     assert isinstance(granted, Granted)
     issuer = replace(host.engine.slots.issuer, replica_id="r-1", incarnation="i-1")
     token = format_token("r-1", "i-1", granted.slot.secret)
@@ -136,7 +136,7 @@ async def test_a_router_that_says_no_more_hears_of_its_slot(host: Hosting, end: 
     assert not outbox.slots_of
     match end:
         case "release":
-            host.engine.slots.release(secret)
+            host.engine.slots.release(ReleaseReceived(secret))
         case "cancel":
             host.engine.cancel(parked, [(1, 1)])
         case "configure":

@@ -19,6 +19,7 @@ from router_service.core.features.slot_operations import OutgoingOp
 from router_service.core.rosters import ReplicaKey
 from router_service.core.runs import Caller
 from slotmesh.errors import Failure, Reason
+from tests.support.requested import requested
 from tests.unit.router.world import World
 from tests.unit.router.world_callers import options
 
@@ -58,8 +59,9 @@ class SlotWorld(World):
         if "excluded" in fields:
             fields["excluded"] = frozenset(fields["excluded"])
         caller = Caller(Window(1, 1), flow or self.flow)
-        wanted = Reserve(**fields)
-        self.step(SlotRequested(caller, endpoint, options(**routing), wanted, request_id))
+        request = requested(request_id, fields.pop("attempt", 0))
+        wanted = Reserve(request=request, **fields)
+        self.step(SlotRequested(caller, endpoint, options(**routing), wanted))
         return caller
 
     def dispatch(self, name: str, token: str = "token", payload: bytes = b"0", **fields: Any) -> Caller:

@@ -23,6 +23,7 @@ from slotmesh.calls.slot_tokens import format_token
 from slotmesh.errors import Failure, Reason
 from slotmesh.spec.model import Backend
 from tests.support.fakes.clock import FakeClock
+from tests.support.requested import requested
 from tests.unit.router.values_client import LinkOnPaper
 
 SLOT = LeasedSlot(
@@ -61,7 +62,7 @@ class Router:
     async def reserving_with(
         self, options: RouterCallOptions, request_id: str = ""
     ) -> tuple[asyncio.Task[LeasedSlot | Failure], OutgoingReserve]:
-        task = asyncio.create_task(self.slots.reserve("peer", "e", options, Reserve(), request_id))
+        task = asyncio.create_task(self.slots.reserve("peer", "e", options, Reserve(request=requested(request_id))))
         await asyncio.sleep(0)
         (op,) = self.ops()
         assert isinstance(op, OutgoingReserve)
@@ -120,7 +121,7 @@ async def test_who_can_ask_again_keeps_its_slot() -> None:
     with pytest.raises(asyncio.CancelledError):
         await task
     assert router.ops() == []
-    again = await router.slots.reserve("peer", "e", RouterCallOptions(), Reserve(), "once")
+    again = await router.slots.reserve("peer", "e", RouterCallOptions(), Reserve(request=requested("once")))
     assert isinstance(again, LeasedSlot)
     assert again.token == SLOT.token
 
@@ -129,7 +130,7 @@ async def test_who_can_ask_again_keeps_its_slot() -> None:
 async def test_too_many_at_once_are_refused() -> None:
     router = Router(max_pending=1)
     task, op_id = await router.reserving()
-    failure = await router.slots.reserve("peer", "e", RouterCallOptions(), Reserve(), "")
+    failure = await router.slots.reserve("peer", "e", RouterCallOptions(), Reserve())
     assert isinstance(failure, Failure)
     assert failure.reason is Reason.QUEUE_FULL
 
