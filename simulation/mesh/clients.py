@@ -218,6 +218,7 @@ class _Worker:
         chance = self._chance
         view = chance.choice(self._endpoints).options(request_id=tag.replace("/", "-"))
         await asyncio.sleep(delay_s)
+        self._recorder.attempted(tag)
         blob = b"x" * LARGE_BYTES if self._work.large else b""
         method = (view.ordered(key) if key else view).work
         rpc: asyncio.Future[str] = asyncio.ensure_future(method.unary(tag, key, self._work.run_s, how, blob))

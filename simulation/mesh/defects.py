@@ -529,6 +529,17 @@ _REQUESTS: Final = (
         ),
     ),
     _defect(
+        "not_looked_up_in_drain",
+        "a router keeps calls with a request id until their partition has left an owner that drains",
+        ONCE,
+        "requests_drain",
+        (
+            "router_service.core.lifecycle.intake:RoutingIntake._unqueried",
+            "owner is not None and owner.draining",
+            "False",
+        ),
+    ),
+    _defect(
         "outcome_forgotten",
         "a replica forgets a call with a request id when it ends",
         ONCE,

@@ -27,8 +27,8 @@ class Recorder:
         """How each execution ended; empty: it has not."""
         self.given_up: set[str] = set()
         """Calls that their callers cancelled."""
-        self.requests: set[str] = set()
-        """Calls with a request id, which are made again: an attempt has the tag of the call."""
+        self.attempts: dict[str, list[float]] = {}
+        """When the attempts at a call with a request id began, by the tag of the call."""
         self.must_succeed: set[str] = set()
         """Calls that were made when nothing was broken any more."""
         self.deaths: dict[int, float] = {}
@@ -41,7 +41,11 @@ class Recorder:
         if stop_generation:
             self.stop_lanes[call.tag] = stop_generation
         if is_request:
-            self.requests.add(call.tag)
+            self.attempts[call.tag] = []
+
+    def attempted(self, tag: str) -> None:
+        """The call is made, perhaps again."""
+        self.attempts[tag].append(self._now())
 
     def came_to_replica(self, tag: str, time_left_s: float) -> None:
         """A replica has read the call."""

@@ -18,6 +18,8 @@ from tests.history.model import Call, Execution, Lane, Outcome, Violation
 from tests.history.outcomes import check_in_time, check_one_outcome, check_truth
 
 SLACK_S: Final = 0.5
+ENDING_S: Final = 0.05
+"""How long a process still is there that has reported its end."""
 RECALL_S: Final = 0.1
 """What word of a cancel may take to a replica, while nothing is broken."""
 
@@ -31,7 +33,7 @@ def judge(recorder: Recorder, *, is_calm: bool) -> list[Violation]:
     found: list[Violation] = []
     for check in (check_one_outcome, check_truth, check_order, check_one_at_a_time):
         found += check(history)
-    found += [each for each in check_at_most_once(history) if not recorder.requests.intersection(each.tags)]
+    found += [each for each in check_at_most_once(history) if recorder.attempts.keys().isdisjoint(each.tags)]
     found += _repeated(recorder)
     found += check_in_time(replace(history, calls=[_patient(call, recorder) for call in history.calls]))
     # A call that its caller gave up may be left out, or executed, as it happens.
@@ -43,14 +45,15 @@ def judge(recorder: Recorder, *, is_calm: bool) -> list[Violation]:
 
 
 def _repeated(recorder: Recorder) -> Iterator[Violation]:
-    """A call with a request id is executed once, and again only where the replica that remembered it has ended."""
+    """A call with a request id is executed once, and again only for an attempt after the end of its replica."""
     executions: dict[str, list[Execution]] = defaultdict(list)
     for execution in recorder.executions:
-        if execution.tag in recorder.requests:
+        if execution.tag in recorder.attempts:
             executions[execution.tag].append(execution)
     for tag, each in executions.items():
         for before, after in pairwise(sorted(each, key=lambda it: it.started_at)):
-            if recorder.deaths.get(before.pid, inf) > after.started_at:
+            ended_at = recorder.deaths.get(before.pid, inf) - ENDING_S
+            if not any(ended_at < at <= after.started_at for at in recorder.attempts[tag]):
                 text = (
                     f"{recorder.calls[tag]} was executed by pid {before.pid} at {before.started_at:.3f}, and again by"
                     f" pid {after.pid} at {after.started_at:.3f}"

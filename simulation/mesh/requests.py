@@ -29,10 +29,11 @@ def _make_requests(draft: Draft) -> list[str]:
 
 def _requests(draft: Draft, key: str) -> WorkPlan:
     chance = draft.chance
-    run_s = chance.choice((0.01, 0.05, 0.3, 0.8))
+    key = chance.choice(("", "", key, "shared"))
+    run_s = chance.choice((0.01, 0.05, 0.1) if key else (0.01, 0.05, 0.3, 0.5))  # calls of a key run one by one
     return WorkPlan(
         kind=WorkKind.REQUEST,
-        key=chance.choice(("", "", key, "shared")),
+        key=key,
         burst=chance.choice((1, 2, 4)),
         pause_s=0.2 + run_s * 0.5,
         run_s=run_s,
@@ -66,6 +67,7 @@ def requests_drain(draft: Draft) -> None:
     _make_requests(draft)
     ending = chance.randint(1, 2)
     draft.need_replicas(ending + 1)
+    draft.replicas = [replace(it, max_ongoing=8) for it in draft.replicas]  # one alone is enough
     for number in range(ending):
         name, again_s = draft.replicas[number].name, chance.choice((-1.0, 0.1, 1.0))
         draft.strike(Blow.TERMINATE, at_s + number * chance.uniform(0.0, 1.0), name, for_s=again_s)

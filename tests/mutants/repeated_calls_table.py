@@ -235,4 +235,25 @@ REPEATED_CALLS: Final = (
         "for each, epoch in run.looked_up.items()",
         _MOVES,
     ),
+    mutant(
+        "a router keeps repetitions until their partition has left an owner that drains",
+        "router_service",
+        "if owner is not None and owner.draining and owner.linked and",
+        "if owner is not None and owner.draining and False and",
+        _MOVES,
+    ),
+    mutant(
+        "a call that an owner which drains did not know is not looked up there after the move",
+        "router_service",
+        "return owner, NOT_OWNED",
+        "return owner, partition.epoch",
+        _MOVES,
+    ),
+    mutant(
+        "calls that wait for an owner are not looked up when it begins to drain",
+        "router_service",
+        "if partition.owner is replica and any(run.options.request is not None for",
+        "if partition.owner is None and any(run.options.request is not None for",
+        _MOVES,
+    ),
 )

@@ -228,7 +228,13 @@ class RoutingIntake:
         return True
 
     def _unqueried(self, run: RouterRun, partition: Partition, step: Step) -> tuple[RoutedReplica | None, int] | None:
-        """Returns an earlier owner at which the call was not looked up, and its epoch. No replica: it is not known."""
+        """Returns an earlier owner at which the call was not looked up, and its epoch. No replica: it is not known.
+
+        So is an owner that drains: it may execute the call that this one repeats, and have ended when others own it.
+        """
+        owner = partition.owner
+        if owner is not None and owner.draining and owner.linked and run.looked_up.get(owner.key) != NOT_OWNED:
+            return owner, NOT_OWNED  # it is looked up again, at its epoch, when the partition has moved
         earlier = self.topology.earlier_owners(partition, step.now)
         if not earlier.is_complete:
             return None, 0

@@ -33,6 +33,7 @@ class LinkChanges:
     def __init__(
         self, intake: RoutingIntake, answers: Answers, availability: Availability, features: Features, chance: Chance
     ) -> None:
+        self._intake = intake
         self._topology = intake.topology
         self._sender = intake.sender
         self._answers = answers
@@ -55,6 +56,7 @@ class LinkChanges:
             self._topology.changed(replica, step)
             if replica.draining:
                 self._replace(replica, step)
+                _look_up_at(replica, self._intake, step)
             replica.backend.ejections.came_back(replica.key, step.now)
             for partition in self._topology.partitions():
                 if partition.owner is replica:
@@ -113,12 +115,25 @@ class LinkChanges:
         replica.draining = True
         self._topology.changed(replica, step)
         self._replace(replica, step)
+        _look_up_at(replica, self._intake, step)
         self._sender.pump(replica, step)
 
     def _replace(self, replica: RoutedReplica, step: Step) -> None:
         """A member of the subset cannot be used: others may have to be added."""
         if replica.is_member and replica.listed:
             self._topology.links.widen(replica.backend, step)
+
+
+def _look_up_at(replica: RoutedReplica, intake: RoutingIntake, step: Step) -> None:
+    """Routes calls again that wait for a replica which drains now: with a request id they may repeat what it executes.
+
+    It may have ended when another replica owns their partitions.
+    """
+    for partition in intake.topology.partitions():
+        if partition.owner is replica and any(run.options.request is not None for run in partition.waiting_runs()):
+            for run in sorted(partition.drain(), key=lambda run: run.age):
+                step.unqueue(run)
+                intake.route(run, step, admitted=True)
 
 
 def _shared(outlines: tuple[MethodOutline, ...], replica: RoutedReplica) -> tuple[MethodOutline, ...]:
@@ -146,6 +161,8 @@ class TableChanges:
         for run in change.homeless:
             step.unqueue(run)
             intake.route(run, step, admitted=True)
+        for replica in change.drained:
+            _look_up_at(replica, intake, step)
         for run in change.recharged:
             if run.account is not None:
                 run.account.waits(step.now)

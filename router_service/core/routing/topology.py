@@ -41,6 +41,8 @@ class TableChange(NamedTuple):
     """Wait for another backend, and so with another limit of time."""
     reassigned: list[RoutedEndpoint]
     """Endpoints whose partitions have new owners: their runs may continue."""
+    drained: list[RoutedReplica]
+    """Drain from now on."""
 
 
 class Topology:
@@ -75,6 +77,8 @@ class Topology:
         """Partitions of removed endpoints with calls at replicas: should one return, nothing overtakes those calls."""
         self._was: dict[ReplicaKey, RoutedReplica | None] = {}
         """While a table is applied: the previous replica of each key that it has changed."""
+        self._drained: list[RoutedReplica] = []
+        """The same: replicas that drain by it."""
         self._standings = PolicyStandings(self.backends, ())
         """Standings as of the newest table or `assess`."""
         self._is_braked = False
@@ -86,6 +90,7 @@ class Topology:
         self._earlier_owners.changed(before_table.endpoints, table.endpoints, step.now)
         is_first = not before_table.revision
         self._was.clear()
+        self._drained = []
         homeless = [*self._apply_backends(table, before_table, step)]
         are_same = table.backends.keys() == before_table.backends.keys() and all(
             table.backends[name] is route for name, route in before_table.backends.items()
@@ -102,7 +107,7 @@ class Topology:
             are_same = are_same and backend.is_serving is backend.can_serve
             step.has_flipped = step.has_flipped or not backend.can_serve or not backend.is_serving
             backend.is_serving = backend.can_serve
-        change = TableChange(homeless, [], [])
+        change = TableChange(homeless, [], [], self._drained)
         self._apply_endpoints(table, change, others, are_backends_same=are_same)
         for backend in self.backends.values():
             # They are few, and any change of the replicas may be one for them.
@@ -218,6 +223,7 @@ class Topology:
             elif each.draining and not replica.draining:
                 replica.draining = True
                 backend.changed(replica)
+                self._drained.append(replica)
             if each.rank is not None and each.rank != replica.rank:  # a restarted controller may not know it yet
                 replica.rank = each.rank
                 backend.load_changed(replica)

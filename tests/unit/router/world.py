@@ -89,7 +89,8 @@ class World:
         self.endpoints = ["e"]
         """All of them with this policy and these owners."""
         self.suspects: set[str] = set()
-        """Replicas that the controller does not hear of."""
+        self.draining: set[str] = set()
+        """Replicas that the controller does not hear of, and those that drain according to the table."""
         self.links_at_once = True
         """Replicas are linked as soon as the table names them."""
         self.lazy = False

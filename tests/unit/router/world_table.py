@@ -45,6 +45,7 @@ def routing_table(world: World, revision: int) -> RoutingTable:
                         address="",
                         max_ongoing=world.slots,
                         is_suspect=each in world.suspects,
+                        draining=each in world.draining,
                         rank=world.ranks.get(each),
                     )
                     for each in names

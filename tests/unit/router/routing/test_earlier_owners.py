@@ -207,6 +207,60 @@ def test_other_calls_go_to_the_owner(world: World) -> None:
     assert (world.got("a"), world.got("b")) == ([], [1])
 
 
+def test_a_call_that_arrives_while_its_owner_drains_gets_what_the_owner_executes() -> None:
+    world = World({"x": ["a", "b"]}, owner=("a", 1))
+    world.drain("a")
+    world.submit([1], **KEYED)
+    assert world.batches["a"][0].owner_epoch == NOT_OWNED
+    world.complete("a", 1)
+    assert world.outcomes == {1: OK}
+
+
+def test_one_that_the_draining_owner_does_not_know_waits_and_is_looked_up_again_when_its_partition_has_moved() -> None:
+    world = World({"x": ["a", "b"]}, owner=("a", 1))
+    world.drain("a")
+    world.submit([1], **KEYED)
+    world.submit([2], ordering_key="k")
+    world.refuse("a", 1, reason=Reason.STALE_TABLE)
+    assert (world.got("a"), world.got("b")) == ([1], [])
+    world.owner = ("b", 2)
+    world.push()
+    assert (world.got("a"), world.got("b")) == ([1, 1], [])
+    world.refuse("a", 1, reason=Reason.STALE_TABLE)
+    assert world.got("b") == [1, 2]
+
+
+@pytest.mark.parametrize("by_table", [False, True])
+def test_one_that_waits_is_looked_up_when_its_owner_begins_to_drain(by_table: bool) -> None:
+    world = World({"x": ["a", "b"]}, owner=("a", 1))
+    world.report("a", keyed_window=0)
+    world.submit([1], **KEYED)
+    world.submit([2], ordering_key="k")
+    assert world.got("a") == []
+    if by_table:
+        world.draining = {"a"}
+        world.push()
+    else:
+        world.drain("a")
+    assert ([batch.owner_epoch for batch in world.batches["a"]], world.got("a")) == ([NOT_OWNED], [1])
+    world.lose("a")
+    assert (world.outcomes, world.got("b")) == ({}, []), "it waits for the next owner"
+    world.backends["x"].remove("a")
+    world.owner = ("b", 2)
+    world.push()
+    assert world.got("b") == [1, 2]
+
+
+def test_an_owner_that_drains_without_a_link_is_not_queried() -> None:
+    world = World({"x": ["a", "b"]}, owner=("a", 1))
+    world.links_at_once = False
+    world.drain("a")
+    world.lose("a")
+    world.submit([1], **KEYED)
+    world.at(LINK_WAIT_S)
+    assert (world.outcomes, world.got("a")) == ({}, [])
+
+
 def test_moves_are_forgotten_after_a_minute(world: World) -> None:
     world.at(KEEP_S)
     world.submit([1], **KEYED)

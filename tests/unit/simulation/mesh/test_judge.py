@@ -135,10 +135,10 @@ def test_who_hears_nothing_hangs() -> None:
     assert run.invariants() == {"lost"}
 
 
-def test_a_call_with_a_request_id_runs_again_only_after_the_end_of_its_replica() -> None:
+def test_a_call_with_a_request_id_runs_again_only_for_an_attempt_after_the_end_of_its_replica() -> None:
     run = Run()
     run.recorder.stop_lanes.clear()
-    run.recorder.requests.add("0")
+    run.recorder.attempts["0"] = [0.5, 1.05]
     run.execute("0", 1.0, 1.1)
     run.execute("1", 1.2, 1.3)
     run.hear("1", 1.3)
@@ -146,7 +146,10 @@ def test_a_call_with_a_request_id_runs_again_only_after_the_end_of_its_replica()
     run.hear("0", 1.5)
     assert run.invariants() == {"repeated"}
 
-    run.recorder.deaths[7] = 1.39
+    run.recorder.deaths[7] = 1.2
+    assert run.invariants() == {"repeated"}, "it waited while its replica ended"
+
+    run.recorder.attempts["0"].append(1.3)
     assert run.invariants() == set()
 
 
