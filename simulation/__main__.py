@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from simulation.frames import report as frames
-from simulation.queues import affinity, models, prefixes, subsets
+from simulation.queues import affinity, models, prefixes, saturation, subsets
 from simulation.queues.mesh import QueuesMesh
 from simulation.queues.report import QueuesOutcome, conditions, document, table
 from simulation.queues.settings import QueuesSettings
@@ -42,6 +42,8 @@ class Asked(NamedTuple):
     """Meshes whose calls have affinity keys."""
     models: Sequence[models.ModelSettings] = ()
     """Meshes whose calls need models, as well."""
+    saturated: Sequence[saturation.SaturationSettings] = ()
+    """The same, with more callers than permits."""
 
 
 def parse(arguments: Sequence[str] | None = None) -> Asked:
@@ -55,7 +57,7 @@ def parse(arguments: Sequence[str] | None = None) -> Asked:
         f" {SUBSETS}: routers that link to all replicas, and to a part of them (half an hour);"
         f" {PREFIXES}: conversations whose prompts are cached, by what routers choose by (a minute);"
         f" {AFFINITY}: calls with affinity keys (two minutes);"
-        f" {MODELS}: calls of many models that replicas load, as well (a minute);"
+        f" {MODELS}: calls of many models that replicas load, with permits free and all in use (two minutes);"
         f" {MESH}, with options of its own, simulates whole meshes in which things break",
     )
     parser.add_argument("--slots", type=_numbers, default=[8, 1], metavar="N[,N…]", help="permits of a replica (8,1)")
@@ -97,8 +99,9 @@ def parse(arguments: Sequence[str] | None = None) -> Asked:
     prompts = prefixes.settings(is_quick=quick) if PREFIXES in parts else ()
     keyed = affinity.settings(is_quick=quick) if AFFINITY in parts else ()
     needed = models.settings(is_quick=quick) if MODELS in parts else ()
+    saturated = saturation.settings(is_quick=quick) if MODELS in parts else ()
     queues = [] if parts and QUEUES not in parts else settings
-    return Asked(queues, frames_calls, path, compared, prompts, keyed, needed)
+    return Asked(queues, frames_calls, path, compared, prompts, keyed, needed, saturated)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -125,6 +128,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     loaded = [figures for each in asked.models for figures in models.simulate(each)]
     if loaded:
         sys.stdout.write(f"{models.table(loaded)}\n")
+    full = [saturation.SaturatedMesh(each).run() for each in asked.saturated]
+    if full:
+        sys.stdout.write(f"\n{saturation.table(full)}\n")
     framed = frames.simulate(asked.frames_calls, frames.progress) if asked.frames_calls else []
     if framed:
         sys.stdout.write(f"{frames.table(framed)}\n\n{frames.CONDITIONS}\n")
@@ -135,7 +141,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     holds = [each.is_as_expected for each in outcomes]
     holds += [*(each.is_as_expected for each in compared), *(each.is_as_expected for each in chosen)]
     holds += [*(each.is_as_expected for each in keyed), affinity.moves_few(share_moved)]
-    holds += [each.is_as_expected for each in loaded]
+    holds += [*(each.is_as_expected for each in loaded), *(each.is_as_expected for each in full)]
     return 0 if all(holds) else 1
 
 

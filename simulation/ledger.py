@@ -8,6 +8,7 @@ raises `Violation`. Calls are numbered from 0 in order of arrival. Times are in 
 from __future__ import annotations
 
 from array import array
+from collections.abc import Callable
 from dataclasses import dataclass
 
 
@@ -139,3 +140,15 @@ class SimulationLedger:
             self._queued_time += queued * time
             self._wasted += min(queued, idle) * time
         self._since = now
+
+
+class NotifyingLedger(SimulationLedger):
+    """Calls a function when a call has its outcome."""
+
+    def __init__(self, slots: int, on_settled: Callable[[int], None]) -> None:
+        super().__init__(slots)
+        self._on_settled = on_settled
+
+    def settled(self, call: int, now: float, *, failed: bool) -> None:
+        super().settled(call, now, failed=failed)
+        self._on_settled(call)

@@ -54,10 +54,14 @@ def service_times_to_wire(times: Iterable[ReportedTime]) -> replica_service_pb2.
 
 
 def handler_state_to_wire(
-    figures: Mapping[str, float], models: Iterable[str] | None, max_models: int, evicted: Evicted = NOTHING_EVICTED
+    figures: Mapping[str, float],
+    models: Iterable[str] | None,
+    max_models: int,
+    load_s: float,
+    evicted: Evicted = NOTHING_EVICTED,
 ) -> replica_service_pb2.HandlerState:
     """What the handler reports of itself. `models` None: they have not changed."""
-    return replica_service_pb2.HandlerState(
+    wire = replica_service_pb2.HandlerState(
         figures=figures,
         models=models or (),
         same_models=models is None,
@@ -65,6 +69,9 @@ def handler_state_to_wire(
         evicted_blocks=evicted.blocks,
         all_evicted=evicted.is_all,
     )
+    if load_s:
+        wire.load_time.FromNanoseconds(round(load_s * 1e9))
+    return wire
 
 
 def outlines_to_wire(outlines: Iterable[MethodOutline]) -> list[replica_service_pb2.MethodOutline]:

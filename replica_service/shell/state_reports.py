@@ -40,7 +40,7 @@ class StateCursor:
         if (figures, models, evictions) == (self._figures, self._models, self._evicted):
             return None
         loaded = None if models == self._models else state.models
-        wire = handler_state_to_wire(state.figures, loaded, state.max_models, evicted)
+        wire = handler_state_to_wire(state.figures, loaded, state.max_models, state.load_s, evicted)
         self._figures, self._models, self._evicted = figures, models, evictions
         return wire
 

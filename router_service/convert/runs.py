@@ -277,7 +277,8 @@ def handler_state_of(replica: RoutedReplica, wire: replica_service_pb2.HandlerSt
     valid = ((name, it) for name, it in wire.figures.items() if 0 < len(name) <= MAX_FIGURE_CHARS and isfinite(it))
     figures = MappingProxyType(dict(islice(valid, MAX_FIGURES)))
     models = None if wire.same_models else frozenset(islice(wire.models, MAX_MODELS))
-    return HandlerStateReported(replica, figures, models, evicted_of(wire), min(max(0, wire.max_models), MAX_MODELS))
+    max_models, load_s = min(max(0, wire.max_models), MAX_MODELS), max(0.0, wire.load_time.ToNanoseconds() / 1e9)
+    return HandlerStateReported(replica, figures, models, evicted_of(wire), max_models, load_s)
 
 
 _LARGEST_BATCH = 2**31 - 1

@@ -172,6 +172,8 @@ class HandlerStateReported(RouterEvent):
     """Blocks of prompts that it holds no longer."""
     max_models: int = 0
     """The number of models that it keeps loaded at most; 0: it loads none by id."""
+    load_s: float = 0.0
+    """The mean time of a load; 0: unknown."""
 
 
 @dataclass(slots=True, eq=False)

@@ -112,7 +112,7 @@ class RouterRun:
 
     __slots__ = (
         *("__weakref__", "account", "alarm", "arrived", "asked_until", "attempt", "caller", "column"),
-        *("deadline", "earlier", "endpoint", "first_roster", "ids", "options", "origin"),
+        *("deadline", "earlier", "endpoint", "first_roster", "delayed_at", "ids", "options", "origin"),
         *("partition", "payloads", "sents", "seq", "session", "shadow_of", "slot", "state", "tenant", "traces"),
         *("cursor", "looked_up", "unanswered"),
     )
@@ -161,6 +161,8 @@ class RouterRun:
         """When its deadline or queue time is checked next; infinite while it is not watched."""
         self.asked_until = inf
         """When the caller gets the failure of calls that replicas were asked to stop; infinite if none was asked."""
+        self.delayed_at = inf
+        """When it was first delayed though a replica had room (`preferences/delays`); infinite before that."""
         self.shadow_of: str | None = None
         """The backend that these sampled copies are for; None for calls of a caller."""
         self.session = caller.session

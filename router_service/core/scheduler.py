@@ -8,7 +8,8 @@ Invariants, checked by tests/properties/test_router_scheduler.py:
   1. Each submitted call gets exactly one outcome (a result or a failure), whatever happens.
   2. Calls of one ordering key are sent in order of arrival, and to a new owner only after the old one has answered.
   3. A replica never has more unkeyed calls than its reported capacity, nor more keyed ones than its window.
-  4. Nothing waits while a replica of its backend could take it, unless the brake is on.
+  4. Nothing waits while a replica of its backend could take it, unless the brake is on, or it waits for a replica with
+     its model (`preferences/delays`; tests/properties/test_router_delays.py).
   5. A slot that is granted to a caller that no longer waits is released immediately.
   6. A call of a broadcast goes to its replica only, and not again once that may have executed it.
 Owner: the dispatcher, on one event loop. No clock, no I/O: `now` is monotonic seconds.
@@ -66,6 +67,7 @@ from router_service.core.features.broadcasts import (
     BroadcastRequested,
     Broadcasts,
 )
+from router_service.core.features.delayed_calls import DelayedCalls
 from router_service.core.features.links_in_time import LinksInTime
 from router_service.core.features.session_connections import Acknowledgements
 from router_service.core.features.session_resumption import Resumptions
@@ -156,6 +158,7 @@ class Parts:
                 operations.look_ups,
                 self.broadcasts,
                 LinksInTime(intake),
+                DelayedCalls(sender),
             )
         )
 

@@ -11,18 +11,19 @@ Invariants: one seed gives one course of events; the same calls arrive whatever 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from heapq import heappop, heappush
 from itertools import accumulate
 from math import inf
-from typing import Final
+from random import Random
+from typing import Final, Protocol
 
 from router_service.core.calls import RouterCallOptions
 from router_service.core.events import HandlerStateReported
-from simulation.ledger import Violation
+from simulation.kernel import Kernel
 from simulation.queues.figures import quantile
 from simulation.queues.link import QueuesLink
 from simulation.queues.wiring import WiredMesh, WiredSettings, stream
@@ -125,33 +126,66 @@ def least_loads(calls: Sequence[int], places: int) -> int:
     return loads
 
 
-class _Models:
+class CallsOfModels(Protocol):
+    """A simulation, as the models of its replicas see it."""
+
+    kernel: Kernel
+    services: Random
+    model_of: list[int]
+    """By call."""
+
+    @property
+    def places(self) -> int:
+        """Of each replica."""
+
+    @property
+    def load_time(self) -> float:
+        """In mean service times."""
+
+
+class ReplicaModels:
     """Those of one replica: its real decisions, and loads that take their time."""
 
-    def __init__(self, mesh: ModelMesh, links: Sequence[QueuesLink]) -> None:
+    def __init__(self, mesh: CallsOfModels, links: Sequence[QueuesLink]) -> None:
         self._mesh = mesh
-        self._places = ModelPlaces(mesh.settings.places)
+        self._places = ModelPlaces(mesh.places)
         self._ready_at: dict[ModelPlace, float] = {}
         """When models that are being loaded will be."""
         self._links = links
+        self._waiting: deque[int] = deque()
+        """Calls that run and wait for a place, in order."""
         self.loads = self.calls = 0
 
     def release(self, place: ModelPlace, uses: ModelUses) -> None:
         place.holders.discard(uses)
+        self._place_waiting()
 
-    def serve(self, call: int) -> float:
-        """The time of a call that starts here."""
+    def serve(self, call: int) -> float | None:
+        """The time of a call that starts here; None while it waits for a place."""
+        self.calls += 1
+        took = self._begin(call)
+        if took is None:
+            self._waiting.append(call)
+        return took
+
+    def _place_waiting(self) -> None:
+        for call in list(self._waiting):
+            took = self._begin(call)
+            if took is not None:
+                self._waiting.remove(call)
+                self._links[0].replica.end_at(call, self._mesh.kernel.now + took)
+
+    def _begin(self, call: int) -> float | None:
         mesh, uses = self._mesh, ModelUses()
         now = mesh.kernel.now
-        self.calls += 1
         found = self._places.take(f"model {mesh.model_of[call]}", uses)
         if found is None:
-            raise Violation("all models are in use: there are more slots than places")
+            return None
         uses.add(found.place, self)
         if found.is_new:
             self.loads += 1
-            self._ready_at[found.place] = now + mesh.settings.load_time
-            mesh.kernel.at(now + mesh.settings.load_time, self._loaded, found.place)
+            self._ready_at[found.place] = now + mesh.load_time
+            mesh.kernel.at(now + mesh.load_time, self._loaded, found.place)
             if found.victim is not None:
                 self._places.unloaded()
                 self._report()
@@ -162,6 +196,7 @@ class _Models:
     def _loaded(self, place: ModelPlace) -> None:
         del self._ready_at[place]
         place.is_loaded = True
+        self._place_waiting()
         self._report()
 
     def _report(self) -> None:
@@ -171,8 +206,8 @@ class _Models:
 
     def _tell(self, report: tuple[QueuesLink, frozenset[str]]) -> None:
         link, models = report
-        event = HandlerStateReported(link.far, {}, models, max_models=self._mesh.settings.places)
-        link.router.core.step(event, self._mesh.kernel.now)
+        event = HandlerStateReported(link.far, {}, models, max_models=self._mesh.places, load_s=self._mesh.load_time)
+        link.router.handler_state_changed(event)
 
 
 class ModelMesh:
@@ -180,6 +215,7 @@ class ModelMesh:
 
     def __init__(self, settings: ModelSettings) -> None:
         self.settings = settings
+        self.places, self.load_time = settings.places, settings.load_time
         self.services = stream(settings.seed, "services")
         shares = list(accumulate(1.0 / rank**settings.exponent for rank in range(1, settings.models + 1)))
         draws = stream(settings.seed, "models")
@@ -187,7 +223,7 @@ class ModelMesh:
         """By call."""
         self._wired = WiredMesh(settings, lambda replica, call: self._models[replica].serve(call))
         self.kernel, self._ledger = self._wired.kernel, self._wired.ledger
-        self._models = [_Models(self, links) for links in self._wired.links]
+        self._models = [ReplicaModels(self, links) for links in self._wired.links]
 
     def run(self) -> LoadFigures:
         """Until each call has its outcome.

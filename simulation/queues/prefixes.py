@@ -10,7 +10,7 @@ Invariants: one seed gives one course of events; the same conversations arrive w
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from random import Random
@@ -18,7 +18,7 @@ from typing import Final
 
 from router_service.core.calls import RouterCallOptions
 from router_service.core.events import HandlerStateReported
-from simulation.ledger import SimulationLedger
+from simulation.ledger import NotifyingLedger
 from simulation.queues.figures import quantile
 from simulation.queues.link import QueuesLink
 from simulation.queues.wiring import LINK_DELAY, WiredMesh, WiredSettings, stream
@@ -114,18 +114,6 @@ class _Cache:
         return known, [held.popitem(last=False)[0] for _ in range(len(held) - self._size)]
 
 
-class _Ledger(SimulationLedger):
-    """Calls a function when a call has its outcome."""
-
-    def __init__(self, slots: int, on_settled: Callable[[int], None]) -> None:
-        super().__init__(slots)
-        self._on_settled = on_settled
-
-    def settled(self, call: int, now: float, *, failed: bool) -> None:
-        super().settled(call, now, failed=failed)
-        self._on_settled(call)
-
-
 class PrefixMesh:
     """One simulation."""
 
@@ -143,8 +131,9 @@ class PrefixMesh:
         self._known = self._all = 0
         self._service = 0.0
         self._calls_of = [0] * settings.replicas
-        self._mesh = WiredMesh(settings, self._serve, _Ledger(settings.slots * settings.replicas, self._settled))
-        self._kernel, self._ledger = self._mesh.kernel, self._mesh.ledger
+        ledger = NotifyingLedger(settings.slots * settings.replicas, self._settled)
+        self._mesh = WiredMesh(settings, self._serve, ledger)
+        self._kernel, self._ledger = self._mesh.kernel, ledger
 
     def run(self) -> PrefixFigures:
         """Until each call has its outcome.

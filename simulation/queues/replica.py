@@ -55,13 +55,13 @@ class QueuesReplica:
         *,
         slots: int,
         travel: float,
-        service_time: Callable[[int], float],
+        service_time: Callable[[int], float | None],
         capacity_gap: float,
         draws: Random,
     ) -> None:
         """`travel`: how long each call was on its way here. `service_time`: of a call, by its number, as it starts.
 
-        Times in mean service times.
+        Times in mean service times. None: the call ends when `end_at` plans it.
         """
         self.core = ReplicaScheduler({"": None}, max_ongoing=slots, capacity_gap_s=capacity_gap, chance=draws.random)
         self.ledger = ledger
@@ -77,6 +77,12 @@ class QueuesReplica:
         self._service_time = service_time
         self._draws = draws
         self._timer_at: float | None = None
+        self._unplanned: dict[int, tuple[ReplicaRun, int]] = {}
+        """Running calls whose ends are not planned, by number."""
+
+    def end_at(self, call: int, when: float) -> None:
+        """Plans the end of a call that started without a service time."""
+        self._kernel.at(when, self._end, self._unplanned.pop(call))
 
     def receive(self, near: Near, batches: Sequence[OutgoingBatch]) -> None:
         """A frame arrives."""
@@ -100,7 +106,11 @@ class QueuesReplica:
                     for index in range(lo, hi):
                         call = call_of(run.payloads[index])
                         ledger.started(call, now, self._travel)
-                        kernel.at(now + self._service_time(call), self._end, (run, index))
+                        took = self._service_time(call)
+                        if took is None:
+                            self._unplanned[call] = run, index
+                        else:
+                            kernel.at(now + took, self._end, (run, index))
                 case Refuse(run=run, lo=lo, hi=hi, failure=failure):
                     run.link.outbox.refuse(list(range(run.first + lo, run.first + hi)), failure)
                 case Fail(run=run, lo=lo, hi=hi, failure=failure):

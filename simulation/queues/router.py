@@ -16,6 +16,7 @@ from router_service.core.commands import DeliverFailure, DeliverResults, Flush, 
 from router_service.core.events import (
     CallsSubmitted,
     CapacityReported,
+    HandlerStateReported,
     LinkOpened,
     RouterTimePassed,
     RunsCompleted,
@@ -97,6 +98,9 @@ class QueuesRouter:
 
     def capacity_changed(self, replica: Far, capacity: ReportedCapacity) -> None:
         self._carry_out(self.core.step(CapacityReported(replica, capacity), self._kernel.now))
+
+    def handler_state_changed(self, event: HandlerStateReported) -> None:
+        self._carry_out(self.core.step(event, self._kernel.now))
 
     def completed(
         self,

@@ -34,14 +34,15 @@ def stream(seed: int, name: str) -> Random:
 
 
 def table_of(
-    replicas: int, slots: int, addresses: Sequence[str], balancer: str = BUILT_IN_BALANCERS[0]
+    replicas: int, slots: int, addresses: Sequence[str], balancer: str = BUILT_IN_BALANCERS[0], queue_time: float = 30.0
 ) -> RoutingTable:
     """The only table."""
     routes = [ReplicaRoute(key=(f"replica-{number}", ""), address="", max_ongoing=slots) for number in range(replicas)]
+    settings = Backend(name=BACKEND, balancer=balancer, max_queue_time_s=queue_time)
     return RoutingTable(
         generation="simulation",
         endpoints={ENDPOINT: EndpointRoute(name=ENDPOINT, weights={BACKEND: 1.0})},
-        backends={BACKEND: BackendRoute(settings=Backend(name=BACKEND, balancer=balancer), replicas=routes)},
+        backends={BACKEND: BackendRoute(settings=settings, replicas=routes)},
         router_addresses=addresses,
         roster=TableRoster(RosterVersion("simulation", 1)),
     )
@@ -66,6 +67,8 @@ class WiredSettings:
     slots: int
     """Of each replica."""
     routers: int = 1
+    queue_time: float = 30.0
+    """For which calls wait at most."""
     seed: int = 1
 
 
@@ -73,7 +76,7 @@ class WiredMesh:
     """Routers and replicas, where the time of a call depends on its replica. All links open at the beginning."""
 
     def __init__(
-        self, settings: WiredSettings, serve: Callable[[int, int], float], ledger: SimulationLedger | None = None
+        self, settings: WiredSettings, serve: Callable[[int, int], float | None], ledger: SimulationLedger | None = None
     ) -> None:
         """`serve`: the time of a call that starts, by the numbers of its replica and of the call."""
         self.kernel = kernel = Kernel()
@@ -94,7 +97,7 @@ class WiredMesh:
             for number in range(settings.replicas)
         ]
         addresses = [f"router {number}" for number in range(settings.routers)]
-        table = table_of(settings.replicas, settings.slots, addresses)
+        table = table_of(settings.replicas, settings.slots, addresses, queue_time=settings.queue_time)
         for address in addresses:
             router = QueuesRouter(kernel, ledger, stream(settings.seed, address).random, address)
             self.routers.append(router)

@@ -47,6 +47,8 @@ class HandlerState:
         """Ids of the loaded models. Replaced whole."""
         self.max_models = 0
         """The number of models that are loaded at most; 0: the handler loads none by id."""
+        self.load_s = 0.0
+        """The mean time of a load; 0 before the first one."""
         self.figures_version = 0
         """Grows with each change of `figures`."""
         self.models_version = 0

@@ -13,6 +13,8 @@ ROUTED: Final = "tests/unit/router/preferences/test_models.py"
 SENDER: Final = "router_service/core/lifecycle"
 QUEUES: Final = "router_service/core/queueing"
 OVERTAKING: Final = "tests/unit/router/lifecycle/test_overtaking.py"
+DELAYS: Final = "tests/unit/router/lifecycle/test_delays.py"
+DELAYED: Final = "tests/properties/test_router_delays.py"
 FAIR: Final = "tests/properties/test_router_fair_queue.py"
 PROMPTS: Final = "tests/unit/router/preferences/test_prefixes.py"
 
@@ -76,9 +78,44 @@ MODELS: Final = (
     mutant(
         "a replica that fails to load a model keeps its calls from those that have it",
         ROUTER,
-        "tried.sort(key=lambda each: model not in self._reported.get(each, _NONE))",
-        "pass",
+        "loaded = [each for each in tried if model in self._reported.get(each, _NONE)]",
+        "loaded = tried",
         ROUTED,
+    ),
+    mutant(
+        "a call waits for a replica of its model until that has room",
+        ROUTER,
+        "until = min(run.delayed_at + load_s, run.arrived + (ends_at - run.arrived) / 2)",
+        "until = run.arrived + (ends_at - run.arrived) / 2",
+        f"{DELAYS} {DELAYED}",
+    ),
+    mutant(
+        "permits stay free while calls wait for their models, whatever that costs",
+        ROUTER,
+        "if self._spent >= loads * load_s - _SLACK_S:",
+        "if False:",
+        f"{DELAYS} {DELAYED}",
+    ),
+    mutant(
+        "calls with an SLO wait behind one that waits for its model",
+        QUEUES,
+        "        return not self._stated\n",
+        "        return True\n",
+        f"{DELAYS} {DELAYED}",
+    ),
+    mutant(
+        "calls of other flows wait behind one that waits for its model",
+        SENDER,
+        "        queue.set_aside()\n        return True\n",
+        "        return False\n",
+        f"{DELAYS} {DELAYED}",
+    ),
+    mutant(
+        "a flow that was passed over loses its turn",
+        QUEUES,
+        "            line.appendleft(share)\n",
+        "            pass\n",
+        f"{DELAYS} {DELAYED}",
     ),
     mutant(
         "a freed replica gets the oldest call whatever waits behind it",

@@ -74,4 +74,6 @@ class HandlerModels:
 
     def _changed(self) -> None:
         with self._reporting:
+            loads = sum(each.loads for each in self.counts)
+            self._state.load_s = sum(each.load_s for each in self.counts) / max(1, loads)
             self._state.loaded(dict.fromkeys(chain.from_iterable(pool.loaded for pool in self._pools)))

@@ -256,7 +256,7 @@ class RoutingIntake:
             waiting -= self.sender.spread(run, backend, waiting, step)
         if waiting and self._admit(run, backend.account, step, admitted=admitted):
             queue.append(run)
-            if queue.is_braked:
+            if queue.is_braked or backend.delays.is_any:
                 self.sender.pump_queue(backend, step)
         elif run.deadline != inf and run.unanswered:
             self.deadlines.watch(run.deadline, run)

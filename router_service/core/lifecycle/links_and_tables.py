@@ -99,15 +99,17 @@ class LinkChanges:
         """Slices that are sent from now on have sizes by these times."""
         event.replica.times = event.times
 
-    def handler_state_reported(self, event: HandlerStateReported, _step: Step) -> None:
+    def handler_state_reported(self, event: HandlerStateReported, step: Step) -> None:
         """Calls that are sent from now on may go elsewhere."""
         replica = event.replica
-        replica.figures, replica.max_models = event.figures, event.max_models
+        replica.figures, replica.max_models, replica.load_s = event.figures, event.max_models, event.load_s
         if event.models is not None:
             replica.models = event.models
         if event.evicted != NOTHING_EVICTED and isinstance(replica.backend.preferences, Preferences):
             replica.backend.preferences.prefixes.evicted(replica, event.evicted)
         replica.backend.changed(replica)
+        if replica.backend.delays.is_any:
+            self._sender.pump_queue(replica.backend, step, replica)
 
     def drain_announced(self, event: DrainAnnounced, step: Step) -> None:
         """The replica gets no more runs."""

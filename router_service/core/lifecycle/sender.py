@@ -1,6 +1,7 @@
 """Moves calls from queues into the outboxes of replicas as soon as a replica can take them.
 
-Invariants: nothing waits while a replica of its backend could take it, unless its queue is braked; a replica never has
+Invariants: nothing waits while a replica of its backend could take it, unless its queue is braked, or it is delayed for
+a replica with its model (`preferences/delays`); a replica never has
 more unkeyed calls than its reported capacity, nor more keyed ones than its window. A completion sends the next calls
 immediately: nothing polls.
 Owner: the scheduler.
@@ -42,6 +43,8 @@ class Sender:
         """Partitions with runs to send, in turn, by owner; replicas without any are left out."""
         self.awaited: dict[RoutedReplica, Callable[[RoutedReplica, Step], None]] = {}
         """Replicas for which calls wait that only they may execute: called when something about one has changed."""
+        self.delaying: dict[RoutedBackend[RoutedReplica], None] = {}
+        """Backends with calls that wait for a replica with their model. To be read."""
 
     def spread(self, run: RouterRun, backend: RoutedBackend[RoutedReplica], most: int, step: Step) -> int:
         """Sends up to `most` waiting calls, in slices to the replicas that have room; returns how many."""
@@ -56,9 +59,12 @@ class Sender:
             if preferred is not None:
                 replica, share = preferred
                 count = min(share, left)
+            elif preferences is not None and backend.delays.is_delayed:
+                break
             else:
                 picked = balancer.pick(ANY_CALLS, ()) if run.slot is not None else backend.pick(method)
                 if picked is None:
+                    backend.delays.is_delayed = False
                     break
                 replica = picked
                 share = 1 if most == 1 else slice_calls(most, backend.candidates, replica.times.get(method))
@@ -84,6 +90,8 @@ class Sender:
             self._pump_in_turn(backend, step, freed)
             return
         queue = backend.queue
+        if backend.delays.is_any:
+            backend.delays.begin()
         while (head := queue.head()) is not None:
             if freed is not None and backend.preferences is not None and self._overtake(head, freed, step):
                 continue
@@ -91,8 +99,37 @@ class Sender:
             sent = self.spread(head, backend, most, step)
             if sent:
                 queue.served(sent)
-            if sent < most:
-                return
+            # A part that was sent may have ended the turn: then another head is next.
+            if sent < most and not (backend.delays.is_delayed and (sent or self._pass_delayed(head, backend, step))):
+                break
+        if backend.delays.is_any or backend in self.delaying:
+            self._settle(backend, step)
+
+    def _pass_delayed(self, head: RouterRun, backend: RoutedBackend[RoutedReplica], step: Step) -> bool:
+        """The head is delayed: sends calls of a run behind it that is not, or sets all of them aside.
+
+        Returns whether others may be sent.
+        """
+        queue, delays = backend.queue, backend.delays
+        for run in queue.behind(head):
+            if sent := self.spread(run, backend, queue.turn(run), step):
+                queue.overtook(head, run, sent)
+                queue.served(sent)
+                return True
+            if not delays.is_delayed:
+                return False
+        queue.set_aside()
+        return True
+
+    def _settle(self, backend: RoutedBackend[RoutedReplica], step: Step) -> None:
+        """No more calls can be sent: those that are delayed wait for a replica, or until `delays.due`."""
+        delays = backend.delays
+        backend.queue.restore()
+        delays.settle(step.now)
+        if delays.is_any:
+            self.delaying[backend] = None
+        else:
+            self.delaying.pop(backend, None)
 
     def _overtake(self, head: RouterRun, freed: RoutedReplica, step: Step) -> bool:
         """Sends calls that the replica suits before the head, if another one suits that better; returns whether any.
@@ -133,6 +170,7 @@ class Sender:
     def _pump_in_turn(self, backend: RoutedBackend[RoutedReplica], step: Step, freed: RoutedReplica | None) -> None:
         """The same, while reservations wait that not every replica will do for: those and the queue take turns."""
         constrained = backend.constrained
+        backend.delays.begin()
         while True:
             is_next = constrained.is_next
             if (is_next and self._serve_constrained(backend, step)) or (
@@ -141,6 +179,7 @@ class Sender:
                 constrained.is_next = not is_next
             # A flow that could not use its turn keeps it.
             elif not (self._serve_queue(backend, step, freed) if is_next else self._serve_constrained(backend, step)):
+                self._settle(backend, step)
                 return
 
     def _serve_constrained(self, backend: RoutedBackend[RoutedReplica], step: Step) -> bool:
@@ -156,13 +195,18 @@ class Sender:
     def _serve_queue(self, backend: RoutedBackend[RoutedReplica], step: Step, freed: RoutedReplica | None) -> bool:
         """Gives the first flow its turn; returns whether anything was sent."""
         queue = backend.queue
-        head = queue.head()
-        if head is not None and freed is not None and self._overtake(head, freed, step):
+        if (head := queue.head()) is not None and freed is not None and self._overtake(head, freed, step):
             return True
-        sent = self.spread(head, backend, queue.turn(head), step) if head is not None else 0
-        if sent:
-            queue.served(sent)
-        return sent > 0
+        waiting = backend.account.calls
+        while (head := queue.head()) is not None:
+            if sent := self.spread(head, backend, queue.turn(head), step):
+                queue.served(sent)
+                return True
+            if not backend.delays.is_delayed or not self._pass_delayed(head, backend, step):
+                return False
+            if backend.account.calls < waiting:
+                return True
+        return False
 
     def send(self, run: RouterRun, count: int, replica: RoutedReplica, owner_epoch: int, step: Step) -> None:
         """Puts the next `count` waiting calls of the run into the replica's outbox; there is room for them."""

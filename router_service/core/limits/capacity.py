@@ -107,7 +107,7 @@ class KnownReplica:
 
     __slots__ = (
         *("address", "backend_name", "bound", "capacity", "draining", "is_awaited", "is_joining", "is_member"),
-        *("figures", "max_models", "models"),
+        *("figures", "load_s", "max_models", "models"),
         *(
             "is_near",
             "is_passed_over",
@@ -185,8 +185,8 @@ class KnownReplica:
         """What its handler has reported of itself, by name."""
         self.models: frozenset[str] = frozenset()
         """Ids of the models that its handler has loaded. Replaced whole."""
-        self.max_models = 0
-        """The number of models that its handler keeps loaded at most; 0: it has not reported any."""
+        self.max_models, self.load_s = 0, 0.0
+        """The number of models that it keeps loaded at most, and the mean time of a load, as reported; 0: unknown."""
 
     @property
     def replica_id(self) -> str:

@@ -36,6 +36,11 @@ class ServiceTime:
         else:
             self._mean_s = seconds
 
+    @property
+    def mean_s(self) -> float:
+        """The mean; 0 before the first answer."""
+        return self._mean_s
+
     def reserve_s(self, timeout_s: float) -> float:
         """What must be left of a call's time, if it may take `timeout_s` in all."""
         return min(self._mean_s + 2.0 * self._deviation_s, timeout_s / 2)

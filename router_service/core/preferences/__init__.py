@@ -16,6 +16,7 @@ from typing import Generic, Protocol, TypeVar
 from router_service.core.counters import BackendCounts
 from router_service.core.limits.capacity import KnownReplica
 from router_service.core.preferences.affinity import AffinityKeys, BoundedRing
+from router_service.core.preferences.delays import Delays
 from router_service.core.preferences.models import ModelIds
 from router_service.core.preferences.prefixes import PrefixAffinity, Prompts
 from router_service.core.runs import RouterRun
@@ -48,10 +49,12 @@ class Preference(Protocol[CandidateT]):
 class Preferences(Generic[CandidateT]):
     """All preferences of one backend."""
 
-    def __init__(self, replicas: Iterable[CandidateT], counts: BackendCounts, prompts: Prompts) -> None:
+    def __init__(self, replicas: Iterable[CandidateT], counts: BackendCounts, prompts: Prompts, delays: Delays) -> None:
         self.prefixes: PrefixAffinity[CandidateT] = PrefixAffinity(prompts, counts)
         self._ring: BoundedRing[CandidateT] = BoundedRing()
-        models: ModelIds[CandidateT] = ModelIds(self._ring)
+        self._delays = delays
+        delays.ring = self._ring
+        models: ModelIds[CandidateT] = ModelIds(self._ring, delays)
         keys: AffinityKeys[CandidateT] = AffinityKeys(counts, self._ring)
         self._ordered: tuple[Preference[CandidateT], ...] = (models, self.prefixes, keys)
         """The most important one first: model, prefix, affinity key."""
@@ -70,10 +73,11 @@ class Preferences(Generic[CandidateT]):
             each.changed(replica)
 
     def pick(self, run: RouterRun, count: int) -> tuple[CandidateT, int] | None:
-        """See `Preference.pick`. None: the balancer picks."""
-        self._ring.unlinked = None
+        """See `Preference.pick`. None: the balancer picks, unless the run is delayed."""
+        self._ring.unlinked, delays = None, self._delays
+        delays.is_delayed = False
         for each in self._ordered:
-            if (picked := each.pick(run, count)) is not None:
+            if (picked := each.pick(run, count)) is not None or delays.is_delayed:
                 return picked
         return None
 

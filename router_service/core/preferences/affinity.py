@@ -140,11 +140,12 @@ class BoundedRing(Ring[CandidateT]):
 
     def __init__(self) -> None:
         super().__init__()
-        self._loads: dict[CandidateT, tuple[int, int]] = {}
-        """Load and permits of each replica that takes calls, as of its last change."""
+        self._loads: dict[CandidateT, tuple[int, int, int]] = {}
+        """Load, permits and room of each replica that takes calls, as of its last change."""
         self._load = 0
         self._permits = 0
-        """The sums of `_loads`."""
+        self.room_of_all = 0
+        """The sums of `_loads`. The room includes that behind running calls."""
         self._firsts: dict[int, CandidateT | None] = {}
         """What `first` has returned since a replica was added or removed, or began or ceased to take calls."""
         self._around: dict[int, list[CandidateT]] = {}
@@ -158,14 +159,18 @@ class BoundedRing(Ring[CandidateT]):
         if self._has_changed or takes(replica) is not (replica in self._loads):
             self._firsts.clear()
             self._around.clear()
-        load, permits = self._loads.pop(replica, (0, 0))
+        load, permits, room = self._loads.pop(replica, (0, 0, 0))
         self._load -= load
         self._permits -= permits
+        self.room_of_all -= room
         if takes(replica):
             capacity = replica.capacity
-            load, permits = self._loads[replica] = replica.own + capacity.others, capacity.max_ongoing
+            load, permits = replica.own + capacity.others, capacity.max_ongoing
+            room = max(0, permits + capacity.prefetch - load)
+            self._loads[replica] = load, permits, room
             self._load += load
             self._permits += permits
+            self.room_of_all += room
 
     def with_room(self, place: int, count: int) -> Iterator[tuple[CandidateT, int]]:
         """The replicas from this place on that are below their bounds, and how many of `count` calls each takes."""
@@ -201,6 +206,11 @@ class BoundedRing(Ring[CandidateT]):
                 self._around.clear()
             self._around[place] = found
         return found
+
+    @property
+    def idle(self) -> int:
+        """Permits that no call uses."""
+        return max(0, self._permits - self._load)
 
     def room(self, replica: CandidateT, count: int) -> int:
         """Calls that the replica takes until it is at its bound, which `count` more calls of the backend raise."""

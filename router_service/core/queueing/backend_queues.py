@@ -66,6 +66,7 @@ class FairQueue:
     """
 
     __slots__ = (
+        "_aside",
         "_brakes",
         "_came",
         "_is_of_tenants",
@@ -74,6 +75,7 @@ class FairQueue:
         "_shares",
         "_sweep_at",
         "_turns",
+        "_within",
         "is_braked",
     )
 
@@ -89,6 +91,10 @@ class FairQueue:
         """Sharers that arrived in this round with few calls, and have credit left: served first."""
         self._turns: deque[_Share] = deque()
         """All others that wait. The first one may have begun its turn."""
+        self._aside: list[tuple[deque[_Share], _Share]] = []
+        """Sharers that are set aside, and the queue of each."""
+        self._within: list[FairQueue] = []
+        """Queues of sharers in which some are set aside."""
         self._round = 0
         self._brakes = 0
         """Number of ended brakes."""
@@ -139,7 +145,7 @@ class FairQueue:
                     self._see_to_credit(share)
                     return run
                 line.popleft().is_listed = False
-        if self._shares and not self.is_braked:
+        if self._shares and not self.is_braked and not self._aside:
             self._shares.clear()
         return None
 
@@ -178,6 +184,31 @@ class FairQueue:
         """`count` calls of a run behind the head are sent in its turn: call `served` next."""
         (self._came or self._turns)[0].queue.overtook(head, run, count)
 
+    @property
+    def may_delay(self) -> bool:
+        """Whether the head may wait for a replica while others have room."""
+        line = self._came or self._turns
+        return not line or line[0].queue.may_delay
+
+    def set_aside(self) -> None:
+        """Passes over the head and those behind it, which no replica with room is to have, until `restore`."""
+        line = self._came or self._turns
+        inner = line[0].queue
+        if isinstance(inner, FairQueue):
+            inner.set_aside()
+            self._within.append(inner)
+            if inner.head() is not None:
+                return
+        self._aside.append((line, line.popleft()))
+
+    def restore(self) -> None:
+        """Those that were set aside have their turns again, as before."""
+        while self._aside:
+            line, share = self._aside.pop()
+            line.appendleft(share)
+        while self._within:
+            self._within.pop().restore()
+
     def drain(self) -> list[RouterRun]:
         """Takes out all that waits, oldest first."""
         runs = sorted((run for share in self._shares.values() for run in share.queue.drain()), key=lambda run: run.age)
@@ -190,7 +221,7 @@ class FairQueue:
 
     @property
     def _is_alone(self) -> bool:
-        return len(self._came) + len(self._turns) == 1 and not self.is_braked
+        return len(self._came) + len(self._turns) == 1 and not (self.is_braked or self._aside)
 
     def _see_to_credit(self, share: _Share) -> None:
         """Gives the first flow the credit of a new round if it has used up that of this one."""
@@ -295,6 +326,15 @@ class DueQueue:
 
     def overtook(self, head: RouterRun, run: RouterRun, count: int) -> None:
         """Does not happen."""
+
+    may_delay = False
+    """The head is not delayed: others would wait behind it."""
+
+    def set_aside(self) -> None:
+        """Does not happen."""
+
+    def restore(self) -> None:
+        """Nothing is set aside."""
 
     def drain(self) -> list[RouterRun]:
         """Takes out all that waits, oldest first."""

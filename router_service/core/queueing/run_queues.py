@@ -216,6 +216,11 @@ class SloQueue:
             return [run for run in self._fifo.behind() if (run.due, run.seq) <= first]
         return self._fifo.behind()
 
+    @property
+    def may_delay(self) -> bool:
+        """Whether the head may wait for a replica while others have room: no call with an SLO would wait with it."""
+        return not self._stated
+
     def overtook(self, head: RouterRun, run: RouterRun, count: int) -> None:
         """`count` calls of a run behind the head were sent."""
         self._overtaken, self._overtook = head.age, self.overtakers(head) + count

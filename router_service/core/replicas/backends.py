@@ -16,6 +16,7 @@ from router_service.core.limits.capacity import KnownReplica, joins
 from router_service.core.limits.estimates import RecentCount
 from router_service.core.plugged_balancers import NO_PLUG_INS, PluggedBalancer, PlugIns
 from router_service.core.preferences import Preferences
+from router_service.core.preferences.delays import Delays
 from router_service.core.preferences.prefixes import MAX_BLOCKS, Prompts
 from router_service.core.queueing.backend_queues import DueQueue, FairQueue
 from router_service.core.queueing.run_queues import ConstrainedReservations
@@ -137,6 +138,7 @@ class RoutedBackend(Generic[MemberT]):
         "candidates",
         "constrained",
         "counts",
+        "delays",
         "ejections",
         "filling",
         "has_plug_in",
@@ -173,6 +175,8 @@ class RoutedBackend(Generic[MemberT]):
         )
         self._slo_scope = settings.slo_scope
         self.queue = _queue_for(settings.slo_scope)
+        self.delays = Delays(self.account, self.queue)
+        """The calls that wait for a replica with their model."""
         self.constrained = ConstrainedReservations()
         self.retries = RetryBudget()
         self.ejections = Ejections()
@@ -212,6 +216,7 @@ class RoutedBackend(Generic[MemberT]):
         if settings.slo_scope is not self._slo_scope:
             self._slo_scope = settings.slo_scope
             before, self.queue = self.queue, _queue_for(settings.slo_scope)
+            self.delays.queue = self.queue
             self.queue.brake(is_on=before.is_braked)
             for run in before.drain():
                 self.queue.append(run)
@@ -309,8 +314,9 @@ class RoutedBackend(Generic[MemberT]):
         if not is_stated and not self.has_plug_in:
             return None
         if self.preferences is None:
-            self.preferences = Preferences(self.replicas.values(), self.counts, self.prompts)
+            self.preferences = Preferences(self.replicas.values(), self.counts, self.prompts, self.delays)
         self.prompts.begin(now)
+        self.delays.now = now
         return self.preferences
 
     def pick(self, method: str) -> MemberT | None:

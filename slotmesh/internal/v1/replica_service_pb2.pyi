@@ -1067,6 +1067,7 @@ class HandlerState(_message.Message):
     ALL_EVICTED_FIELD_NUMBER: _builtins.int
     SAME_MODELS_FIELD_NUMBER: _builtins.int
     MAX_MODELS_FIELD_NUMBER: _builtins.int
+    LOAD_TIME_FIELD_NUMBER: _builtins.int
     all_evicted: _builtins.bool
     """It had evicted all blocks before these."""
     same_models: _builtins.bool
@@ -1085,6 +1086,10 @@ class HandlerState(_message.Message):
     def evicted_blocks(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Blocks of prompts that the handler has evicted from its cache since the previous frame of this kind: at most 16,384."""
 
+    @_builtins.property
+    def load_time(self) -> _duration_pb2.Duration:
+        """The mean time of the loads of models. 0: unknown."""
+
     def __init__(
         self,
         *,
@@ -1094,10 +1099,11 @@ class HandlerState(_message.Message):
         all_evicted: _builtins.bool = ...,
         same_models: _builtins.bool = ...,
         max_models: _builtins.int = ...,
+        load_time: _duration_pb2.Duration | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["load_time", b"load_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["all_evicted", b"all_evicted", "evicted_blocks", b"evicted_blocks", "figures", b"figures", "max_models", b"max_models", "models", b"models", "same_models", b"same_models"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["all_evicted", b"all_evicted", "evicted_blocks", b"evicted_blocks", "figures", b"figures", "load_time", b"load_time", "max_models", b"max_models", "models", b"models", "same_models", b"same_models"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

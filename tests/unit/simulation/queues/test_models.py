@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from simulation.__main__ import main, parse
-from simulation.queues import models
+from simulation.queues import models, saturation
 from simulation.queues.models import (
     ModelMesh,
     ModelSettings,
@@ -52,5 +52,6 @@ def test_the_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixt
     asked = parse(["models"])
     assert (asked.settings, asked.frames_calls, asked.models) == ([], 0, settings(is_quick=False))
     monkeypatch.setattr(models, "settings", lambda *, is_quick: [FEW] if is_quick else [])
+    monkeypatch.setattr(saturation, "settings", lambda *, is_quick: [])
     assert main(["models", "--quick"]) == 0
     assert "✓" in capsys.readouterr().out
