@@ -13,6 +13,7 @@ import slotmesh
 from simulation.mesh.handlers import RAISE, SWALLOW
 from simulation.mesh.history import Recorder
 from simulation.mesh.node import Node
+from simulation.mesh.reservations import call_in_repeated_slot
 from simulation.mesh.scenario import ENDPOINT, ClientPlan, WorkKind, WorkPlan
 from tests.history.model import Call
 
@@ -30,7 +31,7 @@ _KNOWN: Final = {"NO": 0, "UNKNOWN": 1, "YES": 2}
 async def run_client(node: Node, client: ClientPlan, addresses: list[str], until: float) -> None:
     """Makes calls until then, and hears all outcomes."""
     orders = [addresses]
-    if any(work.kind is WorkKind.REQUEST for work in client.work):
+    if any(work.kind in {WorkKind.REQUEST, WorkKind.RESERVATION} for work in client.work):
         orders += [[*addresses[at:], *addresses[:at]] for at in range(1, len(addresses))]
     meshes = [slotmesh.connect(order, connect_timeout=client.patience_s, close_grace=5.0) for order in orders]
     endpoints = [mesh.endpoint(ENDPOINT) for mesh in meshes]
@@ -134,7 +135,7 @@ class _Worker:
             sent_at=now,
             # A slot takes several rpcs, as repetitions do.
             deadline=None
-            if is_request or work.kind is WorkKind.SLOT or not isfinite(work.timeout_s)
+            if is_request or work.kind in {WorkKind.SLOT, WorkKind.RESERVATION} or not isfinite(work.timeout_s)
             else now + work.timeout_s,
         )
         stops = self._generation if work.kind is WorkKind.STOP else 0
@@ -146,6 +147,11 @@ class _Worker:
             answer = asyncio.ensure_future(self._iterate(tag))
         elif work.kind is WorkKind.SLOT:
             answer = asyncio.ensure_future(self._in_a_slot(tag, how))
+        elif work.kind is WorkKind.RESERVATION:
+            self._recorder.given_up.add(tag)  # its earlier attempts are
+            answer = asyncio.ensure_future(
+                call_in_repeated_slot(self._endpoints, tag, work.run_s, how, chance, self._recorder)
+            )
         elif is_request:
             answer = asyncio.ensure_future(self._repeated(tag, key, how))
         else:

@@ -25,6 +25,7 @@ class Defect:
     changes: tuple[SourceChange, ...]
 
 
+ONE_SLOT: Final = "one slot"
 ONCE: Final = "at most once"
 TRUE: Final = "`executed` is true"
 ORDER: Final = "in order"
@@ -552,5 +553,32 @@ _REQUESTS: Final = (
     ),
 )
 
-DEFECTS: Final = {each.name: each for each in (*_ROUTER, *_TAKEOVER, *_CLIENT, *_REPLICA, *_CONTROLLER, *_REQUESTS)}
+_RESERVATIONS: Final = (
+    _defect(
+        "slots_not_looked_up",
+        "a router takes a slot for a repeated reservation without a query of the replicas",
+        ONE_SLOT,
+        "reservations_repeated",
+        (
+            "router_service.core.features.slot_look_ups:SlotLookUps.begin",
+            "(work.admits(key[0]) if only is None else key == only)",
+            "False",
+        ),
+    ),
+    _defect(
+        "older_attempts_not_fenced",
+        "a replica grants a slot to an older attempt at a reservation that it was queried about",
+        ONE_SLOT,
+        "reservations_repeated",
+        (
+            "replica_service.core.requested_slots:RequestedSlots.look_up",
+            "if not self._fence(request, now):",
+            "if False:",
+        ),
+    ),
+)
+
+DEFECTS: Final = {
+    each.name: each for each in (*_ROUTER, *_TAKEOVER, *_CLIENT, *_REPLICA, *_CONTROLLER, *_REQUESTS, *_RESERVATIONS)
+}
 """By name. Each has to be found."""

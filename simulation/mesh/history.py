@@ -29,6 +29,8 @@ class Recorder:
         """Calls that their callers cancelled."""
         self.attempts: dict[str, list[float]] = {}
         """When the attempts at a call with a request id began, by the tag of the call."""
+        self.doubled: dict[str, list[str]] = {}
+        """Reservations that held more than one slot at a time, and the replicas of these."""
         self.must_succeed: set[str] = set()
         """Calls that were made when nothing was broken any more."""
         self.deaths: dict[int, float] = {}

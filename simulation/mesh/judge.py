@@ -35,6 +35,7 @@ def judge(recorder: Recorder, *, is_calm: bool) -> list[Violation]:
         found += check(history)
     found += [each for each in check_at_most_once(history) if recorder.attempts.keys().isdisjoint(each.tags)]
     found += _repeated(recorder)
+    found += _doubled(recorder)
     found += check_in_time(replace(history, calls=[_patient(call, recorder) for call in history.calls]))
     # A call that its caller gave up may be left out, or executed, as it happens.
     found += [each for each in check_gaps(history) if not recorder.given_up.intersection(each.tags)]
@@ -59,6 +60,13 @@ def _repeated(recorder: Recorder) -> Iterator[Violation]:
                     f" pid {after.pid} at {after.started_at:.3f}"
                 )
                 yield Violation(invariant="repeated", text=text, tags=(tag,))
+
+
+def _doubled(recorder: Recorder) -> Iterator[Violation]:
+    """A request id of a reservation holds at most one slot."""
+    for tag, replicas in recorder.doubled.items():
+        text = f"{recorder.calls[tag]} held slots at {' and '.join(replicas)} under one request id"
+        yield Violation(invariant="one slot", text=text, tags=(tag,))
 
 
 def _stuck(recorder: Recorder) -> Iterator[Violation]:

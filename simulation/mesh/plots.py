@@ -21,7 +21,7 @@ from simulation.mesh.owners import (
     owners_fenced,
     tables_late,
 )
-from simulation.mesh.requests import requests_drain, requests_repeated
+from simulation.mesh.requests import requests_drain, requests_repeated, reservations_repeated
 from simulation.mesh.scenario import Blow, Moment, WorkKind, WorkPlan
 from simulation.mesh.storm import storm
 
@@ -317,6 +317,7 @@ PLOTS: Final[tuple[tuple[Plot, float], ...]] = (
     (long_away, 0.5),
     (requests_repeated, 2.0),
     (requests_drain, 1.0),
+    (reservations_repeated, 2.0),
 )
 """And how often each."""
 

@@ -1,4 +1,4 @@
-"""Stories of calls with a request id: several attempts at one call, at any router, while owners and routers change.
+"""Stories of calls and reservations with a request id: several attempts at one, while owners and routers change.
 
 No replica is killed, which forgets what it has executed, and no router starts later, which does not know of earlier
 owners (docs/guarantees.md).
@@ -77,3 +77,30 @@ def requests_drain(draft: Draft) -> None:
         replace(each, work=tuple(replace(work, timeout_s=20.0, gives_up=0.0, must_succeed=True) for work in each.work))
         for each in draft.clients
     ]
+
+
+def reservations_repeated(draft: Draft) -> None:
+    """Reservations are made again at other routers, while these and links break. No replica joins, or is restarted."""
+    chance, at_s = draft.chance, draft.begins_s
+    routers = _make_requests(draft)
+    draft.need_replicas(2)
+    draft.clients = [
+        replace(
+            each,
+            work=tuple(
+                replace(work, kind=WorkKind.RESERVATION, key="", timeout_s=20.0, gives_up=0.0) for work in each.work
+            ),
+        )
+        for each in draft.clients
+    ]
+    replicas = [it.name for it in draft.replicas]
+    for name in routers[: chance.randint(0, len(routers) - 1)]:
+        draft.strike(chance.choice((Blow.KILL, Blow.TERMINATE)), at_s + chance.uniform(-0.2, 1.0), name)
+    for _ in range(chance.randint(1, 3)):
+        ends = [chance.choice(routers), chance.choice(replicas)]
+        chance.shuffle(ends)
+        blow = chance.choice((Blow.CUT, Blow.STALL, Blow.RESET, Blow.SLOW))
+        for_s, amount = chance.choice((0.3, 1.0, 2.5, 5.0)), chance.choice((0.02, 0.2)) if blow is Blow.SLOW else 0.0
+        draft.strike(blow, at_s + chance.uniform(-0.5, 1.0), *ends, for_s=for_s, amount=amount)
+    if chance.random() < 0.3:
+        draft.strike(chance.choice((Blow.KILL, Blow.TERMINATE)), at_s, replicas[0], for_s=-1.0)

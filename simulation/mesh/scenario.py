@@ -24,6 +24,8 @@ class WorkKind(Enum):
     SLOT = "slot"
     REQUEST = "request"
     """Unary calls with a request id, which are made again, at other routers too."""
+    RESERVATION = "reservation"
+    """Calls in slots whose reservations are made again, at other routers too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
