@@ -32,12 +32,12 @@ async def call_in_repeated_slot(
     Raises:
         SlotmeshError: the last attempt, or the call, failed.
     """
-    attempts = chance.randint(2, 3)
     asked: list[asyncio.Future[Answer]] = []
-    for attempt in range(attempts):
-        endpoint = chance.choice(endpoints)
-        asked.append(asyncio.ensure_future(_attempt(endpoint, tag, attempt)))
-        if attempt < attempts - 1:
+    ways = chance.choices(endpoints, k=chance.randint(2, 3))
+    endpoint = ways[-1]
+    for attempt, way in enumerate(ways):
+        asked.append(asyncio.ensure_future(_attempt(way, tag, attempt)))
+        if attempt < len(ways) - 1:
             await asyncio.wait(asked[-1:], timeout=chance.choice((0.0, 0.02, 0.1, 0.5)))
             if chance.random() < 0.5:
                 asked[-1].cancel()
