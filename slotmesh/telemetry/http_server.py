@@ -1,10 +1,11 @@
 """The HTTP server of a service's pages: a thread per request, with TLS if there are certificates.
 
 Invariants: the number of threads is bounded, and so is the time of one connection: a slow or silent peer holds a thread
-for seconds only. The deadline covers all reads and writes together, so that single bytes do not extend it. Handshakes
-run in the connection's thread, and do not delay others. Each connection has its own TLS context, without session
-tickets, so that each handshake verifies the peer's certificate; it uses the validated bytes, not the present files.
-Owner: the HTTP server, one of whose threads checks deadlines; connections have their own threads.
+and a timer for seconds only. The deadline covers all reads and writes together, so that single bytes do not extend it.
+Handshakes run in the connection's thread, and do not delay others. Each connection has its own TLS context, without
+session tickets, so that each handshake verifies the peer's certificate; it uses the validated bytes, not the present
+files.
+Owner: the HTTP server; connections have their own threads.
 """
 
 from __future__ import annotations
@@ -15,9 +16,8 @@ import socketserver
 import ssl
 import tempfile
 import threading
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 from wsgiref.types import WSGIApplication, WSGIEnvironment
@@ -87,50 +87,32 @@ def _path_of(content: bytes) -> Iterator[str]:
 
 
 class Deadline:
-    """The deadline of one connection."""
+    """Shuts a connection down when its time is over; a thread that waits for its peer gets an error then."""
 
-    def __init__(self, connection: socket.socket, at: float, now: Callable[[], float]) -> None:
-        """`connection` is shut down at the time `at` of the clock `now`, unless the deadline is moved."""
-        self.connection = connection
-        self.at = at
-        self._now = now
+    def __init__(self, connection: socket.socket, seconds: float) -> None:
+        """Raises OSError."""
+        # A duplicate descriptor: TLS detaches the connection's own, whose number may be reused after it is closed.
+        self._connection = connection.dup()
+        self._timer: threading.Timer | None = None
+        self.move(seconds)
 
     def move(self, seconds: float) -> None:
         """Sets the deadline to this time from now."""
-        self.at = self._now() + seconds
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = threading.Timer(seconds, self._end)
+        self._timer.daemon = True
+        self._timer.start()
 
+    def close(self) -> None:
+        """The connection has no deadline any more."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._connection.close()
 
-class Deadlines:
-    """The deadlines of all connections of a server."""
-
-    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
-        """`now`: a monotonic clock, in seconds."""
-        self._now = now
-        self._lock = threading.Lock()
-        self._open: set[Deadline] = set()
-
-    @contextmanager
-    def held(self, connection: socket.socket, seconds: float) -> Iterator[Deadline]:
-        """Limits the connection to this time while the block lasts. Raises OSError."""
-        # A duplicate descriptor: TLS detaches the connection's own, whose number may be reused after it is closed.
-        with connection.dup() as own:
-            deadline = Deadline(own, self._now() + seconds, self._now)
-            with self._lock:
-                self._open.add(deadline)
-            try:
-                yield deadline
-            finally:
-                with self._lock:
-                    self._open.discard(deadline)
-
-    def look(self) -> None:
-        """Shuts down overdue connections; threads that wait for them get an error."""
-        now = self._now()
-        with self._lock:
-            for each in self._open:
-                if each.at <= now:
-                    with suppress(OSError):  # already disconnected
-                        each.connection.shutdown(socket.SHUT_RDWR)
+    def _end(self) -> None:
+        with suppress(OSError):  # already disconnected
+            self._connection.shutdown(socket.SHUT_RDWR)
 
 
 PEER_URIS: Final = "slotmesh.peer_uris"
@@ -166,7 +148,6 @@ class HttpServer(socketserver.ThreadingMixIn, WSGIServer):
 
     def __init__(self, address: tuple[str, int], handler: type[WSGIRequestHandler]) -> None:
         super().__init__(address, handler)
-        self.deadlines = Deadlines()
         self.failed_handshakes = FailedHandshakes("metrics")
         self._room = threading.BoundedSemaphore(MAX_REQUESTS)
 
@@ -175,10 +156,6 @@ class HttpServer(socketserver.ThreadingMixIn, WSGIServer):
         socketserver.TCPServer.server_bind(self)
         self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
         self.setup_environ()
-
-    def service_actions(self) -> None:
-        """Called several times a second."""
-        self.deadlines.look()
 
     def process_request(self, request: Any, client_address: Any) -> None:
         if not self._room.acquire(blocking=False):
@@ -198,7 +175,7 @@ class HttpServer(socketserver.ThreadingMixIn, WSGIServer):
 
     def finish_request(self, request: Any, client_address: Any) -> None:
         request.settimeout(ANSWER_S)
-        with self.deadlines.held(request, REQUEST_S) as deadline:
+        with closing(Deadline(request, REQUEST_S)) as deadline:
             if self.context is None:
                 _QuietHandler(request, client_address, self, deadline)
                 return

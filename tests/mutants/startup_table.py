@@ -98,6 +98,13 @@ STARTUP: Final = (
         "tests/unit/telemetry/test_metrics.py",
     ),
     mutant(
+        "a connection for pages has no deadline",
+        TELEMETRY,
+        "self._timer = threading.Timer(seconds, self._end)",
+        "self._timer = threading.Timer(seconds, str)",
+        "tests/contract/server/test_page_bounds.py",
+    ),
+    mutant(
         "a span that cannot be encoded takes its half of the batch along",
         TELEMETRY,
         "                self.export(spans[half:])\n",

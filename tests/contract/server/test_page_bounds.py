@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import socket
+import threading
+import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 
 import pytest
 
 from slotmesh.telemetry import http_server
-from slotmesh.telemetry.http_server import Deadlines
+from slotmesh.telemetry.http_server import Deadline
 from slotmesh.telemetry.setup import MetricsServer, setup_metrics
 from slotmesh.units import parse_host_port
 from tests.support.certificates import Authority
 from tests.support.wait import wait_until
 
 MOST = 3
+BEFORE_READS_END_S = 15
+"""Less than one read may take, which ends a connection as well."""
 Connect = Callable[[], socket.socket]
 
 
@@ -33,7 +37,7 @@ def pages(
     connected: list[socket.socket] = []
 
     def connect() -> socket.socket:
-        connected.append(socket.create_connection(address, timeout=30))
+        connected.append(socket.create_connection(address, timeout=BEFORE_READS_END_S))
         return connected[-1]
 
     yield server, connect
@@ -98,23 +102,34 @@ def test_a_request_that_does_not_come_ends_its_connection(
 
 
 def test_a_byte_now_and_then_puts_nothing_off() -> None:
-    now = 0.0
-    deadlines = Deadlines(lambda: now)
+    until = time.monotonic() + BEFORE_READS_END_S
     ours, theirs = socket.socketpair()
-    with ours, theirs, deadlines.held(ours, 10.0) as deadline:
-        for _ in range(9):
-            now += 1.0
+    with ours, theirs, closing(Deadline(ours, 0.1)), suppress(BrokenPipeError):
+        while time.monotonic() < until:
             theirs.send(b"x")
-            deadlines.look()
-            assert ours.recv(1) == b"x"
-        deadline.move(2.0)
-        now += 1.5
-        deadlines.look()
-        theirs.send(b"x")
-        assert ours.recv(1) == b"x"
-        now += 0.5
-        deadlines.look()
-        assert ours.recv(1) == b""
-        with suppress(OSError):
-            theirs.send(b"x")
-    deadlines.look()
+            ours.recv(1)
+        pytest.fail("the connection has no end")
+
+
+def test_the_answer_has_a_time_of_its_own_and_no_timer_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    given, ended = list[float](), threading.Event()
+    move, close = Deadline.move, Deadline.close
+
+    def note_and_move(self: Deadline, seconds: float) -> None:
+        given.append(seconds)
+        move(self, seconds)
+
+    def close_and_note(self: Deadline) -> None:
+        close(self)
+        assert self._timer is not None
+        self._timer.join(30)
+        if not self._timer.is_alive():
+            ended.set()
+
+    monkeypatch.setattr(Deadline, "move", note_and_move)
+    monkeypatch.setattr(Deadline, "close", close_and_note)
+    server = setup_metrics("slotmesh-router", port=0)
+    assert health(server) == 200
+    assert given == [http_server.REQUEST_S, http_server.ANSWER_S]
+    assert ended.wait(BEFORE_READS_END_S)
+    server.shutdown()
