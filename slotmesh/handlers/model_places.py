@@ -116,6 +116,11 @@ class ModelPlaces:
         place.holders.add(uses)
         return FoundPlace(place, True, victim)
 
+    @property
+    def has_room(self) -> bool:
+        """Whether a model could be loaded now, perhaps in place of another one."""
+        return len(self._places) + self._unloading < self._most or any(each.is_free for each in self._places.values())
+
     def waits(self, uses: ModelUses, change: int) -> None:
         """A call begins (1) or ends (-1) to wait for a place."""
         if change > 0:

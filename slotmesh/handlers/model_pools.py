@@ -1,7 +1,8 @@
 """The models that a `@multiplexed` method has loaded: once for all calls that need them, and held while calls use them.
 
 Purpose: `ModelPool` carries out what `model_places` decides; by `model_holding`, methods hold what they load.
-Invariants: an `async def` method loads in a task of its own, which a cancelled call does not end; a `def` method in the
+Invariants: a place that becomes free wakes the calls that wait for one model, those that have waited longest. An
+`async def` method loads in a task of its own, which a cancelled call does not end; a `def` method in the
 thread of the first call that needs the model. A victim is unloaded before the next model is loaded, so never more than
 the limit are in memory. A failed load fails the calls that wait for it. All pools have one lock, which is never held
 over a wait or a load: whether calls wait for each other depends on several pools.
@@ -14,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Collection, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
@@ -67,8 +69,9 @@ class ModelPool:
         self._unload = unload
         self._lock = _lock
         self._places = ModelPlaces(most, name)
-        self._changed: Future[None] | None = None
-        """Done when a place may have become free; None if no call waits."""
+        self._waiting: OrderedDict[str, list[Future[None]]] = OrderedDict()
+        """The calls that wait for a place, by model, the longest wait first. Each of these is done once a place for the
+        model may be free, and removed."""
         self._is_closed = False
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -80,14 +83,17 @@ class ModelPool:
 
     async def get(self, model_id: str) -> Any:
         """The model, for `async def` methods."""
+        has_waited = False
         while True:
             with present_uses() as uses:  # anew after each wait: the call may have ended
-                found = self._take(model_id, uses)
+                found = self._take(model_id, uses, has_waited=has_waited)
                 if not isinstance(found, FoundPlace):
+                    has_waited = False
                     try:
                         await _awaited(found)
+                        has_waited = True
                     finally:
-                        self._stop_waiting(uses)
+                        self._stop_waiting(model_id, uses, found, is_woken=has_waited)
                     continue
                 if found.is_new:
                     context = copy_context()
@@ -105,14 +111,17 @@ class ModelPool:
                 f"{self._name} is `def`, and would block the event loop: make it `async def` and await it, or call it "
                 "in `def` methods, or by asyncio.to_thread"
             )
+        has_waited = False
         while True:
             with present_uses() as uses:
-                found = self._take(model_id, uses)
+                found = self._take(model_id, uses, has_waited=has_waited)
                 if not isinstance(found, FoundPlace):
+                    has_waited = False
                     try:
                         found.result()
+                        has_waited = True
                     finally:
-                        self._stop_waiting(uses)
+                        self._stop_waiting(model_id, uses, found, is_woken=has_waited)
                     continue
                 if found.is_new:
                     self._load_here(found, uses)
@@ -122,15 +131,15 @@ class ModelPool:
         """See `Holding.release`."""
         with self._lock:
             place.holders.discard(uses)
-            is_free = place.is_free
-        if is_free:
-            self._wake()
+            if place.is_free:
+                self._wake()
 
     async def close(self) -> None:
         """Unloads all models that no call uses. No call begins any more."""
         with self._lock:
             self._is_closed = True
-        self._wake()
+            while self._waiting:
+                self._wake_model(next(iter(self._waiting)))
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -144,8 +153,11 @@ class ModelPool:
 
     # -- places ------------------------------------------------------------------------------------------------------
 
-    def _take(self, model_id: str, uses: ModelUses) -> FoundPlace | Future[None]:
-        """The place of the model; or what the call has to wait for, and then calls `_stop_waiting`."""
+    def _take(self, model_id: str, uses: ModelUses, *, has_waited: bool) -> FoundPlace | Future[None]:
+        """The place of the model; or what the call has to wait for, and then calls `_stop_waiting`.
+
+        `has_waited`: a place was free for it. If the call does not take that, the next one that waits may.
+        """
         if not isinstance(model_id, str):
             raise TypeError(f"{self._name}: the id of a model is a str, got {type(model_id).__name__}")
         if not model_id:
@@ -158,13 +170,16 @@ class ModelPool:
             try:
                 found = self._places.take(model_id, uses)
             except PlacesStuck as error:
+                self._wake()
                 raise RuntimeError(self._stuck(model_id, {*error.pools})) from None
             if found is None:
                 self._places.waits(uses, 1)
-                if self._changed is None:
-                    self._changed = Future()
-                return self._changed
+                return self._wait(model_id, is_first=has_waited)
             uses.add(found.place, self)
+            if found.is_new:
+                self._wake_model(model_id)
+            elif has_waited:
+                self._wake()
             if found.place in _current_loads.get() and not found.place.is_loaded:
                 raise RuntimeError(f"{self._name}: the load of model {model_id!r} needs model {model_id!r} itself")
             if found.is_new:
@@ -179,15 +194,33 @@ class ModelPool:
         names = " or ".join(sorted(pools))
         return f"{text} one of {names}; let all calls get these in one order, or raise max_models"
 
-    def _stop_waiting(self, uses: ModelUses) -> None:
+    def _wait(self, model_id: str, *, is_first: bool) -> Future[None]:
+        place: Future[None] = Future()
+        self._waiting.setdefault(model_id, []).append(place)
+        if is_first:
+            self._waiting.move_to_end(model_id, last=False)
+        return place
+
+    def _stop_waiting(self, model_id: str, uses: ModelUses, place: Future[None], *, is_woken: bool) -> None:
         with self._lock:
             self._places.waits(uses, -1)
+            if not place.done():
+                alike = self._waiting[model_id]
+                alike.remove(place)
+                if not alike:
+                    del self._waiting[model_id]
+            elif not is_woken:  # it was cancelled meanwhile: the place is for the next one
+                self._wake()
 
     def _wake(self) -> None:
-        with self._lock:
-            changed, self._changed = self._changed, None
-        if changed is not None:
-            changed.set_result(None)
+        """Calls of the model that has waited longest go on, if there is a place. Called under the lock."""
+        if self._waiting and self._places.has_room:
+            self._wake_model(next(iter(self._waiting)))
+
+    def _wake_model(self, model_id: str) -> None:
+        """The calls that wait for this model go on. Called under the lock."""
+        for place in self._waiting.pop(model_id, ()):
+            place.set_result(None)
 
     # -- models ------------------------------------------------------------------------------------------------------
 
@@ -241,15 +274,15 @@ class ModelPool:
             self.counts.load_s += took_s
             place.is_loaded = True
             place.done.set_result(model)
-        self._wake()
+            self._wake()
         self.on_change()
 
     def _failed(self, place: ModelPlace, error: BaseException) -> None:
         with self._lock:
             self.counts.failed_loads += 1
             self._places.failed(place)
+            self._wake()
         place.done.set_exception(error)
-        self._wake()
 
     async def _unload_async(self, victim: ModelPlace) -> None:
         try:
@@ -290,7 +323,7 @@ class ModelPool:
         with self._lock:
             self.counts.unloads += 1
             self._places.unloaded()
-        self._wake()
+            self._wake()
         self.on_change()
 
 

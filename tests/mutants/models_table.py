@@ -9,6 +9,7 @@ from tests.mutants.mutant import mutant
 HANDLERS: Final = "slotmesh/handlers"
 ROUTER: Final = "router_service/core/preferences"
 PLACES: Final = "tests/unit/handlers/test_model_places.py"
+WAITS: Final = "tests/unit/handlers/test_multiplexed_waits.py"
 ROUTED: Final = "tests/unit/router/preferences/test_models.py"
 SENDER: Final = "router_service/core/lifecycle"
 QUEUES: Final = "router_service/core/queueing"
@@ -39,6 +40,20 @@ MODELS: Final = (
         "return len(pool._places) < pool._most or not all(",
         "return not all(",
         PLACES,
+    ),
+    mutant(
+        "a free place is for a call that was cancelled",
+        HANDLERS,
+        "            elif not is_woken:  # it was cancelled meanwhile: the place is for the next one\n",
+        "            elif False:\n",
+        WAITS,
+    ),
+    mutant(
+        "a free place wakes all calls that wait",
+        HANDLERS,
+        "        if self._waiting and self._places.has_room:\n",
+        "        while self._waiting:\n",
+        WAITS,
     ),
     mutant(
         "a model that a call uses is unloaded",

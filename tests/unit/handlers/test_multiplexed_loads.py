@@ -142,7 +142,7 @@ async def test_a_call_that_has_waited_for_its_model_does_not_count_as_waiting_an
     await wait_until(handler.have["a"].is_set)
     for first, second in ("ab", "bc"):
         calls.append(begin(second))
-        await wait_until(lambda: pool._changed is not None or calls[-1].done(), what="the next one waits")
+        await wait_until(lambda: pool._waiting or calls[-1].done(), what="the next one waits")
         handler.may_end[first].set()
         await wait_until(handler.have[second].is_set, what="its model")
     handler.may_end["c"].set()
