@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from datetime import timedelta
-from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -36,11 +35,7 @@ rollout = typer.Typer(
 )
 
 
-class RolloutOutput(StrEnum):
-    """What is printed."""
-
-    TABLE = "table"
-    JSON = "json"
+RolloutOutput = Annotated[Literal["table", "json"], typer.Option("--output", "-o", help="What to print.")]
 
 
 @rollout.command("status")
@@ -52,7 +47,7 @@ async def status(
         bool | None, typer.Option("--wait/--no-wait", help="Wait until it is complete. Default: on a terminal.")
     ] = None,
     timeout: Annotated[timedelta, duration("How long --wait may take.", show_default="10m")] = timedelta(minutes=10),
-    output: Annotated[RolloutOutput, typer.Option("--output", "-o", help="What to print.")] = RolloutOutput.TABLE,
+    output: RolloutOutput = "table",
     address: ControllerAddress = CONTROLLER,
 ) -> None:
     """Show how far the newest rollout of a backend is.
@@ -66,9 +61,9 @@ async def status(
         slotmesh rollout status digits-v1
         slotmesh rollout status digits-v1 --wait --timeout 2m --output json
     """
-    waits = sys.stdout.isatty() and output is RolloutOutput.TABLE if wait is None else wait
+    waits = sys.stdout.isatty() and output == "table" if wait is None else wait
     found, operation = await _follow(backend, timeout if waits else None, address)
-    say(json.dumps(rollout_document(found), indent=2) if output is RolloutOutput.JSON else rollout_line(found))
+    say(json.dumps(rollout_document(found), indent=2) if output == "json" else rollout_line(found))
     if not operation.done:
         lines = [f"{backend}: not complete after {format_duration(timeout)}:", *operation.pending]
         raise CommandFailed("\n  ".join(lines), NOT_IN_TIME)

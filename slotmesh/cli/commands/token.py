@@ -6,9 +6,8 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 
 import typer
 from rich.text import Text
@@ -62,14 +61,7 @@ token = typer.Typer(
 )
 
 
-class TokenRole(StrEnum):
-    """What the holder of a token may do."""
-
-    INVOKER = "invoker"
-    VIEWER = "viewer"
-    OPERATOR = "operator"
-
-
+TokenRole = Literal["invoker", "viewer", "operator"]
 TokenFile = Annotated[
     Path,
     typer.Option(
@@ -100,7 +92,7 @@ def create(
     role: Annotated[
         TokenRole,
         typer.Option(help="Calls endpoints (invoker), sees what runs (viewer), or changes it and all else (operator)."),
-    ] = TokenRole.INVOKER,
+    ] = "invoker",
     endpoint: Annotated[
         list[str] | None,
         typer.Option(metavar="ENDPOINT", help="An endpoint that it is limited to; more than one, too. None: all."),
@@ -192,7 +184,7 @@ def revoke(
 def _limits(endpoints: list[str], role: TokenRole) -> frozenset[str] | None:
     if not endpoints:
         return None
-    if role is TokenRole.VIEWER:
+    if role == "viewer":
         raise typer.BadParameter(
             "viewers call no endpoint: leave it out, or give --role invoker", param_hint="--endpoint"
         )

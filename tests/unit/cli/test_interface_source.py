@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 import slotmesh
 from slotmesh.calls.method_outlines import MethodOutline
-from slotmesh.cli.interface_source import _KINDS, _OF_INTERFACES, interface_source
+from slotmesh.cli.commands.stubs import _KINDS, _OF_INTERFACES, interface_source
 from slotmesh.handlers.description import outline_of
 from tests.support.examples import examples
 
